@@ -21,7 +21,10 @@ from twofold.planner.predict.speculation import check_ratio, min_acceptance, spe
 from twofold.planner.predict.steps import Demand, StepPredictor
 from twofold.planner.shapes.known import find_shape, known_shapes
 
-MODELS = ("llama-3-8b", "qwen3-32b", "mixtral-8x7b", "gemma-3-4b", "smollm2-135m", "mistral-7b", "gpt-oss-20b")
+MODELS = (
+    *("llama-3-8b", "qwen3-32b", "mixtral-8x7b", "gemma-3-4b", "smollm2-135m", "mistral-7b", "gpt-oss-20b"),
+    "qwen3-next-80b-a3b",
+)
 SPANS = st.lists(
     st.tuples(
         st.integers(1, 64), st.builds(SequenceRows, st.integers(1, 600), st.integers(0, 9_000), st.integers(0, 1))

@@ -7,10 +7,11 @@ import random
 from collections.abc import Sequence
 
 from twofold.bench.load.base import Shared
+from twofold.planner.predict.steps import StepSize
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
 from twofold.planner.simulate.jobs import Done, SimulatedJob
-from twofold.planner.simulate.setting import Blocks, EngineSetting, StepSize
+from twofold.planner.simulate.setting import Blocks, EngineSetting
 
 Kind = type[ExactReplica] | type[FastReplica]
 

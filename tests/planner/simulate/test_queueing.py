@@ -9,9 +9,9 @@ import pytest
 
 from tests.planner.simulate.support import linear, ran, setting_with
 from twofold.planner.predict.queueing import Queue
+from twofold.planner.predict.steps import StepSize
 from twofold.planner.simulate.fast.replica import FastReplica
 from twofold.planner.simulate.jobs import SimulatedJob
-from twofold.planner.simulate.setting import StepSize
 
 
 @pytest.mark.parametrize("busy", [0.3, 0.7])

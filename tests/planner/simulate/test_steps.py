@@ -11,9 +11,9 @@ from twofold.planner.count.setting import Setting
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.machines.known import find_machine
 from twofold.planner.predict.constants import constants_for
-from twofold.planner.predict.steps import StepPredictor
+from twofold.planner.predict.steps import StepPredictor, StepSize
 from twofold.planner.shapes.known import resolve_shape
-from twofold.planner.simulate.setting import PredictedSteps, StepSize
+from twofold.planner.simulate.setting import PredictedSteps
 
 SPANS = st.lists(
     st.tuples(st.integers(0, 6000), st.integers(1, 700), st.integers(0, 1)).map(

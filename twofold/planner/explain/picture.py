@@ -48,21 +48,14 @@ def places(scenario: UniformScenario, fall: Waterfall) -> tuple[Place, ...]:
 
 def prefill_work(scenario: UniformScenario) -> Work:
     """All steps of one prompt on one device."""
-    case = scenario.case
-    chunk = case.chunk or scenario.fresh
-    whole = Work(())
-    for start in range(case.cached, case.prompt, chunk):
-        rows = min(chunk, case.prompt - start)
-        whole = whole + step(
-            scenario.shape, [SequenceRows(rows, start, int(start + rows == case.prompt))], how=scenario.how
-        )
-    return whole
+    works = (step(scenario.shape, [rows], how=scenario.how) for rows in scenario.case.chunks())
+    return sum(works, Work(()))
 
 
 def decode_work(scenario: UniformScenario, batch: int | None = None) -> Work:
     """One step on one device, halfway through the completions."""
     running = batch or scenario.predictor.batch(scenario.case)
-    return step(scenario.shape, [SequenceRows(1, scenario.halfway - 1)] * running, how=scenario.how)
+    return step(scenario.shape, [SequenceRows(1, scenario.case.halfway - 1)] * running, how=scenario.how)
 
 
 def roofline(scenario: UniformScenario, fall: Waterfall) -> Chart:
@@ -123,6 +116,6 @@ def _way(scenario: UniformScenario) -> Iterator[tuple[float, float]]:
     batch, most = 1, max(1, scenario.sequences)
     while batch <= most and batch <= 4096:
         work = decode_work(scenario, batch)
-        seconds = scenario.predictor.steps.decode(batch, scenario.halfway).seconds(scenario.predictor.constants)
+        seconds = scenario.predictor.steps.decode(batch, scenario.case.halfway).seconds(scenario.predictor.constants)
         yield work.intensity, work.flops / seconds
         batch *= 2

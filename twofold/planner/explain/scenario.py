@@ -74,19 +74,9 @@ class UniformScenario:
         return self.predictor.how
 
     @property
-    def fresh(self) -> int:
-        """Prompt tokens that must be computed."""
-        return self.case.prompt - self.case.cached
-
-    @property
     def further(self) -> int:
         """Tokens after the first."""
         return self.case.output - 1
-
-    @property
-    def halfway(self) -> int:
-        """The context of a sequence in the middle of its answer."""
-        return self.case.prompt + max(1, self.case.output // 2)
 
     @cached_property
     def weights(self) -> ValueFormat:
@@ -105,7 +95,7 @@ class UniformScenario:
     @cached_property
     def sequences(self) -> int:
         """Sequences halfway through their completions that the memory holds."""
-        return self.predictor.memory.sequences(self.halfway)
+        return self.predictor.memory.sequences(self.case.halfway)
 
     @cached_property
     def prediction(self) -> Prediction:
@@ -115,10 +105,10 @@ class UniformScenario:
     def longest_gap(self, batch: int, *, prompts: bool = True) -> float:
         """Seconds of the worst step: a prompt's last chunk beside the others' tokens; any, without ``prompts``."""
         steps, by = self.predictor.steps, self.predictor.constants
-        alone = SequenceRows(1, self.halfway - 1)
+        alone = SequenceRows(1, self.case.halfway - 1)
         if batch == 1 or not prompts:
             return steps.demand([(batch, alone)]).seconds(by)
-        chunk = min(self.case.chunk or self.fresh, self.fresh)
+        chunk = min(self.case.chunk or self.case.fresh, self.case.fresh)
         return steps.demand([(batch - 1, alone), (1, SequenceRows(chunk, self.case.prompt - chunk))]).seconds(by)
 
     def figures(self, prediction: Prediction | None = None, devices: float | None = None) -> ScenarioFigures:
@@ -130,7 +120,7 @@ class UniformScenario:
             e2e=found.e2e,
             gap=self.longest_gap(found.batch, prompts=found.interference > 0),
             throughput=found.tokens_per_s / (devices or found.devices),
-            memory=self.weight_bytes + found.batch * self.kv_bytes(self.halfway),
+            memory=self.weight_bytes + found.batch * self.kv_bytes(self.case.halfway),
             sequences=self.sequences,
         )
 

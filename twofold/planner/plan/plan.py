@@ -1,4 +1,4 @@
-"""A plan: a configuration, how many of it, and what will come of that."""
+"""Records of plans: a configuration, its number of replicas, and its estimated times; or why it is refused."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Estimate:
     """Seconds of a measure.
 
     mean   over requests
-    at     what the asked share of the requests stays within
-    floor  what no server on this machine can go below
-    error  the share by which predictions of it were wrong where they were held against measurements; None: unknown
+    at     percentile of the attainment
+    floor  least seconds on this machine
+    error  mean relative error of its predictions against measurements; None: unknown
     """
 
     mean: float
@@ -26,7 +26,7 @@ class Estimate:
 
     @property
     def band(self) -> tuple[float, float] | None:
-        """Around ``at``, by the error; the floor is its lower end at least."""
+        """``at`` ± error, not below the floor."""
         if self.error is None:
             return None
         return max(self.floor, self.at * (1 - self.error)), self.at * (1 + self.error)
@@ -34,7 +34,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many replicas: of both phases, or of each."""
+    """Numbers of replicas: of both phases, or of each."""
 
     both: int = 0
     prefill: int = 0
@@ -50,18 +50,19 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
-    """``source`` of the estimates: the analytic bounds of ``replica``, or a simulation.
+    """A configuration with a number of replicas. ``source`` of the estimates: the closed forms of ``replica``, or a
+    simulation.
 
-    batch        sequences that decode together on a replica, in the mean
-    batch_limit  how many to let in
-    room         of each device's memory
-    token_bytes  of keys and values
-    sequences    of mean length that there is room for on a replica
-    prompt_share of a replica's time that prompts take; of a prefill replica's, where they have their own
-    cost         an hour; None where the machine has no price
-    sure         whether the limits are kept at the bad end of the error bands too; None where these are unknown
-    reasons      why it is as it is, in sentences
-    attained     the share of the requests that kept all limits in a simulation
+    batch        mean sequences that decode together on a replica
+    batch_limit  most concurrent sequences to set
+    room         memory of each device
+    token_bytes  bytes of keys and values of a token
+    sequences    sequences of mean length that fit on a replica
+    prompt_share share of a replica's time in prefill; of a prefill replica's, if separate
+    cost         dollars an hour; None if the machine has no price
+    sure         whether limits are met at the upper ends of the error bands; None if these are unknown
+    reasons      explanations, in sentences
+    attained     share of the requests that met all limits in a simulation
     """
 
     configuration: Configuration
@@ -92,13 +93,13 @@ class CapacityPlan:
 
 
 Bound = Literal["shape", "floor", "memory", "alone", "devices"]
-"""What forbids a configuration, from the hardest to the softest: it cannot be cut up so, no machine of this kind is so
-fast, it does not fit, it is too slow even when idle, it takes too many devices."""
+"""Why a configuration is refused, from the hardest reason to the softest: devices cannot share the model, a limit is
+below the machine's floor, it does not fit, it is too slow when idle, it needs too many devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRefusal:
-    """A configuration that cannot do it, and what forbids it: where it is a time, of ``measure``."""
+    """A refused configuration, with the bound that it exceeds; ``value`` and ``limit`` are seconds of ``measure``."""
 
     configuration: Configuration
     bound: Bound

@@ -1,4 +1,8 @@
-"""Why a plan is as it is, in sentences: what bounds its steps, what sets its number, what is in its memory."""
+"""Finds the cheapest plans for some traffic within limits, explains them, and the frontier of TPOT against cost.
+
+Each configuration is evaluated once: the bound that it exceeds with any number of replicas, or its curve of load, and
+from that the least number of replicas that meets the limits. Estimates are monotone in that number, so it is found by
+bisection."""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ BOUNDS: Final[dict[Bound, str]] = {
 
 
 def reasons(candidate: Candidate, plan: CapacityPlan) -> Iterator[str]:
-    """In the order of what matters."""
+    """The most important first."""
     yield _number(candidate, plan)
     yield _decode(candidate, plan)
     if guessing := candidate.configuration.speculation:
@@ -42,7 +46,7 @@ def reasons(candidate: Candidate, plan: CapacityPlan) -> Iterator[str]:
 
 
 def _number(candidate: Candidate, plan: CapacityPlan) -> str:
-    """Which limit one replica fewer would miss."""
+    """Why this number of replicas: the limit that one fewer would miss."""
     count = plan.count
     if not count.both:
         return f"{count.prefill} for prefill, {plan.prompt_share:.0%} utilized, and {count.decode} for decode."
@@ -83,15 +87,15 @@ def _quality(candidate: Candidate) -> Iterator[str]:
 
 
 MIN_GAIN: Final = 0.01
-"""The share of TPOT that a dearer point must save to be on the frontier."""
+"""Least reduction of TPOT by a more expensive point of the frontier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of machines beside their data sheets.
+    """Facts about machines beside their data sheets.
 
-    constants  what each really reaches
-    prices     dollars an hour that count instead of the table's, by the machine's name
+    constants  of the step-time model
+    prices     dollars an hour that replace the table's, by the machine's name
     """
 
     constants: Callable[[Machine, ModelSpec], Constants] = constants_for
@@ -108,15 +112,15 @@ class Facts:
 
 
 def measured_errors(configuration: Configuration, by: Constants | None = None) -> Errors:
-    """Of predictions for a configuration. That of TTFT is not known: it was measured in closed loops, and plans have
-    random arrivals."""
+    """Errors of predictions for a configuration. That of TTFT is unknown: it was measured in closed loops, and plans
+    have random arrivals."""
     shape, machine = configuration.shape, configuration.machine
     return replace(errors_for(shape, machine, by or constants_for(machine, shape)), ttft=None)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPoint:
-    """A configuration at some load. ``cost`` an hour, or its devices where nothing has a price."""
+    """A configuration at some load. ``cost``: dollars an hour, or devices without a price."""
 
     name: str
     count: Count
@@ -129,10 +133,11 @@ class SearchPoint:
 class PlanStudy:
     """What a search found.
 
-    plans      that keep the limits, cheapest first, one for each way to hold the model
+    plans      that meet the limits, cheapest first, one for each way to hold the model
     refusals   of all other configurations
-    frontier   points that nothing is both faster and cheaper than, by rising cost; limits do not matter here
-    tried      configurations
+    frontier   points that no other is both faster and cheaper than, by ascending cost, whether they meet the limits
+               or not
+    tried      number of configurations
     """
 
     plans: tuple[CapacityPlan, ...]
@@ -142,7 +147,7 @@ class PlanStudy:
 
 
 def search(choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> PlanStudy:
-    """All that keeps the limits. ParameterError where costs cannot be compared, for want of a price."""
+    """All plans that meet the limits. Raises ParameterError if costs cannot be compared without a price."""
     _check_prices(choices, facts)
     plans: list[CapacityPlan] = []
     refusals: list[PlanRefusal] = []
@@ -165,7 +170,7 @@ def search(choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> PlanSt
 
 
 def best(plans: Iterable[CapacityPlan]) -> list[CapacityPlan]:
-    """Cheapest first; of those that differ in chunks or guesses alone, the cheapest, and of these the fastest."""
+    """Cheapest first; of plans that differ in chunks or drafts alone only the first."""
     kept: dict[tuple[object, ...], CapacityPlan] = {}
     for plan in by_cost(plans):
         c = plan.configuration
@@ -174,7 +179,7 @@ def best(plans: Iterable[CapacityPlan]) -> list[CapacityPlan]:
 
 
 def frontier(points: Iterable[SearchPoint]) -> list[SearchPoint]:
-    """Those that no other point beats in one of TPOT and cost without losing in the other, by a hundredth at least."""
+    """The Pareto front of TPOT and cost; each point reduces TPOT by at least a hundredth."""
     kept: list[SearchPoint] = []
     for point in sorted(points, key=lambda each: (each.cost, each.tpot)):
         if not kept or point.tpot < (1 - MIN_GAIN) * kept[-1].tpot:
@@ -183,7 +188,7 @@ def frontier(points: Iterable[SearchPoint]) -> list[SearchPoint]:
 
 
 def by_cost(plans: Iterable[CapacityPlan]) -> list[CapacityPlan]:
-    """Cheapest first; then those with the fewest devices, what costs least quality, and the fastest."""
+    """Cheapest first; then by fewest devices, least risk for quality, and speed."""
     return sorted(plans, key=_rank)
 
 
@@ -194,7 +199,7 @@ def _rank(plan: CapacityPlan) -> tuple[float, int, int, float, float]:
 
 
 def _check_prices(choices: Choices, facts: Facts) -> None:
-    """Several machines are compared by money, so each needs a price; one alone is counted in devices without."""
+    """Several machines are compared by price, so each needs one; a single one can be counted in devices."""
     missing = [machine.name for machine in choices.machines if facts.price(machine) is None]
     if missing and len(choices.machines) > 1:
         raise ParameterError(
@@ -205,7 +210,7 @@ def _check_prices(choices: Choices, facts: Facts) -> None:
 
 
 def least(candidate: Candidate, devices: int) -> CapacityPlan | PlanRefusal:
-    """The plan with the fewest replicas that keeps the limits."""
+    """The plan with the fewest replicas that meets the limits."""
     most = devices // candidate.configuration.tp
 
     def kept(count: Count) -> bool:
@@ -225,7 +230,7 @@ def least(candidate: Candidate, devices: int) -> CapacityPlan | PlanRefusal:
 
 
 def _first(ok: Callable[[int], bool], most: int) -> int | None:
-    """The least number up to ``most`` that is enough, where every larger one is too."""
+    """The least number up to ``most`` that is enough, if every larger one is too."""
     high = 1
     while high < most and not ok(high):
         high *= 2
@@ -240,7 +245,7 @@ def _first(ok: Callable[[int], bool], most: int) -> int | None:
 
 
 def _too_few(candidate: Candidate, devices: int) -> PlanRefusal:
-    """What still fails with all the devices that there may be."""
+    """What fails with the most devices allowed."""
     configuration = candidate.configuration
     most = devices // configuration.tp
     if not most:
@@ -260,7 +265,7 @@ def _too_few(candidate: Candidate, devices: int) -> PlanRefusal:
 
 
 def _points(candidate: Candidate, devices: int) -> Iterable[SearchPoint]:
-    """The configuration at the loads of its curve, as far as that many devices go."""
+    """The configuration at the loads of its curve, with at most that many devices."""
     rate, tp = candidate.traffic.rate, candidate.configuration.tp
     counts = {math.ceil(rate / state.rate) for state in candidate.curve.states[1:]}
     prefill = _prefill(candidate, devices // tp) if candidate.configuration.split else 0
@@ -275,7 +280,7 @@ def _points(candidate: Candidate, devices: int) -> Iterable[SearchPoint]:
 
 
 def _prefill(candidate: Candidate, most: int) -> int:
-    """The least prefill replicas that keep the limit of TTFT, or if none can, that take the load; 0 where none do."""
+    """The fewest prefill replicas that meet the limit of TTFT, or else that sustain the load; 0 if none do."""
     limit = candidate.slo.ttft
 
     def enough(number: int, limit: float | None) -> bool:

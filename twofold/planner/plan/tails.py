@@ -1,8 +1,7 @@
-"""Plans held against the simulator: the tails of the best few are not estimated but seen.
+"""Simulations of the best few plans, whose tails are measured instead of estimated.
 
-A plan is simulated on its own replicas, on eight of them with their part of the traffic where there are more, with
-arrivals as the load draws them. Where limits are missed, replicas are added, and taken away where they are kept.
-"""
+A plan is simulated on its own replicas, on eight of them with their share of the traffic if there are more, with
+arrivals of the load. If limits are missed, replicas are added; if they are met, replicas are removed."""
 
 from __future__ import annotations
 
@@ -27,29 +26,29 @@ from twofold.planner.simulate.scenario import Scenario, Split
 from twofold.planner.simulate.setting import EngineSetting, groups_for
 
 MakeLoad: TypeAlias = Callable[[float, int], Load]
-"""The load at another rate, and how many requests of it."""
+"""Makes the load at a rate, with so many requests."""
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 BEST: Final = 3
-"""Plans at the head of the list that are to be simulated,"""
+"""Plans at the head of the list that are simulated."""
 MOST: Final = 6
-"""and how many may be until they are. As many again may be until the first one is."""
+"""Most simulations for these; as many again for the first plan alone."""
 REPLICAS: Final = 8
 REQUESTS: Final = 400
-"""Of each replica that is simulated, at least."""
+"""Least requests of each simulated replica."""
 LEAST: Final = 2000
-"""Of all replicas together."""
+"""Least requests of all replicas together."""
 BEYOND: Final = 50
-"""Requests that are to be beyond the percentile, so that it is not a matter of a few."""
+"""Least requests beyond the percentile."""
 EDGE: Final = 0.1
-"""Share of the requests at the start and at the end that do not count: replicas fill up, and empty."""
+"""Share of the requests at the start and at the end that do not count, while replicas fill and empty."""
 ROUNDS: Final = 5
-"""How often the number of a plan's replicas is changed."""
+"""Most changes of a plan's number of replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatencySamples:
-    """(requests,) seconds of those that count, in no order."""
+    """(requests,) seconds by measure, of the requests that count."""
 
     times: Mapping[str, Floats]
 
@@ -64,7 +63,7 @@ class LatencySamples:
         return cls({name: each[kept] for name, each in times.items()})
 
     def estimate(self, name: str, share: float, before: Estimate) -> Estimate:
-        """Mean and percentile by nearest rank, with floor and error of the estimate before."""
+        """Mean and percentile by nearest rank, with the floor and the error of the earlier estimate."""
         ascending = np.sort(self.times[name])
         at = float(ascending[max(0, math.ceil(share * len(ascending)) - 1)])
         return replace(before, mean=float(ascending.mean()), at=at)
@@ -80,7 +79,7 @@ class LatencySamples:
 def simulated(
     study: PlanStudy, choices: Choices, traffic: Traffic, slo: Slo, facts: Facts, make: MakeLoad
 ) -> PlanStudy:
-    """The study with its best few plans as the simulator sees them; those that it cannot simulate stay estimates."""
+    """The study with its best few plans simulated; plans that the simulator does not support stay estimates."""
     waiting, looked = list(study.plans), list[CapacityPlan]()
     for number in range(2 * MOST):
         first = by_cost([*looked, *waiting])[: BEST if number < MOST else 1]
@@ -94,7 +93,7 @@ def simulated(
 
 
 def _settled(candidate: Candidate, plan: CapacityPlan, make: MakeLoad, devices: int) -> Iterator[CapacityPlan]:
-    """The plan with as many replicas as it needs; nothing where too many would be."""
+    """The plan with as many replicas as it needs; nothing if they are too many."""
     if plan.configuration.speculation is not None:
         yield plan
         return
@@ -104,7 +103,7 @@ def _settled(candidate: Candidate, plan: CapacityPlan, make: MakeLoad, devices: 
         tried.add(plan.count)
         try:
             looked = look(candidate, plan, make)
-        except TwofoldError:  # what the simulator does not know how to run stays an estimate
+        except TwofoldError:  # what the simulator does not support stays an estimate
             yield plan
             return
         good = (looked.attained or 0.0) >= candidate.slo.attainment
@@ -120,7 +119,7 @@ def _settled(candidate: Candidate, plan: CapacityPlan, make: MakeLoad, devices: 
 
 
 def look(candidate: Candidate, plan: CapacityPlan, make: MakeLoad) -> CapacityPlan:
-    """The plan with what a simulation of it shows."""
+    """The plan with simulated times."""
     count, shown = plan.count, min(REPLICAS, plan.count.replicas)
     whole = bool(count.decode)
     part = 1.0 if whole else shown / count.both
@@ -169,7 +168,7 @@ def _fewer(count: Count) -> Count | None:
 
 
 def _more(candidate: Candidate, plan: CapacityPlan) -> Count:
-    """More of what is short."""
+    """One tenth more of the replicas that are short."""
     count = plan.count
     if count.both:
         return Count(both=count.both + max(1, count.both // 10))

@@ -1,8 +1,7 @@
-"""What is asked, as a planner sees it: a rate, and a few kinds of requests that stand for all.
+"""Traffic as a planner sees it: a rate, and a few kinds of requests that represent all; and the SLO of a plan.
 
-Requests are sorted by the tokens of their prompts that must be computed, and cut into kinds: tenths, and finer ones at
-the end, for it is the longest prompts that decide about tails. A kind is the mean of its requests.
-"""
+Requests are sorted by the prompt tokens that need prefill, and divided into kinds: tenths, and smaller ones at the end,
+because the longest prompts determine tails. A kind is the mean of its requests."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ from twofold.bench.load.checks import MAX_RATE, above_zero
 from twofold.core.errors import ParameterError
 
 EDGES: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0)
-"""Shares of the requests at which one kind ends and the next begins."""
+"""Shares of the requests between kinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Equal requests, a ``share`` of all. ``cached`` tokens of the prompt need no prefill."""
+    """Equal requests, a ``share`` of all; ``cached`` tokens of the prompt need no prefill."""
 
     share: float
     prompt: int
@@ -31,7 +30,7 @@ class Kind:
 
     @property
     def new(self) -> int:
-        """Tokens of the prompt that are computed."""
+        """Tokens of the prompt that need prefill."""
         return self.prompt - self.cached
 
 
@@ -39,8 +38,8 @@ class Kind:
 class Traffic:
     """``rate`` requests a second, of these kinds.
 
-    longest    most tokens of a request with its answer
-    shortness  mean of 1 / (tokens of an answer after the first): short answers have no time to be average
+    longest    most tokens of a request with its completion
+    shortness  mean of 1 / (tokens of a completion after the first): TPOT of short completions varies most
     """
 
     rate: float
@@ -50,10 +49,10 @@ class Traffic:
 
     @classmethod
     def of(cls, load: Load, rate: float | None = None) -> Traffic:
-        """The requests of a load that wait for no other, at the rate that they come at if no other is given.
+        """The requests of a load that depend on no other, at their own rate if no other is given.
 
-        A prompt's shared pieces are cached where one before it began with the same; nothing is ever forgotten.
-        ParameterError where there are too few requests to have a rate, or answers of one token.
+        A prompt's shared pieces are cached if an earlier prompt has the same prefix; nothing is evicted.
+        Raises ParameterError if there are too few requests to have a rate, or completions of one token.
         """
         if load.describe().get("later_turns"):
             raise ParameterError(
@@ -77,28 +76,28 @@ class Traffic:
         traffic = cls(rate, tuple(_kind(kind, len(kind) / count) for kind in kinds), longest, shortness)
         if traffic.decoded < 1:
             raise ParameterError(
-                "Answers of one token have no TPOT to plan for.", param="output-tokens", hint="Ask for longer answers."
+                "Completions of one token have no TPOT to plan for.", param="output-tokens", hint="Use longer outputs."
             )
         return traffic
 
     @property
     def decoded(self) -> float:
-        """Mean tokens of an answer after the first."""
+        """Mean tokens of a completion after the first."""
         return self.mean(kind.output - 1 for kind in self.kinds)
 
     @property
     def context(self) -> int:
-        """Mean tokens that a row of decoding sees: longer answers count more, for they are there for longer."""
+        """Mean context of a decoding row; longer completions count more, as they have more rows."""
         seen = self.mean((kind.output - 1) * (kind.prompt + kind.output / 2) for kind in self.kinds)
         return max(2, round(seen / self.decoded))
 
     @property
     def cached_share(self) -> float:
-        """Of all tokens of prompts."""
+        """Share of all prompt tokens that are cached."""
         return self.mean(kind.cached for kind in self.kinds) / self.mean(kind.prompt for kind in self.kinds)
 
     def mean(self, values: Iterable[float]) -> float:
-        """Of one value for each kind, over requests."""
+        """Mean over requests of one value for each kind."""
         return sum(kind.share * value for kind, value in zip(self.kinds, values, strict=True))
 
 
@@ -122,7 +121,7 @@ def _requests(asks: Iterable[Ask]) -> Iterable[tuple[int, int, int]]:
 
 
 def _cached(ask: Ask, seen: set[int]) -> int:
-    """Tokens that a prompt before this one began with too; its own beginning is kept in ``seen``."""
+    """Tokens of the prefix that an earlier prompt had too; its own prefixes are added to ``seen``."""
     cached, path, known = 0, 0, True
     for piece in ask.shared:
         path = hash((path, piece.key, piece.tokens))
@@ -146,12 +145,12 @@ def _kind(requests: Sequence[tuple[int, int, int]], share: float) -> Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """The most seconds of each measure, None where there is no limit.
+    """Most seconds of each measure; None: no limit.
 
     ttft        from arrival to the first token
-    tpot        a token after the first, on average over an answer
+    tpot        mean of the tokens after the first
     e2e         from arrival to the last token
-    attainment  the share of requests that must be within them: 0.99 is P99
+    attainment  share of the requests that must meet all limits: 0.99 is P99
     """
 
     ttft: float | None = None
@@ -171,7 +170,7 @@ class Slo:
                 raise ParameterError(f"{name} must be a time above 0, not {limit:g} s.", param="slo")
 
     def limits(self) -> Iterator[tuple[str, float]]:
-        """Measure and limit of all that has one."""
+        """The measures with a limit."""
         for field in fields(self):
             limit: float | None = getattr(self, field.name)
             if field.name != "attainment" and limit is not None:
@@ -179,7 +178,7 @@ class Slo:
 
     @property
     def deviations(self) -> float:
-        """By how many standard deviations a normal value is above its mean at that share."""
+        """Standard deviations above the mean at that share of a normal distribution."""
         return NormalDist().inv_cdf(self.attainment)
 
     def __str__(self) -> str:

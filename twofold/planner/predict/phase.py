@@ -29,7 +29,7 @@ from twofold.core.record import PhaseWork
 from twofold.planner.count.linear import StepCost
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.machines.machine import engine_setting, machine_of
-from twofold.planner.predict.steps import Demand, StepPredictor
+from twofold.planner.predict.steps import Demand, StepPredictor, StepSize
 
 if TYPE_CHECKING:
     from twofold.core.limits import MachineLimits
@@ -105,7 +105,7 @@ def phase_floor(work: PhaseWork, steps: StepPredictor, completions: int = 1) -> 
     Several completions took part in at least steps / completions steps, and in no fewer than their shares add up to.
     """
     attended, read = _seen(work, steps.cost)
-    demand = steps.summed(work.rows, work.logit_rows, 0, list(attended.values()), list(read.values()))
+    demand = steps.summed(StepSize(work.rows, work.logit_rows, 0, tuple(attended.values()), tuple(read.values())))
     return _limit(steps, max(work.steps / completions, work.share), work.rows, demand, steps.cost.kv_bytes(read))
 
 

@@ -14,6 +14,7 @@ admission. The interference term is that of SARATHI (Agrawal et al. 2023), in th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -49,6 +50,23 @@ class Case:
             )
         if self.chunk is not None and self.chunk < 1:
             raise ParameterError(f"A step has at least one row, not {self.chunk}.", param="chunk")
+
+    @property
+    def fresh(self) -> int:
+        """Prompt tokens that must be computed."""
+        return self.prompt - self.cached
+
+    @property
+    def halfway(self) -> int:
+        """Context of a sequence in the middle of its completion."""
+        return self.prompt + max(1, self.output // 2)
+
+    def chunks(self) -> Iterator[SequenceRows]:
+        """The steps of a prompt alone; the last one has logits."""
+        chunk = self.chunk or self.fresh
+        for start in range(self.cached, self.prompt, chunk):
+            rows = min(chunk, self.prompt - start)
+            yield SequenceRows(rows, start, int(start + rows == self.prompt))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +172,11 @@ class Predictor:
 
     def decode(self, case: Case, batch: int) -> Demand:
         """Of a step of ``batch`` sequences halfway through their completions."""
-        return self.steps.decode(batch, case.prompt + max(1, case.output // 2))
+        return self.steps.decode(batch, case.halfway)
 
     def prefill(self, case: Case) -> tuple[Demand, ...]:
         """Of each step of a prompt alone."""
-        chunk = case.chunk or case.prompt
-        starts = range(case.cached, case.prompt, chunk)
-        return tuple(
-            self.steps.demand(
-                [(1, SequenceRows(min(chunk, case.prompt - start), start, int(start + chunk >= case.prompt)))]
-            )
-            for start in starts
-        )
+        return tuple(self.steps.demand([(1, rows)]) for rows in case.chunks())
 
 
 def first_token_s(by: Constants, prompt_s: float, step_s: float, batch: int) -> float:

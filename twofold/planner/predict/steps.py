@@ -13,7 +13,7 @@ each link (Patarasuk and Yuan 2009). Shares are at most 1 and times not negative
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -148,6 +148,22 @@ def link_seconds(nbytes: float, machine: Machine, devices: int) -> float:
     return 2 * (devices - 1) / devices * nbytes / machine.link
 
 
+class StepSize(NamedTuple):
+    """What a step's time depends on. ``sequences`` have rows in it.
+
+    attended, read   positions that rows see, and that sequences read once a step, by window, in the order of
+                     ``StepCost.windows``
+    prompts          (number, rows) of the spans that latent attention may expand
+    """
+
+    rows: int
+    logit_rows: int
+    sequences: int
+    attended: tuple[int, ...]
+    read: tuple[int, ...]
+    prompts: tuple[tuple[int, SequenceRows], ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class StepPredictor:
     """Steps of a model on a machine, from the few coefficients of ``count.linear``: equal to ``Demand.of`` each step.
@@ -183,43 +199,36 @@ class StepPredictor:
         spans = tuple(spans)
         windows = self.cost.windows
         return self.summed(
-            sum(count * span.new for count, span in spans),
-            sum(count * span.logits for count, span in spans),
-            sum(count for count, _ in spans),
-            [sum(n * visible(s.cached, s.new, window) for n, s in spans) for window in windows],
-            [sum(n * read_positions(s.cached, s.new, window) for n, s in spans) for window in windows],
-            spans,
+            StepSize(
+                sum(count * span.new for count, span in spans),
+                sum(count * span.logits for count, span in spans),
+                sum(count for count, _ in spans),
+                tuple(sum(n * visible(s.cached, s.new, window) for n, s in spans) for window in windows),
+                tuple(sum(n * read_positions(s.cached, s.new, window) for n, s in spans) for window in windows),
+                spans,
+            )
         )
 
-    def summed(
-        self,
-        rows: int,
-        logit_rows: int,
-        sequences: int,
-        attended: Sequence[int],
-        read: Sequence[int],
-        prompts: Iterable[tuple[int, SequenceRows]] = (),
-    ) -> Demand:
-        """Of one step, given as sums. ``attended`` and ``read`` are positions by window, in the order of
-        ``cost.windows``: those that rows see, and those that sequences read, each once a step. ``prompts`` are the
-        spans that latent attention may expand."""
-        attention = moved = 0
-        matrices = self.row_s * rows + self.logit_row_s * logit_rows
-        for each, pairs, positions in zip(self.cost.windows.values(), attended, read, strict=True):
+    def summed(self, size: StepSize) -> Demand:
+        """Of one step, given as sums."""
+        rows, attention = size.rows, 0
+        moved = 2 * self.cost.state_bytes * size.sequences
+        matrices = self.row_s * rows + self.logit_row_s * size.logit_rows
+        for each, pairs, positions in zip(self.cost.windows.values(), size.attended, size.read, strict=True):
             attention += each.position_flops * pairs
             moved += each.token_bytes * (positions + rows)
-        for arithmetic, again, saved in self.cost.expanded(prompts):
+        for arithmetic, again, saved in self.cost.expanded(size.prompts):
             attention -= saved
             matrices += again / peak(self.machine, arithmetic)
         return Demand(
-            weights=self.cost.weight_bytes(rows, logits=logit_rows > 0) / self.bandwidth,
+            weights=self.cost.weight_bytes(rows, logits=size.logit_rows > 0) / self.bandwidth,
             matrices=matrices,
             kv=moved / self.bandwidth,
             attention=attention / self.attention_peak,
             messages=self.row_link_s * rows,
             all_reduces=self.cost.all_reduces,
             layers=self.layers,
-            sequences=sequences,
+            sequences=size.sequences,
         )
 
     def decode(self, batch: int, context: int) -> Demand:

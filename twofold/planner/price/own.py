@@ -1,13 +1,12 @@
-"""The same workload on own hardware: machine seconds of prefill and decode, and what they cost.
+"""A workload on own hardware: machine seconds of prefill and decode, and their price.
 
     prefill of a request    seconds of a step with its new tokens after the cached ones
     decode of a request     (output − 1) · seconds of a step of B sequences / B, at the mean context
     of a million tokens     10⁶ · seconds a token · price of an hour / (3600 · busy share)
 
-Each phase pays for its own tokens: prefill for those of the prompt, decode for those of the answer, as ``cost.bill``
-does for requests that ran. The prefix stays in the cache, so prefill leaves it out but for the first request of a
-session. Steps of either phase are taken to run apart, which chunked prefill comes near to.
-"""
+Each phase pays for its own tokens: prefill for those of the prompt, decode for those of the completion, as
+``observe.accounting.bill`` does for requests that ran. The prefix stays in the cache, so only the first request of a
+session computes it. Steps of the phases are counted as separate, which chunked prefill approximates."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ StepSeconds = Callable[[Work, int], float]
 
 @dataclass(frozen=True, slots=True)
 class OwnMachines:
-    """What serves: a model on ``how.tp`` machines, each paid for by the hour; ``batch`` sequences in a decode step."""
+    """A model on ``how.tp`` machines at a price per hour; ``batch`` sequences in a decode step."""
 
     shape: ModelSpec
     machine: Machine
@@ -50,11 +49,12 @@ class OwnMachines:
 
 @dataclass(frozen=True, slots=True)
 class OwnCost:
-    """What a workload costs on own hardware; a replica is ``devices`` machines that serve one copy of the model.
+    """A workload on own hardware; a replica is ``devices`` machines with one copy of the model.
 
-    prefill_s, decode_s   seconds of a replica that a request takes
-    per_hour              of a replica
-    batch                 sequences in a decode step; ``step_s`` its seconds
+    sequences             that fit in memory
+    per_hour              dollars of a replica
+    batch, step_s         sequences in a decode step, and its seconds
+    prefill_s, decode_s   seconds of a replica for each request
     """
 
     workload: Workload
@@ -73,7 +73,7 @@ class OwnCost:
 
     @property
     def per_second(self) -> float:
-        """Of a replica, for the part of the time in which requests run."""
+        """Dollars of a replica's second in which requests run."""
         return self.per_hour / (HOUR_S * self.busy_share)
 
     @property
@@ -82,7 +82,7 @@ class OwnCost:
 
     @property
     def per_million_input(self) -> float:
-        """Of a million tokens of prompts, cached ones included."""
+        """Dollars of a million prompt tokens, including cached ones."""
         return MILLION * self.prefill_s * self.per_second / self.workload.input_tokens
 
     @property
@@ -91,7 +91,7 @@ class OwnCost:
 
     @property
     def requests_per_day(self) -> float:
-        """What a replica serves in a day at its busy share."""
+        """Requests that a replica serves in a day at its busy share."""
         return DAY_S * self.busy_share / self.machine_s
 
     @property
@@ -100,13 +100,13 @@ class OwnCost:
 
     @property
     def per_month(self) -> float:
-        """Of whole replicas that run all day, busy or not."""
+        """Dollars of whole replicas that run all day."""
         return self.replicas * self.per_hour * 24 * float(MONTH_DAYS)
 
     def cheaper_from(self, api_request: float) -> float | None:
-        """Requests a day from which one replica costs less than an API at that price a request.
+        """Requests a day above which one replica costs less than an API at that price a request.
 
-        None where even a replica that is always as busy as it can be costs more.
+        None if even a fully used replica costs more.
         """
         if api_request <= 0:
             return None
@@ -115,7 +115,7 @@ class OwnCost:
 
     @property
     def half_answers(self) -> float:
-        """What a request saves whose answer is half as long: half of its decode, at the same step."""
+        """What a request saves if its completion is half as long: half of its decode, at the same step."""
         output = self.workload.output_tokens
         steps = max(0, output - 1)
         less = steps - max(0, output - output // 2 - 1)
@@ -130,9 +130,9 @@ def hourly(
     capital: Decimal | None = None,
     years: Decimal = Decimal(4),
 ) -> Decimal:
-    """The price of a machine's hour: rent, electricity, and what it cost to buy over the years that it runs.
+    """Dollars of a machine's hour: rent, electricity, and its purchase price over the years of its use.
 
-    Raises ParameterError where nothing is given, half of what electricity needs, or what is not a price.
+    Raises ParameterError if nothing is given, power without its price or the reverse, or a negative price.
     """
     for name, given in (
         ("price_per_hour", per_hour),
@@ -162,7 +162,7 @@ def hourly(
 
 
 def step_seconds(own: OwnMachines, constants: Constants | None = None) -> StepSeconds:
-    """The cost model's prediction of steps on these machines; by what is assumed of them without ``constants``."""
+    """Predicted seconds of steps on these machines; ``constants`` default to those of the machine and model."""
     by = constants_for(own.machine, own.shape) if constants is None else constants
 
     def seconds(work: Work, sequences: int) -> float:
@@ -173,7 +173,7 @@ def step_seconds(own: OwnMachines, constants: Constants | None = None) -> StepSe
 
 
 def own_cost(own: OwnMachines, workload: Workload, seconds: StepSeconds) -> OwnCost:
-    """What the workload costs there. Raises ResourceError where the model, or one sequence, has no room."""
+    """The workload on these machines. Raises ResourceError if the model and one sequence do not fit."""
     context = workload.input_tokens + workload.output_tokens
     memory = ReplicaMemory(own.shape, own.machine.memory, own.how, share=own.memory_share)
     sequences = memory.sequences(context)

@@ -22,8 +22,9 @@ from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.engine.scheduler.step_time import StepTimeModel
 from twofold.planner.count.step import SequenceRows
+from twofold.planner.predict.steps import StepSize
 from twofold.planner.simulate.jobs import Done, Replica, SimulatedJob, spans
-from twofold.planner.simulate.setting import EngineSetting, StepSeconds, StepSize
+from twofold.planner.simulate.setting import EngineSetting, StepSeconds
 
 MAX_TOKEN: Final = (1 << 30) - 1
 PARAMS: Final = SamplingParams(temperature=0, ignore_eos=True)
@@ -100,15 +101,11 @@ class ExactReplica(Replica):
     def _step(self) -> None:
         plan = self._scheduler.plan(self._now)
         seconds = self._seconds(self._size(plan))
-        self._note(plan, seconds)
+        self.busy.add(seconds, plan.rows - plan.decode_rows, plan.decode_rows, self._scheduler.manager.held[0])
         self._now += seconds
         for event in self._scheduler.commit(plan, StepOutcome(self._outcomes(plan), seconds), self._now):
             if event.finish is not None:
                 self._finish(self._jobs.pop(event.sequence_id))
-
-    def _note(self, plan: StepPlan, seconds: float) -> None:
-        prefill = plan.rows - plan.decode_rows
-        self.busy.add(seconds, prefill, plan.decode_rows, self._scheduler.manager.held[0])
 
     def _size(self, plan: StepPlan) -> StepSize:
         places = [(step.start, len(step.tokens)) for step in plan.steps]

@@ -1,10 +1,10 @@
-"""How a simulated engine is set up: limits of a step, blocks, budget."""
+"""Settings of a simulated engine: limits of a step, blocks, budget; and the predicted seconds of its steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.kv_layout import KVLayout
@@ -12,20 +12,19 @@ from twofold.core.model import ModelSpec
 from twofold.engine.scheduler.step_time import StepShape
 from twofold.planner.count.memory import ReplicaMemory
 from twofold.planner.count.setting import PLAIN, Setting
-from twofold.planner.count.step import SequenceRows
 from twofold.planner.machines.machine import Machine
 from twofold.planner.predict.constants import Constants, constants_for
-from twofold.planner.predict.steps import StepPredictor
+from twofold.planner.predict.steps import StepPredictor, StepSize
 
 DEFAULT_SEQUENCES: Final = 256
 DEFAULT_ROWS: Final = 2048
 WINDOW_SHARE: Final = 0.5
-"""Most of the memory that layers with windows take together, as the engine shares it out."""
+"""Most of the memory for layers with windows together, as in the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The blocks of layers that see ``window`` positions, None for all."""
+    """KV blocks of the layers with that window; None: without a window."""
 
     window: int | None
     blocks: int
@@ -37,10 +36,10 @@ class EngineSetting:
 
     sequences, rows   most of a step
     groups            KV blocks, the widest group first
-    context           most tokens of a prompt with its answer
-    prefix_caching    whether prompts find what others computed
-    tpot_target_s     None: prompts get all rows that are left. Else the live budget, which keeps this
-    step_samples           measured steps that the live budget begins with
+    context           most tokens of a prompt with its completion
+    prefix_caching    whether prompts reuse the cached prefixes of others
+    tpot_target_s     target of the live budget; None: prompts get all rows beside decoding
+    step_samples      measured steps that the live budget starts from
     """
 
     groups: tuple[Blocks, ...]
@@ -83,8 +82,8 @@ def groups_for(
 ) -> tuple[Blocks, ...]:
     """The KV blocks that fit beside weights and activations in ``share`` of a device's memory, or in ``memory`` bytes.
 
-    Layers with windows get what ``sequences`` sequences can need at most, the others what is left.
-    Raises ResourceError where the weights leave no room.
+    Layers with windows get what ``sequences`` sequences need at most, the others the rest.
+    Raises ResourceError if the weights leave no room.
     """
     room = ReplicaMemory(shape, machine.memory, how, rows=rows, logit_rows=sequences, share=share).room()
     pool = room.kv if memory is None else memory
@@ -115,29 +114,13 @@ def _share_out(
     return (Blocks(widest, max(0, int(left // sizes[widest]))), *narrow)
 
 
-class StepSize(NamedTuple):
-    """What a step's time depends on. ``sequences`` have rows in it.
-
-    ``attended`` and ``read`` are by window, in the order of the model's ``windows``: positions that rows see, and
-    positions that sequences read, each once a step. ``prompts`` are the chunks of prompts: so many of each.
-    """
-
-    rows: int
-    logit_rows: int
-    sequences: int
-    attended: tuple[int, ...]
-    read: tuple[int, ...]
-    prompts: tuple[tuple[int, SequenceRows], ...] = ()
-
-
 StepSeconds: TypeAlias = Callable[[StepSize], float]
 
 
 class PredictedSteps:
-    """Seconds of a model's steps on ``how.tp`` machines that work together: ``StepPredictor.summed`` by the constants.
+    """Seconds of a model's steps on ``how.tp`` devices together.
 
-    ``windows`` are those of its layers, None for layers that see everything; ``first_s`` is what a request takes to
-    get in.
+    ``windows`` are those of its layers, None for layers without; ``first_s``: seconds of a request before its steps.
     """
 
     def __init__(
@@ -149,4 +132,4 @@ class PredictedSteps:
 
     def __call__(self, size: StepSize) -> float:
         """Seconds of a step."""
-        return self._steps.summed(*size).seconds(self._by)
+        return self._steps.summed(size).seconds(self._by)

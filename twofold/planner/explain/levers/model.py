@@ -69,22 +69,22 @@ def _window(scenario: UniformScenario, _now: Prediction, _given: Assumptions) ->
     windows = {layer.attention.window for _, layer in scenario.shape.runs} - {None}
     if windows:
         without = scenario.having(shape=_attending(scenario.shape, lambda _, kind: _windowed(kind, None)))
-        before, after = without.kv_bytes(scenario.halfway), scenario.kv_bytes(scenario.halfway)
+        before, after = without.kv_bytes(scenario.case.halfway), scenario.kv_bytes(scenario.case.halfway)
         least = min(window for window in windows if window is not None)
         why = f"Layers attend to {least:,} positions: {size(after)} of KV cache per sequence instead of {size(before)}."
         if not without.sequences:
             return LeverRefusal("in use", why)
         return LeverRefusal("in use", why, Effect("no windows", without))
-    if scenario.halfway <= WINDOW:
+    if scenario.case.halfway <= WINDOW:
         return LeverRefusal(
-            "cannot", f"A context of {scenario.halfway:,} tokens is no longer than a window of {WINDOW:,}."
+            "cannot", f"A context of {scenario.case.halfway:,} tokens is no longer than a window of {WINDOW:,}."
         )
     changed = scenario.having(
         shape=_attending(
             scenario.shape, lambda i, kind: kind if i % WINDOWED == WINDOWED - 1 else _windowed(kind, WINDOW)
         )
     )
-    before, after = scenario.kv_bytes(scenario.halfway), changed.kv_bytes(scenario.halfway)
+    before, after = scenario.kv_bytes(scenario.case.halfway), changed.kv_bytes(scenario.case.halfway)
     return Effect(
         f"{WINDOWED - 1} of {WINDOWED} layers attend to {WINDOW:,} positions",
         changed,
@@ -99,7 +99,7 @@ def _smaller(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -
     smaller = {
         name: own.active
         for name, shape in known_shapes().items()
-        if (own := parameters(shape)).active <= LARGEST_SHARE * active and shape.context_length >= scenario.halfway
+        if (own := parameters(shape)).active <= LARGEST_SHARE * active and shape.context_length >= scenario.case.halfway
     }
     family = {name: size for name, size in smaller.items() if _SIZE.sub("", name) == stem}
     found = family or smaller
@@ -161,7 +161,7 @@ def _narrow_arithmetic(scenario: UniformScenario, _now: Prediction, _given: Assu
 def _kv(form: ValueFormat) -> Turn:
     def turn(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
         changed = scenario.having(how=replace(scenario.how, kv=form))
-        context = scenario.halfway
+        context = scenario.case.halfway
         before, after = scenario.kv_bytes(context), changed.kv_bytes(context)
         if after > ENOUGH * before:
             return LeverRefusal(

@@ -47,18 +47,18 @@ def _smaller_batch(scenario: UniformScenario, _now: Prediction, _given: Assumpti
 def _chunks(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     case = scenario.case
     whole = scenario.having(case=replace(case, chunk=None))
-    if case.chunk is not None and case.chunk < scenario.fresh:
+    if case.chunk is not None and case.chunk < scenario.case.fresh:
         then, is_now = whole.longest_gap(now.batch), scenario.longest_gap(now.batch)
         why = f"No step computes more than {case.chunk:,} rows: the longest gap is {duration(is_now)}"
         why += f", and {duration(then)} with whole prompts." if now.batch > 1 else "."
         return LeverRefusal("in use", why, Effect("whole prompts in one step", whole))
     if now.batch == 1:
         return LeverRefusal("cannot", "Concurrency is 1: no other request waits for its prefill.")
-    if scenario.fresh <= CHUNK:
-        return LeverRefusal("cannot", f"{scenario.fresh:,} prompt tokens fit in one chunk of {CHUNK}.")
+    if scenario.case.fresh <= CHUNK:
+        return LeverRefusal("cannot", f"{scenario.case.fresh:,} prompt tokens fit in one chunk of {CHUNK}.")
     changed = scenario.having(case=replace(case, chunk=CHUNK))
     gap = f"{duration(scenario.longest_gap(now.batch))} → {duration(changed.longest_gap(now.batch))}"
-    return Effect(f"{scenario.fresh:,} → {CHUNK} rows a step", changed, f"Longest gap between two tokens: {gap}.")
+    return Effect(f"{scenario.case.fresh:,} → {CHUNK} rows a step", changed, f"Longest gap between two tokens: {gap}.")
 
 
 def _draft(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
@@ -66,7 +66,7 @@ def _draft(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Ef
         return LeverRefusal("cannot", "The only output token comes from prefill.")
     turns = {
         guesses: check_ratio(
-            scenario.predictor.steps, scenario.predictor.constants, now.batch, scenario.halfway, guesses
+            scenario.predictor.steps, scenario.predictor.constants, now.batch, scenario.case.halfway, guesses
         )
         for guesses in range(1, given.max_drafted + 1)
     }
@@ -133,7 +133,7 @@ SCORE_PASSES: Final = 4
 
 
 def _cached(scenario: UniformScenario, given: Assumptions) -> tuple[int, UniformScenario]:
-    more = int(scenario.fresh * given.shared)
+    more = int(scenario.case.fresh * given.shared)
     case = replace(scenario.case, cached=scenario.case.cached + more)
     return more, scenario.having(case=case)
 
@@ -146,7 +146,7 @@ def _cache(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Ef
     had = f"{scenario.case.cached:,} tokens are cached already. " if scenario.case.cached else ""
     kept = scenario.kv_bytes(changed.case.cached)
     return Effect(
-        f"{more:,} of {scenario.fresh:,} fresh tokens from the cache",
+        f"{more:,} of {scenario.case.fresh:,} fresh tokens from the cache",
         changed,
         f"{had}{duration(saved)} of prefill per prompt is saved; the cache takes {size(kept)} per device.",
     )
@@ -167,7 +167,7 @@ def _offload(scenario: UniformScenario, now: Prediction, given: Assumptions) -> 
     computed = now.prefill.seconds - found.prefill.seconds
     verdict = "faster" if moved / link < computed else "slower"
     return Effect(
-        f"{more:,} of {scenario.fresh:,} fresh tokens back from host memory",
+        f"{more:,} of {scenario.case.fresh:,} fresh tokens back from host memory",
         changed,
         f"Reading {size(moved)} per device at {scaled(link)}B/s takes {duration(moved / link)}, {verdict} than "
         f"computing them ({duration(computed)}). Only for prefixes that do not fit in device memory.",
@@ -176,22 +176,20 @@ def _offload(scenario: UniformScenario, now: Prediction, given: Assumptions) -> 
 
 
 def _squeeze(scenario: UniformScenario, _now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
-    left = max(1, round(scenario.fresh * given.keeps))
-    if left == scenario.fresh:
+    left = max(1, round(scenario.case.fresh * given.keeps))
+    if left == scenario.case.fresh:
         return LeverRefusal("cannot", "Only one prompt token is computed, which is the minimum.")
     changed = scenario.having(case=replace(scenario.case, prompt=scenario.case.cached + left))
     cached = "The cached part is not compressed, since a compressed prompt would not match the cache." * bool(
         scenario.case.cached
     )
-    return Effect(f"{scenario.fresh:,} → {left:,} fresh tokens", changed, cached)
+    return Effect(f"{scenario.case.fresh:,} → {left:,} fresh tokens", changed, cached)
 
 
 def _flash(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> LeverRefusal:
     """It is what the cost model counts: scores that never leave the chip."""
-    case, chunk = scenario.case, scenario.case.chunk or scenario.fresh
-    ends = [min(start + chunk, case.prompt) for start in range(case.cached, case.prompt, chunk)]
-    starts = [case.cached, *ends[:-1]]
-    pairs = sum((end - start) * end for start, end in zip(starts, ends, strict=True))
+    case = scenario.case
+    pairs = sum(rows.new * (rows.cached + rows.new) for rows in case.chunks())
     heads = sum(
         number * layer.attention.heads
         for number, layer in scenario.shape.runs

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final
 
+from twofold.planner.predict.steps import StepSize
 from twofold.planner.simulate.fast.cache import JobBlocks
 from twofold.planner.simulate.jobs import SimulatedJob
-from twofold.planner.simulate.setting import StepSeconds, StepSize
+from twofold.planner.simulate.setting import StepSeconds
 
 STRAIGHT: Final = 1e-6
 """Relative deviation of a step's seconds that still counts as linear."""

@@ -19,10 +19,11 @@ from typing import Final
 from twofold.core.model import read_positions, visible
 from twofold.engine.scheduler.blocks import HORIZON, MIN_AHEAD
 from twofold.planner.count.step import SequenceRows
+from twofold.planner.predict.steps import StepSize
 from twofold.planner.simulate.fast.cache import CountedCache
 from twofold.planner.simulate.fast.decodes import Decodes, Lines, Running, steps_begun, stretch
 from twofold.planner.simulate.jobs import Done, Replica, SimulatedJob
-from twofold.planner.simulate.setting import EngineSetting, StepSeconds, StepSize
+from twofold.planner.simulate.setting import EngineSetting, StepSeconds
 
 NEVER: Final = math.inf
 
