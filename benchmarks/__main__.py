@@ -1,21 +1,21 @@
-"""``make bench``: ceilings of this machine first, then each part, its ceiling before what was measured.
+"""``make bench``: measures the limits of this machine, then each part, and prints both.
 
     compare        three models beside other engines: prefill, decode, a batch of streams        10 min
-    long           cost by context against the formulas                                           2 min
+    long           cost by context beside the formulas                                            2 min
     start          first and later starts, Python's share of a step                              20 s
     throughput     128 tokens in, 128 out, from 1 to 64 streams, beside other engines             6 min
-    interference   a long prompt comes in while others generate                                   3 min
+    interference   a long prompt arrives while others generate                                    3 min
     goodput        objectives met on a mixed trace, live budget against a fixed one               3 min
     prefix         TTFT of cached prompts                                                         1 min
     queue          planning and committing a step while requests wait                            20 s
     overlap        gain of preparing a step while another computes                                1 min
-    server         over HTTP against the engine alone: throughput, TTFT, processor time           4 min
-    servers        over HTTP beside other servers, at rising rates                               25 min
-    prediction     times that the cost model predicts, beside measured ones                       5 min
+    server         HTTP overhead over the engine: throughput, TTFT, processor time                4 min
+    servers        compared with other servers at rising rates                                   25 min
+    prediction     accuracy of times predicted by the cost model                                 5 min
 
-``serving`` names the six from ``throughput`` to ``overlap``, ``http`` ``server`` and ``servers``. All but ``compare``
-and ``prediction`` run on the first model only. The last line is JSON. Only ratios within one run count: the machine's
-speed changes from minute to minute.
+``serving`` selects the six parts from ``throughput`` to ``overlap``, ``http`` selects ``server`` and ``servers``. All
+but ``compare`` and ``prediction`` run on the first model only. The last line is JSON. Compare only ratios within one
+run: the machine's speed changes from minute to minute.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ EVERY_MODEL = ("compare", "prediction")
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # so that servers end with it
+    signal.signal(
+        signal.SIGTERM, lambda number, _frame: sys.exit(128 + number)
+    )  # lets context managers stop their servers
     options = _options()
     limits = CpuBackend(threads=options.threads).probe().now()
     report: dict[str, Any] = {"threads": limits.threads, "ceilings": _print_ceilings(limits)}
@@ -91,7 +93,7 @@ def main() -> None:
 
 
 def _run(setting: Setting, parts: list[str]) -> dict[str, Any]:
-    """Every part, with the best ceilings that were seen until then; one that fails does not keep the others."""
+    """Runs every part against the best ceilings measured so far. A part that fails does not stop the others."""
     report: dict[str, Any] = {}
     for part in parts:
         try:
@@ -109,22 +111,22 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--models", nargs="+", default=MODELS, help="names or paths (default: %(default)s)")
     parser.add_argument("--parts", nargs="+", choices=[*PARTS, *GROUPS], default=list(PARTS))
-    parser.add_argument("--rounds", type=int, default=5, help="most turns of each engine (default: %(default)s)")
-    parser.add_argument("--threads", type=int, help="default: one for each usable core")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, which show only that the parts work")
+    parser.add_argument("--rounds", type=int, default=5, help="maximum rounds for each engine (default: %(default)s)")
+    parser.add_argument("--threads", type=int, help="threads of each engine (default: one for each usable core)")
+    parser.add_argument("--quick", action="store_true", help="run tiny sizes, only to check that the parts work")
     return parser.parse_args()
 
 
 def _chosen(parts: list[str]) -> list[str]:
-    """The parts in their own order."""
-    named = {*parts, *(part for group, members in GROUPS.items() if group in parts for part in members)}
-    return [part for part in PARTS if part in named]
+    """The selected parts, in the order of ``PARTS``."""
+    selected = {*parts, *(part for group, members in GROUPS.items() if group in parts for part in members)}
+    return [part for part in PARTS if part in selected]
 
 
 def _data() -> Path | None:
-    """The folder of reference data, if one is named."""
-    named = os.environ.get("TWOFOLD_TEST_DATA")
-    return None if named is None else Path(named)
+    """The folder of reference data, or None if ``TWOFOLD_TEST_DATA`` is not set."""
+    folder = os.environ.get("TWOFOLD_TEST_DATA")
+    return None if folder is None else Path(folder)
 
 
 def _print_ceilings(limits: MachineLimits) -> dict[str, Any]:

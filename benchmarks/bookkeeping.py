@@ -1,7 +1,7 @@
-"""What it costs to plan and commit a step while requests wait.
+"""Cost of planning and committing a step while requests wait.
 
-Nothing is computed: outcomes are made up. 32 sequences generate while the others wait; they end one after another, and
-others are admitted.
+No model runs: step outcomes are synthetic. 32 sequences generate while the others wait; as each one finishes, a waiting
+one is admitted.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ BLOCK_SIZE = 16
 
 def run(setting: Setting) -> dict[str, Any]:
     steps = 50 if setting.quick else 1_000
-    print(f"\nqueue  µs to plan and commit a step of {SEQUENCES} sequences, by requests that wait")
+    print(f"\nqueue  µs to plan and commit a step of {SEQUENCES} sequences, by number of waiting requests")
     floor = setting.floor(Decode(SEQUENCES, PROMPT, ANSWER))
     print(
-        f"  limit: such a step takes {floor * 1e6:,.0f} µs at least, and what is not the model may be 8 % of it",
+        f"  limit: such a step takes at least {floor * 1e6:,.0f} µs; the goal allows 8 % overhead",
         flush=True,
     )
     table = {waiting: _steps(waiting, steps) for waiting in WAITING}
@@ -45,7 +45,7 @@ def run(setting: Setting) -> dict[str, Any]:
 
 
 def _steps(waiting: int, steps: int) -> dict[str, float]:
-    """Seconds of plan and commit with about ``waiting`` requests in the line: for each that ends another comes."""
+    """P50 and P99 seconds of plan and commit with about ``waiting`` queued requests; finished ones are replaced."""
     model = StepTimeModel()
     manager = BlockManager([GroupSize(None, 4 * SEQUENCES * (PROMPT + ANSWER) // BLOCK_SIZE)], BLOCK_SIZE)
     scheduler = Scheduler(
@@ -59,7 +59,7 @@ def _steps(waiting: int, steps: int) -> dict[str, float]:
         began = time.perf_counter()
         plan = scheduler.plan(now)
         planned = time.perf_counter()
-        outcome = _made_up(plan)
+        outcome = _synthetic_outcome(plan)
         now += STEP_S
         committing = time.perf_counter()
         scheduler.commit(plan, outcome, now)
@@ -69,7 +69,10 @@ def _steps(waiting: int, steps: int) -> dict[str, float]:
 
 
 def _sequence(number: int, now: float) -> Sequence:
-    """One of a few priorities and tenants; answers differ in length, so that sequences end one after another."""
+    """A sequence with one of three priorities and seven tenants.
+
+    Output lengths differ, so sequences finish one by one.
+    """
     answer = ANSWER // 2 + number % (ANSWER // 2)
     return Sequence(
         number,
@@ -83,6 +86,6 @@ def _sequence(number: int, now: float) -> Sequence:
     )
 
 
-def _made_up(plan: StepPlan) -> StepOutcome:
-    drawn = (SequenceOutcome(step.sequence_id, (1,) if step.samples else ()) for step in plan.steps)
-    return StepOutcome(tuple(drawn), STEP_S)
+def _synthetic_outcome(plan: StepPlan) -> StepOutcome:
+    outcomes = (SequenceOutcome(step.sequence_id, (1,) if step.samples else ()) for step in plan.steps)
+    return StepOutcome(tuple(outcomes), STEP_S)

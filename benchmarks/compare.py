@@ -1,4 +1,4 @@
-"""Ours beside the peers: same file, same threads, in turns, medians."""
+"""Compares Twofold with other engines on the same file with the same threads: median rates of alternating rounds."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from twofold.bench.phases.cases import Decode, Prefill
 ROOT = Path(__file__).parent
 PROMPT, DECODE_PROMPT, STEPS, STREAMS, STREAM_PROMPT, STREAM_STEPS = 512, 64, 48, 32, 64, 24
 SETTLE_S = 1.0
-"""Pause before an engine's turn: threads of the one before may spin for a while."""
+"""Pause before each engine's turn: threads of the previous engine may still spin."""
 
 
 @dataclass(slots=True)
 class Results:
-    """Tokens a second by (engine, measure): one entry a round."""
+    """``rates``: tokens per second by (engine, measure), one entry per round. ``loads``: seconds by engine."""
 
     rates: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     loads: dict[str, float] = field(default_factory=dict)
@@ -37,10 +37,10 @@ class Results:
 
 
 def run(setting: Setting) -> dict[str, Any]:
-    """The table of one model; its ceilings are measured once more in between."""
+    """Measures one model and prints its table. The ceilings are measured again after the engines."""
     peers = peer_commands(ROOT.parent / ".venv-peers")
     if not peers:
-        print("\nNo other engine is installed: `make peers` installs those that are compared.")
+        print("\nNo other engine is installed: `make peers` installs them.")
     rounds = 1 if setting.quick else setting.rounds
     results = compare(setting.path, setting.vocabulary, peers, setting.threads, rounds)
     setting = setting.remeasured()
@@ -53,8 +53,8 @@ def run(setting: Setting) -> dict[str, Any]:
     size = f"{cost.weight_bytes() / 1e6:.0f} MB a step, {cost.row_flops / 2e6:.0f} M multiply-adds a token"
     print(f"\n{setting.name}  ({size})")
     table = {measure: _print_row(results, measure, count / floor) for measure, (floor, count) in floors.items()}
-    for what, why in results.failures.items():
-        print(f"  {what} failed: {why}")
+    for what, reason in results.failures.items():
+        print(f"  {what} failed: {reason}")
     loads = ", ".join(f"{engine} {seconds:.2f}" for engine, seconds in results.loads.items())
     print(f"  load s    {loads}", flush=True)
     if "llama.cpp" in peers:
@@ -84,7 +84,7 @@ def our_command() -> list[str]:
 
 
 def peer_commands(environment: Path) -> dict[str, list[str]]:
-    """Peers whose environment exists; each is a script run by that environment's Python."""
+    """The worker command of each peer, run by the Python of ``environment``; empty if that does not exist."""
     python = environment / "bin" / "python"
     if not python.exists():
         return {}
@@ -93,7 +93,7 @@ def peer_commands(environment: Path) -> dict[str, list[str]]:
 
 
 def compare(path: Path, vocabulary: int, peers: Mapping[str, Sequence[str]], threads: int, rounds: int) -> Results:
-    """Measures prefill, decode and a batch of streams on every engine, in turns and in both orders."""
+    """Measures prefill, decode and batched decode on every engine, in rounds of alternating order."""
     results = Results()
     with ExitStack() as stack:
         workers = []

@@ -1,4 +1,4 @@
-"""Figures that tables are made of."""
+"""Statistics, text bars and random prompts shared by the benchmarks."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ BAR = 40
 
 
 def median(values: Iterable[float]) -> float:
-    """NaN without values."""
+    """The median, or NaN without values."""
     found = list(values)
     return statistics.median(found) if found else math.nan
 
 
 def gaps(times: Sequence[float]) -> list[float]:
-    """Seconds between neighbours: the ITLs of one stream."""
+    """Seconds between consecutive times: the ITLs of one stream."""
     return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
 def bar(value: float, top: float, mark: str = "█") -> str:
-    """A bar of ``BAR`` marks for ``top``."""
+    """A text bar, ``BAR`` marks long for ``top``."""
     return mark * max(1, round(BAR * value / top))
 
 
@@ -35,5 +35,5 @@ def medians(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def random_tokens(count: int, vocabulary: int, seed: int) -> list[int]:
-    """Random ids; the same for the same seed."""
+    """``count`` random token ids below ``vocabulary``, determined by ``seed``."""
     return [int(token) for token in np.random.default_rng(seed).integers(100, min(vocabulary, 30_000), count)]

@@ -1,9 +1,9 @@
-"""Requests that meet their objectives, under a fixed budget of rows and under the live one, on a mixed trace.
+"""Goodput of the fixed and the live token budget on a mixed trace.
 
-Lengths are drawn from a trace of real conversations, scaled to this machine; arrivals are a Poisson process of a rate
-given as a share of what the engine serves when all requests are there at once. The objectives come from it too: TTFT
-within ``TTFT_SCALE`` times what a prompt of mean length takes alone, TPOT (the mean of a request) within ``TPOT_SCALE``
-times the step of eight sequences alone. The live budget is told that TPOT. Goodput is requests that meet both, a second
+Lengths are sampled from a trace of real conversations and scaled to this machine. Arrivals are a Poisson process at a
+share of the rate that the engine serves when all requests arrive at once. The objectives: TTFT within ``TTFT_SCALE``
+times that of a lone prompt of mean length, and TPOT (the mean of a request) within ``TPOT_SCALE`` times the step of
+eight sequences, which is also the TPOT target of the live budget. Goodput is the requests per second that meet both
 (after DistServe, OSDI 2024). Policies take turns with the same arrivals; nothing is simulated.
 """
 
@@ -40,7 +40,7 @@ MAX_ROUNDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """``seconds`` of arrivals in a turn, ``divisor`` of the trace's lengths, ``calibration`` requests at once."""
+    """``seconds`` of arrivals in a round, ``divisor`` of the trace's lengths, ``calibration`` simultaneous requests."""
 
     seconds: float
     divisor: int
@@ -53,21 +53,21 @@ QUICK = Sizes(1.0, 16, 4, (0.6,))
 
 
 Lengths = Sequence[tuple[int, int]]
-"""Tokens in and out of each request."""
+"""Input and output tokens of each request."""
 Turns = dict[tuple[str, float], list[RequestSample]]
-"""What was served in all turns, by policy and share of the capacity."""
+"""Requests of all rounds, by policy and share of the capacity."""
 
 
 def read_lengths(path: Path, divisor: int) -> Lengths:
-    """Of a trace, divided, at least 1 and 2."""
+    """Lengths of a trace divided by ``divisor``: at least 1 input and 2 output tokens."""
     trace = read_trace(path)
     lengths = zip(trace.input_tokens, trace.output_tokens, strict=True)
-    return [(max(1, given // divisor), max(2, made // divisor)) for given, made in lengths]
+    return [(max(1, inputs // divisor), max(2, outputs // divisor)) for inputs, outputs in lengths]
 
 
 def run(setting: Setting, data: Path | None) -> dict[str, Any]:
     if data is None or not (data / TRACE).exists():
-        print("\ngoodput  skipped: TWOFOLD_TEST_DATA names no folder with the trace")
+        print("\ngoodput  skipped: the trace is missing; set TWOFOLD_TEST_DATA to the folder of reference data")
         return {}
     sizes = QUICK if setting.quick else FULL
     lengths = read_lengths(data / TRACE, sizes.divisor)
@@ -84,14 +84,14 @@ def run(setting: Setting, data: Path | None) -> dict[str, Any]:
         "capacity_requests_s": capacity,
         "limit_requests_s": 1 / floor,
     }
-    print(f"  serves {capacity:.2f} requests/s when all are there; objectives: {objectives}")
+    print(f"  serves {capacity:.2f} requests/s when all arrive at once; objectives: {objectives}")
     for name, row in table.items():
         _print(name, row)
     return {**report, "policies": table, "live_over_fixed": _gains(table, sizes)}
 
 
 def _calibrate(worker: Worker, setting: Setting, sizes: Sizes, lengths: Lengths) -> tuple[Objectives, float]:
-    """The objectives, and requests a second when all are there at once, with the fixed budget."""
+    """The objectives, and requests per second when all arrive at once, under the fixed budget."""
     _load(worker, setting, _policies(1.0)["fixed"])
     mean = [int(value) for value in np.mean(lengths, axis=0)]
     alone = [_drive(worker, setting, [Ask(0, 0.0, mean[0], 2)], 900 + i) for i in range(3)]
@@ -139,7 +139,7 @@ def _load(worker: Worker, setting: Setting, options: dict[str, Any]) -> None:
 
 
 def poisson(lengths: Lengths, rate: float, seconds: float, seed: int) -> list[Ask]:
-    """A Poisson process that begins with a request, with lengths drawn from a trace."""
+    """Poisson arrivals at ``rate`` per second, the first at 0 s, with lengths sampled from a trace."""
     random = np.random.default_rng(seed)
     moments = takewhile(lambda moment: moment < seconds, Arrivals(rate).moments(seed))
     return [
@@ -149,7 +149,7 @@ def poisson(lengths: Lengths, rate: float, seconds: float, seed: int) -> list[As
 
 
 def _drive(worker: Worker, setting: Setting, asks: Sequence[Ask], seed: int) -> list[RequestSample]:
-    """What the engine makes of requests with prompts of their own, as the load generator tells what a server does."""
+    """Runs requests with distinct random prompts, as samples like those of the load generator."""
     arrivals = [
         {
             "at": ask.due_s,
@@ -163,13 +163,13 @@ def _drive(worker: Worker, setting: Setting, asks: Sequence[Ask], seed: int) -> 
 
 
 def as_sample(ask: Ask, times: Sequence[float]) -> RequestSample:
-    """A request whose tokens came one by one at these times."""
+    """A completed request that received one token at each of ``times``, in seconds."""
     answer = RecordedResponse(array("d", times), array("i", [1] * len(times)), completion_tokens=len(times), done=True)
     return RequestSample(ask, answer, "ok", started_s=ask.due_s, ended_s=times[-1])
 
 
 def _table(turns: Turns, objectives: Objectives, seconds: float) -> dict[str, dict[str, Any]]:
-    """A row for each policy and share. Goodput is a second of arrivals, of which there were ``seconds``."""
+    """A row for each policy and share. Goodput is per second of arrivals; ``seconds`` is their total duration."""
     table = {}
     for (name, share), served in sorted(turns.items(), key=lambda item: (item[0][1], item[0][0])):
         figures = [RequestFigures.of(sample) for sample in served]
@@ -189,7 +189,7 @@ def _table(turns: Turns, objectives: Objectives, seconds: float) -> dict[str, di
 
 
 def _gains(table: dict[str, dict[str, Any]], sizes: Sizes) -> dict[str, float | None]:
-    """Goodput of the live budget over that of the fixed one, by share of the capacity; None where that is 0."""
+    """Goodput of the live budget over the fixed one, by share of the capacity; None if the fixed one has 0."""
     gains: dict[str, float | None] = {}
     for share in sizes.shares:
         live, fixed = (table[f"{share:g} {name}"]["goodput_requests_s"] for name in ("live", "fixed"))

@@ -1,8 +1,8 @@
-"""A long prompt comes in while sequences generate: what it does to their ITL, and they to its TTFT.
+"""Effect of a long prompt on the ITL of generating sequences, and of those on the TTFT of the prompt.
 
-In each turn the prompt runs alone, then ``streams`` sequences generate for a while, then another prompt of the same
-length comes in. Policies take turns: a fixed budget of rows, and the live one with several TPOT targets, given as
-multiples of the P99 ITL that these sequences have undisturbed.
+In each round the prompt runs alone, then ``streams`` sequences generate, then a prompt of the same length arrives.
+Policies take turns: a fixed token budget, and the live budget with several TPOT targets, given as multiples of the
+undisturbed P99 ITL of these sequences.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Sizes:
 FULL = Sizes(8, 128, 4_096, 150, (1.5, 2.0, 3.0))
 QUICK = Sizes(2, 16, 300, 8, (1.5,))
 ROOM = 1_200
-"""Tokens that the sequences may make at most while the prompt is computed."""
+"""Context reserved for tokens that sequences generate while the prompt is computed."""
 
 
 def run(setting: Setting) -> dict[str, Any]:
     sizes = QUICK if setting.quick else FULL
-    print(f"\ninterference  {sizes.prompt} tokens come in while {sizes.streams} sequences generate")
+    print(f"\ninterference  {sizes.prompt} tokens arrive while {sizes.streams} sequences generate")
     alone = setting.floor(Prefill(sizes.prompt))
     step = setting.floor(Decode(sizes.streams, sizes.stream_prompt, sizes.steps))
     print(f"  limit: prompt alone {alone:.2f} s, step of {sizes.streams} rows {step * 1e3:.2f} ms", flush=True)
@@ -71,7 +71,7 @@ def _policies(usual: float, sizes: Sizes) -> dict[str, dict[str, Any]]:
 
 
 def _usual_itl(worker: Worker, setting: Setting, sizes: Sizes) -> float:
-    """The undisturbed P99 ITL, which targets are multiples of: the median of three tries."""
+    """The undisturbed P99 ITL in seconds, the unit of the TPOT targets: the median of three runs."""
     _load(worker, setting, sizes, {})
     tries = [_interfere(worker, setting, sizes, random_tokens(8, setting.vocabulary, 1)) for _ in range(3)]
     return median(percentile(found["before"], 0.99) for found in tries)
@@ -91,7 +91,7 @@ def _load(worker: Worker, setting: Setting, sizes: Sizes, options: dict[str, Any
 
 def _turn(worker: Worker, setting: Setting, sizes: Sizes, seed: int) -> dict[str, float]:
     late = random_tokens(sizes.prompt, setting.vocabulary, seed + 1)
-    _interfere(worker, setting, sizes, late[:256])  # what the live budget knows, it learns from steps like these
+    _interfere(worker, setting, sizes, late[:256])  # lets the live budget learn from such steps
     alone = worker.ask(op="drive", arrivals=[{"at": 0.0, "prompt": late, "count": 1}])[0]["ttft"]
     found = _interfere(worker, setting, sizes, late)
     before, during = (percentile(found[name], 0.99) for name in ("before", "during"))

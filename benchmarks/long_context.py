@@ -1,4 +1,4 @@
-"""Cost of prefill and decode as the context grows, beside the formulas of ``twofold.planner.predict.phase``."""
+"""Cost of prefill and decode as the context grows, compared with the formulas of ``twofold.planner.predict.phase``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROUNDS = 2
 
 
 def run(setting: Setting) -> list[dict[str, float]]:
-    """Prints a row and two bars for each context: measured, and the formula fitted through the first row."""
+    """Prints two bars for each context: the measured time, and the formula scaled to the first row."""
     wanted = QUICK_CONTEXTS if setting.quick else CONTEXTS
     contexts = [context for context in wanted if context + 2 * STEPS <= setting.context]
     print("\nlong context: prefill s and decode ms, measured and by the formula scaled to the first row")

@@ -1,4 +1,4 @@
-"""Twofold as a worker: the whole engine is timed, scheduling and sampling included."""
+"""Twofold as a worker. Times include scheduling and sampling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twofold import LLM, SamplingParams
 
 
 class Ours:
-    """The engine under measurement. ``options`` of ``load`` are keywords of ``LLM``; loading again replaces it."""
+    """The measured engine. ``options`` of ``load`` are arguments of ``LLM``; loading again replaces the engine."""
 
     def __init__(self) -> None:
         self._llm: LLM | None = None
@@ -48,7 +48,7 @@ class Ours:
         return [b - a for a, b in itertools.pairwise(times)]
 
     def batch(self, streams: int, prompt: list[int], steps: int) -> list[float]:
-        """Seconds of each step in which every stream got a token."""
+        """Seconds of each step in which every stream received a token."""
         outputs = self._run([[prompt[-1], *prompt[s % 7 :]] for s in range(streams)], steps + streams)
         times = [o.metrics.token_times[0] for o in outputs]
         start, end = max(t[0] for t in times), min(t[-1] for t in times)
@@ -56,7 +56,7 @@ class Ours:
         return [b - a for a, b in itertools.pairwise(last)]
 
     def generate(self, prompts: list[list[int]], count: int) -> float:
-        """Seconds until the last token of all."""
+        """Seconds until the last token of the last prompt."""
         began = time.perf_counter()
         self._run(prompts, count)
         return time.perf_counter() - began
@@ -77,7 +77,7 @@ class Ours:
 
 
 UNCACHED = {"enable_prefix_caching": False}
-"""Prompts come again in every round, and shall be computed again."""
+"""Rounds repeat their prompts, which must be computed each time."""
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What it gains that, while a step computes, the last one's results leave and the next is prepared.
+"""Gain of delivering the results of the last step and preparing the next one while a step computes.
 
-Tokens become text here, for that is part of what overlaps. Both settings take turns in one worker each.
+Tokens are detokenised, since that is part of the overlapped work. Both settings take turns, each in its own process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MODES = {"overlapped": {"overlap": True}, "in turn": {"overlap": False}}
 
 def run(setting: Setting) -> dict[str, Any]:
     count, streams = (6, (1, 4)) if setting.quick else (64, (1, 8, 32))
-    print(f"\noverlap  steps whose results leave while the next one computes, {count} tokens as text")
+    print(f"\noverlap  results delivered while the next step computes, {count} detokenised tokens")
     floors = {n: setting.floor(Decode(n, PROMPT, count)) for n in streams}
     print("  limit of a step, ms: " + ", ".join(f"{n}: {floor * 1e3:.2f}" for n, floor in floors.items()), flush=True)
     rows: dict[tuple[int, str], list[dict[str, float]]] = defaultdict(list)

@@ -1,7 +1,7 @@
-"""How right predictions of this machine are: TTFT and TPOT over a grid of prompts, answers and batches.
+"""Accuracy of predicted TTFT and TPOT over a grid of prompt lengths, output lengths and batch sizes.
 
-The model is calibrated first; then requests of sizes that the calibration did not run are predicted, each before it is
-measured. Batches are as many equal requests that arrive at once. The goal is a mean error of 10% for both.
+The model is calibrated first; then requests of sizes that the calibration did not run are predicted and measured. A
+batch is that number of equal requests that arrive at once. The goal is a mean error of 10% for both.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ CHUNK = 512
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Mean seconds of equal requests that arrive at once."""
+    """Mean TTFT and TPOT, in seconds, of equal requests that arrive at once."""
 
     ttft: float
     tpot: float
 
 
 class Listener:
-    """Keeps what is told of requests that end."""
+    """Collects the metrics of finished requests."""
 
     def __init__(self) -> None:
         self.reports: list[RequestMetrics] = []
 
     def on_step(self, report: StepReport) -> None:
-        """Steps are not kept."""
+        """Ignores steps."""
 
     def on_request(self, report: RequestMetrics) -> None:
         self.reports.append(report)
@@ -51,7 +51,7 @@ def run(setting: Setting) -> dict[str, Any]:
     """Calibrates, predicts and measures one model."""
     calibration = calibrate(setting.path, threads=setting.threads)
     predictor = calibrated(setting.path, threads=setting.threads)
-    assert predictor is not None, "the calibration was not kept"
+    assert predictor is not None, "the calibration was not saved"
     held_out = float(calibration.constants.error or 0)
     print(f"\nprediction  calibrated in {calibration.took_s:.0f} s, error of steps held out {held_out:.1%}", flush=True)
     rows = _measure(setting, predictor, QUICK if setting.quick else FULL)
@@ -62,7 +62,7 @@ def run(setting: Setting) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Sequence:
-    """How far a request has come, and when."""
+    """Progress of a request: prompt tokens computed, tokens generated, seconds of the first and the last one."""
 
     computed: int = 0
     tokens: int = 0
@@ -71,7 +71,7 @@ class Sequence:
 
 
 def predict(predictor: Predictor, prompt: int, output: int, batch: int) -> Times:
-    """Steps as the engine makes them: everybody who generates gets a token, prompts the rows that are left."""
+    """Simulates the engine's steps: generating sequences take one row each, prompts share the rest of the budget."""
     now, sequences = 0.0, [Sequence() for _ in range(batch)]
     while alive := [each for each in sequences if each.tokens < output]:
         room, spans, gaining = CHUNK, list[tuple[int, SequenceRows]](), list[Sequence]()
@@ -91,14 +91,14 @@ def predict(predictor: Predictor, prompt: int, output: int, batch: int) -> Times
 
 
 def _measure(setting: Setting, predictor: Predictor, grid: tuple[tuple[int, int, int], ...]) -> list[dict[str, float]]:
-    """Each case once a round, so that a slow minute of the machine is in one turn of all of them; medians count."""
+    """Medians over rounds. Each round runs every case once, so that a slow minute affects all cases alike."""
     context = max(prompt + output for prompt, output, _ in grid)
     rounds = 1 if setting.quick else max(setting.rounds, 3)
     rows = []
     with LLM(setting.path, max_model_len=context, threads=setting.threads, swap_space_bytes=0) as llm:
         listener = Listener()
         llm.engine.observe(listener)
-        _serve(llm, setting, listener, 64, 4, 2, 0)  # warms up
+        _serve(llm, setting, listener, 64, 4, 2, 0)  # warm-up
         turns = [
             [_serve(llm, setting, listener, *case, len(grid) * t + n) for n, case in enumerate(grid)]
             for t in range(rounds)

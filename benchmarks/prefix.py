@@ -1,7 +1,7 @@
-"""TTFT of prompts whose beginning is cached: one system prompt, conversations of several turns, one request at a time.
+"""TTFT of prompts with a cached prefix: conversations after one system prompt, one request at a time.
 
-The first conversation finds nothing. The others find the system prompt, and each later turn all that was said before.
-The same requests again without a prefix cache show what it saves.
+The first turn of the first conversation misses. First turns of the others hit the system prompt, later turns the whole
+conversation so far. The same requests run again without a prefix cache for comparison.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def run(setting: Setting) -> dict[str, Any]:
 
 
 def _load(worker: Worker, setting: Setting, sizes: Sizes, *, cached: bool) -> None:
-    said = sizes.turns * (sizes.user + sizes.answer)
+    history = sizes.turns * (sizes.user + sizes.answer)
     worker.ask(
         op="load",
         path=str(setting.path),
         threads=setting.threads,
-        context=sizes.system + said + 64,
+        context=sizes.system + history + 64,
         streams=8,
         options={"enable_prefix_caching": cached},
     )
@@ -74,13 +74,13 @@ def _load(worker: Worker, setting: Setting, sizes: Sizes, *, cached: bool) -> No
 
 
 def _converse(worker: Worker, setting: Setting, sizes: Sizes, found: dict[str, list[float]], seed: int) -> None:
-    """Holds all conversations after a system prompt that was never seen before."""
+    """Runs all conversations after a new system prompt."""
     system = random_tokens(sizes.system, setting.vocabulary, seed)
     for conversation in range(sizes.conversations):
-        said = list(system)
+        history = list(system)
         for turn in range(sizes.turns):
-            said += random_tokens(sizes.user, setting.vocabulary, seed + 10 * conversation + turn + 1)
-            served = worker.ask(op="drive", arrivals=[{"at": 0.0, "prompt": said, "count": sizes.answer}])[0]
-            said += served["tokens"]
+            history += random_tokens(sizes.user, setting.vocabulary, seed + 10 * conversation + turn + 1)
+            served = worker.ask(op="drive", arrivals=[{"at": 0.0, "prompt": history, "count": sizes.answer}])[0]
+            history += served["tokens"]
             kind = KINDS[2] if turn else KINDS[1] if conversation else KINDS[0]
             found[kind].append(served["ttft"])

@@ -1,8 +1,8 @@
-"""The prefix cache on real traffic and at size: ``python -m benchmarks.prefix_replay [--trace …]``.
+"""The prefix cache on real traffic and at large sizes: ``python -m benchmarks.prefix_replay [--trace …]``.
 
-Replays a trace whose requests name their 512-token prefix blocks (Mooncake, FAST'25), one cache block of synthetic
-tokens for each, and prints the hit rate beside that of an ideal LRU of the same size; then what matching costs with
-10⁵ cached blocks, and what a decode step costs.
+Replays a trace whose requests list the hashes of their 512-token prefix blocks (Mooncake, FAST'25), with one cache
+block of synthetic tokens for each, and prints the hit rate beside that of an ideal LRU of the same size; then the cost
+of matching among 10⁵ cached blocks, and of the cache's work in a decode step.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ def main() -> None:
 
 
 def read_trace(path: Path) -> list[list[int]]:
-    """The prefix blocks of each request, in order of arrival."""
+    """The prefix block hashes of each request, in order of arrival."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         return [json.loads(line)["hash_ids"] for line in lines]
 
 
 def replay(requests: Iterable[Sequence[int]], blocks: int) -> float:
-    """Share of all prefix blocks that the prefix cache has when they are asked for, one request after another."""
+    """Hit rate of the prefix cache, as a share of all prefix blocks, over sequential requests."""
     manager = BlockManager([GroupSize(None, blocks)], BLOCK)
     asked = found = 0
     for now, ids in enumerate(requests):
-        kept = ids[: blocks - 1]
-        tokens = array("i", [identity for identity in kept for _ in range(BLOCK)])
+        fitting = ids[: blocks - 1]
+        tokens = array("i", [identity for identity in fitting for _ in range(BLOCK)])
         tokens.append(-1)
         holding = manager.open(tokens, "", now, most=len(tokens) - 1)
         asked += len(ids)
@@ -69,7 +69,7 @@ def replay(requests: Iterable[Sequence[int]], blocks: int) -> float:
 
 
 def ideal_lru(requests: Iterable[Sequence[int]], blocks: int) -> float:
-    """The same for an LRU that knows only identities: a request uses its blocks, the first one last."""
+    """Hit rate of an LRU of block hashes; a request touches its blocks from the last to the first."""
     cache: OrderedDict[int, None] = OrderedDict()
     asked = found = 0
     for ids in requests:
@@ -84,7 +84,7 @@ def ideal_lru(requests: Iterable[Sequence[int]], blocks: int) -> float:
 
 
 def fill_branching(manager: BlockManager) -> array[int]:
-    """Conversations under 50 system prompts: they share a beginning, then some turns, then go their ways."""
+    """Conversations under 50 system prompts that share a prefix of random length and then diverge."""
     rng = random.Random(1)
     systems = [_random_tokens(rng, 1_024) for _ in range(50)]
     turns: list[array[int]] = []
@@ -97,7 +97,7 @@ def fill_branching(manager: BlockManager) -> array[int]:
 
 
 def fill_single(manager: BlockManager) -> array[int]:
-    """The worst shape: on the way of the prompt every block has a sibling, so no edge is longer than one."""
+    """The worst case: every block on the prompt's path has a sibling, so no edge holds more than one block."""
     rng = random.Random(2)
     prompt = _random_tokens(rng, PROMPT)
     for place in range(PROMPT // BLOCK):
@@ -109,7 +109,7 @@ def fill_single(manager: BlockManager) -> array[int]:
 
 
 def fill_flat(manager: BlockManager) -> array[int]:
-    """One node with all blocks as its children, all with the same first tokens; the prompt ends inside one of them."""
+    """One node with all blocks as children that share their first tokens; the prompt matches only those."""
     rng = random.Random(3)
     start = _random_tokens(rng, 4)
     while min(manager.free) > 400:
@@ -118,7 +118,7 @@ def fill_flat(manager: BlockManager) -> array[int]:
 
 
 def matching_cost(fill: Callable[[BlockManager], array[int]]) -> float:
-    """Median seconds to match a prompt in a tree filled with CACHED blocks."""
+    """Median seconds to match a prompt in a tree of ``CACHED`` blocks."""
     manager = BlockManager([GroupSize(None, CACHED + 400)], BLOCK)
     prompt = fill(manager)
     prompt.append(7)
@@ -126,7 +126,7 @@ def matching_cost(fill: Callable[[BlockManager], array[int]]) -> float:
 
 
 def decode_costs() -> dict[str, float]:
-    """Seconds of what a decode step does for one sequence, and of a prompt's way through the cache."""
+    """Seconds of each cache operation of a decode step, and of opening and closing a cached prompt."""
     manager = BlockManager([GroupSize(None, 4_096)], BLOCK)
     tokens = _random_tokens(random.Random(4), PROMPT)
     _insert(manager, tokens)
@@ -145,7 +145,7 @@ def decode_costs() -> dict[str, float]:
     for row in range(len(answer)):
         manager.grow(long, row, row + 1, 0.0)
         manager.publish(long, answer, row + 1, 0.0)
-    costs["grow + publish, a token, all in all"] = (time.perf_counter() - began) / len(answer)
+    costs["grow + publish, mean of a token"] = (time.perf_counter() - began) / len(answer)
     return costs
 
 
@@ -173,7 +173,7 @@ def _median(action: Callable[[], object], inner: int = 20) -> float:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.prefix_replay", description=__doc__)
-    parser.add_argument("--trace", type=Path, help="a gzipped trace of lines with hash_ids")
+    parser.add_argument("--trace", type=Path, help="gzipped JSON Lines with ``hash_ids`` in each line")
     return parser.parse_args()
 
 

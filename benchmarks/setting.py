@@ -1,4 +1,4 @@
-"""What every part of the benchmarks is told, and the least time that the measured ceilings allow."""
+"""The model and machine of a benchmark run, and the lower bounds of time that the measured ceilings imply."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEP_ROWS: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A model on this machine. ``quick`` asks for tiny sizes: they show that a part works, and measure nothing."""
+    """A model on this machine. ``quick`` selects tiny sizes, which only check that a part works."""
 
     name: str
     path: Path
@@ -35,7 +35,7 @@ class Setting:
         return cls(name, path, read_ceilings(path, machine, "f16", STEP_ROWS), rounds, quick)
 
     def remeasured(self) -> Setting:
-        """With the best of the ceilings that were known and of what the machine can do now."""
+        """A copy with the higher of the known ceilings and those that the machine reaches now."""
         return replace(self, ceilings=self.ceilings.raised(CpuBackend(threads=self.threads).probe().now()))
 
     @property
@@ -51,16 +51,16 @@ class Setting:
         return self.ceilings.spec.vocab_size
 
     def floor(self, case: Case) -> float:
-        """Least seconds: of a prompt until its first token, or of one step where sequences generate."""
+        """Minimum seconds of a case: of a prompt until its first token, or of one decode step."""
         return self.ceilings.limit(case).seconds
 
     def serve_floor(self, streams: int, prompt: int, answer: int) -> float:
-        """Least seconds for ``streams`` equal requests at once: their prompts, then their steps."""
+        """Minimum seconds of ``streams`` simultaneous equal requests: their prompts, then their decode steps."""
         prompts = spans_limit(self.ceilings.steps, [(streams, SequenceRows(prompt))])
         return prompts.seconds + (answer - 1) * self.floor(Decode(streams, prompt, answer))
 
     def measure(self, cases: Sequence[Case], rounds: int) -> list[Row]:
-        """What the engine alone takes for each case."""
+        """Measures each case on the engine alone."""
         context = max(case.extent(STEP_ROWS, rounds) for case in cases)
         with LLM(self.path, max_model_len=context, threads=self.threads, token_budget="fixed") as llm:
             bench = PhaseBench(llm, rounds, lambda: False)

@@ -1,10 +1,10 @@
-"""``python -m benchmarks.soak``: a server under requests of all kinds for long, a fifth of whose clients go away.
+"""``python -m benchmarks.soak``: a long mixed load on a server, where a fifth of the clients disconnect early.
 
-10,000 requests in both dialects, streamed or not, by 16 clients at a time, over a tiny synthetic model: what is tried
-is the server around it. Once a second it is looked at how much memory its processes have; a process of its own asks 50
-times a second whether the server lives, for the clients are too busy to tell how long that took. The promises: nothing
-held at the end, at most 1 KiB of growth a request, /health p99 at most 50 ms, and only 200 for who stays. The exit
-status is 1 where one is broken; the last line is JSON.
+16 concurrent clients send 10,000 requests in both dialects, streamed or not, to a tiny synthetic model: the subject is
+the server around it. The memory of its processes is sampled once a second. A separate process requests /health 50 times
+a second, since the busy clients could not time it. Requirements: no resource held at the end, at most 1 KiB of growth
+per request, a /health P99 of at most 50 ms, and status 200 for every client that stays. The exit status is 1 if one is
+not met; the last line is JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.support.tiny import TinyOptions, write_tiny
 CLIENTS: Final = 16
 LOOK_S: Final = 1.0
 WARM: Final = 0.3
-"""Part of the requests after which memory is to have settled: a thousand records are kept, and caches fill."""
+"""Share of the requests after which memory must be stable: until then caches and the request history fill."""
 MAX_GROWTH: Final = 1024.0
 MAX_HEALTH_S: Final = 0.05
 TOOL: Final = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
@@ -56,7 +56,7 @@ KINDS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
 
 @dataclass(slots=True)
 class Soak:
-    """What was seen. ``memory`` has pairs of requests so far and bytes; ``ends`` counts statuses, and who left."""
+    """Results. ``memory`` holds pairs of requests so far and bytes; ``ends`` counts statuses and disconnections."""
 
     ends: Counter[str] = field(default_factory=Counter)
     memory: list[tuple[int, int]] = field(default_factory=list)
@@ -70,20 +70,20 @@ class Soak:
 
     @property
     def growth(self) -> float:
-        """Bytes a request, by least squares over what came after the warm-up."""
+        """Bytes per request, by least squares over the samples after the warm-up."""
         settled = [pair for pair in self.memory if pair[0] >= WARM * self.requests]
         counts, sizes = zip(*settled, strict=True)
         return float(np.polyfit(counts, sizes, 1)[0]) if len(settled) > 2 else 0.0
 
     def broken(self) -> list[str]:
-        """The promises that do not hold."""
-        kept = {
+        """The requirements that are not met."""
+        met = {
             "answers": set(self.ends) <= {"200", "left"},
             "nothing held": not any(self.held.values()),
             "growth": self.growth <= MAX_GROWTH,
             "health": percentile(self.health, 0.99) <= MAX_HEALTH_S,
         }
-        return [name for name, holds in kept.items() if not holds]
+        return [name for name, holds in met.items() if not holds]
 
     def report(self) -> dict[str, Any]:
         return {
@@ -99,7 +99,7 @@ class Soak:
 
 
 async def soak(server: LiveServer, requests: int, leaving: float, seed: int = 0) -> Soak:
-    """Sends so many requests, of which a share leaves at a random moment."""
+    """Sends ``requests`` requests; a share ``leaving`` of the clients disconnects at a random moment."""
     client, seen, rng = Client(server.url), Soak(), random.Random(seed)
     plans = iter([(*rng.choice(KINDS), rng.random() < leaving, rng.random()) for _ in range(requests)])
 
@@ -126,17 +126,17 @@ async def soak(server: LiveServer, requests: int, leaving: float, seed: int = 0)
 
 @contextmanager
 def _watching(url: str) -> Iterator[list[float]]:
-    """Seconds that /health took meanwhile; there are none before it ends."""
+    """Seconds of each /health request during the block; the list is filled when the block ends."""
     took: list[float] = []
     command = [sys.executable, "-m", "benchmarks.soak", "--watch", url]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         yield took
-        told, _ = process.communicate()  # the end of its input ends it
-    took += json.loads(told)
+        output, _ = process.communicate()  # closes its input, which stops it
+    took += json.loads(output)
 
 
 async def _watch(url: str) -> None:
-    """Asks until the standard input ends, then prints how long each answer took."""
+    """Requests /health until standard input closes, then prints the seconds of each response as JSON."""
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
     async with watched(Client(url)) as took:
         await ended
@@ -149,7 +149,7 @@ async def _stay(client: Client, path: str, body: Any) -> str:
 
 
 async def _leave(client: Client, path: str, body: Any, moment: float) -> str:
-    """Goes away after up to 40 ms, or once some of the answer has come."""
+    """Disconnects within 40 ms, or after up to 20 chunks of the response."""
     exchange = await client.send("POST", path, body)
     if moment < 0.5:
         await asyncio.sleep(moment * 0.08)
@@ -167,7 +167,9 @@ async def _leave(client: Client, path: str, body: Any, moment: float) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--leaving", type=float, default=0.2, help="the share of clients that go away")
+    parser.add_argument(
+        "--leaving", type=float, default=0.2, help="share of clients that disconnect early (default: %(default)s)"
+    )
     parser.add_argument("--watch", metavar="URL", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.watch:

@@ -1,4 +1,4 @@
-"""What it takes to begin: kernels compiled for the first time, later starts, and Python's share of a decode step."""
+"""Time of the first start, which compiles kernels, and of later ones; Python's share of a decode step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LATER_STARTS = 5
 
 
 def run(setting: Setting) -> dict[str, float]:
-    """Prints and returns seconds of the first and later starts, and Python's share."""
+    """Seconds of the first start, of kernel compilation and of later starts; Python's share of a decode step."""
     with tempfile.TemporaryDirectory() as cache:
         first, report = _start(setting.path, cache)
         compile_s = report["timing"]["compile_s"]

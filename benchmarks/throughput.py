@@ -1,9 +1,9 @@
-"""Output tokens a second from 1 to 64 streams that start together, prompts included, beside other engines.
+"""Output tokens per second of 1 to 64 simultaneous streams, prefill included, compared with other engines.
 
-Every engine gets the same random prompts, as token ids, and makes as many tokens for each; it is timed whole, from the
-moment when all requests are there to the last token. llama.cpp runs the same file, and again in Q4_0, for which it has
-its fastest kernels; vLLM runs floats. Engines take turns. ``GOAL_STREAMS`` is what counts beside others: with other
-numbers of streams they run once.
+Every engine receives the same random prompts, as token ids, and generates the same number of tokens for each. The time
+runs from the submission of all requests to the last token. llama.cpp runs the same file, and again in Q4_0, for which
+it has its fastest kernels; vLLM runs floats. Engines take turns. The comparison counts at ``GOAL_STREAMS``; with other
+numbers of streams the other engines run once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ QUICK = Sizes(16, 6, (1, 32), (1, 32))
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """An engine: the command of its worker, and what only it is told at ``load``."""
+    """An engine: the command of its worker, and its additional arguments of ``load``."""
 
     name: str
     command: list[str]
@@ -57,7 +57,7 @@ class Contestant:
 
 
 def contestants(root: Path) -> list[Contestant]:
-    """Ours, then the others whose environments exist."""
+    """Twofold, then the other engines whose environments exist in ``root``."""
     found = [Contestant("twofold", our_command())]
     llama, vllm = (root / name / "bin" / "python" for name in (".venv-peers", ".venv-vllm"))
     peers = ROOT / "peers"
@@ -71,7 +71,7 @@ def contestants(root: Path) -> list[Contestant]:
 
 def run(setting: Setting) -> dict[str, Any]:
     sizes = QUICK if setting.quick else FULL
-    print(f"\nthroughput  {setting.name}, {sizes.prompt} tokens in, {sizes.answer} out, all requests at once")
+    print(f"\nthroughput  {setting.name}, {sizes.prompt} tokens in, {sizes.answer} out, simultaneous requests")
     limits = {streams: _limit(setting, sizes, streams) for streams in sizes.ours}
     print("  limit tok/s       " + ", ".join(f"{n}: {limit['tok_s']:,.0f}" for n, limit in limits.items()), flush=True)
     rates, ours, failures = _measure(setting, sizes)
@@ -79,15 +79,15 @@ def run(setting: Setting) -> dict[str, Any]:
     report: dict[str, Any] = {"tok_s": table, "limits": limits, "failures": failures, **ours}
     for name, row in table.items():
         print(f"  {name:15s}   " + ", ".join(f"{n}: {rate:,.1f}" for n, rate in row.items()))
-    for what, why in failures.items():
-        print(f"  {what} failed: {why}")
+    for what, reason in failures.items():
+        print(f"  {what} failed: {reason}")
     if "twofold" in table:
         _print_ours(report, sizes)
     return report
 
 
 def _limit(setting: Setting, sizes: Sizes, streams: int) -> dict[str, float]:
-    """By the cost model, from the ceilings: output tok/s, and the time of a step halfway."""
+    """Limits of the cost model: output tokens per second, and seconds of the middle decode step."""
     seconds = setting.serve_floor(streams, sizes.prompt, sizes.answer)
     return {
         "tok_s": streams * sizes.answer / seconds,
@@ -98,7 +98,7 @@ def _limit(setting: Setting, sizes: Sizes, streams: int) -> dict[str, float]:
 def _measure(
     setting: Setting, sizes: Sizes
 ) -> tuple[dict[str, dict[int, list[float]]], dict[str, Any], dict[str, str]]:
-    """Rates by engine and streams, what else is known of ours, and who failed."""
+    """Rates by engine and streams, the step times of Twofold, and failures by engine."""
     rates: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     steps: dict[int, list[dict[str, float]]] = defaultdict(list)
     failures: dict[str, str] = {}
@@ -124,7 +124,7 @@ def _measure(
 def _start(
     setting: Setting, sizes: Sizes, stack: ExitStack, failures: dict[str, str]
 ) -> list[tuple[Contestant, Worker]]:
-    """The engines that could load the model, warm."""
+    """The engines that loaded the model, after a warm-up."""
     workers = []
     most, length = max(sizes.ours), sizes.prompt + sizes.answer
     for one in contestants(ROOT.parent):
@@ -161,9 +161,11 @@ def _print_ours(report: dict[str, Any], sizes: Sizes) -> None:
     if others:
         best = max(others, key=others.__getitem__)
         report["over_best"] = table["twofold"][GOAL_STREAMS] / others[best]
-        print(f"  {GOAL_STREAMS} streams: {report['over_best']:.2f}× of {best}, the best other (goal ≥ {GOAL_RATIO}×)")
+        print(
+            f"  {GOAL_STREAMS} streams: {report['over_best']:.2f}× of {best}, the fastest other (goal ≥ {GOAL_RATIO}×)"
+        )
     report["overhead"] = steps[GOAL_STREAMS]["decode_outside"]
     print(
-        f"  not the model at {GOAL_STREAMS} streams: {report['overhead']:.1%} of a step (goal < {GOAL_OVERHEAD:.0%})",
+        f"  overhead at {GOAL_STREAMS} streams: {report['overhead']:.1%} of a step (goal < {GOAL_OVERHEAD:.0%})",
         flush=True,
     )

@@ -1,7 +1,4 @@
-"""Requests to an engine that this process drives step by step, and when their tokens came.
-
-A token's time is when it left the engine: what a client on the same machine would see.
-"""
+"""Runs an engine step by step in this process and records when it delivers each token."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from twofold.engine.outputs import OutputDelta
 
 @dataclass(slots=True)
 class Stream:
-    """One request, due at ``due`` on this process's clock; ``cached`` prompt tokens came from the prefix cache."""
+    """One request, due at ``due`` seconds of ``perf_counter``; ``cached`` is its prompt tokens in the prefix cache."""
 
     due: float
     times: list[float] = field(default_factory=list)
@@ -32,7 +29,7 @@ class Stream:
 
 
 class Traffic:
-    """Greedy requests over one engine. With ``text``, tokens become text too."""
+    """Greedy requests to one engine, detokenised with ``text``."""
 
     def __init__(self, engine: Engine, *, text: bool = False) -> None:
         self._engine = engine
@@ -52,11 +49,11 @@ class Traffic:
         return stream
 
     def turn(self) -> None:
-        """One step of the engine."""
+        """Runs one step of the engine."""
         self._engine.step()
 
     def _take(self, deltas: list[OutputDelta]) -> None:
-        """What leaves the engine, the moment that it does."""
+        """Records deltas when the engine delivers them."""
         now = time.perf_counter()
         for delta in deltas:
             stream = self._open[delta.request_id]
@@ -71,16 +68,16 @@ class Traffic:
             self.turn()
 
     def abort(self) -> None:
-        """Ends what is left."""
+        """Aborts all unfinished requests."""
         for request_id in self._open:
             self._engine.abort(request_id)
         self._open.clear()
 
 
 def drive(engine: Engine, arrivals: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Runs requests ({"at": s, "prompt": ids, "count": n}, ascending) that come in when they are due.
+    """Runs requests ({"at": s, "prompt": ids, "count": n}, ascending by "at"), each added when it is due.
 
-    Gives {"ttft": s, "times": [s after the first due time], "tokens": ids, "cached": n, "end": s} for each.
+    Returns {"ttft": s, "times": [s since the start], "tokens": ids, "cached": n} for each.
     """
     traffic = Traffic(engine)
     began = time.perf_counter()
@@ -105,9 +102,9 @@ def drive(engine: Engine, arrivals: Sequence[dict[str, Any]]) -> list[dict[str, 
 
 
 def interfere(engine: Engine, prompts: Sequence[Sequence[int]], late: Sequence[int], steps: int) -> dict[str, Any]:
-    """Lets ``prompts`` generate for ``steps`` steps together, then a long prompt comes in until its first token.
+    """Generates for ``prompts`` for ``steps`` steps, then adds the prompt ``late`` and runs until its first token.
 
-    Gives {"before": ITLs, "during": ITLs, "ttft": s}.
+    Returns {"before": ITLs, "during": ITLs, "ttft": s}.
     """
     traffic = Traffic(engine)
     streams = [traffic.add(prompt, MAX_TOKENS) for prompt in prompts]
@@ -127,11 +124,11 @@ def interfere(engine: Engine, prompts: Sequence[Sequence[int]], late: Sequence[i
 
 
 MAX_TOKENS = 4_000
-"""Of a stream that shall generate until it is aborted."""
+"""Token limit of a stream that generates until it is aborted."""
 
 
 class StepWatch:
-    """Hears how long each step of an engine took."""
+    """Records the time of each step of an engine."""
 
     def __init__(self, llm: LLM) -> None:
         self._times: list[StepTime] = []
@@ -141,10 +138,10 @@ class StepWatch:
         self._times.append(StepTime.of(report))
 
     def on_request(self, _report: RequestMetrics) -> None:
-        """Nothing: streams are looked at."""
+        """Ignored: ``Stream`` records requests."""
 
     def take(self) -> list[StepTime]:
-        """The steps since the last time."""
+        """The steps since the last call."""
         taken, self._times = self._times, []
         return taken
 
@@ -152,11 +149,11 @@ class StepWatch:
 def steps(
     engine: Engine, watch: StepWatch, prompts: Sequence[Sequence[int]], count: int, *, text: bool
 ) -> dict[str, Any]:
-    """All prompts at once: {"whole", "kernels", "steps", "decode_s", "decode_outside"}.
+    """Runs simultaneous prompts: {"whole", "kernels", "steps", "decode_s", "decode_outside"}.
 
-    ``whole`` are the seconds from the first request to the last token, ``kernels`` those of the model's forward pass.
-    ``decode_s`` is the median time of a step in which every sequence generates, ``decode_outside`` the share of these
-    steps that is not the model's; NaN where there was no such step.
+    ``whole`` is the seconds from the first request to the last token, ``kernels`` those of the forward passes,
+    ``steps`` their count. ``decode_s`` is the median seconds of a step in which every sequence generates,
+    ``decode_outside`` the share of such steps outside the forward pass; both are NaN without such a step.
     """
     traffic = Traffic(engine, text=text)
     watch.take()

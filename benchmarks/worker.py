@@ -1,11 +1,11 @@
-"""Measured engines live in processes of their own, one line of JSON in, one out.
+"""Runs each measured engine in a separate process that reads one line of JSON per request and writes one in response.
 
     {"op": "load", "path": …, "threads": 2, "context": 2048, "streams": 1}     → {"seconds": …}
     {"op": "prefill", "tokens": [ids]}                                         → {"seconds": …}
     {"op": "decode", "prompt": [ids], "steps": 64}                             → {"seconds": [one a token]}
     {"op": "batch", "streams": 32, "prompt": [ids], "steps": 32}               → {"seconds": [one a step]}
 
-While one engine is measured the others wait in ``readline`` and use no processor time.
+While one engine is measured, the others block in ``readline`` and use no processor time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, Self
 
 
 class WorkerError(Exception):
-    """A worker died or could not do what it was asked."""
+    """A worker exited or reported an error."""
 
 
 class Worker:
-    """An engine in a process. ``name`` is what tables call it."""
+    """An engine in a separate process. ``name`` labels it in tables and errors."""
 
     def __init__(self, name: str, command: Sequence[str], cwd: Path) -> None:
         self.name = name
@@ -32,7 +32,7 @@ class Worker:
         )
 
     def ask(self, **request: Any) -> Any:
-        """Sends a request; the answer's ``seconds``, or whatever else it holds."""
+        """Sends a request and returns ``seconds`` of the response. Raises WorkerError."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None

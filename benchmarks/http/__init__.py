@@ -1,1 +1,1 @@
-"""Measurements over HTTP, on loopback: what the server adds to its engine, and other servers beside it."""
+"""Measurements over HTTP on loopback: overhead of the server over its engine, and comparison with other servers."""

@@ -1,6 +1,6 @@
-"""Asks a server with the load generator of ``twofold bench``: greedy streamed completions, each to its full length.
+"""Loads a server with the generator of ``twofold bench``: greedy streamed completions, each to its full length.
 
-Each request has a connection of its own, so connecting counts.
+Each request opens a new connection, so times include connecting.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LIMIT_S: Final = 120.0
 
 
 class ListedLoad:
-    """A load of requests that are listed, ascending in when they are due."""
+    """A load of the given requests, ascending by ``due_s``."""
 
     max_open = None
 
@@ -38,14 +38,14 @@ class ListedLoad:
 
 
 def of_tokens(prompts: Sequence[Sequence[int]], answer: int) -> ListedLoad:
-    """All at once, of these ids."""
+    """Simultaneous requests with these token ids as prompts, for ``answer`` tokens each."""
     return ListedLoad(*(Ask(i, 0.0, len(ids), answer, fields={"prompt": ids}) for i, ids in enumerate(prompts)))
 
 
 def ask(server: Serving, load: Load, prompts: Prompt = lambda _: (), drain_s: float = LIMIT_S) -> RunRecord:
-    """What a server makes of a load. What is open ``drain_s`` after the last was due is given up.
+    """Runs a load. Requests still open ``drain_s`` seconds after the last was due are cancelled.
 
-    Raises NetworkError where no connection can be made at the start.
+    Raises NetworkError if the first connection fails.
     """
     options = EndpointOptions(MODEL, extra=server.recipe.fields)
     behaviour = ClientOptions(drain_s=drain_s, reuse_connections=False)
@@ -54,13 +54,13 @@ def ask(server: Serving, load: Load, prompts: Prompt = lambda _: (), drain_s: fl
 
 
 def ask_all(server: Serving, load: Load, prompts: Prompt = lambda _: ()) -> RunRecord:
-    """The same, of a server that has nothing else to do.
+    """Runs a load that must succeed.
 
-    Raises WorkerError unless every answer is complete, and as long as asked where the server tells its length.
+    Raises WorkerError unless every response is complete and has the requested length, if the server reports it.
     """
     record = ask(server, load, prompts)
     for sample in record.samples:
         if sample.outcome != "ok" or sample.output_tokens not in (None, sample.ask.output_tokens):
-            told = f"{sample.output_tokens} of {sample.ask.output_tokens} tokens"
-            raise WorkerError(f"{server.name} gave {told} to a request: {sample.error or sample.outcome}")
+            length = f"{sample.output_tokens} of {sample.ask.output_tokens} tokens"
+            raise WorkerError(f"{server.name} gave {length} to a request: {sample.error or sample.outcome}")
     return record

@@ -1,4 +1,4 @@
-"""What a token costs beyond the engine at least, and in the worker: measured here, on this thread's processor time."""
+"""Processor time of delivering one token: the minimum for any server, and the share of the worker."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from twofold.engine.outputs import OutputDelta
 from twofold.server.workers.messages import Codec, StepOutputs, ToWorker
 
 CHUNK: Final = b"d1\r\ndata: " + b"x" * 199 + b"\n\n\r\n"
-"""About as long as the event of one token."""
+"""About the length of one token's event."""
 RUNS: Final = 2_000
 WARM: Final = 100
 
 
 def send_floor_s() -> float:
-    """Writing one token's event to a loopback connection, which no server can do without."""
+    """Seconds to write one token's event to a loopback connection, the minimum of any server."""
     with ExitStack() as stack:
         listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         ours = stack.enter_context(socket.create_connection(listening.getsockname()))
@@ -31,7 +31,7 @@ def send_floor_s() -> float:
 
 
 def worker_message_s(streams: int) -> float:
-    """Seconds of a token in a step's message: encoded and written to the server, as the worker does it."""
+    """Seconds per token to encode the message of a step of ``streams`` tokens and write it to a socket."""
     step = StepOutputs(
         [OutputDelta(f"req_{'a' * 24}-{stream}", 0, " token", (1234,)) for stream in range(streams)], [], None
     )
@@ -46,7 +46,7 @@ def worker_message_s(streams: int) -> float:
 
 
 def _mean(act: Callable[[], None], clear: Callable[[], object]) -> float:
-    """Mean processor seconds of ``act``; ``clear`` takes what it wrote, untimed."""
+    """Mean processor seconds of ``act``; ``clear``, untimed, reads what it wrote."""
     spent = 0.0
     for turn in range(WARM + RUNS):
         began = time.thread_time()

@@ -1,11 +1,11 @@
-"""What HTTP costs: the server against its engine alone, in the same run, in turns, with the same prompts and options.
+"""Overhead of HTTP: the server and its engine alone take turns with the same prompts and options.
 
-throughput  ``STREAMS`` answers at once: output tokens a second over HTTP, as a share of those of the engine driven in a
-            process of its own, without a thread, a message or a socket
-TTFT        of an idle server, from before connecting to the first event with text, less the engine's for that prompt
-processor   seconds of the HTTP process for each streamed token, and of the worker for hearing and telling
+throughput  output tokens per second of ``STREAMS`` simultaneous requests over HTTP, as a share of those of the engine
+            in a separate process without threads, messages or sockets
+TTFT        of an idle server, from before connecting to the first event with text, less that of the engine
+processor   seconds per streamed token of the HTTP process, and of the worker for receiving and sending messages
 
-The load generator shares the machine with the server; what it took is told.
+The load generator shares the machine with the server; its processor time is reported too.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ GOAL_SHARE: Final = 0.92
 GOAL_TTFT_S: Final = 0.005
 GOAL_CPU_S: Final = 60e-6
 OPTIONS: Final = {"token_budget": "live", "overlap": True}
-"""What ``twofold serve`` chooses, and the engine alone gets as well."""
+"""Defaults of ``twofold serve``, applied to the engine alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """``pairs`` of prompts of ``short`` tokens are for TTFT; the other two are of the streams."""
+    """TTFT uses ``pairs`` prompts of ``short`` tokens; throughput uses ``prompt`` and ``answer``."""
 
     prompt: int
     answer: int
@@ -49,12 +49,12 @@ QUICK: Final = Sizes(16, 24, 16, 5)
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn of each. Seconds of processor time are for each token."""
+    """One round of both. Processor seconds are per token."""
 
     engine_tok_s: float
     http_tok_s: float
     http_cpu_s: float
-    hearing_cpu_s: float
+    receive_cpu_s: float
     client_cpu_s: float
 
     @property
@@ -66,7 +66,7 @@ def run(setting: Setting) -> dict[str, Any]:
     sizes = QUICK if setting.quick else FULL
     print(f"\nserver  {setting.name}, {STREAMS} streams of {sizes.prompt} tokens in, {sizes.answer} out, over HTTP")
     limit = STREAMS * sizes.answer / setting.serve_floor(STREAMS, sizes.prompt, sizes.answer)
-    floor, telling = send_floor_s(), worker_message_s(STREAMS)
+    floor, sending = send_floor_s(), worker_message_s(STREAMS)
     print(
         f"  limit: {limit:,.0f} tok/s by the cost model; {floor * 1e6:.1f} µs to write an event to a socket", flush=True
     )
@@ -80,7 +80,7 @@ def run(setting: Setting) -> dict[str, Any]:
         _alone(engine, setting, sizes, 900)
         turns = [_turn(engine, server, setting, sizes, turn) for turn in range(setting.rounds)]
         added = _added_ttft(engine, server, setting, sizes)
-    report = _report(turns, added, telling) | {"limit_tok_s": limit, "send_floor_us": floor * 1e6}
+    report = _report(turns, added, sending) | {"limit_tok_s": limit, "send_floor_us": floor * 1e6}
     _print(report)
     return report
 
@@ -101,7 +101,7 @@ def _load_engine(engine: Worker, setting: Setting, sizes: Sizes) -> None:
 
 
 def _turn(engine: Worker, server: Serving, setting: Setting, sizes: Sizes, turn: int) -> Turn:
-    """Both once; who is first changes."""
+    """Runs both once, in alternating order."""
     alone = 0.0
     http: tuple[float, ...] = ()
     for is_http in _order(turn):
@@ -118,14 +118,14 @@ def _order(turn: int) -> tuple[bool, bool]:
 
 
 def _alone(engine: Worker, setting: Setting, sizes: Sizes, seed: int) -> float:
-    """Tokens a second of the engine, which turns tokens into text too."""
+    """Tokens per second of the engine, detokenising included."""
     prompts = _prompts(setting, sizes, seed)
     seconds: float = engine.ask(op="steps", prompts=prompts, count=sizes.answer, text=True)["whole"]
     return STREAMS * sizes.answer / seconds
 
 
 def _http(server: Serving, setting: Setting, sizes: Sizes, seed: int) -> tuple[float, float, float, float]:
-    """Tokens a second, and the processor seconds of a token: the server's, its worker's for hearing, ours."""
+    """Tokens per second; processor seconds per token of the server, of its worker's main thread and of the client."""
     (worker,) = server.workers()
     before = (cpu_s(server.pid), cpu_s(worker, main_only=True))
     record = ask_all(server, of_tokens(_prompts(setting, sizes, seed), sizes.answer))
@@ -133,12 +133,12 @@ def _http(server: Serving, setting: Setting, sizes: Sizes, seed: int) -> tuple[f
     tokens = STREAMS * sizes.answer
     first, last = min(s.sent_s or 0.0 for s in record.samples), max(s.last_s or 0.0 for s in record.samples)
     spent = (*(late - early for early, late in zip(before, after, strict=True)), record.client.cpu_s)
-    http, hearing, client = (each / tokens for each in spent)
-    return tokens / (last - first), http, hearing, client
+    http, receiving, client = (each / tokens for each in spent)
+    return tokens / (last - first), http, receiving, client
 
 
 def _added_ttft(engine: Worker, server: Serving, setting: Setting, sizes: Sizes) -> list[tuple[float, float]]:
-    """TTFT of the engine and over HTTP, of each prompt."""
+    """Seconds of TTFT of the engine and over HTTP, for each prompt."""
     found = []
     for pair in range(sizes.pairs):
         prompt = random_tokens(sizes.short, setting.vocabulary, 10_000 + pair)
@@ -165,8 +165,8 @@ def _prompts(setting: Setting, sizes: Sizes, seed: int) -> list[list[int]]:
     return [random_tokens(sizes.prompt, setting.vocabulary, 100 * seed + stream) for stream in range(STREAMS)]
 
 
-def _report(turns: Sequence[Turn], added: Sequence[tuple[float, float]], telling: float) -> dict[str, Any]:
-    http, hearing = median(turn.http_cpu_s for turn in turns), median(turn.hearing_cpu_s for turn in turns)
+def _report(turns: Sequence[Turn], added: Sequence[tuple[float, float]], sending: float) -> dict[str, Any]:
+    http, receiving = median(turn.http_cpu_s for turn in turns), median(turn.receive_cpu_s for turn in turns)
     gains = [over_http - alone for alone, over_http in added]
     return {
         "engine_tok_s": median(turn.engine_tok_s for turn in turns),
@@ -175,9 +175,9 @@ def _report(turns: Sequence[Turn], added: Sequence[tuple[float, float]], telling
         "shares": [turn.share for turn in turns],
         "client_cpu_us": median(turn.client_cpu_s for turn in turns) * 1e6,
         "http_cpu_us": http * 1e6,
-        "worker_hearing_us": hearing * 1e6,
-        "worker_telling_us": telling * 1e6,
-        "cpu_us": (http + hearing + telling) * 1e6,
+        "worker_hearing_us": receiving * 1e6,
+        "worker_telling_us": sending * 1e6,
+        "cpu_us": (http + receiving + sending) * 1e6,
         "engine_ttft_s": percentile((alone for alone, _ in added), 0.5),
         "http_ttft_s": percentile((over_http for _, over_http in added), 0.5),
         "added_ttft_s": percentile(gains, 0.5),
@@ -198,7 +198,7 @@ def _print(report: dict[str, Any]) -> None:
     )
     print(
         f"  processor time of a token: {report['cpu_us']:.0f} µs (goal ≤ {GOAL_CPU_S * 1e6:.0f}): HTTP process "
-        f"{report['http_cpu_us']:.0f}, worker hears {report['worker_hearing_us']:.1f}, "
-        f"tells {report['worker_telling_us']:.1f}; the load generator took {report['client_cpu_us']:.0f}",
+        f"{report['http_cpu_us']:.0f}, worker receives {report['worker_hearing_us']:.1f}, "
+        f"sends {report['worker_telling_us']:.1f}; the load generator took {report['client_cpu_us']:.0f}",
         flush=True,
     )

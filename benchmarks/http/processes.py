@@ -1,4 +1,4 @@
-"""Servers in processes of their own, on free ports of loopback, and the processor time that they take."""
+"""Starts servers on free loopback ports and measures their processor time."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ LOG_TAIL: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to start a server. ``{port}`` and ``{folder}``, an empty one, are filled in.
+    """How to start a server. ``{port}`` and ``{folder}`` (an empty folder) in ``command`` are filled in.
 
-    ready    a path that answers 200 once it serves
-    fields   what only its requests carry: how an answer goes on to its full length differs
-    start_s  how long it may take until it serves
+    ready    path that returns 200 once the server is ready
+    fields   additional request fields, such as those that make completions reach their full length
+    start_s  maximum seconds until it is ready
     """
 
     name: str
@@ -42,7 +42,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A server that serves."""
+    """A running server that is ready."""
 
     recipe: Recipe
     url: str
@@ -53,13 +53,13 @@ class Serving:
         return self.recipe.name
 
     def workers(self) -> list[int]:
-        """Processes that it started itself."""
+        """Process ids of its direct children."""
         return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
 
 
 @contextmanager
 def serving(recipe: Recipe) -> Iterator[Serving]:
-    """A server that is ready. Raises WorkerError where it does not become so."""
+    """Starts a server and waits until it is ready. Raises WorkerError if it exits or is too slow."""
     with tempfile.TemporaryDirectory() as folder:
         port = _free_port()
         command = [part.format(port=port, folder=folder) for part in recipe.command]
@@ -80,12 +80,12 @@ def serving(recipe: Recipe) -> Iterator[Serving]:
 
 
 def cpu_s(pid: int, *, main_only: bool = False) -> float:
-    """Processor seconds of a process's threads that have not ended, or of its first thread."""
+    """Processor seconds of a process's live threads, or of its main thread only."""
     tasks = Path(f"/proc/{pid}/task")
     threads = [tasks / str(pid)] if main_only else list(tasks.iterdir())
     total = 0
     for thread in threads:
-        with suppress(OSError):  # it ended meanwhile
+        with suppress(OSError):  # the thread has ended
             total += int((thread / "schedstat").read_text().split()[0])
     return total / 1e9
 
@@ -103,8 +103,12 @@ def _wait_for(process: subprocess.Popen[bytes], recipe: Recipe, url: str, log: P
         if _status(url, recipe.ready) == 200:
             return
         time.sleep(LOOK_S)
-    how = "did not serve in time" if process.poll() is None else f"ended with code {process.returncode}"
-    raise WorkerError(f"{recipe.name} {how}: …{log.read_text('utf-8', 'replace')[-LOG_TAIL:].strip()}")
+    outcome = (
+        f"was not ready within {recipe.start_s:g} s"
+        if process.poll() is None
+        else f"ended with code {process.returncode}"
+    )
+    raise WorkerError(f"{recipe.name} {outcome}: …{log.read_text('utf-8', 'replace')[-LOG_TAIL:].strip()}")
 
 
 def _status(url: str, path: str) -> int:

@@ -1,4 +1,4 @@
-"""How to start each server: ours, and the others whose environments exist."""
+"""How to start each server: Twofold, and the others whose environments exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.http.processes import ROOT, Recipe
 from twofold.formats.gguf import GGUFFile
 
 MODEL: Final = "bench"
-"""What the model is called over HTTP."""
+"""The model's name over HTTP."""
 NEVER: Final = -100
 VLLM_START_S: Final = 600.0
 
@@ -23,7 +23,7 @@ def ours(path: Path, threads: int, context: int, *options: str) -> Recipe:
 
 
 def others(path: Path, threads: int, context: int) -> list[Recipe]:
-    """Servers of other engines that are installed, for the same model with as many threads."""
+    """Servers of the other installed engines, with the same model and number of threads."""
     found = []
     llama, vllm = (ROOT / name / "bin" / "python" for name in (".venv-peers", ".venv-vllm"))
     if llama.exists():
@@ -36,7 +36,7 @@ def others(path: Path, threads: int, context: int) -> list[Recipe]:
 
 
 def llama_cpp(python: Path, path: Path, threads: int, context: int) -> Recipe:
-    """llama-cpp-python's server. It answers one request after the other; a new one shall not end the one before."""
+    """llama-cpp-python's server, which runs one request at a time; a new request must not interrupt the running one."""
     command = [str(python), "-m", "llama_cpp.server", "--model", str(path), "--model_alias", MODEL]
     command += ["--host", "127.0.0.1", "--port", "{port}", "--n_ctx", f"{context}", "--interrupt_requests", "false"]
     command += ["--n_threads", f"{threads}", "--n_threads_batch", f"{threads}"]
@@ -45,7 +45,7 @@ def llama_cpp(python: Path, path: Path, threads: int, context: int) -> Recipe:
 
 
 def _control_tokens(path: Path) -> list[int]:
-    """Tokens that might end an answer."""
+    """Ids of special tokens, which may end a completion."""
     with GGUFFile.open(path) as file:
-        named = {value for key, value in file.metadata.items() if key.endswith("_token_id")}
-    return sorted(value for value in named if isinstance(value, int))
+        ids = {value for key, value in file.metadata.items() if key.endswith("_token_id")}
+    return sorted(value for value in ids if isinstance(value, int))

@@ -1,11 +1,11 @@
-"""Our server beside others: the same model, machine, requests and load generator, at rising rates.
+"""Twofold's server compared with others: the same model, machine, requests and load generator, at rising rates.
 
-Requests are streamed completions of random words, greedy, each to its full length; arrivals are a Poisson process at a
-share of the rate that ours serves when all requests are there at once. Servers take turns at each rate with the same
-arrivals and prompts, which come only once; who is not measured is idle. What has not ended ``grace_s`` after the last
-arrival is given up: it has missed. TTFT counts from when a request was due. Objectives are those that the slowest
-server meets easily when it has one request at a time: ``TTFT_SCALE`` and ``TPOT_SCALE`` times what it takes then.
-Goodput is requests that meet both, a second of arrivals (after DistServe, OSDI 2024).
+Requests are greedy streamed completions of random words, each to its full length. Arrivals are a Poisson process at a
+share of the rate that Twofold serves when all requests arrive at once. Servers take turns at each rate with the same
+arrivals and prompts; no prompt repeats, and the other servers are idle. A request that is still open ``grace_s`` after
+the last arrival is cancelled and misses its objectives. TTFT counts from when a request was due. The objectives are
+``TTFT_SCALE`` and ``TPOT_SCALE`` times the TTFT and TPOT of a lone request on the slowest server. Goodput is the
+requests that meet both per second of arrivals (after DistServe, OSDI 2024).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FEWER_IS_BETTER: Final = ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s"
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """``seconds`` of arrivals in a turn, tokens in and out of a request, requests alone and all at once."""
+    """``seconds`` of arrivals in a round; requests for measuring ``alone`` and, all at once, for ``calibration``."""
 
     seconds: float
     grace_s: float
@@ -59,7 +59,7 @@ class Sizes:
 
     @property
     def middle(self) -> tuple[int, int]:
-        """Tokens in and out of the mean request."""
+        """Input and output tokens of the mean request."""
         return (self.prompt.least + self.prompt.most) // 2, (self.answer.least + self.answer.most) // 2
 
     def requests(self, seed: int) -> RandomRequests:
@@ -88,8 +88,8 @@ def run(setting: Setting) -> dict[str, Any]:
         _print_terms(alone, objectives, capacity)
         contest = Contest(servers, sizes, prompter, objectives, min(setting.rounds, MAX_ROUNDS), failures)
         rows = [contest.at(share, capacity) for share in sizes.shares]
-    for what, why in failures.items():
-        print(f"  {what} failed: {why}")
+    for what, reason in failures.items():
+        print(f"  {what} failed: {reason}")
     return {
         "limit_requests_s": 1 / floor,
         "capacity_requests_s": capacity,
@@ -103,7 +103,7 @@ def run(setting: Setting) -> dict[str, Any]:
 def _start(
     setting: Setting, sizes: Sizes, prompter: Prompter, stack: ExitStack, failures: dict[str, str]
 ) -> list[Serving]:
-    """The servers that serve, warm; ours first. Raises WorkerError where ours does not."""
+    """The servers that started, after a warm-up; Twofold first. Raises WorkerError if Twofold does not start."""
     arguments = (setting.path, setting.threads, sizes.context)
     servers = [stack.enter_context(serving(ours(*arguments)))]
     for recipe in others(*arguments):
@@ -114,12 +114,12 @@ def _start(
     for server in servers:
         ask(server, ListedLoad(Ask(0, 0.0, sizes.prompt.most, 4), Ask(1, 0.0, sizes.prompt.least, 4)), prompter)
     if len(servers) == 1:
-        print("  No other server is installed: `make peers` installs those that are compared.")
+        print("  No other server is installed: `make peers` installs them.")
     return servers
 
 
 def _alone(server: Serving, sizes: Sizes, prompter: Prompter) -> dict[str, float]:
-    """Medians of requests that come one after the other."""
+    """Median TTFT and TPOT, in seconds, of sequential requests."""
     prompt, answer = sizes.middle
     one_by_one = ClosedLoop(1, RandomRequests(Fixed(prompt), Fixed(answer)), requests=sizes.alone)
     latency = Latency.of(request_figures(ask_all(server, one_by_one, prompter)))
@@ -127,7 +127,7 @@ def _alone(server: Serving, sizes: Sizes, prompter: Prompter) -> dict[str, float
 
 
 def _capacity(server: Serving, sizes: Sizes, prompter: Prompter) -> float:
-    """Requests a second when all are there at once."""
+    """Requests per second when all arrive at once."""
     at_once = OpenLoop(Arrivals(math.inf), sizes.requests(200), requests=sizes.calibration)
     achieved = summarise(ask_all(server, at_once, prompter)).rates.achieved
     assert achieved is not None
@@ -136,7 +136,7 @@ def _capacity(server: Serving, sizes: Sizes, prompter: Prompter) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Servers that take turns at a rate; who fails is in ``failures`` and out of it."""
+    """Servers that take turns at a rate. One that fails is added to ``failures`` and no longer measured."""
 
     servers: Sequence[Serving]
     sizes: Sizes
@@ -146,7 +146,7 @@ class Contest:
     failures: dict[str, str]
 
     def at(self, share: float, capacity: float) -> dict[str, Any]:
-        """What each server made of a share of what ours serves, and where ours is ahead."""
+        """Measures each server at ``share`` of Twofold's capacity, and lists where Twofold is ahead."""
         found: dict[str, list[RequestFigures]] = {}
         for turn in range(self.rounds):
             seed = 1_000 * (turn + 1)
@@ -166,7 +166,7 @@ class Contest:
         return row
 
     def _turn(self, server: Serving, load: OpenLoop, prompter: Prompter) -> Sequence[RequestFigures]:
-        """One server once. Raises WorkerError where it does not come to rest afterwards."""
+        """Runs one server once. Raises WorkerError if it cannot serve a short request afterwards."""
         time.sleep(SETTLE_S)
         record = ask(server, load, prompter, self.sizes.grace_s)
         ask_all(server, ListedLoad(Ask(0, 0.0, 1, 1)), self.prompter)
@@ -174,9 +174,9 @@ class Contest:
 
 
 def figures(found: Sequence[RequestFigures], objectives: Objectives, seconds: float) -> dict[str, Any]:
-    """None where a figure has no bound, for too many requests failed or got nothing."""
+    """Figures of one server; a percentile is None if too many requests failed or received nothing."""
     goodput, latency = MeasuredGoodput.of(found, objectives, seconds), Latency.of(found)
-    told: dict[str, Any] = plain(
+    row: dict[str, Any] = plain(
         {
             "requests": len(found),
             "whole_share": sum(each.outcome == "ok" for each in found) / max(1, len(found)),
@@ -187,11 +187,11 @@ def figures(found: Sequence[RequestFigures], objectives: Objectives, seconds: fl
             "tpot_p99_s": latency.tpot_s.p99,
         }
     )
-    return told
+    return row
 
 
 def _ahead(table: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
-    """By other server, the measures in which ours is not behind."""
+    """For each other server, the measures in which Twofold is not behind."""
     us = table.get("twofold", {})
     return {name: _won(us, them) for name, them in table.items() if name != "twofold"} if us else {}
 
@@ -210,7 +210,7 @@ def _print_terms(alone: dict[str, dict[str, float]], objectives: Objectives, cap
     for name, found in alone.items():
         print(f"  {name:10s} alone: TTFT {found['ttft_s'] * 1e3:.0f} ms, TPOT {found['tpot_s'] * 1e3:.1f} ms")
     print(
-        f"  ours serves {capacity:.2f} requests/s when all are there; objectives: {objectives}",
+        f"  ours serves {capacity:.2f} requests/s when all arrive at once; objectives: {objectives}",
         flush=True,
     )
 

@@ -1,1 +1,1 @@
-"""Other engines, each driven by a script that runs in that engine's own environment."""
+"""Workers of other engines; each script runs in the environment of its engine."""

@@ -1,7 +1,7 @@
-"""A llama GGUF file as a Hugging Face folder in bfloat16, for engines that read nothing else.
+"""Converts a llama GGUF file to a Hugging Face folder in bfloat16, for engines that read no GGUF.
 
-Run by the environment of such an engine: it has ``gguf``, ``numpy``, ``torch`` and ``safetensors``. No tokenizer is
-written.
+Runs in the environment of such an engine, which has ``gguf``, ``numpy``, ``torch`` and ``safetensors``. Writes no
+tokenizer.
 """
 
 # mypy: ignore-errors
@@ -52,7 +52,7 @@ def convert(source, folder):
 
 
 def halves(matrix, heads):
-    """Rows of each head with the two values of a rotated pair half a head apart, as Hugging Face has them."""
+    """Reorders the rows of each head from adjacent rotary pairs to pairs half a head apart, the Hugging Face order."""
     rows, columns = matrix.shape
     pairs = matrix.reshape(heads, rows // heads // 2, 2, columns)
     return pairs.swapaxes(1, 2).reshape(rows, columns)
@@ -87,6 +87,6 @@ def config(known, tied):
 
 
 def own_dtype():
-    """What this processor multiplies itself."""
+    """The dtype with native multiplication on this processor."""
     flags = Path("/proc/cpuinfo").read_text("utf-8")
     return "bfloat16" if "avx512_bf16" in flags or "amx_bf16" in flags else "float32"

@@ -1,6 +1,6 @@
-"""llama.cpp through llama-cpp-python's low-level calls: only ``llama_decode`` is timed, no sampling, no text.
+"""llama.cpp through the low-level calls of llama-cpp-python. Times are of ``llama_decode`` only.
 
-``generate`` alone is timed whole, with filling batches and drawing tokens: the first of the greatest logits, in numpy.
+Only the time of ``generate`` includes filling batches and greedy sampling in numpy.
 """
 
 # mypy: ignore-errors
@@ -18,7 +18,7 @@ MAX_ROWS = 512
 
 
 def load(path, threads, context, streams, q4_0=False):
-    """``q4_0`` quantises the model anew, to the format that llama.cpp has its fastest kernels for."""
+    """``q4_0`` requantises the model to the format for which llama.cpp has its fastest kernels."""
     began = time.perf_counter()
     lc.llama_log_set(QUIET, ctypes.c_void_p(0))
     lc.llama_backend_init()
@@ -33,7 +33,7 @@ def load(path, threads, context, streams, q4_0=False):
     options.n_threads = options.n_threads_batch = threads
     state["context"] = lc.llama_init_from_model(state["model"], options)
     if not state["context"]:
-        raise RuntimeError("llama.cpp did not make a context")
+        raise RuntimeError("llama.cpp failed to create a context")
     state["batch"] = lc.llama_batch_init(MAX_ROWS, 0, 1)
     return time.perf_counter() - began
 
@@ -44,7 +44,7 @@ def as_q4_0(path):
     params = lc.llama_model_quantize_default_params()
     params.ftype, params.allow_requantize, params.nthread = lc.LLAMA_FTYPE_MOSTLY_Q4_0, True, 1
     if lc.llama_model_quantize(path.encode(), target.encode(), ctypes.byref(params)):
-        raise RuntimeError("llama.cpp did not quantise the model")
+        raise RuntimeError("llama.cpp failed to quantise the model")
     return target
 
 
@@ -64,7 +64,7 @@ def run(rows):
     lc.llama_synchronize(state["context"])
     elapsed = time.perf_counter() - began
     if code:
-        raise RuntimeError(f"llama_decode gave {code}")
+        raise RuntimeError(f"llama_decode returned {code}")
     return elapsed
 
 
@@ -102,7 +102,7 @@ def batch(streams, prompt, steps):
 
 
 def generate(prompts, count):
-    """All prompts, then one row for each sequence a step, until each has ``count`` tokens."""
+    """Seconds to compute all prompts and then one row per sequence and step, up to ``count`` tokens each."""
     clear()
     began = time.perf_counter()
     rows = [
@@ -110,19 +110,19 @@ def generate(prompts, count):
         for sequence, prompt in enumerate(prompts)
         for i, token in enumerate(prompt)
     ]
-    drawn = []
+    tokens = []
     for first in range(0, len(rows), MAX_ROWS):
         part = rows[first : first + MAX_ROWS]
         run(part)
-        drawn += [draw(row) for row, (_, _, _, wanted) in enumerate(part) if wanted]
+        tokens += [sample(row) for row, (_, _, _, wanted) in enumerate(part) if wanted]
     for step in range(count - 1):
-        run([(token, len(prompts[s]) + step, s, True) for s, token in enumerate(drawn)])
-        drawn = [draw(row) for row in range(len(drawn))]
+        run([(token, len(prompts[s]) + step, s, True) for s, token in enumerate(tokens)])
+        tokens = [sample(row) for row in range(len(tokens))]
     return time.perf_counter() - began
 
 
-def draw(row):
-    """The most likely token after a row of the last batch."""
+def sample(row):
+    """The most likely token after row ``row`` of the last batch."""
     vocabulary = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(state["model"]))
     logits = lc.llama_get_logits_ith(state["context"], row)
     return int(np.ctypeslib.as_array(logits, (vocabulary,)).argmax())

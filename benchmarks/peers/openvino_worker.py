@@ -1,4 +1,4 @@
-"""OpenVINO GenAI on the same GGUF file, where it can read it."""
+"""OpenVINO GenAI on the same GGUF file, if it supports that."""
 
 # mypy: ignore-errors
 import time
@@ -38,7 +38,7 @@ def decode(prompt, steps):
 
 
 def batch(streams, prompt, steps):
-    """The pipeline takes one stream of token ids at a time."""
+    """Not measured: the pipeline accepts one stream of token ids at a time."""
     return
 
 

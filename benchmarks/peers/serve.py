@@ -1,11 +1,11 @@
-"""The loop of a worker. Standard library only: it runs in the peers' environments too."""
+"""The request loop of a worker. Uses only the standard library, since it also runs in the peers' environments."""
 
 import json
 import sys
 
 
 def serve(handlers: "dict[str, object]") -> None:
-    """Answers requests until standard input ends. ``handlers`` maps ops to functions of the request's fields."""
+    """Handles requests until standard input closes. ``handlers`` maps ops to functions of the request's fields."""
     for line in sys.stdin:
         request = json.loads(line)
         try:

@@ -1,4 +1,4 @@
-"""Becomes vLLM's server for a GGUF file, which is written to FOLDER dequantised and with its tokenizer first.
+"""Writes a GGUF file, dequantised and with its tokenizer, to FOLDER, then runs vLLM's server for it.
 
 vllm_server.py FILE FOLDER PORT THREADS CONTEXT NAME
 """

@@ -1,4 +1,4 @@
-"""vLLM on this processor, in one process. It is given the model dequantised, for it reads no GGUF file here."""
+"""vLLM on this processor, in one process, with the model dequantised: it reads no GGUF file here."""
 
 # mypy: ignore-errors
 import os
@@ -13,7 +13,7 @@ state = {}
 
 
 def load(path, threads, context, streams, dtype=None, compiled=True):
-    """``dtype`` is what this processor multiplies itself, unless given: bfloat16 or float32."""
+    """``dtype`` defaults to the one with native multiplication on this processor: bfloat16 or float32."""
     os.environ.update(
         VLLM_ENABLE_V1_MULTIPROCESSING="0",
         VLLM_CPU_KVCACHE_SPACE="4",
@@ -44,7 +44,7 @@ def generate(prompts, count):
     elapsed = time.perf_counter() - began
     made = sum(len(output.outputs[0].token_ids) for output in outputs)
     if made != count * len(prompts):
-        raise RuntimeError(f"vLLM made {made} tokens of {count * len(prompts)}")
+        raise RuntimeError(f"vLLM generated {made} tokens of {count * len(prompts)}")
     return elapsed
 
 
