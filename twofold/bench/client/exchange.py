@@ -30,9 +30,9 @@ REASONS: Final = {
     errno.ETIMEDOUT: "did not answer in time",
     errno.EHOSTUNREACH: "cannot be reached",
     errno.ENETUNREACH: "cannot be reached: there is no network to it",
-    errno.EADDRNOTAVAIL: "could not be asked: all local ports are in use",
-    errno.EMFILE: "could not be asked: this process may not open more files",
-    errno.ENFILE: "could not be asked: this machine has no more files to open",
+    errno.EADDRNOTAVAIL: "cannot be reached: all local ports are in use",
+    errno.EMFILE: "cannot be reached: this process may not open more files",
+    errno.ENFILE: "cannot be reached: the system limit of open files is reached",
 }
 HINTS: Final = {
     errno.ECONNREFUSED: "Is it running, and on this port?",
@@ -103,14 +103,12 @@ class Streamed:
 
     def body(self) -> bytes:
         """The whole body. Raises OSError, EOFError or ProtocolError."""
-        pieces = [self._first]
-        size = len(self._first)
+        body = bytearray(self._first)
         for piece in self._pieces:
-            pieces.append(piece)
-            size += len(piece)
-            if size > MAX_BODY:
+            body += piece
+            if len(body) > MAX_BODY:
                 raise ProtocolError(f"The body of the response is longer than {MAX_BODY} bytes.")
-        return b"".join(pieces)
+        return bytes(body)
 
     def events(self) -> Iterator[Event]:
         """Server-sent events as they arrive, until the end or until the caller stops."""
@@ -197,7 +195,7 @@ def _reason(error: Exception) -> str:
         case EOFError():
             return "closed the connection before it answered"
         case _:
-            return REASONS.get(number or 0, f"cannot be asked ({error})")
+            return REASONS.get(number or 0, f"cannot be reached ({error})")
 
 
 def _hint(error: Exception) -> str:

@@ -15,15 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.bench.load.base import (
-    Ask,
-    EndedRequest,
-    Prompt,
-    Shared,
-    continues,
-    ended_s,
-    history_after,
-)
+from twofold.bench.load.base import Ask, EndedRequest, Prompt, Shared, continues, ended_s, history_after
 from twofold.bench.load.checks import MAX_RATE, MAX_REQUESTS, MAX_SECONDS, above_zero, number, whole
 from twofold.bench.load.traces.trace import Extra, Trace
 from twofold.core.errors import ParameterError
@@ -99,7 +91,7 @@ class TraceReplay:
         self.max_open = None if max_open is None else whole("concurrency", max_open, 1, MAX_REQUESTS)
         self._rows = self._part.rows(trace)
         self._speed = self._speed_of(trace.at_s[self._rows[-1]] - trace.at_s[self._rows[0]])
-        self._named_again = _named_again(trace, self._rows)
+        self._repeated = _repeated_keys(trace, self._rows)
         selected = [extra for row, extra in trace.extras.items() if row in self._rows]
         sessions = [extra.session for extra in selected if extra.session is not None]
         self._later = {session: trace.later[session] for session in sessions if session in trace.later}
@@ -170,7 +162,7 @@ class TraceReplay:
         trace, start = self._trace, self._trace.start(row)
         offset = trace.start(self._rows[0])
         end = trace.ends[row]
-        while end > start and not self._named_again[end - 1 - offset]:
+        while end > start and not self._repeated[end - 1 - offset]:
             end -= 1
         pieces, place, edge = [], 0, 0
         for at in range(start, end):
@@ -192,8 +184,8 @@ class TraceReplay:
         return rate * span_s / (len(self._rows) - 1)
 
 
-def _named_again(trace: Trace, rows: range) -> NDArray[np.bool_]:
-    """(pieces of the rows,) whether their key occurs more than once among them."""
+def _repeated_keys(trace: Trace, rows: range) -> NDArray[np.bool_]:
+    """(pieces of the rows,) whether the key of a piece occurs more than once among them."""
     keys = np.asarray(trace.keys)[trace.start(rows[0]) : trace.ends[rows[-1]]]
     in_order = np.sort(keys)
     again = np.unique(in_order[1:][in_order[1:] == in_order[:-1]])
