@@ -7,21 +7,46 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from twofold.backends.base import RunnerSizes
 from twofold.backends.cpu.kernels.jit import Compiler
-from twofold.backends.cpu.model import CpuModel, CpuOptions
+from twofold.backends.cpu.model import CpuModel
+from twofold.core.kv_layout import KVType
 from twofold.formats.open import open_model
 from twofold.models.decoder import forward
 from twofold.models.read import read_model
 
 
+def cpu_sizes(
+    blocks: int,
+    context: int,
+    rows: int,
+    logit_rows: int,
+    *,
+    block_size: int = 16,
+    kv_type: KVType = "f16",
+    slots: int = 0,
+) -> RunnerSizes:
+    """Sizes of a model with one KV group."""
+    return RunnerSizes(
+        context=context,
+        sequences=rows,
+        rows=rows,
+        logit_rows=logit_rows,
+        block_size=block_size,
+        blocks=(blocks,),
+        host_slots=(slots,),
+        kv_type=kv_type,
+    )
+
+
 @contextmanager
-def cpu_model(path: Path, compiler: Compiler, options: CpuOptions) -> Iterator[CpuModel]:
-    """A model ready to run; its threads end with the block. Every KV group gets what ``options`` say of the first."""
+def cpu_model(path: Path, compiler: Compiler, sizes: RunnerSizes, workers: int = 2) -> Iterator[CpuModel]:
+    """A model ready to run; its threads end with the block. Every KV group has the blocks and slots of the first."""
     with open_model(path) as file:
         spec, weights = read_model(file)
-        groups = len(spec.kv_groups(options.max_positions))
-        options = replace(options, blocks=options.blocks[:1] * groups, host_slots=options.host_slots[:1] * groups)
-        model = CpuModel(file, spec, lambda ops: forward(ops, spec, weights), compiler, options)
+        groups = len(spec.kv_groups(sizes.context))
+        sizes = replace(sizes, blocks=sizes.blocks[:1] * groups, host_slots=sizes.host_slots[:1] * groups)
+        model = CpuModel(file, spec, lambda ops: forward(ops, spec, weights), compiler, sizes, workers)
         try:
             yield model
         finally:

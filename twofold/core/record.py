@@ -1,20 +1,19 @@
-"""What happened to a sequence, in counts and seconds: what it did in each phase, and what it waited for.
+"""The work and the waits of a sequence, in counts and seconds.
 
-The loop fills it; metrics, traces and explanations read it. Counts become bytes and FLOPs only where a model's sizes
-are known.
+The loop writes it; metrics, traces and explanations read it. Counts become bytes and FLOPs only with a model's sizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Final
 
 from twofold.core.model import read_positions, visible
 
 MAX_PAUSES: Final = 256
-"""A record keeps the times of so many pauses; later ones count only in seconds."""
+"""Most pauses whose times a record keeps; later ones count only in seconds."""
 
 
 class WaitReason(Enum):
@@ -30,7 +29,7 @@ class WaitReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """When a sequence stood still, in seconds on the engine's clock, and why."""
+    """When a sequence did not advance, in seconds on the engine's clock, and why."""
 
     cause: WaitReason
     start: float
@@ -39,7 +38,7 @@ class Pause:
 
 @dataclass(slots=True)
 class AttendedPositions:
-    """Positions that rows attended to and that steps read, in layers whose rows see only so far."""
+    """Positions that rows attended to and that steps read, in layers with a window."""
 
     attended: int = 0
     read: int = 0
@@ -53,12 +52,12 @@ class PhaseWork:
     read        cached positions that its steps read, summed over steps
     steps       steps that it took part in
     share       its part of the weights that these steps read: Σ own rows / rows of the step
-    seconds     of these steps; ``predicted_s`` is what the step-time model said before them, but for
-                ``unpredicted_s`` seconds of steps about which it knew nothing yet
-    machine_s   its part of ``seconds``: Σ seconds · own rows / rows of the step. Over all requests that ran in a step
-                these add up to its seconds, so they are what one of them cost the machine
+    seconds     of these steps; ``predicted_s`` was predicted for them, except for ``unpredicted_s`` seconds of steps
+                before the first prediction
+    machine_s   its part of ``seconds``: Σ seconds · own rows / rows of the step. Those of all requests in a step add up
+                to its seconds: what a request cost the machine
     logit_rows  rows whose logits were computed
-    windowed    ``attended`` and ``read`` again for layers with a window, by window; a window that is not here hid
+    windowed    ``attended`` and ``read`` again for layers with a window, by window; a missing window hid
                 nothing
     """
 
@@ -105,16 +104,8 @@ class PhaseWork:
 
     def merge(self, other: PhaseWork) -> None:
         """Adds the work of another sequence."""
-        self.rows += other.rows
-        self.attended += other.attended
-        self.read += other.read
-        self.steps += other.steps
-        self.share += other.share
-        self.seconds += other.seconds
-        self.predicted_s += other.predicted_s
-        self.unpredicted_s += other.unpredicted_s
-        self.machine_s += other.machine_s
-        self.logit_rows += other.logit_rows
+        for name in (each.name for each in fields(self) if each.name != "windowed"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         for window, seen in other.windowed.items():
             mine = self.windowed.setdefault(window, AttendedPositions())
             mine.attended += seen.attended
@@ -131,11 +122,11 @@ class HeldPin:
 
 @dataclass(slots=True)
 class SequenceRecord:
-    """One sequence. ``cached`` prompt tokens came from the cache, ``fresh`` were computed; seconds by cause of stall.
+    """One sequence. ``cached`` prompt tokens came from a cache, ``fresh`` were computed. ``stalls``: seconds by cause.
 
     ``recomputed`` tokens had to be computed again after a preemption, ``swapped`` blocks went out and in again.
-    ``pauses`` are the stalls that had a beginning and an end, in order. ``pins`` are those of the request that were
-    granted; they hold whole blocks, so their tokens may be a few less than what was asked for.
+    ``pauses`` are waits with a start and an end, in order. ``pins`` are those of the request that were granted; they
+    hold whole blocks, so they may have a few tokens fewer than requested.
     """
 
     prefill: PhaseWork = field(default_factory=PhaseWork)
@@ -151,7 +142,7 @@ class SequenceRecord:
 
     @classmethod
     def merged(cls, records: Iterable[SequenceRecord]) -> SequenceRecord:
-        """The sum over the answers of a request; steps that several took part in count for each."""
+        """The sum over the sequences of a request; a step of several sequences counts for each."""
         whole = cls()
         for record in records:
             whole._merge(record)
@@ -160,7 +151,7 @@ class SequenceRecord:
         return whole
 
     def stall(self, cause: WaitReason, seconds: float, until: float | None = None) -> None:
-        """Adds to the seconds lost to ``cause``. ``until`` is when that ended; None where steps only took longer."""
+        """Adds to the seconds lost to ``cause``. ``until`` is when the wait ended; None if steps only took longer."""
         if seconds <= 0:
             return
         self.stalls[cause] = self.stalls.get(cause, 0.0) + seconds

@@ -1,4 +1,4 @@
-"""What the engine tells about itself: a report of each step that ran and of each request that ended.
+"""The reports of an engine: of each step that ran and of each request that ended.
 
 Times are seconds on the engine's clock. A step lies on it like this:
 
@@ -31,12 +31,12 @@ class StepReport:
 
     number      counts the engine's steps from 0
     moves       blocks that were copied or swapped before its rows
-    predicted_s how long its rows should have taken; None before anything was learned
+    predicted_s predicted seconds of its rows; None before the first prediction
     seconds     how long they took, ``moves_s`` the moves before them
-    host_s      the engine's own time since the step before; waiting for requests is none of it
+    host_s      the engine's own time since the step before, without waiting for requests
     waiting, running, blocks    as they were when it was planned
     forward_s   of ``seconds`` the forward pass, ``sample_s`` sampling
-    overlap_s   of ``forward_s`` what the engine did meanwhile
+    overlap_s   work of the engine during ``forward_s``
     """
 
     number: int
@@ -65,7 +65,7 @@ class StepReport:
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
     """A request that ended, in seconds on the engine's clock. Queue (arrival → first scheduled), prefill (→ first
-    token) and decode (→ last token) follow each other without a gap; a time of what did not happen is None.
+    token) and decode (→ last token) follow each other without a gap. Times of phases that were not reached are None.
 
     token_times     a row for each completion, those that best_of dropped included
     cached_tokens   of the prompt that came from a cache; ``fresh_tokens`` were computed
@@ -86,7 +86,7 @@ class RequestMetrics:
 
     @property
     def completions(self) -> int:
-        """How many it has; at least one, so that a request that ended early counts too."""
+        """Number of completions; at least one, so that requests that ended early count, too."""
         return max(1, len(self.finish_reasons))
 
     @property
@@ -143,7 +143,7 @@ class RequestMetrics:
 
 
 class Observer(Protocol):
-    """Hears of every step and every request, on the engine's thread: it must not raise and should not take long."""
+    """Receives every step and every request, on the engine's thread: it must not raise and should return quickly."""
 
     def on_step(self, report: StepReport) -> None: ...
 
@@ -152,7 +152,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PinCounts:
-    """Tokens of cache pins of one time to live, since the engine began: as ``kv.counters.PinTokens``."""
+    """Tokens of cache pins of one time to live, since the engine started, as ``kv.pins.PinTokens``."""
 
     ttl_s: float
     written: int
@@ -163,7 +163,7 @@ class PinCounts:
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """An engine at one moment. Counts are since it began; those of tokens and blocks as ``kv.counters`` has them.
+    """An engine at one moment. Counts are since it started; those of tokens and blocks as in ``kv.pins``.
 
     pinned             blocks that a pin protects, over all groups
     prediction_error   how far predicted step times were off lately, as a share of the measured ones; None before any

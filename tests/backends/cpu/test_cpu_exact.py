@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.backends.cpu.conftest import ISAS
-from tests.support.cpu import cpu_model
+from tests.support.cpu import cpu_model, cpu_sizes
 from tests.support.reference import one_sequence, tables_of
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.kernels.split import SPLIT
-from twofold.backends.cpu.model import CpuModel, CpuOptions
+from twofold.backends.cpu.model import CpuModel
 from twofold.core.step import BlockMove, MoveKind
 from twofold.models.ops import Batch
 
@@ -34,13 +34,12 @@ TABLES = np.random.default_rng(3).permutation(120).astype(np.int32).reshape(3, 4
 PROMPTS = [np.random.default_rng(i).integers(0, 300, n).astype(np.int32) for i, n in enumerate((150, 33, 300))]
 
 
-def sizes(workers: int) -> CpuOptions:
-    return CpuOptions((128,), 1024, max_rows=512, max_logit_rows=512, workers=workers, host_slots=(32,))
+SIZES = cpu_sizes(128, 1024, 512, 512, slots=32)
 
 
 @pytest.fixture(scope="module")
 def model(tiny_gguf: Make, compiler_for: Compilers) -> Iterator[CpuModel]:
-    with cpu_model(tiny_gguf(OPTIONS).path, compiler_for(ISAS[0]), sizes(2)) as made:
+    with cpu_model(tiny_gguf(OPTIONS).path, compiler_for(ISAS[0]), SIZES) as made:
         yield made
 
 
@@ -164,7 +163,7 @@ def test_moved_blocks_are_the_same(model: CpuModel, alone: list[Values]) -> None
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_any_number_of_threads(workers: int, alone: list[Values], tiny_gguf: Make, compiler_for: Compilers) -> None:
-    with cpu_model(tiny_gguf(OPTIONS).path, compiler_for(ISAS[0]), sizes(workers)) as other:
+    with cpu_model(tiny_gguf(OPTIONS).path, compiler_for(ISAS[0]), SIZES, workers) as other:
         for tokens, table, expected in zip(PROMPTS, TABLES, alone, strict=True):
             assert np.array_equal(outputs(other, one_sequence(tokens, table)), expected)
 
@@ -174,7 +173,7 @@ def test_any_instruction_set(format: str, tiny_gguf: Make, compiler_for: Compile
     tiny = tiny_gguf(TinyOptions.wide("qwen2", format, layers=1))
     tokens, results = PROMPTS[1], []
     for isa in ISAS:
-        with cpu_model(tiny.path, compiler_for(isa), sizes(2)) as model:
+        with cpu_model(tiny.path, compiler_for(isa), SIZES) as model:
             results.append(outputs(model, one_sequence(tokens, TABLES[1])))
     for other in results[1:]:
         assert np.array_equal(results[0], other)

@@ -9,18 +9,17 @@ import pytest
 
 from tests.backends.cpu.conftest import ISAS
 from tests.models.test_decoder import CASES, TABLE, TOKENS
-from tests.support.cpu import cpu_model
+from tests.support.cpu import cpu_model, cpu_sizes
 from tests.support.oracle import oracle_logits
 from tests.support.reference import load_reference_model, one_sequence
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.backends.cpu.kernels.jit import Compiler
-from twofold.backends.cpu.model import CpuOptions
 from twofold.core.values import FORMATS
 
 Make = Callable[[TinyOptions], TinyModel]
 Compilers = Callable[[str], Compiler]
 
-SMALL = CpuOptions(blocks=(64,), max_positions=512, max_rows=64, max_logit_rows=64, kv_dtype="f32", workers=2)
+SMALL = cpu_sizes(64, 512, 64, 64, kv_type="f32")
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "quantised"])
@@ -54,7 +53,7 @@ def test_every_format_is_near_its_dequantised_weights(name: str, tiny_gguf: Make
 @pytest.mark.parametrize("block_size", [16, 48])
 def test_block_size_and_cache_type(dtype: str, block_size: int, tiny_gguf: Make, compiler_for: Compilers) -> None:
     tiny = tiny_gguf(TinyOptions("qwen3", head_dim=32))
-    options = CpuOptions((64,), 512, 64, 64, block_size, "f16" if dtype == "f16" else "f32", 2)
+    options = cpu_sizes(64, 512, 64, 64, block_size=block_size, kv_type="f16" if dtype == "f16" else "f32")
     expected = oracle_logits(tiny.metadata, tiny.weights, TOKENS.tolist())
     with cpu_model(tiny.path, compiler_for(ISAS[0]), options) as model:
         logits = model.run(one_sequence(TOKENS, TABLE))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.backends.cpu.conftest import ISAS
-from tests.support.cpu import cpu_model
+from tests.support.cpu import cpu_model, cpu_sizes
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.backends.cpu import graph
 from twofold.backends.cpu.argmax import StepArgmax
@@ -28,7 +28,6 @@ from twofold.backends.cpu.kernels.signature import StepFields
 from twofold.backends.cpu.kernels.split import MERGE_INTS
 from twofold.backends.cpu.kernels.thread_pool import KernelCall, ThreadPool
 from twofold.backends.cpu.memory import BufferPool, row_stride
-from twofold.backends.cpu.model import CpuOptions
 from twofold.backends.cpu.program import Capacity, OperationSchedule, ProgramBuilder
 from twofold.backends.cpu.weights import WeightStore
 from twofold.core.model import GroupedAttention, RopeSpec
@@ -40,7 +39,7 @@ from twofold.models.read import read_model
 Make = Callable[[TinyOptions], TinyModel]
 Compilers = Callable[[str], Compiler]
 
-SIZES = CpuOptions(blocks=(64,), max_positions=512, max_rows=64, max_logit_rows=8, workers=2)
+SIZES = cpu_sizes(64, 512, 64, 8)
 LLAMA_LAYER_OPERATIONS, LLAMA_LAYER_BARRIERS = 16, 11
 """What one layer of a llama costs. Lower is better: change them only downwards."""
 

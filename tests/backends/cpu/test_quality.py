@@ -10,20 +10,18 @@ import numpy as np
 import pytest
 
 from tests.backends.cpu.conftest import ISAS
-from tests.support.cpu import cpu_model
+from tests.support.cpu import cpu_model, cpu_sizes
 from tests.support.quality import Quality, Reference, compare, load_reference
 from tests.support.reference import one_sequence
 from twofold.backends.cpu.kernels.jit import Compiler
-from twofold.backends.cpu.model import CpuModel, CpuOptions
+from twofold.backends.cpu.model import CpuModel
 
 pytestmark = [pytest.mark.model, pytest.mark.data]
 
 POSITIONS, CHUNK = 512, 128
 """Logits of a chunk at a time: those of Gemma's vocabulary take 128 MiB."""
 TABLE = np.random.default_rng(1).permutation(POSITIONS // 16).astype(np.int32)
-SIZES = CpuOptions(
-    blocks=(len(TABLE),), max_positions=POSITIONS, max_rows=CHUNK, max_logit_rows=CHUNK, block_size=16, workers=2
-)
+SIZES = cpu_sizes(len(TABLE), POSITIONS, CHUNK, CHUNK)
 
 
 @dataclass(frozen=True, slots=True)

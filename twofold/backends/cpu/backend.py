@@ -11,7 +11,7 @@ from twofold.backends.cpu.kernels.cache import TILE
 from twofold.backends.cpu.kernels.isa import Isa, choose
 from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features
 from twofold.backends.cpu.machine import MachineProbe
-from twofold.backends.cpu.model import CpuModel, CpuOptions
+from twofold.backends.cpu.model import CpuModel
 from twofold.backends.host import HostRunner
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ParameterError, TwofoldError
@@ -96,16 +96,6 @@ class CpuBackend:
                 f"block_size must be a multiple of {TILE} on CPUs, not {sizes.block_size}.", param="block_size"
             )
         compiler = self.compiler()
-        options = CpuOptions(
-            blocks=sizes.blocks,
-            host_slots=sizes.host_slots,
-            max_positions=sizes.context,
-            max_rows=sizes.rows,
-            max_logit_rows=sizes.logit_rows,
-            block_size=sizes.block_size,
-            kv_dtype=sizes.kv_type,
-            workers=self.workers,
-        )
-        model = CpuModel(file, spec, partial(forward, spec=spec, weights=weights), compiler, options)
+        model = CpuModel(file, spec, partial(forward, spec=spec, weights=weights), compiler, sizes, self.workers)
         sampler = Sampler(model.rows, model.argmax)
         return HostRunner(model, sampler, sizes, compile_s=compiler.log.seconds, close=model.close)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twofold.backends.base import RunnerSizes
 from twofold.backends.cpu.argmax import StepArgmax
 from twofold.backends.cpu.batch import StepRecord
 from twofold.backends.cpu.cache import KVCache
@@ -26,33 +26,15 @@ from twofold.backends.cpu.memory import Buffer
 from twofold.backends.cpu.program import Capacity, ProgramBuilder
 from twofold.backends.cpu.weights import WeightStore
 from twofold.core.errors import UnsupportedModelError
-from twofold.core.kv_layout import KVType
 from twofold.core.model import ModelSpec
 from twofold.core.step import BlockMove
 from twofold.formats.base import ModelFile
 from twofold.models.ops import Batch, Forward
 
 
-@dataclass(frozen=True, slots=True)
-class CpuOptions:
-    """Sizes of what is allocated once; rows are those of a step.
-
-    ``blocks`` and ``host_slots`` count KV blocks of ``block_size`` positions, one number for each of the groups that
-    the model's layers make in a context of ``max_positions`` (``ModelSpec.kv_groups``); no host slots without.
-    """
-
-    blocks: tuple[int, ...]
-    max_positions: int
-    max_rows: int = 512
-    max_logit_rows: int = 64
-    block_size: int = 16
-    kv_dtype: KVType = "f16"
-    workers: int = 1
-    host_slots: tuple[int, ...] = ()
-
-
 class CpuModel(Forward):
-    """``Forward`` on CPU kernels. ``trace`` runs the model's decoder on a Recorder; not safe for several threads.
+    """``Forward`` on CPU kernels. ``trace`` runs the model's decoder on a Recorder, ``workers`` are its threads; not
+    thread-safe.
 
     Raises UnsupportedModelError for sizes that the kernels cannot do, ResourceError where memory does not suffice.
     """
@@ -63,35 +45,36 @@ class CpuModel(Forward):
         spec: ModelSpec,
         trace: Callable[[Recorder], tuple[Node, Node]],
         compiler: Compiler,
-        options: CpuOptions,
+        sizes: RunnerSizes,
+        workers: int,
     ) -> None:
         attention = spec.attention
         _check_sizes(spec)
         self.vocab_size = spec.vocab_size
         self.hidden_size = spec.hidden_size
-        self.max_rows = options.max_rows
-        self.max_logit_rows = options.max_logit_rows
+        self.max_rows = sizes.rows
+        self.max_logit_rows = sizes.logit_rows
         recorder = Recorder()
         logit_node, hidden_node = trace(recorder)
         nodes = fuse(recorder.nodes)
-        partials = UNITS_OF_PARTIALS * -(-options.max_positions // SPLIT)
-        self.pool = ThreadPool(compiler, options.workers, _scratch_bytes(nodes, source, spec, compiler))
+        partials = UNITS_OF_PARTIALS * -(-sizes.context // SPLIT)
+        self.pool = ThreadPool(compiler, workers, _scratch_bytes(nodes, source, spec, compiler))
         self.weights = WeightStore(source, compiler, self.pool)
-        block = LayerBlock(attention.kv_heads, attention.head_dim, options.block_size, options.kv_dtype)
-        self.cache = KVCache(block, spec.kv_groups(options.max_positions), options.blocks, options.host_slots)
+        block = LayerBlock(attention.kv_heads, attention.head_dim, sizes.block_size, sizes.kv_type)
+        self.cache = KVCache(block, spec.kv_groups(sizes.context), sizes.blocks, sizes.host_slots)
         self._record = StepRecord(
-            rows=options.max_rows,
+            rows=sizes.rows,
             heads=attention.heads,
             kv_heads=attention.kv_heads,
-            workers=options.workers,
+            workers=workers,
             partials=partials,
         )
-        capacity = Capacity(options.max_rows, options.max_logit_rows, options.max_positions, partials)
+        capacity = Capacity(sizes.rows, sizes.logit_rows, sizes.context, partials)
         builder = ProgramBuilder(compiler, self.weights, self.cache, capacity)
-        best = StepArgmax(options.max_logit_rows, spec.vocab_size)
+        best = StepArgmax(sizes.logit_rows, spec.vocab_size)
         self.program, logits, hidden = builder.build(nodes, logit_node, hidden_node, self._record.step, best)
-        self._logits = _float_rows(logits, options.max_logit_rows)[:, : self.vocab_size]
-        self._hidden = _float_rows(hidden, options.max_rows)[:, : self.hidden_size]
+        self._logits = _float_rows(logits, sizes.logit_rows)[:, : self.vocab_size]
+        self._hidden = _float_rows(hidden, sizes.rows)[:, : self.hidden_size]
         self.hidden = self._hidden[:0]
         self._logit_rows = 0
         self._best = best

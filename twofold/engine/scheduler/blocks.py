@@ -174,8 +174,9 @@ class LookAhead:
     much of their limits completions have used of late.
     """
 
-    def __init__(self, manager: BlockManager, reaches: Row[AttentionWindow], rows: int) -> None:
+    def __init__(self, manager: BlockManager, blocks: SequenceBlocks, reaches: Row[AttentionWindow], rows: int) -> None:
         self._manager = manager
+        self._blocks = blocks
         self.share = 1.0
         self._refused: tuple[int, tuple[int, ...]] | None = None
         step = blocks_for(rows, manager.block_size)
@@ -200,16 +201,24 @@ class LookAhead:
                 free = _minus(free, self._needed(other, positions, 0))
         return min(free) >= 0
 
-    def refuse(self, sequence: Sequence) -> None:
-        """Notes that the sequence did not fit."""
+    def start(self, sequence: Sequence, running: Collection[Sequence], now: float) -> bool:
+        """Gives the sequence its blocks; False, with nothing changed, if blocks would not last beside ``running``."""
+        if running and self._is_hopeless(sequence):
+            return False
+        swapped = sequence.state is SequenceState.SWAPPED
+        if self.lasts(sequence, running, self._blocks.shareable(sequence)) and self._blocks.start(sequence, now):
+            if swapped or self.lasts(sequence, running):  # now it is known what cached blocks it took
+                return True
+            self._blocks.preempt(sequence, now)
         self._refused = sequence.sequence_id, self._manager.obtainable()
+        return False
 
-    def is_hopeless(self, sequence: Sequence) -> bool:
+    def _is_hopeless(self, sequence: Sequence) -> bool:
         """Whether no block has become free since this sequence was refused; costs nothing."""
         if self._refused is None or self._refused[0] != sequence.sequence_id:
             return False
         before, free = self._refused[1], self._manager.obtainable()
-        self.refuse(sequence)
+        self._refused = sequence.sequence_id, free
         return all(map(le, free, before))
 
     def _expected(self, sequence: Sequence, *, alone: bool) -> int:
@@ -232,35 +241,6 @@ class LookAhead:
 
 def _minus(free: Iterable[int], used: Iterable[int]) -> tuple[int, ...]:
     return tuple(f - u for f, u in zip(free, used, strict=True))
-
-
-class LookAheadAdmission:
-    """Gives the head of the waiting queue its blocks, if they will last by the rule of ``LookAhead``."""
-
-    def __init__(self, blocks: SequenceBlocks, look_ahead: LookAhead) -> None:
-        self._blocks = blocks
-        self._look_ahead = look_ahead
-
-    def start(self, sequence: Sequence, running: Collection[Sequence], now: float) -> bool:
-        """Gives the sequence its blocks; False, with nothing changed, if blocks would not last beside ``running``."""
-        if running and self._look_ahead.is_hopeless(sequence):
-            return False
-        if not self._take_blocks(sequence, running, now):
-            self._look_ahead.refuse(sequence)
-            return False
-        return True
-
-    def _take_blocks(self, sequence: Sequence, running: Collection[Sequence], now: float) -> bool:
-        """Looks ahead before, and again after, when the number of cached blocks is known."""
-        swapped = sequence.state is SequenceState.SWAPPED
-        if not self._look_ahead.lasts(sequence, running, self._blocks.shareable(sequence)):
-            return False
-        if not self._blocks.start(sequence, now):
-            return False
-        if swapped or self._look_ahead.lasts(sequence, running):
-            return True
-        self._blocks.preempt(sequence, now)
-        return False
 
 
 def least_urgent(running: Iterable[Sequence], urgency: Callable[[Sequence], float]) -> Sequence:

@@ -37,7 +37,7 @@ from twofold.core.step import (
 )
 from twofold.engine.kv.block_tables import AttentionWindow
 from twofold.engine.kv.manager import BlockManager
-from twofold.engine.scheduler.blocks import LookAhead, LookAheadAdmission, PreemptionCost, SequenceBlocks, least_urgent
+from twofold.engine.scheduler.blocks import LookAhead, PreemptionCost, SequenceBlocks, least_urgent
 from twofold.engine.scheduler.budget import Budget, StepBuilder, StepLimits, StepPace
 from twofold.engine.scheduler.queue import (
     ANSWER_WEIGHT,
@@ -92,8 +92,7 @@ class Scheduler:
         reaches = [AttentionWindow(window, ATTENTION_CHUNK, manager.block_size) for window in windows]
         assert len(reaches) == len(manager.held), "every KV group has a window, or None"
         self._blocks = SequenceBlocks(manager, reaches)
-        self._look_ahead = LookAhead(manager, reaches, limits.rows)
-        self._admission = LookAheadAdmission(self._blocks, self._look_ahead)
+        self._look_ahead = LookAhead(manager, self._blocks, reaches, limits.rows)
         self._cost = PreemptionCost(manager, step_time)
         self._waits = WaitTimes()
         self.preemptions = 0
@@ -339,7 +338,7 @@ class Scheduler:
 
     def _start(self, sequence: Sequence, now: float) -> bool:
         """Runs the head of the queue if its blocks will last; otherwise False, with nothing changed."""
-        if not self._admission.start(sequence, self._running.values(), now):
+        if not self._look_ahead.start(sequence, self._running.values(), now):
             return False
         self._queue.remove(sequence)
         self._waits.leave_queue(sequence, now)
