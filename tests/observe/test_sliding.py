@@ -44,7 +44,7 @@ def test_nothing_has_no_percentiles() -> None:
 
 
 def test_sums_are_of_the_window() -> None:
-    sums, random, now = SlidingSums(window_s=10.0, slots=5), Random(1), 100.0
+    sums, random, now = SlidingSums[int](window_s=10.0, slots=5), Random(1), 100.0
     given_: list[tuple[float, int, float]] = []
     for _ in range(500):
         now += random.random()

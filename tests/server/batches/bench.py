@@ -16,7 +16,7 @@ from tests.api.completions import data_of
 from tests.server.files.uploads import FORM, form, pieces
 from twofold.api.batch.lines import LineCall
 from twofold.core.clock import VirtualClock
-from twofold.server.batches.check import BatchLimits
+from twofold.server.batches.files import BatchLimits
 from twofold.server.batches.service import BatchService
 from twofold.server.edge.limits import BodyLimits
 from twofold.server.files.service import FileService

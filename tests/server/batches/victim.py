@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.server.files.uploads import FORM, form, pieces
 from twofold.api.batch.lines import LineCall
-from twofold.server.batches.check import BatchLimits
+from twofold.server.batches.files import BatchLimits
 from twofold.server.batches.record import BatchReply
 from twofold.server.batches.service import BatchService
 from twofold.server.files.service import FileService

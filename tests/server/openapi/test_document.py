@@ -27,7 +27,7 @@ from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRe
 from twofold.api.openai.scores import RerankRequest, ScoreRequest
 from twofold.core.errors import TwofoldError
 from twofold.core.params import StructuredOutputsParams
-from twofold.server.batches.body import BatchEndpoint, BatchOrder
+from twofold.server.batches.record import BatchEndpoint, BatchOrder
 from twofold.server.files import form
 from twofold.server.openapi.document import document, operations
 from twofold.server.openapi.operation import Method

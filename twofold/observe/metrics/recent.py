@@ -21,7 +21,6 @@ from twofold.observe.served import ServedRequest
 QUANTILES: Final = {"0.5": 0.5, "0.9": 0.9, "0.95": 0.95, "0.99": 0.99, "0.999": 0.999}
 MEASURES: Final = ("ttft", "tpot", "itl", "e2e", "queue")
 PHASES: Final = ("prefill", "decode")
-"""The sliding sums have the seconds of phase i under the key 2 i, their limit under 2 i + 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class _Model:
     seconds: dict[str, SlidingSeconds] = field(
         default_factory=lambda: {measure: SlidingSeconds() for measure in MEASURES}
     )
-    phases: SlidingSums = field(default_factory=SlidingSums)
+    phases: SlidingSums[tuple[str, str]] = field(default_factory=SlidingSums)
 
 
 class Recent:
@@ -73,38 +72,34 @@ class Recent:
                 model.seconds[measure].add(seconds, now)
         took = served.phases_s
         if took:
-            sums = {2 * i: took[phase] for i, phase in enumerate(PHASES) if phase in took}
-            limits = {2 * i + 1: served.limits_s[phase] for i, phase in enumerate(PHASES) if phase in took}
-            model.phases.add(sums | limits, now)
+            limits = {(phase, "limit"): served.limits_s[phase] for phase in took}
+            model.phases.add({(phase, "took"): seconds for phase, seconds in took.items()} | limits, now)
 
-    def _latencies(self, family: MetricFamily) -> Snapshot:
+    def _counts(self) -> list[tuple[str, str, Mapping[int, float]]]:
         now = self._now()
-        return _Percentiles(
-            family,
-            [
-                (name, measure, seconds.counts(now))
-                for name, model in self._models.items()
-                for measure, seconds in model.seconds.items()
-            ],
-        )
-
-    def _sizes(self, family: MetricFamily) -> Snapshot:
-        now = self._now()
-        series = [
-            ((name, ENGINE, measure), sum(seconds.counts(now).values()))
+        return [
+            (name, measure, seconds.counts(now))
             for name, model in self._models.items()
             for measure, seconds in model.seconds.items()
         ]
-        return Values(family, series)
+
+    def _latencies(self, family: MetricFamily) -> Snapshot:
+        return _Percentiles(family, self._counts())
+
+    def _sizes(self, family: MetricFamily) -> Snapshot:
+        counted = self._counts()
+        return Values(family, [((name, ENGINE, measure), sum(counts.values())) for name, measure, counts in counted])
 
     def _shares(self, family: MetricFamily) -> Snapshot:
         now = self._now()
         series: list[tuple[Labels, float]] = []
         for name, model in self._models.items():
             sums = model.phases.sums(now)
-            for i, phase in enumerate(PHASES):
-                if took := sums.get(2 * i):
-                    series.append(((name, ENGINE, phase), sums.get(2 * i + 1, 0.0) / took))
+            series += [
+                ((name, ENGINE, phase), sums.get((phase, "limit"), 0.0) / took)
+                for phase in PHASES
+                if (took := sums.get((phase, "took")))
+            ]
         return Values(family, series)
 
 

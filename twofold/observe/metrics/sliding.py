@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from math import ceil, log
-from typing import Final
+from typing import Final, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
 
 WINDOW_S: Final = 300.0
 SLOTS: Final = 30
@@ -29,16 +31,16 @@ NOTHING: Final = 1e-9
 """A smaller sum is the rounding error of a sum whose parts were all subtracted again."""
 
 
-class SlidingSums:
+class SlidingSums(Generic[K]):
     """Sums by key over the last ``window_s`` seconds. ``now`` never decreases."""
 
     def __init__(self, window_s: float = WINDOW_S, slots: int = SLOTS) -> None:
         self._slot_s = window_s / slots
-        self._slots: deque[tuple[int, dict[int, float]]] = deque()
+        self._slots: deque[tuple[int, dict[K, float]]] = deque()
         self._most = slots
-        self._sums: dict[int, float] = {}
+        self._sums: dict[K, float] = {}
 
-    def add(self, amounts: Mapping[int, float], now: float) -> None:
+    def add(self, amounts: Mapping[K, float], now: float) -> None:
         self._forget(now)
         number = int(now / self._slot_s)
         if not self._slots or self._slots[-1][0] != number:
@@ -48,7 +50,7 @@ class SlidingSums:
             slot[key] = slot.get(key, 0.0) + amount
             self._sums[key] = self._sums.get(key, 0.0) + amount
 
-    def sums(self, now: float) -> dict[int, float]:
+    def sums(self, now: float) -> dict[K, float]:
         """A copy of the sums, without keys that have none in the window."""
         self._forget(now)
         return self._sums.copy()
@@ -70,7 +72,7 @@ class SlidingSeconds:
     _bucket = staticmethod(partial(bisect_left, BOUNDS))
 
     def __init__(self, window_s: float = WINDOW_S, slots: int = SLOTS) -> None:
-        self._sums = SlidingSums(window_s, slots)
+        self._sums = SlidingSums[int](window_s, slots)
 
     def add(self, seconds: Iterable[float], now: float) -> None:
         self._sums.add(Counter(map(self._bucket, seconds)), now)

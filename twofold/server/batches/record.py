@@ -9,12 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
+
+from msgspec import Meta
 
 from twofold.api.batch.journal import NOTHING, BatchTally
-from twofold.api.body import NonNegativeInt, ReplyObject
+from twofold.api.body import NonNegativeInt, ReplyObject, RequestObject
 from twofold.api.openai.usage import OutputDetails, PromptDetails, ResponseUsage
+from twofold.server.files.form import FileLifetime
 
+WINDOW_SECONDS: Final = 86400
+MAX_PAIRS: Final = 16
+MAX_KEY_CHARS: Final = 64
+MAX_VALUE_CHARS: Final = 512
+MAX_ID_CHARS: Final = 256
+BatchEndpoint: TypeAlias = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
 Status: TypeAlias = Literal[
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
 ]
@@ -34,6 +43,22 @@ MOMENTS: Final = (
     "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"
 )  # fmt: skip
 """The changes of status whose times are reported, as in_progress_at."""
+
+
+class BatchOrder(RequestObject):
+    """The body of POST /v1/batches. ``metadata`` are pairs of the caller's, which are returned as they are."""
+
+    input_file_id: Annotated[str, Meta(max_length=MAX_ID_CHARS)]
+    endpoint: BatchEndpoint
+    completion_window: Literal["24h"]
+    metadata: (
+        Annotated[
+            dict[Annotated[str, Meta(max_length=MAX_KEY_CHARS)], Annotated[str, Meta(max_length=MAX_VALUE_CHARS)]],
+            Meta(max_length=MAX_PAIRS),
+        ]
+        | None
+    ) = None
+    output_expires_after: FileLifetime | None = None
 
 
 class LineError(ReplyObject):

@@ -28,10 +28,16 @@ from twofold.api.batch.run import BatchRun
 from twofold.api.fields import FieldError
 from twofold.core.clock import Clock, MonotonicClock
 from twofold.core.errors import ConflictError, NotFoundError, QuotaError, ResourceError, quoted
-from twofold.server.batches.body import WINDOW_SECONDS, BatchOrder
-from twofold.server.batches.check import BatchLimits, check_input
-from twofold.server.batches.record import TRANSITIONS, BatchRecord, BatchReply, LineError, Status
-from twofold.server.batches.results import write_results
+from twofold.server.batches.files import BatchLimits, check_input, write_results
+from twofold.server.batches.record import (
+    TRANSITIONS,
+    WINDOW_SECONDS,
+    BatchOrder,
+    BatchRecord,
+    BatchReply,
+    LineError,
+    Status,
+)
 from twofold.server.batches.run import BatchDispatcher, RunBody, place_of
 from twofold.server.files.service import FileService
 from twofold.server.storage.batches import ID_PREFIX, BatchPaths, BatchStore

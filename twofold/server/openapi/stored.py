@@ -9,8 +9,7 @@ from msgspec import Meta
 from twofold.api.openai.responses.reply import ResponseReply
 from twofold.api.openai.responses.settings import Includable
 from twofold.server.accounting import Part, UsageReply
-from twofold.server.batches.body import BatchOrder
-from twofold.server.batches.record import BatchReply
+from twofold.server.batches.record import BatchOrder, BatchReply
 from twofold.server.batches.service import BatchPage
 from twofold.server.files.form import MAX_SECONDS, MIN_SECONDS
 from twofold.server.files.service import MAX_LISTED as MAX_FILES

@@ -24,8 +24,7 @@ from twofold.core.request import EngineRequest
 from twofold.engine.outputs import RequestOutput
 from twofold.server.response_cache.key import ResponseCacheKey, cache_key
 from twofold.server.response_cache.outputs import pack, unpack
-from twofold.server.storage.database import Database
-from twofold.server.storage.shares import evict, shares_schema
+from twofold.server.storage.database import Database, evict, shares_schema
 from twofold.server.storage.thread import SingleThread
 
 CACHE_HEADER: Final = "x-twofold-cache"

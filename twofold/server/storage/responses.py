@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from twofold.server.storage.database import Database
-from twofold.server.storage.shares import evict, shares_schema
+from twofold.server.storage.database import Database, evict, shares_schema
 
 VERSION: Final = 1
 ENTRY_BYTES: Final = 512

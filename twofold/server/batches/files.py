@@ -1,18 +1,26 @@
-"""Checks the input of a batch before its first line runs. An input with errors fails as a whole."""
+"""The files of a batch: its input, checked before the first line runs, and its output, written when it ends.
+
+An input with errors fails as a whole.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from twofold.api.batch.lines import BatchReader, chunked, read_lines
+from twofold.api.batch.journal import ID_PREFIX, NOTHING, BatchTally, encode_result, read_results
+from twofold.api.batch.lines import CHUNK_LINES, BatchReader, chunked, read_lines
+from twofold.api.batch.run import refusal
 from twofold.api.fields import FieldError
 from twofold.api.openai.errors import error_message
 from twofold.server.batches.record import LineError
 from twofold.server.edge.body import is_countable
 from twofold.server.edge.limits import BodyLimits
+from twofold.server.storage.batches import BatchPaths
 
 MAX_ERRORS: Final = 100
 """Reported errors; each of 50,000 lines may have one."""
@@ -68,3 +76,45 @@ def check_input(path: Path, endpoint: str, limits: BatchLimits) -> Generator[Che
         message = f"The input file has more than {limits.lines} lines. Split it into several batches."
         errors.append(LineError("too_many_requests", message))
     yield CheckedInput(count, models.pop() if len(models) == 1 else None, tuple(errors[:MAX_ERRORS]))
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What was written: ``tally`` counts the lines that ran, ``left`` those that did not."""
+
+    tally: BatchTally
+    left: int
+
+    @property
+    def lines(self) -> int:
+        return self.tally.finished + self.left
+
+
+def write_results(paths: BatchPaths, line_bytes: int, reason: LineError) -> Generator[Results | None, None, None]:
+    """Divides the journal into ``paths.output`` and ``paths.errors``, a few lines per step.
+
+    Every line of the input without a result gets ``reason`` as its error. Raises OSError.
+    """
+    tally, left = NOTHING, 0
+    finished: set[str] = set()
+    reader = BatchReader((), line_bytes)
+    paths.journal.touch()
+    with paths.output.open("wb") as output, paths.errors.open("wb") as errors:
+        for number, (data, result) in enumerate(read_results(paths.journal)):
+            (output if result["error"] is None else errors).write(data)
+            finished.add(result["id"])
+            tally = tally.plus(result)
+            if number % CHUNK_LINES == 0:
+                yield None
+        with closing(read_lines(paths.source, line_bytes)) as lines:
+            for chunk in chunked(lines):
+                for line in chunk:
+                    if ID_PREFIX + line.key not in finished:
+                        left += 1
+                        record = refusal(reader.custom_id(line), reason.code, reason.message)
+                        errors.write(encode_result(line.key, record))
+                yield None
+        for file in (output, errors):
+            file.flush()
+            os.fsync(file.fileno())
+    yield Results(tally, left)
