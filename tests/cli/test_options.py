@@ -61,6 +61,15 @@ def test_sizes_have_units(text: str, size: int, twofold: Command, tiny: Path, ma
     assert made["kv_cache_memory_bytes"] == size
 
 
+def test_an_empty_variable_counts_as_unset(
+    twofold: Command, tiny: Path, made: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("URL", "KV_CACHE_MEMORY_BYTES"):
+        monkeypatch.setenv(f"TWOFOLD_{name}", "")
+    assert twofold("run", "in the", "-n", 1, "-c", 64, "-m", tiny).code == 0
+    assert made["kv_cache_memory_bytes"] is None
+
+
 def test_sizes_of_variables_have_units_too(
     twofold: Command, tiny: Path, made: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -199,7 +199,7 @@ def _flags_from_environment(_app: App, _commands: tuple[str, ...], arguments: Ar
     settings = read_environment().settings
     for argument in arguments:
         flag = argument.name.removeprefix("--")
-        if argument.tokens or flag == argument.name or flag not in settings:
+        if argument.tokens or flag == argument.name or not settings.get(flag):  # an empty variable counts as unset
             continue
         variable = FLAG_PREFIX + flag.upper().replace("-", "_")
         for index, value in enumerate(argument.env_var_split(settings[flag])):

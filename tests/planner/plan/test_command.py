@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,14 @@ def test_a_trace_as_traffic(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     trace.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     assert plan(model="llama-3-8b", trace=TraceOptions(trace=trace), choice=FEW, json=True) == 0
     assert json.loads(capsys.readouterr().out)["traffic"]["rate"] == pytest.approx(2.0)
+
+
+def test_points_of_the_picture_have_labels_of_their_own(tmp_path: Path) -> None:
+    picture = tmp_path / "plan.svg"
+    plan(model="llama-3-8b", hardware="l4", traffic=TrafficOptions(rate=5), simulate=False, svg=picture)
+    labels = re.findall(r">(\d+×l4 [^<]*)<", picture.read_text(encoding="utf-8"))
+    assert len(labels) > 4
+    assert len(set(labels)) == len(labels)
 
 
 def test_a_damaged_trace_names_its_line(tmp_path: Path) -> None:

@@ -182,12 +182,13 @@ def frontier_chart(study: PlanStudy, slo: Slo, *, priced: bool = True) -> Chart:
 
 
 def _names(study: PlanStudy) -> Iterator[tuple[SearchPoint, str]]:
-    """The points that meet the SLO, each with the parts of its name that differ between them."""
+    """The points that meet the SLO, each with the parts of its name that differ between them, or else its replicas."""
     met = [point for point in study.frontier if point.met]
     parts = [point.name.split(" · ") for point in met]
     shared = set.intersection(*map(set, parts)) if len(parts) > 1 else set()
-    for point, words in zip(met, parts, strict=True):
-        yield point, " · ".join(word for word in words if word not in shared)
+    labels = [" · ".join(word for word in words if word not in shared) for words in parts]
+    for point, label in zip(met, labels, strict=True):
+        yield point, label if labels.count(label) == 1 else f"{label} · {point.count}"
 
 
 def study_lines(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Iterator[str]:
