@@ -64,19 +64,8 @@ class KeyOptions:
         """Fields of ``ApiKey`` for a key created now."""
         from twofold.server.edge.quotas import Quota  # noqa: PLC0415 - start-up time
 
-        quota = Quota(
-            requests_per_minute=self.requests_per_minute,
-            tokens_per_minute=self.tokens_per_minute,
-            bytes_per_minute=self.bytes_per_minute,
-            concurrent=self.concurrent,
-            kv_tokens=self.kv_tokens,
-        )
-        found: dict[str, Any] = {
-            "tenant": self.tenant,
-            "quota": quota,
-            "share_cache": self.share_cache,
-            "admin": self.admin,
-        }
+        found: dict[str, Any] = {name: getattr(self, name) for name in ("tenant", "share_cache", "admin")}
+        found["quota"] = Quota(**{name: getattr(self, name) for name in QUOTA_UNITS})
         if self.metrics is not None:
             found["metrics"] = self.metrics
         if self.tier:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.engine.grammar.conftest import LocalCompiler
 from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
+from tests.text.parsers.checks import parse_whole
 from twofold.core.params import SamplingParams, StructuredOutputsParams
 from twofold.core.step import TokenConstraint
 from twofold.engine.llm import LLM
@@ -21,7 +22,6 @@ from twofold.text.parsers.family import Tool, ToolFamily
 from twofold.text.parsers.format import AnswerFormat
 from twofold.text.parsers.gemma import FUNCTION_GEMMA
 from twofold.text.parsers.json_family import HERMES, LLAMA3, MISTRAL
-from twofold.text.parsers.pieces import parse_whole
 from twofold.text.parsers.pythonic import PYTHONIC
 from twofold.text.parsers.tagged import TAGGED
 from twofold.text.tokenizers.tokenizer import Tokenizer

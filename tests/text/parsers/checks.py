@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, SectionParser, ToolCall
-from twofold.text.parsers.pieces import joined
 
 TOOLS: Final = tuple({"type": "function", "function": {"name": name}} for name in ("get", "put"))
 Make = Callable[[], SectionParser]
@@ -18,6 +17,25 @@ def pieces_of(make: Make, parts: Sequence[str]) -> list[Piece]:
     parser = make()
     pieces = list(itertools.chain.from_iterable(map(parser.push, parts)))
     return joined([*pieces, *parser.flush()])
+
+
+def parse_whole(parser: SectionParser, text: str) -> list[Piece]:
+    """The joined pieces of a complete text."""
+    return pieces_of(lambda: parser, [text])
+
+
+def joined(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces, with adjacent ones of the same kind joined."""
+    whole: list[Piece] = []
+    for piece in pieces:
+        last = whole[-1] if whole else None
+        if isinstance(piece, Arguments) and isinstance(last, Arguments) and last.index == piece.index:
+            whole[-1] = Arguments(piece.index, last.text + piece.text)
+        elif type(piece) is type(last) and not isinstance(piece, Arguments | ToolCall):
+            whole[-1] = type(piece)(last.text + piece.text)  # type: ignore[union-attr]
+        else:
+            whole.append(piece)
+    return whole
 
 
 def check_split(make: Make, parts: Sequence[str]) -> list[Piece]:

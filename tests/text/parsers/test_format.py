@@ -8,13 +8,13 @@ from typing import Any, Final
 import pytest
 
 from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
+from tests.text.parsers.checks import parse_whole
 from tests.text.vocabularies import bytelevel_metadata
 from twofold.core.errors import TemplateError
 from twofold.text.parsers.base import Content, Reasoning, ToolCall
 from twofold.text.parsers.family import ToolFamily
 from twofold.text.parsers.format import AnswerFormat
 from twofold.text.parsers.gemma import FUNCTION_GEMMA, GEMMA4
-from twofold.text.parsers.pieces import parse_whole
 from twofold.text.parsers.tagged import TAGGED
 from twofold.text.templates.builtin_templates import BUILTIN_TEMPLATES
 from twofold.text.templates.chat import ChatTemplate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from twofold.text.parsers.base import Arguments, Content, Piece, SectionParser, ToolCall
+from twofold.text.parsers.base import Arguments, Content, Piece, ToolCall
 
 State: TypeAlias = Callable[[str, int], int]
 """Continues at a position and returns the next one; the same one without a new state waits for more text."""
@@ -94,22 +94,3 @@ class PlainParser:
     def flush(self) -> Sequence[Piece]:
         """``SectionParser.flush``."""
         return []
-
-
-def joined(pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces, with adjacent ones of the same kind joined."""
-    whole: list[Piece] = []
-    for piece in pieces:
-        last = whole[-1] if whole else None
-        if isinstance(piece, Arguments) and isinstance(last, Arguments) and last.index == piece.index:
-            whole[-1] = Arguments(piece.index, last.text + piece.text)
-        elif type(piece) is type(last) and not isinstance(piece, Arguments | ToolCall):
-            whole[-1] = type(piece)(last.text + piece.text)  # type: ignore[union-attr]
-        else:
-            whole.append(piece)
-    return whole
-
-
-def parse_whole(parser: SectionParser, text: str) -> list[Piece]:
-    """The pieces of a complete text, with adjacent ones of the same kind joined."""
-    return joined([*parser.push(text), *parser.flush()])

@@ -108,7 +108,7 @@ def read_gguf_vocabulary(metadata: Mapping[str, object]) -> Vocabulary:
     if model is None:
         raise _bad(PREFIX + "model", "is missing", hint="The file holds no tokenizer; use one that does.")
     texts = _texts(metadata)
-    ids = {name: _token_id(metadata, name, len(texts)) for name in ("bos", "eos", "eot", "eom", "unknown", "padding")}
+    kinds = ("bos", "eos", "eot", "eom", "unknown", "padding")
     return Vocabulary(
         model=model,
         pre=_string(metadata, PREFIX + "pre") or "default",
@@ -117,12 +117,7 @@ def read_gguf_vocabulary(metadata: Mapping[str, object]) -> Vocabulary:
         types=_types(metadata, len(texts)),
         scores=_scores(metadata, len(texts)) if model == "llama" else None,
         merges=_strings(metadata, PREFIX + "merges") if model == "gpt2" else (),
-        bos_id=ids["bos"],
-        eos_id=ids["eos"],
-        eot_id=ids["eot"],
-        eom_id=ids["eom"],
-        unknown_id=ids["unknown"],
-        padding_id=ids["padding"],
+        **{f"{name}_id": _token_id(metadata, name, len(texts)) for name in kinds},
         add_bos=_flag(metadata, PREFIX + "add_bos_token"),
         add_eos=_flag(metadata, PREFIX + "add_eos_token"),
         add_space_prefix=_flag(metadata, PREFIX + "add_space_prefix"),
