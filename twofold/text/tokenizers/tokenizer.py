@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self, TypedDict, Unpack, overload
 
 from tokenizers import Tokenizer as Encoder
 
@@ -49,6 +49,16 @@ _HARMONY_NAMES = frozenset({"<|return|>", "<|call|>", "<|end|>"})
 
 _KEEPS_SPACE = frozenset({"<unk>", "<s>", "<|endoftext|>"})
 """Phi-3's control tokens take following white space with them, but for these."""
+
+
+class ChatOptions(TypedDict, total=False):
+    """Keywords of ``Tokenizer.apply_chat_template``."""
+
+    add_generation_prompt: bool
+    tools: Sequence[Message] | None
+    continue_final_message: bool
+    trust_content: bool
+    chat_template_kwargs: Mapping[str, Any] | None
 
 
 class Tokenizer:
@@ -271,28 +281,12 @@ class Tokenizer:
 
     @overload
     def apply_chat_template(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        tools: Sequence[Message] | None = None,
-        continue_final_message: bool = False,
-        tokenize: Literal[True] = True,
-        trust_content: bool = False,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        self, messages: Sequence[Message], *, tokenize: Literal[True] = True, **options: Unpack[ChatOptions]
     ) -> list[int]: ...
 
     @overload
     def apply_chat_template(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        tools: Sequence[Message] | None = None,
-        continue_final_message: bool = False,
-        tokenize: Literal[False],
-        trust_content: bool = False,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        self, messages: Sequence[Message], *, tokenize: Literal[False], **options: Unpack[ChatOptions]
     ) -> str: ...
 
     def apply_chat_template(
