@@ -1,7 +1,6 @@
-"""What was calibrated, kept as JSON in the cache folder: one file for a model, an instruction set and threads.
+"""Calibrations as JSON in the cache folder: one file for a model, an instruction set and a number of threads.
 
-A calibration counts for the processor and the model file it was made with; of another one it says nothing.
-"""
+A calibration is valid for the processor and the model file with which it was made."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ VERSION: Final = "twofold.calibration/1"
 
 @dataclass(frozen=True, slots=True)
 class CalibrationSubject:
-    """What a calibration holds for. ``model`` names a file's content: its name, size and first bytes."""
+    """The subject of a calibration. ``model`` identifies a file by its name, size and first bytes."""
 
     cpu: str
     isa: str
@@ -34,9 +33,9 @@ class CalibrationSubject:
 class Calibration:
     """Constants of one model on this machine.
 
-    working_set      bytes that a step reads: at whose speed "bandwidth" was taken
-    bandwidth, peaks the machine's limits that the shares are shares of, in bytes and FLOPs a second
-    steps, probes    how many were measured
+    working_set      bytes that a step reads, at whose speed ``bandwidth`` was measured
+    bandwidth, peaks limits of the machine, in bytes and FLOPs a second, to which the shares apply
+    steps, probes    numbers of measurements
     took_s           seconds it took
     """
 
@@ -57,7 +56,7 @@ class Calibration:
 
 
 def save(calibration: Calibration, cache: Path) -> Path | None:
-    """Writes the file whole or not at all; None where the folder cannot be written."""
+    """Writes the file whole or not at all; returns None if the folder cannot be written."""
     path = _path(calibration.subject, cache)
     document = {"version": VERSION, **asdict(calibration), "constants": write_constants(calibration.constants)}
     with contextlib.suppress(OSError):
@@ -67,7 +66,7 @@ def save(calibration: Calibration, cache: Path) -> Path | None:
 
 
 def load(subject: CalibrationSubject, cache: Path) -> Calibration | None:
-    """What was calibrated for it; None where nothing was, or what there is cannot be read."""
+    """The calibration of a subject; None if there is none, or it cannot be read."""
     try:
         document = json.loads(_path(subject, cache).read_text("utf-8"))
         return _read(document, subject)
@@ -83,7 +82,7 @@ def write_constants(constants: Constants) -> dict[str, Any]:
 
 
 def read_constants(document: Mapping[str, Any]) -> Constants:
-    """The reverse. Raises KeyError, TypeError or ValueError for what is none."""
+    """Constants from JSON. Raises KeyError, TypeError or ValueError for other documents."""
     error = document["error"]
     return Constants(
         **{name: _cited(document[name]) for name in (*SHARES, *TIMES)},

@@ -1,4 +1,4 @@
-"""What is explained: equal requests to one model on one machine, and the figures that the cost model gives them."""
+"""The scenario of an explanation: equal requests to one model on one machine, and their predicted figures."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ GOAL_WORDS: dict[Goal, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ScenarioFigures:
-    """What a scenario gives its users and its owner. Times are seconds.
+    """Figures of a scenario, in seconds.
 
-    gap         the longest between two tokens: of a step that holds another request's prompt, or a chunk of it
+    gap         the longest between two tokens: a step with another request's prompt, or a chunk of it
     throughput  output tokens a second of all requests together, for each device
-    memory      bytes of weights, keys and values on one device, with the batch halfway through its answers
-    sequences   the most that one device's memory holds
+    memory      bytes of weights, keys and values on one device, with the batch halfway through its completions
+    sequences   that fit in memory
     """
 
     ttft: float
@@ -44,7 +44,7 @@ class ScenarioFigures:
     sequences: int
 
     def gain(self, before: ScenarioFigures, goal: Goal) -> float:
-        """How many times better than ``before``: above 1 is better, whatever the goal."""
+        """Factor of improvement over ``before``: above 1 is better for every goal."""
         now, then = getattr(self, goal), getattr(before, goal)
         if now <= 0 or then <= 0:
             return 1.0
@@ -59,7 +59,7 @@ class UniformScenario:
     case: Case
 
     def having(self, *, shape: ModelSpec | None = None, how: Setting | None = None, case: Case | None = None) -> Self:
-        """The same but for what is given."""
+        """A copy with other values."""
         predictor = self.predictor
         if shape is not None or how is not None:
             predictor = replace(predictor, shape=shape or predictor.shape, how=how or predictor.how)
@@ -99,7 +99,7 @@ class UniformScenario:
 
     @cached_property
     def prediction(self) -> Prediction:
-        """Raises ParameterError where the memory does not hold one request."""
+        """Raises ParameterError if one request does not fit in memory."""
         return self.predictor.predict(self.case)
 
     def longest_gap(self, batch: int, *, prompts: bool = True) -> float:
@@ -112,7 +112,7 @@ class UniformScenario:
         return steps.demand([(batch - 1, alone), (1, SequenceRows(chunk, self.case.prompt - chunk))]).seconds(by)
 
     def figures(self, prediction: Prediction | None = None, devices: float | None = None) -> ScenarioFigures:
-        """Of this scenario as it is predicted, or as a changed ``prediction`` says, on so many ``devices``."""
+        """Figures of this scenario by its own or a changed ``prediction``, on so many ``devices``."""
         found = prediction or self.prediction
         return ScenarioFigures(
             ttft=found.ttft,
@@ -126,7 +126,7 @@ class UniformScenario:
 
 
 def retimed(before: Prediction, *, ttft: float, tpot: float, interference: float | None = None) -> Prediction:
-    """A prediction with other times. ``ttft`` is without the queue, which grows and shrinks with the whole answer."""
+    """A prediction with other times. ``ttft`` is without the queue, which scales with the whole completion."""
     served = ttft + (before.output - 1) * tpot
     queue = (before.concurrency - before.batch) / before.batch * served
     kept = before.interference if interference is None else interference

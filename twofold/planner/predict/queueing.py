@@ -16,7 +16,7 @@ HALVINGS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """``rate`` arrivals a second whose service takes ``mean`` seconds, and ``square`` in the mean of its square."""
+    """``rate`` arrivals a second; ``mean`` and ``square`` are the means of the service time and of its square."""
 
     rate: float
     mean: float
@@ -24,16 +24,16 @@ class Queue:
 
     @property
     def busy(self) -> float:
-        """ρ: the share of the time in which the server works."""
+        """ρ: utilization of the server."""
         return self.rate * self.mean
 
     @property
     def mean_wait(self) -> float:
-        """Seconds before service begins; infinite where more comes than can be served."""
+        """Mean seconds before service begins; infinite for an overloaded server."""
         return self.rate * self.square / (2 * (1 - self.busy)) if self.busy < 1 else math.inf
 
     def waits_longer(self, seconds: float) -> float:
-        """The share of arrivals that wait longer."""
+        """Share of arrivals that wait longer."""
         if self.busy >= 1:
             return 1.0
         if seconds < 0:
@@ -43,9 +43,9 @@ class Queue:
 
 
 def quantile(share: float, queue: Queue, after: Sequence[tuple[float, float]]) -> float:
-    """The seconds of wait and what follows it that ``share`` of the arrivals stay within.
+    """Quantile of the wait together with the seconds that follow it; infinite for an overloaded server.
 
-    ``after``: (share of arrivals, seconds that follow the wait). Infinite where the queue is.
+    ``after``: (share of arrivals, seconds that follow the wait).
     """
     wait = queue.mean_wait
     if math.isinf(wait):

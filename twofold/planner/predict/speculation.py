@@ -1,12 +1,11 @@
-"""What guessing tokens ahead gains (Leviathan et al. 2023; Chen et al. 2023).
+"""The gain of speculative decoding (Leviathan et al. 2023; Chen et al. 2023).
 
-A draft proposes γ tokens, each taken with probability α; the model checks them in one step of γ + 1 rows a sequence.
+A draft proposes γ tokens, each accepted with probability α; the model checks them in one step of γ + 1 rows a sequence.
 
-    E          (1 − α^(γ+1)) / (1 − α)     tokens a turn in the mean
+    E          (1 − α^(γ+1)) / (1 − α)     mean tokens of a turn
     speed-up   E / (γ · c + v)             c: a draft's step, v: the checking step, both in steps without speculation
 
-At γ = 1 it pays from α > c + v − 1. Where a step is bound by arithmetic v = γ + 1 ≥ E, and it never does.
-"""
+At γ = 1 it pays off above α = c + v − 1. Where arithmetic limits a step, v = γ + 1 ≥ E, and it never does."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from twofold.planner.predict.steps import StepPredictor
 
 
 def tokens_a_turn(acceptance: float, guesses: int) -> float:
-    """E: tokens that a turn gives in the mean, the model's own included."""
+    """E: mean tokens of a turn, the model's own included."""
     if not 0 <= acceptance <= 1 or guesses < 0:
         raise ParameterError(
             f"The acceptance rate must be from 0 to 1, not {acceptance}, and the number of draft tokens at least 0.",
@@ -27,12 +26,12 @@ def tokens_a_turn(acceptance: float, guesses: int) -> float:
 
 
 def speed_up(acceptance: float, guesses: int, draft: float, check: float) -> float:
-    """Tokens a second against those without speculation; ``draft`` is c and ``check`` is v."""
+    """Tokens a second relative to decoding without speculation; ``draft`` is c and ``check`` is v."""
     return tokens_a_turn(acceptance, guesses) / (guesses * draft + check)
 
 
 def min_acceptance(draft: float, check: float) -> float:
-    """α from which one guess a turn pays; above 1 it never does."""
+    """α above which one draft token a turn pays off; above 1 it never does."""
     return draft + check - 1
 
 

@@ -1,4 +1,4 @@
-"""Our own engine on this machine, as `twofold serve` sets it up and as it was calibrated."""
+"""The scenario of this machine: its engine as `twofold serve` configures it, with its calibrated step times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from twofold.planner.simulate.setting import Blocks, EngineSetting
 
 
 def this_machine(path: Path, options: EngineOptions) -> Scenario:
-    """An exact scenario of a model file. Raises ResourceError where nothing was calibrated for it and its threads."""
+    """An exact scenario of a model file. Raises ResourceError without a calibration for it and its threads."""
     backend, predictor = options.open_backend(), calibrated(path, options.isa, options.threads)
     if predictor is None:
         raise ResourceError(
@@ -37,9 +37,9 @@ def this_machine(path: Path, options: EngineOptions) -> Scenario:
 
 
 def setting_of(config: EngineConfig, step_samples: tuple[StepSample, ...] = ()) -> EngineSetting:
-    """The engine's configuration; its places in host memory are left out, so that nobody is swapped.
+    """The engine's configuration without host slots, so that no sequence is swapped.
 
-    ``step_samples`` are what its live budget begins with.
+    Its live budget starts from ``step_samples``.
     """
     live = config.token_budget == "live"
     return EngineSetting(

@@ -1,4 +1,4 @@
-"""What is simulated: a model on replicas of a machine, how they are set up, and who gets which job."""
+"""The scenario of a simulation: a model on replicas of a machine, their settings, and the router."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_REPLICAS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Prefill and decode on machines of their own. Each device sends its part of the keys and values over a link of
+    """Prefill and decode on separate replicas. Each device sends its part of the keys and values over a link of
     ``link`` bytes a second, ``latency_s`` after the first token."""
 
     prefill: int
@@ -44,9 +44,10 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """``replicas`` copies, or a ``split``. ``exact`` steps through the real scheduler; else events are jumped between.
+    """``replicas`` copies, or a ``split``. ``exact`` runs every step of the engine's scheduler, else time advances from
+    event to event.
 
-    ``constants`` are those of the machine's kind where none are given.
+    ``constants`` default to those of the machine and model.
     """
 
     shape: ModelSpec
@@ -90,10 +91,10 @@ class Scenario:
         return simulate(source, first, make_router(self.router, len(first)), handover, delay_s=steps.first_s)
 
     def made(self, steps: PredictedSteps, count: int) -> list[Replica]:
-        """So many replicas."""
+        """Creates so many replicas."""
         kind = ExactReplica if self.exact else FastReplica
         return [kind(self.setting, steps, steps.windows) for _ in range(count)]
 
     def _travel_s(self, tokens: int) -> float:
-        assert self.split is not None, "keys and values travel only where phases are apart"
+        assert self.split is not None, "keys and values are sent only between separate phases"
         return self.split.latency_s + kv_bytes(self.shape, tokens, self.how) / self.split.link

@@ -1,8 +1,7 @@
-"""A lever: something to turn that may make requests faster or cheaper, and what the cost model says it does here.
+"""A lever: a change that may make requests faster or cheaper, with its effect here by the cost model.
 
-Turning a lever gives an ``Effect``, a changed scenario or prediction; or a ``LeverRefusal``: it is in use already, or
-cannot help. Nothing is a canned number: what a lever gains is computed from the same scenario with and without it.
-"""
+Applying a lever gives an ``Effect``, a changed scenario or prediction; or a ``LeverRefusal``: it is in use already, or
+cannot help. Every gain is computed from the same scenario with and without the lever."""
 
 from __future__ import annotations
 
@@ -19,14 +18,14 @@ from twofold.planner.predict.request import Prediction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """What a lever must assume, since no scenario says it.
+    """Assumptions of levers that no scenario has.
 
-    acceptance    probability that a drafted token is kept, each alone
+    acceptance    probability that a draft token is accepted, each alone
     draft         seconds of drafting a token, as a share of a step's
-    max_drafted  tokens a step
+    max_drafted   draft tokens of a step
     keeps         share of the prompt that compression leaves
-    shared        share of what is computed of a prompt that a prefix cache could have held
-    busy          share of time that machines which only prefill are kept busy
+    shared        share of the fresh prompt tokens that a prefix cache could hold
+    busy          utilization of machines that only prefill
     """
 
     acceptance: float = 0.7
@@ -47,11 +46,11 @@ class Assumptions:
 
 @dataclass(frozen=True)
 class Effect:
-    """What turning a lever gives. ``what`` says from what to what, ``why`` what the general words do not.
+    """The result of a lever: ``what`` changes, and ``why`` beside the general reason.
 
-    prediction  of the changed scenario, where that does not predict itself
-    devices     that then take part, where they are not the scenario's
-    felt        how many times shorter it seems to who reads along, where the machine saves nothing
+    prediction  of the changed scenario, if it is not the scenario's own
+    devices     of the changed scenario, if they are not the scenario's own
+    felt        factor by which a reader of the stream waits less, where the machine does the same work
     """
 
     what: str
@@ -71,7 +70,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class LeverRefusal:
-    """Why a lever is not turned. ``without`` is what there would be if it were not in use."""
+    """Why a lever is not applied. ``without``: the scenario without a lever that is in use."""
 
     status: Literal["in use", "cannot"]
     why: str
@@ -83,7 +82,7 @@ Turn: TypeAlias = Callable[[UniformScenario, Prediction, Assumptions], Effect | 
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """``helps``: the phases that it is meant for. ``costs``: what is paid for it, in quality, memory, time or money."""
+    """``helps``: phases that it improves. ``costs``: its price in quality, memory, time or money."""
 
     name: str
     helps: tuple[PhaseName, ...]
