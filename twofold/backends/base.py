@@ -112,11 +112,11 @@ class Backend(Protocol):
 
     @property
     def variant(self) -> str:
-        """What the time of steps depends on beside the device, as part of a file name."""
+        """Whatever else the time of steps depends on, as part of a file name."""
         ...
 
     def warnings(self) -> tuple[str, ...]:
-        """Why its options are not the best ones, in sentences."""
+        """Warnings about its options, as sentences."""
         ...
 
     def free_memory(self) -> int:
@@ -124,7 +124,7 @@ class Backend(Protocol):
         ...
 
     def limits(self, working_set: int) -> MachineLimits | None:
-        """What the machine can do at most while it reads so many bytes a step; None where it is not measured."""
+        """The limits of the machine while a step reads ``working_set`` bytes; None if they are not measured."""
         ...
 
     def load(self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> ModelRunner:

@@ -20,7 +20,7 @@ class MonotonicClock:
 
 
 class VirtualClock:
-    """A clock that moves only when told to."""
+    """A clock that moves only by ``advance``."""
 
     def __init__(self, start: float = 0.0) -> None:
         self._now = start

@@ -199,7 +199,7 @@ def unreadable(path: object, error: OSError) -> TwofoldError:
 
 
 def describe(value: object) -> str:
-    """A wrong value as an error tells it: numbers as they are, and of all else the kind, for somebody wrote it."""
+    """A wrong value in an error: numbers as they are, of anything else only the kind, because callers wrote it."""
     match value:
         case None | bool() | int() | float():
             return f"{value!r:.60}"
@@ -227,7 +227,7 @@ def plain_name(name: str) -> str:
 
 
 def describe_name(value: object) -> str:
-    """A wrong name, such as that of a kind or a choice, as an error tells it."""
+    """A wrong name, such as that of a kind or a choice, in an error."""
     return quoted(value) if isinstance(value, str) else describe(value)
 
 

@@ -23,7 +23,7 @@ KV_FORMATS: Final[Mapping[KVType, ValueFormat]] = {"f16": FP16, "f32": FP32}
 
 
 def key_value_bytes(heads: int, head_dim: int, positions: int, values: ValueFormat) -> int:
-    """Bytes of the keys and values of so many heads and positions in one layer."""
+    """Bytes of the keys and values of ``heads`` heads and ``positions`` positions in one layer."""
     return 2 * heads * values.nbytes(positions, head_dim)
 
 

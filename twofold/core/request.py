@@ -43,7 +43,7 @@ class RequestOptions:
     priority        requests of a lower number go first; waiting makes every request more urgent
     tenant          whose request it is: tenants of equal priority share the machine evenly
     tpot_target_s   most seconds for each token after the first; None takes the server's target
-    deadline_s      seconds after its arrival when it ends as it stands, with finish reason "deadline"
+    deadline_s      seconds after its arrival when it ends, with finish reason "deadline"
     queue_limit_s   seconds after its arrival when it is refused with a BusyError, if it has not begun to run
     cache_salt      only prompts of the same salt share cached prefixes
     cache_pins      prefixes of the prompt that shall stay cached; at most 4, ascending

@@ -55,7 +55,7 @@ MODULES: Final[Mapping[str, str]] = {
 """The module of each tensor inside a layer."""
 
 NEVER: Final = ("router", "shared_router")
-"""Matrices that stay as they are whatever the list of modules says."""
+"""Matrices that are never quantised, whatever the list of modules contains."""
 
 MAX_PATTERN: Final = 256
 

@@ -1,4 +1,4 @@
-"""Memory that kernels work in: aligned, zeroed, and reused as soon as nobody needs it."""
+"""The working memory of kernels: aligned, zeroed, and reused as soon as it is free."""
 
 from __future__ import annotations
 

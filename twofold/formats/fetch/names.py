@@ -41,7 +41,7 @@ class HubSource:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A short name for a model that was looked at: what its file must be, and under which licence it comes."""
+    """A short name for a verified model: its source, licence, sizes and checksum."""
 
     name: str
     source: PypiSource
@@ -179,7 +179,7 @@ HUB_ALIASES: Final = MappingProxyType(
 def parse_name(name: str) -> Source | Alias:
     """What a model name means. An alias wins over a file of that name in the current folder; write ./NAME for that.
 
-    ParameterError for a name that is malformed, ModelNotFoundError for one that says nothing.
+    Raises ParameterError for a malformed name, ModelNotFoundError for an unknown one.
     """
     if name.startswith("pypi:"):
         return _known(parse_pypi(name.removeprefix("pypi:")))

