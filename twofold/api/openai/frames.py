@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType, structs
 
@@ -55,30 +55,31 @@ class ChatChunkChoice(ReplyObject, kw_only=True):
     token_ids: ReplyTokenIds | UnsetType = UNSET
 
 
-class ChatChunk(ReplyObject, kw_only=True):
-    """A part of a streamed chat; the last one may have no choice, but the usage."""
+class Chunk(ReplyObject, kw_only=True):
+    """A part of a streamed reply; the last one may have no choice, but the usage."""
 
     id: str
+    object: str
+    created: NonNegativeInt
+    model: str
+    service_tier: TierName | UnsetType = UNSET
+    choices: Sequence[Any] = ()
+    usage: CompletionUsage | UnsetType | None = UNSET
+    twofold: Explanation | UnsetType = UNSET
+
+
+class ChatChunk(Chunk, kw_only=True):
+    """A part of a streamed chat."""
+
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    created: NonNegativeInt
-    model: str
-    service_tier: TierName | UnsetType = UNSET
     choices: Annotated[Sequence[ChatChunkChoice], Meta(max_length=1)] = ()
-    usage: CompletionUsage | UnsetType | None = UNSET
-    twofold: Explanation | UnsetType = UNSET
 
 
-class CompletionChunk(ReplyObject, kw_only=True):
-    """A part of streamed completions; the last one may have no choice, but the usage."""
+class CompletionChunk(Chunk, kw_only=True):
+    """A part of streamed completions."""
 
-    id: str
     object: Literal["text_completion"] = "text_completion"
-    created: NonNegativeInt
-    model: str
-    service_tier: TierName | UnsetType = UNSET
     choices: Annotated[Sequence[TextChoice], Meta(max_length=1)] = ()
-    usage: CompletionUsage | UnsetType | None = UNSET
-    twofold: Explanation | UnsetType = UNSET
 
 
 class RunningUsage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from struct import pack
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, UnsetType
 
@@ -64,18 +64,25 @@ class ChatChoice(ReplyObject, kw_only=True):
     token_ids: ReplyTokenIds | UnsetType = UNSET
 
 
-class ChatReply(ReplyObject, kw_only=True):
-    """The reply to a chat."""
+class SampledReply(ReplyObject, kw_only=True):
+    """The reply to a chat or to prompts."""
 
     id: str
-    object: Literal["chat.completion"] = "chat.completion"
+    object: str
     created: NonNegativeInt
     model: str
-    choices: Annotated[list[ChatChoice], Meta(min_length=1)]
+    choices: list[Any]
     usage: CompletionUsage
     service_tier: TierName | UnsetType = UNSET
     prompt_token_ids: ReplyTokenIds | UnsetType = UNSET
     twofold: Explanation | UnsetType = UNSET
+
+
+class ChatReply(SampledReply, kw_only=True):
+    """The reply to a chat."""
+
+    object: Literal["chat.completion"] = "chat.completion"
+    choices: Annotated[list[ChatChoice], Meta(min_length=1)]
 
 
 class TextChoice(ReplyObject, kw_only=True):
@@ -89,17 +96,11 @@ class TextChoice(ReplyObject, kw_only=True):
     token_ids: ReplyTokenIds | UnsetType = UNSET
 
 
-class CompletionReply(ReplyObject, kw_only=True):
+class CompletionReply(SampledReply, kw_only=True):
     """The reply to prompts: completions of the first one, of the second one, and so on."""
 
-    id: str
     object: Literal["text_completion"] = "text_completion"
-    created: NonNegativeInt
-    model: str
     choices: Annotated[list[TextChoice], Meta(min_length=1)]
-    usage: CompletionUsage
-    service_tier: TierName | UnsetType = UNSET
-    twofold: Explanation | UnsetType = UNSET
 
 
 class EmbeddingVector(ReplyObject, kw_only=True):

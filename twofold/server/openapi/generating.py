@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 from twofold.api.anthropic.messages import CountTokensRequest, MessagesRequest
 from twofold.api.anthropic.replies import MessageReply, MessageTokens
 from twofold.api.anthropic.stream import MessageEvent
+from twofold.api.body import Schema
 from twofold.api.ollama.chat import OllamaChatRequest
 from twofold.api.ollama.embed import OllamaEmbeddingRequest, OllamaEmbedRequest
 from twofold.api.ollama.generate import OllamaGenerateRequest
@@ -74,6 +75,30 @@ def generating_operations(models: Sequence[str]) -> list[ApiOperation]:
     ]
 
 
+def _post(
+    path: str,
+    id: str,
+    summary: str,
+    body: RequestBody,
+    reply: Any,
+    rules: tuple[RequestRule, ...],
+    failures: tuple[int, ...] = LOADING,
+    **more: Any,
+) -> ApiOperation:
+    """An operation about a prompt."""
+    return ApiOperation(
+        method="POST",
+        path=path,
+        id=id,
+        summary=summary,
+        body=body,
+        reply=reply,
+        rules=rules,
+        failures=failures,
+        **more,
+    )
+
+
 def _generates(
     path: str,
     id: str,
@@ -82,40 +107,12 @@ def _generates(
     reply: Any,
     rules: tuple[RequestRule, ...],
     events: Any = None,
-    parameters: tuple[dict[str, Any], ...] = (),
+    parameters: tuple[Schema, ...] = (),
     links: tuple[OperationLink, ...] = (),
 ) -> ApiOperation:
     """An operation that a model answers."""
-    return ApiOperation(
-        method="POST",
-        path=path,
-        id=id,
-        summary=summary,
-        reply=reply,
-        events=events,
-        failures=GENERATING,
-        body=body,
-        parameters=(*parameters, REPLAY),
-        rules=rules,
-        links=(*links, RECORD),
-    )
-
-
-def _prepares(
-    path: str, id: str, summary: str, body: RequestBody, reply: Any, rules: tuple[RequestRule, ...], **more: Any
-) -> ApiOperation:
-    """An operation that needs a model's tokenizer."""
-    return ApiOperation(
-        method="POST",
-        path=path,
-        id=id,
-        summary=summary,
-        reply=reply,
-        failures=LOADING,
-        body=body,
-        rules=rules,
-        **more,
-    )
+    more = {"events": events, "parameters": (*parameters, REPLAY), "links": (*links, RECORD)}
+    return _post(path, id, summary, body, reply, rules, GENERATING, **more)
 
 
 def _openai(model: dict[str, str]) -> list[ApiOperation]:
@@ -196,7 +193,7 @@ def _responses(model: dict[str, str]) -> list[ApiOperation]:
                 OperationLink("next", "createResponse", body=follow),
             ),
         ),
-        _prepares(
+        _post(
             "/v1/responses/input_tokens",
             "countResponseTokens",
             "Counts the tokens of a prompt.",
@@ -222,7 +219,7 @@ def _anthropic(model: dict[str, str]) -> list[ApiOperation]:
             MessageEvent,
             (VERSION, BETA),
         ),
-        _prepares(
+        _post(
             "/v1/messages/count_tokens",
             "countMessageTokens",
             "Counts the tokens of a prompt.",
@@ -280,15 +277,14 @@ def _ollama(model: dict[str, str]) -> list[ApiOperation]:
             OllamaEmbeddingReply,
             rules.OLLAMA_EMBEDDING,
         ),
-        ApiOperation(
-            method="POST",
-            path="/api/show",
-            id="ollamaShow",
-            summary="Describes a model.",
-            reply=OllamaModel,
-            failures=(404,),
-            body=RequestBody(OllamaShowRequest, {"plain": model}),
-            rules=(RequestRule("model is required.", "model", rules.MISSING),),
+        _post(
+            "/api/show",
+            "ollamaShow",
+            "Describes a model.",
+            RequestBody(OllamaShowRequest, {"plain": model}),
+            OllamaModel,
+            (RequestRule("model is required.", "model", rules.MISSING),),
+            (404,),
         ),
     ]
 
@@ -300,7 +296,7 @@ def _tokens(model: dict[str, str]) -> list[ApiOperation]:
     }
     back = OperationLink("back", "detokenize", body={**model, "tokens": "$response.body#/tokens"})
     return [
-        _prepares(
+        _post(
             "/tokenize",
             "tokenize",
             "Returns the tokens of a text, or of a chat rendered by the chat template.",
@@ -309,7 +305,7 @@ def _tokens(model: dict[str, str]) -> list[ApiOperation]:
             rules.CHAT,
             links=(back,),
         ),
-        _prepares(
+        _post(
             "/detokenize",
             "detokenize",
             "Returns the text of tokens.",
