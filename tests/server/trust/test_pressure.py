@@ -104,15 +104,21 @@ def test_ten_times_the_load(full: Client, long_form: bool, slack: float) -> None
     for _ in range(3):
         most, load, health = asyncio.run(both())
         took = [reply.seconds for reply in load.refused]
-        figures = {"most": most.rate, "at ten times": load.rate, "refusals": len(took), "p99": percentile(took, 0.99)}
+        figures = {
+            "most": most.rate,
+            "at ten times": load.rate,
+            "refusals": len(took),
+            "done": len(load.done),
+            "p99": percentile(took, 0.99),
+        }
         figures["health p99"] = percentile(health, 0.99)
         print(figures)
-        assert len(load.refused) > 5 * len(load.done)
         for reply in load.refused:
             assert 1 <= int(reply.headers["retry-after"]) <= LONGEST_RETRY_S
             assert len(reply.body) < 4096
+        refused = len(load.refused) > 5 * len(load.done)
         quick = max(percentile(took, 0.99), percentile(health, 0.99)) <= REFUSAL_S * slack
-        if quick and load.rate >= most.rate * share:
+        if refused and quick and load.rate >= most.rate * share:
             return
     pytest.fail(f"three rounds, the last: {figures}")
 
