@@ -9,7 +9,7 @@ import pytest
 from msgspec import Meta, field
 
 from twofold.api.body import OFFERED, OMITTING, RequestObject, only, schemas
-from twofold.api.fields import FieldError, leaving_out
+from twofold.api.fields import FieldError, ignoring
 
 
 class SquareShape(RequestObject):
@@ -87,9 +87,9 @@ def test_what_is_refused_is_named(fields: dict[str, Any], param: str, code: str,
 
 def test_objects_of_unknown_types_are_omitted_with_a_warning() -> None:
     shapes = [{"type": "star"}, {"type": "circle"}]
-    with leaving_out(unknown=False) as left_out:
+    with ignoring(unknown=False) as left_out:
         assert read(shapes=shapes).shapes == [RoundShape(type="circle")]
-    assert left_out.told == ["shapes[0] of type star"]
+    assert left_out.shown == ["shapes[0] of type star"]
     with pytest.raises(FieldError, match="not supported"):
         read(shapes=shapes)
     _, unknown = schemas([Drawing])["Drawing"]["properties"]["shapes"]["items"]["anyOf"]

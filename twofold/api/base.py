@@ -1,9 +1,8 @@
-"""What the server and the batch runner know of any dialect: requests that were read, and replies in its words.
+"""Interfaces of API protocols for the server and the batch runner: requests and their replies.
 
-Nothing here waits, reads or writes. Bodies come as plain data and leave as plain data, or as the bytes of
-server-sent events; whoever has a socket or a file carries them.
+There is no I/O here. Bodies are read from plain data, and replies are plain data or bytes of events.
 
-    request = read(body)                   raises ParameterError for what is impossible, unknown or unsupported
+    request = read(body)                   raises ParameterError for impossible, unknown and unsupported fields
     jobs    = request.prepare(model)       what to run; each job is one prompt
     reply   = request.reply(head, outputs, model)                       the whole at once, or
     stream  = request.streamer(head, model); stream.open(); stream.take(…) …; stream.close(outputs)
@@ -29,16 +28,16 @@ from twofold.text.tokenizers.tokenizer import Tokenizer
 EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 
 ServiceTier = Literal["default", "flex", "priority", "batch"]
-"""Which class of service a request gets. Prices and latency targets hang on it, never an answer."""
+"""Classes of service. Prices and latency targets depend on them; completions do not."""
 TierName: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(ServiceTier))})]
 AskedTier = Literal["auto", "default", "flex", "priority"]
-"""What a caller may ask for; auto is the default tier where the caller's key has it."""
+"""Tiers that a caller may ask for; auto is the default tier if the caller's key has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a dialect has to know of the model that answers. ``context`` counts a prompt with its answer, and
-    ``sampling`` holds for requests that say nothing of it."""
+    """Facts of a model that API protocols need. ``context`` is the most tokens of a prompt with its completion;
+    ``sampling`` has the defaults of sampling parameters."""
 
     tokenizer: Tokenizer
     format: AnswerFormat
@@ -47,19 +46,19 @@ class ModelFacts:
     sampling: SamplingDefaults = NONE
 
     def unbounded(self) -> ModelFacts:
-        """For prompts that are only counted: they may be longer than the context."""
+        """The same without a limit of the context, for prompts that are only counted."""
         return replace(self, context=sys.maxsize)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyHead:
-    """What a response says about itself.
+    """Facts of a reply.
 
-    id            without the prefix that the dialect puts before it
+    id            without the prefix of the API protocol
     created       seconds since 1970
-    model         the name that was asked for
-    service_tier  the one that was given; None where nobody has tiers, as in a file of requests
-    prompt_tokens of each prompt, for what is written before they have run
+    model         the requested name
+    service_tier  None without tiers, as in a batch file
+    prompt_tokens of each prompt, for events before the prompts have run
     waited_s      seconds from the request's arrival until its prompts were tokenised and its model loaded
     """
 
@@ -72,25 +71,25 @@ class ReplyHead:
 
 
 class Streamer(Protocol):
-    """Tells a reply as it comes. Every method gives bytes of the dialect's ``stream_type``, possibly none."""
+    """Writes the events of a streamed reply. Every method returns bytes of the protocol's ``stream_type``, or none."""
 
     keep_alive: bytes
-    """An event that means nothing, for connections that are silent for long."""
+    """An event without meaning, for streams that are silent for long."""
 
     def open(self) -> bytes:
-        """What stands before the first token."""
+        """The events before the first token."""
         ...
 
     def take(self, job: int, delta: OutputDelta) -> bytes:
-        """What a step added to the answers of job ``job``."""
+        """The events of a delta of job ``job``."""
         ...
 
     def close(self, outputs: Sequence[RequestOutput], extra: Explanation | UnsetType = UNSET) -> bytes:
-        """What stands after the last token. ``outputs`` has one for each job; ``extra`` goes under ``twofold``."""
+        """The events after the last token. ``outputs`` has one for each job; ``extra`` is sent under ``twofold``."""
         ...
 
     def fail(self, error: TwofoldError, request_id: str) -> bytes:
-        """Ends a reply that cannot go on. It may be the first thing that is told after ``open``, or the last."""
+        """The events that end a reply with an error, at any time after ``open``."""
         ...
 
 
@@ -107,7 +106,7 @@ class DialectRequest(Protocol):
     model    name of the requested model; None for the default one
     stream   whether the reply is streamed
     tier     requested class of service
-    explain  whether the reply carries the request's record, under ``twofold``
+    explain  whether the reply has the request's record under ``twofold``
     """
 
     @property
@@ -123,10 +122,10 @@ class DialectRequest(Protocol):
     def explain(self) -> bool: ...
 
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
-        """What to run. It may take a while: templates are rendered and texts tokenised.
+        """The requests to the engine. It may take long: templates are rendered and texts tokenised.
 
-        Raises TemplateError where the chat template refuses the messages, ContextLengthError for a prompt that is too
-        long, ParameterError for what this model cannot do, such as thinking.
+        Raises TemplateError if the chat template refuses the messages, ContextLengthError for a prompt that is too
+        long, ParameterError for what this model does not support, such as thinking.
         """
         ...
 
@@ -135,15 +134,15 @@ class DialectRequest(Protocol):
         ...
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> Streamer:
-        """Tells the response as it comes, where ``stream`` was asked for."""
+        """The writer of the reply's events, if ``stream`` was asked for."""
         ...
 
 
 class Dialect(Protocol):
-    """How a dialect tells errors.
+    """The errors and content types of an API protocol.
 
     stream_type   the content type of its streams
-    any_type      bodies are read as JSON whatever their content type says
+    any_type      bodies are read as JSON whatever their content type is
     """
 
     @property

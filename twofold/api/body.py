@@ -2,7 +2,7 @@
 declaration, and so is the reader of a request.
 
     class Part(RequestObject):
-        type: Literal["text"]                        required; tells apart the objects of a union
+        type: Literal["text"]                        required; distinguishes the objects of a union
         text: Annotated[str, Meta(max_length=9)]     ``Meta`` bounds texts, numbers, lists and maps
         name: str | None = None                      optional: null counts as absent, as in OpenAI's API
         audio: None = None                           known, but refused
@@ -35,8 +35,8 @@ from twofold.api.fields import (
     MISSING,
     UNSUPPORTED_VALUE,
     FieldError,
+    ignore_object,
     impossible,
-    leave_out,
     refuse_unknown,
     unsupported,
 )
@@ -51,7 +51,7 @@ Read: TypeAlias = Callable[[Any, Path], Any]
 
 ABSENT: Final = (NoneType, UnsetType)
 TAGS: Final = ("type", "role")
-"""Fields that tell apart the objects of a union."""
+"""Fields that distinguish the objects of a union."""
 OMITTING: Final = Meta(extra={"omits": True})
 """Note of a list, such as that of a chat's tools: objects of unknown types are omitted with a warning. With ``omits``,
 ``omitted`` makes what replaces such an object, and ``omitted_properties`` has the schemas of what that reads of it."""
@@ -120,7 +120,7 @@ class JsonKind:
     """What a value may be.
 
     types   the JSON types that it has, as Python has them
-    wanted  what it must be, in the words of errors
+    wanted  its description in errors
     form    its JSON Schema
     bodies  the declared objects in it
     words   the only values that it has
@@ -269,14 +269,14 @@ def kind_of(hint: Any, *, needed: bool = False) -> JsonKind:
 
 
 def _notes(hint: Any) -> Notes:
-    """What annotations say of a type, or of an optional one where it is present."""
+    """The notes in the annotations of a type; of an optional type, those of its values."""
     parts = [part for part in get_args(hint) if part not in ABSENT]
     if get_origin(hint) in (Union, UnionType) and len(parts) == 1:
         return _notes(parts[0])
     found: Notes = {"form": {}}
     for note in parts[1:] if get_origin(hint) is Annotated else ():
-        said = {name: getattr(note, name) for name in ("ge", "gt", "le", "min_length", "max_length", "pattern")}
-        found |= _given(**said) | (note.extra or {})
+        bounds = {name: getattr(note, name) for name in ("ge", "gt", "le", "min_length", "max_length", "pattern")}
+        found |= _given(**bounds) | (note.extra or {})
         found["form"] |= (note.extra_json_schema or {}) | _given(description=note.description)
     return found
 
@@ -374,7 +374,7 @@ def _is_omitted(value: Any, path: Path, words: AllowedValues) -> bool:
     kind = value.get("type") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind in words.known:
         return False
-    leave_out(at(path), kind, words.error(at((path, "type")), kind))
+    ignore_object(at(path), kind, words.error(at((path, "type")), kind))
     return True
 
 

@@ -1,10 +1,7 @@
-"""Reads JSON objects that strangers wrote: each field once, with its type, and nothing is passed over in silence.
+"""Errors about fields of bodies, and what is ignored in bodies.
 
-A field that is null counts as left out, as in OpenAI's API. What nobody asked for until ``close`` is unknown. A whole
-number may be written with a fraction of nothing: JSON has one kind of numbers, and some clients write 2 as 2.0.
-
-What an answer can do without (tools that cannot be offered here, unknown fields where the server takes them) is left
-out and told of, see ``leaving_out``.
+Unknown fields are errors. What a completion does not need (tools of unknown types, and unknown fields if the server is
+tolerant) is ignored with a warning in the response, see ``ignoring``.
 """
 
 from __future__ import annotations
@@ -23,14 +20,14 @@ UNKNOWN: Final = "unknown_parameter"
 UNSUPPORTED: Final = "unsupported_parameter"
 UNSUPPORTED_VALUE: Final = "unsupported_value"
 IMPOSSIBLE: Final = "invalid_value"
-MAX_LEFT_OUT: Final = 16
-"""Things left out of a request that its caller is told of."""
+MAX_IGNORED: Final = 16
+"""Most ignored parts of a request that its warning names."""
 EXACT: Final = 1 << 53
 """Up to here a floating-point number holds every whole one."""
 
 
 class FieldError(ParameterError):
-    """A field is missing, unknown, unsupported or impossible; ``code`` says which, in OpenAI's words."""
+    """A field is missing, unknown, unsupported or impossible; ``code`` is OpenAI's code for that."""
 
     def __init__(self, message: str, *, param: str, code: str = IMPOSSIBLE, hint: str | None = None) -> None:
         super().__init__(message, param=param, hint=hint)
@@ -39,51 +36,51 @@ class FieldError(ParameterError):
 
 @dataclass(frozen=True, slots=True)
 class IgnoredFields:
-    """What is left out of a request because it cannot be had here, and its caller is told of beside the answer.
+    """The ignored parts of a request.
 
-    unknown   whether fields that nobody knows are left out; else they are errors
-    told      what the caller is told, logged what the log gets, where no name stands that is not a plain one
+    unknown   whether unknown fields are ignored; else they are errors
+    shown     their names for the response
+    logged    the same for the log, without names that are not plain
     """
 
     unknown: bool
-    told: list[str] = made(default_factory=list)
+    shown: list[str] = made(default_factory=list)
     logged: list[str] = made(default_factory=list)
 
-    def add(self, told: str, logged: str) -> None:
-        if len(self.told) < MAX_LEFT_OUT and told not in self.told:
-            self.told.append(told)
+    def add(self, shown: str, logged: str) -> None:
+        if len(self.shown) < MAX_IGNORED and shown not in self.shown:
+            self.shown.append(shown)
             self.logged.append(logged)
 
 
-_left_out: ContextVar[IgnoredFields | None] = ContextVar("left_out", default=None)
+_ignored: ContextVar[IgnoredFields | None] = ContextVar("ignored", default=None)
 
 
 @contextmanager
-def leaving_out(*, unknown: bool) -> Iterator[IgnoredFields]:
-    """Reads requests that may hold what cannot be had here; without it, as in files of requests, all of that is an
-    error."""
-    left_out = IgnoredFields(unknown)
-    token = _left_out.set(left_out)
+def ignoring(*, unknown: bool) -> Iterator[IgnoredFields]:
+    """Ignores parts of the bodies that are read meanwhile; outside of it, as for batch files, those are errors."""
+    ignored = IgnoredFields(unknown)
+    token = _ignored.set(ignored)
     try:
-        yield left_out
+        yield ignored
     finally:
-        _left_out.reset(token)
+        _ignored.reset(token)
 
 
-def leave_out(path: str, kind: str, error: FieldError) -> None:
-    """Leaves out a part of a kind that the answer can do without; raises ``error`` where nobody could be told of it."""
-    left_out = _left_out.get()
-    if left_out is None:
+def ignore_object(path: str, kind: str, error: FieldError) -> None:
+    """Ignores an object of a type that the completion does not need; raises ``error`` outside of ``ignoring``."""
+    ignored = _ignored.get()
+    if ignored is None:
         raise error
-    left_out.add(f"{path} of type {spelled(kind)}", f"{path} of type {plain_name(kind)}")
+    ignored.add(f"{path} of type {spelled(kind)}", f"{path} of type {plain_name(kind)}")
 
 
 def refuse_unknown(where: str, field: str, known: Collection[str]) -> None:
-    """Raises FieldError for an unknown field of the object at ``where``, with the nearest known name; or omits it with
-    a warning, if the server omits such fields."""
-    left_out = _left_out.get()
-    if left_out is not None and left_out.unknown:
-        left_out.add(where + spelled(field), plain_name(where + field))
+    """Raises FieldError for an unknown field of the object at ``where``, with the closest known name; or ignores it
+    with a warning, if the server is tolerant."""
+    ignored = _ignored.get()
+    if ignored is not None and ignored.unknown:
+        ignored.add(where + spelled(field), plain_name(where + field))
         return
     close = closest_match(field, known)
     hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(known))}."
@@ -97,5 +94,5 @@ def impossible(name: str, value: object, wanted: str) -> FieldError:
 
 
 def unsupported(name: str, hint: str) -> FieldError:
-    """The error for a field that OpenAI's API knows and Twofold does not offer."""
+    """The error for a field of the API that Twofold does not support."""
     return FieldError(f"{name} is not supported.", param=name, code=UNSUPPORTED, hint=hint)

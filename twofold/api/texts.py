@@ -14,7 +14,7 @@ from twofold.text.prompt_limit import PromptLimit
 def tokenized(
     prompt: TextOrTokens, model: ModelFacts, params: SamplingParams | PoolingParams, options: RequestOptions
 ) -> EngineRequest:
-    """The request for a prompt. Raises ContextLengthError where it leaves no room for a completion."""
+    """The request for a prompt. Raises ContextLengthError if it leaves no room for a completion."""
     room = PromptLimit(model.context, 1 if isinstance(params, SamplingParams) else 0)
     if isinstance(prompt, str):
         return EngineRequest(tuple(model.tokenizer.within(room).encode(prompt)), params, options, prompt)
@@ -25,7 +25,7 @@ def tokenized(
 def infilled(
     prefix: str, suffix: str, model: ModelFacts, params: SamplingParams, options: RequestOptions
 ) -> EngineRequest:
-    """Asks for what stands between two texts. Raises ParameterError for a model that has no tokens for it."""
+    """The request for the text between two texts. Raises ParameterError if the model has no tokens for that."""
     ids = model.tokenizer.within(PromptLimit(model.context)).encode_infill(prefix, suffix)
     assert model.tokenizer.infill is not None, "it was just used"
     ends = tuple(dict.fromkeys((*params.stop_tokens, *model.tokenizer.infill.ends)))

@@ -1,4 +1,4 @@
-"""What a server runs with: all of it settled before anything is loaded."""
+"""The settings of a server."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class ServerConfig:
     """A server. Times are in seconds.
 
     api_keys       keys that may do everything; ``api_keys_file`` has more, with tenants, tiers and quotas
-    hosts          names beside those of this machine that requests may call the server by
-    origins        origins of web pages that may use it
-    data           folder of what must outlive the server: files, batches, responses, sums of what was used
-    own_data       the folder is this server's alone; else it takes one inside where another server has it
-    tolerant       unknown fields of requests are left out with a warning; else they are errors
-    replay         the response cache; None: no answer is kept
-    shutdown_s     how long requests that are under way may go on once the server shall end
-    quiet_s        a stream that is silent for so long gets a keep-alive
-    certificate, private_key    files in PEM; without them it is plain HTTP
+    hosts          names of the server in Host headers, beside those of this machine
+    origins        origins of web pages that may use the server
+    data           folder of files, batches, responses and sums of usage
+    own_data       the folder is exclusive; else, while another server uses it, a folder inside it is used
+    tolerant       unknown fields of requests are ignored with a warning; else they are errors
+    replay         the response cache; None: there is none
+    shutdown_s     how long requests in progress may run after the signal to shut down
+    quiet_s        silence after which a stream gets a keep-alive event
+    certificate, private_key    PEM files; without them the server speaks plain HTTP
     """
 
     offers: tuple[NamedModel, ...]
@@ -67,6 +67,6 @@ class ServerConfig:
             )
 
     def url(self, port: int) -> str:
-        """Where clients on this machine find it, if it listens on ``port``."""
+        """The URL for clients on this machine, if it listens on ``port``."""
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(self.host, self.host)
         return f"{'http' if self.certificate is None else 'https'}://{host}:{port}"

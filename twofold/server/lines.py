@@ -11,7 +11,7 @@ from typing import Final
 from twofold.api.base import DialectRequest
 from twofold.api.batch.endpoints import read_body
 from twofold.api.batch.lines import LineCall
-from twofold.api.fields import leaving_out
+from twofold.api.fields import ignoring
 from twofold.api.openai.errors import OpenAIDialect
 from twofold.core.errors import BusyError, QuotaError, TwofoldError, WorkerError
 from twofold.observe.served import ServedRequest
@@ -75,8 +75,8 @@ class LineRunner:
     def _read(self, line: LineCall) -> DialectRequest:
         if not self._tolerant:
             return read_body(line)
-        with leaving_out(unknown=True) as left_out:
+        with ignoring(unknown=True) as ignored:
             request = read_body(line)
-        if left_out.told:
-            log.warning("batch line %s: omitted: %s", line.request_id, ", ".join(left_out.logged))
+        if ignored.shown:
+            log.warning("batch line %s: omitted: %s", line.request_id, ", ".join(ignored.logged))
         return request

@@ -95,11 +95,11 @@ def _not_found(paths: Sequence[str], path: str) -> TwofoldError:
 
 def generating(stores: Stores) -> dict[str, Generating]:
     """The endpoints whose replies a model generates."""
-    kept = _ResponseStore(stores.responses)
+    responses = _ResponseStore(stores.responses)
     return {
         **{path: Generating(read) for path, read in ENDPOINTS.items()},
         "/v1/messages": Generating(MessagesRequest.read),
-        "/v1/responses": Generating(ResponsesRequest.read, kept.complete, kept.keep),
+        "/v1/responses": Generating(ResponsesRequest.read, responses.complete, responses.keep),
         **dict.fromkeys(("/v1/rerank", "/rerank"), Generating(RerankRequest.read)),
         **dict.fromkeys(("/v1/score", "/score"), Generating(ScoreRequest.read)),
         "/api/chat": Generating(OllamaChatRequest.read, _kept_alive),

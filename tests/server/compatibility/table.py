@@ -15,7 +15,7 @@ from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
 from twofold.api.anthropic.errors import AnthropicDialect
 from twofold.api.base import Dialect, ModelFacts
 from twofold.api.body import object_of
-from twofold.api.fields import UNSUPPORTED, FieldError, leaving_out
+from twofold.api.fields import UNSUPPORTED, FieldError, ignoring
 from twofold.api.ollama.errors import OllamaDialect
 from twofold.api.openai.errors import OpenAIDialect
 from twofold.core.errors import ParameterError, TwofoldError
@@ -110,9 +110,9 @@ class Readers:
 
     def _outcome(self, endpoint: Endpoint, name: str, probe: Probe) -> Outcome:
         body = {**endpoint.base, **endpoint.needs.get(name, {}), name: probe.value}
-        with leaving_out(unknown=False) as left_out:
+        with ignoring(unknown=False) as left_out:
             error = _error(endpoint, body, self._thinks)
-        if error is None and left_out.told:
+        if error is None and left_out.shown:
             return Outcome(probe, "omitted with a warning", param=name)
         if error is None:
             return Outcome(probe, None, thinking=_error(endpoint, body, self._plain) is not None)

@@ -16,7 +16,7 @@ from tests.server.openapi.explore import breaks
 from tests.server.openapi.readers import Seen, full, named
 from twofold.api.anthropic.messages import CountTokensRequest, MessagesRequest
 from twofold.api.batch.endpoints import ENDPOINTS as BATCHED
-from twofold.api.fields import leaving_out
+from twofold.api.fields import ignoring
 from twofold.api.ollama.chat import OllamaChatRequest
 from twofold.api.ollama.embed import OllamaEmbeddingRequest, OllamaEmbedRequest
 from twofold.api.ollama.generate import OllamaGenerateRequest
@@ -208,7 +208,7 @@ def _bodies(name: str) -> Iterator[dict[str, Any]]:
 def _refusal(name: str, body: object) -> TwofoldError | None:
     """The error of the reader, which omits objects of unknown types as the server does."""
     try:
-        with leaving_out(unknown=False):
+        with ignoring(unknown=False):
             READERS[name](body)
     except TwofoldError as error:
         return error

@@ -12,7 +12,7 @@ from twofold.api.body import ReplyObject
 from twofold.core.errors import BusyError, TwofoldError
 
 OVERLOADED: Final = 529
-"""Anthropic's own status for a server that has too much to do."""
+"""Anthropic's status for an overloaded server."""
 AnthropicErrorType: TypeAlias = Literal[
     "invalid_request_error",
     "authentication_error",

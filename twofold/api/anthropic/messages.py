@@ -1,7 +1,7 @@
 """The body of Anthropic's /v1/messages, and of /v1/messages/count_tokens.
 
-Names and limits are Anthropic's. What cannot be honoured is refused by name; only labels, which concern no answer, are
-taken and dropped.
+Names and limits are Anthropic's. Unsupported fields are refused by name; only labels, which change no completion, are
+accepted and dropped.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ from twofold.core.request import TimeToLive
 from twofold.engine.prompts import Message
 
 BILLING_HEADER: Final = "x-anthropic-billing-header:"
-"""Begins a line whose number changes with each request: no prefix behind it could ever be found in a cache."""
+"""Starts a line with a number that changes with each request, so that no prefix after it is ever in a cache."""
 FAILED: Final = "Error: "
-"""Stands before the result of a tool that failed; chat templates know no other way to tell it."""
+"""Prefix of the result of a tool that failed; chat templates have no field for that."""
 Role = Literal["user", "assistant", "system", "tool"]
 TEXT_ONLY: Final = Meta(extra={"offered": True, "hint": "The loaded models are text only."})
 
@@ -79,14 +79,14 @@ class ToolResultBlock(RequestObject):
 
 
 class UserMessage(RequestObject):
-    """What the user says, with results of tools."""
+    """Text of the user, and results of tools."""
 
     role: Literal["user"]
     content: str | list[TextBlock | ToolResultBlock]
 
 
 class AssistantMessage(RequestObject):
-    """What the assistant said, thought and called."""
+    """Text, thinking and tool calls of the assistant."""
 
     role: Literal["assistant"]
     content: str | list[TextBlock | ThinkingBlock | RedactedBlock | ToolUseBlock]
@@ -105,16 +105,16 @@ AnthropicMessage: TypeAlias = UserMessage | AssistantMessage | SystemMessage
 
 @dataclass(slots=True)
 class MessageTurn:
-    """One message of the chat while it is read. ``answers`` is the call whose result it is.
+    """One message of the chat while it is read. ``result_of`` is the id of the call whose result it is.
 
-    held   times to live, each with what it reaches to: a text or a call, and which one
+    held   times to live, each with the text or call, by its number, up to which it holds
     """
 
     role: Role
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
-    answers: str | None = None
+    result_of: str | None = None
     held: list[tuple[TimeToLive, Literal["text", "call"], int]] = field(default_factory=list)
 
     def message(self) -> Message:
@@ -123,12 +123,12 @@ class MessageTurn:
             message["reasoning_content"] = "\n".join(self.thoughts)
         if self.calls:
             message["tool_calls"] = self.calls
-        if self.answers is not None:
-            message["tool_call_id"] = self.answers
+        if self.result_of is not None:
+            message["tool_call_id"] = self.result_of
         return message
 
     def points(self, index: int) -> Iterator[CachePoint]:
-        """Where its controls lie, for the ``index``-th message."""
+        """The cache points of its controls, as the ``index``-th message."""
         for ttl, kind, number in self.held:
             part = number if kind == "text" else self._parts + number
             yield CachePoint(ttl=ttl, message=index, part=part)
@@ -144,14 +144,14 @@ class MessageTurn:
 
 
 class TurnReader:
-    """Puts a body's ``system`` and then its ``messages`` into turns. Raises FieldError where they cannot be."""
+    """Reads a body's ``system`` and then its ``messages`` into turns. Raises FieldError for what no chat can have."""
 
     def __init__(self, controls: CacheControls) -> None:
         self._controls = controls
         self._called: set[str] = set()
         self.turns: list[MessageTurn] = []
         self.continues = False
-        """Whether the answer goes on from the last turn."""
+        """Whether the completion continues the last turn."""
 
     def system(self, given: str | Sequence[TextBlock] | None) -> None:
         """The system prompt."""
@@ -176,7 +176,7 @@ class TurnReader:
             self._begin_answer(f"messages[{len(given) - 1}].content")
 
     def _begin_answer(self, where: str) -> None:
-        """Takes the last turn, the assistant's, as the beginning of the answer; an empty one says nothing."""
+        """Takes the last turn, the assistant's, as the start of the completion; an empty one is dropped."""
         turn = self.turns[-1]
         text = "".join(turn.texts[-1:])
         if turn.calls or text != text.rstrip():
@@ -216,7 +216,7 @@ class TurnReader:
                 param=name,
                 hint=f"Did you mean {close!r}?" if close else None,
             )
-        turn = MessageTurn("tool", answers=identity)
+        turn = MessageTurn("tool", result_of=identity)
         self.turns.append(turn)
         if isinstance(block.content, str):
             turn.texts.append(block.content)
@@ -239,14 +239,14 @@ class TurnReader:
             turn.held.append((ttl, kind, max(0, last - 1)))
 
     def _turn(self, role: Role) -> MessageTurn:
-        """The turn that goes on, or a new one."""
+        """The last turn if it has this role, else a new one."""
         if not self.turns or self.turns[-1].role != role:
             self.turns.append(MessageTurn(role))
         return self.turns[-1]
 
 
 def _unbilled(text: str) -> str:
-    """The text without the lines of Claude Code's billing header that it begins with."""
+    """The text without the leading lines of Claude Code's billing header."""
     while text.lstrip().startswith(BILLING_HEADER):
         text = text.lstrip().partition("\n")[2].lstrip("\n")
     return text

@@ -187,7 +187,7 @@ class OllamaRequest(OllamaBody):
         return replace(EFFORTS[self.think], needed_by="think")
 
     def filled(self, model: ModelFacts) -> SamplingParams:
-        """The parameters, with the server's defaults where the request says nothing."""
+        """The parameters, with the server's defaults for those that are not given."""
         return model.sampling.fill(self.params, [name for name in NAMES if name in self.options.sampling_keywords()])
 
     def within(self, job: EngineRequest) -> EngineRequest:

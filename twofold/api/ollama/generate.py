@@ -1,7 +1,7 @@
 """/api/generate: bodies read; an empty prompt only loads the model.
 
 A prompt goes through the chat template as the user's message, unless ``raw`` is set or the model has no template. With
-a ``suffix`` the model fills in what stands between both.
+a ``suffix`` the model fills in the text between both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OWN_TEMPLATE: Final = "The model's own chat template is used; with raw the promp
 
 
 class OllamaGenerateRequest(OllamaRequest):
-    """A prompt to answer, or to go on with where it is ``raw``."""
+    """A prompt of a chat, or a text to continue if it is ``raw``."""
 
     prompt: str = ""
     suffix: str = ""
@@ -69,7 +69,7 @@ class OllamaGenerateRequest(OllamaRequest):
         return super().parser(model) if conversation is None else conversation.parser(model)
 
     def _conversation(self, model: ModelFacts) -> Conversation | None:
-        """The chat that the prompt is put into; None where it is completed as it stands."""
+        """The chat with the prompt as its user message; None if the prompt is continued as it is."""
         if self.raw or self.suffix or not model.tokenizer.has_chat_template:
             return None
         system: list[Message] = [{"role": "system", "content": self.system}] if self.system else []

@@ -141,7 +141,7 @@ CONVERTED: Final = frozenset({"seed", "logit_bias", "structured_outputs"})
 
 
 class StreamOptions(RequestObject):
-    """What a stream holds beside the answer. ``continuous_usage_stats`` is vLLM's, and needs ``include_usage``."""
+    """What a stream has beside the completion. ``continuous_usage_stats`` is vLLM's, and needs ``include_usage``."""
 
     include_usage: bool = False
     include_obfuscation: Literal[False] = False
@@ -155,7 +155,7 @@ class PlainFormat(RequestObject):
 
 
 class DescribedSchema(RequestObject):
-    """A schema with its labels. ``strict`` may be off: the answer keeps to the schema all the same."""
+    """A schema with its labels. The completion follows the schema even if ``strict`` is false."""
 
     name: str | None = None
     description: str | None = None
@@ -171,7 +171,7 @@ class SchemaFormat(RequestObject):
 
 
 class StructuredOutputs(RequestObject):
-    """vLLM's field for the format of an answer: exactly one of these."""
+    """vLLM's field for the format of a completion: exactly one of these."""
 
     json: JsonSchema | str | None = None
     json_object: bool = False
@@ -181,7 +181,7 @@ class StructuredOutputs(RequestObject):
 
 
 class SampledRequest(LabelledRequest):
-    """The fields of chats and completions that say how an answer is sampled and streamed."""
+    """The fields of chats and completions that set how a completion is sampled and streamed."""
 
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -239,11 +239,11 @@ class SampledRequest(LabelledRequest):
         return keywords | {
             "seed": None if self.seed is None else self.seed & MAX_SEED,
             "logit_bias": {int(token): bias for token, bias in (self.logit_bias or {}).items()},
-            "structured_outputs": self._form(),
+            "structured_outputs": self._format(),
         }
 
-    def _form(self) -> StructuredOutputsParams | None:
-        """The form of the answer, as OpenAI's response_format says it or as vLLM's structured_outputs."""
+    def _format(self) -> StructuredOutputsParams | None:
+        """The format of the completion, from OpenAI's response_format or vLLM's structured_outputs."""
         form = None
         match self.response_format:
             case PlainFormat(type="json_object"):

@@ -77,7 +77,7 @@ class ChatCall(RequestObject):
 
 
 class ChatMessage(RequestObject):
-    """One message. What only OpenAI's own replies hold may be sent back with the value that says nothing."""
+    """One message. Fields that only OpenAI's replies have may be sent back with their empty value."""
 
     role: ChatRole
     content: str | list[str | ChatTextPart | ChatRefusalPart] | None = None
@@ -92,7 +92,7 @@ class ChatMessage(RequestObject):
     function_call: None = None
 
     def message(self, where: str) -> Message:
-        """The message in the form that templates read. Raises FieldError where it neither has content nor calls."""
+        """The message in the form that templates read. Raises FieldError if it has neither content nor calls."""
         message: dict[str, Any] = {"role": self.role}
         message |= {name: value for name in TEXTS if (value := getattr(self, name)) is not None}
         if self.tool_calls is not None:
@@ -105,7 +105,7 @@ class ChatMessage(RequestObject):
         return message | {"content": content}
 
     def points(self, index: int, ttl: TimeToLive) -> Iterator[CachePoint]:
-        """Where the message, the ``index``-th, has breakpoints; they hold for ``ttl`` unless they name another."""
+        """The breakpoints of the message, the ``index``-th; they hold for ``ttl`` unless they have their own."""
         for number, part in enumerate(self.content if isinstance(self.content, list) else ()):
             point = None if isinstance(part, str) else part.prompt_cache_breakpoint
             if point is not None:

@@ -19,11 +19,11 @@ from twofold.core.request import EngineRequest, TextOrTokens
 from twofold.engine.outputs import RequestOutput
 
 COMPLETION_TOKENS: Final = 16
-"""OpenAI's default of max_tokens; a chat goes on to the end of the context."""
+"""OpenAI's default of max_tokens; chats have none."""
 
 
 class CompletionRequest(SampledRequest, kw_only=True, dict=True):
-    """Texts to go on with."""
+    """Texts to continue."""
 
     prompt: Prompts
     suffix: Annotated[str, Meta(description="The model fills in what is between the prompt and this text.")] = ""
@@ -91,14 +91,14 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
         )
 
     def _check_suffix(self) -> None:
-        """Raises FieldError for what cannot be beside a suffix."""
+        """Raises FieldError for fields that exclude a suffix."""
         if self.suffix and self.echo:
             raise FieldError("suffix and echo exclude each other.", param="suffix", hint="Remove echo.")
         if self.suffix and not all(isinstance(given, str) for given in self.given):
             raise FieldError("suffix needs a prompt that is text, not token ids.", param="suffix")
 
     def _check_stream(self) -> None:
-        """Raises FieldError for what is only known when the whole answer is there."""
+        """Raises FieldError for what is known only with the whole completion."""
         if not self.stream:
             return
         whole = {

@@ -1,4 +1,4 @@
-"""/v1/embeddings: texts whose vectors are wanted."""
+"""Bodies of /v1/embeddings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from twofold.engine.outputs import RequestOutput
 
 
 class EmbeddingRequest(VectorRequest, kw_only=True):
-    """Texts to read."""
+    """Texts to embed."""
 
     input: Prompts
     encoding_format: Literal["float", "base64"] = "float"

@@ -103,7 +103,7 @@ def error_code(error: TwofoldError) -> str:
 
 
 def error_message(error: TwofoldError) -> str:
-    """What happened and the way out, in one text."""
+    """The message and the hint, in one text."""
     message = f"{error} {error.hint}" if error.hint else str(error)
     return message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "…"
 

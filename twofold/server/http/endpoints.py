@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from twofold.api.base import Dialect, DialectRequest
 from twofold.api.body import ReplyObject, encode
-from twofold.api.fields import leaving_out
+from twofold.api.fields import ignoring
 from twofold.core.errors import ParameterError, SlowClientError, TwofoldError
 from twofold.observe.served import ServedRequest
 from twofold.server.context import CLIENT_GONE, RequestContext
@@ -222,11 +222,11 @@ class PathEndpoint:
                 raise self.refusal(scope["path"])
             if scope["method"] == "POST":
                 receive = context.enter(self.site.quotas, Headers(scope=scope), receive)
-            with leaving_out(unknown=self.site.tolerant) as omitted:
+            with ignoring(unknown=self.site.tolerant) as ignored:
                 response = await handler(EndpointRequest(context, scope, receive, self.site))
-            if omitted.told:
-                context.omitted = omitted.told
-                log.warning("request %s: omitted: %s", context.record.request_id, ", ".join(omitted.logged))
+            if ignored.shown:
+                context.omitted = ignored.shown
+                log.warning("request %s: omitted: %s", context.record.request_id, ", ".join(ignored.logged))
             if isinstance(response, Reply):
                 return response
             if not isinstance(response, EndpointResponse):

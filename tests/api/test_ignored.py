@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from twofold.api.anthropic.messages import MessagesRequest
-from twofold.api.fields import MAX_LEFT_OUT, FieldError, leaving_out
+from twofold.api.fields import MAX_IGNORED, FieldError, ignoring
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.responses.request import ResponsesRequest
 from twofold.core.errors import ParameterError
@@ -37,9 +37,9 @@ def tools_of(request: Any) -> list[str]:
 
 @pytest.mark.parametrize(("reader", "body", "kind"), CASES, ids=lambda case: str(case)[:40])
 def test_tools_that_cannot_be_offered_are_left_out(reader: Any, body: dict[str, Any], kind: str) -> None:
-    with leaving_out(unknown=False) as left_out:
+    with ignoring(unknown=False) as left_out:
         assert tools_of(reader.read(body)) == ["f"]
-    assert left_out.told == [f"tools[0] of type {kind}"]
+    assert left_out.shown == [f"tools[0] of type {kind}"]
     with pytest.raises(FieldError, match="not supported") as caught:
         reader.read(body)
     assert caught.value.param.startswith("tools[0].type")
@@ -53,34 +53,34 @@ def test_tools_that_cannot_be_offered_are_left_out(reader: Any, body: dict[str, 
     ],
 )
 def test_the_choice_of_such_a_tool_is_an_error(reader: Any, body: dict[str, Any]) -> None:
-    with leaving_out(unknown=True), pytest.raises(ParameterError) as caught:
+    with ignoring(unknown=True), pytest.raises(ParameterError) as caught:
         reader.read(body)
     assert caught.value.param.startswith("tool_choice")
 
 
 def test_allowed_tools_may_name_such_tools_beside_others() -> None:
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}, TOOL]}
-    with leaving_out(unknown=False):
+    with ignoring(unknown=False):
         assert tools_of(ResponsesRequest.read({**CASES[2][1], "tool_choice": choice})) == ["f"]
 
 
 def test_a_cache_point_on_such_a_tool_lies_behind_the_one_before() -> None:
     marked = {"type": "web_search_20250305", "name": "w", "cache_control": {"type": "ephemeral"}}
     for tools, places in (([OWN, marked], [0]), ([marked, OWN], [])):
-        with leaving_out(unknown=False):
+        with ignoring(unknown=False):
             request = MessagesRequest.read({"model": "m", "messages": SAID, "max_tokens": 8, "tools": tools})
         assert [point.tool for point in request.conversation.cache_points] == places
 
 
 def test_unknown_fields_are_left_out_where_the_server_takes_them() -> None:
     body = {"messages": [{**SAID[0], "mood": "good"}], "temprature": 1, **{f"x{n}": 1 for n in range(100)}}
-    with leaving_out(unknown=True) as left_out:
+    with ignoring(unknown=True) as left_out:
         ChatRequest.read(body)
-    assert left_out.told[:2] == ["messages[0].mood", "temprature"]
-    assert len(left_out.told) == MAX_LEFT_OUT
-    with leaving_out(unknown=False), pytest.raises(FieldError, match="not a known field"):
+    assert left_out.shown[:2] == ["messages[0].mood", "temprature"]
+    assert len(left_out.shown) == MAX_IGNORED
+    with ignoring(unknown=False), pytest.raises(FieldError, match="not a known field"):
         ChatRequest.read(body)
-    with leaving_out(unknown=True), pytest.raises(ParameterError, match="temperature"):
+    with ignoring(unknown=True), pytest.raises(ParameterError, match="temperature"):
         ChatRequest.read({"messages": SAID, "temperature": "hot"})
 
 
