@@ -165,9 +165,9 @@ def test_a_crash_is_an_error(metrics: ServerMetrics) -> None:
 
 
 def test_answers_that_run_no_model_are_counted(metrics: ServerMetrics) -> None:
-    metrics.on_answer("/v1/models", 200)
-    metrics.on_answer("", 401)
-    metrics.on_answer("", 401)
+    metrics.on_served(failed(200, "", endpoint="/v1/models", model=""))
+    for _ in range(2):
+        metrics.on_served(failed(401, "invalid_api_key", endpoint="", model=""))
     page = Scrape(metrics)
     assert page("twofold:http_requests_total", endpoint="/v1/models", status="200") == 1
     assert page("twofold:http_requests_total", endpoint="", status="401") == 2

@@ -102,7 +102,6 @@ class RequestMetricsObserver:
         self._goodput = GoodputMetrics(instruments, objectives)
         self._recent = recent
         self._models: set[str] = set()
-        self.on_answer: Final = self._http.answer
 
     def know(self, model: str) -> None:
         """Starts a model's counters at 0, so that their first increase is visible."""
@@ -149,11 +148,8 @@ class _Http:
         for reason in set(REFUSALS.values()):
             self._refused.add(0, model, reason)
 
-    def answer(self, endpoint: str, status: int) -> None:
-        self._requests.add(1, self._endpoints.of(endpoint), str(status))
-
     def take(self, served: ServedRequest) -> None:
-        self.answer(served.endpoint, served.status)
+        self._requests.add(1, self._endpoints.of(served.endpoint), str(served.status))
         if served.error:
             self._errors.add(1, served.dialect, self._kinds.of(served.error))
 

@@ -41,13 +41,6 @@ class ServerMetrics(EngineMetrics):
     def on_served(self, served: ServedRequest) -> None:
         self._requests.on_served(served)
 
-    def on_answer(self, endpoint: str, status: int) -> None:
-        """Counts a response that ``on_served`` does not see: a refusal of the edge, or of a route without a model.
-
-        ``endpoint`` is the path of a route, "" without one, and never text of a caller.
-        """
-        self._requests.on_answer(endpoint, status)
-
     async def read(self, accept: str = "", tenant: str | None = None) -> Page:
         """The page for ``GET /metrics`` with this Accept header; with ``tenant``, without series of other tenants."""
         return await self._page.read(accept, tenant)
