@@ -34,6 +34,6 @@ def test_only_who_asks_for_a_rate_has_one_that_was_asked(load: Mapping[str, Any]
 
 def test_the_rate_that_was_asked_for_stands_beside_the_drawn_one() -> None:
     run = run_with({"kind": "open", "arrivals": {"kind": "poisson", "rate": 3.5}})
-    assert " of 3.5 requested (4 drawn), " in words.rates(run)
+    assert " of 3.5 requested (4 sampled), " in words.rates(run)
     assert words.rates(run_with(OPEN)).count("drawn") == 0
     assert " of 4 offered, " in words.rates(run_with({"kind": "trace"}))

@@ -134,7 +134,7 @@ class RequestFigures:
     longest_gap_s  between two chunks
     queue_s        estimate of TTFT from send beyond prefill; see ``Envelope``
     open_s         time since it was due, of a request that was open when the run was stopped
-    output_tokens  n as defined above; ``tokens_told``: whether the server reports it
+    output_tokens  n as defined above; ``tokens_reported``: whether the server reports it
     """
 
     index: int
@@ -150,7 +150,7 @@ class RequestFigures:
     queue_s: float | None
     open_s: float | None
     output_tokens: int
-    tokens_told: bool
+    tokens_reported: bool
     chunks: int
 
     @classmethod
@@ -180,7 +180,7 @@ class RequestFigures:
             queue_s=None if envelope is None else envelope.queue(sample),
             open_s=stopped_s - due if stopped_s is not None and sample.outcome == "unfinished" else None,
             output_tokens=tokens,
-            tokens_told=counted,
+            tokens_reported=counted,
             chunks=len(moments),
         )
 

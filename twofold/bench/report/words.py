@@ -43,14 +43,14 @@ def rates(run: Run) -> str:
     return f"{number(achieved)} requests/s{_offered(run, asked)}, {tokens} output tokens/s."
 
 
-def _offered(run: Run, drawn: float | None) -> str:
-    """The requested rate, and the rate of the drawn arrivals if it differs."""
+def _offered(run: Run, rate: float | None) -> str:
+    """The requested rate, and the rate of the sampled arrivals if it differs."""
     if figures.waits(run):
         return ""
     wanted = figures.wanted_rate(run)
     if wanted is None:
-        return f" of {number(drawn)} offered"
-    return f" of {number(wanted)} requested" + ("" if number(wanted) == number(drawn) else f" ({number(drawn)} drawn)")
+        return f" of {number(rate)} offered"
+    return f" of {number(wanted)} requested" + ("" if number(wanted) == number(rate) else f" ({number(rate)} sampled)")
 
 
 def latency(run: Run) -> str:
