@@ -40,7 +40,23 @@ create design draw write read speak listen hear see watch look find search learn
 forget explain describe discuss agree argue ask answer call tell say talk laugh smile sleep wake eat drink cook clean
 wash wear buy sell pay spend save win lose help support protect break fix cut join share follow lead serve choose decide
 hope wish want like enjoy prefer feel touch smell taste big small large little long short high low tall wide deep thick
-thin heavy fast slow hot cold warm cool
+thin heavy fast slow hot cold warm cool wet dry hard soft strong weak rich poor young old new early late good bad best
+worst better worse easy difficult simple complex clear dark bright full empty busy free ready safe quiet loud happy sad
+angry proud tired hungry healthy beautiful strange common rare special normal local global public private national
+foreign modern ancient recent future past present daily weekly final first second third next last main major minor human
+natural social political economic legal medical digital physical mental personal several many few more most less least
+much such same different other another each every both all some any none one two three four five six seven eight nine
+ten hundred thousand million half quarter double single pair dozen always never often sometimes usually rarely again
+still already yet soon later today tomorrow yesterday now then here there inside outside above below under over between
+among across along around through toward near far away together alone almost nearly quite very too enough only just even
+also perhaps maybe indeed instead however therefore although because since unless until while where when why how what
+which who whose from into with without within against during before after about per plus minus via able method model
+order process type theory series section sample signal path network node memory object option output package pattern
+phase platform pool port post pressure print profile protocol query queue range reference region release request
+response return review route rule scale scene scheme script select sequence server session size skill solution sort
+sound speed stage standard status storage strategy stream string structure style subject success surface switch symbol
+target task term text theme title tone tool topic total track trade tradition transfer treatment trend trial trip truth
+unit update user version vote wave width wind wire yard zone
 """
 
 WORDS: Final = tuple(_TEXT.split())
