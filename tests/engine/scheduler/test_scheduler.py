@@ -137,9 +137,8 @@ class Recording(Told):
         self._calls.append(f"advance {self._name} {token}")
 
 
-def test_masks_are_requested_when_all_tokens_of_a_step_are_taken() -> None:
-    """Each constraint has its token before one is waited for, and masks are requested before the next step is planned.
-    A sequence that ended, or sampled nothing, gets no mask."""
+def test_all_constraints_take_their_tokens_before_one_is_waited_for() -> None:
+    """Masks are requested while the next step is computed: requested earlier, they delay its start."""
     calls: list[str] = []
     scheduler = make_scheduler()
     for number, prompt, answer in ((0, 2, 9), (1, 2, 9), (2, 2, 1), (3, 60, 9)):
@@ -147,7 +146,7 @@ def test_masks_are_requested_when_all_tokens_of_a_step_are_taken() -> None:
         scheduler.add(make_sequence(number, prompt=prompt, answer=answer, constraint=constraint), 0.0)
     turn(scheduler, token=4)
     assert calls[:3] == ["advance 0 4", "advance 1 4", "advance 2 4"]
-    assert calls[3:] == ["finished 0", "finished 1", "finished 2", "prepare 0", "prepare 1"]
+    assert calls[3:] == ["finished 0", "finished 1", "finished 2"]
 
 
 def deferring_turn(scheduler: Scheduler, late: int) -> tuple[list[tuple[int, int, int]], list[TokenEvent]]:

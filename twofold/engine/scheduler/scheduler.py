@@ -231,9 +231,6 @@ class Scheduler:
                 runner.pass_on(result)
                 live.append((runner, step, result))
         gained = [self._gain(runner, step, result, work, now) for runner, step, result in live]
-        for runner, _, result in live:
-            if result.tokens and runner.constraint is not None and runner.state is SequenceState.RUNNING:
-                runner.constraint.prepare()  # others make masks while the next step is planned
         return [event for event in gained if event is not None]
 
     def cancel(self, sequence_id: int, now: float) -> bool:
