@@ -9,16 +9,12 @@ from typing import Any
 import pytest
 
 from tests.support.vocabulary import tokenizer_of
-from tests.text.vocabularies import bytelevel_metadata, sentencepiece_metadata
+from tests.text.vocabularies import REPEATS, bytelevel_metadata, sentencepiece_metadata
 from twofold.text.tokenizers.encoder import PlainEncoder
 from twofold.text.tokenizers.pretokenizers import RULES
 
 MERGES = [
-    ("a", "a"),
-    ("aa", "aa"),
-    ("Ġ", "Ġ"),
-    ("ĠĠ", "ĠĠ"),
-    ("1", "1"),
+    *REPEATS,
     ("Ġ", "a"),
     ("Ċ", "Ċ"),
     ("!", "!"),

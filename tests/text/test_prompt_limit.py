@@ -12,17 +12,13 @@ import pytest
 
 from tests.server.trust.state import memory_of
 from tests.support.vocabulary import tokenizer_of
-from tests.text.vocabularies import bytelevel_metadata, plain_ids, sentencepiece_metadata
+from tests.text.vocabularies import REPEATS, bytelevel_metadata, plain_ids, sentencepiece_metadata
 from twofold.core.errors import ContextLengthError, ParameterError
 from twofold.text.prompt_limit import SHORT, LowerBound, PromptLimit
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 MERGES = [
-    ("a", "a"),
-    ("aa", "aa"),
-    ("Ġ", "Ġ"),
-    ("ĠĠ", "ĠĠ"),
-    ("1", "1"),
+    *REPEATS,
     ("<", "<"),
     ("e", "Ì"),
     ("Ã", "©"),

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Final
 
 from twofold.text.tokenizers.metadata import PREFIX, TokenType
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 Metadata = dict[str, object]
+
+REPEATS: Final = (("a", "a"), ("aa", "aa"), ("Ġ", "Ġ"), ("ĠĠ", "ĠĠ"), ("1", "1"))
+"""Merges of repeated characters."""
 
 
 def byte_letters() -> dict[int, str]:

@@ -27,7 +27,7 @@ from twofold.core.step import (
 from twofold.models.ops import Forward
 
 Sampled: TypeAlias = Sequence[int | TwofoldError]
-"""Tokens that were sampled, or why there is none."""
+"""Sampled tokens, or the error that prevented them."""
 
 
 def _nothing() -> None:

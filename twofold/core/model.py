@@ -270,8 +270,8 @@ class ModelSpec:
     """A decoder-only transformer.
 
     ``context_length`` is the longest sequence that the model was made for; ``source`` says where the sizes are from.
-    ``learnt_positions``: a table of position embeddings of so many rows. ``runs`` are the layers as runs of equal
-    ones: (how many, which).
+    ``learnt_positions``: rows of the table of position embeddings; 0 without one. ``runs`` are the layers as runs of
+    equal ones: (how many, which).
     """
 
     name: str

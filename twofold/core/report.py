@@ -137,7 +137,7 @@ class RequestMetrics:
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean time of a token after the first, over all completions; None where there is none."""
+        """Mean time of a token after the first, over all completions; None if no completion has two tokens."""
         gaps = sum(len(times) - 1 for times in self.token_times if times)
         return sum(times[-1] - times[0] for times in self.token_times if times) / gaps if gaps else None
 

@@ -34,7 +34,7 @@ MAX_CONFIG_BYTES: Final = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingDefaults:
-    """Defaults of the parameters in NAMES; None: whoever comes next says it.
+    """Defaults of the parameters in NAMES; None: the next source decides.
 
     Raises ParameterError for an impossible value.
     """

@@ -133,7 +133,7 @@ class GGUFFile:
         """Maps and checks the file; of a split model any part may be named.
 
         Raises FormatError for a damaged file, UnsupportedModelError for one that holds what Twofold does not
-        implement, ModelNotFoundError where there is none, ResourceError where it may not be read.
+        implement, ModelNotFoundError if the file is missing, ResourceError if it is unreadable.
         """
         first = _open_part(part_paths(Path(path))[0])
         parts = [first]

@@ -4,7 +4,7 @@ Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Numbers are l
 length and UTF-8 bytes, an array is a u32 element type, a u64 count and its elements.
 
 Every length and count is compared in Python integers with what is left of the file before it is used, so a hostile
-header costs neither memory nor time. Arrays are skipped while the header is read and decoded when somebody asks.
+header costs neither memory nor time. Arrays are skipped while the header is read and decoded on first use.
 """
 
 from __future__ import annotations

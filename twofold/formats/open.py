@@ -17,6 +17,6 @@ def open_model(path: Path) -> ModelFile:
     """The model file at ``path``. A file of an unknown ending is read as GGUF, so that its error names it.
 
     Raises FormatError for a damaged file, UnsupportedModelError for one that holds what Twofold does not implement,
-    ModelNotFoundError where there is none, ResourceError where it may not be read.
+    ModelNotFoundError if the file is missing, ResourceError if it is unreadable.
     """
     return OPENERS.get(path.suffix, OPENERS[".gguf"])(path)

@@ -28,7 +28,7 @@ class Architecture:
     qkv_bias, output_bias  None: as the tensors, or the field ``attention_bias``, say
     recurrent            layers are recurrent but each ``period``-th, and those have a gate on their output
     local_rope_base      the rope base of layers with a window, where they have their own
-    hidden_scale_layers  models of so many layers scale q·k by (hidden / heads)^-½ in place of head_dim^-½
+    hidden_scale_layers  models with these numbers of layers scale q·k by (hidden / heads)^-½ in place of head_dim^-½
     experts … shared_gate  of configurations only: GGUF files show them by their tensors
     defaults             those of the configuration's class for fields that files omit
     """

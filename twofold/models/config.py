@@ -179,7 +179,7 @@ def _recurrent_layers(fields: TypedFields, architecture: Architecture, count: in
 
 
 def _layer_types(fields: TypedFields, count: int) -> list[object]:
-    """The field ``layer_types``; empty where there is none."""
+    """Returns the field ``layer_types``, or an empty list if the file lacks it."""
     kinds = fields.items("layer_types")
     if kinds and len(kinds) != count:
         raise fields.wrong("layer_types", kinds, f"one kind for each of the {count} layers")

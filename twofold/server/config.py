@@ -29,7 +29,7 @@ class ServerConfig:
     data           folder of files, batches, responses and sums of usage
     own_data       the folder is exclusive; else, while another server uses it, a folder inside it is used
     tolerant       unknown fields of requests are ignored with a warning; else they are errors
-    replay         the response cache; None: there is none
+    replay         the response cache; None: no cache
     shutdown_s     how long requests in progress may run after the signal to shut down
     quiet_s        silence after which a stream gets a keep-alive event
     certificate, private_key    PEM files; without them the server speaks plain HTTP

@@ -65,7 +65,7 @@ request asks many times."""
 
 
 def notify(state: Literal["READY=1", "STOPPING=1"]) -> None:
-    """Sends ``state`` to the socket that NOTIFY_SOCKET names; does nothing without one, or if nobody listens."""
+    """Sends ``state`` to the socket that NOTIFY_SOCKET names; does nothing if it is unset or no process listens."""
     address = read_environment().notify_socket
     if not address:
         return
@@ -75,7 +75,7 @@ def notify(state: Literal["READY=1", "STOPPING=1"]) -> None:
 
 
 class Server:
-    """One server. ``say`` gets sentences for whoever started it."""
+    """One server. ``say`` prints a sentence to the user who started it."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Server:
         self._signals: asyncio.Queue[int] = asyncio.Queue()
 
     async def run(self, announce: Callable[[str], None] = lambda _url: None) -> None:
-        """Serves until it is told to end; ``announce`` gets its URL once it is ready.
+        """Serves until a signal or ``stop`` ends it; ``announce`` gets its URL once it is ready.
 
         Raises what keeps it from that.
         """
@@ -156,7 +156,7 @@ class Server:
         self._signals.put_nowait(signal.SIGTERM)
 
     async def _start(self, announce: Callable[[], None]) -> None:
-        """Loads the first model, unless it is told to end meanwhile."""
+        """Loads the first model, unless a signal ends the server first."""
         loading = asyncio.create_task(self._hub.start())
         told = asyncio.create_task(self._signals.get())
         try:
@@ -239,7 +239,7 @@ class Server:
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._signals.put_nowait, number)
-        except (ValueError, RuntimeError):  # not the main thread: whoever runs it calls ``stop``
+        except (ValueError, RuntimeError):  # not the main thread: the caller calls ``stop``
             yield
             return
         try:
@@ -250,7 +250,7 @@ class Server:
 
 
 def _tell_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Logs what nobody caught. asyncio's own words would quote the exception's, which may quote what a caller wrote."""
+    """Logs an uncaught exception. asyncio's own handler would quote its text, which may contain a caller's input."""
     log.error("%s", context["message"], exc_info=context.get("exception"))
 
 

@@ -231,8 +231,8 @@ class SampledRequest(LabelledRequest):
         return frozenset(name for name in NAMES if getattr(self, name) is not None)
 
     def sampling_keywords(self) -> dict[str, Any]:
-        """Keywords of ``SamplingParams`` that both endpoints have. OpenAI's seeds are signed; one below 0 stands for
-        the unsigned number of the same bits."""
+        """Returns the keywords of ``SamplingParams`` that both endpoints have. OpenAI allows negative seeds; their
+        bits are read as an unsigned number."""
         same = [each.name for each in fields(SamplingParams) if each.name not in CONVERTED]
         names = [name for name in same if name in SampledRequest.__struct_fields__]
         keywords: dict[str, Any] = {name: value for name in names if (value := getattr(self, name)) is not None}

@@ -20,7 +20,7 @@ FloatType: TypeAlias = type[np.float32] | type[np.float16]
 class PagedCache:
     """K and V in blocks: for each layer two arrays [blocks of its group, block_size, kv_width] of ``dtype``.
 
-    ``blocks`` and ``host_slots`` count those of each group. ``group_of`` tells whose block tables a layer goes by.
+    ``blocks`` and ``host_slots`` count those of each group. ``group_of`` maps a layer to its group.
     """
 
     def __init__(

@@ -120,7 +120,7 @@ class Connection:
         return b"", False
 
     def send(self, data: bytes) -> bool:
-        """Sends as much as the kernel takes; whether that was all."""
+        """Sends as much as the kernel accepts. Returns whether it accepted everything."""
         self._queue(data if self._tls is None else self._tls.encrypt(data))
         return self.flush()
 
@@ -128,7 +128,7 @@ class Connection:
         self.unsent = memoryview(bytes(self.unsent) + data if self.unsent else data)
 
     def flush(self) -> bool:
-        """Sends waiting bytes; whether that was all. After an error, reading tells whether the server responded."""
+        """Sends waiting bytes. Returns whether all were sent. After an error, a read shows whether a response came."""
         try:
             while self.unsent:
                 self.unsent = self.unsent[self.socket.send(self.unsent) :]

@@ -211,17 +211,14 @@ class MessagesReader:
         self._output(moment, "".join(text for text, _ in blocks), sum(chars for _, chars in blocks), tokens)
 
     def _output(self, moment: float, content: str, chars: int, tokens: int = UNKNOWN) -> bool:
-        """Records output; False if there is none."""
+        """Records output. Returns False if the event has no output."""
         if chars == 0 and tokens <= 0:
             return False
         self._answer.chunk(moment, content, tokens, chars)
         return True
 
     def _spent(self, fields: Mapping[str, Any]) -> None:
-        """Reads the usage;
-
-        ``input_tokens`` excludes tokens read from and written to the cache. Later events update it.
-        """
+        """Reads the usage: ``input_tokens`` excludes cache reads and writes. Later events update it."""
         self._usage |= {name: value for name, value in object_at(fields, "usage").items() if value is not None}
         usage, answer = self._usage, self._answer
         sent, read = count_at(usage, "input_tokens"), count_at(usage, "cache_read_input_tokens")

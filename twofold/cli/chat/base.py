@@ -69,7 +69,7 @@ class ChatModel(Protocol):
         """
 
     def statistics(self) -> str:
-        """A line about the last completion; empty if there is none."""
+        """Returns a line about the last completion, or an empty text before the first completion."""
 
     def explain(self) -> list[str]:
         """Lines about where the time of the last completion went."""

@@ -95,7 +95,7 @@ class RemoteModel:
         return self._facts.context
 
     def answer(self, request: PromptRequest, write: Write) -> ChatCompletion:
-        """``ChatModel.answer``. The usage of the last completion tells how full the context is."""
+        """``ChatModel.answer``. The usage of the last completion gives the tokens in the context."""
         used = sum(count_at(self._state.usage, name) or 0 for name in ("prompt_tokens", "completion_tokens"))
         prompt, room = request.prompt, request.room
         if room > 1 and self.context is not None and used + room > self.context:

@@ -129,7 +129,7 @@ class CompletionSearch:
         return matcher.validate_tokens([token]) == 1
 
     def _ordered(self, matcher: LLMatcher, order: I32) -> list[int]:
-        """The allowed tokens of ``order``; where there is none, any allowed ones."""
+        """Returns the allowed tokens of ``order``, or any allowed tokens if ``order`` has none."""
         self._work -= MASK_WORK
         matcher.unsafe_compute_mask_ptr(self._address, self._words.nbytes)
         found = order[np.flatnonzero(has_bits(self._words, order))]

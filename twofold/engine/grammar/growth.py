@@ -1,11 +1,11 @@
-"""What the text of a grammar tells before it is compiled: the cost of its costliest part, and its literals.
+"""Reads two facts from a grammar before it is compiled: the cost of its costliest part, and its literals.
 
 ``growth_bytes`` is how much a single token can add to what an answer still needs: an estimate in bytes, from above.
 
 A token adds most where it opens the costliest part of the grammar: the longest value of an enumeration, an optional
 property whose value has many required parts, a repetition of at least 100. The estimate reads the caller's text and
 compiles nothing. It sets the headroom at which an answer counts as near its limit, no more: too small a value could
-lose an answer, too large a one makes the last tokens plainer than they need be.
+lose an answer, too large a one makes the last tokens plainer than necessary.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def growth_bytes(source: GrammarSource) -> int:
 
 
 def _lark_growth(text: str) -> int:
-    """Schemas inside a Lark grammar (``%json {…}``) as schemas, what stands around them as text."""
+    """Schemas inside a Lark grammar (``%json {…}``) as schemas, the text around them as text."""
     rest, done, rise = [], 0, 0
     for found in _SCHEMA.finditer(text):
         with suppress(ValueError, RecursionError):

@@ -180,7 +180,8 @@ class ThinkingConstraint:
         return None if self._grammar is None else self._grammar.start(self._room)
 
     def _open(self, token: int, *, marked: bool) -> None:
-        """A token that goes on with the start mark (``marked``), spells it otherwise, or shows that there is none."""
+        """Takes a token that continues the start mark (``marked``), spells it with other tokens, or begins a completion
+        without a thinking section."""
         self._read += self._spell(token)
         if self._inner is not None and (not marked or _allows(self._inner.mask(), token)):
             self._advance_inner(token)

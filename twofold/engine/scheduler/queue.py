@@ -67,7 +67,7 @@ class Heap(Generic[T]):
             self._compact()
 
     def first(self) -> T | None:
-        """The item of the least key; None when there is none."""
+        """Returns the item with the least key, or None if the heap is empty."""
         entries = self._entries
         while entries:
             key, item = entries[0]

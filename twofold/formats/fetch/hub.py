@@ -55,7 +55,7 @@ def fetch_hub(name: str, slug: str, source: HubSource, store: ModelStore, progre
 
 
 def choose_file(source: HubSource, files: list[str]) -> str:
-    """The file that ``source`` means. ModelNotFoundError, which lists what exists, where that is none."""
+    """Returns the file that ``source`` names. Raises ModelNotFoundError, which lists the files, if it is missing."""
     models = sorted(file for file in files if _is_model(file))
     if not models:
         hint = "Look for a repository of the same model whose name ends with GGUF."
@@ -136,7 +136,7 @@ def _download(repository: str, file: str, listing: Listing, progress: Progress) 
 
 
 def bar_class(progress: Progress) -> Any:
-    """A tqdm class that draws nothing and tells ``progress`` what the hub tells it.
+    """A tqdm class that draws nothing and passes the hub's progress to ``progress``.
 
     Of the two bars that the hub makes for some storage, it counts the one of bytes written, not of bytes transferred.
     """

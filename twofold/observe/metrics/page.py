@@ -61,7 +61,7 @@ class _Families:
 
 @dataclass(slots=True)
 class _CachedPage:
-    """The last page of a format; the lock is held while the next one is made."""
+    """The last page of a format. A request that makes the next page holds the lock."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     page: Page | None = None

@@ -22,7 +22,7 @@ from twofold.engine.loop import EngineClient
 from twofold.planner.count.step import SequenceRows
 
 Spans: TypeAlias = tuple[tuple[int, SequenceRows], ...]
-"""Rows of a step: so many sequences of each kind."""
+"""Rows of a step: how many sequences of each kind."""
 MAX_TOKEN: Final = 30_000
 WARM_ROWS: Final = 128
 
@@ -133,7 +133,7 @@ class Prober:
 
 
 def affordable(probes: Sequence[Probe], context: int, sequences: int) -> Iterator[Probe]:
-    """Probes that an engine with so much context and so many sequences has room for."""
+    """Returns the probes that fit an engine of this context and number of sequences."""
     for probe in probes:
         if probe.prompt + probe.output <= context and probe.batch <= sequences:
             yield probe

@@ -66,7 +66,7 @@ def save(calibration: Calibration, cache: Path) -> Path | None:
 
 
 def load(subject: CalibrationSubject, cache: Path) -> Calibration | None:
-    """The calibration of a subject; None if there is none, or it cannot be read."""
+    """Returns the calibration of a subject, or None if the file is missing or unreadable."""
     try:
         document = json.loads(_path(subject, cache).read_text("utf-8"))
         return _read(document, subject)

@@ -1,11 +1,11 @@
 """A model's step as a few coefficients, for those who count millions of steps: simulators and planners.
 
     FLOPs       row · rows + logit_row · logit rows + Σ_windows position · attended positions
-    weights     fixed + experts picked by so many rows, and head where any logits are wanted
+    weights     fixed + experts picked by the rows, and the head if logits are computed
     K and V     Σ_windows token · (read + written positions)
 
 Equal to ``count.step``. Coefficients of latent attention are those of its absorbed form, which decoding takes;
-``expanded`` tells what changes for spans, as of prompts, that the expanded form is cheaper for.
+``expanded`` gives the difference for spans, such as prompts, that the expanded form computes at lower cost.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class StepCost:
         )
 
     def weight_bytes(self, rows: float = 1, *, logits: bool = True) -> float:
-        """Bytes of weights that a step of so many rows reads; of steps that differ, in the mean."""
+        """Returns the bytes of weights that a step of ``rows`` rows reads: a mean over different picks of experts."""
         picked = sum(each.picked_bytes(rows) for each in self.experts)
         return self.fixed_bytes + picked + (self.head_bytes if logits else 0)
 
@@ -116,8 +116,8 @@ class StepCost:
         return self.row_flops * rows + self.logit_row_flops * logit_rows + attention + changed
 
     def expanded(self, spans: Iterable[tuple[int, SequenceRows]]) -> Iterator[tuple[Arithmetic, int, int]]:
-        """Of so many spans of each kind those that are cheaper expanded: in which arithmetic how many FLOPs more the
-        matrices take, and how many less attention."""
+        """Yields for each kind of span that is cheaper expanded, given with its number: the arithmetic, the additional
+        FLOPs of the matrices, and the FLOPs that attention saves."""
         if not self.latent:
             return
         for count, span in spans:
@@ -128,13 +128,13 @@ class StepCost:
                     yield each.arithmetic, count * again, count * saved
 
     def read_bytes(self, spans: Sequence[tuple[int, SequenceRows]]) -> int:
-        """Bytes of K and V that so many sequences of each kind read, and of the states that they read and write."""
+        """Returns the bytes of K and V that the sequences read, and of the states that they read and write."""
         return self.kv_bytes(
             {window: sum(n * read_positions(s.cached, s.new, window) for n, s in spans) for window in self.windows}
         ) + 2 * self.state_bytes * sum(n for n, _ in spans)
 
     def kv_bytes(self, positions: Mapping[int | None, int]) -> int:
-        """Bytes of K and V of so many positions, by window."""
+        """Returns the bytes of K and V of these positions, given by window."""
         return sum(cost.token_bytes * positions[window] for window, cost in self.windows.items())
 
 

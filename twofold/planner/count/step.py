@@ -94,7 +94,7 @@ class Work:
         return Work.of((*self.operators, *other.operators))
 
     def named(self, name: str) -> Operator:
-        """The operator of that name. KeyError where there is none; the sum's first arithmetic where several differ."""
+        """The operator of that name. KeyError if it is missing. A sum of several has the first one's arithmetic."""
         found = [each for each in self.operators if each.name == name]
         if not found:
             raise KeyError(name)

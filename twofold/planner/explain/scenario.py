@@ -112,7 +112,7 @@ class UniformScenario:
         return steps.demand([(batch - 1, alone), (1, SequenceRows(chunk, self.case.prompt - chunk))]).seconds(by)
 
     def figures(self, prediction: Prediction | None = None, devices: float | None = None) -> ScenarioFigures:
-        """Figures of this scenario by its own or a changed ``prediction``, on so many ``devices``."""
+        """Figures of this scenario by its own or a changed ``prediction``, on ``devices`` devices."""
         found = prediction or self.prediction
         return ScenarioFigures(
             ttft=found.ttft,

@@ -82,7 +82,7 @@ class Candidate:
     def state(self, count: Count) -> tuple[ReplicaState, Queue, tuple[float, ...]] | None:
         """A decoding replica's state, the queue of prompts, and seconds of each kind's prompt without its wait.
 
-        None if so many replicas cannot sustain the load, or have no room for its sequences.
+        None if these replicas cannot sustain the load, or cannot hold its sequences.
         """
         state = self.curve.at(self.traffic.rate / (count.decode or count.both))
         if state is None or self.busy_batch(state, max(ROOM_DEVIATIONS, self.slo.deviations)) > self.sequences:
@@ -93,7 +93,7 @@ class Candidate:
         return None if queue.busy >= 1 else (state, queue, self.prompt_s)
 
     def plan(self, count: Count) -> CapacityPlan | None:
-        """The plan with so many replicas; None if they are too few."""
+        """Returns the plan with these replicas, or None if they are too few."""
         found = self.state(count)
         if found is None:
             return None

@@ -93,5 +93,5 @@ def ways(question: Question) -> Iterator[FitResult]:
         if tp == 1 or question.machine.link is not None:
             try:
                 yield answer(changed)
-            except ParameterError:  # the heads cannot be shared out to so many
+            except ParameterError:  # the heads do not divide among the devices
                 continue

@@ -233,7 +233,8 @@ def _decoding_state(model: Model, batch: int) -> ReplicaState:
 
 
 def _mixed_state(model: Model, batch: int) -> ReplicaState | None:
-    """With so many sequences, or fewer if prompts would queue without end. None if they leave no rows for prompts."""
+    """The state with ``batch`` sequences, or fewer if prompts would queue without end; None if no rows are left for
+    prompts."""
     configuration, traffic = model.configuration, model.traffic
     rows = configuration.chunk - batch * (1 + configuration.drafts)
     if rows < 1:

@@ -26,7 +26,7 @@ from twofold.planner.simulate.scenario import Scenario, Split
 from twofold.planner.simulate.setting import EngineSetting, groups_for
 
 MakeLoad: TypeAlias = Callable[[float, int], Load]
-"""Makes the load at a rate, with so many requests."""
+"""Makes a load from its rate and its number of requests."""
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 BEST: Final = 3

@@ -94,8 +94,8 @@ def decode_limit(steps: StepPredictor, prompt: int, tokens: int) -> PhaseLimit:
 def spans_limit(
     steps: StepPredictor, spans: Sequence[tuple[int, SequenceRows]], *, passes: float = 1, kv_read: float = 0
 ) -> PhaseLimit:
-    """Limit of so many sequences of each kind in ``passes`` steps that each read the weights, and ``kv_read`` bytes of
-    keys and values together."""
+    """Returns the limit of ``passes`` steps that compute the sequences (a number of each kind). Each step reads the
+    weights; together they read ``kv_read`` bytes of keys and values."""
     return _limit(steps, passes, sum(count * span.new for count, span in spans), steps.demand(spans), kv_read)
 
 

@@ -47,7 +47,7 @@ class StepParts(NamedTuple):
         return max(get_args(Bound), key=lambda name: float(getattr(self, name)))
 
     def times(self, steps: float) -> StepParts:
-        """The parts of so many such steps."""
+        """Returns the sum of the parts over such steps."""
         return StepParts(*(part * steps for part in self))
 
     @classmethod
@@ -136,7 +136,7 @@ def peak(machine: Machine, arithmetic: Arithmetic) -> float:
 
 
 def link_seconds(nbytes: float, machine: Machine, devices: int) -> float:
-    """Seconds at peak of an all-reduce of so many bytes between ``devices``."""
+    """Returns the seconds at peak of an all-reduce of this size between ``devices``."""
     if devices == 1 or not nbytes:
         return 0.0
     if machine.link is None:

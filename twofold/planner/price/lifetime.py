@@ -35,7 +35,7 @@ class LossLaw:
         return float(self.floor + self.a / parameters**self.alpha + self.b / tokens**self.beta)
 
     def tokens_for(self, parameters: float, loss: float) -> float:
-        """Training tokens with which so many parameters reach that loss; infinite where none do."""
+        """Returns the training tokens with which a model of this size reaches the loss; infinite if it never does."""
         rest = loss - self.floor - self.a / parameters**self.alpha
         return float((self.b / rest) ** (1 / self.beta)) if rest > 0 else math.inf
 
@@ -84,7 +84,7 @@ def chinchilla(parameters: float, served_tokens: float = 0, law: LossLaw = CHINC
 
 
 def best_lifetime(loss: float, served_tokens: float, law: LossLaw = CHINCHILLA) -> Lifetime:
-    """The size and training that reach ``loss`` and cost least with so many tokens served.
+    """The size and training that reach ``loss`` at the least cost, serving included.
 
     Raises ParameterError where no model reaches that loss. The cost has one least point over the logarithm of the
     size: below it training grows without bound, above it every token costs more.

@@ -32,7 +32,7 @@ YEAR_HOURS: Final = 8766
 MILLION: Final = 1_000_000
 
 StepSeconds = Callable[[Work, int], float]
-"""Seconds of a step with that work and so many sequences."""
+"""Seconds of a step, given its work and its number of sequences."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ class ApiModel:
         return found
 
     def prices(self, prompt_tokens: int, at: datetime, tier: Tier = "default") -> TokenPrices:
-        """Prices of a million tokens of each kind, for a request with a prompt of so many tokens."""
+        """Prices of a million tokens of each kind, for a request whose prompt has ``tokens`` tokens."""
         rates = self.rates(at, tier)
         return TokenPrices(
             input=_rate(rates, "input").of(prompt_tokens),

@@ -256,7 +256,7 @@ class Compression:
             )
 
     def saved(self, tokens: int, price: float, *, cached_at: float = 1.0) -> float:
-        """What it saves of a prompt of so many tokens at ``price`` each; negative where it does not pay.
+        """Returns what it saves on a prompt of ``tokens`` tokens at ``price`` each; negative if it does not pay.
 
         ``cached_at``: share of the price that uncompressed tokens cost, if read from a cache.
         """

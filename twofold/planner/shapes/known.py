@@ -266,7 +266,7 @@ def read_shape(path: Path) -> ModelSpec:
 
 
 def model_file(name: str) -> Path | None:
-    """The GGUF file of that path, or an alias's in the cache; None if there is none."""
+    """The GGUF file of that path, or an alias's in the cache; None if the file is missing."""
     path = Path(name).expanduser()
     if path.suffix == ".gguf":
         return path

@@ -26,7 +26,7 @@ ROUND: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """Decode replicas, and the seconds in which the keys and values of so many tokens reach them."""
+    """Decode replicas, and the seconds in which keys and values reach them, by number of tokens."""
 
     replicas: Sequence[Replica]
     seconds: Callable[[int], float]

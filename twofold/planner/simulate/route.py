@@ -23,7 +23,7 @@ PREFIX_TOKENS: Final = 1024
 
 
 class Router(Protocol):
-    """``watches``: whether it must be told of jobs that ended."""
+    """``watches``: whether it needs the jobs that ended."""
 
     watches: ClassVar[bool]
 

@@ -91,7 +91,7 @@ class Scenario:
         return simulate(source, first, make_router(self.router, len(first)), handover, delay_s=steps.first_s)
 
     def made(self, steps: PredictedSteps, count: int) -> list[Replica]:
-        """Creates so many replicas."""
+        """Creates the replicas."""
         kind = ExactReplica if self.exact else FastReplica
         return [kind(self.setting, steps, steps.windows) for _ in range(count)]
 

@@ -260,7 +260,7 @@ class WorkerRegistry:
         raise unknown_model(name, self._by_name)
 
     async def _loaded(self, slot: _ModelSlot) -> WorkerModel:
-        """The model, loaded if need be. Further callers wait for the same load."""
+        """Returns the model, after loading it if necessary. Further callers wait for the same load."""
         if self._closed:
             raise ResourceError("The server is closing.", hint="Retry when it is back.")
         if slot.unloading is not None:

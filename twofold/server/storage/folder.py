@@ -17,7 +17,7 @@ PORT_BYTES: Final = 8
 
 
 class DataFolder:
-    """The folder at ``path``, created if need be, readable by its owner only, and locked while it is open.
+    """The folder at ``path``, created if it is missing, readable by its owner only, and locked while it is open.
 
     Raises UsageError where another process has it open, ResourceError where it cannot be used.
     """
@@ -37,7 +37,7 @@ class DataFolder:
             ) from error
 
     def inner(self, name: str) -> Path:
-        """A folder inside this one, created if need be."""
+        """A folder inside this one, created if it is missing."""
         folder = self.path / name
         with self.guarded():
             folder.mkdir(mode=0o700, exist_ok=True)

@@ -15,8 +15,8 @@ FAILED: Final = "f"
 UNSAFE: Final = "u"
 EXCEEDED: Final = "e"
 INVALID: Final = "i"
-"""Kinds of replies: the prompt, or why there is none: the template refused the variables, failed, used a forbidden
-function, exceeded a limit, or is not valid."""
+"""Kinds of replies: the prompt, or an error: the template refused the variables, failed, used a forbidden function,
+exceeded a limit, or is not valid."""
 HEAD_BYTES: Final = 4
 
 

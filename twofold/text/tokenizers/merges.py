@@ -89,7 +89,7 @@ class _Lookup:
         return self._seen[self._bucket(wanted)]
 
     def find(self, wanted: _Hashes) -> NDArray[np.int64]:
-        """Index of each wanted hash, -1 where there is none."""
+        """Index of each wanted hash, -1 if it is unknown."""
         place = np.minimum(np.searchsorted(self._sorted, wanted), len(self._sorted) - 1)
         return np.where(self._sorted[place] == wanted, self._order[place], -1)
 

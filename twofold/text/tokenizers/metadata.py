@@ -88,7 +88,7 @@ class Vocabulary:
 def read_vocabulary(source: ModelSource) -> Vocabulary:
     """The vocabulary that a model file describes.
 
-    Raises errors of the reader; UnsupportedModelError if there is none for this kind of source.
+    Raises errors of the reader; UnsupportedModelError if this kind of source has no reader.
     """
     if source.kind not in READERS:
         raise UnsupportedModelError(

@@ -74,8 +74,8 @@ class _Automaton:
         return child
 
     def first(self, text: str, place: int) -> tuple[tuple[int, int, int] | None, int]:
-        """The first text that begins at ``place`` or soon after it, and of several the longest: start, end and id.
-        None where there is none before the place that comes with it, from which to look on."""
+        """Returns the start, end and id of the first text that begins at or soon after ``place`` (of several, the
+        longest), or None; and the place at which the next search begins."""
         node, found, end = START, None, place
         for end in range(place, len(text)):
             after = None

@@ -1,7 +1,7 @@
 """Items of the Responses API: as requests have them, and as replies and the store have them.
 
-An item is a message, a call of a function, the output of a call, or a model's reasoning. The items of a response may be
-sent back as they are. An item reference stands for one of those by its id.
+An item is a message, a call of a function, the output of a call, or a model's reasoning. A client may
+send the items of a response back unchanged, or refer to an item by its id.
 """
 
 from __future__ import annotations

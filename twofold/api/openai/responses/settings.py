@@ -129,7 +129,7 @@ class Tools:
 
     @classmethod
     def of(cls, given: Sequence[ResponseTool], choice: ResponseToolChoice) -> Self:
-        """Raises FieldError for two tools of one name, and for an allowed tool that is none of them."""
+        """Raises FieldError if two tools have the same name, or if ``tools`` lacks an allowed tool."""
         names = [tool.name for tool in given]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:

@@ -73,7 +73,7 @@ def scratch_floats(head_dim: int) -> int:
 
 
 def _tiles(k: Kernel, positions: Value) -> Value:
-    """How many tiles of a chunk so many positions begin."""
+    """Returns how many tiles of a chunk ``positions`` positions begin."""
     return (k.smin(positions, CHUNK) + (TILE - 1)) // TILE
 
 

@@ -7,7 +7,7 @@ spell it, never in the result:
     look_up(table, codes)    table[codes[i]] for 64 codes below 16
     widen(h)                 float16 → float32, exact
     narrow(x)                float32 → float16, to nearest even, |x| ≤ 65504
-    pause()                  tells the core that it spins
+    pause()                  tells the core that the thread spins
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 An entry of the cache is an object file as the linker would read it, named by what decides its contents: the kernel's
 LLVM text (or its name and the source of all generators), the processor and its features, the passes, and the version
 of LLVM. An entry is never stale; entries are data for LLVM's loader, nothing of Python is in them. They are machine
-code all the same: a folder that others may write to is refused. The SHA-256 of the code stands before it, because the
+code all the same: a folder that others may write to is refused. The SHA-256 of the code precedes it, because the
 loader does not survive a damaged one; an entry that does not match is compiled anew. Where the folder cannot be
 written, as on a read-only disk, nothing is kept.
 """
@@ -165,7 +165,7 @@ def _target_machine(target: CodegenTarget) -> llvm.TargetMachine:
 
 
 def _secured(folder: Path) -> Path | None:
-    """Creates ``folder`` for its owner only; refuses one that somebody else could have written to.
+    """Creates ``folder`` for its owner only; refuses a folder that another user can write to.
 
     None where it cannot be created: kernels are then compiled in every process.
     """
@@ -183,7 +183,7 @@ def _secured(folder: Path) -> Path | None:
 
 
 def _read_entry(path: Path) -> bytes | None:
-    """The code of an entry, or None where there is none, or none that is whole."""
+    """Returns the code of an entry, or None if the entry is missing or damaged."""
     try:
         entry = path.read_bytes()
     except OSError:

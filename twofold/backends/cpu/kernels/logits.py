@@ -109,7 +109,7 @@ def _largest(k: Kernel, row: LogitRow) -> tuple[Value, Value]:
 
 
 def _first_equal(k: Kernel, row: LogitRow, block: Value, value: Value) -> Value:
-    """The lowest id in ``block`` whose logit is ``value``; 0 where there is none."""
+    """The lowest id in ``block`` whose logit is ``value``; 0 if no logit has it."""
     wanted, none = k.splat(F32X16, value), k.splat(I32X16, NOWHERE)
     lanes = k.constants(I32X16, range(LANES))
     found = k.var(I32X16, none)

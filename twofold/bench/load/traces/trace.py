@@ -146,7 +146,7 @@ def read_lines(path: Path, parse: Callable[[bytes], None], *, skip_bad: bool) ->
 
 
 def first_line(path: Path) -> bytes:
-    """The first line that is not blank; empty if there is none."""
+    """Returns the first line that is not blank, or an empty one if all lines are blank."""
     with _opened(path) as file:
         return next((line for _, line in _numbered(file)), b"")
 

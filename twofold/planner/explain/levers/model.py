@@ -21,7 +21,7 @@ GROUP: Final = 8
 """Query heads for each head of keys and values, as in most models of today (Ainslie et al. 2023)."""
 WINDOW: Final = 1024
 WINDOWED: Final = 6
-"""Gemma 3's: of six layers five see so many positions."""
+"""Gemma 3's window, in positions: five of six layers have it."""
 LARGEST_SHARE: Final = 0.6
 _SIZE: Final = re.compile(r"[-_ ]\d+(\.\d+)?[bm]\b.*$", re.IGNORECASE)
 

@@ -18,7 +18,7 @@ from twofold.planner.predict.request import Prediction
 from twofold.planner.predict.speculation import check_ratio, min_acceptance, speed_up
 
 CHUNK: Final = 512
-"""Rows of a step: what engines take if not told otherwise."""
+"""Rows of a step: the default of engines."""
 
 
 def _batch(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:

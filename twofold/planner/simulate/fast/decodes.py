@@ -174,7 +174,7 @@ class Decodes:
         return sequence.known + self.steps - sequence.since
 
     def advance(self, steps: int) -> None:
-        """Adds a token to each member in each of so many steps."""
+        """Adds a token per step to each member."""
         self.steps += steps
         self.known += steps * self.count
         while self._crossings and self._crossings[0][0] <= self.steps:
@@ -231,7 +231,7 @@ class Decodes:
         return low
 
     def seen(self, steps: int = 0) -> tuple[int, ...]:
-        """Positions that the members' rows see together, by window, so many steps from now."""
+        """Positions that the members' rows see together, by window, ``steps`` steps from now."""
         if not self._narrow:
             return (self.known + steps * self.count,) * len(self._windows)
         return tuple(
