@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from dataclasses import field as made
-from typing import Final
+from typing import Any, Final
 
 from twofold.core.errors import MAX_QUOTED, ParameterError, closest_match, describe, plain_name, spelled
 
@@ -96,3 +96,18 @@ def impossible(name: str, value: object, wanted: str) -> FieldError:
 def unsupported(name: str, hint: str) -> FieldError:
     """The error for a field of the API that Twofold does not support."""
     return FieldError(f"{name} is not supported.", param=name, code=UNSUPPORTED, hint=hint)
+
+
+def check_depth(body: object, limit: int) -> None:
+    """Raises FieldError if more than ``limit`` objects and lists are nested. The search goes layer by layer."""
+    layer: list[Any] = [body] if type(body) is dict or type(body) is list else []
+    for _ in range(limit):
+        layer = [
+            inner
+            for outer in layer
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) is dict or type(inner) is list
+        ]
+        if not layer:
+            return
+    raise FieldError(f"The body is nested deeper than {limit} levels.", param="body")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from twofold.core.errors import ParameterError, closest_match
+from twofold.core.errors import ParameterError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +123,8 @@ def find_format(name: str) -> ValueFormat:
     """The format of that name, in any case. Raises ParameterError with the nearest known name."""
     found = VALUE_FORMATS.get(name.strip().lower())
     if found is None:
-        close = closest_match(name.lower(), VALUE_FORMATS)
-        known = ", ".join(sorted(VALUE_FORMATS))
-        raise ParameterError(
-            f"There is no number format {name!r:.60}.",
-            param="format",
-            hint=(f"The nearest is {close!r}. " if close else "") + f"Known: {known}.",
-        )
+        hint = did_you_mean(name.lower(), sorted(VALUE_FORMATS))
+        raise ParameterError(f"There is no number format {name!r:.60}.", param="format", hint=hint)
     return found
 
 

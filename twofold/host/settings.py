@@ -11,7 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from twofold.core.errors import ParameterError, closest_match, unreadable
+from twofold.core.errors import ParameterError, did_you_mean, unreadable
 
 MAX_BYTES: Final = 1 << 20
 """Max size of a settings file."""
@@ -108,11 +108,8 @@ class Table:
         names = self._read | set(known)
         for field in self._values:
             if field not in names:
-                close = closest_match(field, names)
-                hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(names))}."
-                raise ParameterError(
-                    f"{self.name(field):.200} is not a known setting.", param=self.name(field), hint=hint
-                )
+                message = f"{self.name(field):.200} is not a known setting."
+                raise ParameterError(message, param=self.name(field), hint=did_you_mean(field, sorted(names)))
 
     def _take(self, field: str) -> Any:
         self._read.add(field)

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from twofold.core.errors import FormatError, UnsupportedModelError, closest_match
+from twofold.core.errors import FormatError, UnsupportedModelError, did_you_mean
 from twofold.core.model import (
     ExpertFFN,
     FactorScaling,
@@ -117,11 +117,8 @@ def _architecture(metadata: Mapping[str, object]) -> Architecture:
         raise FormatError("The model's metadata lacks 'general.architecture'.", hint=INCOMPLETE)
     if name not in BY_NAME:
         known = [each.name for each in ARCHITECTURES if each.runs]
-        close = closest_match(name, known)
-        raise UnsupportedModelError(
-            f"Twofold does not support the architecture {name!r}.",
-            hint=(f"The nearest known one is {close!r}. " if close else "") + f"Known: {', '.join(known)}.",
-        )
+        message = f"Twofold does not support the architecture {name!r}."
+        raise UnsupportedModelError(message, hint=did_you_mean(name, known))
     return BY_NAME[name]
 
 

@@ -25,8 +25,8 @@ def nested(depth: int) -> Any:
         ({"cache_salt": "\ud800"}, "lone surrogate"),
         ({"structured_outputs": {"regex": "\udfff"}}, "lone surrogate"),
         ({"\ud800": 1}, "lone surrogate"),
-        ({"stop": json.loads("[" * 900 + "]" * 900)}, "inside each other"),
-        (nested(MAX_DEPTH + 1), "inside each other"),
+        ({"stop": json.loads("[" * 900 + "]" * 900)}, "nested deeper than 64 levels"),
+        (nested(MAX_DEPTH + 1), "nested deeper than 64 levels"),
     ],
 )
 def test_bodies_that_cannot_be_are_refused(body: Any, said: str) -> None:

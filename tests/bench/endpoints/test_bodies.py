@@ -99,7 +99,7 @@ def test_headers_that_http_cannot_send_are_refused_without_being_shown(options: 
 def test_an_endpoint_that_does_not_exist() -> None:
     with pytest.raises(ParameterError) as caught:
         ApiEndpoint("completion", EndpointOptions("m"), no_prompts)
-    assert caught.value.hint == "Did you mean completions?"
+    assert caught.value.hint == "Did you mean 'completions'?"
 
 
 @pytest.mark.parametrize(

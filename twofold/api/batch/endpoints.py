@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from twofold.api.base import DialectRequest
 from twofold.api.batch.lines import LineCall
-from twofold.api.fields import FieldError, unsupported
+from twofold.api.fields import FieldError, check_depth, unsupported
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
 from twofold.api.openai.embeddings import EmbeddingRequest
@@ -36,16 +36,7 @@ def read_body(call: LineCall) -> DialectRequest:
 
 def check_body(body: object) -> None:
     """Raises FieldError for a body that no request over HTTP could have: nested too deeply, or with lone surrogates."""
-    layer: list[Any] = [body] if isinstance(body, dict | list) else []
-    for _ in range(MAX_DEPTH):
-        layer = [
-            inner
-            for outer in layer
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-    if layer:
-        raise FieldError(f"The body has more than {MAX_DEPTH} objects and lists inside each other.", param="body")
+    check_depth(body, MAX_DEPTH)
     try:
         json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:

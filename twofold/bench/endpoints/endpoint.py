@@ -13,7 +13,7 @@ from twofold.bench.base import BodyReader
 from twofold.bench.endpoints.readers import MessagesReader, OpenAIReader
 from twofold.bench.load.base import Ask, Prompt, PromptMessage
 from twofold.bench.record import RecordedResponse
-from twofold.core.errors import ParameterError, closest_match, describe_name
+from twofold.core.errors import ParameterError, describe_name, did_you_mean
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -55,9 +55,8 @@ class ApiEndpoint:
 
     def __init__(self, name: str, options: EndpointOptions, prompts: Prompt) -> None:
         if name not in ENDPOINTS:
-            close = closest_match(name, ENDPOINTS)
-            hint = f"Did you mean {close}?" if close else f"There are {', '.join(ENDPOINTS)}."
-            raise ParameterError(f"There is no endpoint {describe_name(name)}.", param="endpoint", hint=hint)
+            message = f"There is no endpoint {describe_name(name)}."
+            raise ParameterError(message, param="endpoint", hint=did_you_mean(name, ENDPOINTS))
         self.name = name
         kind = self._kind = ENDPOINTS[name]
         self.path = kind.path

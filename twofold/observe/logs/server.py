@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, Self
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
-from twofold.core.errors import ParameterError, closest_match
+from twofold.core.params import check_choice
 from twofold.observe.logs.redact import Event, fault, redact
 from twofold.observe.logs.requests import Access, RequestLines
 from twofold.observe.logs.writer import LineWriter
@@ -71,12 +71,7 @@ class LogSettings:
 
     def __post_init__(self) -> None:
         for name, known in (("level", tuple(LEVELS)), ("format", FORMATS), ("access", ACCESS)):
-            value = getattr(self, name)
-            if value not in known:
-                close = closest_match(str(value), known)
-                hint = f"Did you mean {close!r}?" if close else None
-                choices = f"{', '.join(known[:-1])} or {known[-1]}"
-                raise ParameterError(f"{name} must be {choices}, not {value!r:.60}.", param=name, hint=hint)
+            check_choice(name, getattr(self, name), known)
 
 
 class ServerLog:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import ClassVar, Final, Protocol
 
-from twofold.core.errors import ParameterError, closest_match
+from twofold.core.errors import ParameterError, did_you_mean
 from twofold.planner.simulate.jobs import Replica, SimulatedJob
 
 BOUND: Final = 1.25
@@ -107,12 +107,7 @@ def make_router(name: str, replicas: int) -> Router:
     }
     if name in makers:
         return makers[name]()
-    close = closest_match(name, makers)
-    raise ParameterError(
-        f"There is no router {name!r:.40}.",
-        param="router",
-        hint=f"Did you mean {close!r}?" if close else f"Known: {', '.join(makers)}.",
-    )
+    raise ParameterError(f"There is no router {name!r:.40}.", param="router", hint=did_you_mean(name, makers))
 
 
 def _most(loads: Sequence[int]) -> int:

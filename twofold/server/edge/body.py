@@ -14,7 +14,7 @@ import orjson
 from starlette.datastructures import Headers
 from starlette.types import Receive
 
-from twofold.api.fields import FieldError
+from twofold.api.fields import FieldError, check_depth
 from twofold.core.errors import SlowClientError, TooLargeError
 from twofold.server.edge.limits import KIB, BodyLimits
 
@@ -78,8 +78,7 @@ def decode_json(body: bytes, limits: BodyLimits) -> Any:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise _not_json(body, error) from None  # the cause holds the body
-    if not _is_shallow(value, limits.depth):
-        raise FieldError(f"The body is nested deeper than {limits.depth} levels.", param="body")
+    check_depth(value, limits.depth)
     return value
 
 
@@ -105,21 +104,6 @@ def is_countable(text: bytes, limits: BodyLimits) -> bool:
 
 def _within(text: bytes, limits: BodyLimits) -> bool:
     return text.count(b"{") + text.count(b"[") <= limits.containers and text.count(b",") <= limits.values
-
-
-def _is_shallow(value: object, depth: int) -> bool:
-    """Whether at most ``depth`` objects and lists are nested; the value is searched layer by layer."""
-    layer = [value] if isinstance(value, dict | list) else []
-    for _ in range(depth):
-        layer = [
-            inner
-            for outer in layer
-            for inner in (outer.values() if type(outer) is dict else outer)
-            if type(inner) is dict or type(inner) is list
-        ]
-        if not layer:
-            return True
-    return False
 
 
 def _too_large(limits: BodyLimits) -> TooLargeError:

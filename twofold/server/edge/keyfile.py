@@ -44,6 +44,7 @@ from twofold.core.errors import (
     TwofoldError,
     UsageError,
     closest_match,
+    did_you_mean,
     unreadable,
 )
 from twofold.core.request import MAX_NAME_CHARS
@@ -205,8 +206,7 @@ def _invalid(fault: str, where: str) -> ParameterError:
     field = re.search(r"(?<=`\$\.)\w+|(?<=field `)[^`]*", fault)
     name = "key" if field is None else field[0]
     if "unknown field" in fault:
-        close = closest_match(name, KeyTable.__struct_fields__)
-        hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(KeyTable.__struct_fields__)}."
+        hint = did_you_mean(name, KeyTable.__struct_fields__)
         return ParameterError(f"{where} has an unknown field {name!r:.60}.", param=name, hint=hint)
     rule = f"{name} must be {RULES[name]}" if name in RULES else fault
     return ParameterError(f"{where} is not valid: {rule}.", param=name)
