@@ -1,13 +1,25 @@
-"""Steps for the meter: batches of rows at given positions."""
+"""Steps of prompts and of decoding, and batches of rows at given positions for the meter."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from twofold.core.model import ModelSpec
 from twofold.models.ops import Batch
-from twofold.planner.count.step import SequenceRows
+from twofold.planner.count.setting import PLAIN, Setting
+from twofold.planner.count.step import SequenceRows, Work, step
+
+
+def prefill(shape: ModelSpec, new: int, cached: int = 0, *, how: Setting = PLAIN) -> Work:
+    """A prompt of ``new`` tokens after ``cached`` ones in one step, with the logits of its last token."""
+    return step(shape, [SequenceRows(new, cached)], how=how)
+
+
+def decode_step(shape: ModelSpec, contexts: Iterable[int], *, how: Setting = PLAIN) -> Work:
+    """One row for each sequence; a context is what the row sees, itself included."""
+    return step(shape, [SequenceRows(1, context - 1) for context in contexts], how=how)
 
 
 def batch_of(spans: Sequence[SequenceRows]) -> Batch:

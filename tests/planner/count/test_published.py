@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.planner.count.steps import decode_step, prefill
 from tests.planner.laws import latency_floor
 from twofold.core.values import BF16, FP8, INT8
 from twofold.planner.count.crossover import (
@@ -20,7 +21,6 @@ from twofold.planner.count.memory import (
     streamed_bytes,
     weight_bytes,
 )
-from twofold.planner.count.step import decode_step, prefill
 from twofold.planner.machines.known import find_machine
 from twofold.planner.shapes.known import find_shape
 

@@ -10,7 +10,7 @@ import sys
 from twofold.planner.count import crossover, linear, memory, step
 from twofold.planner.machines.known import find_machine
 from twofold.planner.shapes.known import resolve_shape
-step.decode_step(resolve_shape("llama-3-70b"), [100])
+step.step(resolve_shape("llama-3-70b"), [step.SequenceRows(1, 99)])
 crossover.context_crossover(resolve_shape("llama-3-70b"), find_machine("h100"))
 print([name for name in ("numpy", "llvmlite", "tokenizers", "jinja2", "rich", "asyncio") if name in sys.modules])
 """

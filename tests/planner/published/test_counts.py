@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.planner.constants import LOOP
+from tests.planner.count.steps import decode_step, prefill
 from tests.planner.laws import latency_floor
 from twofold.core.model import visible
 from twofold.core.values import BF16, FP8
@@ -18,9 +20,9 @@ from twofold.planner.count.memory import (
     weight_bytes,
 )
 from twofold.planner.count.setting import PLAIN
-from twofold.planner.count.step import SequenceRows, decode_step, prefill, step
+from twofold.planner.count.step import SequenceRows, step
 from twofold.planner.machines.known import find_machine
-from twofold.planner.predict.constants import LOOP, Constants
+from twofold.planner.predict.constants import Constants
 from twofold.planner.shapes.known import find_shape
 
 SIZES = {
