@@ -190,14 +190,14 @@ class _Priced:
     @classmethod
     def of(cls, name: str, asked: WorkloadOptions, machines: OwnMachines | None) -> _Priced:
         from twofold.planner.price.catalog import known_catalog  # noqa: PLC0415 - start-up time
-        from twofold.planner.price.own import own_cost, step_seconds  # noqa: PLC0415
+        from twofold.planner.price.own import own_cost  # noqa: PLC0415
         from twofold.planner.price.workload import api_cost  # noqa: PLC0415
 
         at, model = datetime.now(UTC), known_catalog().find(name)
         traced = asked.traced(model, at)
         workload = asked.workload() if traced is None else traced.workload(asked.paid_tier)
         api = api_cost(model, workload, at)
-        own = None if machines is None else own_cost(machines, workload, step_seconds(machines))
+        own = None if machines is None else own_cost(machines, workload)
         return cls(api, at, machines, own, asked.compression(), traced)
 
     @property

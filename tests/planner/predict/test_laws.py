@@ -8,13 +8,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.planner.constants import LOOP
 from tests.planner.laws import disaggregated_rate, most_tokens_per_s
 from twofold.core.errors import ParameterError
 from twofold.planner.count.setting import Setting
 from twofold.planner.count.step import SequenceRows, step
 from twofold.planner.machines.known import find_machine, known_machines
 from twofold.planner.machines.machine import Cited
-from twofold.planner.predict.constants import BARE, CPU, GPU, LOOP, Constants, constants_for
+from twofold.planner.predict.constants import BARE, CPU, GPU, Constants, constants_for
 from twofold.planner.predict.queueing import Queue
 from twofold.planner.predict.request import Case, Predictor
 from twofold.planner.predict.speculation import check_ratio, min_acceptance, speed_up, tokens_a_turn

@@ -10,13 +10,14 @@ from dataclasses import replace
 
 import pytest
 
+from tests.planner.constants import LOOP
 from tests.planner.laws import burst_ttft, latency_floor, users_beyond
 from twofold.core.model import ModelSpec
 from twofold.core.values import INT4, INT8, ValueFormat
 from twofold.planner.count.memory import parameters, weight_bytes
 from twofold.planner.count.setting import Setting
 from twofold.planner.machines.known import find_machine
-from twofold.planner.predict.constants import CPU, GPU, LOOP
+from twofold.planner.predict.constants import CPU, GPU
 from twofold.planner.predict.request import Case, Predictor
 from twofold.planner.shapes.known import find_shape
 

@@ -12,10 +12,10 @@ from twofold.core.errors import ParameterError, ResourceError
 from twofold.observe.accounting.prices import MachinePrices
 from twofold.planner.count.crossover import Crossovers, implied_kv
 from twofold.planner.count.setting import Setting
-from twofold.planner.count.step import Work
 from twofold.planner.machines.known import find_machine
+from twofold.planner.predict.steps import Demand
 from twofold.planner.price.catalog import read_table
-from twofold.planner.price.own import OwnCost, OwnMachines, hourly, own_cost, step_seconds
+from twofold.planner.price.own import OwnCost, OwnMachines, hourly, own_cost
 from twofold.planner.price.report import own_document, own_lines
 from twofold.planner.price.workload import Workload, api_cost
 from twofold.planner.shapes.known import resolve_shape
@@ -26,9 +26,9 @@ OWN = OwnMachines(
 )
 
 
-def fixed(_work: Work, sequences: int) -> float:
+def fixed(demand: Demand) -> float:
     """Prefill takes 100 ms, a decode step of 10 sequences 20 ms."""
-    return 0.1 if sequences == 1 else 0.02
+    return 0.1 if demand.sequences == 1 else 0.02
 
 
 def found(workload: Workload = WORK, own: OwnMachines = OWN) -> OwnCost:
@@ -67,15 +67,16 @@ def test_which_is_cheaper_and_from_which_volume() -> None:
 
 
 def test_prefixes_are_filled_once_a_session() -> None:
-    def by_rows(work: Work, sequences: int) -> float:
-        return work.named("q").flops if sequences == 1 else 0.02
+    def by_rows(demand: Demand) -> float:
+        return demand.messages
 
-    whole = own_cost(OWN, WORK, by_rows).prefill_s
-    rest = own_cost(OWN, replace(WORK, prefix_tokens=900), by_rows).prefill_s
-    session = own_cost(OWN, replace(WORK, prefix_tokens=900, session=4), by_rows).prefill_s
+    two = replace(OWN, how=Setting(tp=2))  # which send each other a message of each row
+    whole = own_cost(two, WORK, by_rows).prefill_s
+    rest = own_cost(two, replace(WORK, prefix_tokens=900), by_rows).prefill_s
+    session = own_cost(two, replace(WORK, prefix_tokens=900, session=4), by_rows).prefill_s
     assert rest == pytest.approx(whole / 10)
     assert session == pytest.approx((whole + 3 * rest) / 4)
-    assert own_cost(OWN, replace(WORK, prefix_tokens=1_000), by_rows).prefill_s == pytest.approx(whole / 1_000)
+    assert own_cost(two, replace(WORK, prefix_tokens=1_000), by_rows).prefill_s == pytest.approx(whole / 1_000)
 
 
 def test_a_step_holds_no_more_sequences_than_fit() -> None:
@@ -85,8 +86,7 @@ def test_a_step_holds_no_more_sequences_than_fit() -> None:
 
 
 def test_predicted_steps_are_no_faster_than_the_machine() -> None:
-    seconds = step_seconds(OWN)
-    cost = own_cost(OWN, WORK, seconds)
+    cost = own_cost(OWN, WORK)
     weights = 2 * 7.5e9  # 8 B parameters in bf16, but for the embedding
     assert cost.step_s > weights / OWN.machine.bandwidth
     assert cost.prefill_s > 2 * 6.9e9 * 1_000 / OWN.machine.peak("bf16")

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.planner.constants import LOOP
 from tests.planner.laws import disaggregated_rate, most_tokens_per_s
 from twofold.planner.count.setting import Setting
 from twofold.planner.machines.known import find_machine
-from twofold.planner.predict.constants import GPU, LOOP
+from twofold.planner.predict.constants import GPU
 from twofold.planner.predict.queueing import Queue
 from twofold.planner.predict.request import Case, Predictor
 from twofold.planner.predict.speculation import min_acceptance, speed_up, tokens_a_turn

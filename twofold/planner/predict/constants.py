@@ -128,14 +128,6 @@ EXPERTS_BLACKWELL: Final = GPU.having(
     _EXPERTS_BLACKWELL,
 )
 
-_TYPICAL: Final = "picked within the ranges published for tight loops, in sight of gpt-fast; not fitted"
-LOOP: Final[Constants] = BARE.having(
-    {"eta_m": 0.85, "eta_c": 0.72, "eta_k": 0.85, "eta_l": 0.78}
-    | {"t_layer": 62e-6, "t_step": 126e-6, "t_req": 4e-6, "t_ar": 7e-6},
-    _TYPICAL,
-)
-"""A bare generation loop on a GPU without a server, as papers and blogs of 2022 to 2024 measured it."""
-
 CPU: Final[Constants] = BARE.having(
     {"eta_m": 0.8, "eta_c": 0.6, "eta_k": 0.6}, "assumed for processors; `twofold doctor --calibrate` measures this one"
 ).having({"t_step": 0.5e-3}, "assumed: one start of a pool of threads for each operator")

@@ -20,7 +20,7 @@ from typing import Final
 
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
-from twofold.planner.count.memory import MEMORY_SHARE, ReplicaMemory
+from twofold.planner.count.memory import ReplicaMemory
 from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.machines.machine import Machine
@@ -109,14 +109,12 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """Predictions for one model on one machine. ``batch_limit``: most sequences that the server runs at once."""
+    """Predictions for one model on one machine."""
 
     shape: ModelSpec
     machine: Machine
     constants: Constants
     how: Setting = PLAIN
-    batch_limit: int | None = None
-    memory_share: float = MEMORY_SHARE
     steps: StepPredictor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -125,7 +123,7 @@ class Predictor:
     @property
     def memory(self) -> ReplicaMemory:
         """Of each device; activations are not counted."""
-        return ReplicaMemory(self.shape, self.machine.memory, self.how, share=self.memory_share)
+        return ReplicaMemory(self.shape, self.machine.memory, self.how)
 
     def batch(self, case: Case) -> int:
         """How many of the case's requests run together: those that fit in memory, halfway through their completions.
@@ -143,7 +141,7 @@ class Predictor:
                 param="hardware",
                 hint="Use more devices, smaller weights, or a shorter context.",
             )
-        return min(case.concurrency, sequences, self.batch_limit or case.concurrency)
+        return min(case.concurrency, sequences)
 
     def predict(self, case: Case) -> Prediction:
         """TTFT, TPOT and their parts. Raises what ``batch`` raises."""

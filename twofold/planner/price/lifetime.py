@@ -71,44 +71,44 @@ class Lifetime:
     def flops(self) -> float:
         return self.training_flops + self.serving_flops
 
-    @property
-    def chinchilla_factor(self) -> float:
-        """Training tokens, as a multiple of Chinchilla's rule of thumb: 20 for each parameter."""
-        return self.training_tokens / (20 * self.parameters)
+
+def chinchilla(parameters: float, served_tokens: float = 0) -> Lifetime:
+    """A model of that size, trained as is best for its training alone. Raises ParameterError for impossible numbers."""
+    if not 1e3 <= parameters <= MAX_PARAMETERS or not 0 <= served_tokens < math.inf:
+        raise ParameterError(
+            "A model has 1e3 to 1e15 parameters and serves a number of tokens that is not negative.",
+            param="parameters",
+            hint="As in --parameters 13e9 --served-tokens 2e12.",
+        )
+    return Lifetime(parameters, CHINCHILLA.best_tokens(parameters), served_tokens)
 
 
-def chinchilla(parameters: float, served_tokens: float = 0, law: LossLaw = CHINCHILLA) -> Lifetime:
-    """A model of that size, trained as is best for its training alone."""
-    _check(parameters, served_tokens)
-    return Lifetime(parameters, law.best_tokens(parameters), served_tokens)
-
-
-def best_lifetime(loss: float, served_tokens: float, law: LossLaw = CHINCHILLA) -> Lifetime:
+def best_lifetime(loss: float, served_tokens: float) -> Lifetime:
     """The size and training that reach ``loss`` at the least cost, serving included.
 
     Raises ParameterError where no model reaches that loss. The cost has one least point over the logarithm of the
     size: below it training grows without bound, above it every token costs more.
     """
-    if not loss > law.floor:
+    if not loss > CHINCHILLA.floor:
         raise ParameterError(
             f"No model reaches a loss of {loss:g} under this scaling law.",
             param="loss",
-            hint=f"Its floor is {law.floor:g}.",
+            hint=f"Its floor is {CHINCHILLA.floor:g}.",
         )
-    low, high = math.log(law.min_parameters(loss)), math.log(MAX_PARAMETERS)
+    low, high = math.log(CHINCHILLA.min_parameters(loss)), math.log(MAX_PARAMETERS)
 
     def cost(logarithm: float) -> float:
         size = math.exp(logarithm)
-        return 6 * size * law.tokens_for(size, loss) + 2 * size * served_tokens
+        return Lifetime(size, CHINCHILLA.tokens_for(size, loss), served_tokens).flops
 
     size = math.exp(_least(cost, low, high))
-    return Lifetime(size, law.tokens_for(size, loss), served_tokens)
+    return Lifetime(size, CHINCHILLA.tokens_for(size, loss), served_tokens)
 
 
-def better_than(parameters: float, served_tokens: float, law: LossLaw = CHINCHILLA) -> tuple[Lifetime, Lifetime]:
+def better_than(parameters: float, served_tokens: float) -> tuple[Lifetime, Lifetime]:
     """A model of that size as Chinchilla trains it, and the cheapest of the same loss."""
-    given = chinchilla(parameters, served_tokens, law)
-    return given, best_lifetime(law.loss(parameters, given.training_tokens), served_tokens, law)
+    given = chinchilla(parameters, served_tokens)
+    return given, best_lifetime(CHINCHILLA.loss(parameters, given.training_tokens), served_tokens)
 
 
 def _least(cost: Callable[[float], float], low: float, high: float) -> float:
@@ -120,15 +120,6 @@ def _least(cost: Callable[[float], float], low: float, high: float) -> float:
         else:
             low, left, right = left, right, left + GOLDEN * (high - left)
     return (low + high) / 2
-
-
-def _check(parameters: float, served_tokens: float) -> None:
-    if not 1e3 <= parameters <= MAX_PARAMETERS or not 0 <= served_tokens < math.inf:
-        raise ParameterError(
-            "A model has 1e3 to 1e15 parameters and serves a number of tokens that is not negative.",
-            param="parameters",
-            hint="As in --parameters 13e9 --served-tokens 2e12.",
-        )
 
 
 def lifetime_lines(given: Lifetime, best: Lifetime) -> list[str]:

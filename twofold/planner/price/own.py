@@ -21,18 +21,14 @@ from twofold.core.model import ModelSpec
 from twofold.observe.accounting.prices import MachinePrices
 from twofold.planner.count.memory import ReplicaMemory
 from twofold.planner.count.setting import PLAIN, Setting
-from twofold.planner.count.step import Work, decode_step, prefill
 from twofold.planner.machines.machine import Machine
-from twofold.planner.predict.constants import Constants, constants_for
-from twofold.planner.predict.steps import Demand
+from twofold.planner.predict.constants import constants_for
+from twofold.planner.predict.steps import Demand, StepPredictor
 from twofold.planner.price.workload import DAY_S, MONTH_DAYS, Workload
 
 HOUR_S: Final = 3600
 YEAR_HOURS: Final = 8766
 MILLION: Final = 1_000_000
-
-StepSeconds = Callable[[Work, int], float]
-"""Seconds of a step, given its work and its number of sequences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +40,6 @@ class OwnMachines:
     prices: MachinePrices
     how: Setting = PLAIN
     batch: int | None = None
-    memory_share: float = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,32 +156,25 @@ def hourly(
     return sum((part for part in (*parts, bought) if part is not None), Decimal(0))
 
 
-def step_seconds(own: OwnMachines, constants: Constants | None = None) -> StepSeconds:
-    """Predicted seconds of steps on these machines; ``constants`` default to those of the machine and model."""
-    by = constants_for(own.machine, own.shape) if constants is None else constants
+def own_cost(own: OwnMachines, workload: Workload, seconds: Callable[[Demand], float] | None = None) -> OwnCost:
+    """The workload on these machines. Raises ResourceError if the model and one sequence do not fit.
 
-    def seconds(work: Work, sequences: int) -> float:
-        layers = len(own.shape.layers)
-        return Demand.of(work, own.machine, layers=layers, sequences=sequences, how=own.how).seconds(by)
-
-    return seconds
-
-
-def own_cost(own: OwnMachines, workload: Workload, seconds: StepSeconds) -> OwnCost:
-    """The workload on these machines. Raises ResourceError if the model and one sequence do not fit."""
+    ``seconds`` of a step are predicted by default.
+    """
+    by = constants_for(own.machine, own.shape)
+    took = seconds or (lambda demand: demand.seconds(by))
     context = workload.input_tokens + workload.output_tokens
-    memory = ReplicaMemory(own.shape, own.machine.memory, own.how, share=own.memory_share)
+    memory = ReplicaMemory(own.shape, own.machine.memory, own.how)
     sequences = memory.sequences(context)
     if not sequences:
         raise _too_large(own, memory, context)
     batch = min(own.batch or sequences, sequences)
     cached = min(workload.prefix_tokens, workload.input_tokens - 1)
     missed = 1 / workload.session if workload.session else 0.0
-    whole, rest = (
-        seconds(prefill(own.shape, workload.input_tokens - kept, kept, how=own.how), 1) for kept in (0, cached)
-    )
+    steps = StepPredictor.of(own.shape, own.machine, own.how)
+    whole, rest = (took(steps.prefill(workload.input_tokens - kept, kept)) for kept in (0, cached))
     mean = workload.input_tokens + (workload.output_tokens + 1) // 2
-    step_s = seconds(decode_step(own.shape, [mean] * batch, how=own.how), batch)
+    step_s = took(steps.decode(batch, mean))
     return OwnCost(
         workload=workload,
         sequences=sequences,
