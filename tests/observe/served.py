@@ -56,7 +56,7 @@ def step(**changes: Any) -> StepReport:
 def snapshot(**changes: Any) -> EngineSnapshot:
     plain = EngineSnapshot(
         waiting=2, running=4, blocks=BlockCounts(60, 30, 10), pinned=5, block_size=16, queries=1000, hits=400,
-        evicted=7, pins=(PinCounts(300.0, written=64, read=128, expired=32, refused=16),), preemptions=3, swaps=2,
+        evicted=7, pins={300.0: PinCounts(written=64, read=128, expired=32, refused=16)}, preemptions=3, swaps=2,
         prediction_error=0.04,
     )  # fmt: skip
     return replace(plain, **changes)

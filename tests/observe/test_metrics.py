@@ -234,8 +234,8 @@ def test_counters_do_not_fall_when_an_engine_begins_again(metrics: ServerMetrics
     metrics.on_snapshot("small", snapshot())
     if told:
         metrics.on_restart("small")
-    metrics.on_snapshot("small", snapshot(queries=50, hits=10, pins=(), prediction_error=None))
-    metrics.on_snapshot("small", snapshot(queries=60, hits=10, pins=(), prediction_error=None))
+    metrics.on_snapshot("small", snapshot(queries=50, hits=10, pins={}, prediction_error=None))
+    metrics.on_snapshot("small", snapshot(queries=60, hits=10, pins={}, prediction_error=None))
     page = Scrape(metrics)
     assert page("vllm:prefix_cache_queries_total") == 1060
     assert page("vllm:prefix_cache_hits_total") == 410

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from twofold.observe.metrics.goodput import Objective
     from twofold.observe.served import ServedObserver
     from twofold.server.admission import Tiers
-    from twofold.server.base import ModelEntry
     from twofold.server.config import ServerConfig
+    from twofold.server.models.registry import ServedModel
     from twofold.server.response_cache.cache import ResponseCacheSettings
 
 STDERR = 2
@@ -264,7 +264,7 @@ def _observed(settings: LogSettings) -> Iterator[list[ServedObserver]]:
         yield observers
 
 
-def _announce(config: ServerConfig, models: Sequence[ModelEntry], url: str) -> None:
+def _announce(config: ServerConfig, models: Sequence[ServedModel], url: str) -> None:
     """Prints the models, and the variables by which clients find the server."""
     from twofold.host.cpu import read_cpu  # noqa: PLC0415 - start-up time
     from twofold.server.edge.hosts import outward_address  # noqa: PLC0415
@@ -277,7 +277,7 @@ def _announce(config: ServerConfig, models: Sequence[ModelEntry], url: str) -> N
         note(f"  context {first.context:,} tokens, KV cache {first.kv_bytes / MIB:,.0f} MiB, {threads}")
         note(f"  sampling defaults: {first.reading.sampling}")
     if others:
-        note(f"  loaded on demand: {', '.join(entry.names[0] for entry in others)}")
+        note(f"  loaded on demand: {', '.join(model.names[0] for model in others)}")
     if config.host in ("0.0.0.0", "::"):
         port = url.rpartition(":")[2]
         note(f"  from other machines: {url.partition(':')[0]}://{outward_address()}:{port}")

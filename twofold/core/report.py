@@ -8,7 +8,7 @@ Times are seconds on the engine's clock. A step lies on it like this:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -150,15 +150,15 @@ class Observer(Protocol):
     def on_request(self, report: RequestMetrics) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PinCounts:
-    """Tokens of cache pins of one time to live, since the engine started, as ``kv.pins.PinTokens``."""
+    """Tokens of cache pins of one time to live, since the engine started: first pinned, read by later prompts, given
+    up, refused for lack of space."""
 
-    ttl_s: float
-    written: int
-    read: int
-    expired: int
-    refused: int
+    written: int = 0
+    read: int = 0
+    expired: int = 0
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +166,7 @@ class EngineSnapshot:
     """An engine at one moment. Counts are since it started; those of tokens and blocks as in ``kv.pins``.
 
     pinned             blocks that a pin protects, over all groups
+    pins               by time to live in seconds
     prediction_error   how far predicted step times were off lately, as a share of the measured ones; None before any
     """
 
@@ -177,7 +178,7 @@ class EngineSnapshot:
     queries: int
     hits: int
     evicted: int
-    pins: tuple[PinCounts, ...]
+    pins: Mapping[float, PinCounts]
     preemptions: int
     swaps: int
     prediction_error: float | None

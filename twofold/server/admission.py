@@ -34,8 +34,8 @@ from twofold.core.errors import BusyError, ForbiddenError, ParameterError
 from twofold.core.params import SamplingParams
 from twofold.core.request import MAX_PRIORITY, EngineRequest, RequestOptions
 from twofold.host.settings import Table
-from twofold.server.base import ServedModel
 from twofold.server.context import RequestContext
+from twofold.server.workers.client import WorkerModel
 
 MAX_OWN_PRIORITY: Final = 49
 MAX_SECONDS: Final = "86400"
@@ -180,7 +180,7 @@ class Admission:
         return tiered
 
     @contextmanager
-    def admit(self, context: RequestContext, jobs: Sequence[EngineRequest], model: ServedModel) -> Iterator[None]:
+    def admit(self, context: RequestContext, jobs: Sequence[EngineRequest], model: WorkerModel) -> Iterator[None]:
         """Reserves what the jobs may use while they run.
 
         Raises QuotaError if the key's quota is used up, ParameterError if it never allows as much, BusyError if the
@@ -205,7 +205,7 @@ class Admission:
             self._tokens[model.name] -= prompt
             self._ended.append(time.monotonic())
 
-    def _check_queue(self, model: ServedModel, tenant: str, jobs: int, tokens: int) -> None:
+    def _check_queue(self, model: WorkerModel, tenant: str, jobs: int, tokens: int) -> None:
         """Raises BusyError if the waiting queue is full. A tenant with less than its share is still admitted, so the
         queue is never longer than twice its limit, and no tenant fills it for the others."""
         limits, running = self._limits, self._in_progress[model.name]

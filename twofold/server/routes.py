@@ -23,19 +23,17 @@ from twofold.api.openai.responses.reply import ResponseReply
 from twofold.api.openai.responses.request import ResponsesRequest
 from twofold.api.openai.scores import RerankRequest, ScoreRequest
 from twofold.core.errors import MethodError, NotFoundError, TwofoldError, closest_match
-from twofold.server.base import ModelRegistry
 from twofold.server.batches.record import BatchReply
 from twofold.server.batches.service import BatchService
 from twofold.server.context import RequestContext
 from twofold.server.edge.limits import MIB
 from twofold.server.files.service import FileService
-from twofold.server.http.admin import AdminEndpoint
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse, Generating, Handler, PathEndpoint, Site
-from twofold.server.http.models import ModelsEndpoint
-from twofold.server.http.ollama import OllamaEndpoint
+from twofold.server.http.models import ModelsEndpoint, OllamaEndpoint
 from twofold.server.http.root import RootEndpoint
-from twofold.server.http.status import StatusEndpoint
+from twofold.server.http.status import AdminEndpoint, StatusEndpoint
 from twofold.server.http.tokens import TokensEndpoint
+from twofold.server.models.registry import ModelRegistry
 from twofold.server.openapi.document import DocumentEndpoint
 from twofold.server.responses.service import ResponseService
 from twofold.server.stores import Stores
@@ -110,11 +108,11 @@ def generating(stores: Stores) -> dict[str, Generating]:
 
 
 def plain(
-    hub: ModelRegistry, status: StatusEndpoint, admin: AdminEndpoint, stores: Stores, document: DocumentEndpoint
+    registry: ModelRegistry, status: StatusEndpoint, admin: AdminEndpoint, stores: Stores, document: DocumentEndpoint
 ) -> Routes:
     """The other endpoints."""
-    tokens = TokensEndpoint(hub, stores.responses)
-    return {**_about(hub, status, document), **_tokens(tokens), **_administration(admin), **_stored(stores)}
+    tokens = TokensEndpoint(registry, stores.responses)
+    return {**_about(registry, status, document), **_tokens(tokens), **_administration(admin), **_stored(stores)}
 
 
 def _administration(admin: AdminEndpoint) -> Routes:
@@ -126,10 +124,10 @@ def _administration(admin: AdminEndpoint) -> Routes:
     }
 
 
-def _about(hub: ModelRegistry, status: StatusEndpoint, document: DocumentEndpoint) -> Routes:
-    models, for_ollama = ModelsEndpoint(hub), OllamaEndpoint(hub)
+def _about(registry: ModelRegistry, status: StatusEndpoint, document: DocumentEndpoint) -> Routes:
+    models, for_ollama = ModelsEndpoint(registry), OllamaEndpoint(registry)
     return {
-        "/": {"GET": RootEndpoint(hub).get},
+        "/": {"GET": RootEndpoint(registry).get},
         "/health": {"GET": status.health},
         "/ready": {"GET": status.ready},
         "/version": {"GET": status.version},

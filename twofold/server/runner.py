@@ -34,14 +34,15 @@ from twofold.observe.served import AskedParams
 from twofold.planner.predict.phase import phase_floor
 from twofold.server.accounting import Accounting
 from twofold.server.admission import Admission
-from twofold.server.base import DispatchHandle, ModelRegistry, ServedModel
 from twofold.server.context import RequestContext
 from twofold.server.edge.limits import KIB
 from twofold.server.edge.request_id import new_reply_id
+from twofold.server.models.registry import ModelRegistry
 from twofold.server.pool import WorkPool
 from twofold.server.records import RequestRecord
 from twofold.server.response_cache.cache import ResponseCache
 from twofold.server.response_cache.outputs import deltas as cached_deltas
+from twofold.server.workers.client import DispatchHandle, WorkerModel
 
 LEAVING_S: Final = 10.0
 """How long to wait for the output of an aborted job: about a step, unless its process hangs."""
@@ -72,7 +73,7 @@ class RequestRun:
 
     context: RequestContext
     request: DialectRequest
-    model: ServedModel
+    model: WorkerModel
     jobs: Sequence[EngineRequest]
     head: ReplyHead
     names: Iterator[int]

@@ -32,7 +32,6 @@ from twofold.observe.metrics.server import ServerMetrics
 from twofold.observe.served import ServedObserver
 from twofold.server.accounting import Accounting, RecentRequests, UsageStore
 from twofold.server.admission import Admission
-from twofold.server.base import ModelEntry
 from twofold.server.config import ServerConfig
 from twofold.server.edge.hosts import Hosts, Origins
 from twofold.server.edge.keyfile import KeyFile
@@ -41,11 +40,10 @@ from twofold.server.edge.middleware import EdgeMiddleware, check_exposure
 from twofold.server.edge.protocol import EdgeServer
 from twofold.server.edge.quotas import Quotas
 from twofold.server.edge.refusals import Refusals
-from twofold.server.http.admin import AdminEndpoint
 from twofold.server.http.endpoints import Site
-from twofold.server.http.status import StatusEndpoint
+from twofold.server.http.status import AdminEndpoint, StatusEndpoint
 from twofold.server.lines import LineRunner
-from twofold.server.models.registry import WorkerRegistry
+from twofold.server.models.registry import ModelRegistry, ServedModel
 from twofold.server.openapi.document import DocumentEndpoint, document
 from twofold.server.pool import ByteBudget, WorkPool
 from twofold.server.response_cache.cache import ResponseCache
@@ -94,7 +92,7 @@ class Server:
         if self._folder.path != config.data:
             say(f"Another server uses {config.data}; this one keeps its data in {self._folder.path}.")
         self._metrics = ServerMetrics(config.objectives)
-        self._hub = WorkerRegistry(config.offers, config.hub, [self._metrics], progress)
+        self._registry = ModelRegistry(config.offers, config.hub, [self._metrics], progress)
         self._usage = UsageStore(self._folder.path / "usage.sqlite")
         self._accounting = Accounting(config.prices, RecentRequests(), self._usage, [self._metrics, *observers])
         self._cache = (
@@ -104,7 +102,7 @@ class Server:
         )
         self._pool = WorkPool()
         self._runner = RequestRunner(
-            self._hub, Admission(config.tiers, config.queue), self._accounting, self._pool, self._cache
+            self._registry, Admission(config.tiers, config.queue), self._accounting, self._pool, self._cache
         )
         self._refusals = Refusals(dialect_of)
         self._quotas = Quotas()
@@ -125,7 +123,7 @@ class Server:
                 stack.push_async_callback(self._usage.close)
                 if self._cache is not None:
                     stack.callback(self._cache.close)
-                stack.push_async_callback(self._hub.close)
+                stack.push_async_callback(self._registry.close)
                 tolerant = self._config.tolerant
                 lines = LineRunner(self._runner, self._caller_of, self._quotas, self._pool, tolerant=tolerant)
                 stores = await stack.enter_async_context(open_stores(self._folder.path, lines))
@@ -147,9 +145,9 @@ class Server:
                 finally:
                     await self._end(web, serving)
 
-    def models(self) -> Sequence[ModelEntry]:
+    def models(self) -> Sequence[ServedModel]:
         """What is offered; the first one is loaded from the start."""
-        return self._hub.entries()
+        return self._registry.models
 
     def stop(self) -> None:
         """Ends it, as SIGTERM does; a second time at once."""
@@ -157,7 +155,7 @@ class Server:
 
     async def _start(self, announce: Callable[[], None]) -> None:
         """Loads the first model, unless a signal ends the server first."""
-        loading = asyncio.create_task(self._hub.start())
+        loading = asyncio.create_task(self._registry.start())
         told = asyncio.create_task(self._signals.get())
         try:
             await asyncio.wait({loading, told}, return_when=asyncio.FIRST_COMPLETED)
@@ -215,7 +213,7 @@ class Server:
         app = build_app(
             site,
             generating(stores),
-            plain(self._hub, status, AdminEndpoint(self._hub, self.stop), stores, self._document()),
+            plain(self._registry, status, AdminEndpoint(self._registry, self.stop), stores, self._document()),
         )
         return EdgeMiddleware(app, self._keys, self._refusals, Hosts.of(config.hosts), Origins.of(config.origins))
 
@@ -230,7 +228,7 @@ class Server:
 
     def _answers(self) -> bool:
         """Whether a request for the first model would be answered: one that was unloaded is loaded again for it."""
-        return self._ready and self._hub.entries()[0].state in {"ready", "unloaded"}
+        return self._ready and self._registry.models[0].state in {"ready", "unloaded"}
 
     @contextmanager
     def _signalled(self) -> Iterator[None]:

@@ -14,17 +14,16 @@ import pytest
 from tests.server.models.conftest import ONE_MODEL, TWO_MODELS, settings
 from tests.server.workers.conftest import SHORT, Listener, job_of, until, whole
 from twofold.core.errors import BusyError, FormatError, ModelNotFoundError, ResourceError, WorkerError
-from twofold.server.base import ModelRegistry, ServedModel
 from twofold.server.models import registry as hub_module
 from twofold.server.models.named_models import NamedModel, read_named_models
-from twofold.server.models.registry import RegistrySettings, WorkerRegistry
+from twofold.server.models.registry import ModelRegistry, RegistrySettings
 
 
 @asynccontextmanager
 async def opened(
     offers: Sequence[NamedModel], chosen: RegistrySettings, observers: Sequence[Listener] = (), *, start: bool = True
-) -> AsyncIterator[WorkerRegistry]:
-    hub = WorkerRegistry(offers, chosen, observers)
+) -> AsyncIterator[ModelRegistry]:
+    hub = ModelRegistry(offers, chosen, observers)
     try:
         if start:
             await hub.start()
@@ -33,22 +32,11 @@ async def opened(
         await hub.close()
 
 
-def test_it_is_what_the_server_asks_for(offers: tuple[NamedModel, ...]) -> None:
-    async def ask() -> None:
-        async with opened(offers, settings(ONE_MODEL), start=False) as opened_hub:
-            hub: ModelRegistry = opened_hub
-            async with hub.lease(None) as leased:
-                model: ServedModel = leased
-                assert model.queued == 0
-
-    asyncio.run(ask())
+def states(hub: ModelRegistry) -> list[str]:
+    return [model.state for model in hub.models]
 
 
-def states(hub: WorkerRegistry) -> list[str]:
-    return [entry.state for entry in hub.entries()]
-
-
-async def answered(hub: WorkerRegistry, name: str | None, request_id: str = "r") -> str:
+async def answered(hub: ModelRegistry, name: str | None, request_id: str = "r") -> str:
     async with hub.lease(name) as model:
         return (await whole(model, job_of(1, SHORT), request_id)).outputs[0].text
 
@@ -57,7 +45,7 @@ def test_models_take_turns_where_memory_holds_one(offers: tuple[NamedModel, ...]
     async def take_turns() -> None:
         async with opened(offers, settings(ONE_MODEL)) as hub:
             assert states(hub) == ["ready", "unloaded"]
-            first, second = hub.entries()
+            first, second = hub.models
             assert first.names == ("first", "alias")
             assert (first.context, second.context) == (512, None)
             assert second.created > 0

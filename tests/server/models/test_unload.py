@@ -17,12 +17,12 @@ from twofold.server.models.named_models import NamedModel
 def test_an_idle_model_is_unloaded_at_once_and_loaded_by_the_next_request(offers: tuple[NamedModel, ...]) -> None:
     async def unload() -> None:
         async with opened(offers, settings(TWO_MODELS)) as hub:
-            assert (await hub.load("second")).entry.state == "ready"
+            assert (await hub.load("second")).state == "ready"
             assert states(hub) == ["ready", "ready"]
-            use = await hub.unload("alias")
-            assert (use.entry.names[0], use.entry.state, use.idle_s) == ("first", "unloaded", None)
+            model = await hub.unload("alias")
+            assert (model.names[0], model.state, model.idle_s) == ("first", "unloaded", None)
             assert states(hub) == ["unloaded", "ready"]
-            assert (await hub.unload("first")).entry.state == "unloaded"
+            assert (await hub.unload("first")).state == "unloaded"
             assert await answered(hub, "first")
             assert states(hub) == ["ready", "ready"]
             for ask in (hub.load, hub.unload):
@@ -36,8 +36,8 @@ def test_a_model_in_use_is_unloaded_when_its_last_request_has_ended(offers: tupl
     async def unload() -> None:
         async with opened(offers, settings(ONE_MODEL)) as hub:
             async with hub.lease("first") as model:
-                use = await hub.unload("first")
-                assert (use.entry.state, use.idle_s) == ("ready", None)
+                first = await hub.unload("first")
+                assert (first.state, first.idle_s) == ("ready", None)
                 assert (await whole(model, job_of(1, SHORT), "r")).outputs[0].text
                 assert await answered(hub, "first", "another")
                 assert states(hub)[0] == "ready"
@@ -54,8 +54,8 @@ def test_a_model_that_is_idle_for_long_is_unloaded(offers: tuple[NamedModel, ...
             async with hub.lease("first"):
                 await hub.load("second")
                 await until(lambda: states(hub) == ["ready", "unloaded"])
-                assert hub.uses()[0].unloads_in_s is None
-            left = hub.uses()[0].unloads_in_s
+                assert hub.models[0].unloads_in_s is None
+            left = hub.models[0].unloads_in_s
             assert left is not None
             assert 0 <= left <= 0.3
             await until(lambda: states(hub) == ["unloaded", "unloaded"])
@@ -87,7 +87,7 @@ def test_the_last_user_says_how_long_a_model_stays(offers: tuple[NamedModel, ...
             for asked, left in ((None, 1000), (50, 50), (-1, None), (1e300, 1e7)):
                 async with hub.lease("first", keep_s=asked):
                     pass
-                assert hub.uses()[0].unloads_in_s == (None if left is None else pytest.approx(left, abs=20))
+                assert hub.models[0].unloads_in_s == (None if left is None else pytest.approx(left, abs=20))
             async with hub.lease("first", keep_s=0):
                 pass
             await until(lambda: states(hub)[0] == "unloaded")

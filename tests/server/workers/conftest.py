@@ -79,6 +79,17 @@ async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
             await asyncio.sleep(0.002)
 
 
+async def until_idle(model: WorkerModel) -> None:
+    """Waits until no request is left and its engine holds no block."""
+
+    def idle() -> bool:
+        last = model.snapshot
+        left = model.under_way or model._leaving or last is None
+        return not left and last is not None and (last.running, last.waiting, last.blocks.held) == (0, 0, 0)
+
+    await until(idle)
+
+
 @pytest.fixture(scope="session")
 def reading(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> ModelReading:
     return read_file(tiny_gguf(TinyOptions()).path, CacheFolders.of().create())
@@ -109,6 +120,5 @@ def worker(runner: asyncio.Runner, reading: ModelReading) -> Iterator[WorkerMode
     model = WorkerModel("tiny", reading, ENGINE)
     runner.run(model.start())
     yield model
-    runner.run(model.check_idle())
-    assert model.under_way == 0
+    runner.run(until_idle(model))
     runner.run(model.close())

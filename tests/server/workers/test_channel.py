@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from twofold.engine.outputs import OutputDelta
-from twofold.server.workers import channel
-from twofold.server.workers.channel import Channel
+from twofold.server.workers import service
 from twofold.server.workers.messages import Abort, Codec, FromWorker, Ping, Pong, StepOutputs, Unframer
+from twofold.server.workers.service import Channel
 
 
 def a_step(text: str) -> StepOutputs:
@@ -41,7 +41,7 @@ def test_messages_arrive_in_order_however_slowly_they_are_read() -> None:
 
 
 def test_a_server_that_reads_nothing_makes_senders_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "MAX_WAITING", 1 << 20)
+    monkeypatch.setattr(service, "MAX_UNSENT", 1 << 20)
     ours, theirs = socket.socketpair()
     with ours:
         end = Channel(theirs)
@@ -58,10 +58,10 @@ def test_it_hears_until_the_server_is_gone_and_then_speaks_to_nobody() -> None:
     ours, theirs = socket.socketpair()
     end = Channel(theirs)
     codec = Codec(FromWorker)
-    ours.sendall(codec.frame(Ping(1)) + codec.frame(Abort("r")) + codec.frame(Ping(2))[:7])
+    ours.sendall(codec.frame(Ping()) + codec.frame(Abort("r")) + codec.frame(Ping())[:7])
     ours.close()
-    assert end.receive() == Ping(1)
+    assert end.receive() == Ping()
     assert end.receive() == Abort("r")
     assert end.receive() is None
-    end.send(Pong(1, None))
+    end.send(Pong(None))
     end.drain()

@@ -8,17 +8,28 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.server.workers.conftest import ENGINE, LONG, SHORT, Listener, job_of, named, started, taken, until, whole
+from tests.server.workers.conftest import (
+    ENGINE,
+    LONG,
+    SHORT,
+    Listener,
+    job_of,
+    named,
+    started,
+    taken,
+    until,
+    until_idle,
+    whole,
+)
 from twofold.core.errors import BusyError, ContextLengthError, ParameterError, SlowClientError
 from twofold.core.params import SamplingParams, StructuredOutputsParams
 from twofold.core.request import EngineRequest, PoolingParams, RequestOptions
 from twofold.engine import stream as water
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.server.base import DispatchHandle
 from twofold.server.models.reading import ModelReading
-from twofold.server.workers import streams
-from twofold.server.workers.client import WorkerModel
+from twofold.server.workers import client
+from twofold.server.workers.client import DispatchHandle, WorkerModel
 
 KINDS = (
     SHORT,
@@ -96,7 +107,7 @@ def test_an_id_is_in_use_until_its_request_holds_nothing(runner: asyncio.Runner,
         await refused()
         await stream.aclose()
         await refused()
-        await worker.check_idle()
+        await until_idle(worker)
         return await whole(worker, job_of(2), "mine")
 
     assert runner.run(twice()).finished
@@ -128,7 +139,7 @@ def test_two_hundred_leave_at_any_time_and_nothing_stays(runner: asyncio.Runner,
     async def crowd() -> None:
         rng = random.Random(4)
         await asyncio.gather(*(leave(number, rng.uniform(0, 0.4)) for number in range(200)))
-        await worker.check_idle()
+        await until_idle(worker)
 
     runner.run(crowd())
     assert worker.under_way == 0
@@ -138,18 +149,18 @@ def test_two_hundred_leave_at_any_time_and_nothing_stays(runner: asyncio.Runner,
 
 def test_what_was_computed_for_one_who_left_is_told(runner: asyncio.Runner, worker: WorkerModel) -> None:
     async def leave() -> tuple[DispatchHandle, RequestOutput | None]:
-        passage = DispatchHandle()
-        stream = worker.run(named(job_of(1, LONG), "early"), passage)
+        handle = DispatchHandle()
+        stream = worker.run(named(job_of(1, LONG), "early"), handle)
         await taken(stream, 5)
         await stream.aclose()
-        return passage, await passage.remains(5.0)
+        return handle, await handle.remains(5.0)
 
-    passage, remains = runner.run(leave())
+    handle, remains = runner.run(leave())
     assert remains is not None
     assert remains.prompt_token_ids == job_of(1).token_ids
     assert remains.report.finish_reasons == ("abort",)
     assert 5 <= remains.metrics.output_tokens < 400
-    assert passage.retries == 0
+    assert handle.retries == 0
 
 
 def test_who_left_after_the_end_or_before_the_beginning_learns_it_too(
@@ -200,7 +211,7 @@ def test_a_reader_that_lets_too_much_wait_is_cut(
     runner: asyncio.Runner, worker: WorkerModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(water, "HIGH_WATER", 1000)
-    monkeypatch.setattr(streams, "MAX_WAITING", 1000)
+    monkeypatch.setattr(client, "MAX_UNREAD", 1000)
 
     async def read() -> None:
         stream = worker.run(named(job_of(1, LONG), "slowest"))

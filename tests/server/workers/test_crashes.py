@@ -24,14 +24,14 @@ from tests.server.workers.conftest import (
     started,
     taken,
     until,
+    until_idle,
     whole,
 )
 from twofold.core.errors import FormatError, ParameterError, ResourceError, WorkerError
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
 from twofold.server.models.reading import ModelReading
-from twofold.server.workers.client import WorkerModel
-from twofold.server.workers.streams import WorkerStream
+from twofold.server.workers.client import WorkerModel, WorkerStream
 
 SOON_S = 1.0
 """Streams hear of a crash within this time, and a new process is there by its load time and twice this."""
@@ -69,7 +69,7 @@ def test_a_kill_breaks_streams_that_began_and_no_other_request(reading: ModelRea
             assert model.state == "loading"
             answers = await asyncio.gather(*waiting)
             assert time.perf_counter() - began < 2 * SOON_S + 2.0
-            await model.check_idle()
+            await until_idle(model)
             return answers, broken_s
 
     answers, broken_s = asyncio.run(crash())

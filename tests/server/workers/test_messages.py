@@ -20,8 +20,6 @@ from twofold.core.step_bytes import ERRORS
 from twofold.engine.outputs import CompletionOutput, Logprob, OutputDelta, RequestOutput
 from twofold.server.workers.messages import (
     Abort,
-    Check,
-    Checked,
     Codec,
     Failed,
     FromWorker,
@@ -56,8 +54,7 @@ COMMANDS = (
     EngineRequest((1, 2), ScoringParams(2)),
     Abort("a"),
     Hold("h", True),
-    Ping(3),
-    Check(),
+    Ping(),
 )
 
 
@@ -78,18 +75,15 @@ def an_output() -> RequestOutput:
 
 
 STEP = StepReport(3, 1.0, 2, 0, 2, 2, 1, None, 0.1, 0.01, 0.0, 5, 2, BlockCounts(1, 2, 3))
-SNAPSHOT = EngineSnapshot(1, 2, BlockCounts(1, 2, 3), 4, 16, 100, 50, 2, (PinCounts(300.0, 1, 2, 3, 4),), 1, 0, None)
+SNAPSHOT = EngineSnapshot(1, 2, BlockCounts(1, 2, 3), 4, 16, 100, 50, 2, {300.0: PinCounts(1, 2, 3, 4)}, 1, 0, None)
 ANSWERS = (
-    Ready(
-        512, 64, 1 << 33, 0.5, 0.1, MachineLimits("cpu", "avx2", 2, (ReadSpeed(1, 2.0),), 1e9, 1e8, "2026-01-01"), "f16"
-    ),
-    Ready(512, 64, 1 << 33, 0.5, 0.1, None, "f16"),
+    Ready(512, 1 << 33, MachineLimits("cpu", "avx2", 2, (ReadSpeed(1, 2.0),), 1e9, 1e8, "2026-01-01"), "f16"),
+    Ready(512, 1 << 33, None, "f16"),
     StepOutputs(
         [OutputDelta("r", 0, "x", (5,)), OutputDelta("r", 0, "", (), None, "stop", 7, an_output())], [STEP], SNAPSHOT
     ),
     Gone("r", None),
-    Pong(3, None),
-    Checked("2 blocks"),
+    Pong(None),
 )
 
 

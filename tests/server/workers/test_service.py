@@ -15,10 +15,9 @@ from tests.server.workers.conftest import LONG, SHORT, job_of, named
 from twofold.core.errors import ParameterError, WorkerError
 from twofold.core.params import SamplingParams, StructuredOutputsParams
 from twofold.core.request import EngineRequest, PoolingParams
+from twofold.engine.engine import Engine
 from twofold.server.workers.messages import (
     Abort,
-    Check,
-    Checked,
     Failed,
     FromWorker,
     Gone,
@@ -65,13 +64,17 @@ class Opened:
             time.sleep(0.001)
 
 
+def _check_idle(engine: Engine) -> None:
+    engine.check_idle()
+    assert not engine.has_work
+
+
 @pytest.fixture
 def opened(make_loaded: MakeLoaded) -> Iterator[Opened]:
     """One that holds nothing at its end."""
     opened = Opened(make_loaded)
     yield opened
-    opened.service.handle(Check())
-    assert opened.until(Checked)[-1].fault is None
+    opened.service._thread.call(_check_idle).result()
 
 
 def test_a_step_is_one_message_with_the_deltas_of_all(opened: Opened) -> None:
@@ -125,7 +128,7 @@ def test_who_leaves_while_a_grammar_is_compiled_is_not_heard_of_again(opened: Op
 def test_a_request_that_is_held_goes_on_where_it_was(opened: Opened) -> None:
     opened.generate("one", SamplingParams(temperature=0, max_tokens=60, ignore_eos=True))
     opened.service.handle(Hold("one", True))
-    opened.service.handle(Ping(1))
+    opened.service.handle(Ping())
     pong = opened.until(Pong)[0]
     assert pong.snapshot.running == 0
     opened.service.handle(Hold("one", False))

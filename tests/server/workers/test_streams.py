@@ -13,9 +13,8 @@ from twofold.core.request import EngineRequest
 from twofold.engine import stream as water
 from twofold.engine.outputs import Logprob, OutputDelta
 from twofold.engine.stream import weight
-from twofold.server.base import DispatchHandle
-from twofold.server.workers import streams
-from twofold.server.workers.streams import WorkerStream
+from twofold.server.workers import client
+from twofold.server.workers.client import DispatchHandle, WorkerStream
 
 REQUEST = EngineRequest((1,), SamplingParams(), request_id="r")
 
@@ -88,7 +87,7 @@ def test_the_request_rests_above_one_mark_and_goes_on_below_the_other(monkeypatc
 
 def test_what_nobody_reads_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(water, "HIGH_WATER", 0)
-    monkeypatch.setattr(streams, "MAX_WAITING", 1000)
+    monkeypatch.setattr(client, "MAX_UNREAD", 1000)
 
     async def read() -> None:
         stream = a_stream()

@@ -16,18 +16,9 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from twofold.core.report import PinCounts
 from twofold.engine.kv.pool import BlockPool
 from twofold.engine.kv.radix import ABSENT
-
-
-@dataclass(slots=True)
-class PinTokens:
-    """Tokens of pins of one time to live: first pinned, read by later prompts, given up, refused for want of room."""
-
-    written: int = 0
-    read: int = 0
-    expired: int = 0
-    refused: int = 0
 
 
 @dataclass(slots=True)
@@ -41,7 +32,7 @@ class CacheCounters:
     hits: int = 0
     misses: int = 0
     evicted: int = 0
-    pins: dict[float, PinTokens] = field(default_factory=dict)
+    pins: dict[float, PinCounts] = field(default_factory=dict)
 
     def lookup(self, tokens: int, found: int) -> None:
         """Counts a prompt of ``tokens`` of which ``found`` were cached."""
@@ -49,9 +40,9 @@ class CacheCounters:
         self.hits += found
         self.misses += tokens - found
 
-    def pins_of(self, seconds: float) -> PinTokens:
+    def pins_of(self, seconds: float) -> PinCounts:
         """The counts of this time to live."""
-        return self.pins.setdefault(seconds, PinTokens())
+        return self.pins.setdefault(seconds, PinCounts())
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from twofold.core.report import EngineSnapshot, StepReport
+from twofold.core.request import TTL_SECONDS
 from twofold.observe.metrics.instruments import STEP_SECONDS, STEP_TOKENS, Counter, Instruments
 
 ENGINE: Final = "0"
@@ -23,7 +24,7 @@ COUNTS: Final = {
 }
 """Counters by the field of a snapshot."""
 PIN_EVENTS: Final = ("written", "read", "expired", "refused")
-TTL_LABELS: Final = {300.0: "5m", 1800.0: "30m", 3600.0: "1h"}
+TTLS: Final = {seconds: ttl for ttl, seconds in TTL_SECONDS.items()}
 
 
 class EngineMetrics:
@@ -67,10 +68,9 @@ class EngineMetrics:
         self._cache(model, snapshot)
         for name, counter in self._counts.items():
             self._show(counter, getattr(snapshot, name), model, ENGINE)
-        for pins in snapshot.pins:
-            ttl = TTL_LABELS.get(pins.ttl_s, f"{pins.ttl_s:g}s")
+        for seconds, pins in snapshot.pins.items():
             for event in PIN_EVENTS:
-                self._show(self._pins, getattr(pins, event), model, ENGINE, ttl, event)
+                self._show(self._pins, getattr(pins, event), model, ENGINE, TTLS[seconds], event)
         self._predicted(model, snapshot.prediction_error)
 
     def on_restart(self, model: str) -> None:

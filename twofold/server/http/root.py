@@ -9,9 +9,9 @@ from typing import Final, Literal
 
 from twofold.api.body import NonEmptyText, NonNegativeInt, ReplyObject, encode
 from twofold.host.versions import twofold_version
-from twofold.server.base import ModelRegistry, ModelState
 from twofold.server.edge.refusals import Header
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
+from twofold.server.models.registry import ModelRegistry, ModelState
 
 APIS: Final = (
     ("OpenAI", "OPENAI_BASE_URL", "/v1"),
@@ -60,12 +60,12 @@ class RootReply(ReplyObject, kw_only=True):
 class RootEndpoint:
     """The models of the server and how to use them; without scripts."""
 
-    def __init__(self, hub: ModelRegistry) -> None:
-        self._hub = hub
+    def __init__(self, registry: ModelRegistry) -> None:
+        self._registry = registry
 
     async def get(self, asked: EndpointRequest) -> EndpointResponse:
         url = f"{asked.scope.get('scheme', 'http')}://{asked.headers.get('host', 'localhost')}"
-        models = [RootModel(entry.names[0], entry.state, entry.context) for entry in self._hub.entries()]
+        models = [RootModel(model.names[0], model.state, model.context) for model in self._registry.models]
         if "text/html" not in asked.headers.get("accept", ""):
             reply = RootReply(
                 version=twofold_version(),

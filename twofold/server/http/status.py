@@ -1,16 +1,20 @@
-"""GET /health, /ready, /version, /metrics, records of requests and sums of usage."""
+"""The state of the server: GET /health, /ready, /version, /metrics, records of requests and sums of usage; and its
+administration: /v1/twofold/models with loading and unloading, and shutdown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
 
-from twofold.api.body import NonEmptyText, ReplyObject
-from twofold.core.errors import BusyError
+from msgspec import Meta
+
+from twofold.api.body import NonEmptyText, NonNegativeFloat, NonNegativeInt, ReplyObject
+from twofold.core.errors import BusyError, ForbiddenError
 from twofold.host.versions import twofold_version
 from twofold.observe.metrics.server import ServerMetrics
 from twofold.server.accounting import Accounting, UsageReply
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
+from twofold.server.models.registry import ModelRegistry, ModelState, ServedModel
 from twofold.server.records import RequestRecord
 
 DEFAULT_PARTS = ("model", "tier")
@@ -26,6 +30,29 @@ class VersionReply(ReplyObject):
     """The version of a server."""
 
     version: NonEmptyText
+
+
+class ModelUseReply(ReplyObject, kw_only=True):
+    """The state of a model and its requests."""
+
+    id: str
+    object: Literal["twofold.model"] = "twofold.model"
+    names: Annotated[Sequence[str], Meta(min_length=1)]
+    state: ModelState
+    bytes: NonNegativeInt
+    context: NonNegativeInt | None
+    running: NonNegativeInt
+    waiting: NonNegativeInt
+    idle_s: NonNegativeFloat | None
+    unloads_in_s: NonNegativeFloat | None
+    error: str | None
+
+
+class ModelUseList(ReplyObject, kw_only=True):
+    """All models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelUseReply]
 
 
 class StatusEndpoint:
@@ -64,3 +91,52 @@ class StatusEndpoint:
         by = asked.query.get("by")
         parts = DEFAULT_PARTS if by is None else tuple(by.split(","))
         return await self._accounting.usage.data(asked.tenant, by=parts, since=asked.query.get("since"))
+
+
+class AdminEndpoint:
+    """Requires a key with admin rights if keys are required. ``stop`` shuts the server down as SIGTERM does."""
+
+    def __init__(self, registry: ModelRegistry, stop: Callable[[], None]) -> None:
+        self._registry = registry
+        self._stop = stop
+
+    async def list(self, asked: EndpointRequest) -> ModelUseList:
+        _check(asked)
+        return ModelUseList(data=[_use(model) for model in self._registry.models])
+
+    async def load(self, asked: EndpointRequest) -> ModelUseReply:
+        """Responds once the model is loaded."""
+        _check(asked)
+        return _use(await self._registry.load(asked.path["model"]))
+
+    async def unload(self, asked: EndpointRequest) -> ModelUseReply:
+        """Responds once the model is unloaded, or at once if requests use it: it is unloaded when they have ended."""
+        _check(asked)
+        return _use(await self._registry.unload(asked.path["model"]))
+
+    async def shutdown(self, asked: EndpointRequest) -> ServerStatus:
+        """Responds before the server ends: requests in progress may finish within --shutdown-timeout."""
+        _check(asked)
+        self._stop()
+        return ServerStatus("stopping")
+
+
+def _check(asked: EndpointRequest) -> None:
+    if not asked.context.caller.admin:
+        raise ForbiddenError("This key has no admin rights.", hint="twofold keys add NAME --admin makes one.")
+
+
+def _use(model: ServedModel) -> ModelUseReply:
+    waiting = 0 if model.worker is None else model.worker.queued
+    return ModelUseReply(
+        id=model.names[0],
+        names=model.names,
+        state=model.state,
+        bytes=model.bytes,
+        context=model.context,
+        running=0 if model.worker is None else model.worker.under_way - waiting,
+        waiting=waiting,
+        idle_s=model.idle_s,
+        unloads_in_s=model.unloads_in_s,
+        error=None if model.error is None else str(model.error),
+    )

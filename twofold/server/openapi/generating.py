@@ -21,7 +21,7 @@ from twofold.api.openai.replies import ChatReply, CompletionReply, EmbeddingRepl
 from twofold.api.openai.responses.reply import InputTokensReply, ResponseEvent, ResponseReply
 from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest
 from twofold.api.openai.scores import RerankReply, RerankRequest, ScoreReply, ScoreRequest
-from twofold.server.http.ollama import OllamaModel, OllamaShowRequest
+from twofold.server.http.models import OllamaModel, OllamaShowRequest
 from twofold.server.http.tokens import (
     DetokenizeReply,
     DetokenizeRequest,

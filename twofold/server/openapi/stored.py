@@ -14,11 +14,16 @@ from twofold.server.batches.service import BatchPage
 from twofold.server.files.form import MAX_SECONDS, MIN_SECONDS
 from twofold.server.files.service import MAX_LISTED as MAX_FILES
 from twofold.server.files.service import FileDeleted, FilePage
-from twofold.server.http.admin import ModelUseList, ModelUseReply
-from twofold.server.http.models import AnthropicModel, AnthropicModelList, ModelList, ModelReply
-from twofold.server.http.ollama import OllamaProcesses, OllamaTags
+from twofold.server.http.models import (
+    AnthropicModel,
+    AnthropicModelList,
+    ModelList,
+    ModelReply,
+    OllamaProcesses,
+    OllamaTags,
+)
 from twofold.server.http.root import RootReply
-from twofold.server.http.status import ServerStatus, VersionReply
+from twofold.server.http.status import ModelUseList, ModelUseReply, ServerStatus, VersionReply
 from twofold.server.openapi import rules
 from twofold.server.openapi.generating import LOADING, VERSION
 from twofold.server.openapi.operation import (

@@ -2,6 +2,6 @@
 
 import sys
 
-from twofold.server.workers.process import main
+from twofold.server.workers.service import main
 
 main(int(sys.argv[1]))

@@ -15,29 +15,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import sys
+import time
+from asyncio.subprocess import DEVNULL, Process
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, cast
+
+import msgspec
 
 from twofold.api.base import ModelFacts
 from twofold.core.clock import MonotonicClock
 from twofold.core.errors import ParameterError, ResourceError, TwofoldError, WorkerError
-from twofold.core.report import EngineSnapshot
+from twofold.core.report import EngineSnapshot, StepReport
 from twofold.core.request import EngineRequest
-from twofold.engine.outputs import OutputDelta
+from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.engine.stream import OutputStream
 from twofold.host.versions import twofold_version
 from twofold.planner.predict.phase import local_steps
 from twofold.planner.predict.steps import StepPredictor
-from twofold.server.base import DispatchHandle, EngineObserver
 from twofold.server.models.reading import ModelReading
 from twofold.server.response_cache.key import model_identity
-from twofold.server.workers.link import WorkerLink
 from twofold.server.workers.messages import (
     Abort,
-    Check,
-    Checked,
+    Codec,
     Failed,
     FromWorker,
     Gone,
@@ -48,15 +53,21 @@ from twofold.server.workers.messages import (
     Ready,
     StepOutputs,
     ToWorker,
+    Unframer,
     Unloadable,
 )
-from twofold.server.workers.streams import WorkerStream
 
 WorkerState = Literal["loading", "ready", "failed", "closed"]
 
 log = logging.getLogger("twofold.serve")
 MAX_TRIES: Final = 3
 """Processes that a request is sent to, if they end before its first delta."""
+MAX_UNREAD: Final = 1 << 20
+"""Bytes of a stream that its reader has not taken; a stream with more is cut."""
+ROOT: Final = Path(__file__).parents[3]
+"""The folder that contains the package."""
+END_S: Final = 2.0
+"""Seconds that a process has to end after its socket was closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +89,45 @@ class RestartPolicy:
     pause_s: float = 0.25
 
 
+class EngineObserver(Protocol):
+    """Receives the reports of the engines of all models, on the event loop."""
+
+    def on_step(self, model: str, report: StepReport) -> None: ...
+
+    def on_snapshot(self, model: str, snapshot: EngineSnapshot) -> None: ...
+
+    def on_restart(self, model: str) -> None:
+        """The model's process ended unexpectedly and is restarted."""
+
+
+@dataclass(slots=True)
+class DispatchHandle:
+    """How one job went through a model's processes.
+
+    retries   times that it was resubmitted to the next process, because one ended before its first delta
+    """
+
+    retries: int = 0
+    _left: asyncio.Future[RequestOutput | None] | None = None
+
+    def leave(self) -> asyncio.Future[RequestOutput | None]:
+        """Aborts the job; the future gets its output so far, None if that is unknown."""
+        self._left = asyncio.get_running_loop().create_future()
+        return self._left
+
+    async def remains(self, limit_s: float) -> RequestOutput | None:
+        """The output of an aborted job; None for any other job, and if it does not arrive in time."""
+        if self._left is None:
+            return None
+        done, _ = await asyncio.wait({self._left}, timeout=limit_s)
+        return self._left.result() if done else None
+
+
 class WorkerModel:
-    """``ServedModel``: a model file in a worker process.
+    """A model file in a worker process.
 
     name       for observers and callers
-    identity   identifies its file and options, on which replies depend beside the request
+    identity   identifies its file and options, on which completions depend beside the request
     reading    the model file without its weights
     options    ``EngineKeywords`` to load it with
     error      why it failed
@@ -107,7 +152,6 @@ class WorkerModel:
         self._clock = MonotonicClock()
         self._streams: dict[str, WorkerStream] = {}
         self._leaving: dict[str, WorkerStream] = {}
-        self._checks: deque[asyncio.Future[str | None]] = deque()
         self._exits: deque[float] = deque()
         self.state: WorkerState = "loading"
         self._changed = asyncio.Event()
@@ -176,11 +220,16 @@ class WorkerModel:
         self._break_off(ResourceError(f"The model {self.name} was unloaded.", hint="Retry."))
 
     async def run(
-        self, request: EngineRequest, passage: DispatchHandle | None = None
+        self, request: EngineRequest, handle: DispatchHandle | None = None
     ) -> AsyncGenerator[OutputDelta, None]:
-        """``ServedModel.run``."""
+        """Runs a request; the last delta has its whole output. Leaving the iterator aborts it; ``handle`` then gets
+        its output so far.
+
+        Raises TwofoldError: BusyError if it waited too long, WorkerError if the model's process ended after the first
+        delta (before that, the request is resubmitted to the next process).
+        """
         request_id = request.request_id
-        stream = self._open(replace(request, arrival=self._clock.now()), passage or DispatchHandle())
+        stream = self._open(replace(request, arrival=self._clock.now()), handle or DispatchHandle())
         whole = False
         try:
             while not whole:
@@ -194,23 +243,13 @@ class WorkerModel:
             if not whole:
                 self._leave(stream)
 
-    async def check_idle(self) -> None:
-        """Asserts that its engine, without work, holds nothing. Raises WorkerError while there is no process."""
-        if self._link is None or self.state != "ready":
-            raise WorkerError(f"The model {self.name} is restarting.")
-        check: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self._checks.append(check)
-        self._link.send(Check())
-        fault = await check
-        assert fault is None, fault
-
-    def _open(self, request: EngineRequest, passage: DispatchHandle) -> WorkerStream:
+    def _open(self, request: EngineRequest, handle: DispatchHandle) -> WorkerStream:
         request_id = request.request_id
         if self.state in {"failed", "closed"}:
             raise self._unavailable()
         if request_id in self._streams or request_id in self._leaving:
             raise ParameterError(f"The request id {request_id!r} is in use.", param="request_id")
-        stream = WorkerStream(request, passage, lambda hold: self._send(Hold(request_id, hold)))
+        stream = WorkerStream(request, handle, lambda hold: self._send(Hold(request_id, hold)))
         self._streams[request_id] = stream
         if self.state == "ready":
             self._submit(stream)
@@ -218,7 +257,7 @@ class WorkerModel:
 
     def _submit(self, stream: WorkerStream) -> None:
         stream.tries += 1
-        stream.passage.retries = stream.tries - 1
+        stream.handle.retries = stream.tries - 1
         self._waiting += 1
         self._send(stream.request)
 
@@ -267,14 +306,10 @@ class WorkerModel:
         for stream in self._leaving.values():
             stream.settle()
         self._leaving.clear()
-        for check in self._checks:
-            if not check.done():
-                check.set_exception(WorkerError(f"The process of the model {self.name} exited."))
-        self._checks.clear()
         if self.state in {"failed", "closed"}:
             return
         served = self.state == "ready"
-        now = self._clock.now()
+        now = time.monotonic()
         self._exits.append(now)
         while now - self._exits[0] > self._policy.ends_within_s:
             self._exits.popleft()
@@ -294,7 +329,7 @@ class WorkerModel:
 
     def _fail(self, error: TwofoldError) -> None:
         """Makes it unusable."""
-        self.error, self.failed_at = error, self._clock.now()
+        self.error, self.failed_at = error, time.monotonic()
         self._set_state("failed")
         self._break_off(self._unavailable())
 
@@ -320,7 +355,7 @@ class WorkerModel:
             if self._unanswered * policy.ping_s >= limit:
                 link.kill()
             self._unanswered += 1
-            link.send(Ping(self._unanswered))
+            link.send(Ping())
 
     def _on_message(self, message: FromWorker) -> None:
         self._unanswered = 0
@@ -335,12 +370,10 @@ class WorkerModel:
                 leaving = self._leaving.pop(request_id, None)
                 if leaving is not None:
                     leaving.settle(remains)
-            case Pong(_, snapshot):
+            case Pong(snapshot):
                 self._on_snapshot(snapshot)
             case Ready():
                 self._on_ready(message)
-            case Checked(fault):
-                self._checks.popleft().set_result(fault)
             case Unloadable(error):
                 self._fail(error)
 
@@ -378,3 +411,125 @@ class WorkerModel:
 
 def _cause(status: int) -> str:
     return f"signal {-status}" if status < 0 else f"exit status {status}"
+
+
+class WorkerStream(OutputStream):
+    """The stream of ``request``, which ``tries`` processes have received."""
+
+    def __init__(self, request: EngineRequest, handle: DispatchHandle, tell: Callable[[bool], None]) -> None:
+        super().__init__(tell, MAX_UNREAD)
+        self.request = request
+        self.handle = handle
+        self.tries = 0
+        self._left: asyncio.Future[RequestOutput | None] | None = None
+
+    def push(self, delta: OutputDelta) -> None:
+        """Adds a delta; after ``leave`` keeps only the whole output."""
+        if self._left is None:
+            super().push(delta)
+        elif delta.request is not None:
+            self.over, self.whole = True, delta.request
+
+    def leave(self) -> None:
+        """The reader has left; ``settle`` must follow."""
+        self._deltas.clear()
+        self._left = self.handle.leave()
+
+    def settle(self, remains: RequestOutput | None = None) -> None:
+        """Gives the handle the request's output so far: that of the worker, or else that of the last delta."""
+        assert self._left is not None, "a stream is left, then settled"
+        remains = remains or self.whole
+        self._left.set_result(None if remains is None else self.with_prompt(remains))
+
+    def with_prompt(self, output: RequestOutput) -> RequestOutput:
+        """A worker's output with the prompt, which workers do not send back."""
+        return replace(output, prompt_token_ids=self.request.token_ids)
+
+
+class WorkerLink(asyncio.Protocol):
+    """A worker process and the event loop's connection to it, over a socketpair. The creator of a link closes it.
+
+    The process ends when its socket is closed. ``on_message`` is called with each message until then.
+    """
+
+    def __init__(self, on_message: Callable[[FromWorker], None]) -> None:
+        self._on_message = on_message
+        self._codec = Codec(FromWorker)
+        self._unframer = Unframer()
+        self._transport: asyncio.Transport | None = None
+        self._process: Process | None = None
+        self.ended = asyncio.Event()
+
+    @classmethod
+    async def open(cls, on_message: Callable[[FromWorker], None]) -> WorkerLink:
+        """Starts a worker. Raises ResourceError if that fails."""
+        link = cls(on_message)
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                link._process = await _start(theirs.fileno())
+            await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=ours)
+        except BaseException:
+            ours.close()
+            if link._process is not None:
+                await link.close()
+            raise
+        return link
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def send(self, message: ToWorker) -> None:
+        """Sends a message; does nothing after the end of the connection."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(self._codec.frame(message))
+
+    def kill(self) -> None:
+        """Kills the process."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def close(self) -> int:
+        """Closes the connection, waits until the process ends, and returns its exit status."""
+        assert self._process is not None
+        if self._transport is not None:
+            self._transport.abort()
+        try:
+            async with asyncio.timeout(END_S):
+                return await self._process.wait()
+        except TimeoutError:
+            self.kill()
+            return await self._process.wait()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has another class
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            messages = [self._codec.message(payload) for payload in self._unframer.feed(data)]
+        except (ValueError, KeyError, TypeError, msgspec.MsgspecError):
+            self.kill()  # not the bytes of a worker
+            if self._transport is not None:
+                self._transport.abort()
+            return
+        for message in messages:
+            self._on_message(message)
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the exit status says more
+        self.ended.set()
+
+
+async def _start(descriptor: int) -> Process:
+    """Starts the process; modules of the current folder are found only if the package itself is there."""
+    here = Path.cwd() == ROOT
+    command = [sys.executable, *([] if here else ["-P"]), "-m", "twofold.server.workers", str(descriptor)]
+    try:
+        return await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, pass_fds=(descriptor,))
+    except OSError as error:
+        raise ResourceError(
+            f"The process for a model could not be started: {error.strerror}.",
+            hint="Each loaded model runs in its own process.",
+        ) from error

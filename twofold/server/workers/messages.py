@@ -4,9 +4,8 @@
     payload   msgpack: [tag, field, …]; requests and other records of the engine are maps, errors [class, message, hint,
               {more}]
 
-    server → worker   LoadModel first; then requests, Abort, Hold, Ping, Check
-    worker → server   Ready or Unloadable first; then StepOutputs after each step with output, Failed, Gone, Pong,
-                      Checked
+    server → worker   LoadModel first; then requests, Abort, Hold, Ping
+    worker → server   Ready or Unloadable first; then StepOutputs after each step with output, Failed, Gone, Pong
 
 Decoding creates only the classes listed here, whatever the bytes are.
 """
@@ -62,27 +61,17 @@ class Hold(WorkerMessage, tag="hold"):
 class Ping(WorkerMessage, tag="ping"):
     """Respond between two steps."""
 
-    number: int
-
-
-class Check(WorkerMessage, tag="check"):
-    """Check that an engine without work holds nothing."""
-
 
 class Ready(WorkerMessage, tag="ready"):
     """The model is loaded and has generated a token.
 
-    bytes       of its weights and its KV cache
-    load_s, compile_s   seconds to read it and to compile its kernels
-    machine     limits of this machine; None if they were not measured
-    kv_type     of a value in the KV cache
+    bytes     of its weights and its KV cache
+    machine   limits of this machine; None if they were not measured
+    kv_type   of a value in the KV cache
     """
 
     context: int
-    hidden_size: int
     bytes: int
-    load_s: float
-    compile_s: float
     machine: MachineLimits | None
     kv_type: KVType
 
@@ -119,18 +108,11 @@ class Gone(WorkerMessage, tag="gone"):
 class Pong(WorkerMessage, tag="pong"):
     """The response to Ping: the engine's loop is alive."""
 
-    number: int
     snapshot: EngineSnapshot | None
 
 
-class Checked(WorkerMessage, tag="checked"):
-    """``fault`` describes what the engine still holds; None if nothing."""
-
-    fault: str | None
-
-
-ToWorker = LoadModel | EngineRequest | Abort | Hold | Ping | Check
-FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong | Checked
+ToWorker = LoadModel | EngineRequest | Abort | Hold | Ping
+FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong
 
 
 def _read(kind: type, value: Any) -> object:

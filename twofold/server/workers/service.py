@@ -1,48 +1,195 @@
-"""An engine for the server's process: messages in, messages out.
+"""A worker process: an engine for the server's process, over a socket.
 
-    reader thread    receives → check, submit, abort, hold     engine thread    step → one StepOutputs
+    reader thread    receives → loads; then check, submit, abort, hold     engine thread    step → one StepOutputs
 
 StepOutputs has the deltas of all requests and the reports of steps since the last message; four times a second, and
 when no work is left, also a snapshot of the engine.
+
+The process receives the path of a model, loads and tests it, and serves until the server closes its end of the socket.
+It ignores interrupts; the server ends it. An uncaught exception on any thread ends the process; the server starts
+another one.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import sys
+import threading
 import traceback
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 from twofold.core.clock import MonotonicClock
-from twofold.core.errors import TwofoldError, WorkerError
+from twofold.core.errors import ResourceError, TwofoldError, WorkerError
 from twofold.core.params import SamplingParams
-from twofold.core.report import BlockCounts, EngineSnapshot, PinCounts, RequestMetrics, StepReport
+from twofold.core.report import BlockCounts, EngineSnapshot, RequestMetrics, StepReport
 from twofold.core.request import EngineRequest
+from twofold.engine.config import EngineOptions
 from twofold.engine.engine import Engine
-from twofold.engine.load import LoadedModel, assemble
+from twofold.engine.load import LoadedModel, assemble, load_model
 from twofold.engine.loop import EngineThread
 from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.formats.open import open_model
+from twofold.host.paths import CacheFolders
+from twofold.server.models.memory import plan_of
 from twofold.server.workers.messages import (
+    LENGTH,
     Abort,
-    Check,
-    Checked,
+    Codec,
     Failed,
     FromWorker,
     Gone,
     Hold,
+    LoadModel,
     Ping,
     Pong,
+    Ready,
     StepOutputs,
     ToWorker,
+    Unloadable,
 )
 
+CRASHED: Final = 70
+"""Exit code after an uncaught exception: sysexits.h's internal software error."""
+MAX_UNSENT: Final = 64 << 20
+"""Bytes that wait for a server that does not read; beyond, senders wait, too."""
 SNAPSHOT_S: Final = 0.25
 SELF_TEST_S: Final = 120.0
 SELF_TEST: Final = EngineRequest(
     (0,), SamplingParams(temperature=0, max_tokens=1, ignore_eos=True), request_id="self-test"
 )
+
+
+def main(descriptor: int) -> None:
+    """Serves over the connected socket with this file descriptor; never returns."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    threading.excepthook = _crash
+    channel = Channel(socket.socket(fileno=descriptor))
+    first = channel.receive()
+    if isinstance(first, LoadModel):
+        _Worker(channel, first).serve()
+    os._exit(0)  # without waiting for the engine's thread
+
+
+class _Worker:
+    """Receives messages while another thread loads the model, so that the server's end is noticed meanwhile."""
+
+    def __init__(self, channel: Channel, load: LoadModel) -> None:
+        self._channel = channel
+        self._service: Service | None = None
+        threading.Thread(target=self._load, args=(load,), name="twofold-load", daemon=True).start()
+
+    def serve(self) -> None:
+        """Handles messages until the server closes its end."""
+        while (message := self._channel.receive()) is not None:
+            if self._service is not None:
+                self._service.handle(message)
+            elif isinstance(message, Ping):
+                self._channel.send(Pong(None))
+
+    def _load(self, load: LoadModel) -> None:
+        try:
+            self._open(load)
+        except TwofoldError as error:
+            self._refuse(error)
+        except MemoryError:
+            hint = "Use a smaller model, or lower max_model_len or kv_cache_memory_bytes."
+            self._refuse(ResourceError("There is not enough memory for the model.", hint=hint))
+
+    def _open(self, load: LoadModel) -> None:
+        folders = CacheFolders.of().create()
+        options = EngineOptions(**load.options)
+        path = Path(load.path)
+        machine = options.open_backend().limits(path.stat().st_size)
+        loaded = load_model(path, options, tokenizer_cache=folders.tokenizers, cache=folders.root)
+        service = Service(loaded, self._channel.send)
+        service.test()
+        self._service = service
+        config = loaded.config
+        with open_model(path) as file:
+            size = plan_of(config, loaded.spec, file.nbytes).bytes
+        self._channel.send(Ready(config.context, size, machine, config.kv_type))
+
+    def _refuse(self, error: TwofoldError) -> None:
+        self._channel.send(Unloadable(error))
+        self._channel.drain()
+        os._exit(error.exit_code)
+
+
+class Channel:
+    """Messages over a connected socket. Any thread may send; one thread receives."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(True)
+        self._socket = connection
+        self._file = connection.makefile("rb")
+        self._codec = Codec(ToWorker)
+        self._waiting: deque[memoryview] = deque()
+        self._bytes = 0
+        self._changed = threading.Condition()
+        threading.Thread(target=self._write, name="twofold-write", daemon=True).start()
+
+    def receive(self) -> ToWorker | None:
+        """The next message; None after the server has closed its end."""
+        with suppress(ConnectionError):
+            head = self._file.read(LENGTH.size)
+            if len(head) == LENGTH.size:
+                (length,) = LENGTH.unpack(head)
+                payload = self._file.read(length)
+                if len(payload) == length:
+                    message: ToWorker = self._codec.message(payload)
+                    return message
+        return None
+
+    def send(self, message: FromWorker) -> None:
+        """Sends a message, which is lost if the server has closed its end."""
+        frame = memoryview(self._codec.frame(message))
+        with self._changed:
+            while self._bytes > MAX_UNSENT:
+                self._changed.wait()
+            if not self._waiting:
+                frame = frame[self._sent(frame) :]
+            if frame:
+                self._waiting.append(frame)
+                self._bytes += len(frame)
+                self._changed.notify_all()
+
+    def drain(self) -> None:
+        """Waits until everything is written."""
+        with self._changed:
+            while self._waiting:
+                self._changed.wait()
+
+    def _sent(self, frame: memoryview) -> int:
+        """Sends what the socket takes now; returns the number of bytes."""
+        try:
+            return self._socket.send(frame, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(frame)  # the reader notices it and ends the process
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting:
+                    self._changed.wait()
+                frame = self._waiting[0]
+            with suppress(OSError):
+                self._socket.sendall(frame)
+            with self._changed:
+                self._waiting.popleft()
+                self._bytes -= len(frame)
+                self._changed.notify_all()
 
 
 class Service:
@@ -79,10 +226,8 @@ class Service:
                 leaving.add_done_callback(lambda ended: self._gone(request_id, ended.result()))
             case Hold(request_id, hold):
                 self._thread.call(lambda engine: engine.hold(request_id, hold=hold))
-            case Ping(number):
-                self._thread.call(lambda engine: self._pong(engine, number))
-            case Check():
-                self._thread.call(self._check)
+            case Ping():
+                self._thread.call(self._pong)
             case _:
                 raise AssertionError(f"a {type(message).__name__} after the first message")
 
@@ -117,19 +262,10 @@ class Service:
         if not self._engine.has_work:
             self._send()
 
-    def _pong(self, engine: Engine, number: int) -> None:
+    def _pong(self, engine: Engine) -> None:
         if not engine.has_work:
             engine.expire()
-        self._post(Pong(number, snapshot(engine)))
-
-    def _check(self, engine: Engine) -> None:
-        fault = None
-        try:
-            engine.check_idle()
-            assert not engine.has_work, "there is work"
-        except AssertionError as error:
-            fault = str(error)
-        self._post(Checked(fault))
+        self._post(Pong(snapshot(engine)))
 
     def _flush(self) -> None:
         if self._deltas:
@@ -158,10 +294,7 @@ def snapshot(engine: Engine) -> EngineSnapshot:
         queries=counters.queries,
         hits=counters.hits,
         evicted=counters.evicted,
-        pins=tuple(
-            PinCounts(ttl_s, pins.written, pins.read, pins.expired, pins.refused)
-            for ttl_s, pins in sorted(counters.pins.items())
-        ),
+        pins={ttl_s: replace(pins) for ttl_s, pins in sorted(counters.pins.items())},
         preemptions=scheduler.preemptions,
         swaps=scheduler.swaps,
         prediction_error=scheduler.step_time.error,
@@ -205,10 +338,21 @@ class _SelfTest(Future[None]):
 
 
 def _for_server(error: Exception) -> TwofoldError:
-    """The error for the server. The traceback of an unexpected one is printed without its message, which may quote a
-    request."""
+    """The error for the server; the traceback of an unexpected one is printed."""
     if isinstance(error, TwofoldError):
         return error
-    kind = type(error).__name__
-    sys.stderr.write(f"twofold worker: {kind}\n{''.join(traceback.format_tb(error.__traceback__))}")
-    return WorkerError(f"The engine failed with a {kind}.", hint="Retry; the server log has the cause.")
+    kind = type(error)
+    _print_fault(kind, error.__traceback__)
+    return WorkerError(f"The engine failed with a {kind.__name__}.", hint="Retry; the server log has the cause.")
+
+
+def _crash(failure: threading.ExceptHookArgs) -> None:
+    """Ends the process after an uncaught exception."""
+    _print_fault(failure.exc_type, failure.exc_traceback)
+    sys.stderr.flush()
+    os._exit(CRASHED)
+
+
+def _print_fault(kind: type[BaseException], trace: TracebackType | None) -> None:
+    """Prints an exception's type and traceback without its message, which may quote a request."""
+    sys.stderr.write(f"twofold worker: {kind.__name__}\n{''.join(traceback.format_tb(trace))}")
