@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from twofold.api.base import ModelFacts
 from twofold.api.cache_points import CachePoint, find_pins
 from twofold.core.record import HeldPin
 from twofold.core.request import CachePin
+from twofold.engine.outputs import RequestOutput
 from twofold.text.parsers.format import AnswerFormat
 
 TOOLS_FIRST = (
@@ -199,16 +201,27 @@ def test_whatever_follows_a_point_its_tokens_stay(before: list[str], after: list
 FACTS = facts_of(CHATML)
 
 
+def used(pins: Sequence[HeldPin], prompt_tokens: int, cached_tokens: int) -> CacheUsage:
+    """The usage of one request."""
+    return CacheUsage.of([completed(pins, prompt_tokens, cached_tokens)])
+
+
+def completed(pins: Sequence[HeldPin], prompt_tokens: int, cached_tokens: int) -> RequestOutput:
+    report = SimpleNamespace(record=SimpleNamespace(pins=pins))
+    metrics = SimpleNamespace(cached_tokens=cached_tokens)
+    return cast(RequestOutput, SimpleNamespace(prompt_token_ids=range(prompt_tokens), metrics=metrics, report=report))
+
+
 def test_fresh_read_and_written_are_the_prompt() -> None:
     pins = [HeldPin(40, 3600.0), HeldPin(64, 300.0)]
-    assert CacheUsage.counted(pins, 100, 0) == CacheUsage(100, 0, written_5m=24, written_1h=40)
-    assert CacheUsage.counted(pins, 100, 48) == CacheUsage(100, 48, written_5m=16)
-    assert CacheUsage.counted(pins, 100, 80) == CacheUsage(100, 80)
-    assert CacheUsage.counted([], 100, 80).fresh == 20
+    assert used(pins, 100, 0) == CacheUsage(100, 0, {300.0: 24, 3600.0: 40})
+    assert used(pins, 100, 48) == CacheUsage(100, 48, {300.0: 16})
+    assert used(pins, 100, 80) == CacheUsage(100, 80)
+    assert used([], 100, 80).fresh == 20
 
 
 def test_a_token_stays_as_long_as_the_longest_pin_over_it() -> None:
-    usage = CacheUsage.counted([HeldPin(10, 300.0), HeldPin(30, 3600.0), HeldPin(40, 1800.0)], 50, 0)
+    usage = used([HeldPin(10, 300.0), HeldPin(30, 3600.0), HeldPin(40, 1800.0)], 50, 0)
     assert usage.written_by_seconds == {3600.0: 30, 1800.0: 10}
 
 
@@ -218,11 +231,12 @@ def test_a_token_stays_as_long_as_the_longest_pin_over_it() -> None:
 )
 def test_counts_never_overlap(given_pins: list[tuple[int, float]], cached: int) -> None:
     pins = [HeldPin(*pin) for pin in given_pins]
-    usage = CacheUsage.counted(pins, 100, cached)
+    usage = used(pins, 100, cached)
     assert usage.fresh + usage.read + usage.written == 100
     assert usage.written == max(0, max((pin.tokens for pin in pins), default=0) - cached)
-    assert min(usage.fresh, usage.written_5m, usage.written_30m, usage.written_1h) >= 0
+    assert min(usage.fresh, *usage.written_by_seconds.values(), 1) >= 0
 
 
 def test_usages_add_up() -> None:
-    assert CacheUsage(10, 1, 2, 3, 4) + CacheUsage(10, 1, 1, 1, 1) == CacheUsage(20, 2, 3, 4, 5)
+    outputs = [completed([HeldPin(3, 300.0)], 10, 1), completed([HeldPin(4, 300.0), HeldPin(2, 3600.0)], 10, 1)]
+    assert CacheUsage.of(outputs) == CacheUsage(20, 2, {300.0: 4, 3600.0: 1})

@@ -20,8 +20,7 @@ from tests.text.vocabularies import (
     plain_ids,
     sentencepiece_metadata,
 )
-from twofold.text.tokenizers.merge_cache import cached_merges
-from twofold.text.tokenizers.merges import derive_merges
+from twofold.text.tokenizers.merges import cached_merges, derive_merges
 
 LETTERS = "abc"
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.vocabulary import tokenizer_of
 from tests.text.vocabularies import REPEATS, bytelevel_metadata, sentencepiece_metadata
+from twofold.text.tokenizers.bytelevel import RULES
 from twofold.text.tokenizers.encoder import PlainEncoder
-from twofold.text.tokenizers.pretokenizers import RULES
 
 MERGES = [
     *REPEATS,

@@ -19,7 +19,7 @@ import pytest
 from twofold.core.errors import ParameterError, ResourceError, TemplateLimitError
 from twofold.core.params import SamplingParams
 from twofold.engine.llm import LLM
-from twofold.text.templates import template_process
+from twofold.text.templates import chat
 from twofold.text.templates.chat import ChatTemplate
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -92,7 +92,7 @@ def test_a_process_that_stands_still_is_replaced(
 ) -> None:
     template = ChatTemplate(HELLO)
     template.render(MESSAGES)
-    monkeypatch.setattr(template_process, "WALL_S", 0.2)
+    monkeypatch.setattr(chat, "WALL_S", 0.2)
     os.kill(started[0].pid, signal.SIGSTOP)
     with pytest.raises(TemplateLimitError, match="takes more than"):
         template.render([{"role": "user", "content": "x" * 1_000_000}])
@@ -109,7 +109,7 @@ def test_one_rendering_that_is_stopped_harms_no_other(started: list[subprocess.P
         for future in slow:
             with pytest.raises(TemplateLimitError, match=r"more than 0.5 s of processor time"):
                 future.result()
-    assert len(started) <= 2 + template_process.MOST
+    assert len(started) <= 2 + chat.MOST
     assert sum(process.poll() is None for process in started) == 1
 
 
@@ -129,7 +129,7 @@ def test_templates_have_processes_of_their_own(started: list[subprocess.Popen[by
 
 
 def test_there_are_never_more_than_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_process, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(chat, "PATIENCE_S", 0.0)
     template = ChatTemplate(HELLO)
     most = 0
     barrier = threading.Barrier(12)
@@ -143,7 +143,7 @@ def test_there_are_never_more_than_some(monkeypatch: pytest.MonkeyPatch) -> None
 
     with ThreadPoolExecutor(12) as pool:
         assert [future.result() for future in [pool.submit(render) for _ in range(12)]] == ["Hi"] * 12
-    assert 1 <= most <= template_process.MOST
+    assert 1 <= most <= chat.MOST
     assert template.processes == 1
 
 
@@ -166,7 +166,7 @@ def test_an_interrupted_rendering_leaves_nothing_behind(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(template_process._Process, "_receive", interrupt)
+        patch.setattr(chat._Process, "_receive", interrupt)
         with pytest.raises(KeyboardInterrupt):
             template.render([{"role": "user", "content": "interrupted"}])
     assert template.render(MESSAGES) == "Hi"
@@ -213,7 +213,7 @@ from twofold.text.templates.chat import ChatTemplate
 loops = "{% for a in range(99999) %}" * 2 + "{% endfor %}" * 2
 quick, busy = ChatTemplate("x"), ChatTemplate(loops, seconds=2)
 quick.render([]), busy.check()
-print(*(process._process.pid for template in (quick, busy) for process in template._processes._idle), flush=True)
+print(*(process._process.pid for template in (quick, busy) for process in template._idle), flush=True)
 busy.render([])
 """
 
@@ -234,7 +234,7 @@ def test_it_ends_with_its_parent() -> None:
 def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     template = ChatTemplate(HELLO)
-    for _ in range(2 * template_process.MOST):
+    for _ in range(2 * chat.MOST):
         with pytest.raises(ResourceError, match="could not be started"):
             template.render(MESSAGES)
     monkeypatch.undo()

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.support.vocabulary import tokenizer_of
 from tests.text.vocabularies import Metadata, bytelevel_metadata, plain_ids, sentencepiece_metadata
 from twofold.core.errors import FormatError, ParameterError, UnsupportedModelError
+from twofold.text.tokenizers.bytelevel import RULES, pre_tokenizer, word_rule
 from twofold.text.tokenizers.metadata import PREFIX
-from twofold.text.tokenizers.pretokenizers import RULES, pre_tokenizer, word_rule
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 

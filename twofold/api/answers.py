@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from twofold.api.base import ModelFacts
-from twofold.core.record import HeldPin
-from twofold.core.request import TTL_SECONDS, TimeToLive
+from twofold.core.request import TTL_SECONDS
 from twofold.core.step import FinishReason
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, SectionParser, ToolCall
@@ -76,74 +75,39 @@ def reasoning_tokens(outputs: Sequence[RequestOutput], model: ModelFacts) -> int
     marks = model.format.thinking
     if marks is None:
         return 0
-    start = tuple(model.tokenizer.encode(marks.start, add_special_tokens=False))
-    end = tuple(model.tokenizer.encode(marks.end, add_special_tokens=False))
-    answers = (answer.token_ids for output in outputs for answer in output.outputs)
-    return sum(_thought(ids, start, end, opened=marks.opened) for ids in answers)
-
-
-def _thought(ids: tuple[int, ...], start: tuple[int, ...], end: tuple[int, ...], *, opened: bool) -> int:
-    """Tokens up to the end of the section; all of a completion that does not close its section."""
-    places = range(len(ids) - len(end) + 1)
-    closed = next((place for place in places if ids[place : place + len(end)] == end), None)
-    if closed is not None:
-        return closed + len(end)
-    return len(ids) if opened or ids[: len(start)] == start else 0
+    return sum(marks.tokens_of(answer.token_ids) for output in outputs for answer in output.outputs)
 
 
 @dataclass(frozen=True, slots=True)
 class CacheUsage:
-    """Tokens of prompts: ``read`` from the prefix cache, ``written_…`` computed and pinned there for that time.
+    """Tokens of prompts: ``read`` from the prefix cache, written (computed and pinned there) by seconds to live.
 
     Law: fresh + read + written = prompt.
     """
 
     prompt: int = 0
     read: int = 0
-    written_5m: int = 0
-    written_30m: int = 0
-    written_1h: int = 0
+    written_by_seconds: dict[float, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, output: RequestOutput) -> CacheUsage:
-        """Of a completed request."""
-        return cls.counted(output.report.record.pins, len(output.prompt_token_ids), output.metrics.cached_tokens)
-
-    @classmethod
-    def counted(cls, pins: Iterable[HeldPin], prompt_tokens: int, cached_tokens: int) -> CacheUsage:
-        """Of one prompt, with the pins that were granted. If several cover a token, the longest counts."""
-        written = dict.fromkeys(TTL_SECONDS.values(), 0)
-        done, ascending = cached_tokens, sorted(pins)
-        for index, pin in enumerate(ascending):
-            written[max(later.ttl_s for later in ascending[index:])] += max(0, pin.tokens - done)
-            done = max(done, pin.tokens)
-        kept = (written[TTL_SECONDS[ttl]] for ttl in ("5m", "30m", "1h"))
-        return cls(prompt_tokens, cached_tokens, *kept)
-
-    def __add__(self, other: CacheUsage) -> CacheUsage:
-        return CacheUsage(
-            self.prompt + other.prompt,
-            self.read + other.read,
-            self.written_5m + other.written_5m,
-            self.written_30m + other.written_30m,
-            self.written_1h + other.written_1h,
-        )
+    def of(cls, outputs: Iterable[RequestOutput]) -> CacheUsage:
+        """Of completed requests, with the pins that were granted. If several cover a token, the longest counts."""
+        prompt = read = 0
+        written = dict.fromkeys(sorted(TTL_SECONDS.values()), 0)
+        for output in outputs:
+            prompt += len(output.prompt_token_ids)
+            read += output.metrics.cached_tokens
+            done, pins = output.metrics.cached_tokens, sorted(output.report.record.pins)
+            for index, pin in enumerate(pins):
+                written[max(later.ttl_s for later in pins[index:])] += max(0, pin.tokens - done)
+                done = max(done, pin.tokens)
+        return cls(prompt, read, {ttl_s: tokens for ttl_s, tokens in written.items() if tokens})
 
     @property
     def written(self) -> int:
-        return self.written_5m + self.written_30m + self.written_1h
+        return sum(self.written_by_seconds.values())
 
     @property
     def fresh(self) -> int:
         """Computed, and not pinned."""
         return self.prompt - self.read - self.written
-
-    @property
-    def written_by_seconds(self) -> dict[float, int]:
-        """Written tokens by seconds to live."""
-        by_name: tuple[tuple[TimeToLive, int], ...] = (
-            ("5m", self.written_5m),
-            ("30m", self.written_30m),
-            ("1h", self.written_1h),
-        )
-        return {TTL_SECONDS[ttl]: tokens for ttl, tokens in by_name if tokens}

@@ -19,7 +19,6 @@ from twofold.engine.prompts import Message
 from twofold.text.parsers.base import SectionParser
 from twofold.text.parsers.thinking import ThinkingMarks
 from twofold.text.prompt_limit import PromptLimit
-from twofold.text.tokenizers.tokenizer import Tokenizer
 
 ThinkingMode = Literal["default", "off", "on"]
 
@@ -114,7 +113,10 @@ class Conversation:
         if marks is None:
             return False
         if self.continues:
-            return opened_in(marks, self.messages[-1].get("content"))
+            content = self.messages[-1].get("content")
+            parts = content if isinstance(content, list) else [{"text": content}]
+            text = str(parts[-1].get("text") or "") if parts else ""
+            return text.rfind(marks.start) > text.rfind(marks.end)
         variables = self._variables(marks)
         return marks.opened if marks.switch not in variables else model.format.opened(variables)
 
@@ -133,7 +135,8 @@ class Conversation:
                 hint="End with a user message, or remove the structured output.",
             )
         if marks is not None and (self._budget(marks) is not None or params.structured_outputs is not None):
-            section = _section(marks, model.tokenizer, self._budget(marks), opened=self._opened(model))
+            start = () if self._opened(model) else marks.start_ids
+            section = ThinkingParams(start=start, end=marks.end_ids, budget=self._budget(marks))
             params = replace(params, thinking=section)
         if self._callable is not None and model.format.stop_token_ids:
             params = replace(params, stop_token_ids=(*params.stop_tokens, *model.format.stop_token_ids))
@@ -173,15 +176,3 @@ class Conversation:
             )
         form = model.format.form(self.tools, choice or "required", parallel=self.parallel)
         return replace(params, structured_outputs=form)
-
-
-def opened_in(marks: ThinkingMarks, content: object) -> bool:
-    """Whether the start of a completion ends inside the thinking section."""
-    parts = content if isinstance(content, list) else [{"text": content}]
-    text = str(parts[-1].get("text") or "") if parts else ""
-    return text.rfind(marks.start) > text.rfind(marks.end)
-
-
-def _section(marks: ThinkingMarks, tokenizer: Tokenizer, budget: int | None, *, opened: bool) -> ThinkingParams:
-    start = () if opened else tuple(tokenizer.encode(marks.start, add_special_tokens=False))
-    return ThinkingParams(start=start, end=tuple(tokenizer.encode(marks.end, add_special_tokens=False)), budget=budget)

@@ -125,7 +125,7 @@ class RequestRun:
         if self.cached is not None:
             return
         record.reports = tuple(output.metrics for output in outputs)
-        record.written_tokens = sum(map(CacheUsage.of, outputs), CacheUsage()).written_by_seconds
+        record.written_tokens = CacheUsage.of(outputs).written_by_seconds
         if steps is not None:
             record.limits_s = {"prefill": 0.0, "decode": 0.0}
             for report in record.reports:

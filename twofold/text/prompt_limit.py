@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from twofold.core.errors import ContextLengthError
 from twofold.text.tokenizers import bytelevel, sentencepiece
+from twofold.text.tokenizers.bytelevel import word_rule
 from twofold.text.tokenizers.metadata import TokenType, Vocabulary
-from twofold.text.tokenizers.pretokenizers import word_rule
 
 SHORT: Final = 1 << 16
 """Texts of up to this many characters are tokenised without the lower bound."""

@@ -21,7 +21,7 @@ from twofold.text.parsers.base import Arguments, ToolCall
 from twofold.text.parsers.family import Tool, ToolFamily
 from twofold.text.parsers.format import AnswerFormat
 from twofold.text.parsers.gemma import FUNCTION_GEMMA
-from twofold.text.parsers.json_family import HERMES, LLAMA3, MISTRAL
+from twofold.text.parsers.json_calls import HERMES, LLAMA3, MISTRAL
 from twofold.text.parsers.pythonic import PYTHONIC
 from twofold.text.parsers.tagged import TAGGED
 from twofold.text.tokenizers.tokenizer import Tokenizer

@@ -18,7 +18,6 @@ from twofold.text.parsers.gemma import FUNCTION_GEMMA, GEMMA4
 from twofold.text.parsers.tagged import TAGGED
 from twofold.text.templates.builtin_templates import BUILTIN_TEMPLATES
 from twofold.text.templates.chat import ChatTemplate
-from twofold.text.templates.template_process import TemplateProcesses
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 CHATML: Final = BUILTIN_TEMPLATES["chatml"]
@@ -150,25 +149,21 @@ def test_thinking_is_found_in_the_template() -> None:
     assert AnswerFormat.of(tokenizer(CHATML)).thinking is None
     switched = AnswerFormat.of(tokenizer(SWITCHED)).thinking
     assert switched is not None
-    assert (switched.opened, switched.switch, switched.default) == (False, "enable_thinking", True)
-    assert switched.variables(False) == {"enable_thinking": False}
+    assert (switched.opened, switched.switch) == (False, "enable_thinking")
     opening = AnswerFormat.of(tokenizer(OPENING)).thinking
     assert opening is not None
-    assert (opening.opened, opening.switch, opening.default) == (True, None, True)
-    assert opening.variables(True) == {}
+    assert (opening.opened, opening.switch) == (True, None)
     asked = AnswerFormat.of(tokenizer(ASKED)).thinking
     assert asked is not None
-    assert (asked.opened, asked.switch, asked.default) == (False, "thinking", False)
-    assert asked.opened_by("assistant\n<think>\n")
-    assert not asked.opened_by("assistant\n<think></think>")
+    assert (asked.opened, asked.switch) == (False, "thinking")
 
 
 def test_a_parser_knows_who_opened_the_section() -> None:
     form = AnswerFormat.of(tokenizer(OPENING))
-    assert parse_whole(form.parser(None), "a</think>b") == [Reasoning("a"), Content("b")]
-    assert parse_whole(form.parser(None, thinking=False), "b") == [Content("b")]
+    assert parse_whole(form.parser(None, opened=True), "a</think>b") == [Reasoning("a"), Content("b")]
     assert parse_whole(form.parser(None, opened=False), "b") == [Content("b")]
-    assert parse_whole(form.parser(TOOLS), '</think><tool_call>{"name": "x"}</tool_call>')[0] == ToolCall(0, "x")
+    calls = parse_whole(form.parser(TOOLS, opened=True), '</think><tool_call>{"name": "x"}</tool_call>')
+    assert calls[0] == ToolCall(0, "x")
 
 
 def test_marks_that_are_control_tokens_stay_in_the_text() -> None:
@@ -200,7 +195,7 @@ def test_a_model_without_a_template_has_a_format() -> None:
     metadata["tokenizer.ggml.tokens"] = [text.replace("im_", "x_") for text in metadata["tokenizer.ggml.tokens"]]
     form = AnswerFormat.of(tokenizer_of(metadata))
     assert form.thinking is None
-    assert parse_whole(form.parser(None), "text") == [Content("text")]
+    assert parse_whole(form.parser(None, opened=False), "text") == [Content("text")]
 
 
 def test_a_template_that_exceeds_a_limit_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,13 +204,13 @@ def test_a_template_that_exceeds_a_limit_is_asked_once(monkeypatch: pytest.Monke
     hostile = tokenizer_of(bytelevel_metadata(), chat_template="{{ messages }}")
     hostile._chat_template = ChatTemplate(loops, seconds=0.1)
     asked = []
-    ask = TemplateProcesses.ask
+    ask = ChatTemplate._ask
 
-    def noted(processes: TemplateProcesses, request: str | None) -> tuple[str, str]:
+    def noted(template: ChatTemplate, request: str | None) -> str:
         asked.append(request)
-        return ask(processes, request)
+        return ask(template, request)
 
-    monkeypatch.setattr(TemplateProcesses, "ask", noted)
+    monkeypatch.setattr(ChatTemplate, "_ask", noted)
     model = AnswerFormat.of(hostile)
     assert model.thinking is not None
     assert not model.opened({"enable_thinking": True})
@@ -227,7 +222,7 @@ def test_whether_thinking_is_opened_is_remembered(monkeypatch: pytest.MonkeyPatc
     model = AnswerFormat.of(tokenizer_of(bytelevel_metadata(), chat_template=source))
     assert model.opened({"enable_thinking": True})
     assert not model.opened({"enable_thinking": False})
-    monkeypatch.setattr(TemplateProcesses, "ask", None)
+    monkeypatch.setattr(ChatTemplate, "_ask", None)
     assert model.opened({"enable_thinking": True})
     assert not model.opened({"enable_thinking": False})
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tests.text.parsers.checks import TOOLS, check_split, pieces_of, told
 from twofold.text.parsers.base import Arguments, Content, SectionParser, ToolCall
-from twofold.text.parsers.json_family import HERMES, LLAMA3, MISTRAL, JsonFamily
-from twofold.text.parsers.json_value import MAX_DEPTH
+from twofold.text.parsers.json_calls import HERMES, LLAMA3, MAX_DEPTH, MISTRAL, JsonFamily
 
 FAMILIES = (HERMES, LLAMA3, MISTRAL)
 PARTS = st.lists(

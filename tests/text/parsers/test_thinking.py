@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.text.parsers.checks import TOOLS, check_split, told
-from twofold.text.parsers.base import Content, Reasoning, SectionParser
-from twofold.text.parsers.json_family import HERMES
-from twofold.text.parsers.pieces import PlainParser
+from twofold.text.parsers.base import Content, PlainParser, Reasoning, SectionParser
+from twofold.text.parsers.json_calls import HERMES
 from twofold.text.parsers.thinking import ThinkingParser
 
 PARTS = st.lists(
@@ -37,12 +36,8 @@ PARTS = st.lists(
 
 
 def parser(*, opened: bool = False, tools: bool = False) -> SectionParser:
-    return ThinkingParser(
-        "<think>",
-        "</think>",
-        opened=opened,
-        then=lambda: HERMES.parser(TOOLS, parallel=True) if tools else PlainParser(),
-    )
+    then = HERMES.parser(TOOLS, parallel=True) if tools else PlainParser()
+    return ThinkingParser("<think>", "</think>", opened=opened, then=then)
 
 
 @settings(max_examples=200, deadline=None)

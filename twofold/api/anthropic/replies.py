@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from twofold.api.answers import CacheUsage, reasoning_tokens
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject
+from twofold.core.request import TTL_SECONDS
 from twofold.engine.outputs import RequestOutput
 
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
@@ -128,18 +129,19 @@ def stop_of(output: RequestOutput, model: ModelFacts, *, most: int, called: bool
 
 def message_usage(head: ReplyHead, output: RequestOutput, model: ModelFacts, *, answered: bool = True) -> MessageUsage:
     """Tokens of the whole request; none of output where ``answered`` is false."""
-    used = running_usage(head, CacheUsage.of(output), output.metrics.output_tokens if answered else 0)
+    used = running_usage(head, CacheUsage.of([output]), output.metrics.output_tokens if answered else 0)
     used.output_tokens_details = ThinkingTokens(reasoning_tokens([output], model) if answered else 0)
     return used
 
 
 def running_usage(head: ReplyHead, cache: CacheUsage, output_tokens: int = 0) -> MessageUsage:
     """What is known of the tokens while a completion is generated."""
+    written_1h = cache.written_by_seconds.get(TTL_SECONDS["1h"], 0)
     return MessageUsage(
         input_tokens=cache.fresh,
         cache_creation_input_tokens=cache.written,
         cache_read_input_tokens=cache.read,
-        cache_creation=CacheCreation(cache.written - cache.written_1h, cache.written_1h),
+        cache_creation=CacheCreation(cache.written - written_1h, written_1h),
         output_tokens=output_tokens,
         service_tier=TIERS.get(head.service_tier, "standard"),
     )

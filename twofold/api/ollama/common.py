@@ -41,8 +41,7 @@ from twofold.core.params import MAX_SEED, MAX_TOKEN_ID, SamplingParams, Structur
 from twofold.core.request import EngineRequest
 from twofold.core.sampling_defaults import NAMES
 from twofold.engine.outputs import RequestOutput
-from twofold.text.parsers.base import SectionParser
-from twofold.text.parsers.pieces import PlainParser
+from twofold.text.parsers.base import PlainParser, SectionParser
 
 SAME_NAME: Final = ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "stop")
 """Options that ``SamplingParams`` knows by the same name."""

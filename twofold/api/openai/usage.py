@@ -57,7 +57,7 @@ def usage(outputs: Sequence[RequestOutput], model: ModelFacts, *, answers: bool 
     """Tokens of all prompts, cached ones included, and of all completions, those included that best_of dropped."""
     prompt = sum(len(output.prompt_token_ids) for output in outputs)
     completion = sum(output.metrics.output_tokens for output in outputs) if answers else 0
-    cache = sum(map(CacheUsage.of, outputs), CacheUsage())
+    cache = CacheUsage.of(outputs)
     return CompletionUsage(
         prompt_tokens=prompt,
         completion_tokens=completion,

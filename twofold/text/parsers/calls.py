@@ -11,37 +11,41 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
-from twofold.text.parsers.base import Piece
-from twofold.text.parsers.marks import MarkFinder
-from twofold.text.parsers.pieces import PieceWriter, StatefulParser
+from twofold.text.parsers.base import MarkFinder, Piece, PieceWriter, State, skip
 
 FENCE: Final = "```"
-_SPACE: Final = re.compile(r"\s*")
 _FENCE_LINE: Final = re.compile(r"```[a-z_]{0,16}\s{0,8}(?=[{\[])")
 _FENCE_BEGUN: Final = re.compile(r"`{1,2}|```[a-z_]{0,16}\s{0,8}")
 
 
-class CallReader(Protocol):
-    """Reads one call and emits it to a writer.
+class CallReader:
+    """Reads one call, state by state, and emits it to ``out``.
 
-    done    the call is complete
-    broken  it is not a call, or its arguments are invalid
-    left    its name has been emitted
+    done     the call is complete
+    broken   it is not a call, or its arguments are invalid
+    emitted  its name has been emitted
     """
 
-    done: bool
-    broken: bool
-    left: bool
+    def __init__(self, out: PieceWriter, state: State) -> None:
+        self._out = out
+        self._state = state
+        self.done = self.broken = self.emitted = False
 
     def read(self, text: str, at: int) -> int:
-        """Continues at ``text[at]``. Returns the position after the call, or that of invalid text."""
-        ...
+        """Continues at ``text[at]``. Returns the position after the call, that of invalid text, or that of text which
+        is needed again with more."""
+        while at < len(text) and not (self.done or self.broken):
+            state = self._state
+            place = state(text, at)
+            if place == at and self._state == state:
+                break
+            at = place
+        return at
 
     def end(self) -> None:
-        """Emits the arguments read so far."""
-        ...
+        """Emits the arguments read so far; here nothing, for readers that emit them whole."""
 
 
 MakeReader: TypeAlias = Callable[[PieceWriter, frozenset[str] | None], CallReader]
@@ -64,11 +68,14 @@ class CallSyntax:
     reader: MakeReader
 
 
-class CallParser(StatefulParser):
-    """Parses a completion. ``tools`` are the known names; unless ``parallel``, only one call is read."""
+class CallParser:
+    """``SectionParser`` of completions with calls. ``tools`` are the known names; unless ``parallel``, only one call is
+    read. Text that a state does not consume is put before the next text."""
 
     def __init__(self, syntax: CallSyntax, tools: Iterable[str], *, parallel: bool) -> None:
-        super().__init__(self._begin)
+        self._state: State = self._begin
+        self._out = PieceWriter()
+        self._left = ""
         self._syntax = syntax
         self._finder = MarkFinder(syntax.marks)
         self._tools = frozenset(tools)
@@ -79,12 +86,22 @@ class CallParser(StatefulParser):
         self._closer = MarkFinder(())
         self._reader = syntax.reader(self._out, None)
 
+    def push(self, text: str) -> Sequence[Piece]:
+        text, at = self._left + text, 0
+        while True:
+            state = self._state
+            place = state(text, at)
+            if place == at and self._state == state:
+                break
+            at = place
+        self._left = text[at:]
+        return self._out.take()
+
     def flush(self) -> Sequence[Piece]:
-        """``SectionParser.flush``."""
         self._reader.end()
         if self._state == self._spill:
             self._out.arguments(self._left)
-        elif self._state == self._opened or (self._state == self._in_call and not self._reader.left):
+        elif self._state == self._opened or (self._state == self._in_call and not self._reader.emitted):
             self._out.content("".join(self._seen) + self._left)
         elif self._state not in (self._in_call, self._ignore, self._between):
             self._out.content(self._left)
@@ -94,7 +111,7 @@ class CallParser(StatefulParser):
 
     def _begin(self, text: str, at: int) -> int:
         """Space at the start of a completion, then perhaps a call without a mark."""
-        end = _space(text, at)
+        end = skip(text, at)
         self._out.content(text[at:end])
         if end == len(text):
             return end
@@ -130,7 +147,7 @@ class CallParser(StatefulParser):
 
     def _opened(self, text: str, at: int) -> int:
         """Before the first call of a mark."""
-        end = _space(text, at)
+        end = skip(text, at)
         self._seen.append(text[at:end])
         if end == len(text):
             return end
@@ -140,22 +157,19 @@ class CallParser(StatefulParser):
             return end + 1
         if not self._syntax.begins.match(text, end):
             return self._not_a_call(end)
-        self._read_call()
-        return end
-
-    def _read_call(self) -> None:
         self._reader = self._syntax.reader(self._out, self._tools if self._bare else None)
         self._state = self._in_call
+        return end
 
     def _in_call(self, text: str, at: int) -> int:
         end = self._reader.read(text, at)
-        if not self._reader.left:
+        if not self._reader.emitted:
             self._seen.append(text[at:end])
         if self._reader.done:
             self._seen = []
             self._state = self._between if self._parallel else self._ignore
         elif self._reader.broken:
-            if not self._reader.left:
+            if not self._reader.emitted:
                 return self._not_a_call(end)
             self._closer = MarkFinder((self._closes,) if self._closes else ())
             self._state = self._spill
@@ -169,7 +183,7 @@ class CallParser(StatefulParser):
 
     def _between(self, text: str, at: int) -> int:
         """After a call: another one, the closing mark, or the end of the section."""
-        end = _space(text, at)
+        end = skip(text, at)
         if end == len(text):
             self._out.content(text[at:end])
             return end
@@ -179,18 +193,15 @@ class CallParser(StatefulParser):
                 return end
             self._state = self._begin if self._bare else self._content
             return end + len(closes)
-        return self._next(text, end)
-
-    def _next(self, text: str, at: int) -> int:
-        if text[at] == ("," if self._in_list else ";"):
-            self._seen = [text[at]]
+        if text[end] == ("," if self._in_list else ";"):
+            self._seen = [text[end]]
             self._state = self._opened
-            return at + 1
-        if text[at] == "]" and self._in_list:
+            return end + 1
+        if text[end] == "]" and self._in_list:
             self._in_list = False
-            return at + 1
-        self._state = self._opened if self._syntax.begins.match(text, at) else self._content
-        return at
+            return end + 1
+        self._state = self._opened if self._syntax.begins.match(text, end) else self._content
+        return end
 
     def _spill(self, text: str, at: int) -> int:
         """The rest of arguments that are not JSON."""
@@ -203,7 +214,3 @@ class CallParser(StatefulParser):
     def _ignore(self, text: str, _: int) -> int:
         """After the single call that is allowed."""
         return len(text)
-
-
-def _space(text: str, at: int) -> int:
-    return _SPACE.match(text, at).end()  # type: ignore[union-attr]

@@ -14,14 +14,12 @@ from typing import Any, Final, Literal, Self
 from twofold.core.errors import ParameterError
 from twofold.core.json_schema import closed_schema
 from twofold.core.params import StructuredOutputsParams
-from twofold.text.parsers.base import SectionParser
+from twofold.text.parsers.base import PlainParser, SectionParser
 from twofold.text.parsers.family import Tool, ToolFamily, name_of
 from twofold.text.parsers.gemma import FUNCTION_GEMMA, GEMMA4
-from twofold.text.parsers.json_family import HERMES, LLAMA3, MISTRAL
-from twofold.text.parsers.pieces import PlainParser
-from twofold.text.parsers.prober import TemplateProber
+from twofold.text.parsers.json_calls import HERMES, LLAMA3, MISTRAL
 from twofold.text.parsers.pythonic import PYTHONIC
-from twofold.text.parsers.shown import TemplateSupport, for_template, with_instructions
+from twofold.text.parsers.shown import TemplateProber, TemplateSupport, for_template, with_instructions
 from twofold.text.parsers.tagged import TAGGED
 from twofold.text.parsers.thinking import PROBE, ThinkingMarks, ThinkingParser, thinking_marks
 from twofold.text.templates.messages import Message
@@ -87,25 +85,17 @@ class AnswerFormat:
             return ready, tools
         return with_instructions(ready, self.family.instructions(tools), self._support), None
 
-    def parser(
-        self, tools: Sequence[Tool] | None, *, thinking: bool = True, parallel: bool = True, opened: bool | None = None
-    ) -> SectionParser:
+    def parser(self, tools: Sequence[Tool] | None, *, opened: bool, parallel: bool = True) -> SectionParser:
         """A parser of one completion.
 
         tools     the tools it may call; without any, all text is content
-        thinking  False if the template has switched reasoning off: the prompt opens no section
+        opened    whether the prompt ends inside the thinking section
         parallel  False drops all text after the first call
-        opened    whether the prompt ends inside the section; None means the template's default
         """
-
-        def calls() -> SectionParser:
-            return self.family.parser(tools, parallel=parallel) if tools else PlainParser()
-
-        marks = self.thinking
-        if marks is None:
-            return calls()
-        inside = thinking and (marks.opened if opened is None else opened)
-        return ThinkingParser(marks.start, marks.end, opened=inside, then=calls)
+        rest = self.family.parser(tools, parallel=parallel) if tools else PlainParser()
+        if self.thinking is None:
+            return rest
+        return ThinkingParser(self.thinking.start, self.thinking.end, opened=opened, then=rest)
 
     def opened(self, variables: Mapping[str, Any]) -> bool:
         """Whether a prompt with these variables ends inside the thinking section.
@@ -117,7 +107,7 @@ class AnswerFormat:
         key = blake2b(json.dumps(variables, sort_keys=True).encode()).digest()
         known = self._opened.get(key)
         if known is None:
-            known = self.thinking.opened_by(self._prober.rendered(PROBE, variables=variables))
+            known = self._prober.rendered(PROBE, variables=variables).rstrip().endswith(self.thinking.start)
             if len(self._opened) >= MAX_REMEMBERED:
                 self._opened.clear()
             self._opened[key] = known

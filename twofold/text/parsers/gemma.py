@@ -11,13 +11,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from twofold.text.parsers.arguments import argument_rules, properties_of, text_choices
-from twofold.text.parsers.base import SectionParser
+from twofold.text.parsers.base import PieceWriter, SectionParser
 from twofold.text.parsers.calls import CallParser, CallSyntax
-from twofold.text.parsers.family import Call, Term, Tool, dumped, name_of, one_of
-from twofold.text.parsers.literal_calls import LiteralCallReader, LiteralSyntax, MarkedSpan
-from twofold.text.parsers.literals import quoted, read_value
-from twofold.text.parsers.pieces import PieceWriter
+from twofold.text.parsers.family import (
+    Call,
+    Term,
+    Tool,
+    argument_rules,
+    dumped,
+    name_of,
+    one_of,
+    properties_of,
+    text_choices,
+)
+from twofold.text.parsers.literal_calls import LiteralCallReader, LiteralSyntax, MarkedSpan, quoted, read_value
 
 _HEAD: Final = re.compile(r"[^{<\n]*+")
 _CALL: Final = re.compile(r"call:\s*+([^\s:{]++)\s*+")
@@ -43,17 +50,13 @@ class GemmaFamily:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """``ToolFamily.marks``."""
         return (self.opens, self.closes, self.quote)
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """``ToolFamily.stops``."""
         return (self.responds,)
 
     def parser(self, tools: Sequence[Tool], *, parallel: bool) -> SectionParser:
-        """``ToolFamily.parser``."""
-
         notation = quoted(self.quote)
         literal = LiteralSyntax(
             _HEAD, "{", _name, partial(MarkedSpan, self.quote), lambda text: read_value(notation, text, 0)[0]
@@ -66,7 +69,7 @@ class GemmaFamily:
         return CallParser(syntax, map(name_of, tools), parallel=parallel)
 
     def rules(self, tools: Sequence[Tool], term: Term, *, parallel: bool) -> str:
-        """``ToolFamily.rules``. Of schemas, types, enumerations and required properties are enforced."""
+        """Of schemas, types, enumerations and required properties are enforced."""
         more = "+" if parallel else ""
         quote = term(self.quote)
         rules = [
@@ -96,7 +99,6 @@ class GemmaFamily:
         return _TYPES.get(str(schema.get("type")), "value")
 
     def written(self, calls: Sequence[Call]) -> str:
-        """``ToolFamily.written``."""
         return "".join(f"{self.opens}call:{call.name}{self._literal(call.arguments)}{self.closes}" for call in calls)
 
     def _literal(self, value: Any) -> str:
@@ -109,7 +111,6 @@ class GemmaFamily:
         return dumped(value)
 
     def instructions(self, tools: Sequence[Tool]) -> str:
-        """``ToolFamily.instructions``."""
         lines = "\n".join(dumped(tool["function"]) for tool in tools)
         example = self.written([Call("name", {"argument": "value"})])
         return f"You can call these functions, by writing {example}:\n{lines}"

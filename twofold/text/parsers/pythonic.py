@@ -11,12 +11,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from twofold.text.parsers.arguments import argument_rules, properties_of
-from twofold.text.parsers.base import SectionParser
+from twofold.text.parsers.base import SectionParser, skip
 from twofold.text.parsers.calls import CallParser, CallSyntax
-from twofold.text.parsers.family import Call, Term, Tool, dumped, name_of, one_of, spaced
-from twofold.text.parsers.literal_calls import LiteralCallReader, LiteralSyntax, PythonSpan
-from twofold.text.parsers.literals import PYTHON, NotLiteralError, read_value, skip
+from twofold.text.parsers.family import Call, Term, Tool, argument_rules, dumped, name_of, one_of, properties_of, spaced
+from twofold.text.parsers.literal_calls import (
+    PYTHON,
+    LiteralCallReader,
+    LiteralSyntax,
+    NotLiteralError,
+    PythonSpan,
+    read_value,
+)
 
 MARKS: Final = {"<|python_start|>": "<|python_end|>", "```tool_code": "```"}
 _KEY: Final = re.compile(r"([^\s=(),\"']++)\s*+=")
@@ -51,12 +56,10 @@ class PythonicFamily:
     stops = ()
 
     def parser(self, tools: Sequence[Tool], *, parallel: bool) -> SectionParser:
-        """``ToolFamily.parser``."""
         syntax = CallSyntax(MARKS, re.compile("[A-Za-z_]"), "[", partial(LiteralCallReader, _SYNTAX))
         return CallParser(syntax, map(name_of, tools), parallel=parallel)
 
     def rules(self, tools: Sequence[Tool], term: Term, *, parallel: bool) -> str:
-        """``ToolFamily.rules``."""
         calls = one_of([f"call_{index}" for index in range(len(tools))])
         more = f" ({term(', ')} call)*" if parallel else ""
         rules = [f"start: {term('[')} call{more} {term(']')}", f"call: {calls}"]
@@ -67,11 +70,9 @@ class PythonicFamily:
         return "\n".join(rules)
 
     def written(self, calls: Sequence[Call]) -> str:
-        """``ToolFamily.written``."""
         return f"[{', '.join(map(_written, calls))}]"
 
     def instructions(self, tools: Sequence[Tool]) -> str:
-        """``ToolFamily.instructions``."""
         lines = "\n".join(dumped(tool["function"]) for tool in tools)
         return (
             f"You can call functions. These are the functions, one in each line:\n{lines}\n\n"

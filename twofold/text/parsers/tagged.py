@@ -10,51 +10,44 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from twofold.text.parsers.arguments import argument_rules, properties_of, text_choices
-from twofold.text.parsers.base import SectionParser
+from twofold.text.parsers.base import MarkFinder, PieceWriter, SectionParser, no_constant, skip
 from twofold.text.parsers.calls import CallParser, CallReader, CallSyntax
-from twofold.text.parsers.family import Call, Term, Tool, arguments_of, dumped, name_of, one_of, spaced
-from twofold.text.parsers.marks import MarkFinder
-from twofold.text.parsers.pieces import PieceWriter, State
+from twofold.text.parsers.family import (
+    Call,
+    Term,
+    Tool,
+    argument_rules,
+    arguments_of,
+    dumped,
+    name_of,
+    one_of,
+    properties_of,
+    spaced,
+    text_choices,
+)
 
 MAX_TAG: Final = 256
 END: Final = "</parameter>"
 LINE: Final = "\n"
-_SPACE: Final = re.compile(r"\s*+")
 _FUNCTION: Final = re.compile(r"<function=([^<>\s]++)>")
 _PARAMETER: Final = re.compile(r"<parameter=([^<>]++)>")
 _WORDS: Final = {"True": True, "False": False, "None": None}
 
 
-class TaggedCallReader:
-    """A ``CallReader``. ``schemas`` are those of the arguments, by tool and name.
+class TaggedCallReader(CallReader):
+    """Reads a call with a tag for each argument. ``schemas`` are those of the arguments, by tool and name.
 
-    The call is emitted with its name, each argument when it is complete.
+    The call is emitted with its name, each argument when it is complete; an incomplete one is dropped.
     """
 
     def __init__(self, out: PieceWriter, schemas: Mapping[str, Mapping[str, Any]]) -> None:
-        self._out = out
+        super().__init__(out, self._function)
         self._schemas = schemas
         self._schema: Mapping[str, Any] = {}
         self._finder = MarkFinder((END,))
         self._tag = self._key = ""
         self._value: list[str] = []
         self._count = 0
-        self._state: State = self._function
-        self.done = self.broken = self.left = False
-
-    def read(self, text: str, at: int) -> int:
-        """``CallReader.read``."""
-        while at < len(text) and not (self.done or self.broken):
-            state = self._state
-            place = state(text, at)
-            if place == at and self._state == state:
-                break
-            at = place
-        return at
-
-    def end(self) -> None:
-        """``CallReader.end``: an incomplete argument is dropped."""
 
     def _function(self, text: str, at: int) -> int:
         at, tag = self._read_tag(text, at)
@@ -63,14 +56,14 @@ class TaggedCallReader:
             self._out.call(found[1])
             self._out.arguments("{")
             self._schema = self._schemas.get(found[1], {})
-            self.left = True
+            self.emitted = True
             self._state = self._parameter
         self.broken = self.broken or bool(tag and not found)
         return at
 
     def _parameter(self, text: str, at: int) -> int:
         """The next argument, or the end of the call."""
-        at, tag = self._read_tag(text, at if self._tag else _SPACE.match(text, at).end())  # type: ignore[union-attr]
+        at, tag = self._read_tag(text, at if self._tag else skip(text, at))
         found = _PARAMETER.fullmatch(tag) if tag else None
         if found is not None:
             self._key, self._state = found[1].strip(), self._text
@@ -116,7 +109,7 @@ def _read(text: str, schema: Any) -> Any:
     if text in _WORDS:
         return _WORDS[text]
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=no_constant)
     except (ValueError, RecursionError):
         return text
 
@@ -129,10 +122,6 @@ def _kinds(schema: Any) -> list[Any]:
     return kinds if isinstance(kinds, list) else [kinds]
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
 class TaggedFamily:
     """``ToolFamily`` of models that tag each argument."""
 
@@ -141,7 +130,6 @@ class TaggedFamily:
     stops = ()
 
     def parser(self, tools: Sequence[Tool], *, parallel: bool) -> SectionParser:
-        """``ToolFamily.parser``."""
         schemas = {name_of(tool): arguments_of(tool) for tool in tools}
 
         def reader(out: PieceWriter, _: frozenset[str] | None) -> CallReader:
@@ -151,7 +139,7 @@ class TaggedFamily:
         return CallParser(syntax, schemas, parallel=parallel)
 
     def rules(self, tools: Sequence[Tool], term: Term, *, parallel: bool) -> str:
-        """``ToolFamily.rules``. Of a string's schema, only ``enum`` is enforced."""
+        """Of a string's schema, only ``enum`` is enforced."""
         opens, closes = map(term, self.marks)
         calls = one_of([f"call_{index}" for index in range(len(tools))])
         more = f" ({term(LINE)} call)*" if parallel else ""
@@ -167,11 +155,9 @@ class TaggedFamily:
         return "\n".join(rules)
 
     def written(self, calls: Sequence[Call]) -> str:
-        """``ToolFamily.written``."""
         return "\n".join(map(_written, calls))
 
     def instructions(self, tools: Sequence[Tool]) -> str:
-        """``ToolFamily.instructions``."""
         lines = "\n".join(dumped(tool["function"]) for tool in tools)
         example = self.written([Call("function_name", {"argument": "value"})])
         return f"You can call these functions, one in each line:\n{lines}\n\nCall them in exactly this form:\n{example}"

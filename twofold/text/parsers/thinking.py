@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from twofold.text.parsers.base import Piece, Reasoning, SectionParser
-from twofold.text.parsers.marks import MarkFinder
-from twofold.text.parsers.prober import TemplateProber
+from twofold.text.parsers.base import MarkFinder, Piece, Reasoning, SectionParser
+from twofold.text.parsers.shown import TemplateProber
 from twofold.text.templates.messages import Message
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
@@ -28,25 +27,25 @@ PROBE: Final[Sequence[Message]] = ({"role": "user", "content": "?"},)
 class ThinkingMarks:
     """How a model's thinking is written.
 
-    start, end  the marks around it
+    start, end  the marks around it; ``start_ids`` and ``end_ids`` are their tokens
     opened      whether the chat template by default writes ``start`` at the end of the prompt
     switch      the template variable that turns reasoning on and off, or None
-    default     whether reasoning is on by default
     """
 
     start: str
     end: str
+    start_ids: tuple[int, ...]
+    end_ids: tuple[int, ...]
     opened: bool
     switch: str | None
-    default: bool
 
-    def opened_by(self, prompt: str) -> bool:
-        """Whether a rendered prompt ends inside the section."""
-        return prompt.rstrip().endswith(self.start)
-
-    def variables(self, on: bool) -> Mapping[str, Any]:
-        """Template variables; empty if there is no switch."""
-        return {} if self.switch is None else {self.switch: on}
+    def tokens_of(self, ids: tuple[int, ...]) -> int:
+        """Tokens of a completion's section, its marks included; all tokens if the section is not closed."""
+        end = self.end_ids
+        for place in range(len(ids) - len(end) + 1):
+            if ids[place : place + len(end)] == end:
+                return place + len(end)
+        return len(ids) if self.opened or ids[: len(self.start_ids)] == self.start_ids else 0
 
 
 def thinking_marks(tokenizer: Tokenizer, prober: TemplateProber) -> ThinkingMarks | None:
@@ -55,42 +54,37 @@ def thinking_marks(tokenizer: Tokenizer, prober: TemplateProber) -> ThinkingMark
         return None
     for start, end in PAIRS:
         if end in prober.source or (tokenizer.token_id(start) is not None and tokenizer.token_id(end) is not None):
-            return _marks(prober, start, end)
+            opened = prober.rendered(PROBE).rstrip().endswith(start)
+            start_ids, end_ids = (tuple(tokenizer.encode(mark, add_special_tokens=False)) for mark in (start, end))
+            switch = next((name for name in SWITCHES if name in prober.source and _is_switch(prober, name)), None)
+            return ThinkingMarks(start, end, start_ids, end_ids, opened, switch)
     return None
 
 
-def _marks(prober: TemplateProber, start: str, end: str) -> ThinkingMarks:
-    default = prober.rendered(PROBE)
-    marks = ThinkingMarks(start, end, default.rstrip().endswith(start), None, True)
-    for name in SWITCHES:
-        if name not in prober.source:
-            continue
-        on, off = (prober.rendered(PROBE, variables={name: value}) for value in (True, False))
-        if on and on != off:
-            return ThinkingMarks(start, end, marks.opened, name, on == default)
-    return marks
+def _is_switch(prober: TemplateProber, name: str) -> bool:
+    """Whether the prompt depends on this variable."""
+    on, off = (prober.rendered(PROBE, variables={name: value}) for value in (True, False))
+    return bool(on) and on != off
 
 
 class ThinkingParser:
-    """Separates the section from the start of a completion, and passes the rest to the parser made by ``then``.
+    """``SectionParser`` that separates the section from the start of a completion, and passes the rest to ``then``.
 
     Space around the section's text is dropped. A section without an end is the whole completion.
     """
 
-    def __init__(self, start: str, end: str, *, opened: bool, then: Callable[[], SectionParser]) -> None:
+    def __init__(self, start: str, end: str, *, opened: bool, then: SectionParser) -> None:
         self._start = start
         self._finder = MarkFinder((end,))
         self._state = self._skip if opened else self._begin
-        self._then = then()
+        self._then = then
         self._left = ""
         self._space: list[str] = []
 
     def push(self, text: str) -> Sequence[Piece]:
-        """``SectionParser.push``."""
         return self._state(text)
 
     def flush(self) -> Sequence[Piece]:
-        """``SectionParser.flush``."""
         if self._state == self._inside:
             return self._reasoning(self._left)
         return [*self._then.push("".join(self._space) + self._left), *self._then.flush()]

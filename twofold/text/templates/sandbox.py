@@ -2,7 +2,7 @@
 
 Started as ``python -m twofold.text.templates.sandbox SECONDS``.
 
-This process may run out of time or memory instead of its client (``template_process``). Processor time is limited
+This process may run out of time or memory instead of its client (``chat``). Processor time is limited
 to SECONDS for each answer, by a timer of the kernel whose signal ends the process wherever it is; memory by a limit of
 the kernel.
 ``ImmutableSandboxedEnvironment`` closes the ways to Python's internals and forbids changes to the variables.

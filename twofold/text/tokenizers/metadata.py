@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from twofold.core.errors import FormatError, UnsupportedModelError
 from twofold.core.tensors import ModelSource, SourceKind
-from twofold.text.tokenizers.names import names
+from twofold.text.tokenizers.special import names
 
 PREFIX = "tokenizer.ggml."
 MAX_TOKENS = 4_000_000

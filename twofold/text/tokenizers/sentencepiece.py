@@ -13,8 +13,7 @@ from tokenizers import Tokenizer as Encoder
 
 from twofold.core.errors import FormatError
 from twofold.text.tokenizers.bytelevel import CACHED_WORDS
-from twofold.text.tokenizers.merge_cache import cached_merges
-from twofold.text.tokenizers.merges import Pairs, derive_merges
+from twofold.text.tokenizers.merges import Pairs, cached_merges, derive_merges
 from twofold.text.tokenizers.metadata import PREFIX, TokenType, Vocabulary
 
 SPACE = "▁"

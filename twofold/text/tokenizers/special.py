@@ -11,8 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Final
 
 from twofold.core.errors import TemplateError
+
+
+def names(text: str) -> frozenset[str]:
+    """The words of ``text``."""
+    return frozenset(text.split())
+
 
 _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 """Unicode noncharacters, which do not occur in normal text."""
@@ -180,3 +187,41 @@ def unused_mark(text: str) -> str:
         "The messages hold every Unicode noncharacter, so control tokens in them cannot be told apart.",
         hint="Remove U+FDD0 to U+FDEF from the messages.",
     )
+
+
+PREFIX_NAMES: Final = names("<|fim_prefix|> <fim-prefix> <fim_prefix> <PRE> ▁<PRE> <|code_prefix|> <｜fim▁begin｜>")
+SUFFIX_NAMES: Final = names("<|fim_suffix|> <fim-suffix> <fim_suffix> <SUF> ▁<SUF> <|code_suffix|> <｜fim▁hole｜>")
+MIDDLE_NAMES: Final = names("<|fim_middle|> <fim-middle> <fim_middle> <MID> ▁<MID> <|code_middle|> <｜fim▁end｜>")
+END_NAMES: Final = names(
+    "<|fim_pad|> <fim-pad> <fim_pad> <PAD> <|repo_name|> <|fim_repo|> <fim-repo> <reponame> <REPO> <|file_sep|> "
+    "<EOT> ▁<EOT>"
+)
+"""Tokens that are followed by another file or nothing: they end the completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class InfillTokens:
+    """Token ids. ``ends`` end the completion, in addition to the model's own."""
+
+    prefix: int
+    suffix: int
+    middle: int
+    ends: tuple[int, ...]
+
+
+def infill_tokens(given: Mapping[str, int | None], marks: Mapping[str, int]) -> InfillTokens | None:
+    """The tokens of a vocabulary; None if one of the three is missing.
+
+    given   ids by the file's own names for them: prefix, suffix, middle
+    marks   ids of all tokens that are not plain text, by how they are written
+    """
+    known = {"prefix": PREFIX_NAMES, "suffix": SUFFIX_NAMES, "middle": MIDDLE_NAMES}
+    found: dict[str, int] = {}
+    for part, written in known.items():
+        named = given.get(part)
+        token = named if named is not None else next((marks[name] for name in sorted(written & marks.keys())), None)
+        if token is None:
+            return None
+        found[part] = token
+    others = {marks[name] for name in END_NAMES & marks.keys()}
+    return InfillTokens(**found, ends=tuple(sorted(others | set(found.values()))))

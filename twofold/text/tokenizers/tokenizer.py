@@ -24,17 +24,15 @@ from twofold.core.errors import (
     UnsupportedModelError,
     closest_match,
 )
-from twofold.text.infill import InfillTokens, infill_tokens
 from twofold.text.prompt_limit import SHORT, LowerBound, PromptLimit
 from twofold.text.templates.builtin_templates import BUILTIN_TEMPLATES, family_of
 from twofold.text.templates.chat import ChatTemplate
 from twofold.text.templates.messages import Message, guarded, texts_of, validated
 from twofold.text.tokenizers import bytelevel, sentencepiece
+from twofold.text.tokenizers.bytelevel import word_rule
 from twofold.text.tokenizers.encoder import PlainEncoder
 from twofold.text.tokenizers.metadata import PREFIX, TokenType, Vocabulary
-from twofold.text.tokenizers.names import names
-from twofold.text.tokenizers.pretokenizers import word_rule
-from twofold.text.tokenizers.special import SpecialTokens, unused_mark
+from twofold.text.tokenizers.special import InfillTokens, SpecialTokens, infill_tokens, names, unused_mark
 
 KINDS = ("gpt2", "llama")
 
@@ -42,10 +40,10 @@ _END_NAMES = names(
     "<|im_end|> <|eot_id|> <|eom_id|> <end_of_turn> <|end|> <|endoftext|> <|end_of_text|> <|return|> <|call|> </s> "
     "<eos> <EOT> <|END_OF_TURN_TOKEN|> <｜end▁of▁sentence｜>"
 )
-"""Control tokens of these names end an answer, whatever the id keys say."""
+"""Control tokens of these names end a completion, whatever the id keys say."""
 
 _HARMONY_NAMES = frozenset({"<|return|>", "<|call|>", "<|end|>"})
-"""Where all three exist, ``<|end|>`` only ends one message of an answer."""
+"""Where all three exist, ``<|end|>`` only ends one message of a completion."""
 
 _KEEPS_SPACE = frozenset({"<unk>", "<s>", "<|endoftext|>"})
 """Phi-3's control tokens take following white space with them, but for these."""
@@ -73,11 +71,13 @@ class Tokenizer:
         """Control tokens: found in text only with ``parse_special``, excluded from decoded text."""
         self._bytes: dict[int, bytes] = {}
         self._special = SpecialTokens({texts[token]: token for token in control}, _eats_space(vocabulary, control))
-        self._space_prefix = vocabulary.model == "llama" and vocabulary.add_space_prefix is not False
+        self.strips_first_space = vocabulary.model == "llama" and vocabulary.add_space_prefix is not False
+        """Whether a decoded text loses one leading space, because encoding adds one."""
         self.bos_id, self.eos_id, self.pad_id = vocabulary.bos_id, vocabulary.eos_id, vocabulary.padding_id
         self.eos_ids: frozenset[int] = _end_ids(vocabulary)
-        """Every token that ends an answer."""
-        self.add_bos = _adds(vocabulary.add_bos, "bos", vocabulary.bos_id, _bos_by_default(vocabulary))
+        """Every token that ends a completion."""
+        bos_by_default = vocabulary.model == "llama" or word_rule(vocabulary.pre).add_bos
+        self.add_bos = _adds(vocabulary.add_bos, "bos", vocabulary.bos_id, bos_by_default)
         self.add_eos = _adds(vocabulary.add_eos, "eos", vocabulary.eos_id, False)
         self._chat_template = self._template(chat_template)
         marks = vocabulary.ids_of(TokenType.CONTROL, TokenType.USER_DEFINED)
@@ -137,7 +137,9 @@ class Tokenizer:
         if not parse_special:
             self._check_long(text)
         body = self._encode_parsed(text) if parse_special else self._encode_plain(text)
-        return self._fitting(self._wrapped(body) if add_special_tokens else body)
+        if add_special_tokens:
+            body = [*self._bos, *body, *([self.eos_id] if self.add_eos and self.eos_id is not None else [])]
+        return self._fitting(body)
 
     def _fitting(self, ids: list[int]) -> list[int]:
         if self._room is not None:
@@ -156,15 +158,14 @@ class Tokenizer:
                 hint="Remove suffix, or use a model for code, such as qwen2.5-coder-1.5b.",
             )
         self._check_long(prefix + suffix)
-        before = [self.bos_id] if self.add_bos and self.bos_id is not None else []
         prefix_ids, suffix_ids = self._encode_plain(prefix), self._encode_plain(suffix)
-        ids = [*before, self.infill.prefix, *prefix_ids, self.infill.suffix, *suffix_ids, self.infill.middle]
+        ids = [*self._bos, self.infill.prefix, *prefix_ids, self.infill.suffix, *suffix_ids, self.infill.middle]
         return self._fitting(ids)
 
-    def _wrapped(self, ids: list[int]) -> list[int]:
-        before = [self.bos_id] if self.add_bos and self.bos_id is not None else []
-        after = [self.eos_id] if self.add_eos and self.eos_id is not None else []
-        return [*before, *ids, *after]
+    @property
+    def _bos(self) -> list[int]:
+        """The token before a text, if the model uses it."""
+        return [self.bos_id] if self.add_bos and self.bos_id is not None else []
 
     def _encode_parsed(self, text: str, mark: str = "") -> list[int]:
         """Ids of a text in which control tokens are found; ``mark`` is taken out of the rest."""
@@ -204,12 +205,7 @@ class Tokenizer:
         """
         wanted = (token for token in ids if not (skip_special_tokens and token in self.special_ids))
         text = b"".join(map(self.token_bytes, wanted)).decode(errors="replace")
-        return text if continuation or not self._space_prefix else text.removeprefix(" ")
-
-    @property
-    def strips_first_space(self) -> bool:
-        """Whether a decoded text loses one leading space, because encoding adds one."""
-        return self._space_prefix
+        return text if continuation or not self.strips_first_space else text.removeprefix(" ")
 
     def token_text(self, token: int) -> str:
         """The token as it is written in the vocabulary. Raises ParameterError for an id outside of it."""
@@ -374,10 +370,6 @@ def _adds(said: bool | None, name: str, token: int | None, default: bool) -> boo
             hint="The file is corrupt, or was made by a faulty converter.",
         )
     return token is not None and (default if said is None else said)
-
-
-def _bos_by_default(vocabulary: Vocabulary) -> bool:
-    return vocabulary.model == "llama" or word_rule(vocabulary.pre).add_bos
 
 
 def _end_ids(vocabulary: Vocabulary) -> frozenset[int]:

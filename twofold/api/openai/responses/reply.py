@@ -265,7 +265,7 @@ def failed(response: ResponseReply, items: Sequence[Item], error: TwofoldError) 
 def response_usage(output: RequestOutput, model: ModelFacts) -> ResponseUsage:
     """Tokens of the prompt, cached ones included, and of the completion, its thinking included."""
     prompt, completion = len(output.prompt_token_ids), output.metrics.output_tokens
-    cache = CacheUsage.of(output)
+    cache = CacheUsage.of([output])
     return ResponseUsage(
         input_tokens=prompt,
         input_tokens_details=PromptDetails(cached_tokens=cache.read, cache_write_tokens=cache.written),
