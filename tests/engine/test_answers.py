@@ -9,20 +9,13 @@ import pytest
 from tests.engine.conftest import VOCAB, MakeLLM
 from tests.engine.scripted import ScriptedForward
 from twofold.core.params import SamplingParams
-from twofold.core.record import SequenceRecord
-from twofold.core.request import RequestOptions
 from twofold.core.step import PositionLogprobs, TokenEvent, TokenLogprob
-from twofold.engine.answer import SequenceCompletion
 from twofold.engine.outputs import CompletionOutput, OutputDelta
-from twofold.engine.scheduler.sequence import Sequence
+from twofold.engine.request import SequenceCompletion
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 EOS = 2
 PROMPT = {"prompt_token_ids": [10, 11, 12]}
-
-
-def make_sequence(params: SamplingParams) -> Sequence:
-    return Sequence(0, [5], params, seed=0, limit=10, options=RequestOptions(), arrival=0.0, record=SequenceRecord())
 
 
 class Saying:
@@ -193,7 +186,7 @@ def test_logprobs_end_with_the_stop_string(say: Saying) -> None:
 
 def test_an_event_of_several_tokens_counts_up_to_the_stop_string(tokenizer: Tokenizer) -> None:
     params = SamplingParams(stop="b", logprobs=0, max_tokens=9)
-    answer = SequenceCompletion("mine", 0, make_sequence(params), tokenizer, params)
+    answer = SequenceCompletion("mine", 0, tokenizer, params)
     tokens = tuple(3 + byte for byte in b"abc")
     logprobs = tuple(PositionLogprobs(TokenLogprob(token, -1.0, 1)) for token in tokens)
     delta = answer.take(TokenEvent(0, tokens, logprobs, ()), now=2.0)

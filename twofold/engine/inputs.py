@@ -12,10 +12,9 @@ from twofold.core.errors import ParameterError
 from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.request import EngineRequest, PoolingParams, RequestOptions, ScoringParams, TextOrTokens
-from twofold.engine.beams import BeamSearch
 from twofold.engine.grammar.source import OutputGrammar
 from twofold.engine.grammar.thinking import answer_constraint
-from twofold.engine.request import ActiveRequest, Embedding, EngineState, Generation
+from twofold.engine.request import ActiveRequest, BeamSearch, Embedding, EngineState, Generation
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.text.prompt_limit import PromptLimit
 

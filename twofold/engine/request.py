@@ -1,30 +1,132 @@
 """A request while the engine has it: its sequences, and the outputs they give.
 
-ActiveRequest   what requests of all kinds have in common
-Generation      n sampled completions, or the n best of more  (this module)
-BeamSearch      the most likely completions                   (beams.py)
-Embedding       one vector                                    (embedding.py)
+SequenceCompletion   the completion of one sequence: detokenisation and stop strings
+ActiveRequest        what requests of all kinds have in common
+Generation           n sampled completions, or the n best of more
+Embedding            one vector
+BeamSearch           the most likely completions
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field, replace
-from math import sqrt
 
 from twofold.core.clock import Clock
 from twofold.core.errors import TwofoldError
-from twofold.core.params import SamplingParams
+from twofold.core.params import BeamSearchParams, SamplingParams
 from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.core.request import EngineRequest, PoolingParams
-from twofold.core.step import HIDDEN_SCALE, FinishReason, TokenEvent
-from twofold.engine.answer import SequenceCompletion, readable
-from twofold.engine.outputs import CompletionOutput, Logprobs, OutputDelta, RequestOutput
+from twofold.core.step import HIDDEN_SCALE, FinishReason, PositionLogprobs, TokenEvent, TokenLogprob
+from twofold.engine.outputs import CompletionOutput, Logprob, Logprobs, OutputDelta, RequestOutput
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence
+from twofold.text.detokenize import StopStrings, StreamDetokenizer
 from twofold.text.tokenizers.tokenizer import Tokenizer
+
+
+class SequenceCompletion:
+    """The completion of one sequence. Its text is sent in whole characters, never with a stop string or its start."""
+
+    def __init__(self, request_id: str, index: int, tokenizer: Tokenizer, params: SamplingParams) -> None:
+        """``params`` are the caller's; those of the sequence may ask for more."""
+        self.index = index
+        self.times: list[float] = []
+        self.finish: FinishReason | None = None
+        self._request_id = request_id
+        self._tokenizer = tokenizer
+        self._params = params
+        self._tokens: list[int] = []
+        self._text: list[str] = []
+        self._logprobs: list[Logprobs] | None = None if params.logprobs is None else []
+        self._cumulative = 0.0
+        self._detokenizer = StreamDetokenizer(
+            tokenizer, skip_special_tokens=params.skip_special_tokens, continuation=True
+        )
+        self._stops = StopStrings(params.stop_strings, include=params.include_stop_str_in_output)
+        self._stop_reason: str | int | None = None
+
+    @property
+    def mean_logprob(self) -> float:
+        """Mean log-probability of its tokens, if the sequence reports them."""
+        return self._cumulative / max(1, len(self._tokens))
+
+    def take(self, event: TokenEvent, now: float) -> OutputDelta:
+        """Adds the event's tokens up to a stop string; the delta to send."""
+        taken, text = 0, ""
+        for token in event.tokens:
+            taken += 1
+            text += self._push(token, ends=token == event.stop_token)
+            if self._stops.stopped is not None:
+                break
+        logprobs = self._add_logprobs(event.logprobs[:taken])
+        self.times.extend([now] * taken)
+        if self._stops.stopped is not None:
+            self.finish, self._stop_reason = "stop", self._stops.stopped
+        elif event.finish is not None:
+            text += self._end(event.finish, event.stop_token)
+        if text:
+            self._text.append(text)
+        return OutputDelta(
+            self._request_id, self.index, text, event.tokens[:taken], logprobs, self.finish, self._stop_reason
+        )
+
+    def abort(self) -> None:
+        """Ends it as aborted, with the text that was withheld."""
+        self._text.append(self._end("abort", None))
+
+    def output(self) -> CompletionOutput:
+        """The completion so far."""
+        return CompletionOutput(
+            self.index,
+            "".join(self._text),
+            tuple(self._tokens),
+            None if self._logprobs is None else tuple(self._logprobs),
+            None if self._logprobs is None else self._cumulative,
+            self.finish,
+            self._stop_reason,
+        )
+
+    def _push(self, token: int, *, ends: bool) -> str:
+        """Text to send after this token. The first ``min_tokens`` tokens are not searched for stop strings."""
+        self._tokens.append(token)
+        if not self._params.detokenize or (ends and not self._params.include_stop_str_in_output):
+            return ""
+        text = self._detokenizer.push(token) if token < self._tokenizer.vocab_size else ""
+        if not text or len(self._tokens) <= self._params.min_tokens:
+            return text
+        return self._stops.push(text)[0]
+
+    def _end(self, finish: FinishReason, stop_token: int | None) -> str:
+        """Sets the finish reason; the text that was withheld."""
+        self.finish = finish
+        if stop_token is not None and stop_token in self._params.stop_tokens:
+            self._stop_reason = stop_token
+        rest = self._stops.push(self._detokenizer.flush())[0]
+        return rest + self._stops.flush()
+
+    def _add_logprobs(self, positions: tuple[PositionLogprobs, ...]) -> tuple[Logprobs, ...] | None:
+        self._cumulative += sum(position.chosen.logprob for position in positions)
+        if self._logprobs is None:
+            return None
+        added = tuple(readable(position, self._tokenizer) for position in positions)
+        self._logprobs.extend(added)
+        return added
+
+
+def readable(position: PositionLogprobs, tokenizer: Tokenizer) -> Logprobs:
+    """One position of the output: the chosen token first, then the most likely ones."""
+
+    def text(token: int) -> str:
+        known = token < tokenizer.vocab_size  # models may have more rows than their tokenizer has tokens
+        return tokenizer.decode([token], skip_special_tokens=False, continuation=True) if known else ""
+
+    tokens = (position.chosen, *position.top)
+    return {each.token: Logprob(each.logprob, each.rank, text(each.token)) for each in tokens}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +140,15 @@ class EngineState:
 
 
 class ActiveRequest(ABC):
-    """A request from its arrival to its end. ``sequences`` are all that ever worked for it, and ``compile_s`` is how
-    long it waited for its grammar."""
+    """A request from its arrival to its end. ``sequences`` are all that it ever had, and ``compile_s`` is how long it
+    waited for its grammar in seconds."""
 
     def __init__(self, request: EngineRequest, engine: EngineState, sequences: List[Sequence]) -> None:
         self.request = request
         self.sequences = [*sequences]
         self.compile_s = 0.0
         self._engine = engine
+        self._prompt_logprobs: list[Logprobs | None] | None = None
 
     @property
     def request_id(self) -> str:
@@ -60,8 +163,8 @@ class ActiveRequest(ABC):
         """The deltas that an event of one of its sequences gives."""
 
     @abstractmethod
-    def output(self, now: float) -> RequestOutput:
-        """The whole output so far."""
+    def completions(self) -> tuple[CompletionOutput, ...]:
+        """Its completions so far, without those that ``best_of`` drops."""
 
     @abstractmethod
     def end(self) -> None:
@@ -74,6 +177,18 @@ class ActiveRequest(ABC):
     @abstractmethod
     def token_times(self) -> tuple[tuple[float, ...], ...]:
         """When the tokens of each completion were sampled."""
+
+    def output(self, now: float) -> RequestOutput:
+        """The whole output so far."""
+        return RequestOutput(
+            self.request_id,
+            self.request.prompt,
+            self.request.token_ids,
+            None if self._prompt_logprobs is None else tuple(self._prompt_logprobs),
+            self.completions(),
+            self.metrics(now),
+            self.finished,
+        )
 
     def enter(self) -> None:
         """Queues its sequences: all of them, or none where one is refused. Raises what ``Scheduler.add`` raises."""
@@ -89,6 +204,14 @@ class ActiveRequest(ABC):
         """Removes its sequences from the scheduler and ends what is not finished."""
         self.cancel_all()
         self.end()
+
+    def _whole_deltas(self) -> list[OutputDelta]:
+        """Each completion as one delta."""
+        mine = self.request_id
+        return [
+            OutputDelta(mine, c.index, c.text, c.token_ids, c.logprobs, c.finish_reason, c.stop_reason)
+            for c in self.completions()
+        ]
 
     def cancel_all(self) -> None:
         """Removes its sequences from the scheduler; their events are ignored from now on."""
@@ -107,7 +230,7 @@ class ActiveRequest(ABC):
         return RequestMetrics(
             arrival=self.request.arrived,
             first_scheduled=min((s.admitted_at for s in self.sequences if s.admitted_at is not None), default=None),
-            first_token=min((answer[0] for answer in times if answer), default=None),
+            first_token=min((each[0] for each in times if each), default=None),
             finished=now,
             token_times=times,
             prompt_tokens=len(self.request.token_ids),
@@ -127,79 +250,53 @@ class Generation(ActiveRequest):
         super().__init__(request, engine, sequences)
         self._params = params
         self._chooses = params.answers > params.n
-        self._prompt_logprobs: list[Logprobs | None] | None = None if params.prompt_logprobs is None else [None]
-        self._answers = {
-            sequence.sequence_id: SequenceCompletion(request.request_id, index, sequence, engine.tokenizer, params)
+        self._prompt_logprobs = None if params.prompt_logprobs is None else [None]
+        self._completions = {
+            sequence.sequence_id: SequenceCompletion(request.request_id, index, engine.tokenizer, params)
             for index, sequence in enumerate(sequences)
         }
 
     @property
     def finished(self) -> bool:
-        return all(answer.finished for answer in self._answers.values())
+        return all(completion.finish is not None for completion in self._completions.values())
 
     def take(self, event: TokenEvent, now: float) -> list[OutputDelta]:
         if self._prompt_logprobs is not None:
             self._prompt_logprobs.extend(readable(p, self._engine.tokenizer) for p in event.prompt_logprobs)
         if not event.tokens and event.finish is None:
             return []
-        answer = self._answers[event.sequence_id]
-        delta = answer.take(event, now)
-        if answer.finished:
+        completion = self._completions[event.sequence_id]
+        delta = completion.take(event, now)
+        if completion.finish is not None:
             del self._engine.owners[event.sequence_id]
             if event.finish is None:
                 self._engine.scheduler.stop(event.sequence_id, self._engine.clock.now())
         if not self._chooses:
             return [delta]
-        return [_whole_delta(self.request_id, kept) for kept in self._kept()] if self.finished else []
+        return self._whole_deltas() if self.finished else []
 
-    def output(self, now: float) -> RequestOutput:
-        return RequestOutput(
-            self.request_id,
-            self.request.prompt,
-            self.request.token_ids,
-            None if self._prompt_logprobs is None else tuple(self._prompt_logprobs),
-            tuple(self._kept()),
-            self.metrics(now),
-            self.finished,
-        )
+    def completions(self) -> tuple[CompletionOutput, ...]:
+        """All completions, or the n of the highest mean log-probability, best first."""
+        completions = list(self._completions.values())
+        if not self._chooses:
+            return tuple(each.output() for each in completions)
+        completions.sort(key=lambda each: -each.mean_logprob)
+        return tuple(replace(each.output(), index=index) for index, each in enumerate(completions[: self._params.n]))
 
     def end(self) -> None:
-        for answer in self._answers.values():
-            if not answer.finished:
-                answer.abort()
+        for completion in self._completions.values():
+            if completion.finish is None:
+                completion.abort()
 
     def token_times(self) -> tuple[tuple[float, ...], ...]:
-        return tuple(tuple(answer.times) for answer in self._answers.values())
+        return tuple(tuple(each.times) for each in self._completions.values())
 
     def finish_reasons(self) -> tuple[FinishReason, ...]:
-        return tuple(answer.finish for answer in self._answers.values() if answer.finish is not None)
-
-    def _kept(self) -> list[CompletionOutput]:
-        """All answers, or the n of the highest mean log-probability, best first."""
-        answers = list(self._answers.values())
-        if not self._chooses:
-            return [answer.output() for answer in answers]
-        answers.sort(key=lambda answer: -answer.mean_logprob)
-        return [replace(answer.output(), index=index) for index, answer in enumerate(answers[: self._params.n])]
-
-
-def _whole_delta(request_id: str, answer: CompletionOutput) -> OutputDelta:
-    return OutputDelta(
-        request_id,
-        answer.index,
-        answer.text,
-        answer.token_ids,
-        answer.logprobs,
-        answer.finish_reason,
-        answer.stop_reason,
-    )
+        return tuple(each.finish for each in self._completions.values() if each.finish is not None)
 
 
 class Embedding(ActiveRequest):
-    """One text's vector.
-
-    It is the same in any batch and any chunks: sums of rows are exact.
-    """
+    """One text's vector. It is the same in any batch and any chunks: sums of rows are exact."""
 
     def __init__(self, request: EngineRequest, engine: EngineState, sequence: Sequence, params: PoolingParams) -> None:
         super().__init__(request, engine, [sequence])
@@ -220,17 +317,11 @@ class Embedding(ActiveRequest):
         del self._engine.owners[event.sequence_id]
         return [OutputDelta(self.request_id, 0, "", (), None, event.finish)]
 
+    def completions(self) -> tuple[CompletionOutput, ...]:
+        return ()
+
     def output(self, now: float) -> RequestOutput:
-        return RequestOutput(
-            self.request_id,
-            self.request.prompt,
-            self.request.token_ids,
-            None,
-            (),
-            self.metrics(now),
-            self.finished,
-            embedding=self._result() if self._reason == "stop" else None,
-        )
+        return replace(super().output(now), embedding=self._result() if self._reason == "stop" else None)
 
     def end(self) -> None:
         self._reason = self._reason or "abort"
@@ -253,5 +344,163 @@ class Embedding(ActiveRequest):
             vector = [total / (HIDDEN_SCALE * len(self.request.token_ids)) for total in vector]
         if not self._params.normalize:
             return tuple(vector)
-        length = sqrt(sum(value * value for value in vector))
+        length = math.sqrt(sum(value * value for value in vector))
         return tuple(value / length for value in vector) if length else tuple(vector)
+
+
+MakeBeam = Callable[[tuple[int, ...]], Sequence]
+"""A new sequence of the request's prompt and these completion tokens."""
+
+
+@dataclass(slots=True)
+class _Beam:
+    sequence: Sequence
+    tokens: tuple[int, ...] = ()
+    logprob: float = 0.0
+    candidates: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _EndedBeam:
+    tokens: tuple[int, ...]
+    logprob: float
+    score: float
+    finish: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class _Continuation:
+    beam: _Beam
+    token: int
+    logprob: float
+
+
+class BeamSearch(ActiveRequest):
+    """The ``beam_width`` most likely completions of a prompt. Nothing is sent before they are found.
+
+    Every live beam is a sequence whose steps give candidates instead of a sample. When all have reported, the best
+    continuations over all beams survive: the first of each beam in its own sequence, others in forks that share its
+    blocks. A continuation that ends the text is a completion. Completions are ranked by log-probability /
+    length^penalty (Wu et al. 2016, with the plain power of length). The search stops when no live beam can beat the
+    worst of ``beam_width`` completions: a sum of log-probabilities only falls.
+    """
+
+    def __init__(
+        self,
+        request: EngineRequest,
+        engine: EngineState,
+        params: BeamSearchParams,
+        make_beam: MakeBeam,
+        *,
+        longest: int,
+    ) -> None:
+        """``longest`` is the most tokens of a completion: ``max_tokens``, or fewer if the context ends before."""
+        first = make_beam(())
+        super().__init__(request, engine, [first])
+        self._params = params
+        self._make_beam = make_beam
+        self._longest = longest
+        self._ends = frozenset() if params.ignore_eos else frozenset(engine.tokenizer.eos_ids)
+        self._ended: list[_EndedBeam] = []
+        self._times: list[float] = []
+        self._live = {first.sequence_id: _Beam(first)}
+
+    @property
+    def finished(self) -> bool:
+        return not self._live
+
+    def take(self, event: TokenEvent, now: float) -> list[OutputDelta]:
+        if event.finish is not None:
+            self._give_up(event.finish)
+        else:
+            self._live[event.sequence_id].candidates = event.candidates
+            if any(beam.candidates is None for beam in self._live.values()):
+                return []
+            self._times.append(now)
+            self._advance()
+        return self._whole_deltas() if self.finished else []
+
+    def completions(self) -> tuple[CompletionOutput, ...]:
+        best = sorted(self._ended, key=lambda ended: -ended.score)[: self._params.beam_width]
+        return tuple(self._output(index, ended) for index, ended in enumerate(best))
+
+    def end(self) -> None:
+        self._give_up("abort")
+
+    def finish_reasons(self) -> tuple[FinishReason, ...]:
+        return tuple(each.finish_reason for each in self.completions() if each.finish_reason is not None)
+
+    def token_times(self) -> tuple[tuple[float, ...], ...]:
+        return (tuple(self._times),)
+
+    def _give_up(self, reason: FinishReason) -> None:
+        """Turns live beams into completions as they are."""
+        for beam in self._live.values():
+            self._end_beam(beam.tokens, beam.logprob, reason)
+            self._cancel(beam.sequence)
+        self._live = {}
+
+    def _advance(self) -> None:
+        """One round: the best continuations survive, those that end the text are completions."""
+        width = self._params.beam_width
+        survivors: list[_Continuation] = []
+        for continuation in self._ranked()[: 2 * width]:
+            tokens = (*continuation.beam.tokens, continuation.token)
+            if continuation.token in self._ends:
+                self._end_beam(tokens, continuation.logprob, "stop")
+            elif len(tokens) == self._longest:
+                self._end_beam(tokens, continuation.logprob, "length")
+            elif len(survivors) < width:
+                survivors.append(continuation)
+        self._ended.sort(key=lambda ended: -ended.score)
+        del self._ended[width:]
+        self._grow([] if self._settled(survivors) else survivors)
+
+    def _ranked(self) -> list[_Continuation]:
+        everything = [
+            _Continuation(beam, candidate.token, beam.logprob + candidate.logprob)
+            for beam in self._live.values()
+            for candidate in beam.candidates or ()
+        ]
+        return sorted(everything, key=lambda c: -c.logprob)
+
+    def _settled(self, survivors: list[_Continuation]) -> bool:
+        """Whether there are enough completions, and no survivor can beat the worst."""
+        if len(self._ended) < self._params.beam_width or not survivors:
+            return not survivors
+        best = survivors[0]
+        lengths = (len(best.beam.tokens) + 2, self._longest)
+        return max(self._score(best.logprob, length) for length in lengths) <= self._ended[-1].score
+
+    def _grow(self, survivors: list[_Continuation]) -> None:
+        """Cancels the other beams first, so that forks find free slots; then forks and extends the survivors."""
+        surviving = {continuation.beam.sequence.sequence_id for continuation in survivors}
+        for beam in self._live.values():
+            if beam.sequence.sequence_id not in surviving:
+                self._cancel(beam.sequence)
+        live: dict[int, _Beam] = {}
+        kept: dict[int, int] = {}
+        for continuation in survivors:
+            parent, tokens = continuation.beam, (*continuation.beam.tokens, continuation.token)
+            sequence = parent.sequence
+            if sequence.sequence_id in kept:
+                sequence = self._make_beam(tokens)
+                self._engine.scheduler.fork(parent.sequence.sequence_id, sequence, self._engine.clock.now())
+                self._engine.owners[sequence.sequence_id] = self
+                self.sequences.append(sequence)
+            else:
+                kept[sequence.sequence_id] = continuation.token
+            live[sequence.sequence_id] = _Beam(sequence, tokens, continuation.logprob)
+        for sequence_id, token in kept.items():
+            live[sequence_id].sequence.extend(token)
+        self._live = live
+
+    def _end_beam(self, tokens: tuple[int, ...], logprob: float, finish: FinishReason) -> None:
+        self._ended.append(_EndedBeam(tokens, logprob, self._score(logprob, len(tokens)), finish))
+
+    def _score(self, logprob: float, length: int) -> float:
+        return logprob / math.pow(max(length, 1), self._params.length_penalty)
+
+    def _output(self, index: int, ended: _EndedBeam) -> CompletionOutput:
+        text = self._engine.tokenizer.decode(ended.tokens, skip_special_tokens=True, continuation=True)
+        return CompletionOutput(index, text, ended.tokens, None, ended.logprob, ended.finish, None)
