@@ -14,7 +14,7 @@ from twofold.backends.reference.rows import NumpyRows
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.clock import Clock
 from twofold.core.model import GatedFFN, GroupedAttention, LayerSpec, ModelSpec
-from twofold.engine.config import EngineConfig, runner_sizes
+from twofold.engine.config import EngineConfig, EngineOptions, runner_sizes
 from twofold.engine.kv.manager import GroupSize
 from twofold.engine.llm import LLM
 from twofold.engine.load import LoadedModel
@@ -59,20 +59,16 @@ def make_loaded(tokenizer: Tokenizer) -> MakeLoaded:
         mock = forward or MockForward(
             vocab=VOCAB, blocks=blocks, block_size=block_size, max_rows=rows, max_logit_rows=logit_rows
         )
-        config = EngineConfig(
-            context,
-            StepLimits(seqs, rows, logit_rows),
-            block_size,
-            (GroupSize(None, blocks, host_slots),),
-            "f32",
-            seed=0,
-            threads=None,
-            isa=None,
-            prefix_caching=caching,
+        options = EngineOptions(
+            block_size=block_size,
+            kv_cache_dtype="f32",
+            enable_prefix_caching=caching,
             token_budget="fixed",
-            max_waiting=max_waiting,
+            max_waiting_seqs=max_waiting,
             overlap=overlap,
         )
+        groups = (GroupSize(None, blocks, host_slots),)
+        config = EngineConfig(options, context, StepLimits(seqs, rows, logit_rows), groups)
         return LoadedModel(
             runner(mock, Sampler(NumpyRows()), runner_sizes(config)), tokenizer, tiny_spec(context), config
         )

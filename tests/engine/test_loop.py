@@ -114,7 +114,10 @@ def calls_of_check(engine: Engine, tokens: int) -> int:
 
 def test_checking_a_prompt_takes_no_call_per_token(make_llm: MakeLLM) -> None:
     engine = make_llm().engine
-    assert calls_of_check(engine, 2) == calls_of_check(engine, 60)
+    few, many = (
+        min(calls_of_check(engine, tokens) for _ in range(3)) for tokens in (2, 60)
+    )  # garbage collection calls
+    assert few == many
 
 
 @pytest.mark.parametrize(("token", "said"), [(-1, "-1"), (True, "True"), ("5", "'5'"), (1 << 40, "1099511627776")])

@@ -29,7 +29,9 @@ class Roofline:
         self._config = generator.llm.config
         with open_model(generator.path) as file:
             self._shape, _ = read_model(file)
-        self._probe = CpuBackend(self._config.isa, self._config.threads).probe(streamed_bytes(self._shape))
+        self._probe = CpuBackend(self._config.options.isa, self._config.options.threads).probe(
+            streamed_bytes(self._shape)
+        )
         self._steps = self._with(self._probe.limits())
 
     @classmethod
@@ -65,7 +67,7 @@ class Roofline:
         return RooflineShares(_reached(prefill, metrics.prefill_s if done else 0.0), _reached(decode, metrics.decode_s))
 
     def _with(self, machine: MachineLimits) -> StepPredictor:
-        return local_steps(self._shape, machine, self._config.kv_type)
+        return local_steps(self._shape, machine, self._config.options.kv_type)
 
 
 def _reached(limit: PhaseLimit, measured_s: float) -> PhaseShare | None:

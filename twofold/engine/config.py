@@ -1,6 +1,6 @@
 """From what a caller asked for to what an engine runs with: every automatic choice is made here, once.
 
-``EngineOptions`` may leave things open. ``EngineConfig`` leaves nothing open; it is what is logged and shown.
+``EngineOptions`` may leave things open. ``EngineConfig`` adds what ``resolve`` chose for them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class EngineKeywords(TypedDict, total=False):
 class EngineOptions:
     """What a caller asks for. None leaves the choice to ``resolve``.
 
-    max_model_len           most tokens of a prompt with its answer
+    max_model_len           most tokens of a prompt with its completion
     max_num_seqs            most sequences that run at once
     max_num_batched_tokens  most tokens that one step computes
     block_size              positions of a KV block
@@ -71,11 +71,11 @@ class EngineOptions:
     kv_cache_memory_bytes   memory of the KV cache
     swap_space_bytes        memory beside it for sequences that were preempted; 0 computes them again
     enable_prefix_caching   keep the keys and values of prompts for others that begin alike
-    token_budget            live: prompts get the rows that keep running answers inside their TPOT target;
+    token_budget            live: prompts get the rows that keep running completions inside their TPOT target;
                             fixed: all that max_num_batched_tokens leaves
     tpot_target_ms          with the live budget, most milliseconds for each token after the first, where a request
-                            names none, as a mean over its answer; 50 if left open
-    itl_limit_ms            with the live budget, most milliseconds between two tokens of an answer for the sake of
+                            names none, as a mean over its completion; 50 if left open
+    itl_limit_ms            with the live budget, most milliseconds between two tokens of a completion for the sake of
                             others' prompts; 4 targets if left open
     max_waiting_seqs        sequences that may wait; more are refused
     overlap                 turn tokens into text while the next step computes
@@ -134,6 +134,20 @@ class EngineOptions:
         """How keys and values are stored."""
         return cast(KVType, "f16" if self.kv_cache_dtype == "auto" else self.kv_cache_dtype)
 
+    @property
+    def tpot_target_s(self) -> float:
+        """Seconds for each token after the first, where a request names none."""
+        return (self.tpot_target_ms or DEFAULT_TARGET_MS) / 1000
+
+    @property
+    def itl_limit_s(self) -> float | None:
+        """Most seconds between two tokens; None if it was left open."""
+        return None if self.itl_limit_ms is None else self.itl_limit_ms / 1000
+
+    def kv_layout(self, spec: ModelSpec) -> KVLayout:
+        """How the keys and values of that model are kept."""
+        return KVLayout(spec, KV_FORMATS[self.kv_type], self.block_size)
+
     def _check_pace(self, name: str, milliseconds: object) -> None:
         number = isinstance(milliseconds, int | float) and not isinstance(milliseconds, bool)
         if not number or not 0 < cast(float, milliseconds) <= MAX_TARGET_MS:
@@ -148,27 +162,17 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What an engine runs with. A KV block holds ``block_size`` positions of the layers of its group."""
+    """What an engine runs with: its options, and what they left open.
 
+    context     most tokens of a prompt with its completion
+    limits      of a step
+    kv_groups   blocks of each KV group; a block holds ``block_size`` positions of the layers of its group
+    """
+
+    options: EngineOptions
     context: int
     limits: StepLimits
-    block_size: int
     kv_groups: tuple[GroupSize, ...]
-    kv_type: KVType
-    seed: int
-    threads: int | None
-    isa: str | None
-    backend: str = "cpu"
-    prefix_caching: bool = True
-    token_budget: TokenBudget = "live"
-    tpot_target_s: float = 0.05
-    itl_limit_s: float | None = None
-    max_waiting: int = 100_000
-    overlap: bool = True
-
-    def kv_layout(self, spec: ModelSpec) -> KVLayout:
-        """How the keys and values of that model are kept."""
-        return KVLayout(spec, KV_FORMATS[self.kv_type], self.block_size)
 
     @property
     def kv_blocks(self) -> int:
@@ -182,8 +186,7 @@ def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int) -> Engine
     A context that was asked for must fit, or it is an error; one that was left open is the model's, or shorter where
     memory does not hold it. Raises ParameterError and ResourceError.
     """
-    layout = KVLayout(spec, KV_FORMATS[options.kv_type], options.block_size)
-    demand = KVDemand(spec, layout, options.max_num_batched_tokens)
+    demand = KVDemand(spec, options.kv_layout(spec), options.max_num_batched_tokens)
     longest = _asked_context(options, spec)
     memory = _allowed_memory(options, demand.sequence_bytes(longest), free_memory)
     context = largest_context(demand, longest, memory)
@@ -195,25 +198,11 @@ def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int) -> Engine
         )
     swap = min(memory // 2, DEFAULT_SWAP_BYTES) if options.swap_space_bytes is None else options.swap_space_bytes
     logit_rows = max(options.max_num_seqs, min(MIN_LOGIT_ROWS, options.max_num_batched_tokens))
-    return EngineConfig(
-        context=context,
-        limits=StepLimits(options.max_num_seqs, options.max_num_batched_tokens, logit_rows),
-        block_size=options.block_size,
-        kv_groups=share_out(
-            demand, context, memory, swap, options.max_num_seqs, keeps_prefixes=options.enable_prefix_caching
-        ),
-        kv_type=options.kv_type,
-        seed=options.seed,
-        threads=options.threads,
-        isa=options.isa,
-        backend=options.backend,
-        prefix_caching=options.enable_prefix_caching,
-        token_budget=cast(TokenBudget, options.token_budget),
-        tpot_target_s=(options.tpot_target_ms or DEFAULT_TARGET_MS) / 1000,
-        itl_limit_s=None if options.itl_limit_ms is None else options.itl_limit_ms / 1000,
-        max_waiting=options.max_waiting_seqs,
-        overlap=options.overlap,
+    groups = share_out(
+        demand, context, memory, swap, options.max_num_seqs, keeps_prefixes=options.enable_prefix_caching
     )
+    limits = StepLimits(options.max_num_seqs, options.max_num_batched_tokens, logit_rows)
+    return EngineConfig(options, context, limits, groups)
 
 
 def runner_sizes(config: EngineConfig) -> RunnerSizes:
@@ -223,10 +212,10 @@ def runner_sizes(config: EngineConfig) -> RunnerSizes:
         sequences=config.limits.sequences,
         rows=config.limits.rows,
         logit_rows=config.limits.logit_rows,
-        block_size=config.block_size,
+        block_size=config.options.block_size,
         blocks=tuple(group.blocks for group in config.kv_groups),
         host_slots=tuple(group.host_slots for group in config.kv_groups),
-        kv_type=config.kv_type,
+        kv_type=config.options.kv_type,
     )
 
 

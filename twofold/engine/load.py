@@ -113,23 +113,23 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
         clock,
         vocab_size=runner.vocab_size,
         context=config.context,
-        seed=config.seed,
-        overlap=config.overlap,
-        keeps_targets=config.token_budget == "live",
+        seed=config.options.seed,
+        overlap=config.options.overlap,
+        keeps_targets=config.options.token_budget == "live",
     )
 
 
 def _scheduler(config: EngineConfig, limits: StepLimits, samples: Sequence[StepSample]) -> Scheduler:
-    step_time = StepTimeModel(samples)
+    step_time, options = StepTimeModel(samples), config.options
     budget: Budget = FixedBudget(limits.rows)
-    if config.token_budget == "live":
-        budget = LiveBudget(step_time, config.tpot_target_s, config.itl_limit_s)
-    manager = BlockManager(config.kv_groups, config.block_size, prefix_caching=config.prefix_caching)
+    if options.token_budget == "live":
+        budget = LiveBudget(step_time, options.tpot_target_s, options.itl_limit_s)
+    manager = BlockManager(config.kv_groups, options.block_size, prefix_caching=options.enable_prefix_caching)
     return Scheduler(
         manager,
         limits,
         budget=budget,
         step_time=step_time,
         windows=[group.window for group in config.kv_groups],
-        max_waiting=config.max_waiting,
+        max_waiting=options.max_waiting_seqs,
     )

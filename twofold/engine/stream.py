@@ -35,7 +35,7 @@ class OutputStream:
         self.whole: RequestOutput | None = None
         self._tell = tell
         self._most = most
-        self._deltas: deque[OutputDelta] = deque()
+        self._deltas: deque[tuple[OutputDelta, int]] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
         self._bytes = 0
@@ -48,8 +48,9 @@ class OutputStream:
             self.over, self.whole = True, delta.request
         if self._error is not None:
             return
-        self._deltas.append(delta)
-        self._bytes += weight(delta)
+        size = weight(delta)
+        self._deltas.append((delta, size))
+        self._bytes += size
         if self._most is not None and self._bytes > self._most:
             self._deltas.clear()
             self._error = SlowClientError(
@@ -73,10 +74,10 @@ class OutputStream:
                 raise self._error
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        delta = self._deltas.popleft()
+        delta, size = self._deltas.popleft()
         if delta.error is not None:
             raise delta.error
-        self._bytes -= weight(delta)
+        self._bytes -= size
         if self._held and self._bytes < LOW_WATER:
             self._held = False
             self._tell(False)

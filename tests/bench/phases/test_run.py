@@ -166,7 +166,7 @@ def test_a_machine_that_can_do_more_raises_its_ceilings(tiny: Path, machine: lis
 def test_without_a_prefix_cache_there_is_no_prefix(tiny: Path) -> None:
     report = measured(tiny, Recorder(), enable_prefix_caching=False)
     assert report.to_json()["prefix"] == []
-    assert not report.config.prefix_caching
+    assert not report.config.options.enable_prefix_caching
 
 
 def test_the_table_has_the_limit_before_what_came_of_it(tiny: Path) -> None:

@@ -120,7 +120,8 @@ class BatchRunner:
         sequences = sum(running.job.completions for running in self._running.values())
         while sequences < self._window and not self._stopped():
             if self._waiting:
-                full = self._llm.engine.waiting + self._waiting[0].job.completions > self._llm.config.max_waiting
+                most = self._llm.config.options.max_waiting_seqs
+                full = self._llm.engine.waiting + self._waiting[0].job.completions > most
                 if self._running and full:
                     return
                 sequences += self._start(self._waiting.popleft())
@@ -153,7 +154,7 @@ class BatchRunner:
         for index, asked in enumerate(request.prepare(self._facts)):
             made = replace(asked, request_id=f"{call.line_key}-{index}")
             if isinstance(asked.params, SamplingParams):
-                made = replace(made, params=_seeded(asked.params, self._llm.config.seed, call.custom_id, index))
+                made = replace(made, params=_seeded(asked.params, self._llm.config.options.seed, call.custom_id, index))
             self._llm.engine.check(made)
             yield made
 

@@ -246,7 +246,7 @@ class PhaseBench:
         """Runs until every sequence decodes: caches their prompts first, then starts all of them at once."""
         driver = self._driver
         prompts = [driver.prompt(case.context, number) for number in range(case.batch)]
-        if self.config.prefix_caching:
+        if self.config.options.enable_prefix_caching:
             ids = [driver.add(prompt, 1, f"stream-{number}") for number, prompt in enumerate(prompts)]
             for request_id in ids:
                 driver.finish(request_id)
@@ -270,7 +270,7 @@ class PhaseBench:
     def _holds(self, case: Decode | Mixed, others: int) -> bool:
         """Whether the KV cache has room for all sequences of the case and another one of ``others`` tokens."""
         spec, config = self._llm.loaded.spec, self.config
-        demand = KVDemand(spec, config.kv_layout(spec), self._rows)
+        demand = KVDemand(spec, config.options.kv_layout(spec), self._rows)
         tokens = case.context + case.answer(self._rows, self._rounds)
         return all(
             case.batch * demand.blocks(group, tokens) + demand.blocks(group, others) <= size.blocks

@@ -93,7 +93,7 @@ class LocalModel:
     def loading(self) -> str:
         """Load times, context and threads."""
         loaded, config = self._loaded.llm.loaded, self._loaded.llm.config
-        threads = "" if config.threads is None else f", {count(config.threads, 'thread')}"
+        threads = "" if config.options.threads is None else f", {count(config.options.threads, 'thread')}"
         return (
             f"{self.name}: loaded in {loaded.load_s:.2f} s, kernels in {loaded.compile_s:.2f} s; "
             f"context {config.context:,} tokens{threads}"

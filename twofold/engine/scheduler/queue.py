@@ -301,10 +301,6 @@ class WaitingQueue:
         assert number is not None, "a class in the queue is empty"
         return self._sequences[number]
 
-    def composition(self) -> dict[int, int]:
-        """How many sequences wait, by class."""
-        return {priority: len(c.oldest) for priority, c in sorted(self._classes.items()) if c.oldest}
-
     def _enter(self, sequence: Sequence) -> None:
         assert sequence not in self, "a sequence is in the queue once"
         self._sequences[sequence.sequence_id] = sequence

@@ -126,10 +126,6 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._live)
 
-    def waiting_by_priority(self) -> dict[int, int]:
-        """How many sequences wait, by class, the most urgent first."""
-        return self._queue.composition()
-
     def add(self, sequence: Sequence, now: float) -> None:
         """Queues a new sequence; one whose parent has not computed the prompt waits for the parent first.
 

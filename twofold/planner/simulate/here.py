@@ -41,15 +41,16 @@ def setting_of(config: EngineConfig, step_samples: tuple[StepSample, ...] = ()) 
 
     Its live budget starts from ``step_samples``.
     """
-    live = config.token_budget == "live"
+    options = config.options
+    live = options.token_budget == "live"
     return EngineSetting(
         tuple(Blocks(group.window, group.blocks) for group in config.kv_groups),
         sequences=config.limits.sequences,
         rows=config.limits.rows,
-        block_size=config.block_size,
+        block_size=options.block_size,
         context=config.context,
-        prefix_caching=config.prefix_caching,
-        tpot_target_s=config.tpot_target_s if live else None,
-        itl_limit_s=config.itl_limit_s if live else None,
+        prefix_caching=options.enable_prefix_caching,
+        tpot_target_s=options.tpot_target_s if live else None,
+        itl_limit_s=options.itl_limit_s if live else None,
         step_samples=step_samples if live else (),
     )

@@ -32,7 +32,7 @@ class MemoryPlan:
 
 def plan_of(config: EngineConfig, spec: ModelSpec, weights: int) -> MemoryPlan:
     """Memory of a model that runs with ``config``."""
-    layout = config.kv_layout(spec)
+    layout = config.options.kv_layout(spec)
     groups = list(zip(spec.kv_groups(config.context), config.kv_groups, strict=True))
     cache = sum(layout.block_bytes(group) * size.blocks for group, size in groups)
     slots = sum(layout.block_bytes(group) * size.host_slots for group, size in groups)

@@ -117,7 +117,7 @@ class _Worker:
         config = loaded.config
         with open_model(path) as file:
             size = plan_of(config, loaded.spec, file.nbytes).bytes
-        self._channel.send(Ready(config.context, size, machine, config.kv_type))
+        self._channel.send(Ready(config.context, size, machine, config.options.kv_type))
 
     def _refuse(self, error: TwofoldError) -> None:
         self._channel.send(Unloadable(error))
