@@ -14,7 +14,7 @@ from twofold.cli.options import Json
 from twofold.core.errors import AccessError, ModelNotFoundError, NotFoundError, ParameterError
 from twofold.core.values import find_format
 from twofold.planner.count.setting import PLAIN, Setting
-from twofold.planner.explain.levers.base import Assumptions
+from twofold.planner.explain.levers import Assumptions
 from twofold.planner.explain.scenario import Goal
 from twofold.planner.machines.known import find_machine
 from twofold.planner.predict.request import Case
@@ -22,7 +22,7 @@ from twofold.planner.shapes.known import model_file, resolve_shape
 
 if TYPE_CHECKING:
     from twofold.core.model import ModelSpec
-    from twofold.planner.explain.explanation import Explanation
+    from twofold.planner.explain.report import Explanation
     from twofold.planner.explain.scenario import UniformScenario
     from twofold.planner.explain.waterfall import Observed
     from twofold.planner.machines.machine import Machine
@@ -137,7 +137,7 @@ def explain(
 def _explained(
     source: str | None, request: str | None, api_key: str | None, what: WhatOptions, levers: LeverOptions
 ) -> Explanation:
-    from twofold.planner.explain import explanation  # noqa: PLC0415
+    from twofold.planner.explain import report  # noqa: PLC0415
 
     if source is None:
         if what.model is None:
@@ -147,13 +147,13 @@ def _explained(
                 hint="Name a model: twofold explain --model llama-3-70b --hardware h100 --tp 4, or give a record.",
             )
         scenario = _scenario(resolve_shape(what.model, what.weights), what, what.case())
-        return explanation.explain(scenario, None, levers.goal, levers.assumptions())
+        return report.explain(scenario, None, levers.goal, levers.assumptions())
     seen = _read(source, request, api_key, levers.goal)
     shape = _shape_of(seen, what)
     if shape is None:
-        return explanation.explain(None, seen, levers.goal)
-    scenario = _scenario(shape, what, what.case(explanation.like(seen)))
-    return explanation.explain(scenario, seen, levers.goal, levers.assumptions())
+        return report.explain(None, seen, levers.goal)
+    scenario = _scenario(shape, what, what.case(report.like(seen)))
+    return report.explain(scenario, seen, levers.goal, levers.assumptions())
 
 
 def _shape_of(seen: Observed, what: WhatOptions) -> ModelSpec | None:
@@ -172,7 +172,7 @@ def _shape_of(seen: Observed, what: WhatOptions) -> ModelSpec | None:
 
 
 def _scenario(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenario:
-    from twofold.planner.explain.explanation import scenario_of  # noqa: PLC0415
+    from twofold.planner.explain.report import scenario_of  # noqa: PLC0415
 
     if what.hardware is None or what.hardware == HERE:
         return _scenario_here(shape, what, case)
@@ -182,7 +182,7 @@ def _scenario(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenari
 def _scenario_here(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenario:
     """On this machine, as calibrated for the model's file or else as measured (now, if never before)."""
     from twofold.planner.calibrate.run import ENGINE, calibrated  # noqa: PLC0415 - brings in the engine
-    from twofold.planner.explain.explanation import scenario_of  # noqa: PLC0415
+    from twofold.planner.explain.report import scenario_of  # noqa: PLC0415
 
     path = None if what.model is None else model_file(what.model)
     known = None if path is None else calibrated(path)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from twofold.bench.load.base import Load
     from twofold.core.values import ValueFormat
     from twofold.planner.machines.machine import Machine
-    from twofold.planner.plan.choices import Choices
+    from twofold.planner.plan.plan import Choices
     from twofold.planner.plan.tails import MakeLoad
     from twofold.planner.plan.traffic import Slo, Traffic
 
@@ -87,7 +87,7 @@ class ChoiceOptions:
         """Raises ParameterError and ModelNotFoundError for unknown names."""
         from twofold.core.values import find_format  # noqa: PLC0415
         from twofold.planner.machines.known import find_machine  # noqa: PLC0415 - start-up time
-        from twofold.planner.plan.choices import Choices  # noqa: PLC0415
+        from twofold.planner.plan.plan import Choices  # noqa: PLC0415
         from twofold.planner.shapes.known import resolve_shape  # noqa: PLC0415
 
         return Choices(
@@ -168,9 +168,8 @@ def plan(
         Write the chart of TPOT against cost as SVG.
     """
     from twofold.bench.draw.svg import svg as draw  # noqa: PLC0415 - start-up time
-    from twofold.planner.plan.relief import nothing_found  # noqa: PLC0415
     from twofold.planner.plan.report import frontier_chart, study_document, study_lines  # noqa: PLC0415
-    from twofold.planner.plan.search import Facts, search  # noqa: PLC0415
+    from twofold.planner.plan.search import Facts, nothing_found, search  # noqa: PLC0415
 
     limits = read_slo(slo, attainment)
     choices = choice.choices(model, hardware)

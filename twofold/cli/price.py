@@ -17,8 +17,8 @@ from twofold.core.errors import ParameterError
 from twofold.core.request import TimeToLive
 
 if TYPE_CHECKING:
+    from twofold.planner.price.catalog import ApiModel
     from twofold.planner.price.own import OwnCost, OwnMachines
-    from twofold.planner.price.rates import ApiModel
     from twofold.planner.price.traced import TracedCost
     from twofold.planner.price.workload import ApiCost, Compression, Workload
 

@@ -12,8 +12,8 @@ from tests.engine.scheduler.test_step_time import DECODE, MIXED, PREFILL
 from twofold.core.errors import ResourceError
 from twofold.core.values import FP16, FP32, find_format
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
-from twofold.planner.calibrate.fit import CalibrationSample, error_of, fit_constants, samples, step_samples
 from twofold.planner.calibrate.probes import ProbePoint, Spans
+from twofold.planner.calibrate.run import CalibrationSample, error_of, fit_constants, samples, step_samples
 from twofold.planner.calibrate.store import Calibration, CalibrationSubject, load, read_constants, save, write_constants
 from twofold.planner.count.setting import Setting
 from twofold.planner.count.step import SequenceRows

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from twofold.planner.count.setting import Setting
-from twofold.planner.explain.explanation import scenario_of
-from twofold.planner.explain.levers.base import Assumptions
-from twofold.planner.explain.levers.rank import Outcome, turn_all
+from twofold.planner.explain.levers import Assumptions
+from twofold.planner.explain.rank import Outcome, turn_all
+from twofold.planner.explain.report import scenario_of
 from twofold.planner.explain.scenario import Goal, UniformScenario
 from twofold.planner.machines.known import find_machine
 from twofold.planner.predict.constants import Constants

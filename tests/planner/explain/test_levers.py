@@ -15,8 +15,8 @@ from twofold.core.errors import ParameterError
 from twofold.core.values import INT4, INT8
 from twofold.planner.count.memory import kv_bytes, weight_bytes
 from twofold.planner.count.setting import Setting
-from twofold.planner.explain.levers.base import Assumptions
-from twofold.planner.explain.levers.rank import ORDER, all_levers, turn_all
+from twofold.planner.explain.levers import Assumptions
+from twofold.planner.explain.rank import ORDER, all_levers, turn_all
 from twofold.planner.explain.scenario import GOALS, Goal
 from twofold.planner.machines.known import known_machines
 from twofold.planner.predict.constants import BARE, EFFICIENT

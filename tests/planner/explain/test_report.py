@@ -17,10 +17,9 @@ from twofold.bench.draw.chart import Dots, Label
 from twofold.bench.draw.svg import svg
 from twofold.bench.draw.terminal import plot
 from twofold.core.errors import ParameterError
-from twofold.planner.explain.explanation import explain, like
-from twofold.planner.explain.levers.rank import all_levers
 from twofold.planner.explain.picture import places, roofline
-from twofold.planner.explain.report import data, lines
+from twofold.planner.explain.rank import all_levers
+from twofold.planner.explain.report import data, explain, like, lines
 from twofold.planner.explain.waterfall import waterfall
 from twofold.planner.machines.known import find_machine
 from twofold.planner.predict.constants import BARE, EFFICIENT

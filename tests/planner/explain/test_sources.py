@@ -16,7 +16,7 @@ from tests.server.accounts.requests import served
 from tests.support.metrics import request_metrics
 from twofold.core.errors import ParameterError
 from twofold.core.record import WaitReason
-from twofold.planner.explain.explanation import explain, like
+from twofold.planner.explain.report import explain, like
 from twofold.planner.explain.sources import read_observed
 from twofold.planner.explain.waterfall import Observed
 from twofold.server.records import record_data

@@ -5,9 +5,8 @@ from __future__ import annotations
 from twofold.core.values import BF16
 from twofold.planner.count.setting import Setting
 from twofold.planner.machines.known import find_machine
-from twofold.planner.plan.choices import Choices, Configuration, Speculation
-from twofold.planner.plan.evaluate import Candidate
-from twofold.planner.plan.replica import Model
+from twofold.planner.plan.evaluate import Candidate, Model
+from twofold.planner.plan.plan import Choices, Configuration, Speculation
 from twofold.planner.plan.search import Facts
 from twofold.planner.plan.traffic import Slo, Traffic
 from twofold.planner.predict.constants import constants_for

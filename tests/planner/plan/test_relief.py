@@ -9,8 +9,7 @@ import pytest
 from tests.planner.plan.support import FACTS, choices, steady
 from twofold.core.errors import ParameterError
 from twofold.core.values import BF16
-from twofold.planner.plan.relief import nothing_found
-from twofold.planner.plan.search import search
+from twofold.planner.plan.search import nothing_found, search
 from twofold.planner.plan.traffic import Slo, Traffic
 
 

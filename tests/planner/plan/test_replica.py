@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.planner.plan.support import configuration, model_of, steady
 from twofold.planner.count.step import SequenceRows
-from twofold.planner.plan.choices import Speculation
-from twofold.planner.plan.replica import FULL, decoding, mixed
+from twofold.planner.plan.evaluate import FULL, decoding, mixed
+from twofold.planner.plan.plan import Speculation
 from twofold.planner.plan.traffic import Kind, Traffic
 from twofold.planner.predict.constants import constants_for
 from twofold.planner.predict.request import Case, Predictor

@@ -20,9 +20,8 @@ from pathlib import Path
 from statistics import fmean
 
 from tests.planner.predict.served import Served, half, served_rows
-from twofold.planner.calibrate.fit import search
-from twofold.planner.predict.constants import FITTED, GPU, Constants
-from twofold.planner.predict.errors import Class, class_of
+from twofold.planner.calibrate.run import search
+from twofold.planner.predict.constants import FITTED, GPU, Class, Constants, class_of
 
 DENSE = {"eta_c": 0.7, "eta_k": 0.8, "t_layer": 5e-5, "t_ar": 8e-6, "t_req": 2e-5}
 EXPERTS = {**DENSE, "eta_c": 0.4, "t_layer": 9e-5}
@@ -33,7 +32,7 @@ LEAST = 20
 """Runs that a class, a model that is left out, and what is left of a class must have at least."""
 HEADER = """\
 # Mean errors of predictions of TPOT and TTFT, by class of model and machine: tests/planner/predict/make_errors.py makes
-# this from measured runs, and twofold/planner/predict/errors.py says how to read it.
+# this from measured runs, and twofold/planner/predict/constants.py says how to read it.
 """
 
 

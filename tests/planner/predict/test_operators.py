@@ -9,7 +9,7 @@ import pytest
 from tests.planner.predict.gemm import FITTED, Gemm, GemmConstants
 from tests.planner.predict.served import half
 from tests.planner.predict.vidur import PROFILES, all_reduces, gemms
-from twofold.planner.calibrate.fit import mean_error, search
+from twofold.planner.calibrate.run import mean_error, search
 from twofold.planner.machines.known import find_machine
 
 pytestmark = pytest.mark.data

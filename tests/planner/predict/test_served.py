@@ -11,9 +11,8 @@ import pytest
 
 from tests.planner.predict.make_errors import groups, table, tpot_error, ttft_error
 from tests.planner.predict.served import CACHED, Served, dense_hopper, served_rows
-from twofold.planner.calibrate.fit import mean_error
-from twofold.planner.predict.constants import BARE, EFFICIENT, FITTED, constants_for
-from twofold.planner.predict.errors import class_of, error_words, errors_for
+from twofold.planner.calibrate.run import mean_error
+from twofold.planner.predict.constants import BARE, EFFICIENT, FITTED, class_of, constants_for, error_words, errors_for
 
 pytestmark = pytest.mark.data
 

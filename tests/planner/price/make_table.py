@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 
-from twofold.planner.price.catalog import read_published
-from twofold.planner.price.rates import MAKERS, ApiModel, Rate, RateKind, Tier
+from twofold.planner.price.catalog import MAKERS, ApiModel, Rate, RateKind, Tier, read_published
 
 HEADER = """\
 # What Anthropic, OpenAI and Google charge for text tokens, in dollars per million, for planner/price/catalog.py;

@@ -9,8 +9,7 @@ import pytest
 
 from twofold.core.errors import ParameterError
 from twofold.observe.accounting.prices import TokenPrices
-from twofold.planner.price.catalog import parse_table, read_table
-from twofold.planner.price.rates import ApiModel, PriceList, Rate
+from twofold.planner.price.catalog import ApiModel, PriceList, Rate, parse_table, read_table
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 HEAD = 'source = "a page"\nchecked = 2026-11-21\n[maker]\n'

@@ -13,7 +13,7 @@ from twofold.core.values import BF16, ValueFormat
 from twofold.planner.count.memory import DeviceMemory, ReplicaMemory
 from twofold.planner.count.setting import Setting
 from twofold.planner.machines.machine import Machine
-from twofold.planner.plan.choices import KV, TP, WEIGHTS, stored_as
+from twofold.planner.plan.plan import KV, TP, WEIGHTS, stored_as
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

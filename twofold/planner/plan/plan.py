@@ -1,12 +1,157 @@
-"""Records of plans: a configuration, its number of replicas, and its estimated times; or why it is refused."""
+"""The choices of a planner, one configuration of them, and plans: a configuration, its number of replicas and its
+estimated times; or why it is refused."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from typing import Final, Literal
 
-from twofold.planner.count.memory import DeviceMemory
-from twofold.planner.plan.choices import Configuration
+from twofold.core.errors import ParameterError
+from twofold.core.model import ModelSpec
+from twofold.core.tensors import main_format
+from twofold.core.values import BF16, FP8, INT4, ValueFormat
+from twofold.planner.count.memory import DeviceMemory, weight_bytes
+from twofold.planner.count.setting import Setting
+from twofold.planner.machines.machine import Machine
+from twofold.planner.predict.speculation import tokens_a_turn
+
+TP: Final = (1, 2, 4, 8)
+WEIGHTS: Final[tuple[ValueFormat | None, ...]] = (None, FP8, INT4)
+KV: Final = (BF16, FP8)
+"""What is tried by default; None are the weights in the model's own format."""
+MIN_SAVED: Final = 0.98
+"""Share of the stored bytes that a format must go below to be a choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """``drafts`` tokens are guessed for each step, each accepted with probability ``acceptance`` if those before were.
+
+    ``draft``: the draft model; None if drafts cost nothing, as from a lookup in the prompt.
+    """
+
+    drafts: int
+    acceptance: float
+    draft: ModelSpec | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.acceptance <= 1:
+            raise ParameterError(
+                f"The acceptance rate must be from 0 to 1, not {self.acceptance:g}.", param="speculate"
+            )
+        if not 1 <= self.drafts <= 16:
+            raise ParameterError(f"Draft tokens per step must be from 1 to 16, not {self.drafts}.", param="drafts")
+
+    @property
+    def tokens(self) -> float:
+        """Mean tokens of a step."""
+        return tokens_a_turn(self.acceptance, self.drafts)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A replica of a plan.
+
+    shape        with its weights in the format that is served
+    weights      name of the format of most of them
+    stored       whether that is the model's own format
+    chunk        most rows of a step
+    split        prefill and decode on separate replicas
+    """
+
+    shape: ModelSpec
+    machine: Machine
+    weights: str
+    how: Setting
+    chunk: int
+    split: bool = False
+    speculation: Speculation | None = None
+    stored: bool = True
+
+    @property
+    def tp(self) -> int:
+        return self.how.tp
+
+    @property
+    def drafts(self) -> int:
+        """Draft tokens of each sequence in a step."""
+        return self.speculation.drafts if self.speculation else 0
+
+    @cached_property
+    def name(self) -> str:
+        """A short description."""
+        parts = [self.shape.name, f"{self.tp}×{self.machine.name}", self.weights, f"kv {self.how.kv.name}"]
+        parts.append("split" if self.split else f"chunk {self.chunk}")
+        if self.speculation:
+            parts.append(f"{self.speculation.drafts} guesses")
+        return " · ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """Every combination of these is tried.
+
+    weights   formats; None is the model's own. A format that makes it no smaller is skipped
+    drafts    draft tokens of a step, with the ``acceptance`` rate of each; none are tried without a rate
+    split     whether prefill and decode may be on separate replicas
+    devices   most devices of all replicas together
+    """
+
+    models: tuple[ModelSpec, ...]
+    machines: tuple[Machine, ...]
+    tp: tuple[int, ...] = TP
+    weights: tuple[ValueFormat | None, ...] = WEIGHTS
+    kv: tuple[ValueFormat, ...] = KV
+    chunks: tuple[int, ...] = (512, 2048, 8192)
+    split: bool = True
+    acceptance: float | None = None
+    drafts: tuple[int, ...] = (1, 3, 5)
+    draft: ModelSpec | None = None
+    devices: int = 4096
+
+    def __post_init__(self) -> None:
+        for name in ("models", "machines", "tp", "weights", "kv", "chunks", "drafts"):
+            if not getattr(self, name):
+                raise ParameterError(f"{name} must not be empty.", param=name)
+        for name in ("tp", "chunks"):
+            if min(getattr(self, name)) < 1:
+                raise ParameterError(f"{name} must be at least 1.", param=name)
+        if self.devices < 1:
+            raise ParameterError("A plan needs at least one device.", param="max-devices")
+
+    def configurations(self) -> Iterator[Configuration]:
+        """All configurations, by model and machine. Split ones have no choice of chunks: prompts run whole."""
+        for model, machine, tp in product(self.models, self.machines, self.tp):
+            for shape, kv in product(stored_as(model, self.weights), self.kv):
+                how, name = Setting(tp=tp, kv=kv), main_format(shape).name
+                for speculation in self._speculations():
+                    each = Configuration(
+                        shape, machine, name, how, max(self.chunks), False, speculation, shape is model
+                    )
+                    yield from (replace(each, chunk=chunk) for chunk in self.chunks)
+                    if self.split:
+                        yield replace(each, split=True)
+
+    def _speculations(self) -> Iterator[Speculation | None]:
+        yield None
+        if self.acceptance is not None:
+            for drafts in self.drafts:
+                yield Speculation(drafts, self.acceptance, self.draft)
+
+
+def stored_as(model: ModelSpec, formats: Iterable[ValueFormat | None]) -> Iterator[ModelSpec]:
+    """The model in each format, None being its own, without those that make it no smaller; itself if none is left."""
+    own, most = main_format(model), MIN_SAVED * weight_bytes(model)
+    found = []
+    for form in formats:
+        if form is None or form == own:
+            found.append(model)
+        elif weight_bytes(smaller := model.stored_as(form)) < most:
+            found.append(smaller)
+    yield from dict.fromkeys(found or [model])
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +237,7 @@ class CapacityPlan:
         return {"ttft": self.ttft, "tpot": self.tpot, "e2e": self.e2e}
 
 
-Bound = Literal["shape", "floor", "memory", "alone", "devices"]
+RefusalBound = Literal["shape", "floor", "memory", "alone", "devices"]
 """Why a configuration is refused, from the hardest reason to the softest: devices cannot share the model, a limit is
 below the machine's floor, it does not fit, it is too slow when idle, it needs too many devices."""
 
@@ -102,7 +247,7 @@ class PlanRefusal:
     """A refused configuration, with the bound that it exceeds; ``value`` and ``limit`` are seconds of ``measure``."""
 
     configuration: Configuration
-    bound: Bound
+    bound: RefusalBound
     why: str
     measure: str = ""
     value: float = 0.0

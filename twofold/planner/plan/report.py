@@ -14,12 +14,11 @@ from twofold.bench.draw.form import duration, number, share
 from twofold.bench.draw.terminal import plot
 from twofold.core.units import count
 from twofold.planner.count.memory import DeviceMemory
-from twofold.planner.plan.choices import Configuration
 from twofold.planner.plan.fitting import FitResult
-from twofold.planner.plan.plan import CapacityPlan, Estimate, PlanRefusal
+from twofold.planner.plan.plan import CapacityPlan, Configuration, Estimate, PlanRefusal
 from twofold.planner.plan.search import PlanStudy, SearchPoint, measured_errors
 from twofold.planner.plan.traffic import Slo, Traffic
-from twofold.planner.predict.errors import error_words
+from twofold.planner.predict.constants import error_words
 
 SCHEMA: Final = "twofold.plan/1"
 FIT_SCHEMA: Final = "twofold.plan-fit/1"

@@ -2,33 +2,51 @@
 
 Each configuration is evaluated once: the bound that it exceeds with any number of replicas, or its curve of load, and
 from that the least number of replicas that meets the limits. Estimates are monotone in that number, so it is found by
-bisection."""
+bisection. If there is no plan, the error names the bound that forbids the closest configuration, and what would do."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from itertools import islice
+from typing import Final, get_args
 
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
+from twofold.core.tensors import main_format
 from twofold.planner.count.step import SequenceRows
+from twofold.planner.machines.known import known_machines
 from twofold.planner.machines.machine import Machine
-from twofold.planner.plan.choices import Choices, Configuration
 from twofold.planner.plan.evaluate import Candidate, candidates
-from twofold.planner.plan.plan import CapacityPlan, Count, PlanRefusal
+from twofold.planner.plan.plan import (
+    KV,
+    TP,
+    WEIGHTS,
+    CapacityPlan,
+    Choices,
+    Configuration,
+    Count,
+    PlanRefusal,
+    RefusalBound,
+    stored_as,
+)
 from twofold.planner.plan.traffic import Slo, Traffic
-from twofold.planner.predict.constants import Constants, constants_for
-from twofold.planner.predict.errors import Errors, errors_for
-from twofold.planner.predict.steps import Bound
+from twofold.planner.predict.constants import Constants, Errors, constants_for, errors_for
+from twofold.planner.predict.steps import PART_WORDS
 
-BOUNDS: Final[dict[Bound, str]] = {
-    "weights": "reading weights",
-    "arithmetic": "arithmetic",
-    "kv": "reading keys and values",
-    "links": "communication",
-    "overhead": "fixed overhead",
+MIN_GAIN: Final = 0.01
+"""Least reduction of TPOT by a more expensive point of the frontier."""
+SHOWN: Final = 3
+"""Most configurations that an error suggests."""
+MAX_DEVICES: Final = 1 << 20
+"""Most devices that the search for enough devices tries."""
+BOUND_WORDS: Final[dict[RefusalBound, str]] = {
+    "shape": "cannot be split across the devices",
+    "floor": "below what the machine can do at all",
+    "memory": "without room",
+    "alone": "too slow even when idle",
+    "devices": "short of devices",
 }
 
 
@@ -67,8 +85,10 @@ def _decode(candidate: Candidate, plan: CapacityPlan) -> str:
     batch = max(1, round(plan.batch))
     model = candidate.model
     parts = model.steps.demand([(batch, SequenceRows(1, candidate.traffic.context - 1))]).parts(model.constants)
-    share = getattr(parts, parts.bound) / parts.seconds
-    return f"A decode step of {batch} sequences is dominated by {BOUNDS[parts.bound]} ({share:.0%})."
+    bound = max(parts._fields, key=lambda name: float(getattr(parts, name)))
+    words = "fixed overhead" if bound == "overhead" else PART_WORDS[bound]
+    share = getattr(parts, bound) / parts.seconds
+    return f"A decode step of {batch} sequences is dominated by {words} ({share:.0%})."
 
 
 def _memory(candidate: Candidate, plan: CapacityPlan) -> str:
@@ -84,10 +104,6 @@ def _quality(candidate: Candidate) -> Iterator[str]:
         yield f"{c.weights} weights may reduce quality: compare output quality with the unquantized model."
     if c.how.kv.bits < 16:
         yield f"{c.how.kv.bits}-bit KV may reduce quality in long contexts."
-
-
-MIN_GAIN: Final = 0.01
-"""Least reduction of TPOT by a more expensive point of the frontier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,3 +304,82 @@ def _prefill(candidate: Candidate, most: int) -> int:
         return plan is not None and (limit is None or plan.ttft.at <= limit)
 
     return _first(lambda n: enough(n, limit), most) or _first(lambda n: enough(n, None), most) or 0
+
+
+def nothing_found(study: PlanStudy, choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> ParameterError:
+    """The error for a study without plans: the closest configuration, and what would do."""
+    nearest = closest(study.refusals)
+    counts = {bound: sum(each.bound == bound for each in study.refusals) for bound in BOUND_WORDS}
+    reasons = ", ".join(f"{count} {BOUND_WORDS[bound]}" for bound, count in counts.items() if count)
+    message = (
+        f"None of {study.tried} configurations keeps {slo} ({reasons}). The nearest, {nearest.configuration.name}: "
+        f"{nearest.why}."
+    )
+    if nearest.bound == "devices":
+        hint = _enough(nearest.configuration, traffic, slo, facts)
+    elif others := list(islice(would_do(choices, traffic, slo, facts), SHOWN)):
+        hint = f"Would do, if there are enough of them: {'; '.join(_short(each, choices) for each in others)}."
+    else:
+        hint = "Nothing in the table of hardware would do: allow more time, or use a smaller model."
+    return ParameterError(message, param="slo", hint=hint)
+
+
+def _enough(configuration: Configuration, traffic: Traffic, slo: Slo, facts: Facts) -> str:
+    """The number of devices that would do."""
+    plan = least(Candidate(configuration, traffic, slo, *facts.of(configuration)), MAX_DEVICES)
+    if isinstance(plan, PlanRefusal):
+        return f"Not even {MAX_DEVICES:,} devices would do: allow more time, or other configurations."
+    return f"It would take {plan.devices:,} devices: raise --max-devices, or allow more time."
+
+
+def closest(refusals: Sequence[PlanRefusal]) -> PlanRefusal:
+    """The refusal with the softest bound, and of these the one nearest to its limit."""
+    order = get_args(RefusalBound)
+    return min(refusals, key=lambda each: (-order.index(each.bound), each.value / each.limit if each.limit else 0.0))
+
+
+def would_do(choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> Iterable[Configuration]:
+    """Configurations that exceed no bound at low load, one for each model, machine and weight format: first those most
+    like the choices, then the cheapest."""
+    gpus = (machine for machine in known_machines().values() if machine.kind == "gpu")
+    machines = {machine.name: machine for machine in (*choices.machines, *gpus)}
+    wider = replace(
+        choices,
+        machines=tuple(machines.values()),
+        tp=tuple(sorted({*choices.tp, *TP})),
+        weights=tuple(dict.fromkeys((*choices.weights, *WEIGHTS))),
+        kv=tuple(dict.fromkeys((*choices.kv, *KV))),
+        chunks=choices.chunks[-1:],
+        split=False,
+    )
+    found = candidates(wider.configurations(), traffic, slo, facts.of)
+    good = [each.configuration for each in found if not isinstance(each, PlanRefusal) and each.refusal() is None]
+
+    def rank(c: Configuration) -> tuple[int, float, int]:
+        price = facts.price(c.machine)
+        return _changes(c, choices), math.inf if price is None else price * c.tp, c.tp
+
+    first: dict[tuple[str, str, str], Configuration] = {}
+    for c in sorted(good, key=rank):
+        first.setdefault((c.shape.name, c.machine.name, c.weights), c)
+    return first.values()
+
+
+def _short(configuration: Configuration, asked: Choices) -> str:
+    c = configuration
+    model = f"{c.shape.name} with " if len(asked.models) > 1 else ""
+    kv = "" if c.how.kv in asked.kv else f", {c.how.kv.name} keys and values"
+    return f"{model}{c.weights} weights on {c.tp}×{c.machine.name}{kv}"
+
+
+def _changes(configuration: Configuration, asked: Choices) -> int:
+    """In how many ways a configuration differs from the choices."""
+    names = {main_format(shape).name for model in asked.models for shape in stored_as(model, asked.weights)}
+    return sum(
+        (
+            configuration.machine not in asked.machines,
+            configuration.tp not in asked.tp,
+            configuration.weights not in names,
+            configuration.how.kv not in asked.kv,
+        )
+    )

@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from twofold.bench.load.base import Load
 from twofold.core.errors import TwofoldError
-from twofold.planner.plan.choices import Choices
 from twofold.planner.plan.evaluate import Candidate
-from twofold.planner.plan.plan import CapacityPlan, Count, Estimate
+from twofold.planner.plan.plan import CapacityPlan, Choices, Count, Estimate
 from twofold.planner.plan.search import Facts, PlanStudy, by_cost, reasons
 from twofold.planner.plan.traffic import Slo, Traffic
 from twofold.planner.simulate.fleet import Simulated

@@ -1,4 +1,4 @@
-"""Constants between counted work and seconds, each with its source.
+"""Constants between counted work and seconds, each with its source; and the errors of predictions by them.
 
     eta_m     share of the peak bandwidth at which weights are read
     eta_c     share of the peak at which products are computed
@@ -13,15 +13,25 @@
     ahead_c   further ones, as a share of the other open requests
 
 Shares are above 0 and at most 1, times and ``ahead`` not negative: no prediction is below the speed of light. The
-constants of machines that were not calibrated are below; ``errors`` has their errors."""
+constants of machines that were not calibrated are below.
+
+``errors.toml`` has the errors by class of model and machine: the day, the source, and for each class the mean of
+|predicted − measured| / measured of TPOT and TTFT with a constant number of open requests: of ``known`` models, on runs
+other than those fitted to, and of ``new`` models, none of whose runs were fitted to.
+``tests/planner/predict/make_errors.py`` computes it."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Final, Literal, Self, TypeAlias
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from twofold.core.model import ModelSpec
+from twofold.core.tensors import main_format
+from twofold.core.values import ValueFormat
 from twofold.planner.machines.machine import Cited, Machine
 
 Generation: TypeAlias = Literal["hopper", "blackwell"]
@@ -151,3 +161,75 @@ def constants_for(machine: Machine, shape: ModelSpec) -> Constants:
     if machine.kind != "gpu":
         return CPU if machine.kind == "cpu" else EFFICIENT
     return FITTED[GENERATIONS.get(machine.name, "hopper"), shape.has_experts]
+
+
+Class: TypeAlias = tuple[str, str, str]
+"""Kind of model (dense, experts), generation of the machine, precision of the weights."""
+
+MACHINES: Final[Mapping[Generation, str]] = {"hopper": "H100 and H200", "blackwell": "B200"}
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Mean relative errors of predictions; None if not measured. ``source`` describes the runs."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+    source: str = ""
+
+
+def errors_for(shape: ModelSpec, machine: Machine, by: Constants) -> Errors:
+    """Measured errors of predictions for that model on that machine, with the constants that are built in.
+
+    Calibrated constants have the error of their steps, which is that of TPOT.
+    """
+    if by.error is not None:
+        return Errors(None, float(by.error), f"of step times, {by.error.source}")
+    found = _table().get(class_of(shape, machine))
+    words = words_of(shape, machine)
+    if found is None:
+        return Errors(source=words)
+    if shape.name in found["models"]:
+        runs = f"on {found['rows']} measured runs of {words}, each excluded from the fit"
+        return Errors(found["ttft"], found["tpot"], runs)
+    if "new_rows" not in found:
+        return Errors(source=f"{words} other than {' and '.join(found['models'])}")
+    runs = f"on {found['new_rows']} measured runs of {words}, each model excluded from the fit"
+    return Errors(found["new_ttft"], found["new_tpot"], runs)
+
+
+def error_words(errors: Errors) -> str:
+    """The errors in a sentence."""
+    known = ((name, each) for name, each in (("TPOT", errors.tpot), ("TTFT", errors.ttft)) if each is not None)
+    figures = ", ".join(f"{name} {each:.0%}" for name, each in known)
+    if not figures:
+        return f"Prediction error: not measured for {errors.source}."
+    missing = "" if errors.ttft is not None else ", TTFT not measured"
+    return f"Mean prediction error: {figures}{missing} ({errors.source})."
+
+
+def class_of(shape: ModelSpec, machine: Machine) -> Class:
+    """The key in the table."""
+    kind = "experts" if shape.has_experts else "dense"
+    return kind, GENERATIONS.get(machine.name, machine.name), precision(main_format(shape))
+
+
+def words_of(shape: ModelSpec, machine: Machine) -> str:
+    """As in "dense bf16 models on H100 and H200"."""
+    generation = GENERATIONS.get(machine.name)
+    kind = "mixture-of-experts" if shape.has_experts else "dense"
+    where = machine.name if generation is None else MACHINES[generation]
+    return f"{kind} {precision(main_format(shape))} models on {where}"
+
+
+def precision(form: ValueFormat) -> str:
+    """bf16, fp8 or fp4; int8 or int4 where only the weights have so few bits."""
+    if form.bits >= 16 or form.arithmetic in ("fp8", "fp4"):
+        return form.arithmetic
+    return f"int{form.bits}"
+
+
+@lru_cache(maxsize=1)
+def _table() -> Mapping[Class, Mapping[str, Any]]:
+    text = files("twofold.planner.predict").joinpath("errors.toml").read_text(encoding="utf-8")
+    return {(each["kind"], each["generation"], each["precision"]): each for each in tomllib.loads(text)["class"]}

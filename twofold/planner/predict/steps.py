@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Final, NamedTuple
 
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec, read_positions, visible
@@ -26,11 +26,18 @@ from twofold.planner.count.step import SequenceRows, Work, step
 from twofold.planner.machines.machine import INSTEAD, Machine
 from twofold.planner.predict.constants import Constants
 
-Bound = Literal["weights", "arithmetic", "kv", "links", "overhead"]
+PART_WORDS: Final = {
+    "weights": "reading weights",
+    "arithmetic": "arithmetic",
+    "kv": "reading keys and values",
+    "links": "communication",
+    "overhead": "overhead",
+}
+"""The fields of ``StepParts`` in words."""
 
 
 class StepParts(NamedTuple):
-    """Seconds of a step by cause. ``bound`` is the largest part."""
+    """Seconds of a step by cause."""
 
     weights: float
     arithmetic: float
@@ -41,10 +48,6 @@ class StepParts(NamedTuple):
     @property
     def seconds(self) -> float:
         return self.weights + self.arithmetic + self.kv + self.links + self.overhead
-
-    @property
-    def bound(self) -> Bound:
-        return max(get_args(Bound), key=lambda name: float(getattr(self, name)))
 
     def times(self, steps: float) -> StepParts:
         """Returns the sum of the parts over such steps."""

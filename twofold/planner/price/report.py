@@ -11,11 +11,9 @@ from typing import Any, Final
 from twofold.core.request import TTL_SECONDS
 from twofold.core.units import count
 from twofold.observe.accounting.bill import Bill
-from twofold.planner.predict.constants import constants_for
-from twofold.planner.predict.errors import error_words, errors_for
-from twofold.planner.price.catalog import Catalog
+from twofold.planner.predict.constants import constants_for, error_words, errors_for
+from twofold.planner.price.catalog import ApiModel, Catalog, Tier
 from twofold.planner.price.own import OwnCost, OwnMachines
-from twofold.planner.price.rates import ApiModel, Tier
 from twofold.planner.price.traced import TracedCost
 from twofold.planner.price.workload import (
     DAY_S,

@@ -17,8 +17,7 @@ from twofold.bench.load.traces.trace import Trace
 from twofold.core.errors import ParameterError
 from twofold.core.request import TTL_SECONDS, TimeToLive
 from twofold.observe.accounting.bill import TokenUsage, token_lines, total_of
-from twofold.planner.price.catalog import min_cached
-from twofold.planner.price.rates import ApiModel, Tier
+from twofold.planner.price.catalog import ApiModel, Tier, min_cached
 from twofold.planner.price.workload import DAY_S, MONTH_DAYS, Workload
 
 ONE: Final = Decimal(1)

@@ -30,8 +30,7 @@ from twofold.core.errors import ParameterError
 from twofold.core.request import TTL_SECONDS, TimeToLive
 from twofold.observe.accounting.bill import ROUNDED, Bill, TokenUsage, token_lines
 from twofold.observe.accounting.prices import TokenPrices
-from twofold.planner.price.catalog import min_cached
-from twofold.planner.price.rates import ApiModel, Tier
+from twofold.planner.price.catalog import ApiModel, Tier, min_cached
 
 DAY_S: Final = 86_400
 MONTH_DAYS: Final = Decimal(365) / 12

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from twofold.bench.draw.form import duration
-from twofold.planner.explain.levers.base import Assumptions, Lever, LeverRefusal
-from twofold.planner.explain.levers.model import MODELS, STORAGE
-from twofold.planner.explain.levers.serving import PROMPTS, SERVING
+from twofold.planner.explain.levers import MODELS, PROMPTS, SERVING, STORAGE, Assumptions, Lever, LeverRefusal
 from twofold.planner.explain.scenario import GOALS, Goal, ScenarioFigures, UniformScenario
 from twofold.planner.explain.waterfall import NAMES, PhaseName, prefill_parts, queue_of
 from twofold.planner.predict.request import Prediction
+from twofold.planner.predict.steps import PART_WORDS
 
 Status = Literal["gains", "felt", "no gain", "in use", "cannot"]
 """felt: the machine does the same work, but a reader of the stream waits less."""
@@ -21,20 +20,13 @@ MIN_GAIN: Final = 1.01
 """Smaller factors count as no gain: predictions are not that accurate."""
 NOTICEABLE: Final = 0.005
 """Share of the whole completion below which changes of a phase are not shown."""
-PHASE_PARTS: Final[Mapping[str, str]] = {
-    "weights": "reading weights",
-    "arithmetic": "arithmetic",
-    "kv": "reading keys and values",
-    "links": "communication",
-    "overhead": "overhead",
-}
-PART_WORDS: Final[Mapping[str, str]] = {
+REASONS: Final[Mapping[str, str]] = {
     "queue": "queueing",
     "stalls": "prefill of other requests in the same steps",
     **{
         f"{phase} {part}": f"{words} in {phase}"
         for phase in ("prefill", "decode")
-        for part, words in PHASE_PARTS.items()
+        for part, words in PART_WORDS.items()
     },
 }
 
@@ -126,7 +118,7 @@ def _reason(before: Mapping[str, float], after: Mapping[str, float], whole: floa
     if gains:
         return _sentence("; ".join(changes))
     largest = max(before, key=lambda part: before[part])
-    return _sentence("; ".join([f"{before[largest] / whole:.0%} of the time is {PART_WORDS[largest]}", *changes]))
+    return _sentence("; ".join([f"{before[largest] / whole:.0%} of the time is {REASONS[largest]}", *changes]))
 
 
 def _sentence(text: str) -> str:
@@ -137,4 +129,4 @@ def _changes(before: Mapping[str, float], after: Mapping[str, float], least: flo
     by_size = sorted(before, key=lambda part: after[part] - before[part])
     for part in (by_size[0], by_size[-1]):
         if abs(after[part] - before[part]) >= least:
-            yield f"{PART_WORDS[part]}: {duration(before[part])} → {duration(after[part])}"
+            yield f"{REASONS[part]}: {duration(before[part])} → {duration(after[part])}"

@@ -1,0 +1,543 @@
+"""Levers: changes that may make requests faster or cheaper, each with its effect here by the cost model.
+
+Applying a lever gives an ``Effect``, a changed scenario or prediction; or a ``LeverRefusal``: it is in use already, or
+cannot help. Every gain is computed from the same scenario with and without the lever."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, Literal, TypeAlias
+
+from twofold.bench.draw.form import duration, share
+from twofold.core.errors import ParameterError
+from twofold.core.model import Attention, GroupedAttention, ModelSpec, RecurrentAttention
+from twofold.core.units import count
+from twofold.core.values import FP8, INT4, INT8, VALUE_FORMATS, W8A8, ValueFormat
+from twofold.planner.count.crossover import knee_rows
+from twofold.planner.count.memory import kv_bytes_per_token, parameters
+from twofold.planner.explain.scenario import ScenarioFigures, UniformScenario, retimed
+from twofold.planner.explain.waterfall import PhaseName
+from twofold.planner.explain.words import factor, scaled, size
+from twofold.planner.predict.queueing import Queue
+from twofold.planner.predict.request import Prediction
+from twofold.planner.predict.speculation import check_ratio, min_acceptance, speed_up
+from twofold.planner.shapes.known import known_shapes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumptions:
+    """Assumptions of levers that no scenario has.
+
+    acceptance    probability that a draft token is accepted, each alone
+    draft         seconds of drafting a token, as a share of a step's
+    max_drafted   draft tokens of a step
+    keeps         share of the prompt that compression leaves
+    shared        share of the fresh prompt tokens that a prefix cache could hold
+    busy          utilization of machines that only prefill
+    """
+
+    acceptance: float = 0.7
+    draft: float = 0.05
+    max_drafted: int = 8
+    keeps: float = 0.5
+    shared: float = 0.5
+    busy: float = 0.7
+
+    def __post_init__(self) -> None:
+        for name in ("acceptance", "keeps", "shared", "busy"):
+            value = getattr(self, name)
+            if not 0 < value < 1:
+                raise ParameterError(f"{name} must be between 0 and 1, not {value}.", param=name)
+        if not 0 <= self.draft < 1:
+            raise ParameterError(f"draft must be from 0 to below 1 of a step, not {self.draft}.", param="draft")
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The result of a lever: ``what`` changes, and ``why`` beside the general reason.
+
+    prediction  of the changed scenario, if it is not the scenario's own
+    devices     of the changed scenario, if they are not the scenario's own
+    felt        factor by which a reader of the stream waits less, where the machine does the same work
+    """
+
+    what: str
+    scenario: UniformScenario
+    why: str = ""
+    prediction: Prediction | None = None
+    devices: float | None = None
+    felt: float | None = None
+
+    @cached_property
+    def foreseen(self) -> Prediction:
+        return self.prediction or self.scenario.prediction
+
+    def figures(self) -> ScenarioFigures:
+        return self.scenario.figures(self.foreseen, self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class LeverRefusal:
+    """Why a lever is not applied. ``without``: the scenario without a lever that is in use."""
+
+    status: Literal["in use", "cannot"]
+    why: str
+    without: Effect | None = None
+
+
+Turn: TypeAlias = Callable[[UniformScenario, Prediction, Assumptions], Effect | LeverRefusal]
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """``helps``: phases that it improves. ``costs``: its price in quality, memory, time or money."""
+
+    name: str
+    helps: tuple[PhaseName, ...]
+    costs: str
+    turn: Turn
+
+
+GROUP: Final = 8
+"""Query heads for each head of keys and values, as in most models of today (Ainslie et al. 2023)."""
+WINDOW: Final = 1024
+WINDOWED: Final = 6
+"""Gemma 3's window, in positions: five of six layers have it."""
+LARGEST_SHARE: Final = 0.6
+_SIZE: Final = re.compile(r"[-_ ]\d+(\.\d+)?[bm]\b.*$", re.IGNORECASE)
+
+
+def _attending(shape: ModelSpec, change: Callable[[int, Attention], Attention]) -> ModelSpec:
+    """The shape with another attention in each layer, by its number."""
+    changed = (replace(layer, attention=change(i, layer.attention)) for i, layer in enumerate(shape.layers))
+    return replace(shape, layers=tuple(changed))
+
+
+def _group(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+    kinds = [layer.attention for _, layer in scenario.shape.runs]
+    grouped = [each for each in kinds if isinstance(each, GroupedAttention)]
+    if not grouped:
+        return LeverRefusal("in use", "Its latent attention has an even smaller KV cache.")
+    before = kv_bytes_per_token(scenario.shape, scenario.how)
+    shared = max(each.heads // each.kv_heads for each in grouped)
+    if shared > 1:
+        without = scenario.having(shape=_attending(scenario.shape, lambda _, kind: _heads(kind, 1, 1)))
+        larger = kv_bytes_per_token(without.shape, without.how) / before
+        why = f"{shared} query heads share a KV head; without it the KV cache would be {larger:.3g} times as large"
+        if not without.sequences:
+            return LeverRefusal("in use", f"{why}, and no such sequence would fit.")
+        return LeverRefusal("in use", f"{why}.", Effect("a KV head for each query head", without))
+    tp = scenario.how.tp
+    changed = scenario.having(shape=_attending(scenario.shape, lambda _, kind: _heads(kind, GROUP, tp)))
+    after = kv_bytes_per_token(changed.shape, changed.how)
+    return Effect(f"{size(before)} → {size(after)} of KV cache per token and device", changed)
+
+
+def _heads(kind: Attention, group: int, tp: int) -> Attention:
+    """With at most ``group`` query heads for each head of keys and values, which ``tp`` devices can share."""
+    if not isinstance(kind, GroupedAttention):
+        return kind
+    even = [each for each in range(1, group + 1) if kind.heads % each == 0]
+    most = max((each for each in even if (kind.heads // each) % tp == 0), default=1)
+    return replace(kind, kv_heads=kind.heads // most)
+
+
+def _windowed(kind: Attention, window: int | None) -> Attention:
+    return kind if isinstance(kind, RecurrentAttention) else replace(kind, window=window)
+
+
+def _window(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+    windows = {layer.attention.window for _, layer in scenario.shape.runs} - {None}
+    if windows:
+        without = scenario.having(shape=_attending(scenario.shape, lambda _, kind: _windowed(kind, None)))
+        before, after = without.kv_bytes(scenario.case.halfway), scenario.kv_bytes(scenario.case.halfway)
+        least = min(window for window in windows if window is not None)
+        why = f"Layers attend to {least:,} positions: {size(after)} of KV cache per sequence instead of {size(before)}."
+        if not without.sequences:
+            return LeverRefusal("in use", why)
+        return LeverRefusal("in use", why, Effect("no windows", without))
+    if scenario.case.halfway <= WINDOW:
+        return LeverRefusal(
+            "cannot", f"A context of {scenario.case.halfway:,} tokens is no longer than a window of {WINDOW:,}."
+        )
+    changed = scenario.having(
+        shape=_attending(
+            scenario.shape, lambda i, kind: kind if i % WINDOWED == WINDOWED - 1 else _windowed(kind, WINDOW)
+        )
+    )
+    before, after = scenario.kv_bytes(scenario.case.halfway), changed.kv_bytes(scenario.case.halfway)
+    return Effect(
+        f"{WINDOWED - 1} of {WINDOWED} layers attend to {WINDOW:,} positions",
+        changed,
+        f"KV cache per sequence and device: {size(before)} → {size(after)}.",
+    )
+
+
+def _smaller(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+    """The largest of the same family with at most 0.6 of the parameters; of all where the family has none."""
+    mine = scenario.shape
+    active, stem = parameters(mine).active, _SIZE.sub("", mine.name).lower()
+    smaller = {
+        name: own.active
+        for name, shape in known_shapes().items()
+        if (own := parameters(shape)).active <= LARGEST_SHARE * active and shape.context_length >= scenario.case.halfway
+    }
+    family = {name: size for name, size in smaller.items() if _SIZE.sub("", name) == stem}
+    found = family or smaller
+    if not found:
+        return LeverRefusal("cannot", "No known model is much smaller and supports this context length.")
+    name = max(found, key=lambda each: found[each])
+    try:
+        changed = scenario.having(shape=known_shapes()[name].stored_as(scenario.weights))
+        changed.how.check(changed.shape)
+    except ParameterError:
+        return LeverRefusal("cannot", f"{name} cannot be split across this many devices.")
+    why = f"{scaled(active).strip()} → {scaled(found[name]).strip()} active parameters in the layers."
+    return Effect(f"{mine.name} → {name}", changed, why)
+
+
+ENOUGH: Final = 0.97
+"""What stays larger than that share of what it was is as small already."""
+
+
+def _weights(wide: ValueFormat, packed: str) -> Turn:
+    """Multiplied as wide numbers, as GPUs do; or in GGUF's ``packed`` format, whose codes processors multiply."""
+
+    def turn(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+        codes = scenario.predictor.machine.kind == "cpu" or scenario.weights.arithmetic == "int8"
+        form = VALUE_FORMATS[packed] if codes else wide
+        changed = scenario.having(shape=scenario.shape.stored_as(form))
+        before, after = scenario.weight_bytes, changed.weight_bytes
+        if after > ENOUGH * before:
+            return LeverRefusal(
+                "in use", f"The weights are {scenario.weights.name}, which is not larger than {form.name}."
+            )
+        return Effect(f"{scenario.weights.name} → {form.name}, {size(before)} → {size(after)} per device", changed)
+
+    return turn
+
+
+def _narrow_arithmetic(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+    machine = scenario.predictor.machine
+    form = next((each for each in (FP8, W8A8) if each.arithmetic in machine.peaks), None)
+    if form is None:
+        return LeverRefusal("cannot", f"{machine.name} has no 8-bit matrix units.")
+    current = scenario.weights
+    if machine.peak(current.arithmetic) >= machine.peak(form.arithmetic):
+        real = machine.computes_in(current.arithmetic)
+        return LeverRefusal("in use", f"{current.name} weights are already multiplied in {real}.")
+    changed = scenario.having(shape=scenario.shape.stored_as(form))
+    if not changed.sequences:
+        return LeverRefusal(
+            "cannot", f"Weights grow to {size(changed.weight_bytes)} per device and no longer fit into {machine.name}."
+        )
+    faster = machine.peak(form.arithmetic) / machine.peak(current.arithmetic)
+    real = machine.computes_in(current.arithmetic)
+    what = f"matrix products in {form.arithmetic}, with {faster:.3g} times the peak of {real}"
+    worse = changed.weight_bytes > scenario.weight_bytes
+    why = f"Weights grow to {size(changed.weight_bytes)} per device." if worse else ""
+    return Effect(what, changed, why)
+
+
+def _kv(form: ValueFormat) -> Turn:
+    def turn(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+        changed = scenario.having(how=replace(scenario.how, kv=form))
+        context = scenario.case.halfway
+        before, after = scenario.kv_bytes(context), changed.kv_bytes(context)
+        if after > ENOUGH * before:
+            return LeverRefusal(
+                "in use", f"The KV cache is {scenario.how.kv.name}, which is not larger than {form.name}."
+            )
+        then, now = scenario.sequences, changed.sequences
+        return Effect(
+            f"{scenario.how.kv.name} → {form.name}, {size(before)} → {size(after)} per sequence and device",
+            changed,
+            f"{now:,} such sequences fit in memory instead of {then:,}." if now > then else "",
+        )
+
+    return turn
+
+
+MODELS: Final = (
+    Lever(
+        "GQA",
+        ("decode", "queue"),
+        "a model trained with it (converting one takes 5% of its training), and a little quality",
+        _group,
+    ),
+    Lever(
+        "window",
+        ("decode", "prefill", "queue"),
+        "a model trained with it, and recall of distant context",
+        _window,
+    ),
+    Lever("smaller model", ("prefill", "decode", "stalls"), "quality", _smaller),
+)
+"""They need another model."""
+
+
+STORAGE: Final = (
+    Lever("weights INT8", ("decode",), "almost no quality; the weights must be converted", _weights(INT8, "q8_0")),
+    Lever(
+        "weights INT4",
+        ("decode",),
+        "some quality, more in small models",
+        _weights(INT4, "q4_0"),
+    ),
+    Lever(
+        "8-bit arithmetic",
+        ("prefill", "decode", "stalls"),
+        "a little quality, since activations are quantized too; needs calibrated scales",
+        _narrow_arithmetic,
+    ),
+    Lever("KV INT8", ("decode", "queue"), "almost no quality", _kv(INT8)),
+    Lever("KV INT4", ("decode", "queue"), "quality of long contexts", _kv(INT4)),
+)
+"""Formats of weights, products, keys and values."""
+
+
+CHUNK: Final = 512
+"""Rows of a step: the default of engines."""
+
+
+def _batch(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+    room, open_now = scenario.sequences, scenario.case.concurrency
+    if now.batch >= room:
+        return LeverRefusal("cannot", f"{room:,} such sequences fit in memory, and as many are running.")
+    more = min(2 * open_now, room)
+    by, machine = scenario.predictor.constants, scenario.predictor.machine
+    knee = knee_rows(machine, scenario.weights, compute_efficiency=by.eta_c, memory_efficiency=by.eta_m)
+    bound = "Rows share one read of the weights" if more < knee else "Matrix products are limited by arithmetic"
+    return Effect(
+        f"concurrency {open_now} → {more}",
+        scenario.having(case=replace(scenario.case, concurrency=more)),
+        f"{bound} (up to {knee:,.0f} rows). {room:,} sequences fit in memory.",
+    )
+
+
+def _smaller_batch(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+    open_now = scenario.case.concurrency
+    if open_now == 1:
+        return LeverRefusal("in use", "Concurrency is 1.")
+    fewer = open_now // 2
+    return Effect(f"concurrency {open_now} → {fewer}", scenario.having(case=replace(scenario.case, concurrency=fewer)))
+
+
+def _chunks(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+    case = scenario.case
+    whole = scenario.having(case=replace(case, chunk=None))
+    if case.chunk is not None and case.chunk < scenario.case.fresh:
+        then, is_now = whole.longest_gap(now.batch), scenario.longest_gap(now.batch)
+        why = f"No step computes more than {case.chunk:,} rows: the longest gap is {duration(is_now)}"
+        why += f", and {duration(then)} with whole prompts." if now.batch > 1 else "."
+        return LeverRefusal("in use", why, Effect("whole prompts in one step", whole))
+    if now.batch == 1:
+        return LeverRefusal("cannot", "Concurrency is 1: no other request waits for its prefill.")
+    if scenario.case.fresh <= CHUNK:
+        return LeverRefusal("cannot", f"{scenario.case.fresh:,} prompt tokens fit in one chunk of {CHUNK}.")
+    changed = scenario.having(case=replace(case, chunk=CHUNK))
+    gap = f"{duration(scenario.longest_gap(now.batch))} → {duration(changed.longest_gap(now.batch))}"
+    return Effect(f"{scenario.case.fresh:,} → {CHUNK} rows a step", changed, f"Longest gap between two tokens: {gap}.")
+
+
+def _draft(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
+    if not scenario.further:
+        return LeverRefusal("cannot", "The only output token comes from prefill.")
+    turns = {
+        guesses: check_ratio(
+            scenario.predictor.steps, scenario.predictor.constants, now.batch, scenario.case.halfway, guesses
+        )
+        for guesses in range(1, given.max_drafted + 1)
+    }
+    speeds = {guesses: speed_up(given.acceptance, guesses, given.draft, check) for guesses, check in turns.items()}
+    guesses = max(speeds, key=lambda each: speeds[each])
+    speed, check = speeds[guesses], turns[guesses]
+    after = retimed(
+        now,
+        ttft=now.ttft - now.queue + given.draft * now.prefill.seconds,
+        tpot=(now.tpot - now.interference) / speed + now.interference,
+    )
+    needed = min_acceptance(given.draft, turns[1])
+    pays = f"Pays off above an acceptance rate of {share(max(0.0, needed))}." if needed < 1 else "It never pays off."
+    why = f"Verifying {count(guesses, 'draft token')} takes {check:.2f} steps. {pays}"
+    what = (
+        f"{guesses} draft tokens per step, {share(given.acceptance)} accepted, each at {share(given.draft)} of a step"
+    )
+    return Effect(f"{what}: decode {factor(speed)}", scenario, why, after)
+
+
+def _split(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+    before = scenario.how.tp
+    try:
+        changed = scenario.having(how=replace(scenario.how, tp=2 * before))
+        after = changed.prediction
+    except ParameterError as error:
+        return LeverRefusal("cannot", str(error))
+    links = after.decode.links / after.decode.seconds
+    why = f"Each device reads half as much; communication is {share(round(links, 3))} of a decode step."
+    if after.tpot > now.tpot:
+        why = f"Communication and overhead cost more than is saved. {why}"
+    return Effect(f"{before} → {2 * before} devices", changed, why)
+
+
+def _disaggregate(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
+    """Splitwise (Patel et al. 2024), DistServe (Zhong et al. 2024): no prompt in the steps of a decoding machine.
+
+    Prompts come at random to machines that are busy for a given share of time, and wait there in a queue.
+    """
+    machine = scenario.predictor.machine
+    link = machine.host_link or machine.link
+    if now.batch == 1:
+        return LeverRefusal("cannot", "Concurrency is 1: no other prompt is in the same steps.")
+    if link is None:
+        return LeverRefusal("cannot", f"The network bandwidth of {machine.name} is not known.")
+    moved = scenario.kv_bytes(scenario.case.prompt)
+    first = float(scenario.predictor.constants.t_first)
+    prefill_s = now.prefill.seconds
+    wait = Queue(given.busy / prefill_s, prefill_s, prefill_s**2).mean_wait
+    ttft = first + wait + prefill_s + moved / link
+    after = retimed(now, ttft=ttft, tpot=now.tpot - now.interference, interference=0.0)
+    prefilling = now.batch / (after.e2e - after.queue) * prefill_s / given.busy
+    devices = scenario.how.tp * (1 + prefilling)
+    why = (
+        f"{size(moved)} of KV cache per prompt and device take {duration(moved / link)} at {scaled(link)}B/s. "
+        f"Each decode machine needs {prefilling:.2f} prefill machines."
+    )
+    return Effect("prefill on separate machines", scenario, why, after, devices)
+
+
+SCORE_BYTES: Final = 2
+SCORE_PASSES: Final = 4
+"""Scores are written, read by the softmax, written as probabilities and read again (Dao et al. 2022, algorithm 0)."""
+
+
+def _cached(scenario: UniformScenario, given: Assumptions) -> tuple[int, UniformScenario]:
+    more = int(scenario.case.fresh * given.shared)
+    case = replace(scenario.case, cached=scenario.case.cached + more)
+    return more, scenario.having(case=case)
+
+
+def _cache(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
+    more, changed = _cached(scenario, given)
+    if not more:
+        return LeverRefusal("cannot", "Only one prompt token is computed, which is the minimum.")
+    saved = now.prefill.seconds - changed.prediction.prefill.seconds
+    had = f"{scenario.case.cached:,} tokens are cached already. " if scenario.case.cached else ""
+    kept = scenario.kv_bytes(changed.case.cached)
+    return Effect(
+        f"{more:,} of {scenario.case.fresh:,} fresh tokens from the cache",
+        changed,
+        f"{had}{duration(saved)} of prefill per prompt is saved; the cache takes {size(kept)} per device.",
+    )
+
+
+def _offload(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
+    link = scenario.predictor.machine.host_link
+    if link is None:
+        return LeverRefusal(
+            "cannot", f"The bandwidth between {scenario.predictor.machine.name} and host memory is not known."
+        )
+    more, changed = _cached(scenario, given)
+    if not more:
+        return LeverRefusal("cannot", "Only one prompt token is computed, which is the minimum.")
+    moved = scenario.kv_bytes(changed.case.cached) - scenario.kv_bytes(scenario.case.cached)
+    found = changed.prediction
+    after = retimed(found, ttft=found.ttft - found.queue + moved / link, tpot=found.tpot)
+    computed = now.prefill.seconds - found.prefill.seconds
+    verdict = "faster" if moved / link < computed else "slower"
+    return Effect(
+        f"{more:,} of {scenario.case.fresh:,} fresh tokens back from host memory",
+        changed,
+        f"Reading {size(moved)} per device at {scaled(link)}B/s takes {duration(moved / link)}, {verdict} than "
+        f"computing them ({duration(computed)}). Only for prefixes that do not fit in device memory.",
+        after,
+    )
+
+
+def _squeeze(scenario: UniformScenario, _now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
+    left = max(1, round(scenario.case.fresh * given.keeps))
+    if left == scenario.case.fresh:
+        return LeverRefusal("cannot", "Only one prompt token is computed, which is the minimum.")
+    changed = scenario.having(case=replace(scenario.case, prompt=scenario.case.cached + left))
+    cached = "The cached part is not compressed, since a compressed prompt would not match the cache." * bool(
+        scenario.case.cached
+    )
+    return Effect(f"{scenario.case.fresh:,} → {left:,} fresh tokens", changed, cached)
+
+
+def _flash(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> LeverRefusal:
+    """It is what the cost model counts: scores that never leave the chip."""
+    case = scenario.case
+    pairs = sum(rows.new * (rows.cached + rows.new) for rows in case.chunks())
+    heads = sum(
+        number * layer.attention.heads
+        for number, layer in scenario.shape.runs
+        if not isinstance(layer.attention, RecurrentAttention)
+    )
+    moved = SCORE_PASSES * SCORE_BYTES * heads // scenario.how.tp * pairs
+    machine, by = scenario.predictor.machine, scenario.predictor.constants
+    extra = moved / (machine.bandwidth * by.eta_k)
+    longer = 1 + extra / now.prefill.seconds
+    without = retimed(
+        now,
+        ttft=now.ttft - now.queue + extra,
+        tpot=now.tpot + (now.batch - 1) / case.output * extra,
+    )
+    why = (
+        f"Without it {size(moved)} of attention scores per device would go through memory, and prefill would take "
+        f"{longer:.2f} times as long."
+    )
+    if longer < 1.05:
+        why += f" At {case.prompt:,} tokens attention is only a small part of prefill."
+    return LeverRefusal("in use", why, Effect("scores through memory", scenario, "", without))
+
+
+def _shorter(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+    if not scenario.further:
+        return LeverRefusal("cannot", "The output has one token.")
+    half = scenario.case.output // 2
+    return Effect(
+        f"{scenario.case.output:,} → {half:,} tokens", scenario.having(case=replace(scenario.case, output=half))
+    )
+
+
+def _stream(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+    if not scenario.further:
+        return LeverRefusal("cannot", "The output has one token.")
+    why = f"Text appears after {duration(now.ttft)} instead of {duration(now.e2e)}."
+    return Effect("tokens are sent as they are generated", scenario, why, felt=now.e2e / now.ttft)
+
+
+SERVING: Final = (
+    Lever("batch", ("queue",), "a higher TPOT, and KV-cache memory for each sequence", _batch),
+    Lever("smaller batch", ("decode", "stalls"), "throughput, thus money", _smaller_batch),
+    Lever(
+        "chunked prefill",
+        ("stalls",),
+        "a slightly higher TTFT of the prompt itself; mean TPOT does not change",
+        _chunks,
+    ),
+    Lever("speculation", ("decode",), "memory for a draft model or a lookup, and compute for rejected tokens", _draft),
+    Lever("tensor parallelism", ("prefill", "decode"), "twice the devices, and communication in each layer", _split),
+    Lever("disaggregation", ("stalls",), "machines for prefill, and transfers of the KV cache", _disaggregate),
+)
+"""They need no other weights."""
+
+
+PROMPTS: Final = (
+    Lever("prefix cache", ("prefill", "stalls"), "memory for the cached blocks; prompts must share a prefix", _cache),
+    Lever("offload", ("prefill", "stalls"), "host memory, and a transfer at each hit", _offload),
+    Lever(
+        "prompt compression",
+        ("prefill", "stalls"),
+        "quality, the compressor's time, and prefix-cache hits",
+        _squeeze,
+    ),
+    Lever("flash attention", ("prefill",), "nothing", _flash),
+    Lever("shorter output", ("decode", "stalls"), "content of the answer", _shorter),
+    Lever("streaming", ("decode",), "nothing; a proxy in between must not buffer", _stream),
+)
+"""They change prompts and completions, or how a prompt is computed."""
