@@ -21,7 +21,7 @@ from twofold.bench.metrics.requests import MeasurementRule
 from twofold.bench.record import RequestSample
 from twofold.bench.report.document import read
 from twofold.bench.report.live import Goal
-from twofold.bench.search.rate import SearchOptions
+from twofold.bench.search import SearchOptions
 from twofold.bench.session import Session, Setup, opened
 from twofold.bench.study import Study
 from twofold.core.errors import ParameterError

@@ -14,7 +14,9 @@ from types import FrameType
 from typing import Any, Final
 
 from twofold.bench.base import TokenCounter, Watcher
-from twofold.bench.client.client import ClientOptions, LoadClient, ServerTarget
+from twofold.bench.client.client import LoadClient
+from twofold.bench.client.loop import ClientOptions
+from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.discover import ServerFacts, check_lengths, find_server, first_answer
 from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions, no_prompt
 from twofold.bench.load.base import Ask, Load, Prompt, PromptMessage

@@ -23,8 +23,7 @@ from twofold.bench.record import RunRecord
 from twofold.bench.report.document import SCHEMA, Document, Run, Target
 from twofold.bench.report.gather import machine_of_this, public_url, run_of
 from twofold.bench.report.live import Goal
-from twofold.bench.search.rate import LoadRunner, SearchOptions, SearchResult, find_rate, sweep
-from twofold.bench.search.trial import Aim, Trial
+from twofold.bench.search import Aim, LoadRunner, SearchOptions, SearchResult, Trial, find_rate, sweep
 from twofold.bench.session import MakeLoad, Session, Setup
 from twofold.core.errors import ParameterError
 
@@ -104,14 +103,14 @@ class Study:
                 return
 
     def search_rate(
-        self, plan: LoadPlan, attainment: float, options: SearchOptions, tell: Callable[[Trial], None] | None = None
+        self, plan: LoadPlan, attainment: float, options: SearchOptions, on_trial: Callable[[Trial], None] | None = None
     ) -> SearchResult:
         """Searches the highest rate at which that share of requests meets the objectives. Raises ParameterError without
         objectives."""
         if self.objectives is None:
             raise ParameterError("A search needs objectives.", param="slo", hint="Give --slo ttft=500ms,tpot=50ms.")
         aim = Aim(self.objectives, attainment, self.rule)
-        self._search = find_rate(self._at_rate(plan), aim, options, tell)
+        self._search = find_rate(self._at_rate(plan), aim, options, on_trial)
         return self._search
 
     def rate_one_by_one(self, plan: LoadPlan) -> float:

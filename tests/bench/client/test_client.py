@@ -19,7 +19,7 @@ from tests.bench.client.support import (
     streamed,
     whole,
 )
-from twofold.bench.client.client import ClientOptions
+from twofold.bench.client.loop import ClientOptions
 
 
 def test_a_stream_is_told_with_its_moments() -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.bench.client.support import PlainEndpoint, PlainLoad, Talk, asked, each, serving, streamed, whole
-from twofold.bench.client.client import LoadClient, ServerTarget
+from twofold.bench.client.client import LoadClient
+from twofold.bench.client.target import ServerTarget
 from twofold.bench.load.base import Ask, EndedRequest
 from twofold.core.errors import NetworkError
 

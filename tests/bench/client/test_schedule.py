@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.bench.client.schedule import AHEAD_S, LOOK_AHEAD, RequestSchedule
+from twofold.bench.client.loop import AHEAD_S, LOOK_AHEAD, RequestSchedule
 from twofold.bench.load.base import Ask
 
 

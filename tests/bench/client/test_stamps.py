@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from twofold.bench.client import stamps as module
-from twofold.bench.client.stamps import Stamps
+from twofold.bench.client import connection as module
+from twofold.bench.client.connection import Stamps
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.client.support import PlainEndpoint
-from twofold.bench.client.schedule import request_writer
+from twofold.bench.client.loop import request_writer
 from twofold.bench.client.target import ServerTarget, head
 from twofold.bench.load.base import Ask
 from twofold.core.errors import NetworkError, ParameterError

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.bench.compare import bootstrap
-from twofold.bench.compare.bootstrap import BootstrapSamples, block_length, ratio_interval
+from twofold.bench import compare
+from twofold.bench.compare import BootstrapSamples, Series, block_length, ratio_interval
 from twofold.bench.metrics.distribution import Floats, MeasureDistribution, nearest_rank
 
 
@@ -32,7 +32,7 @@ def test_quantiles_of_a_draw_are_those_of_its_values() -> None:
     rng = np.random.default_rng(2)
     values, owner = rng.exponential(size=90), np.array([at for at in range(100) if at % 10])
     draws = BootstrapSamples.of(rng.normal(size=100), 1)
-    found = draws.quantiles(values, owner, (0.5, 0.9))
+    found = draws.quantiles(Series(values, owner), (0.5, 0.9))
     for at in (0, 7, 99):
         drawn = np.sort(np.repeat(values, draws.counts[at][owner]))
         assert found[0, at] == nearest_rank(drawn, 0.5)
@@ -43,31 +43,31 @@ def test_quantiles_of_several_values_a_request() -> None:
     rng = np.random.default_rng(3)
     values, owner = rng.exponential(size=300), np.repeat(np.arange(60), 5)
     draws = BootstrapSamples.of(rng.normal(size=60), 1)
-    found = draws.quantiles(values, owner, (0.5, 0.99))
+    found = draws.quantiles(Series(values, owner), (0.5, 0.99))
     for at in (0, 50):
         drawn = np.sort(np.repeat(values, draws.counts[at][owner]))
         assert found[:, at].tolist() == [nearest_rank(drawn, 0.5), nearest_rank(drawn, 0.99)]
 
 
 def test_of_very_many_values_fewer_draws_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bootstrap, "MAX_WORK", 0)
+    monkeypatch.setattr(compare, "MAX_WORK", 0)
     values = np.random.default_rng(4).exponential(size=400)
     draws = BootstrapSamples.of(values, 1)
-    found = draws.quantiles(values, np.arange(400), (0.5,))
-    assert len(draws.counts) > bootstrap.FEWEST_DRAWS
-    assert np.isfinite(found[0]).sum() == bootstrap.FEWEST_DRAWS
+    found = draws.quantiles(Series(values, np.arange(400)), (0.5,))
+    assert len(draws.counts) > compare.FEWEST_DRAWS
+    assert np.isfinite(found[0]).sum() == compare.FEWEST_DRAWS
 
 
 def test_failures_are_in_the_quantiles() -> None:
     values = np.array([1.0] * 90 + [math.inf] * 10)
-    found = BootstrapSamples.of(values, 1).quantiles(values, np.arange(100), (0.5, 0.99))
+    found = BootstrapSamples.of(values, 1).quantiles(Series(values, np.arange(100)), (0.5, 0.99))
     assert (found[0] == 1.0).mean() > 0.95
     assert np.isinf(found[1]).mean() > 0.5
 
 
 def test_no_values_have_no_quantile() -> None:
     draws = BootstrapSamples.of(np.ones(10), 1)
-    assert np.isnan(draws.quantiles(np.empty(0), np.empty(0, np.int64), (0.5,))).all()
+    assert np.isnan(draws.quantiles(Series(np.empty(0), np.empty(0, np.int64)), (0.5,))).all()
     assert ratio_interval(np.array([math.nan]), np.array([1.0]), 0.99) is None
 
 
@@ -109,7 +109,7 @@ def test_the_interval_of_a_mean_covers_where_neighbours_depend_on_one_another() 
     held = 0
     for seed in range(100):
         pair = [_autoregression(2 * seed + at, 400, 10.0) for at in (0, 1)]
-        drawn = [BootstrapSamples.of(values, seed).means(values, np.arange(400)) for values in pair]
+        drawn = [BootstrapSamples.of(values, seed).means(Series(values, np.arange(400))) for values in pair]
         interval = ratio_interval(drawn[0], drawn[1], 0.95)
         assert interval is not None
         held += interval[0] <= 1 <= interval[1]

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from tests.bench.compare.documents import document, run, served
-from twofold.bench.compare.compare import ComparedFigure, Comparison, compare
+from twofold.bench.compare import ComparedFigure, Comparison, compare
 from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.requests import MeasurementRule
 from twofold.bench.report.document import read

@@ -14,8 +14,16 @@ from tests.bench.search.servers import Line, capacity, exponential, fixed
 from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.requests import MeasurementRule
 from twofold.bench.record import RunRecord
-from twofold.bench.search.rate import MIN_REQUESTS, SearchOptions, SearchResult, find_rate
-from twofold.bench.search.trial import Aim, Rounds, Trial, requests_to_be_sure
+from twofold.bench.search import (
+    MIN_REQUESTS,
+    Aim,
+    Rounds,
+    SearchOptions,
+    SearchResult,
+    Trial,
+    find_rate,
+    requests_to_be_sure,
+)
 from twofold.core.errors import ParameterError
 
 AIM = Aim(Objectives(ttft=0.5), 0.9)
@@ -131,7 +139,7 @@ def test_a_stopped_run_ends_the_search_with_what_is_known() -> None:
         return replace(record, interrupted=len(line.runs) == 3)
 
     heard: list[Trial] = []
-    found = find_rate(run, AIM, tell=heard.append)
+    found = find_rate(run, AIM, on_trial=heard.append)
     assert found.interrupted
     assert found.trials == tuple(heard)
     assert len(found.trials) == 2

@@ -8,7 +8,7 @@ import pytest
 from tests.bench.search.servers import fixed
 from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.record import RunRecord
-from twofold.bench.search.rate import parse_rates, sweep
+from twofold.bench.search import parse_rates, sweep
 from twofold.core.errors import ParameterError
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from twofold.bench.search.trial import Trend, correlation_time, joined, student, trend
+from twofold.bench.search import Trend, correlation_time, joined, student, trend
 
 
 def test_values_that_know_nothing_of_each_other_count_in_full() -> None:

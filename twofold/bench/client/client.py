@@ -18,8 +18,6 @@ from twofold.bench.load.base import Load
 from twofold.bench.record import Client, RunRecord
 from twofold.core.errors import ResourceError
 
-__all__ = ["ClientOptions", "LoadClient", "ServerTarget"]
-
 PROBE_S = 60.0
 SPARE_FILES: Final = 64
 
@@ -40,9 +38,6 @@ class LoadClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self._listen.close()
         self._call.close()
 
@@ -74,8 +69,7 @@ class LoadClient:
         Raises NetworkError if no connection can be made at the start, and ResourceError if this process may not open
         as many connections as the load needs.
         """
-        limits = [each for each in (load.max_open, self._options.max_connections) if each is not None]
-        max_open = room_for_connections(min(limits) if limits else None)
+        max_open = room_for_connections(load.max_open)
         address = single.reachable(self._target)
         with _no_collection():
             loop = Loop(self._target, address, self._endpoint, load, self._options, max_open, watcher)

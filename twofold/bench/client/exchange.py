@@ -12,12 +12,11 @@ from contextlib import contextmanager
 from typing import Final
 
 from twofold.bench.base import Reply
-from twofold.bench.client.response import Event, EventReader, ProtocolError, ResponseReader
+from twofold.bench.client.response import MAX_BODY, Event, EventReader, ProtocolError, ResponseReader
 from twofold.bench.client.target import JSON, Address, ServerTarget, head, lowered
 from twofold.core.errors import NetworkError
 
 CONNECT_S: Final = 10.0
-MAX_BODY: Final = 64 * 1024 * 1024
 LOOK_S: Final = 0.1
 """How often a wait for bytes ends to see whether the caller still wants them."""
 SILENCE_S: Final = 900.0
@@ -139,18 +138,31 @@ class Streamed:
             yield self._response.feed(data)
 
 
-def sentence(error: Exception, target: ServerTarget) -> str:
-    """One sentence about why a connection to ``target`` failed."""
-    if isinstance(error, ProtocolError):
-        return str(error)
-    if isinstance(error, ValueError) and not isinstance(error, OSError):
-        return f"The response does not match its API: {error}"
-    return f"The server at {target} {_reason(error)}."
-
-
 def network_error(error: Exception, target: ServerTarget) -> NetworkError:
-    """The error for a failed request, with a hint."""
-    return NetworkError(sentence(error, target), hint=_hint(error))
+    """The error for a failed connection to ``target``: one sentence and a hint."""
+    hint = "Check the URL, and that the server is running."
+    match error:
+        case ssl.SSLCertVerificationError():
+            why = f"has a certificate that is not accepted: {error.verify_message.rstrip('.')}"
+            hint = "Trust the certificate with --ca-file, or skip the check with --insecure."
+        case ssl.SSLError():
+            why = f"and this client could not agree on TLS ({(error.reason or 'no reason given').lower()})"
+            why = "does not speak TLS on this port" if error.reason in NO_TLS else why
+            hint = "If it has no certificate, its URL begins with http://."
+        case ProtocolError():
+            hint = "Is this the port of an HTTP server? With TLS, its URL begins with https://."
+            return NetworkError(str(error), hint=hint)
+        case OSError():
+            number = errno.ETIMEDOUT if isinstance(error, TimeoutError) else error.errno or 0
+            why = REASONS.get(number, f"cannot be reached ({error})")
+            hint = HINTS.get(number, hint)
+        case ValueError():
+            return NetworkError(f"The response does not match its API: {error}", hint=hint)
+        case EOFError():
+            why = "closed the connection before it answered"
+        case _:
+            why = f"cannot be reached ({error})"
+    return NetworkError(f"The server at {target} {why}.", hint=hint)
 
 
 @contextmanager
@@ -181,32 +193,3 @@ def _connect(address: Address, tls: ssl.SSLContext | None = None, host: str = ""
     except OSError:
         sock.close()
         raise
-
-
-def _reason(error: Exception) -> str:
-    number = errno.ETIMEDOUT if isinstance(error, TimeoutError) else error.errno if isinstance(error, OSError) else None
-    match error:
-        case ssl.SSLCertVerificationError():
-            return f"has a certificate that is not accepted: {error.verify_message.rstrip('.')}"
-        case ssl.SSLError() if error.reason in NO_TLS:
-            return "does not speak TLS on this port"
-        case ssl.SSLError():
-            return f"and this client could not agree on TLS ({(error.reason or 'no reason given').lower()})"
-        case EOFError():
-            return "closed the connection before it answered"
-        case _:
-            return REASONS.get(number or 0, f"cannot be reached ({error})")
-
-
-def _hint(error: Exception) -> str:
-    match error:
-        case ssl.SSLCertVerificationError():
-            return "Trust the certificate with --ca-file, or skip the check with --insecure."
-        case ssl.SSLError():
-            return "If it has no certificate, its URL begins with http://."
-        case ProtocolError():
-            return "Is this the port of an HTTP server? With TLS, its URL begins with https://."
-        case OSError() if error.errno in HINTS:
-            return HINTS[error.errno]
-        case _:
-            return "Check the URL, and that the server is running."

@@ -6,28 +6,38 @@
     4  parse what was read, and start the requests that follow ended ones
     5  ten times a second: timeouts, the clock, the watcher
 
-Sockets are read before anything is parsed, and requests are sent before that, since parsing can wait.
+Sockets are read before anything is parsed, and requests are sent before that, since parsing can wait. Requests are
+ordered by due time, and encoded ahead of time while the client is idle, so that sending is quick:
+
+    known from the start (made as they are taken) ┐
+                                                  ├→ heap by due time → taken when due, if one more may be open
+    following an ended request                    ┘
 """
 
 from __future__ import annotations
 
+import heapq
+import math
 import select
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 from twofold.bench.base import Endpoint, Watcher
-from twofold.bench.client.connection import Connection
-from twofold.bench.client.exchange import sentence
-from twofold.bench.client.flight import Flight
-from twofold.bench.client.schedule import RequestSchedule, request_writer
-from twofold.bench.client.stamps import Stamps
-from twofold.bench.client.target import Address, ServerTarget
+from twofold.bench.client.connection import Connection, Stamps
+from twofold.bench.client.exchange import network_error
+from twofold.bench.client.response import Flight
+from twofold.bench.client.target import JSON, Address, ServerTarget, head, lowered
 from twofold.bench.load.base import Ask, Load
 from twofold.bench.record import RequestSample
 from twofold.core.errors import ParameterError
+
+LOOK_AHEAD: Final = 31
+"""Requests that are prepared: five levels of the heap."""
+AHEAD_S: Final = 2.0
 
 IN: Final = select.POLLIN
 OUT: Final = select.POLLOUT
@@ -42,27 +52,125 @@ LONGEST_SILENCE_S: Final = 1.0
 MAX_STARTS: Final = 16
 
 
+def request_writer(target: ServerTarget, endpoint: Endpoint) -> Callable[[Ask], bytes]:
+    """Makes the bytes of requests; their head is made once, up to the length."""
+    start = head(target, "POST", endpoint.path, JSON | lowered(endpoint.headers)) + b"\r\ncontent-length: "
+
+    def write(ask: Ask) -> bytes:
+        body = endpoint.body(ask)
+        return b"%b%d\r\n\r\n%b" % (start, len(body), body)
+
+    return write
+
+
+@dataclass(slots=True, order=True)
+class Planned:
+    """A request to send; ``data`` are its bytes once they are made."""
+
+    due_s: float
+    count: int
+    ask: Ask = field(compare=False)
+    data: bytes | None = field(default=None, compare=False)
+    known: bool = field(default=True, compare=False)
+
+
+class RequestSchedule:
+    """Invariant: the heap holds the earliest request, since known ones are made in ascending order."""
+
+    def __init__(self, asks: Iterator[Ask], prepare: Callable[[Ask], bytes]) -> None:
+        self._asks = asks
+        self._prepare = prepare
+        self._heap: list[Planned] = []
+        self._count = 0
+        self._known = 0
+        self._exhausted = False
+        self.last_due_s = 0.0
+        self._pull()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all known requests were taken."""
+        return self._exhausted and not self._heap
+
+    @property
+    def next_due_s(self) -> float:
+        return self._heap[0].due_s if self._heap else math.inf
+
+    def all_due(self, now_s: float) -> bool:
+        """Whether all known requests are due."""
+        self._pull_due(now_s)
+        return self._exhausted and self.last_due_s <= now_s
+
+    def add(self, ask: Ask) -> None:
+        """Adds a request that follows an ended one."""
+        self._push(ask, known=False)
+
+    def take(self, now_s: float) -> tuple[Ask, bytes] | None:
+        """The next request with its bytes, if it is due."""
+        if not self._heap or self._heap[0].due_s > now_s:
+            return None
+        planned = heapq.heappop(self._heap)
+        if planned.known:
+            self._known -= 1
+            if not self._known:
+                self._pull()
+        return planned.ask, planned.data if planned.data is not None else self._prepare(planned.ask)
+
+    def work_ahead(self, now_s: float) -> bool:
+        """Takes one of the next requests from the load, or encodes one; whether there was one."""
+        if self._known < LOOK_AHEAD and not self._exhausted:
+            self._pull()
+            return True
+        waiting = [planned for planned in self._heap[:LOOK_AHEAD] if planned.data is None]
+        if not waiting:
+            return False
+        planned = min(waiting)
+        if planned.due_s > now_s + AHEAD_S:
+            return False
+        planned.data = self._prepare(planned.ask)
+        return True
+
+    def _pull_due(self, now_s: float) -> None:
+        """Takes due requests from the load, sent or not, to know when the last one is due."""
+        while not self._exhausted and self.last_due_s <= now_s:
+            self._pull()
+
+    def rest(self, now_s: float) -> list[Ask]:
+        """Due requests that were never taken, in order."""
+        self._pull_due(now_s)
+        return [planned.ask for planned in sorted(self._heap) if planned.due_s <= now_s]
+
+    def _pull(self) -> None:
+        ask = next(self._asks, None)
+        if ask is None:
+            self._exhausted = True
+        else:
+            self._known += 1
+            self._push(ask, known=True)
+
+    def _push(self, ask: Ask, known: bool) -> None:
+        self._count += 1
+        self.last_due_s = max(self.last_due_s, ask.due_s)
+        heapq.heappush(self._heap, Planned(ask.due_s, self._count, ask, known=known))
+
+
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
     """
     request_timeout_s   maximum time of a request after the client started it; then it is ``late``
     drain_s             maximum time after the last request was due; then open ones are ``unfinished``. None: no limit
     reuse_connections   whether a connection serves more than one request
-    max_connections     maximum of connections; further requests wait. None is what the process may open
     """
 
     request_timeout_s: float = 600.0
     drain_s: float | None = None
     reuse_connections: bool = True
-    max_connections: int | None = None
 
     def __post_init__(self) -> None:
         if not self.request_timeout_s > 0:
             raise ParameterError("The request timeout must be above 0 seconds.", param="request_timeout_s")
         if self.drain_s is not None and not self.drain_s >= 0:
             raise ParameterError("The drain period cannot be negative.", param="drain_s")
-        if self.max_connections is not None and self.max_connections < 1:
-            raise ParameterError("There must be at least 1 connection.", param="max_connections")
 
 
 class Readiness:
@@ -314,15 +422,15 @@ class Loop:
         self._close(connection)
         if flight is None:
             return
-        if served and flight.untouched and not flight.resent:
-            flight.send_again()
+        if served and flight.response.untouched and not flight.resent:
+            flight.resent, flight.sample.sent_s = True, None
             self._connect(flight)
         else:
             self._break(flight, error)
 
     def _break(self, flight: Flight, error: Exception) -> None:
         flight.sample.ended_s = self.now()
-        flight.settle("broken", sentence(error, self._target))
+        flight.settle("broken", str(network_error(error, self._target)))
         self._ended(flight)
 
     def _ended(self, flight: Flight) -> None:
@@ -356,8 +464,12 @@ class Loop:
     def _expire(self, now: float) -> None:
         """Ends requests that exceed the timeout. Flights are ordered by their start, so the first is the oldest."""
         limit = self._options.request_timeout_s
-        while self._flights and (self._flights[0].file is None or now - self._flights[0].begun_s > limit):
-            flight = self._flights.popleft()
+        while self._flights:
+            flight = self._flights[0]
+            assert flight.sample.started_s is not None
+            if flight.file is not None and now - flight.sample.started_s <= limit:
+                return
+            self._flights.popleft()
             if flight.file is not None:
                 self._close(self._connections[flight.file])
                 flight.sample.ended_s = now

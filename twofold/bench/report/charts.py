@@ -268,7 +268,7 @@ def _time_axis(values: Sequence[Floats]) -> Axis:
     return Axis("time", kind, duration, low=max(low, middle / 1000) if kind == "log" else 0.0)
 
 
-def _values(run: Run, name: Literal["ttft_s", "ttft_sent_s", "tpot_s"]) -> Floats:
+def _values(run: Run, name: str) -> Floats:
     return np.array([value for value in run.figures(name) if value is not None], np.float64)
 
 

@@ -120,8 +120,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     summary: Annotated[Plain, Meta(description="figures: rule, window, distributions, rates, goodput, warnings")]
     requests: list[Request]
 
-    def figures(self, name: Literal["ttft_s", "ttft_sent_s", "tpot_s", "e2e_s"]) -> list[float | None]:
-        """One measure of the measured requests, in their order; failures are infinite."""
+    def figures(self, name: str) -> list[float | None]:
+        """A measure, such as ``ttft_s``, of the measured requests, in their order; failures are infinite."""
         return [
             request.unbounded(getattr(request, name), interrupted=self.interrupted)
             for request in self.requests

@@ -12,7 +12,7 @@ from twofold.cli.console import answer, print_json, rich_console
 from twofold.cli.options import Json
 
 if TYPE_CHECKING:
-    from twofold.bench.compare.compare import Comparison, Pair
+    from twofold.bench.compare import Comparison, Pair
 
 Result = Annotated[Path, Parameter(help="A file that `twofold bench … --output FILE.json` wrote.")]
 HEADS = ("", "a", "b", "change", "interval", "verdict on b")
@@ -27,7 +27,7 @@ def compare(
     json: Json = False,
 ) -> int:
     """Compare two results, with intervals, and separate differences from noise."""
-    from twofold.bench.compare.compare import compare as compared  # noqa: PLC0415 - start-up time
+    from twofold.bench.compare import compare as compared  # noqa: PLC0415 - start-up time
     from twofold.bench.report.document import read_file  # noqa: PLC0415
 
     found = compared(read_file(a), read_file(b), seed=seed)

@@ -16,11 +16,11 @@ from twofold.core.errors import ParameterError, ResourceError
 
 if TYPE_CHECKING:
     from twofold.bench.base import TokenCounter, Watcher
-    from twofold.bench.client.client import ServerTarget
+    from twofold.bench.client.target import ServerTarget
     from twofold.bench.load.base import Prompt
     from twofold.bench.load.traces.replay import TraceReplay
     from twofold.bench.report.live import Goal
-    from twofold.bench.search.trial import Trial
+    from twofold.bench.search import Trial
     from twofold.bench.session import MakeLoad, Setup
     from twofold.bench.study import Study
 
@@ -67,7 +67,7 @@ class Measuring:
     ) -> None:
         from twofold.bench.metrics.goodput import Objectives  # noqa: PLC0415 - start-up time
         from twofold.bench.metrics.requests import MeasurementRule  # noqa: PLC0415
-        from twofold.bench.search.rate import parse_rates  # noqa: PLC0415
+        from twofold.bench.search import parse_rates  # noqa: PLC0415
 
         self.request, self.load, self.trace, self.options, self.output = request, load, trace, measure, output
         self.ignore_eos = ignore_eos if request.ignore_eos is None else request.ignore_eos
@@ -90,7 +90,7 @@ class Measuring:
         return replay
 
     def setup(self, target: ServerTarget, model: str | None, api_key: str | None) -> Setup:
-        from twofold.bench.client.client import ClientOptions  # noqa: PLC0415
+        from twofold.bench.client.loop import ClientOptions  # noqa: PLC0415
         from twofold.bench.endpoints.endpoint import EndpointOptions  # noqa: PLC0415
         from twofold.bench.session import Setup  # noqa: PLC0415
 
@@ -166,7 +166,7 @@ class Measuring:
         return "search" if searched else "load"
 
     def _search(self, study: Study) -> None:
-        from twofold.bench.search.rate import SearchOptions  # noqa: PLC0415
+        from twofold.bench.search import SearchOptions  # noqa: PLC0415
 
         usual = SearchOptions()
         seconds = self.load.duration

@@ -39,7 +39,7 @@ def serve(
     --rate is an open loop, --concurrency a closed one; --trace replays recorded requests; --rates measures a curve;
     --slo alone searches for the highest rate that meets it.
     """
-    from twofold.bench.client.client import ServerTarget  # noqa: PLC0415 - start-up time
+    from twofold.bench.client.target import ServerTarget  # noqa: PLC0415 - start-up time
 
     measuring = Measuring(request, load, trace, measure, output, ignore_eos=False)
     target = ServerTarget.of(url, verify=not insecure, ca_file=ca_file)
@@ -61,7 +61,7 @@ def run(
 
     Flags after -- are those of the server: twofold bench run --rate 2 -- --max-num-seqs 16
     """
-    from twofold.bench.client.client import ServerTarget  # noqa: PLC0415
+    from twofold.bench.client.target import ServerTarget  # noqa: PLC0415
     from twofold.bench.own_server import own_server  # noqa: PLC0415
 
     measuring = Measuring(request, load, trace, measure, output, ignore_eos=request.endpoint != "messages")

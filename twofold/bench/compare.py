@@ -1,0 +1,470 @@
+"""Compares two documents: better, worse, or noise.
+
+A figure is noise if the confidence interval of its ratio contains 1. Many figures are compared, so each has a
+confidence of 99 %: of a hundred equal ones, one is called better or worse.
+
+Intervals are found by bootstrap. Consecutive requests share a queue, so blocks of neighbours are resampled, with the
+ends joined (Hans R. Künsch, "The jackknife and the bootstrap for general stationary observations", 1989; Dimitris N.
+Politis and Joseph P. Romano, "A circular block-resampling procedure for stationary data", 1992). A block is twice as
+long as the correlation time of the values, and at least n^(1/3), the order that minimises the error of the method.
+Variation between starts of a server is in no single run, and so not in these intervals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from twofold.bench.draw.form import duration, number
+from twofold.bench.metrics.distribution import Floats, Interval, nearest_rank
+from twofold.bench.metrics.goodput import Objectives
+from twofold.bench.record import plain
+from twofold.bench.report import figures
+from twofold.bench.report.document import Document, Request, Run
+from twofold.bench.search import correlation_time
+from twofold.core.errors import ParameterError
+
+CONFIDENCE: Final = 0.99
+FEWEST: Final = 10
+"""Minimum number of requests of a run."""
+
+SHARES: Final = (("p50", 0.5, 1), ("p90", 0.9, 30), ("p99", 0.99, 300))
+"""Percentiles, and the minimum number of requests for each."""
+
+EXPECTED: Final = ("target.url", "target.server", "settings.url", "settings.seed", "target.details.prompts.seed")
+"""Settings that may differ between comparable runs."""
+
+NAMES: Final = {
+    "ttft_s": "TTFT",
+    "ttft_sent_s": "TTFT from send",
+    "tpot_s": "TPOT",
+    "e2e_s": "E2E",
+    "itl_s": "ITL",
+    "requests_per_s": "requests/s",
+    "output_tokens_per_s": "output tokens/s",
+    "answered_share": "answered",
+    "attainment": "met objectives",
+}
+
+Verdict: TypeAlias = Literal["better", "worse", "noise", "unknown"]
+
+SLICES: Final = 48
+"""Time slices of a run for rates."""
+
+Point: TypeAlias = tuple[tuple[str, float], ...]
+"""A load point: rate and concurrency, as far as the load has them."""
+
+MEASURES: Final = ("ttft_s", "ttft_sent_s", "tpot_s", "e2e_s")
+
+Counts: TypeAlias = npt.NDArray[np.int32]
+Rows: TypeAlias = npt.NDArray[np.int64]
+
+MAX_DRAWS: Final = 1000
+FEWEST_DRAWS: Final = 200
+MAX_CELLS: Final = 10_000_000
+"""Draws times requests."""
+MAX_WORK: Final = 100_000_000
+"""Draws times values of a quantile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Values of a setting at ``path``; None is missing. ``expected``: it does not make figures incomparable."""
+
+    path: str
+    a: Any
+    b: Any
+    expected: bool
+
+    def words(self) -> str:
+        a, b = ("nothing" if value is None else f"{value!s:.80}" for value in (self.a, self.b))
+        return f"{self.path}: {a} and {b}"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedFigure:
+    """A figure of ``b`` against ``a``.
+
+    measure   its name in documents; ``statistic`` is a percentile or the mean
+    ratio     b / a; None if unknown
+    interval  of the ratio
+    verdict   on ``b``; ``unknown`` without a ratio
+    """
+
+    measure: str
+    statistic: str
+    a: float | None
+    b: float | None
+    ratio: float | None
+    interval: Interval | None
+    verdict: Verdict
+
+    def cells(self) -> tuple[str, ...]:
+        """Cells of a table: figure, a, b, change, its interval, verdict."""
+        change = "" if self.ratio is None else _percent(self.ratio)
+        band = "" if self.interval is None else f"{_percent(self.interval.low)} … {_percent(self.interval.high)}"
+        return self.name, self._value(self.a), self._value(self.b), change, band, self.verdict
+
+    @property
+    def name(self) -> str:
+        """The name in tables: TTFT P99."""
+        known = NAMES.get(self.measure, self.measure)
+        return known if self.statistic == "mean" else f"{known} {self.statistic.upper()}"
+
+    def _value(self, value: float | None) -> str:
+        return duration(value) if self.measure.endswith("_s") and "per" not in self.measure else number(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Figures of both at one load point; ``n`` are the numbers of requests."""
+
+    point: Point
+    n: tuple[int, int]
+    rows: tuple[ComparedFigure, ...]
+
+    def words(self) -> str:
+        """The significant differences in a sentence."""
+        where = " and ".join(f"{name} {value:g}" for name, value in self.point)
+        sure = [(row.name, row.ratio) for row in self.rows if row.verdict in ("better", "worse")]
+        changes = ", ".join(f"{name} {_percent(ratio)}" for name, ratio in sure if ratio)
+        what = f"beyond chance: {changes}" if changes else "all differences may be chance"
+        return f"At {where}, {what}." if where else f"{what[0].upper()}{what[1:]}."
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A comparison of two documents.
+
+    differences  in settings, unexpected ones first
+    pairs        one for each common load point
+    alone        load points of only one document
+    """
+
+    confidence: float
+    differences: tuple[Difference, ...]
+    pairs: tuple[Pair, ...]
+    alone: tuple[Point, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        document: dict[str, Any] = plain(self)
+        return document
+
+
+def compare(a: Document, b: Document, *, seed: int = 0) -> Comparison:
+    """Compares ``b`` to ``a``, both by the objectives of ``a`` or else of ``b``. Deterministic for a seed.
+
+    Raises ParameterError if one has too few requests, or if they have no common load point.
+    """
+    pairs, alone = _paired(a, b)
+    objectives = _objectives_of((*a.runs, *b.runs))
+    made = []
+    for point, one, two in pairs:
+        first, second = _side(one, "a", objectives), _side(two, "b", objectives)
+        made.append(Pair(point, (first.n, second.n), tuple(_rows(first, second, seed))))
+    _, one, two = pairs[0]
+    return Comparison(CONFIDENCE, _differences(a, b, (one[0], two[0])), tuple(made), alone)
+
+
+def _differences(a: Document, b: Document, runs: tuple[Run, Run]) -> tuple[Difference, ...]:
+    """Differences in settings, targets and loads, unexpected ones first; ``runs`` have the compared loads."""
+    first, second = dict(_flat(_settings(a, runs[0]))), dict(_flat(_settings(b, runs[1])))
+    found = [
+        Difference(path, first.get(path), second.get(path), path in EXPECTED or path.rpartition(".")[2] == "seed")
+        for path in sorted(first.keys() | second.keys())
+        if first.get(path) != second.get(path)
+    ]
+    return tuple(sorted(found, key=lambda each: each.expected))
+
+
+def _settings(document: Document, run: Run) -> dict[str, Any]:
+    target, machine = document.target, document.machine
+    return {
+        "version": document.version,
+        "command": document.command,
+        "target": msgspec.structs.asdict(target),
+        "client": {
+            **{name: getattr(machine, name) for name in ("processor", "usable_threads", "system", "python")},
+            "stamps": run.client.stamps,
+        },
+        "settings": document.settings,
+        "load": run.load,
+        "rule": {name: figures.look(run.summary, "measured", name) for name in ("warmup_s", "cooldown_s")},
+        "objectives": figures.look(run.summary, "goodput", "objectives"),
+    }
+
+
+def _flat(value: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, item in value.items():
+        path = f"{before}{name}"
+        if isinstance(item, Mapping):
+            yield from _flat(item, f"{path}.")
+        elif item is not None:
+            yield path, item
+
+
+def _paired(a: Document, b: Document) -> tuple[list[tuple[Point, list[Run], list[Run]]], tuple[Point, ...]]:
+    """Runs at common load points; if each document has one point, they are paired in any case."""
+    first: dict[Point, list[Run]] = {}
+    second: dict[Point, list[Run]] = {}
+    for name, document, found in (("a", a, first), ("b", b, second)):
+        for run in document.runs:
+            found.setdefault(_point_of(run.load), []).append(run)
+        if not found:
+            raise ParameterError(f"Document {name} has no runs.", param="document")
+    if len(first) == len(second) == 1:
+        ((point, one),), (two,) = first.items(), second.values()
+        return [(point if point == _point_of(two[0].load) else (), one, two)], ()
+    both = [(point, first[point], second[point]) for point in first if point in second]
+    if not both:
+        message = "The documents have no rate or concurrency in common."
+        raise ParameterError(message, param="document", hint="Measure both at the same rates.")
+    return both, tuple(point for point in (*first, *second) if not (point in first and point in second))
+
+
+def _rows(a: Side, b: Side, seed: int) -> Iterator[ComparedFigure]:
+    seeds = 2 * seed, 2 * seed + 1
+    draws = _draws(a, seeds[0]), _draws(b, seeds[1])
+    for name, series in a.measures.items():
+        if name in b.measures:
+            yield from _percentiles(name, (series, b.measures[name]), draws)
+    for name, series in a.flows.items():
+        pair = series, b.flows[name]
+        yield _mean(name, pair, [BootstrapSamples.of(each.values, own) for each, own in zip(pair, seeds, strict=True)])
+    for name, series in a.shares.items():
+        if name in b.shares:
+            yield _mean(name, (series, b.shares[name]), draws)
+
+
+def _mean(name: str, pair: tuple[Series, Series], draws: Sequence[BootstrapSamples]) -> ComparedFigure:
+    drawn = [each.means(series) for each, series in zip(draws, pair, strict=True)]
+    return _row(name, "mean", [float(series.values.mean()) for series in pair], drawn)
+
+
+def _percentiles(name: str, pair: tuple[Series, Series], draws: Sequence[BootstrapSamples]) -> Iterator[ComparedFigure]:
+    least = min(len(np.unique(series.owner)) for series in pair)
+    shares = {statistic: share for statistic, share, needed in SHARES if least >= needed}
+    ascending = [np.sort(series.values) for series in pair]
+    drawn = [each.quantiles(series, tuple(shares.values())) for each, series in zip(draws, pair, strict=True)]
+    for at, (statistic, share) in enumerate(shares.items()):
+        seen = [nearest_rank(values, share) for values in ascending]
+        yield _row(name, statistic, seen, [quantiles[at] for quantiles in drawn])
+
+
+def _row(measure: str, statistic: str, seen: Sequence[float], drawn: Sequence[Floats]) -> ComparedFigure:
+    """Lower latency is better, and higher rates and shares. ``seen`` and ``drawn`` are of a and of b."""
+    (a, b), found = seen, ratio_interval(drawn[0], drawn[1], CONFIDENCE)
+    ratio = 1.0 if math.isinf(a) and math.isinf(b) else b / a if a else None
+    interval = None if found is None or ratio is None else Interval(*found)
+    verdict: Verdict = "unknown"
+    if interval is not None:
+        latency, less = measure.endswith("_s") and not measure.endswith("per_s"), interval.high < 1
+        verdict = "noise" if interval.low <= 1 <= interval.high else "better" if less == latency else "worse"
+    return ComparedFigure(measure, statistic, a, b, ratio, interval, verdict)
+
+
+def _draws(side: Side, seed: int) -> BootstrapSamples:
+    """Draws with blocks for TTFT, in which failures are infinite."""
+    ttft = side.measures["ttft_s"]
+    values = np.full(side.n, np.median(ttft.values) if len(ttft.values) else 0.0)
+    values[ttft.owner] = ttft.values
+    return BootstrapSamples.of(values, seed)
+
+
+def _percent(ratio: float) -> str:
+    return "∞" if math.isinf(ratio) else f"{100 * (ratio - 1):+.3g}%"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Values, and the index of the request that each belongs to."""
+
+    values: Floats
+    owner: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """All ``n`` measured requests of a document at one load point, in order of their due times.
+
+    measures  values of requests, in which failures are infinite; ``itl_s``: the gaps between chunks, if recorded
+    flows     ``requests_per_s`` and ``output_tokens_per_s`` in each time slice
+    shares    1.0 or 0.0 for each request: ``answered_share``, whether the response is complete; ``attainment``,
+              whether it met all objectives, if there are any and that is known
+    """
+
+    n: int
+    measures: Mapping[str, Series]
+    flows: Mapping[str, Series]
+    shares: Mapping[str, Series]
+
+
+def _point_of(load: Mapping[str, Any]) -> Point:
+    """Rate and concurrency in the description of a load."""
+    arrivals = load.get("arrivals")
+    found = {**(arrivals if isinstance(arrivals, Mapping) else {}), **load}
+    numbers = ((name, found.get(name)) for name in ("rate", "concurrency"))
+    return tuple((name, float(value)) for name, value in numbers if isinstance(value, int | float))
+
+
+def _objectives_of(runs: Iterable[Run]) -> Objectives | None:
+    """The first objectives in summaries; None without any."""
+    known = Objectives.__slots__
+    found = next((limits for run in runs if (limits := figures.objectives(run))), None)
+    return None if found is None else Objectives(**{name: limit for name, limit in found.items() if name in known})
+
+
+def _side(runs: Sequence[Run], name: str, objectives: Objectives | None) -> Side:
+    """The side of the document ``name``. Raises ParameterError for fewer than ``FEWEST`` measured requests."""
+    parts = [[request for request in run.requests if request.measured] for run in runs]
+    requests = [request for part in parts for request in part]
+    if len(requests) < FEWEST:
+        raise ParameterError(
+            f"Document {name} has {len(requests)} measured requests; a comparison needs at least {FEWEST}.",
+            param="document",
+            hint="A document from --json has none; --output FILE.json stores them all.",
+        )
+    measures = {name: _series([value for run in runs for value in run.figures(name)]) for name in MEASURES}
+    gaps = [(at, request.gaps_us) for at, request in enumerate(requests) if request.gaps_us is not None]
+    if gaps:
+        values = np.concatenate([np.frombuffer(each, np.int64) for _, each in gaps]) * 1e-6
+        owner = np.repeat(np.array([at for at, _ in gaps], np.int64), [len(each) for _, each in gaps])
+        measures["itl_s"] = Series(values, owner)
+    flows = [_flows(run, part) for run, part in zip(runs, parts, strict=True)]
+    shares = {"answered_share": _series([float(request.outcome == "ok") for request in requests])}
+    if objectives is not None:
+        met = _series([_met(each, run, objectives) for run, part in zip(runs, parts, strict=True) for each in part])
+        shares |= {"attainment": met} if len(met.values) else {}
+    return Side(
+        n=len(requests),
+        measures=measures,
+        flows={name: _series(np.concatenate([flow[name] for flow in flows]).tolist()) for name in flows[0]},
+        shares=shares,
+    )
+
+
+def _met(request: Request, run: Run, objectives: Objectives) -> float | None:
+    """As ``goodput.misses``; None if the run was stopped before its end, or without its gaps."""
+    if run.interrupted and request.outcome == "unfinished":
+        return None
+    if request.outcome != "ok" or not request.chunks:
+        return 0.0
+    if objectives.itl is not None and request.gaps_us is None:
+        return None
+    longest = max(request.gaps_us or (), default=0) * 1e-6
+    values = {"ttft": request.ttft_s, "tpot": request.tpot_s, "itl": longest, "e2e": request.e2e_s}
+    return float(all((values[name] or 0.0) <= limit for name, limit in objectives.limits()))
+
+
+def _series(values: Sequence[float | None]) -> Series:
+    owner = np.array([at for at, value in enumerate(values) if value is not None], np.int64)
+    return Series(np.array([value for value in values if value is not None], np.float64), owner)
+
+
+def _flows(run: Run, measured: Sequence[Request]) -> dict[str, Floats]:
+    """Ended responses in each time slice, and their tokens, spread evenly from the first to the last one.
+
+    The slices are of the window of steady rates; if it is empty, from the first due time to the last end.
+    """
+    start, end = (figures.figure(run.summary, "measured", name) for name in ("from_s", "until_s"))
+    if start is None or end is None or end <= start:
+        start = min(request.due_s for request in measured)
+        end = max(request.ended_s or request.due_s for request in measured)
+    edges = np.linspace(start, end, SLICES + 1)
+    slice_s = max(edges[1] - edges[0], 1e-9)
+    done = [request for request in run.requests if request.outcome == "ok"]
+    ended = np.sort([request.ended_s for request in done if request.ended_s is not None])
+    requests = np.diff(np.searchsorted(ended, edges).astype(np.float64))
+    rows = [
+        (request.first_s, request.last_s, float(request.output_tokens or request.chunks))
+        for request in done
+        if request.first_s is not None and request.last_s is not None
+    ]
+    first, last, tokens = np.array(rows, np.float64).reshape(-1, 3).T
+    length = np.maximum(last - first, 1e-9)
+    received = [float((np.clip((edge - first) / length, 0.0, 1.0) * tokens).sum()) for edge in edges]
+    return {"requests_per_s": requests / slice_s, "output_tokens_per_s": np.diff(received) / slice_s}
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapSamples:
+    """How often each of n requests, in their order, is in each draw: counts[draws, n]."""
+
+    counts: Counts
+
+    @classmethod
+    def of(cls, values: Floats, seed: int) -> BootstrapSamples:
+        """Draws with blocks for these values of requests, in their order; at least one."""
+        n = len(values)
+        block = block_length(values)
+        draws = max(FEWEST_DRAWS, min(MAX_DRAWS, MAX_CELLS // n))
+        starts = np.random.default_rng(seed).integers(0, n, (draws, math.ceil(n / block)))
+        return cls(_counts(starts, block, n))
+
+    def quantiles(self, series: Series, shares: Sequence[float]) -> Floats:
+        """[shares, draws]: nearest-rank quantiles of values.
+
+        NaN for a draw without values, and for draws beyond ``MAX_WORK`` values.
+        """
+        found = np.full((len(shares), len(self.counts)), np.nan)
+        order = np.argsort(series.values, kind="stable")
+        ascending, owner = series.values[order], series.owner[order]
+        draws = max(FEWEST_DRAWS, MAX_WORK // max(1, len(ascending)))
+        for draw, counts in enumerate(self.counts[:draws]):
+            passed = np.cumsum(counts[owner], dtype=np.int64)
+            if len(passed) and passed[-1]:
+                wanted = np.array(shares) * passed[-1] * (1 - 1e-12)
+                found[:, draw] = ascending[np.searchsorted(passed, wanted)]
+        return found
+
+    def means(self, series: Series) -> Floats:
+        """[draws]: the mean of values; NaN without any."""
+        held = np.take(self.counts, series.owner, axis=1)
+        total = held.sum(axis=1).astype(np.float64)
+        mean: Floats = (held @ series.values) / np.where(total > 0, total, np.nan)
+        return mean
+
+
+def block_length(values: Floats) -> int:
+    """Length of a block, at most a quarter of the values."""
+    n = len(values)
+    finite = values[np.isfinite(values)]
+    top = float(finite.max()) if len(finite) else 0.0
+    wanted = max(2.0 * correlation_time(np.where(np.isfinite(values), values, 2 * top)), math.cbrt(n))
+    return max(1, min(math.ceil(wanted), n // 4))
+
+
+def ratio_interval(a: Floats, b: Floats, confidence: float) -> tuple[float, float] | None:
+    """The interval of b/a by the percentiles of draws (Bradley Efron, "Bootstrap methods", 1979); None without ratios.
+
+    Infinite by infinite is 1.
+    """
+    n = min(len(a), len(b))
+    first, second = a[:n], b[:n]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.where(np.isinf(first) & np.isinf(second), 1.0, second / first)
+    known = np.sort(ratios[~np.isnan(ratios)])
+    if not len(known):
+        return None
+    tail = (1 - confidence) / 2
+    low = known[math.floor(tail * (len(known) - 1))]
+    high = known[math.ceil((1 - tail) * (len(known) - 1))]
+    return float(low), float(high)
+
+
+def _counts(starts: Rows, block: int, n: int) -> Counts:
+    """The number of blocks of each draw that contain each request."""
+    draws = len(starts)
+    ends = starts + block
+    rows = np.arange(draws)[:, None] * n
+    edges = np.bincount((rows + starts).ravel(), minlength=draws * n)
+    edges -= np.bincount((rows + ends % n).ravel(), minlength=draws * n)
+    over_the_end = (ends >= n).sum(axis=1, keepdims=True)
+    counts: Counts = np.cumsum(edges.reshape(draws, n), axis=1, dtype=np.int32) + over_the_end.astype(np.int32)
+    return counts
