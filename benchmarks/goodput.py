@@ -23,8 +23,8 @@ from benchmarks.figures import gaps, median, random_tokens
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker
 from twofold.bench.load.base import Ask
-from twofold.bench.load.loops import Arrivals
-from twofold.bench.load.traces.read import read_trace
+from twofold.bench.load.synthetic import Arrivals
+from twofold.bench.load.trace import read_trace
 from twofold.bench.metrics.chunks import Chunks, InterTokenLatency
 from twofold.bench.metrics.goodput import MeasuredGoodput, Objectives
 from twofold.bench.metrics.requests import RequestFigures

@@ -25,8 +25,7 @@ from benchmarks.setting import Setting
 from benchmarks.worker import WorkerError
 from twofold.bench.load.base import Ask
 from twofold.bench.load.lengths import Fixed, Uniform
-from twofold.bench.load.loops import Arrivals, ClosedLoop, OpenLoop
-from twofold.bench.load.requests import RandomRequests
+from twofold.bench.load.synthetic import Arrivals, ClosedLoop, OpenLoop, RandomRequests
 from twofold.bench.metrics.goodput import MeasuredGoodput, Objectives
 from twofold.bench.metrics.requests import RequestFigures, request_figures
 from twofold.bench.metrics.summary import Latency, summarise

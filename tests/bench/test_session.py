@@ -12,7 +12,7 @@ from twofold.bench.client.loop import ClientOptions
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.endpoint import EndpointOptions
 from twofold.bench.load.lengths import Fixed
-from twofold.bench.load.plan import LoadPlan
+from twofold.bench.load.synthetic import LoadPlan
 from twofold.bench.session import Setup, opened, stopped_by_signals
 from twofold.core.errors import AccessError, ContextLengthError, NotFoundError
 

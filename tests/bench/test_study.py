@@ -15,7 +15,7 @@ from twofold.bench.client.loop import ClientOptions
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.endpoint import EndpointOptions
 from twofold.bench.load.lengths import Fixed
-from twofold.bench.load.plan import LoadPlan
+from twofold.bench.load.synthetic import LoadPlan
 from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.requests import MeasurementRule
 from twofold.bench.record import RequestSample

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeAlias
 
 from twofold.bench.base import Watcher
 from twofold.bench.load.lengths import Fixed
-from twofold.bench.load.plan import LoadPlan
-from twofold.bench.load.traces.read import write_trace
+from twofold.bench.load.synthetic import LoadPlan
+from twofold.bench.load.trace import write_trace
 from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.notes import Note
 from twofold.bench.metrics.requests import MeasurementRule

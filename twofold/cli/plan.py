@@ -40,7 +40,7 @@ class TrafficOptions(LengthOptions):
 
     def load(self, trace: TraceOptions) -> MakeLoad:
         """The load for a rate and a number of requests; of a trace, 0 keeps its own. Raises ParameterError."""
-        from twofold.bench.load.plan import LoadPlan  # noqa: PLC0415 - start-up time
+        from twofold.bench.load.synthetic import LoadPlan  # noqa: PLC0415 - start-up time
         from twofold.planner.simulate.jobs import said_nothing  # noqa: PLC0415
 
         if trace.trace is not None:

@@ -86,7 +86,7 @@ class WorkloadOptions:
         """The cost of the trace, or None without one. Raises ParameterError if flags describe requests, too."""
         if self.trace is None:
             return None
-        from twofold.bench.load.traces.read import read_trace  # noqa: PLC0415
+        from twofold.bench.load.trace import read_trace  # noqa: PLC0415
         from twofold.planner.price.traced import traced_cost  # noqa: PLC0415 - start-up time
 
         if self.given():

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from twofold.bench.draw.chart import Axis, Chart, Dots, Guide, Label, Line, Mark
-from twofold.bench.draw.layout import PlacedText, labels, lay_out
+from twofold.bench.draw.svg import PlacedText, labels, lay_out
 
 
 def placed(*marks: Mark) -> list[PlacedText]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twofold.bench.draw.scale import HUGE, Kind, LinearScale, Logarithmic, fit, nice_step
+from twofold.bench.draw.chart import HUGE, Kind, LinearScale, Logarithmic, fit, nice_step
 
 finite = st.floats(-1e12, 1e12)
 kinds = st.sampled_from(("linear", "log"))

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.bench.draw.chart import Axis, Chart, Dots, Guide, Line, Mark, Span, Spans, StepLine
+from twofold.bench.draw.chart import Axis, Chart, Dots, Guide, Kind, Line, Mark, Span, Spans, StepLine
 from twofold.bench.draw.form import duration
-from twofold.bench.draw.scale import Kind
 from twofold.bench.draw.svg import svg
 
 SVG = "{http://www.w3.org/2000/svg}"

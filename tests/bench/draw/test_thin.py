@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.bench.draw.layout import thin
+from twofold.bench.draw.svg import thin
 
 places = st.lists(st.tuples(st.floats(0, 20), st.floats(0, 100)), max_size=60).map(sorted)
 

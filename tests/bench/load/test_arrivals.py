@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.bench.load.loops import Arrivals, Kind
+from twofold.bench.load.synthetic import Arrivals, Kind
 from twofold.core.errors import ParameterError
 
 processes = st.one_of(

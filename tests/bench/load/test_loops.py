@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.bench.load.player import ended, played
 from twofold.bench.load.base import Outcome
 from twofold.bench.load.lengths import Fixed, Uniform
-from twofold.bench.load.loops import PAUSE_S, Arrivals, ClosedLoop, OpenLoop
-from twofold.bench.load.requests import RandomRequests
+from twofold.bench.load.synthetic import PAUSE_S, Arrivals, ClosedLoop, OpenLoop, RandomRequests
 from twofold.core.errors import ParameterError
 
 ASKS = RandomRequests(Fixed(10), Fixed(5))

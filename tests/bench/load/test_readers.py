@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from tests.bench.load.player import ended
 from twofold.bench.load.base import Ask, PromptMessage, Shared
-from twofold.bench.load.traces.read import read_trace, write_trace
-from twofold.bench.load.traces.trace import MAX_LINE_BYTES, Extra, Later, Trace
+from twofold.bench.load.trace import MAX_LINE_BYTES, Extra, Later, Trace, read_trace, write_trace
 from twofold.core.errors import ParameterError, ResourceError, UsageError
 
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens"

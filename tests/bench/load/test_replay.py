@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from tests.bench.load.player import ended, played
 from twofold.bench.load.base import Ask, PromptMessage, Shared
-from twofold.bench.load.traces.read import read_trace
-from twofold.bench.load.traces.replay import Part, TraceReplay, TraceScale
-from twofold.bench.load.traces.trace import Trace
+from twofold.bench.load.replay import Part, TraceReplay, TraceScale
+from twofold.bench.load.trace import Trace, read_trace
 from twofold.core.errors import ParameterError
 
 T = TypeVar("T")

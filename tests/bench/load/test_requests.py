@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from twofold.bench.load.base import Shared
 from twofold.bench.load.lengths import BLOCK, Draws, Fixed, RandomStream, Uniform
-from twofold.bench.load.requests import RandomRequests, SharedPrefix
+from twofold.bench.load.synthetic import RandomRequests, SharedPrefix
 from twofold.core.errors import ParameterError
 
 
@@ -41,11 +41,10 @@ def test_draws_of_one_seed_do_not_depend_on_each_other() -> None:
 
 
 def test_an_ask_holds_what_was_given() -> None:
-    requests = RandomRequests(Fixed(100), Fixed(7), shared=SharedPrefix(0.25), fields={"top_p": 0.5})
+    requests = RandomRequests(Fixed(100), Fixed(7), shared=SharedPrefix(0.25))
     ask = requests.ask(3, 1.5)
     assert (ask.index, ask.due_s, ask.input_tokens, ask.output_tokens) == (3, 1.5, 100, 7)
     assert ask.shared == (Shared(0, 25),)
-    assert ask.fields == {"top_p": 0.5}
     assert requests.describe() == {
         "input_tokens": {"kind": "fixed", "length": 100},
         "output_tokens": {"kind": "fixed", "length": 7},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -11,21 +12,21 @@ from hypothesis import strategies as st
 from tests.bench.load.player import ended, played
 from twofold.bench.load.base import Ask, PromptMessage, Shared
 from twofold.bench.load.lengths import Fixed, LogNormal, Pauses, Uniform
-from twofold.bench.load.loops import PAUSE_S, Arrivals
-from twofold.bench.load.requests import SharedPrefix
-from twofold.bench.load.sessions import Conversations, Held, Sessions, Shape
+from twofold.bench.load.synthetic import PAUSE_S, Arrivals, Conversations, Held, Sessions, SharedPrefix
 from twofold.core.errors import ParameterError
 
-SHAPE = Shape(Fixed(3), Fixed(10), Fixed(5), Pauses("fixed", 2.0))
-DRAWN = Shape(Uniform(1, 5), Uniform(1, 99), Uniform(1, 9), Pauses("exp", 2.0))
+SHAPE = partial(Conversations, Fixed(3), Fixed(10), Fixed(5), Pauses("fixed", 2.0))
+DRAWN = partial(Conversations, Uniform(1, 5), Uniform(1, 99), Uniform(1, 9), Pauses("exp", 2.0))
 
 
 def prompt(ask: Ask) -> tuple[PromptMessage, ...]:
     return (*ask.history, PromptMessage("user", f"question {ask.index}"))
 
 
-def sessions(opens: Arrivals | Held, shape: Shape = SHAPE, *, seed: int = 0, most: int | None = 4) -> Sessions:
-    return Sessions(opens, Conversations(shape, seed=seed), prompt, sessions=most)
+def sessions(
+    opens: Arrivals | Held, shape: partial[Conversations] = SHAPE, *, seed: int = 0, most: int | None = 4
+) -> Sessions:
+    return Sessions(opens, shape(seed=seed), prompt, sessions=most)
 
 
 def test_the_next_turn_says_what_was_asked_and_answered() -> None:
@@ -96,14 +97,14 @@ def test_a_held_session_that_failed_makes_room_for_another_after_a_pause() -> No
 
 @pytest.mark.parametrize("opens", [Arrivals(2.0), Held(3)])
 def test_no_turn_is_due_after_the_end(opens: Arrivals | Held) -> None:
-    load = Sessions(opens, Conversations(DRAWN), prompt, duration_s=20.0)
+    load = Sessions(opens, DRAWN(), prompt, duration_s=20.0)
     began = played(load, 0.5)
     assert max(ask.due_s for ask in began) < 20
     assert any(ask.turn > 0 for ask in began)
 
 
 def test_only_first_turns_begin_alike() -> None:
-    shape = Shape(Fixed(3), Fixed(10), Fixed(5), Pauses("fixed", 1.0), SharedPrefix(0.5))
+    shape = partial(Conversations, Fixed(3), Fixed(10), Fixed(5), Pauses("fixed", 1.0), SharedPrefix(0.5))
     began = played(sessions(Arrivals(1.0), shape, most=2), 0.5)
     assert {(ask.turn, ask.input_tokens, ask.shared) for ask in began} == {
         (0, 10, (Shared(0, 5),)),
@@ -113,17 +114,17 @@ def test_only_first_turns_begin_alike() -> None:
 
 
 def test_a_plan_is_the_same_whenever_it_is_asked_for() -> None:
-    one, other = Conversations(DRAWN, seed=3), Conversations(DRAWN, seed=3)
+    one, other = DRAWN(seed=3), DRAWN(seed=3)
     assert one.plan(40) == [other.plan(session) for session in range(41)][40] == one.plan(40)
 
 
 def test_sessions_that_could_be_endless() -> None:
     with pytest.raises(ParameterError, match="A session may have 1000 turns"):
-        Shape(LogNormal(5, 1), Fixed(1), Fixed(1), Pauses("fixed", 0))
+        Conversations(LogNormal(5, 1), Fixed(1), Fixed(1), Pauses("fixed", 0))
     with pytest.raises(ParameterError, match="needs an end: a duration, a number of sessions or both"):
         sessions(Held(1), most=None)
     with pytest.raises(ParameterError, match="An infinite rate needs a number of sessions"):
-        Sessions(Arrivals(float("inf")), Conversations(SHAPE), prompt, duration_s=3.0)
+        Sessions(Arrivals(float("inf")), SHAPE(), prompt, duration_s=3.0)
 
 
 def test_a_description() -> None:

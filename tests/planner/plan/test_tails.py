@@ -7,7 +7,7 @@ import pytest
 from tests.planner.plan.support import FACTS, candidate, choices, configuration
 from twofold.bench.load.base import Load
 from twofold.bench.load.lengths import Lengths, parse_lengths
-from twofold.bench.load.plan import LoadPlan
+from twofold.bench.load.synthetic import LoadPlan
 from twofold.core.values import BF16
 from twofold.planner.plan.plan import CapacityPlan, Count
 from twofold.planner.plan.search import PlanStudy, search

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.bench.load.lengths import Fixed, parse_lengths
-from twofold.bench.load.plan import LoadPlan
-from twofold.bench.load.requests import SharedPrefix
+from twofold.bench.load.synthetic import LoadPlan, SharedPrefix
 from twofold.core.errors import ParameterError
 from twofold.planner.plan.traffic import EDGES, Traffic
 from twofold.planner.simulate.jobs import said_nothing

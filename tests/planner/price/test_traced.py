@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from twofold.bench.load.traces.read import read_trace
-from twofold.bench.load.traces.trace import Trace
+from twofold.bench.load.trace import Trace, read_trace
 from twofold.core.errors import ParameterError
 from twofold.planner.price.catalog import parse_table, read_table
 from twofold.planner.price.report import trace_lines

@@ -11,8 +11,7 @@ import pytest
 
 from tests.planner.simulate.support import Kind, linear, setting_with
 from twofold.bench.load.lengths import Fixed
-from twofold.bench.load.plan import LoadPlan
-from twofold.bench.load.requests import SharedPrefix
+from twofold.bench.load.synthetic import LoadPlan, SharedPrefix
 from twofold.core.errors import ParameterError
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica

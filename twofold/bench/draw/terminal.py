@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from twofold.bench.draw.chart import Chart, Dots, Guide, Line, StepLine, pieces
-from twofold.bench.draw.scale import Scale
+from twofold.bench.draw.chart import Chart, Dots, Guide, Line, Scale, StepLine, pieces
 
 _BLANK: Final = 0x2800
 _DOTS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))

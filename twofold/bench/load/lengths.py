@@ -27,12 +27,12 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from functools import partial
 from itertools import count
-from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.bench.load.checks import MAX_SECONDS, MAX_TOKENS, above_zero, number, whole
+from twofold.bench.load.base import MAX_SECONDS, MAX_TOKENS, above_zero, number, whole
 from twofold.core.errors import ParameterError, closest_match, describe_name
 
 T = TypeVar("T", int, float)
@@ -91,25 +91,10 @@ class Draws(Generic[T]):
 Parsed = TypeVar("Parsed")
 
 
-class Lengths(Protocol):
-    """A distribution of lengths."""
-
-    @property
-    def most(self) -> int:
-        """The greatest length that can be sampled."""
-        ...
-
-    def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
-        """(size,) lengths."""
-        ...
-
-    def describe(self) -> Mapping[str, Any]:
-        """``kind`` and its parameters, plain data."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Named:
+    """``most`` is the greatest length; ``draw`` samples (size,) lengths; ``describe`` is plain data."""
+
     kind: ClassVar[str]
 
     def describe(self) -> Mapping[str, Any]:
@@ -213,6 +198,10 @@ class Listed(_Named):
 
     def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
         return rng.choice(np.array(self.values, np.int64), size)
+
+
+Lengths: TypeAlias = Fixed | Uniform | Normal | LogNormal | Listed
+"""A distribution of lengths."""
 
 
 PauseKind: TypeAlias = Literal["fixed", "uniform", "exp", "lognormal"]

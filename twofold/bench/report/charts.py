@@ -8,9 +8,8 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from twofold.bench.draw.chart import Axis, Chart, Dots, Guide, Line, Mark, Point, Span, Spans, StepLine
+from twofold.bench.draw.chart import Axis, Chart, Dots, Guide, Line, Mark, Point, Span, Spans, StepLine, nice_step
 from twofold.bench.draw.form import duration, number, share
-from twofold.bench.draw.scale import nice_step
 from twofold.bench.report import figures
 from twofold.bench.report.document import Document, Request, Run
 from twofold.bench.report.figures import Measure

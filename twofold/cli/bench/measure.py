@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from twofold.bench.base import TokenCounter, Watcher
     from twofold.bench.client.target import ServerTarget
     from twofold.bench.load.base import Prompt
-    from twofold.bench.load.traces.replay import TraceReplay
+    from twofold.bench.load.replay import TraceReplay
     from twofold.bench.report.live import Goal
     from twofold.bench.search import Trial
     from twofold.bench.session import MakeLoad, Setup
@@ -262,7 +262,7 @@ def write_document(document: Any, path: Path) -> None:
 
 def _bound(lengths: Any) -> int:
     """The maximum of lengths, or 0 if they have none; then the server refuses prompts that are too long."""
-    from twofold.bench.load.checks import MAX_TOKENS  # noqa: PLC0415
+    from twofold.bench.load.base import MAX_TOKENS  # noqa: PLC0415
 
     most: int = lengths.most
     return 0 if most == MAX_TOKENS else most

@@ -14,8 +14,8 @@ from twofold.core.errors import ParameterError
 
 if TYPE_CHECKING:
     from twofold.bench.load.base import Prompt
-    from twofold.bench.load.plan import LoadPlan
-    from twofold.bench.load.traces.replay import TraceReplay, TraceScale
+    from twofold.bench.load.replay import TraceReplay, TraceScale
+    from twofold.bench.load.synthetic import LoadPlan
 
     MakeReplay: TypeAlias = Callable[[Prompt, TraceScale, int | None, int | None], TraceReplay]
 
@@ -76,7 +76,7 @@ class LengthOptions:
     def lengths(self) -> dict[str, Any]:
         """Fields of ``LoadPlan``. Raises ParameterError for invalid values."""
         from twofold.bench.load.lengths import parse_lengths  # noqa: PLC0415 - start-up time
-        from twofold.bench.load.requests import SharedPrefix  # noqa: PLC0415
+        from twofold.bench.load.synthetic import SharedPrefix  # noqa: PLC0415
 
         if not self.shared_prefix and self.prefix_groups != 1:
             raise ParameterError("prefix-groups are for prompts with a --shared-prefix.", param="prefix-groups")
@@ -120,7 +120,7 @@ class LoadOptions(LengthOptions):
     def plan(self) -> LoadPlan:
         """The load. Raises ParameterError for invalid values."""
         from twofold.bench.load.lengths import parse_lengths, parse_pauses  # noqa: PLC0415 - start-up time
-        from twofold.bench.load.plan import LoadPlan  # noqa: PLC0415
+        from twofold.bench.load.synthetic import LoadPlan  # noqa: PLC0415
 
         return LoadPlan(
             rate=self.rate,
@@ -157,7 +157,7 @@ class TraceOptions:
 
     def scale(self, rate: float | None) -> TraceScale:
         """Scales the trace to a rate, or by its --time-scale if ``rate`` is None. Raises ParameterError."""
-        from twofold.bench.load.traces.replay import TraceScale  # noqa: PLC0415 - start-up time
+        from twofold.bench.load.replay import TraceScale  # noqa: PLC0415 - start-up time
 
         return TraceScale(self.time_scale, rate, self.input_scale, self.output_scale)
 
@@ -165,8 +165,8 @@ class TraceOptions:
         """Reads the trace. The result takes a prompt function, a scale, the number of requests and max open ones.
 
         Raises ParameterError for invalid lines and values."""
-        from twofold.bench.load.traces.read import read_trace  # noqa: PLC0415 - start-up time
-        from twofold.bench.load.traces.replay import Part, TraceReplay  # noqa: PLC0415
+        from twofold.bench.load.replay import Part, TraceReplay  # noqa: PLC0415
+        from twofold.bench.load.trace import read_trace  # noqa: PLC0415 - start-up time
 
         assert self.trace is not None, "there is a trace"
         trace = read_trace(self.trace, form=self.trace_format, skip_bad=self.skip_bad, block_tokens=self.block_tokens)

@@ -11,8 +11,7 @@ from itertools import pairwise
 from statistics import NormalDist, fmean
 from typing import Final
 
-from twofold.bench.load.base import Ask, Load
-from twofold.bench.load.checks import MAX_RATE, above_zero
+from twofold.bench.load.base import MAX_RATE, Ask, Load, above_zero
 from twofold.core.errors import ParameterError
 
 EDGES: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0)

@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Final
 
 from twofold.bench.load.base import Shared
-from twofold.bench.load.traces.trace import Trace
+from twofold.bench.load.trace import Trace
 from twofold.core.errors import ParameterError
 from twofold.core.request import TTL_SECONDS, TimeToLive
 from twofold.observe.accounting.bill import TokenUsage, token_lines, total_of

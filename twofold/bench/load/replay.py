@@ -15,9 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.bench.load.base import Ask, EndedRequest, Prompt, Shared, continues, ended_s, history_after
-from twofold.bench.load.checks import MAX_RATE, MAX_REQUESTS, MAX_SECONDS, above_zero, number, whole
-from twofold.bench.load.traces.trace import Extra, Trace
+from twofold.bench.load.base import (
+    MAX_RATE,
+    MAX_REQUESTS,
+    MAX_SECONDS,
+    Ask,
+    EndedRequest,
+    Prompt,
+    Shared,
+    above_zero,
+    continues,
+    ended_s,
+    history_after,
+    number,
+    whole,
+)
+from twofold.bench.load.trace import Extra, Trace
 from twofold.core.errors import ParameterError
 
 
