@@ -1,8 +1,9 @@
-"""The interfaces of the load generator: endpoints, watchers, probes and token counters."""
+"""What the parts of the load generator are to each other: endpoints, watchers, single requests and token counters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from twofold.bench.load.base import Ask, PromptMessage
@@ -14,22 +15,20 @@ REFUSALS: Final = frozenset({429, 503, 529})
 Reply: TypeAlias = tuple[int, Mapping[str, str], bytes]
 """Status, headers (names in lower case) and body."""
 
-
 Exchange: TypeAlias = Callable[[str, str, bytes | None, Mapping[str, str]], Reply]
 """Sends one request (method, path, body, headers) outside of a load. Raises NetworkError without a response."""
 
 
-class TokenCounter(Protocol):
-    """Counts the tokens of prompts as the measured server does."""
+@dataclass(frozen=True, slots=True)
+class TokenCounter:
+    """Counts the tokens of prompts as the measured server does.
 
-    @property
-    def source(self) -> str:
-        """Where its counts come from, for the report."""
-        ...
+    source  where its counts are from, for the report
+    count   tokens of the whole prompt, chat template included; None if unknown
+    """
 
-    def count(self, messages: tuple[PromptMessage, ...]) -> int | None:
-        """Tokens of the whole prompt, chat template included; None if unknown."""
-        ...
+    source: str
+    count: Callable[[tuple[PromptMessage, ...]], int | None]
 
 
 class BodyReader(Protocol):
@@ -49,9 +48,6 @@ class BodyReader(Protocol):
 
 class Endpoint(Protocol):
     """An endpoint of an API for completions."""
-
-    @property
-    def name(self) -> str: ...
 
     @property
     def path(self) -> str:

@@ -34,8 +34,7 @@ Count: TypeAlias = Annotated[int, Meta(ge=0)]
 class RecordedResponse:
     """A response as received. Chunks are the events of a stream with output.
 
-    moments, tokens, chars   of each chunk: arrival time, number of tokens (or UNKNOWN), number of characters
-    texts                    of each chunk
+    moments, tokens, texts   of each chunk: arrival time, number of tokens (or UNKNOWN), text of the completion
     empty, pings             events without output, and keep-alives
     streamed                 whether it was streamed; otherwise the whole completion is one chunk
     prompt_tokens …          from the server's usage; None if unknown
@@ -44,7 +43,6 @@ class RecordedResponse:
 
     moments: array[float] = field(default_factory=lambda: array("d"))
     tokens: array[int] = field(default_factory=lambda: array("i"))
-    chars: array[int] = field(default_factory=lambda: array("i"))
     texts: list[str] = field(default_factory=list)
     empty: int = 0
     pings: int = 0
@@ -57,11 +55,10 @@ class RecordedResponse:
     error: str | None = None
     done: bool = False
 
-    def chunk(self, moment: float, text: str, tokens: int = UNKNOWN, chars: int | None = None) -> None:
-        """Adds output that arrived at ``moment``, with ``chars`` characters including reasoning and tool calls."""
+    def chunk(self, moment: float, text: str, tokens: int = UNKNOWN) -> None:
+        """Adds output that arrived at ``moment``. ``text`` may be empty: reasoning and tool calls are not kept."""
         self.moments.append(moment)
         self.tokens.append(tokens)
-        self.chars.append(len(text) if chars is None else chars)
         self.texts.append(text)
 
     @property

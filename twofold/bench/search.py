@@ -21,7 +21,7 @@ import numpy as np
 
 from twofold.bench.metrics.distribution import Floats, Interval, deviations, wilson
 from twofold.bench.metrics.goodput import Objectives, measures, misses
-from twofold.bench.metrics.requests import MeasurementRule, RequestFigures, figures_of
+from twofold.bench.metrics.requests import MeasurementRule, RequestFigures, request_figures
 from twofold.bench.metrics.summary import Summary, due_window, summarise
 from twofold.bench.record import RunRecord, plain
 from twofold.core.errors import ParameterError, describe_name
@@ -90,6 +90,7 @@ class Trial:
     sure: bool
     why: str
 
+
 @dataclass(frozen=True, slots=True)
 class _Round:
     """Figures of one round.
@@ -120,7 +121,7 @@ class Rounds:
     def add(self, record: RunRecord, seconds: float, run: int) -> None:
         rule, objectives = self.aim.rule, self.aim.objectives
         samples = sorted(rule.measured(record), key=lambda sample: sample.ask.due_s)
-        figures = figures_of(samples, record)
+        figures = request_figures(record, samples)
         verdicts = [missed == () for missed in (misses(each, objectives) for each in figures) if missed is not None]
         end = due_window(record, rule).until_s
         ended = [sample.ended_s for sample in samples if sample.outcome == "ok" and sample.ended_s is not None]

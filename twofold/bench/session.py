@@ -17,7 +17,7 @@ from twofold.bench.base import TokenCounter, Watcher
 from twofold.bench.client.client import LoadClient
 from twofold.bench.client.loop import ClientOptions
 from twofold.bench.client.target import ServerTarget
-from twofold.bench.endpoints.discover import ServerFacts, check_lengths, find_server, first_answer
+from twofold.bench.endpoints.discover import ServerFacts, check_lengths, find_server, first_response
 from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions, no_prompt
 from twofold.bench.load.base import Ask, Load, Prompt, PromptMessage
 from twofold.bench.prompts.prompter import Prompter, make_prompter
@@ -27,7 +27,7 @@ from twofold.bench.record import RunRecord
 SEEDS_APART: Final = 1_000_003
 """Distance of the seeds of two runs."""
 FIRST_WORDS: Final = 8
-FIRST_ANSWER: Final = 4
+FIRST_TOKENS: Final = 4
 """Words of the first request, and tokens of its completion."""
 
 MakeLoad = Callable[[Prompt, int], Load]
@@ -96,7 +96,7 @@ def opened(setup: Setup, local: TokenCounter | None = None, lengths: tuple[int, 
         counter = local or remote_counter(client.exchange, setup.endpoint, options)
         prompter = make_prompter(counter, chat=setup.endpoint != "completions", seed=setup.prompts)
         first = ApiEndpoint(setup.endpoint, options, prompter)
-        first_answer(client.exchange, first, Ask(0, 0.0, prompter.enough_tokens + FIRST_WORDS, FIRST_ANSWER))
+        first_response(client.exchange, first, Ask(0, 0.0, prompter.enough_tokens + FIRST_WORDS, FIRST_TOKENS))
         if facts.context is None:  # some servers report it only after loading the model
             facts = find_server(client.exchange, as_given.headers, facts.model)
             check_lengths(facts, *lengths)

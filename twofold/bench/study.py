@@ -16,9 +16,8 @@ from twofold.bench.load.lengths import Fixed
 from twofold.bench.load.synthetic import LoadPlan
 from twofold.bench.load.trace import write_trace
 from twofold.bench.metrics.goodput import Objectives
-from twofold.bench.metrics.notes import Note
 from twofold.bench.metrics.requests import MeasurementRule
-from twofold.bench.metrics.summary import summarise
+from twofold.bench.metrics.summary import Note, summarise
 from twofold.bench.record import RunRecord
 from twofold.bench.report.document import SCHEMA, Document, Run, Target
 from twofold.bench.report.gather import machine_of_this, public_url, run_of

@@ -42,11 +42,9 @@ def test_the_body_of_a_completion_joins_all_messages() -> None:
 
 
 def test_options_become_fields() -> None:
-    options = EndpointOptions(
-        "m", stream=False, ignore_eos=True, token_ids=True, temperature=None, length="max_completion_tokens"
-    )
+    options = EndpointOptions("m", stream=False, ignore_eos=True, temperature=None, length="max_completion_tokens")
     body = orjson.loads(ApiEndpoint("chat", options, no_prompts).body(ASK))
-    assert body["ignore_eos"] is body["return_token_ids"] is True
+    assert body["ignore_eos"] is True
     assert body["max_completion_tokens"] == 16
     assert not {"stream", "stream_options", "temperature", "max_tokens"} & body.keys()
 
@@ -69,7 +67,6 @@ def test_extra_fields_win_and_those_of_a_request_win_over_them() -> None:
 def test_each_endpoint_has_its_name_and_tells_no_key(name: str) -> None:
     options = EndpointOptions("m", api_key="secret", headers={"X-Team": "a"})
     endpoint = ApiEndpoint(name, options, no_prompts)
-    assert endpoint.name == name
     assert endpoint.path.startswith("/v1/")
     assert endpoint.headers["authorization"] == "Bearer secret"
     assert endpoint.headers["x-team"] == "a"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.bench.endpoints.streams import chunk, no_prompts
 from twofold.bench.base import Reply
-from twofold.bench.endpoints.discover import ServerFacts, check_lengths, find_server, first_answer
+from twofold.bench.endpoints.discover import ServerFacts, check_lengths, find_server, first_response
 from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions
 from twofold.bench.load.base import Ask
 from twofold.core.errors import (
@@ -53,7 +53,7 @@ def answering(status: int, body: Any, kind: str = "application/json") -> FakeSer
 
 
 def test_the_only_model_needs_no_name() -> None:
-    assert find_server(listing("a", max_model_len=512), {}, None) == ServerFacts("a", ("a",), "uvicorn", 512)
+    assert find_server(listing("a", max_model_len=512), {}, None) == ServerFacts("a", "uvicorn", 512)
 
 
 @pytest.mark.parametrize(("owner", "counts"), [("twofold", True), ("vllm", True), ("sglang", True), ("openai", False)])
@@ -91,7 +91,7 @@ def test_which_of_several_must_be_said() -> None:
 @pytest.mark.parametrize("reply", [(404, {}, b""), (200, {}, b"<html>"), (200, {}, b'{"data":7}'), (500, {}, b"")])
 def test_a_list_that_is_missing_is_no_fault(reply: Reply) -> None:
     server = FakeServer({"GET /v1/models": reply})
-    assert find_server(server, {}, "m") == ServerFacts("m", (), None, None)
+    assert find_server(server, {}, "m") == ServerFacts("m", None, None)
     with pytest.raises(ParameterError, match="does not list"):
         find_server(server, {}, None)
 
@@ -101,7 +101,7 @@ def test_keys(status: int, kind: type[TwofoldError]) -> None:
     reply: Reply = (status, {}, b'{"error":{"message":"Wrong key."}}')
     for act in (
         lambda: find_server(FakeServer({"GET /v1/models": reply}), {}, "m"),
-        lambda: first_answer(FakeServer({"POST /v1/chat/completions": reply}), CHAT, ASK),
+        lambda: first_response(FakeServer({"POST /v1/chat/completions": reply}), CHAT, ASK),
     ):
         with pytest.raises(kind, match="Wrong key") as caught:
             act()
@@ -109,19 +109,19 @@ def test_keys(status: int, kind: type[TwofoldError]) -> None:
 
 
 def test_lengths_that_do_not_fit() -> None:
-    facts = ServerFacts("m", ("m",), None, 100)
+    facts = ServerFacts("m", None, 100)
     check_lengths(facts, 60, 40)
-    check_lengths(ServerFacts("m", (), None, None), 1 << 20, 1)
+    check_lengths(ServerFacts("m", None, None), 1 << 20, 1)
     with pytest.raises(ContextLengthError, match="60 and a completion of 41"):
         check_lengths(facts, 60, 41)
 
 
-def test_a_first_answer_whole_and_streamed() -> None:
+def test_a_first_response_whole_and_streamed() -> None:
     usage = {"prompt_tokens": 8, "completion_tokens": 1}
     whole = {"choices": [{"message": {"content": "a"}, "finish_reason": "length"}], "usage": usage}
-    assert first_answer(answering(200, whole), CHAT, ASK).prompt_tokens == 8
+    assert first_response(answering(200, whole), CHAT, ASK).prompt_tokens == 8
     body = b": hello\n\ndata: " + orjson.dumps(chunk({"content": "a"}, "length", usage=usage)) + b"\n\ndata: [DONE]"
-    answer = first_answer(answering(200, body, "Text/Event-Stream; charset=utf-8"), CHAT, ASK)
+    answer = first_response(answering(200, body, "Text/Event-Stream; charset=utf-8"), CHAT, ASK)
     assert (answer.text, answer.prompt_tokens, answer.pings, answer.done) == ("a", 8, 1, True)
 
 
@@ -138,9 +138,9 @@ def test_a_first_answer_whole_and_streamed() -> None:
         (answering(200, b"data: {}\n\n", "text/event-stream"), NetworkError, "ended before"),
     ],
 )
-def test_first_answers_that_are_none(server: FakeServer, kind: type[TwofoldError], words: str) -> None:
+def test_first_responses_that_are_none(server: FakeServer, kind: type[TwofoldError], words: str) -> None:
     with pytest.raises(kind, match=words) as caught:
-        first_answer(server, CHAT, ASK)
+        first_response(server, CHAT, ASK)
     assert caught.value.hint
 
 
@@ -154,5 +154,5 @@ def test_first_answers_that_are_none(server: FakeServer, kind: type[TwofoldError
 )
 def test_hints_for_what_a_server_does_not_take(said: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        first_answer(answering(400, {"error": {"message": said}}), CHAT, ASK)
+        first_response(answering(400, {"error": {"message": said}}), CHAT, ASK)
     assert hint in str(caught.value.hint)

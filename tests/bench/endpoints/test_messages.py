@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tests.bench.endpoints.streams import no_prompts, read, read_whole
 from tests.bench.endpoints.test_openai import JSON
-from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions
-from twofold.bench.endpoints.readers import MessagesReader
+from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions, MessagesReader
 from twofold.bench.load.base import Ask, PromptMessage
 from twofold.bench.record import UNKNOWN, RecordedResponse
 from twofold.core.errors import ParameterError
@@ -59,7 +58,7 @@ def test_thoughts_and_calls_are_output_signatures_are_not() -> None:
         delta("input_json_delta", partial_json=""),
         delta("input_json_delta", partial_json='{"a'),
     )
-    assert (list(answer.chars), answer.empty, answer.text) == ([3, 4, 3], 2, "")
+    assert (len(answer.moments), answer.empty, answer.text) == (3, 2, "")
 
 
 def test_only_message_stop_ends_it() -> None:
@@ -79,7 +78,7 @@ def test_a_whole_message() -> None:
     content = [{"type": "text", "text": "Hi"}, {"type": "tool_use", "name": "look", "input": {"a": 1}}]
     usage = {"input_tokens": 5, "output_tokens": 9, "cache_read_input_tokens": 2}
     answer = read_whole("messages", {"type": "message", "content": content, "stop_reason": "tool_use", "usage": usage})
-    assert (answer.text, list(answer.chars), list(answer.tokens)) == ("Hi", [13], [9])
+    assert (answer.text, list(answer.tokens)) == ("Hi", [9])
     assert (answer.prompt_tokens, answer.streamed, answer.done) == (7, False, True)
 
 
@@ -100,10 +99,9 @@ def test_the_body_has_the_system_prompt_apart() -> None:
     assert endpoint.headers["authorization"] == "Bearer k"
 
 
-@pytest.mark.parametrize("options", [EndpointOptions("m", ignore_eos=True), EndpointOptions("m", token_ids=True)])
-def test_what_the_dialect_has_no_words_for_is_refused(options: EndpointOptions) -> None:
+def test_what_the_dialect_has_no_words_for_is_refused() -> None:
     with pytest.raises(ParameterError, match="messages endpoint"):
-        ApiEndpoint("messages", options, no_prompts)
+        ApiEndpoint("messages", EndpointOptions("m", ignore_eos=True), no_prompts)
 
 
 @settings(max_examples=100, deadline=None)

@@ -30,10 +30,8 @@ def sample(
 ) -> RequestSample:
     """A request due and started at ``due``, with chunks of one token at ``moments``, that ended with the last."""
     told = [1] * len(moments) if tokens is None else list(tokens)
-    chars = array("i", [1] * len(moments))
-    reply = RecordedResponse(
-        array("d", moments), array("i", told), chars, ["a"] * len(moments), completion_tokens=usage
-    )
+    texts = ["a"] * len(moments)
+    reply = RecordedResponse(array("d", moments), array("i", told), texts, completion_tokens=usage)
     for name, value in (answer or {}).items():
         setattr(reply, name, value)
     made = RequestSample(Ask(index, due, *asked), reply, outcome, started_s=due if started is None else started, **rest)

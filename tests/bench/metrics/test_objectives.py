@@ -6,7 +6,7 @@ import pytest
 
 from tests.bench.metrics.samples import record, sample, steady
 from twofold.bench.metrics.distribution import MeasureDistribution
-from twofold.bench.metrics.goodput import MeasuredGoodput, Misses, Objectives, misses, mlperf, share
+from twofold.bench.metrics.goodput import MeasuredGoodput, Misses, Objectives, misses, mlperf
 from twofold.bench.metrics.requests import RequestFigures, request_figures
 from twofold.core.errors import ParameterError
 
@@ -39,13 +39,6 @@ def test_the_nearest_measure_is_named() -> None:
     with pytest.raises(ParameterError) as caught:
         Objectives.parse("tfft=1s")
     assert caught.value.hint == "Did you mean 'ttft'?"
-
-
-def test_shares() -> None:
-    assert (share("0.9", "attainment"), share("90 %", "attainment")) == (0.9, 0.9)
-    for wrong in ("0", "1.1", "nan", "x", "", "%"):
-        with pytest.raises(ParameterError, match="not a fraction"):
-            share(wrong, "attainment")
 
 
 def test_goodput_counts_requests_that_meet_every_objective() -> None:

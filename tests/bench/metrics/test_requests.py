@@ -16,14 +16,14 @@ def test_each_figure_is_its_definition() -> None:
     figures = RequestFigures.of(sample(1.0, [2.0, 2.5, 4.0], started=1.25, ended=4.5, connect_s=0.01))
     assert (figures.ttft_s, figures.ttft_sent_s, figures.schedule_delay_s) == (1.0, 0.75, 0.25)
     assert (figures.tpot_s, figures.e2e_s, figures.longest_gap_s) == (1.0, 3.0, 1.5)
-    assert (figures.connect_s, figures.output_tokens, figures.tokens_reported) == (0.01, 3, True)
+    assert (figures.connect_s, figures.output_tokens) == (0.01, 3)
 
 
 def test_tpot_counts_the_tokens_that_the_server_tells() -> None:
     assert RequestFigures.of(sample(0.0, [1.0, 2.0], tokens=[1, 4], usage=5)).tpot_s == 0.25
     assert RequestFigures.of(sample(0.0, [1.0, 2.0], tokens=[1, 4])).tpot_s == 0.25
     blind = RequestFigures.of(sample(0.0, [1.0, 2.0, 3.0], tokens=[UNKNOWN] * 3))
-    assert (blind.tpot_s, blind.output_tokens, blind.tokens_reported) == (1.0, 3, False)
+    assert (blind.tpot_s, blind.output_tokens) == (1.0, 3)
 
 
 def test_one_chunk_has_no_tpot_and_no_gap() -> None:

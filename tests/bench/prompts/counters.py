@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from twofold.bench.base import TokenCounter
 from twofold.bench.load.base import PromptMessage
 
 AROUND, END = 4, 3
@@ -21,7 +22,9 @@ class ToyCounter:
     split: frozenset[str] = frozenset()
     most: int | None = None
     asked: list[tuple[PromptMessage, ...]] = field(default_factory=list)
-    source: str = "a toy"
+
+    def counter(self) -> TokenCounter:
+        return TokenCounter("a toy", self.count)
 
     def count(self, messages: tuple[PromptMessage, ...]) -> int | None:
         self.asked.append(messages)

@@ -11,12 +11,12 @@ import pytest
 from tests.server.live import LiveServer, live_server
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.bench.base import Exchange, Reply
-from twofold.bench.endpoints.discover import find_server, first_answer
+from twofold.bench.endpoints.discover import find_server, first_response
 from twofold.bench.endpoints.endpoint import ENDPOINTS, ApiEndpoint, EndpointOptions
 from twofold.bench.load.base import Ask, PromptMessage
 from twofold.bench.prompts.local import local_counter
 from twofold.bench.prompts.prompter import make_prompter
-from twofold.bench.prompts.remote import remote_counter, remote_counters
+from twofold.bench.prompts.remote import remote_counter, usage_counter
 
 HELLO = (PromptMessage("user", "Hello there"),)
 TINY = TinyOptions("llama", vocab=300, context=512)
@@ -51,7 +51,9 @@ def test_the_server_says_what_it_is(exchange: Exchange) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_prompts_are_as_long_as_asked(exchange: Exchange, name: str, stream: bool) -> None:
     spoken = name != "messages"
-    options = EndpointOptions("tiny", stream=stream, ignore_eos=spoken, token_ids=spoken)
+    options = EndpointOptions(
+        "tiny", stream=stream, ignore_eos=spoken, extra={"return_token_ids": True} if spoken else {}
+    )
     counter = remote_counter(exchange, name, options)
     prompter = make_prompter(counter, chat=name != "completions", seed=4)
     assert prompter.recipe.exact
@@ -60,7 +62,7 @@ def test_prompts_are_as_long_as_asked(exchange: Exchange, name: str, stream: boo
     before = 0
     for turn, tokens in enumerate((90, 60)):
         ask = Ask(turn, 0.0, tokens, 5, history=history, turn=turn)
-        answer = first_answer(exchange, endpoint, ask)
+        answer = first_response(exchange, endpoint, ask)
         assert (answer.prompt_tokens, answer.done, answer.streamed) == (before + tokens, True, stream)
         if spoken:
             assert (answer.completion_tokens, sum(answer.tokens)) == (5, 5)
@@ -73,7 +75,7 @@ def test_the_tokens_of_every_event_are_known(exchange: Exchange, name: str) -> N
     facts = find_server(exchange, {}, None)
     assert facts.counts
     endpoint = ApiEndpoint(name, EndpointOptions("tiny", ignore_eos=True, usage_each=True), lambda _: HELLO)
-    answer = first_answer(exchange, endpoint, Ask(0, 0.0, 8, 12))
+    answer = first_response(exchange, endpoint, Ask(0, 0.0, 8, 12))
     assert answer.completion_tokens == sum(answer.tokens) == 12
     assert min(answer.tokens) > 0
 
@@ -81,7 +83,7 @@ def test_the_tokens_of_every_event_are_known(exchange: Exchange, name: str) -> N
 def test_the_usage_and_the_model_file_agree_with_the_server(
     exchange: Exchange, tiny_gguf: Callable[[TinyOptions], TinyModel], tmp_path: Path
 ) -> None:
-    *_, usage = remote_counters(exchange, "chat", EndpointOptions("tiny"))
+    usage = usage_counter(exchange, "chat", EndpointOptions("tiny"))
     local = local_counter(str(tiny_gguf(TINY).path), chat=True, models=tmp_path)
     asked = (PromptMessage("user", "Hello there"), PromptMessage("assistant", "Hi"), PromptMessage("user", "Go on"))
     assert usage.count(asked) == local.count(asked)

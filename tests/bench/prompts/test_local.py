@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +13,10 @@ from tokenizers.pre_tokenizers import Split
 from tokenizers.processors import TemplateProcessing
 
 from tests.support.tiny import TinyModel, TinyOptions
+from twofold.bench.base import TokenCounter
 from twofold.bench.load.base import Ask, PromptMessage, Shared
-from twofold.bench.prompts.local import LocalCounter, local_counter
-from twofold.bench.prompts.prompter import make_prompter
-from twofold.bench.prompts.units import START, WORDS
+from twofold.bench.prompts.local import local_counter
+from twofold.bench.prompts.prompter import START, WORDS, make_prompter
 from twofold.core.errors import ModelNotFoundError, UnsupportedModelError
 from twofold.host.paths import CacheFolders
 
@@ -82,13 +81,14 @@ def test_a_broken_config_is_told(hub_folder: Path) -> None:
 @pytest.mark.parametrize("alias", ["smollm2-135m", "gemma3-270m", "qwen2.5-coder-1.5b"])
 def test_prompts_are_exact_for_real_models(model_path: Callable[[str], Path], alias: str) -> None:
     folders = CacheFolders.of()
-    counter = local_counter(str(model_path(alias)), chat=True, models=folders.models, cache=folders.tokenizers)
-    if alias != "gemma3-270m":  # a base model: it has no chat template
-        _check_turns(counter, chat=True)
-    _check_turns(dataclasses.replace(counter, chat=False), chat=False)
+    for chat in (True, False):
+        if chat and alias == "gemma3-270m":
+            continue  # a base model: it has no chat template
+        path, cache = str(model_path(alias)), folders.tokenizers
+        _check_turns(local_counter(path, chat=chat, models=folders.models, cache=cache), chat=chat)
 
 
-def _check_turns(counter: LocalCounter, *, chat: bool) -> None:
+def _check_turns(counter: TokenCounter, *, chat: bool) -> None:
     prompter = make_prompter(counter, chat=chat, seed=11)
     assert prompter.recipe.exact
     history: tuple[PromptMessage, ...] = ()

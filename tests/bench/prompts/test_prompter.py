@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from tests.bench.prompts.counters import AROUND, END, CharacterCounter, PairCounter, ToyCounter
 from twofold.bench.load.base import Ask, PromptMessage, Shared
-from twofold.bench.prompts.prompter import Prompter, make_prompter
-from twofold.bench.prompts.units import MAX_CALLS, START, WORDS, find_units
+from twofold.bench.prompts.prompter import MAX_CALLS, START, WORDS, Prompter, find_units, make_prompter
 
-TOY = make_prompter(ToyCounter(), chat=True, seed=1)
+TOY = make_prompter(ToyCounter().counter(), chat=True, seed=1)
 
 
 def own_words(prompter: Prompter, ask: Ask) -> list[str]:
@@ -41,7 +40,7 @@ def test_prompts_have_as_many_tokens_as_asked(index: int, tokens: int, shares: l
 
 def test_the_same_request_is_the_same_prompt_in_any_order() -> None:
     asks = [Ask(index, 0.0, 50, 1, shared=(Shared(3, 10),)) for index in range(20)]
-    again = make_prompter(ToyCounter(), chat=True, seed=1)
+    again = make_prompter(ToyCounter().counter(), chat=True, seed=1)
     assert [TOY(ask) for ask in asks] == [again(ask) for ask in reversed(asks)][::-1]
 
 
@@ -81,7 +80,7 @@ def test_a_prompt_too_short_for_the_template_is_the_shortest() -> None:
 
 def test_a_plain_text_goes_on_without_a_template() -> None:
     counter = ToyCounter(chat=False)
-    prompter = make_prompter(counter, chat=False, seed=0)
+    prompter = make_prompter(counter.counter(), chat=False, seed=0)
     first = prompter(Ask(0, 0.0, 30, 1))
     later = prompter(Ask(1, 0.0, 20, 1, history=(*first, PromptMessage("assistant", " so it is")), turn=1))
     assert counter.count(first) == 30
@@ -92,7 +91,7 @@ def test_a_plain_text_goes_on_without_a_template() -> None:
 
 def test_words_of_several_tokens_are_left_out() -> None:
     counter = ToyCounter(split=frozenset(WORDS[3:600:50]))
-    units = find_units(counter)
+    units = find_units(counter.counter())
     assert units.exact
     assert len(units.texts) > len(WORDS) // 2
     assert not {text.strip() for text in units.texts} & counter.split
@@ -101,7 +100,7 @@ def test_words_of_several_tokens_are_left_out() -> None:
 
 def test_a_vocabulary_without_words_is_served_with_characters() -> None:
     counter = CharacterCounter()
-    prompter = make_prompter(counter, chat=True, seed=0)
+    prompter = make_prompter(counter.counter(), chat=True, seed=0)
     assert prompter.recipe.exact
     assert len(counter.asked) < 20  # it is soon clear that words will not do
     assert counter.count(prompter(Ask(5, 0.0, 77, 1))) == 77
@@ -109,7 +108,7 @@ def test_a_vocabulary_without_words_is_served_with_characters() -> None:
 
 def test_where_nothing_has_one_token_prompts_are_about_as_long() -> None:
     counter = PairCounter()
-    prompter = make_prompter(counter, chat=True, seed=0)
+    prompter = make_prompter(counter.counter(), chat=True, seed=0)
     assert not prompter.recipe.exact
     count = counter.count(prompter(Ask(5, 0.0, 1000, 1)))
     assert count is not None
@@ -124,7 +123,7 @@ def test_without_a_counter_a_word_is_a_token() -> None:
 
 
 def test_a_counter_that_fails_for_long_prompts_is_still_believed() -> None:
-    assert make_prompter(ToyCounter(most=400), chat=True, seed=0).recipe.exact
+    assert make_prompter(ToyCounter(most=400).counter(), chat=True, seed=0).recipe.exact
 
 
 def test_trials_that_are_not_as_long_as_asked_are_said() -> None:
@@ -132,7 +131,7 @@ def test_trials_that_are_not_as_long_as_asked_are_said() -> None:
         def of(self, text: str) -> int:
             return super().of(text) + (len(text) > 4000)
 
-    assert not make_prompter(Odd(), chat=True, seed=0).recipe.exact
+    assert not make_prompter(Odd().counter(), chat=True, seed=0).recipe.exact
 
 
 def test_a_prompt_is_made_in_little_time() -> None:

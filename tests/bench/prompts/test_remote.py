@@ -18,7 +18,7 @@ from twofold.bench.prompts.prompter import make_prompter
 from twofold.bench.prompts.remote import remote_counter
 from twofold.core.errors import NetworkError
 
-OPTIONS = EndpointOptions("m", api_key="k", ignore_eos=True, token_ids=True)
+OPTIONS = EndpointOptions("m", api_key="k", ignore_eos=True)
 
 
 @dataclass

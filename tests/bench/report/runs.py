@@ -24,7 +24,7 @@ def answer(first_s: float, gaps: Sequence[float], *, tokens: int = 1) -> Recorde
     for gap in gaps:
         moments.append(moments[-1] + gap)
     n = len(moments)
-    return RecordedResponse(moments, array("i", [tokens] * n), array("i", [4] * n), [], prompt_tokens=64, done=True)
+    return RecordedResponse(moments, array("i", [tokens] * n), [], prompt_tokens=64, done=True)
 
 
 def answered(index: int, due_s: float, *, ttft_s: float = 0.1, gaps: Sequence[float] = (0.02, 0.03)) -> RequestSample:

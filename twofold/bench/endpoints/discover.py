@@ -42,14 +42,12 @@ _COUNTING: Final = frozenset({"twofold", "vllm", "sglang"})
 class ServerFacts:
     """Properties of a server.
 
-    models   all that it lists
     server   its Server header
     context  maximum of prompt and output tokens together; None if unknown
     counts   whether it can report the usage so far in every event of a stream
     """
 
     model: str
-    models: tuple[str, ...]
     server: str | None
     context: int | None
     counts: bool = False
@@ -83,10 +81,10 @@ def find_server(exchange: Exchange, headers: Mapping[str, str], model: str | Non
     if entry is None and names:
         entry = _entry_of(exchange, headers, model, names)
     if entry is None:
-        return ServerFacts(model, names, server, None)
+        return ServerFacts(model, server, None)
     lengths = [count_at(entry, name) for name in _LENGTHS] + [count_at(object_at(entry, "meta"), "n_ctx")]
     context = next((length for length in lengths if length), None)
-    return ServerFacts(model, names, server, context, text_at(entry, "owned_by") in _COUNTING)
+    return ServerFacts(model, server, context, text_at(entry, "owned_by") in _COUNTING)
 
 
 def _check_access(status: int, body: bytes) -> None:
@@ -123,7 +121,7 @@ def check_lengths(facts: ServerFacts, input_tokens: int, output_tokens: int) -> 
         )
 
 
-def first_answer(exchange: Exchange, endpoint: Endpoint, ask: Ask) -> RecordedResponse:
+def first_response(exchange: Exchange, endpoint: Endpoint, ask: Ask) -> RecordedResponse:
     """Sends one request to check the endpoint and warm up the server. Times in the response are meaningless.
 
     Raises AccessError or ForbiddenError, NotFoundError for a missing endpoint or model, BusyError, UsageError if the

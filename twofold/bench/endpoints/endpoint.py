@@ -1,4 +1,19 @@
-"""The endpoints of the load generator: paths, headers and request bodies of OpenAI's and Anthropic's APIs."""
+"""The endpoints of the load generator: makes requests of OpenAI's and Anthropic's APIs, and reads their responses.
+
+OpenAI: A choice's ``delta`` (of a stream), ``message`` (of a whole chat) or the choice itself (of a completion) holds
+output: its content, reasoning (``reasoning_content``; in Ollama, OpenRouter and newer vLLM ``reasoning``), a refusal,
+and names and arguments of tool calls. All of it was generated, so all of it counts; only the content is kept as text,
+which later turns repeat.
+
+The tokens of an event are known from ``token_ids`` (vLLM and Twofold, on request), from log-probabilities, or from a
+usage that grows from event to event (``continuous_usage_stats`` of vLLM and SGLang). An event with tokens and no text
+counts as output. An event is empty if it could have held output and did not: neither the role at the start, nor a
+finish reason, nor the usage.
+
+Anthropic: events have names, which their data repeat as ``type``. Output is in the deltas of content blocks (text,
+thinking, the JSON of a tool call) and in the name of a tool; a signature is not generated and does not count. The
+number of tokens in a delta is unknown. A delta without output is empty.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +25,21 @@ from typing import Any, Final, Literal, NamedTuple
 import orjson
 
 from twofold.bench.base import BodyReader
-from twofold.bench.endpoints.readers import MessagesReader, OpenAIReader
+from twofold.bench.endpoints.values import (
+    UNNAMED,
+    count_at,
+    error_message,
+    length_at,
+    object_at,
+    objects_at,
+    read_object,
+    text_at,
+)
 from twofold.bench.load.base import Ask, Prompt, PromptMessage
-from twofold.bench.record import RecordedResponse
+from twofold.bench.record import UNKNOWN, RecordedResponse
 from twofold.core.errors import ParameterError, describe_name, did_you_mean
 
+DONE: Final = b"[DONE]"
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -25,7 +50,6 @@ class EndpointOptions:
     api_key      sent as a bearer token, as the SDKs of OpenAI and Anthropic do; never shown
     stream       whether completions are streamed, with the usage at the end
     ignore_eos   whether completions continue to their full length; an extension of vLLM, Twofold, SGLang and llama.cpp
-    token_ids    whether events list their tokens; an extension of vLLM and Twofold
     usage_each   whether events of OpenAI's streams have the usage so far (continuous_usage_stats)
     temperature  None is the server's default
     length       name of the limit on output tokens: OpenAI's own models require max_completion_tokens
@@ -37,7 +61,6 @@ class EndpointOptions:
     api_key: str | None = field(default=None, repr=False)
     stream: bool = True
     ignore_eos: bool = False
-    token_ids: bool = False
     usage_each: bool = False
     temperature: float | None = 0.0
     length: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -57,7 +80,6 @@ class ApiEndpoint:
         if name not in ENDPOINTS:
             message = f"There is no endpoint {describe_name(name)}."
             raise ParameterError(message, param="endpoint", hint=did_you_mean(name, ENDPOINTS))
-        self.name = name
         kind = self._kind = ENDPOINTS[name]
         self.path = kind.path
         self._prompts = prompts
@@ -100,6 +122,229 @@ def _system_apart(messages: tuple[PromptMessage, ...]) -> dict[str, Any]:
     return others | {"system": system} if system else others
 
 
+def _fields(kind: EndpointKind, options: EndpointOptions) -> dict[str, Any]:
+    """Fields of every body. Raises ParameterError for options that only OpenAI's endpoints have."""
+    fields: dict[str, Any] = {"model": options.model}
+    if options.ignore_eos:
+        if kind.headers:
+            hint = "Remove it, use the chat endpoint, or set ignore_eos with --extra-body."
+            raise ParameterError("The messages endpoint has no ignore_eos.", param="ignore_eos", hint=hint)
+        fields["ignore_eos"] = True
+    if options.temperature is not None:
+        fields["temperature"] = options.temperature
+    if options.stream:
+        fields["stream"] = True
+        if not kind.headers:
+            each = {"continuous_usage_stats": True} if options.usage_each else {}
+            fields["stream_options"] = {"include_usage": True, **each}
+    return fields
+
+
+def _check_header(name: str, value: str) -> None:
+    """The value may be a secret, so no error shows it."""
+    if not name or not all(letter.isalnum() or letter in "-_" for letter in name) or not name.isascii():
+        raise ParameterError(f"{name!r:.60} is not the name of a header.", param="header", hint="Write NAME: VALUE.")
+    if not (value.isascii() and value.isprintable()):
+        which = "The API key" if name == "authorization" else f"The header {name}"
+        hint = "Check for a line end or a non-ASCII character."
+        raise ParameterError(f"{which} contains characters that HTTP cannot send.", param="header", hint=hint)
+
+
+class OpenAIReader:
+    """Reads chats and completions. A finish reason completes a response, with or without ``[DONE]``."""
+
+    def __init__(self, answer: RecordedResponse) -> None:
+        self._answer = answer
+        self._counted: int | None = 0
+        """Tokens of the usage so far; None after an event with output and without a usage."""
+
+    def event(self, name: str | None, data: bytes, moment: float) -> None:  # noqa: ARG002 - OpenAI names no events
+        if data == DONE:
+            self._answer.done = True
+            return
+        fields = read_object(data)
+        choices = fields.get("choices")
+        usage = fields.get("usage")
+        if fields.get("error") or fields.get("object") == "error":
+            self._answer.error = error_message(fields) or UNNAMED
+        elif type(choices) is list and choices:
+            self._choices(choices, usage, moment)
+        if usage:
+            read_usage(usage, self._answer)
+
+    def whole(self, body: bytes, moment: float) -> None:
+        answer = self._answer
+        answer.streamed = False
+        fields = read_object(body)
+        if fields.get("error"):
+            answer.error = error_message(fields) or UNNAMED
+            return
+        choices = objects_at(fields, "choices")
+        if not choices:
+            raise ValueError("it has no choices")
+        read_usage(fields.get("usage"), answer)
+        parts = [_output(choice, "message") for choice in choices]
+        answer.finish = next((reason for choice in choices if (reason := text_at(choice, "finish_reason"))), None)
+        answer.done = True
+        tokens = UNKNOWN if answer.completion_tokens is None else answer.completion_tokens
+        if tokens > 0 or any(output for _, output in parts):
+            answer.chunk(moment, "".join(text for text, _ in parts), tokens)
+
+    def _choices(self, choices: list[Any], usage: object, moment: float) -> None:
+        """Reads an event with choices: nearly always one."""
+        answer = self._answer
+        content, output, declared, structural = "", False, UNKNOWN, False
+        for choice in choices:
+            if type(choice) is not dict:
+                raise ValueError("it has a choice that is no object")
+            text, some = _output(choice, "delta")
+            content += text
+            output = output or some
+            count = _declared_tokens(choice)
+            if count != UNKNOWN:
+                declared = count if declared == UNKNOWN else declared + count
+            reason = choice.get("finish_reason")
+            if reason:
+                answer.finish = reason if type(reason) is str else None
+                answer.done = structural = True
+        counted = self._grown(usage, output or declared > 0)
+        tokens = counted if declared == UNKNOWN else declared
+        if output or tokens > 0:
+            answer.chunk(moment, content, tokens)
+        elif not structural and "role" not in object_at(choices[0], "delta"):  # the first event sets the role
+            answer.empty += 1
+
+    def _grown(self, usage: object, output: bool) -> int:
+        """Tokens of this event, if every event so far had a usage."""
+        before = self._counted
+        if before is None:
+            return UNKNOWN
+        now = count_at(usage, "completion_tokens") if type(usage) is dict else None
+        if now is None:
+            if output:
+                self._counted = None
+            return UNKNOWN
+        self._counted = now
+        return now - before if now > before else UNKNOWN
+
+
+def _output(choice: Mapping[str, Any], place: str) -> tuple[str, bool]:
+    """The content that a choice adds, and whether it adds output of any kind."""
+    found = choice.get(place)
+    content = text_at(found, "content") if type(found) is dict else text_at(choice, "text")
+    if content or type(found) is not dict:
+        return content, bool(content)
+    calls = [object_at(call, "function") for call in objects_at(found, "tool_calls")]
+    calls.append(object_at(found, "function_call"))
+    texts = [text_at(found, name) for name in ("reasoning_content", "reasoning", "refusal")]
+    return "", any(texts) or any(text_at(call, name) for call in calls for name in ("name", "arguments"))
+
+
+def _declared_tokens(choice: Mapping[str, Any]) -> int:
+    """Tokens that a choice declares."""
+    count = length_at(choice, "token_ids")
+    if count != UNKNOWN:
+        return count
+    logprobs = choice.get("logprobs")
+    if type(logprobs) is not dict:
+        return UNKNOWN
+    count = length_at(logprobs, "content")
+    return length_at(logprobs, "tokens") if count == UNKNOWN else count
+
+
+def read_usage(usage: object, answer: RecordedResponse) -> None:
+    """Reads the usage; ``prompt_tokens`` includes cached ones."""
+    if type(usage) is not dict:
+        return
+    counts = {
+        "prompt_tokens": count_at(usage, "prompt_tokens"),
+        "completion_tokens": count_at(usage, "completion_tokens"),
+        "cached_tokens": count_at(object_at(usage, "prompt_tokens_details"), "cached_tokens"),
+        "reasoning_tokens": count_at(object_at(usage, "completion_tokens_details"), "reasoning_tokens"),
+    }
+    for name, count in counts.items():
+        if count is not None:
+            setattr(answer, name, count)
+
+
+class MessagesReader:
+    """Reads a message, whole or streamed. Only ``message_stop`` completes a stream."""
+
+    def __init__(self, answer: RecordedResponse) -> None:
+        self._answer = answer
+        self._usage: dict[str, Any] = {}
+
+    def event(self, name: str | None, data: bytes, moment: float) -> None:
+        fields = read_object(data)
+        kind = fields.get("type") or name
+        if kind == "content_block_delta":
+            text, output = _delta(object_at(fields, "delta"))
+            if output:
+                self._answer.chunk(moment, text)
+            else:
+                self._answer.empty += 1
+        elif kind == "ping":
+            self._answer.pings += 1
+        else:
+            self._other(kind, fields, moment)
+
+    def _other(self, kind: object, fields: dict[str, Any], moment: float) -> None:
+        """Reads the less frequent events; unknown kinds are ignored, as Anthropic requires."""
+        match kind:
+            case "content_block_start":
+                text, output = _block(object_at(fields, "content_block"))
+                if output:
+                    self._answer.chunk(moment, text)
+            case "message_start":
+                self._spent(object_at(fields, "message"))
+            case "message_delta":
+                self._spent(fields)
+                self._answer.finish = text_at(object_at(fields, "delta"), "stop_reason") or self._answer.finish
+            case "message_stop":
+                self._answer.done = True
+            case "error":
+                self._answer.error = error_message(fields) or UNNAMED
+
+    def whole(self, body: bytes, moment: float) -> None:
+        answer = self._answer
+        answer.streamed = False
+        fields = read_object(body)
+        if fields.get("type") == "error":
+            answer.error = error_message(fields) or UNNAMED
+            return
+        if type(fields.get("content")) is not list:
+            raise ValueError("it has no content")
+        self._spent(fields)
+        blocks = [_block(block) for block in objects_at(fields, "content")]
+        answer.finish = text_at(fields, "stop_reason") or None
+        answer.done = True
+        tokens = UNKNOWN if answer.completion_tokens is None else answer.completion_tokens
+        if tokens > 0 or any(output for _, output in blocks):
+            answer.chunk(moment, "".join(text for text, _ in blocks), tokens)
+
+    def _spent(self, fields: Mapping[str, Any]) -> None:
+        """Reads the usage: ``input_tokens`` excludes cache reads and writes. Later events update it."""
+        self._usage |= {name: value for name, value in object_at(fields, "usage").items() if value is not None}
+        usage, answer = self._usage, self._answer
+        sent, read = count_at(usage, "input_tokens"), count_at(usage, "cache_read_input_tokens")
+        if sent is not None:
+            answer.prompt_tokens = sent + (read or 0) + (count_at(usage, "cache_creation_input_tokens") or 0)
+        answer.cached_tokens = read
+        answer.completion_tokens = count_at(usage, "output_tokens")
+
+
+def _delta(delta: Mapping[str, Any]) -> tuple[str, bool]:
+    """The text that a delta adds, and whether it adds output of any kind."""
+    text = text_at(delta, "text")
+    return text, bool(text or text_at(delta, "partial_json") or text_at(delta, "thinking"))
+
+
+def _block(block: Mapping[str, Any]) -> tuple[str, bool]:
+    """The same of a block, whole or at its start."""
+    text = text_at(block, "text")
+    return text, bool(text or text_at(block, "thinking") or text_at(block, "name") or block.get("input"))
+
+
 class EndpointKind(NamedTuple):
     """How requests of an endpoint are sent and read. Only Anthropic's has its own headers."""
 
@@ -116,32 +361,3 @@ ENDPOINTS: Final[Mapping[str, EndpointKind]] = MappingProxyType(
         "messages": EndpointKind("/v1/messages", _system_apart, MessagesReader, {"anthropic-version": "2023-06-01"}),
     }
 )
-
-
-def _fields(kind: EndpointKind, options: EndpointOptions) -> dict[str, Any]:
-    """Fields of every body. Raises ParameterError for options that only OpenAI's endpoints have."""
-    extensions = {"ignore_eos": options.ignore_eos, "return_token_ids": options.token_ids}
-    fields: dict[str, Any] = {"model": options.model, **{name: True for name, chosen in extensions.items() if chosen}}
-    if options.temperature is not None:
-        fields["temperature"] = options.temperature
-    if options.stream:
-        fields["stream"] = True
-    if not kind.headers:
-        if options.stream:
-            each = {"continuous_usage_stats": True} if options.usage_each else {}
-            fields["stream_options"] = {"include_usage": True, **each}
-        return fields
-    for name in fields.keys() & extensions.keys():
-        hint = f"Remove it, use the chat endpoint, or set {name} with --extra-body."
-        raise ParameterError(f"The messages endpoint has no {name}.", param=name, hint=hint)
-    return fields
-
-
-def _check_header(name: str, value: str) -> None:
-    """The value may be a secret, so no error shows it."""
-    if not name or not all(letter.isalnum() or letter in "-_" for letter in name) or not name.isascii():
-        raise ParameterError(f"{name!r:.60} is not the name of a header.", param="header", hint="Write NAME: VALUE.")
-    if not (value.isascii() and value.isprintable()):
-        which = "The API key" if name == "authorization" else f"The header {name}"
-        hint = "Check for a line end or a non-ASCII character."
-        raise ParameterError(f"{which} contains characters that HTTP cannot send.", param="header", hint=hint)

@@ -81,20 +81,6 @@ def duration(text: str, param: str) -> float:
     return seconds
 
 
-def share(text: str, param: str) -> float:
-    """A share above 0 and up to 1 from a text such as ``0.9`` or ``90%``. Raises ParameterError."""
-    number, percent = (text.strip()[:-1], True) if text.strip().endswith("%") else (text, False)
-    try:
-        value = float(number) / (100 if percent else 1)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise ParameterError(
-            f"{describe_name(text)} is not a fraction", param=param, hint="a number up to 1, or a percentage: 90%"
-        )
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class Misses:
     """Requests that missed objectives: failed or unfinished ones, empty ones, and others by measure (one or more)."""

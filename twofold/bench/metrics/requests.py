@@ -134,7 +134,7 @@ class RequestFigures:
     longest_gap_s  between two chunks
     queue_s        estimate of TTFT from send beyond prefill; see ``Envelope``
     open_s         time since it was due, of a request that was open when the run was stopped
-    output_tokens  n as defined above; ``tokens_reported``: whether the server reports it
+    output_tokens  n as defined above
     """
 
     index: int
@@ -150,7 +150,6 @@ class RequestFigures:
     queue_s: float | None
     open_s: float | None
     output_tokens: int
-    tokens_reported: bool
     chunks: int
 
     @classmethod
@@ -163,7 +162,7 @@ class RequestFigures:
         missing = math.inf if failed else None
         first = None if sample.outcome in FAILURES else sample.first_s
         last = sample.ended_s if sample.last_s is None else sample.last_s  # without output, the end of the response
-        tokens, counted = output_tokens(sample)
+        tokens = output_tokens(sample)
         gaps = np.diff(np.frombuffer(moments, np.float64))
         tpot = (moments[-1] - moments[0]) / (tokens - 1) if len(gaps) and tokens > 1 else None
         return cls(
@@ -180,27 +179,22 @@ class RequestFigures:
             queue_s=None if envelope is None else envelope.queue(sample),
             open_s=stopped_s - due if stopped_s is not None and sample.outcome == "unfinished" else None,
             output_tokens=tokens,
-            tokens_reported=counted,
             chunks=len(moments),
         )
 
 
-def request_figures(record: RunRecord) -> tuple[RequestFigures, ...]:
-    """The figures of every request of a run, measured or not, in its order."""
-    return figures_of(record.samples, record)
-
-
-def figures_of(samples: Sequence[RequestSample], record: RunRecord) -> tuple[RequestFigures, ...]:
-    """The figures of some requests of ``record``; the envelope is that of all its requests."""
+def request_figures(record: RunRecord, samples: Sequence[RequestSample] | None = None) -> tuple[RequestFigures, ...]:
+    """The figures of ``samples`` of a run, by default of all; the envelope is that of all its requests."""
     envelope = Envelope.of(record.samples)
-    stopped = max(ended_s(record.samples), record.client.wall_s) if record.interrupted else None
-    return tuple(RequestFigures.of(sample, envelope, stopped) for sample in samples)
+    stopped = max(last_time_s(record.samples), record.client.wall_s) if record.interrupted else None
+    chosen = record.samples if samples is None else samples
+    return tuple(RequestFigures.of(sample, envelope, stopped) for sample in chosen)
 
 
-def output_tokens(sample: RequestSample) -> tuple[int, bool]:
-    """Tokens of a completion, and whether the server reports them; otherwise one per chunk."""
+def output_tokens(sample: RequestSample) -> int:
+    """Tokens of a completion as the server reports them, or else one per chunk."""
     counted = sample.output_tokens
-    return (len(sample.answer.moments), False) if counted is None else (counted, True)
+    return len(sample.answer.moments) if counted is None else counted
 
 
 def prompt_tokens(sample: RequestSample) -> int:
@@ -230,7 +224,7 @@ def _hull(points: list[_Point]) -> list[_Point]:
     return hull
 
 
-def ended_s(samples: Sequence[RequestSample]) -> float:
+def last_time_s(samples: Sequence[RequestSample]) -> float:
     """The last known time of requests; 0 without any."""
     times = ((sample.ended_s, sample.last_s, sample.sent_s, sample.started_s) for sample in samples)
     return max((next((moment for moment in each if moment is not None), 0.0) for each in times), default=0.0)

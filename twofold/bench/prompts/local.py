@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from tokenizers import Tokenizer as HubTokenizer
 
+from twofold.bench.base import TokenCounter
 from twofold.bench.endpoints.endpoint import joined, roles
 from twofold.bench.load.base import PromptMessage
 from twofold.core.errors import ModelNotFoundError, TemplateError, UnsupportedModelError
@@ -23,31 +24,7 @@ _MAX_BYTES: Final = 1 << 20
 _HINT: Final = "Give a GGUF file, a name that `twofold ls` lists, a tokenizer.json, or the folder that holds one."
 
 
-@dataclass(frozen=True, slots=True)
-class LocalCounter:
-    """A tokenizer.
-
-    encode  token ids of a text, special tokens around it included
-    render  token ids of a chat with the generation prompt; None without a chat template
-    """
-
-    source: str
-    chat: bool
-    encode: Callable[[str], list[int]]
-    render: Callable[[list[dict[str, str]]], list[int]] | None
-
-    def count(self, messages: tuple[PromptMessage, ...]) -> int | None:
-        if not self.chat:
-            return len(self.encode(joined(messages)))
-        if self.render is None:
-            return None
-        try:
-            return len(self.render(roles(messages)))
-        except TemplateError:
-            return None
-
-
-def local_counter(name: str, *, chat: bool, models: Path, cache: Path | None = None) -> LocalCounter:
+def local_counter(name: str, *, chat: bool, models: Path, cache: Path | None = None) -> TokenCounter:
     """The tokenizer at the path ``name``, or of the GGUF model of that name, which is not downloaded.
 
     models  folder of downloaded models
@@ -65,10 +42,32 @@ def local_counter(name: str, *, chat: bool, models: Path, cache: Path | None = N
     with open_model(locate(name, cache=models).path) as file:
         tokenizer = Tokenizer.of(read_vocabulary(file.tokenizer), cache_dir=cache)
     render = tokenizer.apply_chat_template if tokenizer.has_chat_template else None
-    return LocalCounter(f"the tokenizer of {name}", chat, tokenizer.encode, render)
+    return _counter(f"the tokenizer of {name}", tokenizer.encode, render, chat)
 
 
-def _hub_counter(path: Path, chat: bool) -> LocalCounter:
+def _counter(
+    source: str,
+    encode: Callable[[str], list[int]],
+    render: Callable[[list[dict[str, str]]], list[int]] | None,
+    chat: bool,
+) -> TokenCounter:
+    """A counter of a tokenizer.
+
+    encode  token ids of a text, special tokens around it included
+    render  token ids of a chat with the generation prompt; None without a chat template
+    """
+
+    def count(messages: tuple[PromptMessage, ...]) -> int | None:
+        if not chat:
+            return len(encode(joined(messages)))
+        with suppress(TemplateError):
+            return None if render is None else len(render(roles(messages)))
+        return None
+
+    return TokenCounter(source, count)
+
+
+def _hub_counter(path: Path, chat: bool) -> TokenCounter:
     try:
         tokenizer = HubTokenizer.from_file(str(path))
     except Exception as error:  # the package raises Exception itself
@@ -84,7 +83,7 @@ def _hub_counter(path: Path, chat: bool) -> LocalCounter:
         assert template is not None
         return encode(template.render(messages, special_tokens=tokens), special=False)
 
-    return LocalCounter(f"the tokenizer in {path.name}", chat, encode, render if template is not None else None)
+    return _counter(f"the tokenizer in {path.name}", encode, render if template is not None else None, chat)
 
 
 def _template(folder: Path) -> tuple[ChatTemplate | None, Mapping[str, str]]:

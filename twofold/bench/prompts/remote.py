@@ -9,10 +9,9 @@ all                     the usage of a completion of one token
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -21,26 +20,64 @@ from twofold.bench.base import Exchange, TokenCounter
 from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions, joined, no_prompt, roles
 from twofold.bench.endpoints.values import count_at, text_at
 from twofold.bench.load.base import Ask, PromptMessage
-from twofold.bench.prompts.units import START, user_message
+from twofold.bench.prompts.prompter import START, user_message
 from twofold.bench.record import RecordedResponse
 from twofold.core.errors import NetworkError
 
 
-@dataclass(frozen=True, slots=True)
-class ServerCounter:
-    """Counts with an endpoint of the server, by calling ``by``."""
+def remote_counter(exchange: Exchange, endpoint: str, options: EndpointOptions) -> TokenCounter | None:
+    """The cheapest way in which the server counts a short prompt; None if it has none.
 
-    source: str
-    by: Callable[[ServerCounter, tuple[PromptMessage, ...]], int | None]
+    A connection that breaks counts as no count: the probe of the endpoint reports a server that is gone.
+    """
+    chat, options = endpoint != "completions", replace(options, ignore_eos=False)
+    server = _Server(exchange, ApiEndpoint(endpoint, options, no_prompt).headers, options.model, chat)
+    counters = [
+        TokenCounter("the server's /tokenize", server.vllm),
+        TokenCounter("the server's /tokenize (llama.cpp)", server.llama_cpp),
+        TokenCounter("the server's /tokenize (TGI)", server.tgi),
+        usage_counter(exchange, endpoint, options),
+    ]
+    if endpoint == "messages":
+        counters.insert(0, TokenCounter("the server's /v1/messages/count_tokens", server.anthropic))
+    for counter in counters:
+        with suppress(NetworkError):
+            if counter.count(user_message(f"{START} day")) is not None:
+                return counter
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """Counts with endpoints of the server; ``chat``: messages instead of one text."""
+
     exchange: Exchange
     headers: Mapping[str, str]
     model: str
     chat: bool
 
-    def count(self, messages: tuple[PromptMessage, ...]) -> int | None:
-        return self.by(self, messages)
+    def vllm(self, messages: tuple[PromptMessage, ...]) -> int | None:
+        asked = {"messages": roles(messages)} if self.chat else {"prompt": joined(messages)}
+        return _counted(self._post("/tokenize", {"model": self.model, **asked}))
 
-    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+    def llama_cpp(self, messages: tuple[PromptMessage, ...]) -> int | None:
+        text = joined(messages)
+        if self.chat:
+            rendered = self._post("/apply-template", {"messages": roles(messages)})
+            text = text_at(rendered, "prompt") if isinstance(rendered, dict) else ""
+        return _counted(self._post("/tokenize", {"content": text, "add_special": True})) if text else None
+
+    def tgi(self, messages: tuple[PromptMessage, ...]) -> int | None:
+        if not self.chat:
+            return _length(self._post("/tokenize", {"inputs": joined(messages)}))
+        reply = self._post("/chat_tokenize", {"model": self.model, "messages": roles(messages)})
+        return _length(reply.get("tokenize_response")) if isinstance(reply, dict) else None
+
+    def anthropic(self, messages: tuple[PromptMessage, ...]) -> int | None:
+        reply = self._post("/v1/messages/count_tokens", {"model": self.model, "messages": roles(messages)})
+        return count_at(reply, "input_tokens") or None if isinstance(reply, dict) else None
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> Any:
         """Posts JSON and returns the JSON of the response; None if it is refused."""
         status, _, reply = self.exchange("POST", path, orjson.dumps(body), self.headers)
         with suppress(ValueError):
@@ -48,80 +85,19 @@ class ServerCounter:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class UsageCounter:
+def usage_counter(exchange: Exchange, endpoint: str, options: EndpointOptions) -> TokenCounter:
     """Counts by the usage of a completion of one token. Slow: every count is a request."""
+    probe = ApiEndpoint(endpoint, replace(options, stream=False), no_prompt)
 
-    exchange: Exchange
-    endpoint: str
-    options: EndpointOptions
-    source: str = "the usage of answers"
-
-    def count(self, messages: tuple[PromptMessage, ...]) -> int | None:
-        options = dataclasses.replace(self.options, stream=False, ignore_eos=False, token_ids=False)
-        endpoint = ApiEndpoint(self.endpoint, options, no_prompt)
-        body = endpoint.body(Ask(0, 0.0, 1, 1, messages=messages))
-        status, _, reply = self.exchange("POST", endpoint.path, body, endpoint.headers)
-        answer = RecordedResponse()
+    def count(messages: tuple[PromptMessage, ...]) -> int | None:
+        status, _, reply = exchange("POST", probe.path, probe.body(Ask(0, 0.0, 1, 1, messages=messages)), probe.headers)
+        response = RecordedResponse()
         with suppress(ValueError):
             if status == 200:
-                endpoint.reader(answer).whole(reply, 0.0)
-        return answer.prompt_tokens or None
+                probe.reader(response).whole(reply, 0.0)
+        return response.prompt_tokens or None
 
-
-def remote_counter(exchange: Exchange, endpoint: str, options: EndpointOptions) -> TokenCounter | None:
-    """The first of ``remote_counters`` that counts a short prompt; None if none does.
-
-    A connection that breaks counts as no count: the probe of the endpoint reports a server that is gone.
-    """
-    for counter in remote_counters(exchange, endpoint, options):
-        with suppress(NetworkError):
-            if counter.count(user_message(f"{START} day")) is not None:
-                return counter
-    return None
-
-
-def remote_counters(exchange: Exchange, endpoint: str, options: EndpointOptions) -> list[TokenCounter]:
-    """All ways in which a server may count prompts for ``endpoint``, the cheapest first; the usage is the last."""
-    plain = dataclasses.replace(options, ignore_eos=False, token_ids=False)
-    headers = ApiEndpoint(endpoint, plain, no_prompt).headers
-    ways = {
-        "the server's /v1/messages/count_tokens": _anthropic,
-        "the server's /tokenize": _vllm,
-        "the server's /tokenize (llama.cpp)": _llama_cpp,
-        "the server's /tokenize (TGI)": _tgi,
-    }
-    found: list[TokenCounter] = [
-        ServerCounter(source, by, exchange, headers, options.model, endpoint != "completions")
-        for source, by in ways.items()
-        if endpoint == "messages" or by is not _anthropic
-    ]
-    return [*found, UsageCounter(exchange, endpoint, options)]
-
-
-def _vllm(server: ServerCounter, messages: tuple[PromptMessage, ...]) -> int | None:
-    asked = {"messages": roles(messages)} if server.chat else {"prompt": joined(messages)}
-    return _counted(server.post("/tokenize", {"model": server.model, **asked}))
-
-
-def _llama_cpp(server: ServerCounter, messages: tuple[PromptMessage, ...]) -> int | None:
-    text = joined(messages)
-    if server.chat:
-        rendered = server.post("/apply-template", {"messages": roles(messages)})
-        text = text_at(rendered, "prompt") if isinstance(rendered, dict) else ""
-    return _counted(server.post("/tokenize", {"content": text, "add_special": True})) if text else None
-
-
-def _tgi(server: ServerCounter, messages: tuple[PromptMessage, ...]) -> int | None:
-    if not server.chat:
-        return _length(server.post("/tokenize", {"inputs": joined(messages)}))
-    reply = server.post("/chat_tokenize", {"model": server.model, "messages": roles(messages)})
-    return _length(reply.get("tokenize_response")) if isinstance(reply, dict) else None
-
-
-def _anthropic(server: ServerCounter, messages: tuple[PromptMessage, ...]) -> int | None:
-    reply = server.post("/v1/messages/count_tokens", {"model": server.model, "messages": roles(messages)})
-    return count_at(reply, "input_tokens") or None if isinstance(reply, dict) else None
+    return TokenCounter("the usage of answers", count)
 
 
 def _counted(reply: object) -> int | None:
