@@ -45,7 +45,7 @@ from benchmarks.http import overhead, servers
 from benchmarks.setting import Setting
 from benchmarks.worker import WorkerError
 from twofold.backends.cpu.backend import CpuBackend
-from twofold.bench.phases.table import machine_lines
+from twofold.bench.phases.report import machine_lines
 from twofold.core.errors import TwofoldError
 from twofold.core.limits import MachineLimits
 from twofold.formats.fetch.sources import resolve

@@ -14,11 +14,10 @@ import pytest
 
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.backends.cpu.machine import MachineProbe
+from twofold.bench.phases.bench import MeasuredModel, run
 from twofold.bench.phases.cases import Case, Decode, Mixed, Prefill, Prefix, Sizes
 from twofold.bench.phases.ceilings import Ceilings
-from twofold.bench.phases.report import PhaseReport, Row, SkippedCase, StartTimes
-from twofold.bench.phases.run import MeasuredModel, run
-from twofold.bench.phases.table import TablePrinter
+from twofold.bench.phases.report import PhaseReport, Row, SkippedCase, StartTimes, TablePrinter
 from twofold.cli.bench import engine as command
 from twofold.cli.options import ModelOptions
 from twofold.core.errors import ContextLengthError, ParameterError
@@ -45,8 +44,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
     return now
 
 
-@dataclass(slots=True)
-class Recorder:
+@dataclass
+class Recorder(TablePrinter):
     """Everything that was told, in order; it wants no more after ``most`` rows."""
 
     most: int = 1 << 30

@@ -1,7 +1,7 @@
-"""Measures cases on a loaded model, in rounds.
+"""Measures cases on a model: first the ceilings, then every case that fits, with its limit before its measurement.
 
-Prompts that must be computed have their own cache salt. Sequences that decode keep theirs, so that their prompts are
-computed once and found again in later rounds and cases.
+Cases are measured in rounds. Prompts that must be computed have their own cache salt. Sequences that decode keep
+theirs, so that their prompts are computed once and found again in later rounds and cases.
 """
 
 from __future__ import annotations
@@ -9,26 +9,34 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from statistics import fmean, median
 from typing import Final, TypeVar
 
-from twofold.bench.phases.cases import PURE_STEPS, Case, Decode, Mixed, Prefill, Prefix
+from twofold.backends.cpu.backend import CpuBackend
+from twofold.bench.phases.cases import PURE_STEPS, Case, Decode, Mixed, Prefill, Prefix, Sizes
+from twofold.bench.phases.ceilings import Ceilings, read_ceilings
 from twofold.bench.phases.report import (
     DecodeRow,
     MixedRow,
+    PhaseReport,
     PrefillRow,
     PrefixRow,
     Row,
+    SkippedCase,
     Spread,
     StartTimes,
     StepTime,
+    TablePrinter,
     percentile,
 )
-from twofold.core.errors import ResourceError
+from twofold.core.errors import ContextLengthError, ResourceError
 from twofold.core.params import SamplingParams
 from twofold.core.report import RequestMetrics, StepReport
 from twofold.core.request import RequestOptions
+from twofold.engine.config import EngineKeywords, EngineOptions
 from twofold.engine.kv.memory import KVDemand
 from twofold.engine.llm import LLM
 from twofold.engine.loop import EngineClient
@@ -41,6 +49,100 @@ WARM_STEPS: Final = 16
 MAX_TOKEN: Final = 30_000
 FIRST_TOKEN: Final = 100
 """Lower ids are often special tokens; at most the first third of a small vocabulary is skipped."""
+RAISED: Final = 1.02
+"""Factor above which higher ceilings, measured at the end, are reported."""
+SLOW: Final = 0.85
+"""Share of the ceilings below which the machine is reported as busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredModel:
+    """The model to measure: its file, its name, and another model's tokenizer if any."""
+
+    path: Path
+    name: str
+    tokenizer: Path | None = None
+
+
+def run(
+    subject: MeasuredModel, options: EngineOptions, sizes: Sizes, printer: TablePrinter, stop: Callable[[], bool]
+) -> PhaseReport:
+    """Measures a model on this machine until all is done or ``stop`` returns True.
+
+    Context and sequences default to what the cases need. Raises ContextLengthError if no case fits, and the errors of
+    loading a model.
+    """
+    probe = CpuBackend(options.isa, options.threads).probe(subject.path.stat().st_size)
+    ceilings = read_ceilings(subject.path, probe.best(), options.kv_type, options.max_num_batched_tokens)
+    printer.opened(ceilings, subject.name)
+    cases = tuple(sizes.cases(prefix_caching=options.enable_prefix_caching))
+    keywords = _keywords(options, ceilings, cases, sizes)
+    with LLM(subject.path, tokenizer=subject.tokenizer, **keywords) as llm:
+        bench = PhaseBench(llm, sizes.rounds, stop)
+        start = bench.start()
+        if start is not None:
+            printer.started(start)
+        rows, skipped = measure_cases(bench, ceilings, cases, printer, stop)
+        config = bench.config
+    pace, interrupted = None, stop()
+    if not interrupted:
+        now = probe.now()
+        pace, gain, ceilings = ceilings.pace(now), ceilings.gain(now), ceilings.raised(now)
+        if gain > RAISED:
+            printer.raised(ceilings)
+        if pace < SLOW:
+            printer.busy(pace)
+    return PhaseReport(subject.name, ceilings, config, sizes.rounds, start, rows, skipped, pace, interrupted)
+
+
+def measure_cases(
+    bench: PhaseBench, ceilings: Ceilings, cases: Sequence[Case], printer: TablePrinter, stop: Callable[[], bool]
+) -> tuple[list[Row], list[SkippedCase]]:
+    """Measures every case that fits; the others are skipped. Raises ContextLengthError if none fits."""
+    rows: list[Row] = []
+    skipped = [SkippedCase(case, why) for case in cases if (why := bench.obstacle(case)) is not None]
+    if len(skipped) == len(cases):
+        raise ContextLengthError(
+            f"None of these cases can be measured: {skipped[0].why}.",
+            hint="Use smaller sizes, or raise --max-model-len.",
+        )
+    for case in cases:
+        if any(one.case == case for one in skipped) or stop():
+            continue
+        limit = ceilings.limit(case)
+        printer.expected(case, limit)
+        try:
+            row = bench.measure(case)
+        except ResourceError as error:
+            skipped.append(SkippedCase(case, str(error).rstrip(".")))
+            continue
+        if row is not None:
+            rows.append(row)
+            printer.found(row, limit)
+    for one in skipped:
+        printer.skipped(one)
+    return rows, skipped
+
+
+def _keywords(options: EngineOptions, ceilings: Ceilings, cases: Sequence[Case], sizes: Sizes) -> EngineKeywords:
+    """Keywords of ``LLM`` with which the cases fit, as far as the model allows."""
+    most = ceilings.spec.context_length
+    extents = (case.extent(ceilings.step_rows, sizes.rounds) for case in cases)
+    return {
+        "max_model_len": options.max_model_len or max((extent for extent in extents if extent <= most), default=most),
+        "max_num_seqs": min(max(sizes.batch) + 1, ceilings.step_rows),
+        "max_num_batched_tokens": options.max_num_batched_tokens,
+        "block_size": options.block_size,
+        "kv_cache_dtype": options.kv_cache_dtype,
+        "kv_cache_memory_bytes": options.kv_cache_memory_bytes,
+        "swap_space_bytes": 0,
+        "enable_prefix_caching": options.enable_prefix_caching,
+        "token_budget": "fixed",
+        "overlap": True,
+        "seed": options.seed,
+        "threads": options.threads,
+        "isa": options.isa,
+    }
 
 
 class StopError(Exception):

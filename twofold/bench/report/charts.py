@@ -6,16 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from twofold.bench.draw.chart import Axis, Chart, Dots, Guide, Line, Mark, Point, Span, Spans, StepLine, nice_step
 from twofold.bench.draw.form import duration, number, share
+from twofold.bench.metrics.distribution import Floats
 from twofold.bench.report import figures
 from twofold.bench.report.document import Document, Request, Run
 from twofold.bench.report.figures import Measure
 from twofold.bench.report.gather import moments_of
-
-Floats = npt.NDArray[np.float64]
 
 MAX_ROWS: Final = 150
 """Requests of a timeline."""
@@ -118,7 +116,8 @@ def by_prompt(run: Run) -> Chart | None:
 
 def timeline(run: Run) -> Chart | None:
     """A row for each of the first requests, from its due time."""
-    rows = [each for each in run.requests if each.measured][:MAX_ROWS]
+    measured = _measured(run)
+    rows = measured[:MAX_ROWS]
     if not rows:
         return None
     over = _over(run)
@@ -137,11 +136,8 @@ def timeline(run: Run) -> Chart | None:
     titles = [f"request {each.index}: {each.outcome}" for each in rows if each.outcome != "ok"]
     if ends:
         marks.append(Dots(ends, "failed or unfinished", _OLIVE, titles, 3))
-    total = sum(1 for each in run.requests if each.measured)
-    note = f"The first {len(rows)} of {total:,} requests." if total > len(rows) else ""
-    return Chart(
-        "Requests", tuple(marks), _TIME, Axis("request", downwards=True, form=number, low=0, high=len(rows)), note
-    )
+    note = f"The first {len(rows)} of {len(measured):,} requests." if len(measured) > len(rows) else ""
+    return Chart("Requests", tuple(marks), _TIME, Axis("request", downwards=True, low=0, high=len(rows)), note)
 
 
 def curves_of(document: Document) -> Iterator[Chart]:

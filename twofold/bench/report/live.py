@@ -9,15 +9,13 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from twofold.bench.base import Watcher
 from twofold.bench.draw.form import duration, number, share
 from twofold.bench.load.base import FAILURES, Outcome
 from twofold.bench.metrics.distribution import nearest_rank
@@ -174,11 +172,7 @@ class _OpenRequest:
     chunks: int = 0
 
 
-class Shown(Watcher, AbstractContextManager["Shown"], Protocol):
-    """A watcher that is visible while its context is entered."""
-
-
-def live(console: Console, goal: Goal) -> Shown:
+def live(console: Console, goal: Goal) -> LiveTable | LiveLines:
     """A table for a terminal, otherwise lines."""
     return LiveTable(console, goal) if console.is_terminal else LiveLines(console, goal)
 

@@ -30,23 +30,32 @@ def print_report(document: Document, console: Console) -> None:
     for sentence in words.summary(document):
         _say(console, sentence)
     if len(document.runs) == 1:
-        print_run(document.runs[0], console)
+        _print_run(document.runs[0], console)
         return
-    found = trials_table(document, console.width)
-    if found.row_count:
-        console.print(found)
+    width, step = console.width, figures.step_of(document.runs)
+    trials = _table(words.TRIALS, words.trial_rows(document), range(6 if width >= _MIDDLE else 5))
+    if trials.row_count:
+        console.print(trials)
         console.print()
-    console.print(runs_table(document, console.width))
+    narrow = (0, 1, 2, 3, 5, 6, 8, 9) if width >= _MIDDLE else (0, 1, 3, 6, 8, 9)
+    rows = words.run_rows(document.runs, step)
+    console.print(_table(figures.run_titles(step), rows, range(10) if width >= _WIDE else narrow))
     for chart in islice(curves_of(document), _MAX_PLOTS):
         console.print()
-        _say(console, plot(chart, width=min(console.width, _PLOT_WIDTH), height=10))
+        _say(console, plot(chart, width=min(width, _PLOT_WIDTH), height=10))
 
 
-def print_run(run: Run, console: Console) -> None:
+def _print_run(run: Run, console: Console) -> None:
     for sentence in words.verdict(run):
         _say(console, sentence)
     width = console.width
-    for table in (latency_table(run, width), rates_table(run, width), errors_table(run)):
+    shown = words.LATENCY if width >= _WIDE else _MIDDLE_COLUMNS if width >= _MIDDLE else _NARROW_COLUMNS
+    columns = [at for at, title in enumerate(words.LATENCY) if title in shown]
+    for table in (
+        _table(words.LATENCY, words.latency_rows(run), columns),
+        _table(words.THROUGHPUT, words.rate_rows(run), range(5) if width >= _MIDDLE else (0, 1, 3)),
+        _table(words.ERRORS, islice(words.error_rows(run), _MAX_ERRORS), range(3)),
+    ):
         if table.row_count:
             console.print()
             console.print(table)
@@ -55,34 +64,6 @@ def print_run(run: Run, console: Console) -> None:
         console.print()
     for note in found:
         _say(console, f"! {note}", "yellow")
-
-
-def latency_table(run: Run, width: int) -> Table:
-    """Percentiles of each measure, as many as fit into ``width`` characters."""
-    shown = words.LATENCY if width >= _WIDE else _MIDDLE_COLUMNS if width >= _MIDDLE else _NARROW_COLUMNS
-    return _table(words.LATENCY, words.latency_rows(run), [at for at, t in enumerate(words.LATENCY) if t in shown])
-
-
-def rates_table(run: Run, width: int) -> Table:
-    return _table(words.THROUGHPUT, words.rate_rows(run), range(5) if width >= _MIDDLE else (0, 1, 3))
-
-
-def errors_table(run: Run) -> Table:
-    return _table(words.ERRORS, islice(words.error_rows(run), _MAX_ERRORS), range(3))
-
-
-def trials_table(document: Document, width: int) -> Table:
-    """A row for each trial of a search, with its runs."""
-    return _table(words.TRIALS, words.trial_rows(document), range(6 if width >= _MIDDLE else 5))
-
-
-def runs_table(document: Document, width: int) -> Table:
-    """A row for each run of a sweep or a search, by rising rate."""
-    step = figures.step_of(document.runs)
-    narrow = (0, 1, 2, 3, 5, 6, 8, 9) if width >= _MIDDLE else (0, 1, 3, 6, 8, 9)
-    return _table(
-        figures.run_titles(step), words.run_rows(document.runs, step), range(10) if width >= _WIDE else narrow
-    )
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], columns: Sequence[int]) -> Table:

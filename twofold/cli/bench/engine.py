@@ -49,8 +49,8 @@ def engine(
     )
     model.check()
     # These imports load the engine, so flags are checked before.
-    from twofold.bench.phases.run import MeasuredModel, run  # noqa: PLC0415
-    from twofold.bench.phases.table import TablePrinter  # noqa: PLC0415
+    from twofold.bench.phases.bench import MeasuredModel, run  # noqa: PLC0415
+    from twofold.bench.phases.report import TablePrinter  # noqa: PLC0415
     from twofold.cli.generate import resolved_files  # noqa: PLC0415
     from twofold.cli.interrupts import interrupts  # noqa: PLC0415
     from twofold.engine.config import EngineOptions  # noqa: PLC0415
