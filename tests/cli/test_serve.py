@@ -11,7 +11,7 @@ import pytest
 from twofold.cli.main import main
 from twofold.cli.serve import ENGINE, ServedEngineOptions, ServeOptions
 from twofold.core.errors import ParameterError
-from twofold.observe.metrics.goodput import DEFAULT_OBJECTIVES, Objective
+from twofold.observe.metrics.requests import DEFAULT_OBJECTIVES, Objective
 from twofold.server.config import ServerConfig
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.metrics import request_metrics
 from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import BlockCounts, EngineSnapshot, PinCounts, RequestMetrics, StepReport
-from twofold.observe.accounting.bill import Bill, BillLine
+from twofold.observe.billing import Bill, BillLine
 from twofold.observe.served import AskedParams, ServedRequest
 
 BILL = Bill("USD", "default", Decimal(1), (BillLine("output", Decimal(1), "token", Decimal(2000), Decimal("0.002")),))

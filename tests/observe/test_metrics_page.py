@@ -14,8 +14,7 @@ from prometheus_client.openmetrics import parser
 from tests.observe.served import served, snapshot, step
 from twofold.core.clock import VirtualClock
 from twofold.observe.metrics.instruments import Instruments
-from twofold.observe.metrics.page import MetricsPage, wants_openmetrics
-from twofold.observe.metrics.server import ServerMetrics
+from twofold.observe.metrics.server import MetricsPage, ServerMetrics, wants_openmetrics
 
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.4,*/*;q=0.1"

@@ -14,8 +14,7 @@ from tests.support.metrics import output_times, request_metrics
 from twofold.core.record import SequenceRecord
 from twofold.core.report import RequestMetrics
 from twofold.host.settings import parse_toml
-from twofold.observe.accounting.bill import Bill, TokenUsage, make_bill, total_of
-from twofold.observe.accounting.prices import PriceSheet
+from twofold.observe.billing import Bill, PriceSheet, TokenUsage, make_bill, total_of
 
 SHEET = PriceSheet.of(parse_toml("[default]\ninput = 3\noutput = 15\n[models.own]\nper_hour = 0.72\nbusy_share = 0.5"))
 M5, M30, H1 = 300.0, 1800.0, 3600.0

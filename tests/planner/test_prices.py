@@ -9,7 +9,7 @@ import pytest
 
 from twofold.core.errors import ParameterError
 from twofold.host.settings import parse_toml
-from twofold.observe.accounting.prices import MachinePrices, PriceSheet, TokenPrices
+from twofold.observe.billing import MachinePrices, PriceSheet, TokenPrices
 
 
 def sheet(text: str) -> PriceSheet:
@@ -88,9 +88,9 @@ def test_what_is_wrong_is_named(text: str) -> None:
 
 
 def test_the_example_in_the_docstring_is_read(tmp_path: Path) -> None:
-    import twofold.observe.accounting.prices as module  # noqa: PLC0415 - its text is the test
+    import twofold.observe.billing as module  # noqa: PLC0415 - its text is the test
 
-    text = (module.__doc__ or "").split("\n\n", 1)[1].rsplit("\n\n", 1)[0]
+    text = (module.__doc__ or "").split("\n\n", 1)[1].split("\n\nDefault prices")[0]
     path = tmp_path / "prices.toml"
     path.write_text("\n".join(line.strip() for line in text.splitlines()).replace("currency", "\ncurrency"))
     with pytest.raises(ParameterError, match="exclude each other"):

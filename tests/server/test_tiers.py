@@ -11,7 +11,7 @@ from twofold.api.base import AskedTier, ServiceTier
 from twofold.core.errors import ForbiddenError, ParameterError
 from twofold.core.request import RequestOptions
 from twofold.host.settings import parse_toml
-from twofold.observe.accounting.prices import TIERS
+from twofold.observe.billing import TIERS
 from twofold.server.admission import BEST_FIRST, MAX_OWN_PRIORITY, STANDARD, Tiers
 
 

@@ -132,7 +132,7 @@ class OwnOptions:
         if self.hardware is None:
             return None
         from twofold.core.values import find_format  # noqa: PLC0415
-        from twofold.observe.accounting.prices import MachinePrices  # noqa: PLC0415
+        from twofold.observe.billing import MachinePrices  # noqa: PLC0415
         from twofold.planner.count.setting import Setting  # noqa: PLC0415 - start-up time
         from twofold.planner.machines.known import find_machine  # noqa: PLC0415
         from twofold.planner.price.own import OwnMachines, hourly  # noqa: PLC0415

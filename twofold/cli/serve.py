@@ -19,8 +19,8 @@ from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.core.units import GIB, MIB, count, parse_duration
 
 if TYPE_CHECKING:
-    from twofold.observe.logs.server import LogSettings
-    from twofold.observe.metrics.goodput import Objective
+    from twofold.observe.logs import LogSettings
+    from twofold.observe.metrics.requests import Objective
     from twofold.observe.served import ServedObserver
     from twofold.server.admission import Tiers
     from twofold.server.config import ServerConfig
@@ -108,7 +108,7 @@ class ServeOptions:
     ) -> ServerConfig:
         """The server's configuration. Raises ParameterError for invalid values."""
         from twofold.host.paths import data_folder  # noqa: PLC0415
-        from twofold.observe.accounting.prices import PriceSheet  # noqa: PLC0415 - start-up time
+        from twofold.observe.billing import PriceSheet  # noqa: PLC0415 - start-up time
         from twofold.server.admission import QueueLimits  # noqa: PLC0415
         from twofold.server.config import ServerConfig  # noqa: PLC0415
         from twofold.server.edge.limits import BodyLimits, ConnectionLimits, affordable_connections  # noqa: PLC0415
@@ -151,7 +151,7 @@ class ServeOptions:
 
     def log_settings(self) -> LogSettings:
         """Raises ParameterError for an unknown word."""
-        from twofold.observe.logs.server import LogSettings  # noqa: PLC0415
+        from twofold.observe.logs import LogSettings  # noqa: PLC0415
 
         return LogSettings(level=self.log_level, format=self.log_format, access=self.access_log)  # type: ignore[arg-type]
 
@@ -163,7 +163,7 @@ class ServeOptions:
         return tiers if token_budget == "live" else tiers.without_targets()
 
     def _objectives(self) -> Mapping[str, Objective]:
-        from twofold.observe.metrics.goodput import DEFAULT_OBJECTIVES  # noqa: PLC0415
+        from twofold.observe.metrics.requests import DEFAULT_OBJECTIVES  # noqa: PLC0415
 
         return {**DEFAULT_OBJECTIVES, **dict(map(_objective, self.slo))}
 
@@ -246,7 +246,7 @@ def _observed(settings: LogSettings) -> Iterator[list[ServedObserver]]:
     """Observers of requests beside the metrics: the log, and OpenTelemetry if the environment configures it."""
     from twofold.host.env import read_environment  # noqa: PLC0415
     from twofold.host.versions import twofold_version  # noqa: PLC0415
-    from twofold.observe.logs.server import ServerLog  # noqa: PLC0415
+    from twofold.observe.logs import ServerLog  # noqa: PLC0415
     from twofold.observe.otel import Telemetry  # noqa: PLC0415
 
     environment = read_environment()
@@ -301,7 +301,7 @@ def _positive(name: str, value: float) -> float:
 
 def _objective(text: str) -> tuple[str, Objective]:
     """Parses priority:ttft=0.5,tpot=0.05; without a tier it is for the default one."""
-    from twofold.observe.metrics.goodput import TIERS, Objective  # noqa: PLC0415
+    from twofold.observe.metrics.requests import TIERS, Objective  # noqa: PLC0415
 
     tier, colon, limits = text.partition(":")
     if not colon:

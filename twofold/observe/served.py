@@ -10,7 +10,7 @@ from typing import Protocol, Self
 
 from twofold.core.params import RequestParams, SamplingParams
 from twofold.core.report import RequestMetrics
-from twofold.observe.accounting.bill import Bill
+from twofold.observe.billing import Bill
 
 
 @dataclass(frozen=True, slots=True)

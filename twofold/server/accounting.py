@@ -22,8 +22,7 @@ from msgspec import UNSET, UnsetType
 
 from twofold.api.body import NonNegativeFloat, NonNegativeInt, ReplyObject
 from twofold.core.errors import NotFoundError, ParameterError, ResourceError, closest_match, quoted
-from twofold.observe.accounting.bill import EXACT, TokenUsage, make_bill
-from twofold.observe.accounting.prices import PriceSheet
+from twofold.observe.billing import EXACT, PriceSheet, TokenUsage, make_bill
 from twofold.observe.served import ServedObserver, ServedRequest
 from twofold.planner.predict.steps import StepPredictor
 from twofold.server.context import RequestContext

@@ -9,7 +9,7 @@
 A settings file changes any of it, as ``[flex]`` with ``priority``, ``tpot_target_s`` and ``queue_limit_s``. Requests
 may order themselves within their tier: their own priority, from 0 (first) to 49, is added to the tier's, so a number
 never lifts a request into a more urgent tier; waiting makes all requests more urgent (see the scheduler). A key has a
-list of tiers that its caller may ask for; the price sheet has their prices (``observe/accounting/prices.py``). A
+list of tiers that its caller may ask for; the price sheet has their prices (``observe/billing.py``). A
 request without a tier gets the default one if its key has it.
 
 A server that accepts more than it can compute completes nothing in time. So what does not fit is refused at once, with

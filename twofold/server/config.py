@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from twofold.core.errors import ParameterError
-from twofold.observe.accounting.prices import PriceSheet
-from twofold.observe.metrics.goodput import DEFAULT_OBJECTIVES, Objective
+from twofold.observe.billing import PriceSheet
+from twofold.observe.metrics.requests import DEFAULT_OBJECTIVES, Objective
 from twofold.server.admission import QueueLimits, Tiers
 from twofold.server.edge.limits import BodyLimits, ConnectionLimits
 from twofold.server.models.named_models import NamedModel

@@ -19,7 +19,7 @@ from twofold.core.record import PhaseWork, WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.core.request import TTL_SECONDS
 from twofold.core.step import FinishReason
-from twofold.observe.accounting.bill import Bill, LineKind
+from twofold.observe.billing import Bill, LineKind
 from twofold.observe.served import ServedRequest
 from twofold.planner.predict.phase import PhaseCost, phase_floor
 from twofold.planner.predict.steps import StepPredictor

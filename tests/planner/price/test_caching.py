@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twofold.core.errors import ParameterError
-from twofold.observe.accounting.prices import TokenPrices
+from twofold.observe.billing import TokenPrices
 from twofold.planner.price.workload import CacheCost, miss_share
 
 FIVE_MINUTES, HOUR = CacheCost(1.25, 0.1), CacheCost(2.0, 0.1)

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from twofold.core.errors import ParameterError, ResourceError
-from twofold.observe.accounting.prices import MachinePrices
+from twofold.observe.billing import MachinePrices
 from twofold.planner.count.crossover import Crossovers, implied_kv
 from twofold.planner.count.setting import Setting
 from twofold.planner.machines.known import find_machine

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from twofold.observe.accounting.bill import TokenUsage, token_lines, total_of
+from twofold.observe.billing import TokenUsage, token_lines, total_of
 from twofold.planner.price.catalog import MAKERS, ApiModel, Catalog, Tier, read_table
 
 genai_prices = pytest.importorskip("genai_prices", reason="needs genai-prices")

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from twofold.core.errors import ParameterError
-from twofold.observe.accounting.prices import TokenPrices
+from twofold.observe.billing import TokenPrices
 from twofold.planner.price.catalog import ApiModel, PriceList, Rate, parse_table, read_table
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -16,8 +16,7 @@ from twofold.core.errors import NotFoundError
 from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.host.settings import parse_toml
-from twofold.observe.accounting.bill import make_bill
-from twofold.observe.accounting.prices import PriceSheet
+from twofold.observe.billing import PriceSheet, make_bill
 from twofold.planner.predict.phase import PhaseCost, phase_floor
 from twofold.server.accounting import RecentRequests
 from twofold.server.records import record_data

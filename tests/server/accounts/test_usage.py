@@ -16,8 +16,7 @@ from tests.api.completions import data_of
 from tests.server.accounts.requests import NOON, report, served
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.host.settings import parse_toml
-from twofold.observe.accounting.bill import make_bill, total_of
-from twofold.observe.accounting.prices import PriceSheet
+from twofold.observe.billing import PriceSheet, make_bill, total_of
 from twofold.observe.served import ServedRequest
 from twofold.server.accounting import UsageStore
 

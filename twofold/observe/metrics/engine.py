@@ -31,87 +31,9 @@ class EngineMetrics:
     """``EngineObserver`` of all models, on the event loop."""
 
     def __init__(self, instruments: Instruments) -> None:
-        gauge = instruments.gauge
+        gauge, counter, histogram = instruments.gauge, instruments.counter, instruments.histogram
         self._running = gauge("vllm:num_requests_running", "Running sequences.", *MODEL)
         self._waiting = gauge("vllm:num_requests_waiting", "Waiting sequences.", *MODEL)
-        self._steps = _Steps(instruments)
-        self._usage = gauge("vllm:kv_cache_usage_perc", "Share of the KV cache's blocks in use.", *MODEL)
-        self._blocks = gauge("twofold:kv_blocks", "Blocks of the KV cache.", *MODEL, "state")
-        self._pinned = gauge("twofold:pinned_blocks", "Blocks that a cache pin protects.", *MODEL)
-        self._info = gauge(
-            "vllm:cache_config_info", "The KV cache's sizes; always 1.", *MODEL, "block_size", "num_gpu_blocks"
-        )
-        self._sizes: dict[str, tuple[str, ...]] = {}
-        self._error = gauge(
-            "twofold:step_prediction_error", "Recent error of predicted step times, as a share.", *MODEL
-        )
-        self._counts = {field: instruments.counter(name, text, *MODEL) for field, (name, text) in COUNTS.items()}
-        self._pins = instruments.counter(
-            "twofold:cache_pin_tokens",
-            "Tokens of cache pins by time to live: written, read again, expired, or refused for lack of space.",
-            *MODEL,
-            "ttl",
-            "event",
-        )
-        self._seen: dict[tuple[Counter, tuple[str, ...]], int] = {}
-        self._restarts = instruments.counter(
-            "twofold:engine_restarts", "Restarts of a model's process after it ended unexpectedly.", *MODEL
-        )
-
-    def on_step(self, model: str, report: StepReport) -> None:
-        self._steps.take(model, report)
-        self._load(model, report.waiting, report.running)
-
-    def on_snapshot(self, model: str, snapshot: EngineSnapshot) -> None:
-        self._restarts.add(0, model, ENGINE)
-        self._load(model, snapshot.waiting, snapshot.running)
-        self._cache(model, snapshot)
-        for name, counter in self._counts.items():
-            self._show(counter, getattr(snapshot, name), model, ENGINE)
-        for seconds, pins in snapshot.pins.items():
-            for event in PIN_EVENTS:
-                self._show(self._pins, getattr(pins, event), model, ENGINE, TTLS[seconds], event)
-        self._predicted(model, snapshot.prediction_error)
-
-    def on_restart(self, model: str) -> None:
-        self._restarts.add(1, model, ENGINE)
-        self._load(model, 0, 0)
-        self._seen = {(counter, labels): count for (counter, labels), count in self._seen.items() if labels[0] != model}
-        self._predicted(model, None)
-
-    def _load(self, model: str, waiting: int, running: int) -> None:
-        self._waiting.set(waiting, model, ENGINE)
-        self._running.set(running, model, ENGINE)
-
-    def _cache(self, model: str, snapshot: EngineSnapshot) -> None:
-        blocks = snapshot.blocks
-        total = blocks.free + blocks.cached + blocks.held
-        self._usage.set(blocks.held / total if total else 0.0, model, ENGINE)
-        for state in ("free", "cached", "held"):
-            self._blocks.set(getattr(blocks, state), model, ENGINE, state)
-        self._pinned.set(snapshot.pinned, model, ENGINE)
-        self._info.drop(*self._sizes.get(model, ()))
-        self._sizes[model] = (model, ENGINE, str(snapshot.block_size), str(total))
-        self._info.set(1, *self._sizes[model])
-
-    def _show(self, counter: Counter, count: int, *labels: str) -> None:
-        """Adds the growth of an engine's count. A count that fell started again at 0, even if no restart was seen."""
-        before = self._seen.get((counter, labels), 0)
-        counter.add(count - before if count >= before else count, *labels)
-        self._seen[counter, labels] = count
-
-    def _predicted(self, model: str, error: float | None) -> None:
-        if error is None:
-            self._error.drop(model, ENGINE)
-        else:
-            self._error.set(error, model, ENGINE)
-
-
-class _Steps:
-    """Forward passes: rows, time, and the accuracy of predicted times."""
-
-    def __init__(self, instruments: Instruments) -> None:
-        counter, histogram = instruments.counter, instruments.histogram
         self._tokens = histogram(
             "vllm:iteration_tokens_total", "Rows of a step, prefill and decode.", STEP_TOKENS, *MODEL
         )
@@ -131,8 +53,31 @@ class _Steps:
         self._missed = counter(
             "twofold:mispredicted_step_seconds", "Absolute errors of predicted step times, in seconds.", *MODEL
         )
+        self._usage = gauge("vllm:kv_cache_usage_perc", "Share of the KV cache's blocks in use.", *MODEL)
+        self._blocks = gauge("twofold:kv_blocks", "Blocks of the KV cache.", *MODEL, "state")
+        self._pinned = gauge("twofold:pinned_blocks", "Blocks that a cache pin protects.", *MODEL)
+        self._info = gauge(
+            "vllm:cache_config_info", "The KV cache's sizes; always 1.", *MODEL, "block_size", "num_gpu_blocks"
+        )
+        self._sizes: dict[str, tuple[str, ...]] = {}
+        self._error = gauge(
+            "twofold:step_prediction_error", "Recent error of predicted step times, as a share.", *MODEL
+        )
+        self._counts = {field: counter(name, text, *MODEL) for field, (name, text) in COUNTS.items()}
+        self._pins = counter(
+            "twofold:cache_pin_tokens",
+            "Tokens of cache pins by time to live: written, read again, expired, or refused for lack of space.",
+            *MODEL,
+            "ttl",
+            "event",
+        )
+        self._seen: dict[tuple[Counter, tuple[str, ...]], int] = {}
+        self._restarts = counter(
+            "twofold:engine_restarts", "Restarts of a model's process after it ended unexpectedly.", *MODEL
+        )
 
-    def take(self, model: str, report: StepReport) -> None:
+    def on_step(self, model: str, report: StepReport) -> None:
+        self._load(model, report.waiting, report.running)
         rows = report.decode_rows + report.prefill_rows
         if rows:
             phase = "decode" if not report.prefill_rows else "mixed" if report.decode_rows else "prefill"
@@ -145,3 +90,41 @@ class _Steps:
         if report.predicted_s is not None:
             self._foreseen.add(report.seconds, model, ENGINE)
             self._missed.add(abs(report.predicted_s - report.seconds), model, ENGINE)
+
+    def on_snapshot(self, model: str, snapshot: EngineSnapshot) -> None:
+        self._restarts.add(0, model, ENGINE)
+        self._load(model, snapshot.waiting, snapshot.running)
+        blocks = snapshot.blocks
+        total = blocks.free + blocks.cached + blocks.held
+        self._usage.set(blocks.held / total if total else 0.0, model, ENGINE)
+        for state in ("free", "cached", "held"):
+            self._blocks.set(getattr(blocks, state), model, ENGINE, state)
+        self._pinned.set(snapshot.pinned, model, ENGINE)
+        self._info.drop(*self._sizes.get(model, ()))
+        self._sizes[model] = (model, ENGINE, str(snapshot.block_size), str(total))
+        self._info.set(1, *self._sizes[model])
+        for name, counter in self._counts.items():
+            self._show(counter, getattr(snapshot, name), model, ENGINE)
+        for seconds, pins in snapshot.pins.items():
+            for event in PIN_EVENTS:
+                self._show(self._pins, getattr(pins, event), model, ENGINE, TTLS[seconds], event)
+        if snapshot.prediction_error is None:
+            self._error.drop(model, ENGINE)
+        else:
+            self._error.set(snapshot.prediction_error, model, ENGINE)
+
+    def on_restart(self, model: str) -> None:
+        self._restarts.add(1, model, ENGINE)
+        self._load(model, 0, 0)
+        self._seen = {(counter, labels): count for (counter, labels), count in self._seen.items() if labels[0] != model}
+        self._error.drop(model, ENGINE)
+
+    def _load(self, model: str, waiting: int, running: int) -> None:
+        self._waiting.set(waiting, model, ENGINE)
+        self._running.set(running, model, ENGINE)
+
+    def _show(self, counter: Counter, count: int, *labels: str) -> None:
+        """Adds the growth of an engine's count. A count that fell started again at 0, even if no restart was seen."""
+        before = self._seen.get((counter, labels), 0)
+        counter.add(count - before if count >= before else count, *labels)
+        self._seen[counter, labels] = count

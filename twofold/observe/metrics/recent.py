@@ -2,25 +2,100 @@
 
 ``twofold:recent_latency_seconds{measure,quantile}`` is within 1 % of the exact percentile over the last 290 to 300
 seconds; ``twofold:recent_latency_values`` counts the values, because a P99.9 of ten requests means little.
+
+The window slides slot by slot and covers between 29 and 30 slots of time. A value is in bucket i where
+γ^(i−1) < value ≤ γ^i, with γ = (1 + α) / (1 − α), and is reported as 2 γ^i / (γ + 1), with a relative error of at most
+α (DDSketch: Masson, Rim, Lee, VLDB 2019). With α = 1 % and values from 10 µs to a day there are fewer than 1,200
+buckets, so the memory of 30 slots is bounded, however many values they count; values outside count as the nearest bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from itertools import accumulate
+from math import ceil, log
+from typing import Final, Generic, TypeVar
 
 from prometheus_client.metrics_core import Metric
 
 from twofold.observe.metrics.engine import ENGINE, MODEL
 from twofold.observe.metrics.instruments import Instruments, Labels, MetricFamily, Snapshot, Values
-from twofold.observe.metrics.sliding import SlidingSeconds, SlidingSums, percentiles
 from twofold.observe.served import ServedRequest
 
+K = TypeVar("K", bound=Hashable)
+
+WINDOW_S: Final = 300.0
+SLOTS: Final = 30
+ERROR: Final = 0.01
+SHORTEST_S: Final = 1e-5
+LONGEST_S: Final = 86_400.0
+GROWTH: Final = (1 + ERROR) / (1 - ERROR)
+BOUNDS: Final = tuple(
+    SHORTEST_S * GROWTH**index for index in range(ceil(log(LONGEST_S / SHORTEST_S) / log(GROWTH)) + 1)
+)
+NOTHING: Final = 1e-9
+"""A smaller sum is the rounding error of a sum whose parts were all subtracted again."""
 QUANTILES: Final = {"0.5": 0.5, "0.9": 0.9, "0.95": 0.95, "0.99": 0.99, "0.999": 0.999}
 MEASURES: Final = ("ttft", "tpot", "itl", "e2e", "queue")
 PHASES: Final = ("prefill", "decode")
+
+
+class SlidingSums(Generic[K]):
+    """Sums by key over the last ``window_s`` seconds. ``now`` never decreases."""
+
+    def __init__(self, window_s: float = WINDOW_S, slots: int = SLOTS) -> None:
+        self._slot_s = window_s / slots
+        self._slots: deque[tuple[int, dict[K, float]]] = deque()
+        self._most = slots
+        self._sums: dict[K, float] = {}
+
+    def add(self, amounts: Mapping[K, float], now: float) -> None:
+        self._forget(now)
+        number = int(now / self._slot_s)
+        if not self._slots or self._slots[-1][0] != number:
+            self._slots.append((number, {}))
+        slot = self._slots[-1][1]
+        for key, amount in amounts.items():
+            slot[key] = slot.get(key, 0.0) + amount
+            self._sums[key] = self._sums.get(key, 0.0) + amount
+
+    def sums(self, now: float) -> dict[K, float]:
+        """A copy of the sums, without keys that have none in the window."""
+        self._forget(now)
+        return self._sums.copy()
+
+    def _forget(self, now: float) -> None:
+        oldest = int(now / self._slot_s) - self._most + 1
+        while self._slots and self._slots[0][0] < oldest:
+            for key, amount in self._slots.popleft()[1].items():
+                left = self._sums[key] - amount
+                if left > NOTHING:
+                    self._sums[key] = left
+                else:
+                    del self._sums[key]
+
+
+def buckets(seconds: Iterable[float]) -> Counter[int]:
+    """The number of durations in each bucket, for ``SlidingSums`` and ``percentiles``."""
+    return Counter(map(partial(bisect_left, BOUNDS), seconds))
+
+
+def percentiles(counts: Mapping[int, float], shares: Sequence[float]) -> list[float]:
+    """Seconds that these shares of the values do not exceed, within ERROR; empty without values.
+
+    The value of a share q is the one of rank ⌈q · n⌉, as in numpy's ``inverted_cdf``.
+    """
+    if not counts:
+        return []
+    buckets = sorted(counts)
+    upto = list(accumulate(round(counts[bucket]) for bucket in buckets))
+    ranks = [max(1, ceil(share * upto[-1] - NOTHING)) for share in shares]
+    found = (min(buckets[bisect_left(upto, rank)], len(BOUNDS) - 1) for rank in ranks)
+    return [BOUNDS[bucket] * 2 / (GROWTH + 1) for bucket in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +117,8 @@ class _Percentiles:
 class _Model:
     """The recent seconds of one model."""
 
-    seconds: dict[str, SlidingSeconds] = field(
-        default_factory=lambda: {measure: SlidingSeconds() for measure in MEASURES}
+    seconds: dict[str, SlidingSums[int]] = field(
+        default_factory=lambda: {measure: SlidingSums() for measure in MEASURES}
     )
     phases: SlidingSums[tuple[str, str]] = field(default_factory=SlidingSums)
 
@@ -62,14 +137,22 @@ class Recent:
             family = MetricFamily(f"twofold:{name}", text, (*MODEL, *labels))
             instruments.source(family.name, partial(snapshot, family))
 
-    def take(self, served: ServedRequest) -> None:
+    def on_served(self, served: ServedRequest) -> None:
+        """``ServedObserver``, for requests that an engine ran."""
         now = self._now()
         if served.model not in self._models:
             self._models[served.model] = _Model()
         model = self._models[served.model]
-        for measure, seconds in _measured(served).items():
+        measured: dict[str, Sequence[float]] = {
+            "ttft": () if served.ttft_s is None else (served.ttft_s,),
+            "tpot": served.tpots_s,
+            "itl": served.gaps_s,
+            "e2e": (served.duration_s,),
+            "queue": [report.queue_s for report in served.reports],
+        }
+        for measure, seconds in measured.items():
             if seconds:
-                model.seconds[measure].add(seconds, now)
+                model.seconds[measure].add(buckets(seconds), now)
         took = served.phases_s
         if took:
             limits = {(phase, "limit"): served.limits_s[phase] for phase in took}
@@ -78,7 +161,7 @@ class Recent:
     def _counts(self) -> list[tuple[str, str, Mapping[int, float]]]:
         now = self._now()
         return [
-            (name, measure, seconds.counts(now))
+            (name, measure, seconds.sums(now))
             for name, model in self._models.items()
             for measure, seconds in model.seconds.items()
         ]
@@ -101,14 +184,3 @@ class Recent:
                 if (took := sums.get((phase, "took")))
             ]
         return Values(family, series)
-
-
-def _measured(served: ServedRequest) -> dict[str, Sequence[float]]:
-    """Seconds by measure."""
-    return {
-        "ttft": () if served.ttft_s is None else (served.ttft_s,),
-        "tpot": served.tpots_s,
-        "itl": served.gaps_s,
-        "e2e": (served.duration_s,),
-        "queue": [report.queue_s for report in served.reports],
-    }

@@ -2,17 +2,23 @@
 
 Latencies are those of requests that an engine ran; requests completed from the response cache are counted, not timed.
 Totals of tokens grow when a request ends, by its usage; ``twofold:rows_total`` grows step by step.
+
+Goodput counts the requests that meet the latency objective of their tier (DistServe: Zhong et al., OSDI 2024). A
+request misses it where one of its times is longer, or where the server fails with a 5xx, which includes refusals under
+overload. Errors of the caller (4xx, an exceeded quota, a disconnect) are not counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from twofold.core.errors import ParameterError
 from twofold.core.record import WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.observe.metrics.engine import ENGINE, MODEL
-from twofold.observe.metrics.goodput import GoodputMetrics, Objective
 from twofold.observe.metrics.instruments import (
     COMPLETIONS,
     FIRST_TOKEN_SECONDS,
@@ -26,6 +32,9 @@ from twofold.observe.metrics.instruments import (
 from twofold.observe.metrics.recent import Recent
 from twofold.observe.served import ServedRequest
 
+TIERS: Final = ("default", "flex", "priority", "batch")
+FAILED: Final = "failed"
+"""The measure by which a request misses its objective if the server failed."""
 MAX_TENANTS: Final = 100
 MAX_ENDPOINTS: Final = 64
 MAX_ERRORS: Final = 64
@@ -49,17 +58,17 @@ OF_REPORTS: Final[Mapping[str, tuple[str, Bounds, Callable[[RequestMetrics], flo
     "request_prefill_time_seconds": (
         "Seconds from admission to the first token.",
         REQUEST_SECONDS,
-        lambda one: None if one.admitted is None else one.prefill_s,
+        lambda one: None if one.first_scheduled is None else one.prefill_s,
     ),
     "request_decode_time_seconds": (
         "Seconds from the first token to the last.",
         REQUEST_SECONDS,
-        lambda one: None if one.admitted is None else one.decode_s,
+        lambda one: None if one.first_scheduled is None else one.decode_s,
     ),
     "request_inference_time_seconds": (
         "Seconds from admission to the last token.",
         REQUEST_SECONDS,
-        lambda one: None if one.admitted is None else one.prefill_s + one.decode_s,
+        lambda one: None if one.first_scheduled is None else one.prefill_s + one.decode_s,
     ),
     "request_time_per_output_token_seconds": (
         "Seconds per token after the first.",
@@ -92,85 +101,91 @@ TOTALS: Final[Mapping[str, tuple[str, Callable[[ServedRequest], float]]]] = {
 """Counters of a model's tokens."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """Max seconds to the first token, per token after it, and to the end; None: no limit."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("ttft_s", "tpot_s", "e2e_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ParameterError(f"{name} must be a number of seconds above 0, not {value!r:.60}.", param=name)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits by measure."""
+        limits = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2e_s}
+        return {measure: limit for measure, limit in limits.items() if limit is not None}
+
+    def missed(self, served: ServedRequest) -> list[str]:
+        """The measures beyond their limits; a request without a measure does not miss it."""
+        taken = {"ttft": served.ttft_s, "tpot": served.tpot_s, "e2e": served.duration_s}
+        return [measure for measure, limit in self.limits.items() if (taken[measure] or 0.0) > limit]
+
+
+NO_OBJECTIVE: Final = Objective()
+DEFAULT_OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
+    {
+        "default": Objective(ttft_s=2.0, tpot_s=0.2),
+        "flex": Objective(ttft_s=30.0, tpot_s=1.0),
+        "priority": Objective(ttft_s=1.0, tpot_s=0.1),
+        "batch": NO_OBJECTIVE,
+    }
+)
+"""For models of a size that a CPU runs. Batches have no limits."""
+
+
 class RequestMetricsObserver:
-    """``ServedObserver``: counts a request when it ended, on the event loop."""
+    """``ServedObserver``: counts a request when it ended, on the event loop.
+
+    Requests for unknown models create no series with a model's name. Tenants beyond MAX_TENANTS are counted together.
+    """
 
     def __init__(self, instruments: Instruments, recent: Recent, objectives: Mapping[str, Objective]) -> None:
-        self._http = _Http(instruments)
-        self._work = _TokensAndTimes(instruments)
-        self._tenants = _Tenants(instruments)
-        self._goodput = GoodputMetrics(instruments, objectives)
+        if unknown := set(objectives) - set(TIERS):
+            raise ParameterError(f"There is no service tier {min(unknown)!r:.60}.", param="objectives")
         self._recent = recent
+        self._objectives = objectives
         self._models: set[str] = set()
-
-    def know(self, model: str) -> None:
-        """Starts a model's counters at 0, so that their first increase is visible."""
-        if model not in self._models:
-            self._models.add(model)
-            self._http.know(model)
-            self._work.know(model)
-
-    def on_served(self, served: ServedRequest) -> None:
-        self._http.take(served)
-        self._tenants.take(served)
-        self._goodput.judge(served)
-        if served.reports or served.cached_answer:
-            self.know(served.model)
-        if served.model not in self._models:
-            return  # requests for unknown models must not create series
-        self._http.end(served)
-        if served.reports:
-            self._work.take(served)
-            self._recent.take(served)
-
-
-class _Http:
-    """Requests by endpoint and by how they ended."""
-
-    def __init__(self, instruments: Instruments) -> None:
-        counter = instruments.counter
         self._endpoints, self._kinds = LabelValues(MAX_ENDPOINTS), LabelValues(MAX_ERRORS)
+        self._tenants = LabelValues(MAX_TENANTS)
+        self._count_requests(instruments)
+        self._measure_models(instruments)
+
+    def _count_requests(self, instruments: Instruments) -> None:
+        counter = instruments.counter
         self._requests = counter(
             "twofold:http_requests", "Requests that ended; 499: the client disconnected.", "endpoint", "status"
         )
         self._errors = counter("twofold:request_errors", "Errors by kind.", "dialect", "error")
+        self._cost = counter("twofold:cost", "Cost, by the configured prices.", *MODEL, "tenant", "tier", "currency")
+        self._tenant_tokens = counter(
+            "twofold:tenant_tokens", "Tokens by tenant: fresh and cached prompt tokens, output.", "tenant", "kind"
+        )
+        self._tenant_requests = counter("twofold:tenant_requests", "Requests by tenant.", "tenant", "tier")
+        self._met = counter("twofold:slo_met", "Requests that met their tier's objective.", "tier")
+        self._missed = counter("twofold:slo_missed", "Requests that missed it.", "tier")
+        self._causes = counter(
+            "twofold:slo_missed_by", "Misses by measure; a request may miss several.", "tier", "measure"
+        )
+        limits = instruments.gauge("twofold:slo_seconds", "The objectives: max seconds.", "tier", "measure")
+        for tier in TIERS:
+            self._met.add(0, tier)
+            self._missed.add(0, tier)
+            for measure, limit in self._objectives.get(tier, NO_OBJECTIVE).limits.items():
+                limits.set(limit, tier, measure)
+
+    def _measure_models(self, instruments: Instruments) -> None:
+        counter, histogram = instruments.counter, instruments.histogram
         self._ended = counter("vllm:request_success", "Completions by how they ended.", *MODEL, "finished_reason")
         self._refused = counter("vllm:admission_rejections", "Requests that were not admitted.", "model_name", "reason")
         self._cache = counter(
             "twofold:response_cache_requests", "Requests that looked into the response cache.", *MODEL, "result"
         )
-
-    def know(self, model: str) -> None:
-        for reason in REASONS:
-            self._ended.add(0, model, ENGINE, reason)
-        for result in ("hit", "miss"):
-            self._cache.add(0, model, ENGINE, result)
-        for reason in set(REFUSALS.values()):
-            self._refused.add(0, model, reason)
-
-    def take(self, served: ServedRequest) -> None:
-        self._requests.add(1, self._endpoints.of(served.endpoint), str(served.status))
-        if served.error:
-            self._errors.add(1, served.dialect, self._kinds.of(served.error))
-
-    def end(self, served: ServedRequest) -> None:
-        refusal = REFUSALS.get(served.error or "")
-        if refusal is not None:
-            self._refused.add(1, served.model, refusal)
-        elif served.status >= 500:
-            self._ended.add(1, served.model, ENGINE, "error")
-        for report in served.reports:
-            for reason in report.finish_reasons:
-                self._ended.add(1, served.model, ENGINE, reason)
-        if served.cache_asked:
-            self._cache.add(1, served.model, ENGINE, "hit" if served.cached_answer else "miss")
-
-
-class _TokensAndTimes:
-    """Tokens and latencies of a model's requests, and the least time they could have taken."""
-
-    def __init__(self, instruments: Instruments) -> None:
-        counter, histogram = instruments.counter, instruments.histogram
         self._totals = [(counter(name, text, *MODEL), value) for name, (text, value) in TOTALS.items()]
         self._source = counter("vllm:prompt_tokens_by_source", "Prompt tokens by source.", *MODEL, "source")
         self._of_reports = [
@@ -191,10 +206,60 @@ class _TokensAndTimes:
         self._stalls = counter("twofold:stall_seconds", "Seconds in which requests did not advance.", *MODEL, "cause")
 
     def know(self, model: str) -> None:
+        """Starts a model's counters at 0, so that their first increase is visible."""
+        if model in self._models:
+            return
+        self._models.add(model)
+        for reason in REASONS:
+            self._ended.add(0, model, ENGINE, reason)
+        for result in ("hit", "miss"):
+            self._cache.add(0, model, ENGINE, result)
+        for reason in set(REFUSALS.values()):
+            self._refused.add(0, model, reason)
         for counter, _ in self._totals:
             counter.add(0, model, ENGINE)
 
-    def take(self, served: ServedRequest) -> None:
+    def on_served(self, served: ServedRequest) -> None:
+        self._requests.add(1, self._endpoints.of(served.endpoint), str(served.status))
+        if served.error:
+            self._errors.add(1, served.dialect, self._kinds.of(served.error))
+        tenant, cached = self._tenants.of(served.tenant), served.cached_tokens
+        self._tenant_requests.add(1, tenant, served.tier)
+        self._tenant_tokens.add(served.prompt_tokens - cached, tenant, "fresh")
+        self._tenant_tokens.add(cached, tenant, "cached")
+        self._tenant_tokens.add(served.output_tokens, tenant, "output")
+        if served.cost is not None:
+            self._cost.add(served.cost, served.model, ENGINE, tenant, served.tier, served.currency)
+        completed = served.status < 400 and bool(served.reports or served.cached_answer)
+        if completed or served.status >= 500:
+            objective = self._objectives.get(served.tier, NO_OBJECTIVE)
+            missed = objective.missed(served) if completed else [FAILED]
+            (self._missed if missed else self._met).add(1, served.tier)
+            for measure in missed:
+                self._causes.add(1, served.tier, measure)
+        if served.reports or served.cached_answer:
+            self.know(served.model)
+        if served.model in self._models:
+            self._count_end(served)
+        if served.reports:
+            self._measure(served)
+            self._recent.on_served(served)
+
+    def _count_end(self, served: ServedRequest) -> None:
+        """Counts how the request of a known model ended."""
+        refusal = REFUSALS.get(served.error or "")
+        if refusal is not None:
+            self._refused.add(1, served.model, refusal)
+        elif served.status >= 500:
+            self._ended.add(1, served.model, ENGINE, "error")
+        for report in served.reports:
+            for reason in report.finish_reasons:
+                self._ended.add(1, served.model, ENGINE, reason)
+        if served.cache_asked:
+            self._cache.add(1, served.model, ENGINE, "hit" if served.cached_answer else "miss")
+
+    def _measure(self, served: ServedRequest) -> None:
+        """Tokens and latencies of a request that an engine ran, and the least time it could have taken."""
         labels = (served.model, ENGINE)
         for counter, total in self._totals:
             counter.add(total(served), *labels)
@@ -214,26 +279,3 @@ class _TokensAndTimes:
         for phase, seconds in served.phases_s.items():
             self._took.add(seconds, *labels, phase)
             self._limit.add(served.limits_s[phase], *labels, phase)
-
-
-class _Tenants:
-    """Tokens and cost by tenant. Tenants beyond MAX_TENANTS are counted together."""
-
-    def __init__(self, instruments: Instruments) -> None:
-        self._names = LabelValues(MAX_TENANTS)
-        self._cost = instruments.counter(
-            "twofold:cost", "Cost, by the configured prices.", *MODEL, "tenant", "tier", "currency"
-        )
-        self._tokens = instruments.counter(
-            "twofold:tenant_tokens", "Tokens by tenant: fresh and cached prompt tokens, output.", "tenant", "kind"
-        )
-        self._requests = instruments.counter("twofold:tenant_requests", "Requests by tenant.", "tenant", "tier")
-
-    def take(self, served: ServedRequest) -> None:
-        tenant = self._names.of(served.tenant)
-        self._requests.add(1, tenant, served.tier)
-        self._tokens.add(served.prompt_tokens - served.cached_tokens, tenant, "fresh")
-        self._tokens.add(served.cached_tokens, tenant, "cached")
-        self._tokens.add(served.output_tokens, tenant, "output")
-        if served.cost is not None:
-            self._cost.add(served.cost, served.model, ENGINE, tenant, served.tier, served.currency)

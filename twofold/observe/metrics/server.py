@@ -1,25 +1,52 @@
-"""All metrics of a server: an observer of engines and requests, and the page that Prometheus reads."""
+"""All metrics of a server: an observer of engines and requests, and the page that Prometheus reads.
+
+The event loop copies the numbers, in well below a millisecond; a thread writes the text. A page is reused for a second,
+and concurrent readers wait for the same page.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, exposition
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
 
 from twofold.core.clock import Clock, MonotonicClock
 from twofold.core.report import EngineSnapshot
 from twofold.observe.metrics.engine import EngineMetrics
-from twofold.observe.metrics.goodput import DEFAULT_OBJECTIVES, Objective
-from twofold.observe.metrics.instruments import Instruments
-from twofold.observe.metrics.page import MetricsPage, Page
+from twofold.observe.metrics.instruments import Instruments, Snapshot, Values
 from twofold.observe.metrics.recent import Recent
-from twofold.observe.metrics.requests import RequestMetricsObserver
-from twofold.observe.served import ServedRequest
+from twofold.observe.metrics.requests import DEFAULT_OBJECTIVES, Objective, RequestMetricsObserver
+
+MIN_AGE_S: Final = 1.0
+"""A younger page is reused."""
+PLAIN: Final = "text/plain"
+OPENMETRICS: Final = "application/openmetrics-text"
+MAX_PAGES: Final = 32
+"""Cached pages: one per format, and per tenant that sees only its own series."""
+FORMATS: Final[dict[str, tuple[Callable[[Collector], bytes], str]]] = {
+    PLAIN: (exposition.generate_latest, CONTENT_TYPE_PLAIN_0_0_4),
+    OPENMETRICS: (
+        partial(openmetrics.generate_latest, escaping=openmetrics.ALLOWUTF8),
+        openmetrics.CONTENT_TYPE_LATEST,
+    ),
+}
+"""Names have colons; prometheus_client 0.26 would escape them in samples of OpenMetrics, though they are allowed."""
 
 
 class ServerMetrics(EngineMetrics):
     """``EngineObserver`` and ``ServedObserver``. All of it but the writing of pages runs on the event loop.
 
-    ``objectives`` has the latency targets of each tier; a tier without an entry has none.
+    ``objectives`` has the latency targets of each tier; a tier without an entry has none. ``read`` is that of the page.
     """
 
     def __init__(
@@ -32,15 +59,79 @@ class ServerMetrics(EngineMetrics):
         now, self.instruments = (clock or MonotonicClock()).now, Instruments()
         super().__init__(self.instruments)
         self._requests = RequestMetricsObserver(self.instruments, Recent(self.instruments, now), objectives)
-        self._page = MetricsPage(self.instruments, now, executor)
+        self.on_served = self._requests.on_served
+        self.read = MetricsPage(self.instruments, now, executor).read
 
     def on_snapshot(self, model: str, snapshot: EngineSnapshot) -> None:
         self._requests.know(model)
         super().on_snapshot(model, snapshot)
 
-    def on_served(self, served: ServedRequest) -> None:
-        self._requests.on_served(served)
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The body and type of a response, made at ``made``."""
+
+    body: bytes
+    content_type: str
+    made: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Families:
+    """The part of a registry that prometheus_client reads."""
+
+    snapshots: Sequence[Snapshot]
+
+    def collect(self) -> Iterable[Metric]:
+        for snapshot in self.snapshots:
+            yield snapshot.family()
+            time.sleep(0)  # yields the interpreter to the event loop, which otherwise gets it only every 5 ms
+
+
+@dataclass(slots=True)
+class _CachedPage:
+    """The last page of a format. A request that makes the next page holds the lock."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    page: Page | None = None
+
+
+class MetricsPage:
+    """Pages of instruments. ``executor`` writes them; None: the default executor of the event loop."""
+
+    def __init__(self, instruments: Instruments, now: Callable[[], float], executor: Executor | None = None) -> None:
+        self._instruments = instruments
+        self._now = now
+        self._executor = executor
+        self._pages: OrderedDict[tuple[str, str | None], _CachedPage] = OrderedDict()
 
     async def read(self, accept: str = "", tenant: str | None = None) -> Page:
-        """The page for ``GET /metrics`` with this Accept header; with ``tenant``, without series of other tenants."""
-        return await self._page.read(accept, tenant)
+        """The page for a request with this Accept header, at most MIN_AGE_S old. Of series with the label tenant it
+        has those of ``tenant``; all for None."""
+        form = OPENMETRICS if wants_openmetrics(accept) else PLAIN
+        cached = self._pages.setdefault((form, tenant), _CachedPage())
+        self._pages.move_to_end((form, tenant))
+        if len(self._pages) > MAX_PAGES:
+            self._pages.popitem(last=False)
+        async with cached.lock:
+            if cached.page is None or self._now() - cached.page.made >= MIN_AGE_S:
+                made, copies = self._now(), self._instruments.snapshots()
+                if tenant is not None:
+                    copies = [copy.only("tenant", tenant) if isinstance(copy, Values) else copy for copy in copies]
+                loop = asyncio.get_running_loop()
+                cached.page = await loop.run_in_executor(self._executor, _write, form, copies, made)
+            return cached.page
+
+
+def wants_openmetrics(accept: str) -> bool:
+    """Whether an Accept header accepts OpenMetrics."""
+    for media in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in media.split(";"))
+        if kind == OPENMETRICS:
+            return not any(part in ("q=0", "q=0.0") for part in parameters)
+    return False
+
+
+def _write(form: str, snapshots: Sequence[Snapshot], made: float) -> Page:
+    generate, content_type = FORMATS[form]
+    return Page(generate(_Families(snapshots)), content_type, made)

@@ -32,7 +32,7 @@ from itertools import takewhile
 from typing import Any, Final, Literal, get_args
 
 from twofold.core.errors import ModelNotFoundError, ParameterError, closest_match
-from twofold.observe.accounting.prices import TokenPrices
+from twofold.observe.billing import TokenPrices
 
 RateKind = Literal["input", "cache_read", "cache_write", "cache_write_5m", "cache_write_1h", "output"]
 Tier = Literal["default", "batch", "flex", "priority", "fast"]

@@ -5,7 +5,7 @@
     of a million tokens     10⁶ · seconds a token · price of an hour / (3600 · busy share)
 
 Each phase pays for its own tokens: prefill for those of the prompt, decode for those of the completion, as
-``observe.accounting.bill`` does for requests that ran. The prefix stays in the cache, so only the first request of a
+``observe.billing`` does for requests that ran. The prefix stays in the cache, so only the first request of a
 session computes it. Steps of the phases are counted as separate, which chunked prefill approximates."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.model import ModelSpec
-from twofold.observe.accounting.prices import MachinePrices
+from twofold.observe.billing import MachinePrices
 from twofold.planner.count.memory import ReplicaMemory
 from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.machines.machine import Machine

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from twofold.core.request import TTL_SECONDS
 from twofold.core.units import count
-from twofold.observe.accounting.bill import Bill
+from twofold.observe.billing import Bill
 from twofold.planner.predict.constants import constants_for, error_words, errors_for
 from twofold.planner.price.catalog import ApiModel, Catalog, Tier
 from twofold.planner.price.own import OwnCost, OwnMachines

@@ -16,7 +16,7 @@ from twofold.bench.load.base import Shared
 from twofold.bench.load.trace import Trace
 from twofold.core.errors import ParameterError
 from twofold.core.request import TTL_SECONDS, TimeToLive
-from twofold.observe.accounting.bill import TokenUsage, token_lines, total_of
+from twofold.observe.billing import TokenUsage, token_lines, total_of
 from twofold.planner.price.catalog import ApiModel, Tier, min_cached
 from twofold.planner.price.workload import DAY_S, MONTH_DAYS, Workload
 

@@ -28,8 +28,7 @@ from typing import Final, Literal
 
 from twofold.core.errors import ParameterError
 from twofold.core.request import TTL_SECONDS, TimeToLive
-from twofold.observe.accounting.bill import ROUNDED, Bill, TokenUsage, token_lines
-from twofold.observe.accounting.prices import TokenPrices
+from twofold.observe.billing import ROUNDED, Bill, TokenPrices, TokenUsage, token_lines
 from twofold.planner.price.catalog import ApiModel, Tier, min_cached
 
 DAY_S: Final = 86_400

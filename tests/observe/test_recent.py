@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.observe.metrics.sliding import (
+from twofold.observe.metrics.recent import (
     BOUNDS,
     ERROR,
     LONGEST_S,
     SHORTEST_S,
-    SlidingSeconds,
     SlidingSums,
+    buckets,
     percentiles,
 )
 
@@ -26,21 +26,21 @@ SHARES = (0.5, 0.9, 0.95, 0.99, 0.999)
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(SHORTEST_S, LONGEST_S), min_size=1, max_size=300))
 def test_percentiles_are_as_near_as_they_say(values: list[float]) -> None:
-    window = SlidingSeconds()
-    window.add(values, 0.0)
-    found = percentiles(window.counts(0.0), SHARES)
+    window = SlidingSums[int]()
+    window.add(buckets(values), 0.0)
+    found = percentiles(window.sums(0.0), SHARES)
     exact = np.quantile(values, SHARES, method="inverted_cdf")
     assert found == pytest.approx(exact, rel=ERROR + 1e-9)
 
 
 def test_what_lies_outside_counts_as_the_nearest() -> None:
-    window = SlidingSeconds()
-    window.add([0.0, 1e9], 0.0)
-    assert percentiles(window.counts(0.0), (0.5, 1.0)) == pytest.approx([SHORTEST_S, BOUNDS[-1]], rel=ERROR)
+    window = SlidingSums[int]()
+    window.add(buckets([0.0, 1e9]), 0.0)
+    assert percentiles(window.sums(0.0), (0.5, 1.0)) == pytest.approx([SHORTEST_S, BOUNDS[-1]], rel=ERROR)
 
 
 def test_nothing_has_no_percentiles() -> None:
-    assert percentiles(SlidingSeconds().counts(0.0), SHARES) == []
+    assert percentiles(SlidingSums[int]().sums(0.0), SHARES) == []
 
 
 def test_sums_are_of_the_window() -> None:
@@ -60,10 +60,10 @@ def test_sums_are_of_the_window() -> None:
 
 
 def test_memory_has_a_bound() -> None:
-    window, random = SlidingSeconds(), Random(2)
+    window, random = SlidingSums[int](), Random(2)
     tracemalloc.start()
     for second in range(300):
-        window.add([10 ** random.uniform(-6, 6) for _ in range(100)], float(second))
+        window.add(buckets(10 ** random.uniform(-6, 6) for _ in range(100)), float(second))
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert used < 8 << 20
