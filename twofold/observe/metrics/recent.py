@@ -6,7 +6,7 @@ seconds; ``twofold:recent_latency_values`` counts the values, because a P99.9 of
 The window slides slot by slot and covers between 29 and 30 slots of time. A value is in bucket i where
 γ^(i−1) < value ≤ γ^i, with γ = (1 + α) / (1 − α), and is reported as 2 γ^i / (γ + 1), with a relative error of at most
 α (DDSketch: Masson, Rim, Lee, VLDB 2019). With α = 1 % and values from 10 µs to a day there are fewer than 1,200
-buckets, so the memory of 30 slots is bounded, however many values they count; values outside count as the nearest bound.
+buckets, so the memory of 30 slots is bounded, however many values they count; values outside count as the nearest one.
 """
 
 from __future__ import annotations
