@@ -86,20 +86,20 @@ def keys(
 ) -> int:
     """Create, list and remove API keys, which are stored as hashes. Servers notice changes within a second."""
     from twofold.host.paths import data_folder  # noqa: PLC0415
-    from twofold.server.edge import keyfile  # noqa: PLC0415
+    from twofold.server.edge.keys import add_key, read_keys, remove_key  # noqa: PLC0415
 
     path = file or data_folder() / "api-keys.toml"
     if action == "ls":
-        _list(keyfile.read_keys(path) if path.exists() else (), json)
+        _list(read_keys(path) if path.exists() else (), json)
         return 0
     if id is None:
         raise ParameterError(f"keys {action} needs the key's id.", param="id", hint=f"twofold keys {action} laptop")
     if action == "rm":
-        keyfile.remove_key(path, id)
+        remove_key(path, id)
         note(f"Removed {id} from {path}.")
         return 0
     now = datetime.now(UTC)
-    key, text = keyfile.add_key(path, id, now=now, **options.fields(now))
+    key, text = add_key(path, id, now=now, **options.fields(now))
     if json:
         print_json({"id": key.id, "tenant": key.tenant, "key": text})
     else:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twofold.server.admission import Tiers
     from twofold.server.config import ServerConfig
     from twofold.server.models.registry import ServedModel
-    from twofold.server.response_cache.cache import ResponseCacheSettings
+    from twofold.server.response_cache import ResponseCacheSettings
 
 STDERR = 2
 NEVER = "never"
@@ -168,7 +168,7 @@ class ServeOptions:
         return {**DEFAULT_OBJECTIVES, **dict(map(_objective, self.slo))}
 
     def _replay(self) -> ResponseCacheSettings | None:
-        from twofold.server.response_cache.cache import ResponseCacheSettings  # noqa: PLC0415
+        from twofold.server.response_cache import ResponseCacheSettings  # noqa: PLC0415
 
         if self.response_cache is None:
             return None

@@ -27,8 +27,7 @@ from twofold.observe.served import ServedObserver, ServedRequest
 from twofold.planner.predict.steps import StepPredictor
 from twofold.server.context import RequestContext
 from twofold.server.records import RequestRecord, record_data
-from twofold.server.storage.database import Database
-from twofold.server.storage.thread import SingleThread
+from twofold.server.storage.database import Database, SingleThread
 
 Part = Literal["day", "tenant", "key", "model", "tier"]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)

@@ -14,7 +14,7 @@ from twofold.server.admission import QueueLimits, Tiers
 from twofold.server.edge.limits import BodyLimits, ConnectionLimits
 from twofold.server.models.named_models import NamedModel
 from twofold.server.models.registry import RegistrySettings
-from twofold.server.response_cache.cache import ResponseCacheSettings
+from twofold.server.response_cache import ResponseCacheSettings
 
 MAX_PORT: Final = 65535
 

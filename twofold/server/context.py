@@ -21,7 +21,7 @@ from twofold.server.edge.keys import Caller
 from twofold.server.edge.quotas import UNLIMITED, Quotas, QuotaUse
 from twofold.server.edge.refusals import Header, RawResponse, error_response
 from twofold.server.pool import ByteBudget
-from twofold.server.response_cache.cache import HIT_HEADER
+from twofold.server.response_cache import HIT_HEADER
 
 CLIENT_GONE: Final = 499
 """The status, in logs and metrics, of a request whose client disconnected; it is never sent."""

@@ -1,10 +1,12 @@
-"""All paths of a server with their handlers, as one ASGI application."""
+"""All paths of a server with their handlers, as one ASGI application, and the stores behind them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from starlette.routing import Route, Router
@@ -23,7 +25,9 @@ from twofold.api.openai.responses.reply import ResponseReply
 from twofold.api.openai.responses.request import ResponsesRequest
 from twofold.api.openai.scores import RerankRequest, ScoreRequest
 from twofold.core.errors import MethodError, NotFoundError, TwofoldError, closest_match
+from twofold.host.paths import private_folder
 from twofold.server.batches.record import BatchReply
+from twofold.server.batches.run import RunBody
 from twofold.server.batches.service import BatchService
 from twofold.server.context import RequestContext
 from twofold.server.edge.limits import MIB
@@ -35,8 +39,7 @@ from twofold.server.http.status import AdminEndpoint, StatusEndpoint
 from twofold.server.http.tokens import TokensEndpoint
 from twofold.server.models.registry import ModelRegistry
 from twofold.server.openapi.document import DocumentEndpoint
-from twofold.server.responses.service import ResponseService
-from twofold.server.stores import Stores
+from twofold.server.responses import ResponseService
 
 OllamaGenerating: TypeAlias = OllamaChatRequest | OllamaGenerateRequest | OllamaEmbedRequest | OllamaEmbeddingRequest
 
@@ -224,3 +227,26 @@ class _ResponseStore:
         assert isinstance(request, ResponsesRequest)
         assert isinstance(body, ResponseReply)
         await self.responses.keep(context.caller.tenant, request, head, body)
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The services that own it."""
+
+    files: FileService
+    batches: BatchService
+    responses: ResponseService
+
+
+@asynccontextmanager
+async def open_stores(folder: Path, run_body: RunBody) -> AsyncIterator[Stores]:
+    """Opens the stores in ``folder`` and continues its unfinished batches. Raises UsageError, ResourceError."""
+    private_folder(folder)
+    async with AsyncExitStack() as stack:
+        files = await FileService.open(folder / "files")
+        stack.push_async_callback(files.close)
+        responses = await ResponseService.open(folder / "responses.sqlite")
+        stack.push_async_callback(responses.close)
+        batches = await BatchService.open(folder / "batches", files, run_body)
+        stack.push_async_callback(batches.close)
+        yield Stores(files, batches, responses)

@@ -36,12 +36,12 @@ from twofold.server.accounting import Accounting
 from twofold.server.admission import Admission
 from twofold.server.context import RequestContext
 from twofold.server.edge.limits import KIB
-from twofold.server.edge.request_id import new_reply_id
+from twofold.server.edge.refusals import new_reply_id
 from twofold.server.models.registry import ModelRegistry
 from twofold.server.pool import WorkPool
 from twofold.server.records import RequestRecord
-from twofold.server.response_cache.cache import ResponseCache
-from twofold.server.response_cache.outputs import deltas as cached_deltas
+from twofold.server.response_cache import ResponseCache
+from twofold.server.response_cache import deltas as cached_deltas
 from twofold.server.workers.client import DispatchHandle, WorkerModel
 
 LEAVING_S: Final = 10.0

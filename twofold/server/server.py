@@ -32,25 +32,23 @@ from twofold.observe.metrics.server import ServerMetrics
 from twofold.observe.served import ServedObserver
 from twofold.server.accounting import Accounting, RecentRequests, UsageStore
 from twofold.server.admission import Admission
+from twofold.server.batches.run import LineRunner
 from twofold.server.config import ServerConfig
 from twofold.server.edge.hosts import Hosts, Origins
-from twofold.server.edge.keyfile import KeyFile
-from twofold.server.edge.keys import Caller, KeyRing, single_keys
+from twofold.server.edge.keys import Caller, KeyFile, KeyRing, single_keys
 from twofold.server.edge.middleware import EdgeMiddleware, check_exposure
 from twofold.server.edge.protocol import EdgeServer
 from twofold.server.edge.quotas import Quotas
 from twofold.server.edge.refusals import Refusals
 from twofold.server.http.endpoints import Site
 from twofold.server.http.status import AdminEndpoint, StatusEndpoint
-from twofold.server.lines import LineRunner
 from twofold.server.models.registry import ModelRegistry, ServedModel
 from twofold.server.openapi.document import DocumentEndpoint, document
 from twofold.server.pool import ByteBudget, WorkPool
-from twofold.server.response_cache.cache import ResponseCache
-from twofold.server.routes import build_app, dialect_of, generating, plain
+from twofold.server.response_cache import ResponseCache
+from twofold.server.routes import Stores, build_app, dialect_of, generating, open_stores, plain
 from twofold.server.runner import RequestRunner
-from twofold.server.storage.folder import DataFolder, claim_folder
-from twofold.server.stores import Stores, open_stores
+from twofold.server.storage.tenants import DataFolder, claim_folder
 
 log = logging.getLogger("twofold.serve")
 

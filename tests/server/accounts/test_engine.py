@@ -15,7 +15,7 @@ from twofold.engine.llm import LLM
 from twofold.engine.prompts import TokensPrompt
 from twofold.host.settings import parse_toml
 from twofold.observe.billing import PriceSheet, make_bill, total_of
-from twofold.server.response_cache.outputs import pack, unpack
+from twofold.server.response_cache import pack, unpack
 
 PROMPTS = [TokensPrompt(prompt_token_ids=list(range(5, 5 + length))) for length in (40, 7, 90, 23)]
 

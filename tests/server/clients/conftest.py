@@ -17,7 +17,7 @@ import pytest
 
 from tests.server.live import LiveServer, live_server
 from tests.support.tiny import TinyModel, TinyOptions
-from twofold.server.edge.keyfile import add_key
+from twofold.server.edge.keys import add_key
 from twofold.server.edge.quotas import Quota
 
 TINY: Final = "tiny"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.server.edge.connection import BoundedConnection
 from twofold.server.edge.limits import ConnectionLimits
+from twofold.server.edge.protocol import BoundedConnection
 
 PLAIN = [(b"content-type", b"text/event-stream")]
 

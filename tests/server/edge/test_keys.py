@@ -23,8 +23,20 @@ from twofold.core.errors import (
     UsageError,
 )
 from twofold.server.admission import Tiers
-from twofold.server.edge.keyfile import KeyFile, add_key, key_of, read_keys, remove_key
-from twofold.server.edge.keys import ApiKey, Caller, KeyRing, hash_key, new_key, presented_key, single_keys
+from twofold.server.edge.keys import (
+    ApiKey,
+    Caller,
+    KeyFile,
+    KeyRing,
+    add_key,
+    hash_key,
+    key_of,
+    new_key,
+    presented_key,
+    read_keys,
+    remove_key,
+    single_keys,
+)
 from twofold.server.edge.quotas import Quota
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)

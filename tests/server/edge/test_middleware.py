@@ -17,8 +17,7 @@ from twofold.server.edge.hosts import Hosts, Origins
 from twofold.server.edge.keys import KeyRing, single_keys
 from twofold.server.edge.limits import BodyLimits, ConnectionLimits, affordable_connections
 from twofold.server.edge.middleware import PIECE, Arrival, EdgeMiddleware, arrival_of, check_exposure
-from twofold.server.edge.refusals import error_headers
-from twofold.server.edge.request_id import new_request_id, request_id_of
+from twofold.server.edge.refusals import error_headers, new_request_id, request_id_of
 
 OPEN = KeyRing(required=False)
 (KEY,) = single_keys(["secret"])

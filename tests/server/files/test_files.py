@@ -22,9 +22,8 @@ from twofold.api.fields import FieldError
 from twofold.core.errors import BusyError, NotFoundError, ResourceError, TooLargeError, TwofoldError, UsageError
 from twofold.server.files import service as services
 from twofold.server.files.form import UploadForm
-from twofold.server.files.service import FileService
+from twofold.server.files.service import FileLimits, FileService
 from twofold.server.storage.database import Database
-from twofold.server.storage.files import FileLimits
 
 SMALL = FileLimits(file_bytes=1000, tenant_bytes=3000, tenant_files=5)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from twofold.core.errors import UsageError
-from twofold.server.storage import folder
-from twofold.server.storage.folder import DataFolder, claim_folder
+from twofold.server.storage import tenants
+from twofold.server.storage.tenants import DataFolder, claim_folder
 
 
 def test_a_named_folder_belongs_to_one_server(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_servers_find_their_folders_again_in_any_order(tmp_path: Path) -> None:
 
 
 def test_there_are_not_endless_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "MAX_SERVERS", 2)
+    monkeypatch.setattr(tenants, "MAX_SERVERS", 2)
     with (
         closing(claim_folder(tmp_path, 0)),
         closing(claim_folder(tmp_path, 0)),

@@ -15,9 +15,14 @@ from twofold.core.clock import VirtualClock
 from twofold.core.errors import ResourceError
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.server.response_cache.cache import MAX_WRITES, ResponseCache, ResponseCacheSettings
-from twofold.server.response_cache.key import ResponseCacheKey
-from twofold.server.response_cache.outputs import deltas, pack
+from twofold.server.response_cache import (
+    MAX_WRITES,
+    ResponseCache,
+    ResponseCacheKey,
+    ResponseCacheSettings,
+    deltas,
+    pack,
+)
 
 Work = Callable[[ResponseCache], Awaitable[None]]
 CLOCK = VirtualClock(1e9)

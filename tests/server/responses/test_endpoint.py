@@ -17,8 +17,7 @@ from twofold.api.base import ModelFacts
 from twofold.api.openai.responses.items import CallItem
 from twofold.api.openai.responses.request import InputTokensRequest
 from twofold.core.errors import ConflictError, NotFoundError, ParameterError
-from twofold.server.responses.service import ResponseService
-from twofold.server.storage.responses import StoreLimits
+from twofold.server.responses import ResponseService, StoreLimits
 
 __all__ = ["facts"]
 T = TypeVar("T")

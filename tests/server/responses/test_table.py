@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.core.errors import ResourceError
-from twofold.server.storage.responses import ENTRY_BYTES, ResponseTable, StoredResponse, StoreLimits
+from twofold.server.responses import ENTRY_BYTES, ResponseTable, StoredResponse, StoreLimits
 
 
 class FakeTime:

@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.server.live import LiveServer, live_server
 from tests.server.trust.client import Client
-from twofold.server.edge.keyfile import add_key
+from twofold.server.edge.keys import add_key
 from twofold.server.edge.quotas import Quota
 
 KEYS: Final = {"alice": "north", "anna": "north", "bob": "south", "some": "small", "posts": "small", "lines": "small"}

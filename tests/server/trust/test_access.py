@@ -13,7 +13,7 @@ import pytest
 from tests.server.trust.client import Client, chat
 from tests.server.trust.keyed import KeyedServer, keyed_server
 from tests.support.tiny import TinyModel
-from twofold.server.edge.keyfile import add_key, remove_key
+from twofold.server.edge.keys import add_key, remove_key
 from twofold.server.edge.protocol import OPEN_PATHS
 from twofold.server.routes import dialect_of
 

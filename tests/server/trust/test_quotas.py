@@ -14,7 +14,7 @@ import pytest
 from tests.server.trust.client import Client, Reply, chat
 from tests.server.trust.keyed import QUOTAS, KeyedServer, keyed_server
 from tests.support.tiny import TinyModel
-from twofold.server.edge.keyfile import add_key, remove_key
+from twofold.server.edge.keys import add_key, remove_key
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,9 @@ from twofold.api.batch.lines import CHUNK_LINES, BatchReader, chunked, read_line
 from twofold.api.batch.run import refusal
 from twofold.api.fields import FieldError
 from twofold.api.openai.errors import error_message
-from twofold.server.batches.record import LineError
+from twofold.server.batches.record import BatchPaths, LineError
 from twofold.server.edge.body import is_countable
 from twofold.server.edge.limits import BodyLimits
-from twofold.server.storage.batches import BatchPaths
 
 MAX_ERRORS: Final = 100
 """Reported errors; each of 50,000 lines may have one."""

@@ -1,21 +1,33 @@
-"""Runs the lines of one batch on the server: many at once, through the path of HTTP requests."""
+"""Runs the lines of batches: many at once, by the path of HTTP requests, as requests of the batch tier."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from twofold.api.base import DialectRequest
+from twofold.api.batch.endpoints import read_body
 from twofold.api.batch.journal import BatchTally
 from twofold.api.batch.lines import LineCall
 from twofold.api.batch.run import BatchRun
-from twofold.api.openai.errors import error_reply
+from twofold.api.fields import ignoring
+from twofold.api.openai.errors import OpenAIDialect, error_reply
 from twofold.core.errors import BusyError, QuotaError, TwofoldError, WorkerError
-from twofold.server.storage.thread import SingleThread
+from twofold.observe.served import ServedRequest
+from twofold.server.context import RequestContext
+from twofold.server.edge.keys import Caller
+from twofold.server.edge.limits import KIB
+from twofold.server.edge.quotas import Quotas
+from twofold.server.pool import WorkPool
+from twofold.server.runner import RequestRunner
+from twofold.server.storage.database import SingleThread
 
 MIN_WAIT_S: Final = 0.1
 MAX_WAIT_S: Final = 60.0
@@ -28,6 +40,9 @@ RunBody = Callable[[LineCall], Awaitable[tuple[int, object]]]
 It raises BusyError or QuotaError where the line must be retried later, WorkerError where the model's process ended;
 any other error is the line's result.
 """
+LINE_BYTES: Final = 128 * KIB
+"""Weight of a line beside HTTP requests, by the size of their bodies: it may take long."""
+log = logging.getLogger("twofold.serve")
 
 
 class BatchDispatcher:
@@ -157,3 +172,58 @@ def place_of(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return type(error).__name__ + where
+
+
+class LineRunner:
+    """``RunBody``. ``caller_of`` returns a key's caller by tenant and id. A line beyond its quota is a QuotaError, so
+    it is retried later; with ``tolerant``, unknown fields are omitted."""
+
+    def __init__(
+        self,
+        runner: RequestRunner,
+        caller_of: Callable[[str, str], Caller],
+        quotas: Quotas,
+        pool: WorkPool,
+        *,
+        tolerant: bool = False,
+    ) -> None:
+        self._runner, self._caller_of, self._quotas = runner, caller_of, quotas
+        self._pool, self._tolerant = pool, tolerant
+        self._dialect = OpenAIDialect()
+
+    async def __call__(self, line: LineCall) -> tuple[int, object]:
+        caller = self._caller_of(line.tenant, line.key)
+        record = ServedRequest(
+            line.request_id,
+            line.endpoint,
+            self._dialect.name,
+            caller.tenant,
+            caller.key_id,
+            time.time(),
+            tier="batch",
+        )
+        context = RequestContext(record, self._dialect, caller, f"batch of {caller.key_id}", LINE_BYTES)
+        context.quota = self._quotas.enter(caller.key_id, caller.quota, context.arrived)
+        with self._runner.track(context):
+            try:
+                self._runner.check_open()
+                request = await self._pool.run(context.source, LINE_BYTES, partial(self._read, line))
+                async with self._runner.open(context, request) as run:
+                    return 200, await self._runner.reply(run)
+            except (BusyError, QuotaError, WorkerError) as error:
+                context.fail(error)
+                raise
+            except TwofoldError as error:
+                context.fail(error)
+                return record.status, self._dialect.error(error, line.request_id)
+            finally:
+                context.leave()
+
+    def _read(self, line: LineCall) -> DialectRequest:
+        if not self._tolerant:
+            return read_body(line)
+        with ignoring(unknown=True) as ignored:
+            request = read_body(line)
+        if ignored.shown:
+            log.warning("batch line %s: omitted: %s", line.request_id, ", ".join(ignored.logged))
+        return request

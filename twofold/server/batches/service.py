@@ -30,20 +30,21 @@ from twofold.core.clock import Clock, MonotonicClock
 from twofold.core.errors import ConflictError, NotFoundError, QuotaError, ResourceError, quoted
 from twofold.server.batches.files import BatchLimits, check_input, write_results
 from twofold.server.batches.record import (
+    ID_PREFIX,
     TRANSITIONS,
     WINDOW_SECONDS,
     BatchOrder,
+    BatchPaths,
     BatchRecord,
     BatchReply,
+    BatchStore,
     LineError,
     Status,
 )
 from twofold.server.batches.run import BatchDispatcher, RunBody, place_of
-from twofold.server.files.service import FileService
-from twofold.server.storage.batches import ID_PREFIX, BatchPaths, BatchStore
-from twofold.server.storage.files import new_file_id
-from twofold.server.storage.paging import ObjectPage, PageQuery, Query, page_fields, read_query
-from twofold.server.storage.thread import SingleThread
+from twofold.server.files.service import FileService, new_file_id
+from twofold.server.storage.database import SingleThread
+from twofold.server.storage.tenants import ObjectPage, PageQuery, Query, page_fields, read_query
 
 DEFAULT_LIMITS: Final = BatchLimits()
 RETRY_S: Final = 10.0

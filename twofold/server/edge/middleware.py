@@ -20,8 +20,7 @@ from twofold.server.edge.hosts import SECURITY_HEADERS, Hosts, Origins, is_loopb
 from twofold.server.edge.keys import Caller, KeyRing
 from twofold.server.edge.limits import KIB
 from twofold.server.edge.protocol import OPEN_PATHS
-from twofold.server.edge.refusals import Header, Refusals
-from twofold.server.edge.request_id import request_id_of
+from twofold.server.edge.refusals import Header, Refusals, request_id_of
 
 PIECE: Final = 256 * KIB
 """Max bytes of a piece of a response; at most two pieces wait for a slow reader."""

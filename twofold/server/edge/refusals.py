@@ -1,8 +1,10 @@
-"""Errors as HTTP responses, in the API protocol of the path."""
+"""Errors as HTTP responses, in the API protocol of the path, and the ids of requests."""
 
 from __future__ import annotations
 
 import math
+import re
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
@@ -15,6 +17,7 @@ from twofold.core.errors import AccessError, BusyError, ForbiddenError, MethodEr
 
 Header = tuple[bytes, bytes]
 MAX_RETRY_AFTER_S: Final = 120
+PLAIN: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +78,20 @@ def retry_headers(seconds: float) -> tuple[Header, ...]:
     """The delay before a retry, in whole seconds from 1 to 120, and in milliseconds for OpenAI's clients."""
     bounded = min(max(seconds, 0.001), MAX_RETRY_AFTER_S)
     return ((b"retry-after", b"%d" % math.ceil(bounded)), (b"retry-after-ms", b"%d" % math.ceil(bounded * 1000)))
+
+
+def new_request_id() -> str:
+    """A unique id: ``req_`` and 96 random bits."""
+    return f"req_{secrets.token_hex(12)}"
+
+
+def new_reply_id() -> str:
+    """A unique id of 96 random bits; each API adds its prefix."""
+    return secrets.token_hex(12)
+
+
+def request_id_of(given: bytes | None) -> str:
+    """The client's id of its request if it is short and plain, else a new one."""
+    if given is not None and PLAIN.fullmatch(given):
+        return given.decode("ascii")
+    return new_request_id()

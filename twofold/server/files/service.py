@@ -1,31 +1,53 @@
-"""/v1/files: OpenAI's files, without HTTP."""
+"""/v1/files: OpenAI's files, without HTTP. Their bytes are in a folder, their metadata in SQLite.
+
+Invariants
+- A file belongs to one tenant; for others it does not exist.
+- A file is present whole or not at all: it gets its bytes before its row, and loses its row before its bytes.
+- Names on disk are ids generated here, never text of a caller.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, BinaryIO, Final, Literal, Self
 
 from msgspec import Meta
 
-from twofold.api.body import ReplyObject
-from twofold.core.errors import BusyError
-from twofold.server.files.form import UploadForm
-from twofold.server.storage.files import FileLimits, FileReply, FileStore, StoredFile
-from twofold.server.storage.paging import ObjectPage, OrderedQuery, Query, page_fields, read_query
-from twofold.server.storage.thread import SingleThread
+from twofold.api.body import NonNegativeInt, ReplyObject
+from twofold.core.errors import BusyError, TooLargeError
+from twofold.server.files.form import UploadedForm, UploadForm
+from twofold.server.storage.database import SingleThread
+from twofold.server.storage.tenants import ObjectPage, OrderedQuery, Query, TenantStore, page_fields, read_query
 
 MAX_LISTED: Final = 10_000
 UPLOADS_AT_ONCE: Final = 16
 PIECE_BYTES: Final = 1 << 20
 """Of an upload: bytes that a thread writes at once."""
 READ_BYTES: Final = 256 << 10
-DEFAULT_LIMITS: Final = FileLimits()
+ID_PREFIX: Final = "file-"
+_TEMPORARY: Final = "upload-"
+_OURS: Final = re.compile(f"({ID_PREFIX}|{_TEMPORARY})[0-9a-f]{{24}}")
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS files (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    tenant TEXT NOT NULL,
+    filename TEXT NOT NULL,
+    purpose TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER
+);
+CREATE INDEX IF NOT EXISTS files_of_tenant ON files (tenant, number);
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +88,10 @@ class FileService:
 
     @classmethod
     async def open(
-        cls, folder: Path, limits: FileLimits = DEFAULT_LIMITS, *, wall: Callable[[], float] = time.time
+        cls, folder: Path, limits: FileLimits | None = None, *, wall: Callable[[], float] = time.time
     ) -> Self:
         """Opens the store in ``folder``; see FileStore for what it raises."""
-        thread, store = await SingleThread.open("files", FileStore, folder, limits, wall)
+        thread, store = await SingleThread.open("files", FileStore, folder, limits or FileLimits(), wall)
         return cls(store, thread)
 
     async def close(self) -> None:
@@ -162,3 +184,139 @@ def _pieces(path: Path) -> Generator[bytes, None, None]:
     with path.open("rb") as file:
         while piece := file.read(READ_BYTES):
             yield piece
+
+
+@dataclass(frozen=True, slots=True)
+class FileLimits:
+    """Max bytes of an uploaded file; max bytes and number of a tenant's files."""
+
+    file_bytes: int = 200 << 20
+    tenant_bytes: int = 8 << 30
+    tenant_files: int = 10_000
+
+
+class FileReply(ReplyObject, kw_only=True):
+    """OpenAI's file object."""
+
+    object: Literal["file"] = "file"
+    status: Literal["processed"] = "processed"
+    status_details: None = None
+    id: str
+    filename: str
+    purpose: str
+    bytes: NonNegativeInt
+    created_at: NonNegativeInt
+    expires_at: NonNegativeInt | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file's metadata. Times are in seconds since 1970; ``expires_at`` is None for a file that does not expire."""
+
+    id: str
+    tenant: str
+    filename: str
+    purpose: str
+    bytes: int
+    created_at: int
+    expires_at: int | None
+
+    def reply(self) -> FileReply:
+        """OpenAI's file object."""
+        return FileReply(**{field.name: getattr(self, field.name) for field in fields(self) if field.name != "tenant"})
+
+
+_COLUMNS: Final = ", ".join(field.name for field in fields(StoredFile))
+
+
+def new_file_id() -> str:
+    return ID_PREFIX + secrets.token_hex(12)
+
+
+class FileStore(TenantStore[StoredFile]):
+    """The files in ``folder``; ``wall`` returns seconds since 1970."""
+
+    def __init__(self, folder: Path, limits: FileLimits, wall: Callable[[], float]) -> None:
+        self.limits = limits
+        present = "(expires_at IS NULL OR expires_at > :now)"
+        super().__init__(folder, "contents", "files", _SCHEMA, _COLUMNS, StoredFile, wall, present)
+
+    def begin(self, tenant: str) -> tuple[Path, BinaryIO]:
+        """A new empty file for an upload, which ``add`` or ``drop`` ends. Raises TooLargeError at a tenant's limit."""
+        self._check_room(tenant, 0)
+        path = self._inner / (_TEMPORARY + secrets.token_hex(12))
+        with self.folder.guarded():
+            return path, os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
+
+    def add(self, tenant: str, path: Path, form: UploadedForm) -> StoredFile:
+        """Stores an upload, whose bytes are at ``path``."""
+        self.sweep()
+        self._check_room(tenant, form.bytes)
+        return self._put(new_file_id(), tenant, path, form.filename, form.purpose, form.lifetime_s)
+
+    def adopt(self, id: str, tenant: str, path: Path, filename: str, lifetime_s: int | None) -> StoredFile:
+        """Stores a file of a batch under the ``id`` that was reserved for it. Idempotent."""
+        return self._put(id, tenant, path, filename, "batch_output", lifetime_s)
+
+    def drop(self, path: Path) -> None:
+        """Removes an unfinished upload."""
+        path.unlink(missing_ok=True)
+
+    def content(self, tenant: str, id: str) -> tuple[StoredFile, Path]:
+        """The file and the path of its bytes. Raises NotFoundError."""
+        file = self.get(tenant, id)
+        return file, self._inner / file.id
+
+    def link(self, tenant: str, id: str, target: Path) -> StoredFile:
+        """Gives a file's bytes a second name, which outlives the file."""
+        file, path = self.content(tenant, id)
+        with self.folder.guarded():
+            os.link(path, target)
+        return file
+
+    def delete(self, tenant: str, id: str) -> None:
+        """Raises NotFoundError."""
+        self.get(tenant, id)
+        self._remove(id)
+
+    def sweep(self) -> None:
+        """Removes expired files."""
+        for (id,) in self._base.rows("SELECT id FROM files WHERE expires_at <= ?", self._now()):
+            self._remove(id)
+
+    def _put(self, id: str, tenant: str, path: Path, filename: str, purpose: str, lifetime_s: int | None) -> StoredFile:
+        now = int(self._now())
+        with self.folder.guarded():
+            size = path.stat().st_size
+            os.replace(path, self._inner / id)
+        file = StoredFile(id, tenant, filename, purpose, size, now, None if lifetime_s is None else now + lifetime_s)
+        values = astuple(file)
+        places = ", ".join("?" * len(values))
+        try:
+            self._base.write(f"INSERT OR REPLACE INTO files ({_COLUMNS}) VALUES ({places})", *values)
+        except BaseException:  # a full disk: the caller gets the bytes back, to drop them or to retry
+            os.replace(self._inner / id, path)
+            raise
+        return file
+
+    def _check_room(self, tenant: str, more: int) -> None:
+        ((count, used),) = self._base.rows("SELECT COUNT(*), TOTAL(bytes) FROM files WHERE tenant = ?", tenant)
+        if count >= self.limits.tenant_files:
+            raise TooLargeError(f"The limit of {count} files is reached.", hint="Delete some.")
+        if used + more > self.limits.tenant_bytes:
+            most = self.limits.tenant_bytes >> 20
+            raise TooLargeError(f"All files together are limited to {most} MiB.", hint="Delete some.")
+
+    def _remove(self, id: str) -> None:
+        self._base.write("DELETE FROM files WHERE id = ?", id)
+        (self._inner / id).unlink(missing_ok=True)
+
+    def _mend(self) -> None:
+        with self.folder.guarded():
+            there = set(os.listdir(self._inner))
+        known = {id for (id,) in self._base.rows("SELECT id FROM files")}
+        for id in known - there:
+            self._remove(id)
+        for name in filter(_OURS.fullmatch, there - known):
+            (self._inner / name).unlink(missing_ok=True)
+        self.sweep()

@@ -30,7 +30,7 @@ from twofold.server.edge.quotas import Quotas
 from twofold.server.edge.refusals import Header, RawResponse
 from twofold.server.http.replies import QUIET_S, Keep, Reply, done_before_disconnect, internal_error
 from twofold.server.pool import ByteBudget, WorkPool
-from twofold.server.response_cache.cache import CACHE_HEADER
+from twofold.server.response_cache import CACHE_HEADER
 from twofold.server.runner import RequestRunner
 
 log = logging.getLogger("twofold.serve")

@@ -20,7 +20,7 @@ from twofold.api.openai.responses.request import InputTokensRequest
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
 from twofold.server.http.replies import json_bytes
 from twofold.server.models.registry import ModelRegistry
-from twofold.server.responses.service import ResponseService
+from twofold.server.responses import ResponseService
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 PIECE: Final = 4096

@@ -39,7 +39,7 @@ from twofold.server.openapi.operation import (
     in_header,
     in_query,
 )
-from twofold.server.response_cache.cache import CACHE_HEADER
+from twofold.server.response_cache import CACHE_HEADER
 
 RECORD: Final = OperationLink("record", "getRequest", {"request_id": "$response.header.x-request-id"})
 VERSION: Final = in_header("anthropic-version", str, "Sent by Anthropic's clients; any value is accepted.")

@@ -13,7 +13,7 @@ from twofold.server.batches.record import BatchOrder, BatchReply
 from twofold.server.batches.service import BatchPage
 from twofold.server.files.form import MAX_SECONDS, MIN_SECONDS
 from twofold.server.files.service import MAX_LISTED as MAX_FILES
-from twofold.server.files.service import FileDeleted, FilePage
+from twofold.server.files.service import FileDeleted, FilePage, FileReply
 from twofold.server.http.models import (
     AnthropicModel,
     AnthropicModelList,
@@ -36,9 +36,8 @@ from twofold.server.openapi.operation import (
     schema_of,
 )
 from twofold.server.records import RequestRecord
-from twofold.server.responses.service import ResponseDeleted, ResponseItems
-from twofold.server.storage.files import FileReply
-from twofold.server.storage.paging import MAX_LISTED
+from twofold.server.responses import ResponseDeleted, ResponseItems
+from twofold.server.storage.tenants import MAX_LISTED
 
 INCLUDE: Final = in_query("include[]", list[Includable], "Optional parts of the reply.")
 ORDER: Final = in_query("order", Literal["asc", "desc"], "By creation time; newest first by default.")

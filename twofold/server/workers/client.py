@@ -39,7 +39,7 @@ from twofold.host.versions import twofold_version
 from twofold.planner.predict.phase import local_steps
 from twofold.planner.predict.steps import StepPredictor
 from twofold.server.models.reading import ModelReading
-from twofold.server.response_cache.key import model_identity
+from twofold.server.response_cache import model_identity
 from twofold.server.workers.messages import (
     Abort,
     Codec,
