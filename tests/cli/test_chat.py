@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import Command, Result
 from twofold.cli.chat.loop import is_open, message
-from twofold.cli.chat.talk import Talk
+from twofold.cli.chat.state import Talk
 from twofold.core.errors import UsageError
 
 BLOCK = 16

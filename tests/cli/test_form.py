@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Command
-from twofold.cli.options import FormOptions
+from twofold.cli.options import StructuredOutputOptions
 from twofold.core.errors import ParameterError
 from twofold.core.params import StructuredOutputsParams
 
@@ -45,9 +45,11 @@ def test_a_regex_a_choice_and_a_grammar(answered: Any, tmp_path: Path) -> None:
 
 
 def test_what_the_flags_become() -> None:
-    assert FormOptions().params() is None
-    assert FormOptions(choice=["a", "b"]).params() == StructuredOutputsParams(choice=("a", "b"))
-    assert FormOptions(json_schema=' {"type": "object"}').params() == StructuredOutputsParams(json={"type": "object"})
+    assert StructuredOutputOptions().params() is None
+    assert StructuredOutputOptions(choice=["a", "b"]).params() == StructuredOutputsParams(choice=("a", "b"))
+    assert StructuredOutputOptions(json_schema=' {"type": "object"}').params() == StructuredOutputsParams(
+        json={"type": "object"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def test_impossible_forms(twofold: Command, tiny: Path, tmp_path: Path, flags: l
 
 def test_a_name_that_is_no_path() -> None:
     with pytest.raises(ParameterError, match="cannot be read"):
-        FormOptions(json_schema="x\0y").params()
+        StructuredOutputOptions(json_schema="x\0y").params()
 
 
 @pytest.mark.model

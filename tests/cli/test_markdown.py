@@ -9,9 +9,8 @@ from typing import Final
 import pytest
 from rich.cells import cell_len
 
-from twofold.cli.chat.inline import spans
-from twofold.cli.chat.markdown import MarkdownWriter
-from twofold.cli.chat.screen import printable
+from twofold.cli.chat.markdown import MarkdownWriter, spans
+from twofold.cli.console import printable
 
 PAGE: Final = """\
 # A *fine* title

@@ -10,12 +10,11 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from rich.console import Console
 
 from tests.formats.wheel_maker import offer, only_index
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.cli import models
-from twofold.cli.progress import DownloadProgress, format_bytes
+from twofold.cli.console import DownloadProgress, format_bytes
 from twofold.core.errors import ModelNotFoundError
 from twofold.formats.fetch.sources import ResolvedModel
 from twofold.host.memory import Memory
@@ -146,16 +145,20 @@ def test_lines_of_progress(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().err.splitlines() == lines
 
 
-def test_a_bar_on_a_terminal() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, width=100)
-    progress = DownloadProgress(console)
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    progress = DownloadProgress()
     for total in (1000, None):
         progress.start(total, "fetching")
         progress.advance(500)
         progress.done()
     progress.done()
-    assert isinstance(console.file, io.StringIO)
-    assert "fetching" in console.file.getvalue()
+    assert "fetching" in terminal.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Command
 from tests.cli.test_batch import write_input
-from twofold.cli import generate
+from twofold.cli import loading
 from twofold.cli.batch import BatchOptions
 from twofold.cli.options import ModelOptions
 from twofold.core.errors import ParameterError
@@ -26,7 +26,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen.update(keywords)
         return LLM(*arguments, **keywords)
 
-    monkeypatch.setattr(generate, "LLM", make)
+    monkeypatch.setattr(loading, "LLM", make)
     return seen
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twofold.cli.phases import PhaseShare, RooflineShares, phase_line
+from twofold.cli.chat.phases import PhaseShare, RooflineShares, phase_line
 from twofold.core.report import RequestMetrics
 
 SHARES = RooflineShares(PhaseShare(0.7, "arithmetic"), PhaseShare(0.8, "memory"))

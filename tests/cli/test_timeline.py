@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from twofold.cli.chat.timeline import EDGE, LABEL, NOTES, draw_timeline
+from twofold.cli.chat.phases import EDGE, LABEL, NOTES, draw_timeline
 from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
 

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from twofold.cli.console import is_terminal, note, print_json, rich_console
+from twofold.cli.console import INTERRUPTED, interrupts, is_terminal, note, print_json, rich_console
 from twofold.cli.options import FLAG, LIST, CrowdOptions
 from twofold.core.errors import UsageError
 
 if TYPE_CHECKING:
     from twofold.api.batch.run import BatchProgress, BatchRun
 
-INTERRUPTED: Final = 130
 LONG: Final = 4
 """Open lines of a batch from which on a log gets a line at half of them."""
 
@@ -93,15 +92,18 @@ def _check_trace(trace: Path | None, *others: Path) -> None:
 def _completed(batch: BatchRun, options: BatchOptions, trace: Path | None) -> BatchProgress:
     """Loads the model and runs the batch to its end, or until Ctrl-C stops it between two steps."""
     from twofold.api.batch.runner import BatchRunner  # noqa: PLC0415
-    from twofold.cli.generate import generator  # noqa: PLC0415
-    from twofold.cli.interrupts import interrupts  # noqa: PLC0415
+    from twofold.cli.loading import loaded_model  # noqa: PLC0415
     from twofold.core.clock import MonotonicClock  # noqa: PLC0415
 
-    with generator(options, trace) as loaded, interrupts() as interrupted, _shown(batch.progress) as watch:
+    with (
+        loaded_model(options, trace) as (llm, found),
+        interrupts() as interrupted,
+        _shown(batch.progress) as watch,
+    ):
         runner = BatchRunner(
-            loaded.llm,
+            llm,
             batch,
-            names=options.served_model_name or [loaded.name, options.model],
+            names=options.served_model_name or [found.name, options.model],
             any_model=options.accept_any_model,
             clock=MonotonicClock(),
             watch=watch,

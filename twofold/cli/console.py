@@ -1,17 +1,37 @@
-"""Output of the command line: results go to standard output, everything else to standard error."""
+"""The terminal: results go to standard output, everything else to standard error; typed keys, and Ctrl-C.
+
+rich and other modules that take time to import are imported when they are used.
+"""
 
 from __future__ import annotations
 
+import re
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from shutil import get_terminal_size
+from types import FrameType
+from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
-from twofold.core.errors import ResourceError, TwofoldError
+from twofold.core.errors import ParameterError, ResourceError
 from twofold.host.env import read_environment
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+Write: TypeAlias = Callable[[str], None]
+
+INTERRUPTED: Final = 130
+"""The exit code after Ctrl-C."""
+LARGE: Final = 1_000_000_000
+"""Downloads of at least this many bytes get a second line in a log, at half of them."""
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters except tab and line feed."""
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -19,8 +39,8 @@ def is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and not stream.closed and stream.isatty()
 
 
-def answer(text: str) -> None:
-    """Writes a piece of the result at once."""
+def write_out(text: str) -> None:
+    """Writes a part of the result to standard output at once."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -34,10 +54,9 @@ def fold(text: str, indent: int = 0) -> str:
     """Wraps the lines of a note between words on a terminal; ``indent`` is that of continuation lines."""
     if not is_terminal(sys.stderr):
         return text
-    import shutil  # noqa: PLC0415 - start-up time
-    import textwrap  # noqa: PLC0415
+    import textwrap  # noqa: PLC0415 - start-up time
 
-    width = max(20, shutil.get_terminal_size().columns - 1)
+    width = max(20, get_terminal_size().columns - 1)
     between = " " * indent
     lines = (textwrap.wrap(line, width, subsequent_indent=between, break_on_hyphens=False) for line in text.split("\n"))
     return "\n".join("\n".join(each) for each in lines)
@@ -45,13 +64,22 @@ def fold(text: str, indent: int = 0) -> str:
 
 def faint(text: str) -> str:
     """Text of lower importance: dimmed on a terminal."""
-    if not is_terminal(sys.stderr) or read_environment().dumb_terminal:
+    return _styled(text, "2")
+
+
+def _styled(text: str, style: str, colour: str = "") -> str:
+    """``text`` with the escape codes of a style and a colour, if standard error is a terminal that has them."""
+    if not is_terminal(sys.stderr):
         return text
-    return f"\x1b[2m{text}\x1b[0m"
+    try:
+        environment = read_environment()
+    except ParameterError:  # an error about the environment is printed, too
+        return text
+    codes = style if environment.no_color else style + colour
+    return text if environment.dumb_terminal else f"\x1b[{codes}m{text}\x1b[0m"
 
 
 def rich_console(*, stderr: bool = False) -> Console:
-    """Imports rich, which takes time: only for slow commands."""
     from rich.console import Console  # noqa: PLC0415 - start-up time
 
     return Console(stderr=stderr, no_color=read_environment().no_color or None)
@@ -60,11 +88,11 @@ def rich_console(*, stderr: bool = False) -> Console:
 def print_json(value: object) -> None:
     import orjson  # noqa: PLC0415 - start-up time
 
-    answer(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+    write_out(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    answer("".join(f"{line}\n" for line in lines))
+    write_out("".join(f"{line}\n" for line in lines))
 
 
 def write_file(path: Path, text: str) -> None:
@@ -85,35 +113,158 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_error(message: str, hint: str | None = None) -> None:
-    """An error and a hint: coloured on a terminal, plain elsewhere."""
+    """An error and a hint: their labels are highlighted on a terminal."""
     if is_terminal(sys.stderr):
-        console = rich_console(stderr=True)
-        console.print("error:", style="bold red", end=" ")
-        console.print(message, markup=False, emoji=False, highlight=False, soft_wrap=True)
-        if hint:
-            console.print("hint:", style="bold", end="  ")
-            console.print(hint, markup=False, emoji=False, highlight=False, soft_wrap=True)
-        return
-    note(f"error: {message}")
+        message, hint = printable(message), hint and printable(hint)
+    note(f"{_styled('error:', '1', ';31')} {message}")
     if hint:
-        note(f"hint:  {hint}")
+        note(f"{_styled('hint:', '1')}  {hint}")
 
 
-def print_failure(error: TwofoldError) -> None:
-    print_error(str(error), error.hint)
+@contextmanager
+def status(text: str) -> Iterator[None]:
+    """Shows a line on a terminal until the work is done; elsewhere nothing."""
+    if not is_terminal(sys.stderr):
+        yield
+        return
+    print(text, end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r" + " " * len(text) + "\r", end="", file=sys.stderr, flush=True)
 
 
-class Status:
-    """A line on a terminal that is removed when the work is done; elsewhere nothing."""
+@contextmanager
+def interrupts() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets, so that a step is not interrupted; a second one raises KeyboardInterrupt."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
 
-    def __enter__(self) -> Status:
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def format_bytes(count: float) -> str:
+    """Decimal units, as disks and downloads are sold: 98.4 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+class DownloadProgress:
+    """``Progress`` on standard error: on a terminal a bar with bytes, rate and remaining time; elsewhere, two lines."""
+
+    def __init__(self) -> None:
+        self._bars: Progress | None = None
+        self._task: TaskID | None = None
+        self._what = ""
+        self._until_half: float | None = None
+
+    def start(self, total_bytes: int | None, what: str, *, follows: bool = False) -> None:
+        self.done()
         if is_terminal(sys.stderr):
-            print(self._text, end="", file=sys.stderr, flush=True)
-        return self
+            self._start_bar(total_bytes, what)
+        elif not follows:
+            note(what if total_bytes is None else f"{what} ({format_bytes(total_bytes)})")
+            self._what, self._until_half = what, total_bytes / 2 if total_bytes and total_bytes >= LARGE else None
 
-    def __exit__(self, *_exception: object) -> None:
-        if is_terminal(sys.stderr):
-            print("\r" + " " * len(self._text) + "\r", end="", file=sys.stderr, flush=True)
+    def advance(self, count: int) -> None:
+        if self._bars is not None and self._task is not None:
+            self._bars.advance(self._task, count)
+        elif self._until_half is not None:
+            self._until_half -= count
+            if self._until_half <= 0:
+                self._until_half = None
+                note(f"{self._what}: 50%")
+
+    def done(self) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+        self._bars = self._task = self._until_half = None
+
+    def _start_bar(self, total_bytes: int | None, what: str) -> None:
+        from rich import progress as bars  # noqa: PLC0415 - start-up time
+
+        self._bars = bars.Progress(
+            bars.TextColumn("{task.description}", markup=False),
+            bars.BarColumn(),
+            bars.DownloadColumn(),
+            bars.TransferSpeedColumn(),
+            bars.TimeRemainingColumn(),
+            console=rich_console(stderr=True),
+            transient=True,
+        )
+        self._task = self._bars.add_task(what, total=total_bytes)
+        self._bars.start()
+
+
+@contextmanager
+def completion_writer(*, markdown: bool) -> Iterator[Write]:
+    """A function that writes a completion piece by piece to standard output: rendered on a terminal, where control
+    characters are removed, elsewhere exactly as generated.
+
+    Its last line is ended afterwards, unless an error precedes the first character.
+    """
+    terminal, written = is_terminal(sys.stdout), False
+    show: Write = write_out
+    end: Callable[[], None] = partial(write_out, "\n")
+    if terminal and markdown and not (environment := read_environment()).dumb_terminal:
+        from twofold.cli.chat.markdown import MarkdownWriter  # noqa: PLC0415 - start-up time
+
+        writer = MarkdownWriter(write_out, lambda: get_terminal_size().columns, colour=not environment.no_color)
+        show, end = writer.feed, writer.close
+
+    def write(text: str) -> None:
+        nonlocal written
+        written = written or bool(text)
+        show(printable(text) if terminal else text)
+
+    with quiet_keys() if terminal else nullcontext():
+        try:
+            yield write
+        except BaseException:
+            if written:
+                end()
+            raise
+        end()
+
+
+def printable(text: str) -> str:
+    """The text without control characters."""
+    return _CONTROLS.sub("", text)
+
+
+@contextmanager
+def quiet_keys() -> Iterator[None]:
+    """Hides typed keys; they are input of the next prompt, in which Enter sends."""
+    try:
+        import termios  # noqa: PLC0415 - not on every system
+    except ImportError:
+        yield
+        return
+    if not is_terminal(sys.stdin):
+        yield
+        return
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    silent = list(before)
+    silent[0] = before[0] & ~termios.ICRNL
+    silent[3] = before[3] & ~termios.ECHO
+    termios.tcsetattr(descriptor, termios.TCSANOW, silent)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):
+            termios.tcsetattr(descriptor, termios.TCSANOW, before)

@@ -11,9 +11,8 @@ from cyclopts import Parameter
 
 from twofold.backends.cpu.backend import CpuBackend
 from twofold.backends.cpu.kernels.isa import TABLES, Isa
-from twofold.cli.console import Status, answer, print_json
+from twofold.cli.console import DownloadProgress, format_bytes, interrupts, print_json, status, write_out
 from twofold.cli.options import FLAG, Json
-from twofold.cli.progress import DownloadProgress, format_bytes
 from twofold.core.limits import MachineLimits
 from twofold.formats.fetch import sources
 from twofold.host.cpu import CPU, read_cpu
@@ -90,7 +89,7 @@ def doctor(
     if json:
         print_json(asdict(found) | {"cpu": asdict(found.cpu) | {"features": sorted(found.cpu.features)}})
     else:
-        answer("\n".join(_lines(found)) + "\n")
+        write_out("\n".join(_lines(found)) + "\n")
     return 0
 
 
@@ -98,7 +97,7 @@ def diagnose(backend: CpuBackend) -> Diagnosis:
     """Inspects and measures the machine. Raises ResourceError if the cache folder cannot be used."""
     folders, cpu, memory = CacheFolders.of().create(), read_cpu(), read_memory()
     isa = backend.table
-    with Status("Measuring …"):
+    with status("Measuring …"):
         limits = backend.probe().best()
     parts = {"models": folders.models, "kernels": folders.kernels, "tokenizers": folders.tokenizers}
     models = tuple(model.name for model in sources.installed(folders.models))
@@ -153,17 +152,16 @@ def _folder_text(folder: Folder) -> str:
 
 def _calibrate(model: str, isa: str | None, threads: int | None, *, json: bool) -> int:
     """Measures a model's steps, and prints the fitted constants with their error on held-out probes."""
-    from twofold.cli.interrupts import interrupts  # noqa: PLC0415 - brings in the engine
-    from twofold.planner.calibrate.run import calibrate  # noqa: PLC0415
+    from twofold.planner.calibrate.run import calibrate  # noqa: PLC0415 - brings in the engine
     from twofold.planner.calibrate.store import write_constants  # noqa: PLC0415
 
     path = sources.resolve(model, cache=CacheFolders.of().create().models, progress=DownloadProgress()).path
-    with Status(f"Calibrating with {path.name} …"), interrupts() as stop:
+    with status(f"Calibrating with {path.name} …"), interrupts() as stop:
         found = calibrate(path, isa=isa, threads=threads, stop=stop.is_set)
     if json:
         print_json(asdict(found) | {"constants": write_constants(found.constants)})
     else:
-        answer("\n".join(_calibration_lines(path.stem, found)) + "\n")
+        write_out("\n".join(_calibration_lines(path.stem, found)) + "\n")
     return 0
 
 

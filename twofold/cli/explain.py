@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
-from twofold.cli.console import answer, print_json, print_lines, write_file
+from twofold.cli.console import print_json, print_lines, write_file, write_out
 from twofold.cli.options import Json
 from twofold.core.errors import AccessError, ModelNotFoundError, NotFoundError, ParameterError
 from twofold.core.values import find_format
@@ -269,7 +269,7 @@ def _print(found: Explanation, top: int) -> None:
     width = min(max(get_terminal_size().columns, MIN_WIDTH), MAX_WIDTH)
     print_lines(lines(found, levers=top, width=width))
     if found.scenario is not None:
-        answer("\n" + plot(roofline(found.scenario, found.waterfall), width=width) + "\n")
+        write_out("\n" + plot(roofline(found.scenario, found.waterfall), width=width) + "\n")
 
 
 def _given(value: int | None, default: int) -> int:

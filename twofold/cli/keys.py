@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 
-from twofold.cli.console import answer, note, print_json, print_table
+from twofold.cli.console import note, print_json, print_table, write_out
 from twofold.cli.options import FLAG, LIST, Json
 from twofold.core.errors import ParameterError
 
@@ -103,7 +103,7 @@ def keys(
     if json:
         print_json({"id": key.id, "tenant": key.tenant, "key": text})
     else:
-        answer(f"{text}\n")
+        write_out(f"{text}\n")
     note(f"Stored as a hash in {path}; the key is shown only now. Serve with --api-keys {path}.")
     return 0
 

@@ -13,10 +13,9 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
-from twofold.cli.console import print_error, print_failure
-from twofold.cli.stdin import STANDARD_INPUT
+from twofold.cli.console import INTERRUPTED, print_error, write_out
 from twofold.core.errors import TwofoldError
 from twofold.host.env import FLAG_PREFIX, read_environment
 
@@ -26,8 +25,10 @@ if TYPE_CHECKING:
 INTERNAL: Final = 1
 USAGE: Final = 2
 RESOURCES: Final = 4
-INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
+
+STANDARD_INPUT: Final = "\0-"
+"""Stands for a "-" among the words of a prompt, which cyclopts would take for an unknown option."""
 
 BENCHES: Final = {
     "serve": ("twofold.cli.bench.serve:serve", "Benchmark a server with an OpenAI or Anthropic API."),
@@ -65,7 +66,7 @@ COMMANDS: Final = {
     "rm": ("twofold.cli.models:rm", "Delete a downloaded model."),
     "doctor": ("twofold.cli.doctor:doctor", "Measure this machine and report problems."),
     "kernels": ("twofold.cli.kernels:kernels", "Show a kernel's compiled code."),
-    "completion": ("twofold.cli.completion:completion", "Print a completion script for bash, zsh or fish."),
+    "completion": ("twofold.cli.main:completion", "Print a completion script for bash, zsh or fish."),
 }
 
 
@@ -95,6 +96,24 @@ def app() -> App:
     return root
 
 
+def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
+    """Print a completion script for a shell.
+
+    bash: twofold completion bash > ~/.local/share/bash-completion/completions/twofold
+
+    zsh: twofold completion zsh > a file named _twofold in a folder of $fpath
+
+    fish: twofold completion fish > ~/.config/fish/completions/twofold.fish
+
+    Parameters
+    ----------
+    shell
+        bash, zsh or fish.
+    """
+    write_out(app().generate_completion(shell=shell).rstrip("\n") + "\n")
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line. Returns the exit code."""
     for stream in (sys.stdout, sys.stderr):
@@ -104,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _terminable():
             return _run(sys.argv[1:] if arguments is None else arguments)
     except TwofoldError as error:
-        print_failure(error)
+        print_error(str(error), error.hint)
         _traceback()
         return error.exit_code
     except KeyboardInterrupt:
@@ -127,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str]) -> int:
     from cyclopts import CycloptsError  # noqa: PLC0415
 
-    if arguments[:1] == ["run"]:  # cyclopts takes a lone hyphen for an unknown option
+    if arguments[:1] == ["run"]:
         arguments = [STANDARD_INPUT if argument == "-" else argument for argument in arguments]
     try:
         result = app()(arguments)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from cyclopts import Parameter
 
-from twofold.cli.console import print_json, print_lines, print_table
+from twofold.cli.console import DownloadProgress, format_bytes, print_json, print_lines, print_table
 from twofold.cli.options import Json
-from twofold.cli.progress import DownloadProgress, format_bytes
 from twofold.core.errors import UnsupportedModelError
 from twofold.core.kv_layout import KVLayout
 from twofold.core.values import FP16

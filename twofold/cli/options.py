@@ -210,7 +210,7 @@ class SamplingOptions:
     skip_special_tokens: Annotated[bool, Parameter(help="Omit special tokens from the text.")] = True
 
     def params(
-        self, form: StructuredOutputsParams | None = None, defaults: SamplingDefaults = FALLBACK
+        self, structure: StructuredOutputsParams | None = None, defaults: SamplingDefaults = FALLBACK
     ) -> SamplingParams:
         """Sampling parameters with this structured output; ``defaults`` are the model's.
 
@@ -218,13 +218,13 @@ class SamplingOptions:
         """
         flags = SamplingDefaults(**{name: getattr(self, name) for name in NAMES})
         given = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in NAMES}
-        biases = dict(map(_bias, self.logit_bias))
-        return SamplingParams(**flags.over(defaults).given(), **given | {"logit_bias": biases}, structured_outputs=form)
+        given |= {"logit_bias": dict(map(_bias, self.logit_bias)), "structured_outputs": structure}
+        return SamplingParams(**flags.over(defaults).given(), **given)
 
 
 @Parameter(name="*", group="Structured output")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FormOptions:
+class StructuredOutputOptions:
     """Structured output: at most one of these."""
 
     json_schema: Annotated[str | None, Parameter(help="JSON schema of the output: a file or the text.")] = None

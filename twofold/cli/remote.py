@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from cyclopts import Parameter
 
-from twofold.cli.console import note, print_json, print_table
+from twofold.cli.console import format_bytes, note, print_json, print_table
 from twofold.cli.options import DURATION, FLAG, Json
 from twofold.core.errors import AccessError, NetworkError, NotFoundError, TimeLimitError, UsageError
 
@@ -111,8 +111,6 @@ def _request(url: str, api_key: str | None, method: str, path: str, limit_s: flo
 
 
 def _row(use: dict[str, Any]) -> tuple[str, ...]:
-    from twofold.cli.progress import format_bytes  # noqa: PLC0415
-
     loaded = use["state"] == "ready"
     unloads = "never" if use["unloads_in_s"] is None else f"in {_time(use['unloads_in_s'])}"
     return (

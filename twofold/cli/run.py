@@ -1,22 +1,37 @@
-"""``twofold run``: answers one prompt."""
+"""``twofold run``: one prompt, from words on the command line and from standard input."""
 
 from __future__ import annotations
 
+import io
+import select
+import stat
+import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
+from os import fstat
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from cyclopts import Parameter
 
 from twofold.cli.chat.base import ChatModel, Prompt, PromptRequest, cut_note
 from twofold.cli.chat.command import open_chat_model
-from twofold.cli.console import fold, note, print_json
-from twofold.cli.options import FLAG, DisplayOptions, FormOptions, ModelOptions, RemoteOptions, SamplingOptions
-from twofold.cli.stdin import read_prompt
+from twofold.cli.console import INTERRUPTED, completion_writer, fold, is_terminal, note, print_json
+from twofold.cli.main import STANDARD_INPUT
+from twofold.cli.options import (
+    FLAG,
+    DisplayOptions,
+    ModelOptions,
+    RemoteOptions,
+    SamplingOptions,
+    StructuredOutputOptions,
+)
 from twofold.core.errors import ParameterError, UsageError
 
-INTERRUPTED = 130
-MORE_TOKENS = "-n raises the limit"
+MORE_TOKENS: Final = "-n raises the limit"
+WAIT_S: Final = 2.0
+"""A silent pipe is mentioned after this many seconds: a program may have left it open by accident."""
+_HINT: Final = 'Give one: twofold run "Why is the sky blue?", or: twofold chat'
 
 
 def run(
@@ -29,7 +44,7 @@ def run(
     trace: Path | None = None,
     model: ModelOptions = ModelOptions(),  # noqa: B008 - frozen
     sampling: SamplingOptions = SamplingOptions(),  # noqa: B008 - frozen
-    form: FormOptions = FormOptions(),  # noqa: B008 - frozen
+    structured: StructuredOutputOptions = StructuredOutputOptions(),  # noqa: B008 - frozen
     output: DisplayOptions = DisplayOptions(),  # noqa: B008 - frozen
     server: RemoteOptions = RemoteOptions(),  # noqa: B008 - frozen
 ) -> int:
@@ -53,21 +68,19 @@ def run(
     trace
         Write a trace of every step to this file; ui.perfetto.dev shows it.
     """
-    structure = form.params()
+    structure = structured.params()
     sampling.params(structure)
     _check(raw, system, model)
     text = read_prompt((*(() if prompt is None else (prompt,)), *words))
-    from twofold.cli.chat.screen import answer_writer  # noqa: PLC0415
-
     with open_chat_model(model, server, trace, limits=True) as loaded:
         given = prompt_for(loaded, text, system, raw=raw, quiet=output.quiet)
         markdown = output.markdown and structure is None and not isinstance(given, str)
-        with nullcontext(lambda _text: None) if json else answer_writer(markdown=markdown) as write:
-            answer = loaded.answer(PromptRequest(given, sampling, structure), write)
+        with nullcontext(lambda _text: None) if json else completion_writer(markdown=markdown) as write:
+            completion = loaded.complete(PromptRequest(given, sampling, structure), write)
         if json:
             print_json(loaded.as_json())
         elif not output.quiet:
-            cut = cut_note(answer, sampling.max_tokens, loaded.context, MORE_TOKENS)
+            cut = cut_note(completion, sampling.max_tokens, loaded.context, MORE_TOKENS)
             for line in (cut, loaded.statistics() if output.statistics else None):
                 if line:
                     note(fold(line))
@@ -76,7 +89,7 @@ def run(
         if timeline or output.verbose:
             for line in loaded.explain():
                 note(line)
-    return INTERRUPTED if answer.interrupted else 0
+    return INTERRUPTED if completion.interrupted else 0
 
 
 def _check(raw: bool, system: str | None, model: ModelOptions) -> None:
@@ -103,3 +116,61 @@ def prompt_for(model: ChatModel, text: str, system: str | None, *, raw: bool, qu
         return text
     system_message = [] if system is None else [{"role": "system", "content": system}]
     return [*system_message, {"role": "user", "content": text}]
+
+
+def read_prompt(words: Sequence[str]) -> str:
+    """The words joined by spaces; a "-" among them is the text on standard input.
+
+    Without a "-", piped text follows the words after an empty line. Raises UsageError if there is no text.
+    """
+    parts = list(words)
+    if STANDARD_INPUT in parts:
+        piped = _read()
+        if piped is None:
+            raise UsageError('"-" reads the prompt from standard input, which is a terminal.', hint=_HINT)
+        at = parts.index(STANDARD_INPUT)
+        before, after = " ".join(parts[:at]), " ".join(part for part in parts[at + 1 :] if part != STANDARD_INPUT)
+    else:
+        piped = _read() if not parts or _is_piped() else None
+        before, after = " ".join(parts), ""
+    if not parts and piped is None:
+        raise UsageError("No prompt was given.", hint=_HINT)
+    given = [part for part in (before, piped or "", after) if part.strip()]
+    if not given:
+        where = "on standard input " if piped is not None and not before else ""
+        raise UsageError(f"The prompt {where}is empty.", hint=_HINT)
+    return given[0] if len(given) == 1 else "\n\n".join(part.strip("\n") for part in given)
+
+
+def _is_piped() -> bool:
+    """Whether standard input is a pipe or a file, so it was redirected on purpose."""
+    if sys.stdin is None or sys.stdin.closed:
+        return False
+    try:
+        mode = fstat(sys.stdin.fileno()).st_mode
+    except (OSError, io.UnsupportedOperation):
+        return isinstance(sys.stdin, io.StringIO)
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def _read() -> str | None:
+    """All of standard input; None if it is closed or a terminal. Raises UsageError for text not in UTF-8."""
+    if sys.stdin is None or sys.stdin.closed or is_terminal(sys.stdin):
+        return None
+    _mention_silence()
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            "Standard input is not UTF-8 text.", hint="Convert it first, for example with iconv."
+        ) from error
+
+
+def _mention_silence() -> None:
+    """Prints a note if there is no input for a while."""
+    try:
+        ready, _, _ = select.select([sys.stdin], [], [], WAIT_S)
+    except (OSError, ValueError, io.UnsupportedOperation):
+        return  # not a file that can be waited for
+    if not ready:
+        note("Reading the prompt from standard input, until it ends …")

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from twofold.cli.console import note
+from twofold.cli.console import DownloadProgress, note
 from twofold.cli.options import DURATION, IN_GIB, IN_MIB, LIST, CrowdOptions
-from twofold.cli.progress import DownloadProgress
 from twofold.core.errors import ParameterError
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.core.units import GIB, MIB, count, parse_duration

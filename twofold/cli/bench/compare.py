@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from twofold.cli.bench.measure import write_document
-from twofold.cli.console import answer, print_json, rich_console
+from twofold.cli.console import print_json, rich_console, write_out
 from twofold.cli.options import Json
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def report(
     for path in output:
         write_document(document, path)
     if json:
-        answer(document.without_requests().to_json().decode() + "\n")
+        write_out(document.without_requests().to_json().decode() + "\n")
     elif not output:
         print_report(document, rich_console())
     return 0

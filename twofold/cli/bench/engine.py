@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from twofold.bench.phases.cases import BATCHES, CONTEXTS, INPUT_TOKENS, OUTPUT_TOKENS, ROUNDS, Sizes, parse_sizes
-from twofold.cli.console import answer, print_json
+from twofold.cli.console import INTERRUPTED, interrupts, print_json, write_out
 from twofold.cli.options import FLAG, ModelOptions
-
-INTERRUPTED: Final = 130
 
 
 def engine(
@@ -51,13 +49,12 @@ def engine(
     # These imports load the engine, so flags are checked before.
     from twofold.bench.phases.bench import MeasuredModel, run  # noqa: PLC0415
     from twofold.bench.phases.report import TablePrinter  # noqa: PLC0415
-    from twofold.cli.generate import resolved_files  # noqa: PLC0415
-    from twofold.cli.interrupts import interrupts  # noqa: PLC0415
+    from twofold.cli.loading import resolved_files  # noqa: PLC0415
     from twofold.engine.config import EngineOptions  # noqa: PLC0415
 
     found, tokenizer = resolved_files(model)
     subject = MeasuredModel(found.path, found.name, tokenizer)
-    printer = TablePrinter((lambda _text: None) if json else answer)
+    printer = TablePrinter((lambda _text: None) if json else write_out)
     with interrupts() as stop:
         try:
             report = run(subject, EngineOptions(**model.engine_keywords()), sizes, printer, stop.is_set)

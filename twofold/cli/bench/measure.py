@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from twofold.cli.bench.options import BenchRequestOptions, LoadOptions, MeasureOptions, OutputOptions, TraceOptions
-from twofold.cli.console import answer, note, rich_console
+from twofold.cli.console import INTERRUPTED, note, rich_console, write_out
 from twofold.core.errors import ParameterError, ResourceError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from twofold.bench.session import MakeLoad, Setup
     from twofold.bench.study import Study
 
-INTERRUPTED: Final = 130
 SEED_BITS: Final = 48
 MAX_ROUNDS: Final = 7
 """Maximum length of a trial of a search, as a multiple of --duration: rounds of one, two and four."""
@@ -204,7 +203,7 @@ class Measuring:
             else:
                 write_document(document, path)
         if self.output.json:
-            answer(document.without_requests().to_json().decode() + "\n")
+            write_out(document.without_requests().to_json().decode() + "\n")
         else:
             print_report(document, rich_console())
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from twofold.cli.console import Write
 from twofold.cli.options import SamplingOptions
 from twofold.core.params import StructuredOutputsParams
 from twofold.core.sampling_defaults import SamplingDefaults
@@ -14,7 +15,6 @@ Message: TypeAlias = Mapping[str, str]
 """``role`` and ``content``."""
 Prompt: TypeAlias = Sequence[Message] | str
 """A conversation, or a raw prompt."""
-Write: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class PromptRequest:
 
     prompt: Prompt
     sampling: SamplingOptions
-    form: StructuredOutputsParams | None = None
+    structure: StructuredOutputsParams | None = None
     room: int = 1
 
 
@@ -45,7 +45,7 @@ class ChatCompletion:
 
 
 class ChatModel(Protocol):
-    """A model that answers one prompt at a time.
+    """A model that completes one prompt at a time.
 
     context       max tokens of a prompt with its completion; None if a server does not report it
     has_template  whether it accepts conversations
@@ -61,7 +61,7 @@ class ChatModel(Protocol):
     @property
     def defaults(self) -> SamplingDefaults: ...
 
-    def answer(self, request: PromptRequest, write: Write) -> ChatCompletion:
+    def complete(self, request: PromptRequest, write: Write) -> ChatCompletion:
         """Streams a completion into ``write``, until the first Ctrl-C.
 
         Raises ContextLengthError if the prompt leaves fewer than ``room`` tokens of the context, and any error that
@@ -87,13 +87,13 @@ class ChatModel(Protocol):
         """Changes the model. Raises ModelError, NotFoundError or errors of loading, and then keeps the current one."""
 
 
-def cut_note(answer: ChatCompletion, max_tokens: int, context: int | None, more: str) -> str | None:
+def cut_note(completion: ChatCompletion, max_tokens: int, context: int | None, more: str) -> str | None:
     """A note that a completion ended at a limit; ``more`` says how to raise the limit of tokens."""
-    if answer.finish == "deadline":
+    if completion.finish == "deadline":
         return "Stopped: the time limit of the request was reached."
-    if answer.finish != "length":
+    if completion.finish != "length":
         return None
-    if answer.output_tokens is None or answer.output_tokens >= max_tokens:
+    if completion.output_tokens is None or completion.output_tokens >= max_tokens:
         return f"Stopped at {max_tokens:,} tokens; {more}."
     size = "" if context is None else f" of {context:,} tokens"
     return f"Stopped: the context{size} is full."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -12,10 +12,8 @@ from cyclopts import Parameter
 
 from twofold.cli.chat.base import ChatModel
 from twofold.cli.chat.loop import Chat, Reader, StandardInputReader
-from twofold.cli.chat.screen import quiet_keys
-from twofold.cli.chat.settings import ChatSettings
-from twofold.cli.chat.talk import Talk
-from twofold.cli.console import is_terminal, note
+from twofold.cli.chat.state import ChatSettings, Talk
+from twofold.cli.console import is_terminal, note, quiet_keys
 from twofold.cli.options import DisplayOptions, ModelOptions, RemoteOptions, SamplingOptions
 from twofold.core.errors import ParameterError, UsageError
 from twofold.formats.fetch.names import DEFAULT_MODEL
@@ -97,7 +95,7 @@ def open_chat_model(
     if server.url is None:
         from twofold.cli.chat.local import LocalModel  # noqa: PLC0415 - imports the engine, after flags are checked
 
-        with LocalModel.opened(model, trace, limits=limits) as loaded:
+        with closing(LocalModel(model, trace, limits=limits)) as loaded:
             yield loaded
         return
     if trace is not None:

@@ -1,31 +1,50 @@
-"""A model that runs in this process."""
+"""A model that runs in this process, and what its completions reached of this machine's limits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Any, Self
+from typing import Any
 
-from twofold.cli.chat.base import ChatCompletion, Message, PromptRequest, Write
-from twofold.cli.chat.timeline import draw_timeline
-from twofold.cli.generate import Generator, generator
+from twofold.backends.cpu.backend import CpuBackend
+from twofold.cli.chat.base import ChatCompletion, Message, PromptRequest
+from twofold.cli.chat.phases import (
+    PhaseShare,
+    RooflineShares,
+    decode_speed,
+    draw_timeline,
+    phase_line,
+    prefill_speed,
+)
+from twofold.cli.console import DownloadProgress, Write, interrupts
+from twofold.cli.loading import loaded_model
 from twofold.cli.options import ModelOptions
-from twofold.cli.phases import phase_line
-from twofold.cli.progress import DownloadProgress
-from twofold.cli.report import Roofline, as_json
 from twofold.core.errors import ContextLengthError, TwofoldError, UsageError
+from twofold.core.limits import MachineLimits
+from twofold.core.report import RequestMetrics
 from twofold.core.sampling_defaults import SamplingDefaults
 from twofold.core.units import count
+from twofold.engine.config import EngineConfig
+from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
 from twofold.formats.fetch import sources
+from twofold.formats.open import open_model
 from twofold.host.paths import CacheFolders
+from twofold.models.read import read_model
+from twofold.planner.count.memory import streamed_bytes
+from twofold.planner.explain.lines import explain_request
+from twofold.planner.predict.phase import PhaseCost, PhaseLimit, decode_limit, local_steps, prefill_limit
+from twofold.planner.predict.steps import StepPredictor
 
 
 class LocalModel:
-    """``ChatModel`` with an engine in this process. ``limits`` compares completions with the limits of the machine."""
+    """``ChatModel`` with an engine in this process. ``limits`` compares completions with the limits of the machine.
+
+    Downloads the model if needed, and loads it.
+    """
 
     def __init__(self, options: ModelOptions, trace: Path | None = None, *, limits: bool = False) -> None:
         self._options = options
@@ -34,43 +53,39 @@ class LocalModel:
         self._last: RequestOutput | None = None
         self._open()
 
-    @classmethod
-    @contextmanager
-    def opened(cls, options: ModelOptions, trace: Path | None = None, *, limits: bool = False) -> Iterator[Self]:
-        """Downloads the model if needed, loads it, and closes it at the end."""
-        model = cls(options, trace, limits=limits)
-        try:
-            yield model
-        finally:
-            model.close()
-
     @property
     def name(self) -> str:
-        return self._loaded.name
+        return self._found.name
 
     @property
     def context(self) -> int:
-        return self._loaded.llm.config.context
+        return self._llm.config.context
 
     @property
     def has_template(self) -> bool:
-        return self._loaded.llm.get_tokenizer().has_chat_template
+        return self._llm.get_tokenizer().has_chat_template
 
     @property
     def defaults(self) -> SamplingDefaults:
-        return self._loaded.llm.loaded.sampling
+        return self._llm.loaded.sampling
 
-    def answer(self, request: PromptRequest, write: Write) -> ChatCompletion:
-        """``ChatModel.answer``."""
-        prompt, params = request.prompt, request.sampling.params(request.form, self.defaults)
-        given = prompt if isinstance(prompt, str) else self._rendered(prompt, request.room)
-        output, interrupted = self._loaded.answer(given, params, write)
+    def complete(self, request: PromptRequest, write: Write) -> ChatCompletion:
+        """``ChatModel.complete``. Ctrl-C ends it between two steps; a second Ctrl-C raises KeyboardInterrupt."""
+        prompt, params = request.prompt, request.sampling.params(request.structure, self.defaults)
+        given = self._llm.engine.request(
+            prompt if isinstance(prompt, str) else self._rendered(prompt, request.room), params
+        )
+        with interrupts() as interrupted, closing(self._llm.client.stream(given, interrupted.is_set)) as deltas:
+            for delta in deltas:
+                write(delta.text)
+        output = delta.request
+        assert output is not None, "the last delta carries the whole request"
+        stopped, completion = delta.finish_reason == "abort", output.outputs[0]
         self._last = output
-        self._roofline = Roofline.measured(self._loaded) if self._limits and not interrupted else None
-        completion = output.outputs[0]
+        self._roofline = _measured(self._llm.config, self._found.path) if self._limits and not stopped else None
         return ChatCompletion(
             completion.text,
-            None if interrupted else completion.finish_reason,
+            None if stopped else completion.finish_reason,
             output.metrics.prompt_tokens,
             output.metrics.output_tokens,
         )
@@ -86,13 +101,14 @@ class LocalModel:
         """``ChatModel.explain``."""
         if self._last is None:
             return []
-        drawn = draw_timeline(self._last.metrics, get_terminal_size().columns)
-        roofline = self._roofline or Roofline.measured(self._loaded)
-        return [*drawn.splitlines(), *(roofline.explain(self._last.metrics) if roofline is not None else ())]
+        metrics = self._last.metrics
+        roofline = self._roofline or _measured(self._llm.config, self._found.path)
+        drawn = draw_timeline(metrics, get_terminal_size().columns).splitlines()
+        return drawn if roofline is None else [*drawn, *explain_request(metrics, roofline.steps)]
 
     def loading(self) -> str:
         """Load times, context and threads."""
-        loaded, config = self._loaded.llm.loaded, self._loaded.llm.config
+        loaded, config = self._llm.loaded, self._llm.config
         threads = "" if config.options.threads is None else f", {count(config.options.threads, 'thread')}"
         return (
             f"{self.name}: loaded in {loaded.load_s:.2f} s, kernels in {loaded.compile_s:.2f} s; "
@@ -100,9 +116,34 @@ class LocalModel:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """``ChatModel.as_json``."""
-        assert self._last is not None, "there is an answer"
-        return as_json(self._loaded, self._last, self._last.metrics, self._roofline)
+        """``ChatModel.as_json``. Times are seconds; phases that did not run are null."""
+        assert self._last is not None, "there is a completion"
+        completion, metrics, loaded = self._last.outputs[0], self._last.metrics, self._llm.loaded
+        return {
+            "model": self.name,
+            "text": completion.text,
+            "token_ids": completion.token_ids,
+            "finish_reason": completion.finish_reason,
+            "usage": {
+                "prompt_tokens": metrics.prompt_tokens,
+                "completion_tokens": metrics.output_tokens,
+                "total_tokens": metrics.prompt_tokens + metrics.output_tokens,
+                "prompt_tokens_details": {"cached_tokens": metrics.cached_tokens},
+            },
+            "timing": {
+                "load_s": loaded.load_s,
+                "compile_s": loaded.compile_s,
+                "queue_s": metrics.queue_s,
+                "ttft_s": metrics.ttft_s,
+                "prefill_s": metrics.prefill_s,
+                "decode_s": metrics.decode_s,
+                "prefill_tok_s": prefill_speed(metrics),
+                "decode_tok_s": decode_speed(metrics),
+            },
+            "stalls": {cause.name.lower(): seconds for cause, seconds in metrics.record.stalls.items()},
+            "limit": None if self._roofline is None else asdict(self._roofline.shares(metrics)),
+            "work": None if self._roofline is None else self._roofline.work(metrics),
+        }
 
     def models(self) -> list[str]:
         """``ChatModel.models``: the downloaded ones."""
@@ -129,15 +170,74 @@ class LocalModel:
     def _open(self) -> None:
         self._last, self._roofline = None, None
         with ExitStack() as stack:
-            self._loaded: Generator = stack.enter_context(generator(self._options, self._trace))
+            self._llm: LLM
+            self._found: sources.ResolvedModel
+            self._llm, self._found = stack.enter_context(loaded_model(self._options, self._trace))
             self._stack = stack.pop_all()
 
     def _rendered(self, messages: Sequence[Message], room: int) -> tuple[int, ...]:
         """The token ids of a conversation. Raises ContextLengthError, and TemplateError where the template refuses."""
-        ids = self._loaded.llm.get_tokenizer().apply_chat_template(messages)
+        ids = self._llm.get_tokenizer().apply_chat_template(messages)
         if len(ids) + room > self.context:
             raise ContextLengthError(
                 f"The prompt has {len(ids):,} tokens; it does not fit the context of {self.context:,}.",
                 hint="Shorten the prompt, or raise the context with -c if the model allows it.",
             )
         return tuple(ids)
+
+
+class Roofline:
+    """The limits of a model on this machine. Made after the first completion, which measuring must not delay."""
+
+    def __init__(self, config: EngineConfig, path: Path) -> None:
+        self._config = config
+        with open_model(path) as file:
+            self._shape, _ = read_model(file)
+        self._probe = CpuBackend(config.options.isa, config.options.threads).probe(streamed_bytes(self._shape))
+        self.steps = self._predictor(self._probe.limits())
+
+    def shares(self, metrics: RequestMetrics) -> RooflineShares:
+        """Shares of the limits. A share above 1 shows that the limit was measured on a busy machine: repeat it."""
+        shares = self._shares(metrics)
+        if shares.highest > 1:
+            with suppress(TwofoldError, OSError):
+                self.steps = self._predictor(self._probe.again())
+            shares = self._shares(metrics)
+        return shares
+
+    def work(self, metrics: RequestMetrics) -> dict[str, Any]:
+        """Measured and predicted cost of each phase; bytes are the request's part of those of its steps."""
+        phases = (("prefill", metrics.record.prefill), ("decode", metrics.record.decode))
+        return {
+            name: {
+                "rows": work.rows,
+                "steps": work.steps,
+                **asdict(PhaseCost.of(work, self.steps.cost)),
+                "steps_s": work.seconds,
+                "predicted_s": work.predicted_s,
+            }
+            for name, work in phases
+        }
+
+    def _shares(self, metrics: RequestMetrics) -> RooflineShares:
+        chunk = self._config.limits.rows
+        prefill = prefill_limit(self.steps, metrics.fresh_tokens, cached=metrics.cached_tokens, chunk=chunk)
+        decode = decode_limit(self.steps, metrics.prompt_tokens, metrics.output_tokens)
+        done = metrics.first_token is not None
+        return RooflineShares(_reached(prefill, metrics.prefill_s if done else 0.0), _reached(decode, metrics.decode_s))
+
+    def _predictor(self, machine: MachineLimits) -> StepPredictor:
+        return local_steps(self._shape, machine, self._config.options.kv_type)
+
+
+def _measured(config: EngineConfig, path: Path) -> Roofline | None:
+    """The limits, or None if they cannot be measured."""
+    try:
+        return Roofline(config, path)
+    except (TwofoldError, OSError):
+        return None
+
+
+def _reached(limit: PhaseLimit, measured_s: float) -> PhaseShare | None:
+    share = limit.share(measured_s)
+    return None if share is None else PhaseShare(share, limit.bound)

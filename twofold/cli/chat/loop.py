@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
 
 from twofold.cli.chat.base import ChatCompletion, ChatModel, Prompt, PromptRequest, cut_note
-from twofold.cli.chat.screen import answer_writer
-from twofold.cli.chat.settings import ChatSettings, full_name
-from twofold.cli.chat.talk import Talk
-from twofold.cli.console import faint, fold, is_terminal, note, print_failure
+from twofold.cli.chat.state import ChatSettings, Talk, full_name
+from twofold.cli.console import completion_writer, faint, fold, is_terminal, note, print_error
 from twofold.core.errors import ContextLengthError, TwofoldError, UsageError, closest_match
 from twofold.core.units import count
 
@@ -111,15 +109,15 @@ class Chat:
             elif text.strip():
                 self.ask(text)
         except TwofoldError as error:
-            print_failure(error)
+            print_error(str(error), error.hint)
 
     def ask(self, question: str) -> None:
         """Answers a question and adds both to the talk. Drops the oldest turns if the context is full."""
-        answer = self._answer(question) if self.model.has_template else self._answered(question, 1)
-        self.talk.add(question, answer.text)
+        completion = self._answer(question) if self.model.has_template else self._completed(question, 1)
+        self.talk.add(question, completion.text)
         if self.settings.output.quiet:
             return
-        cut = cut_note(answer, self.settings.sampling.max_tokens, self.model.context, MORE_TOKENS)
+        cut = cut_note(completion, self.settings.sampling.max_tokens, self.model.context, MORE_TOKENS)
         if cut:
             note(cut)
         if self.settings.output.stats and (line := self.model.statistics()):
@@ -146,16 +144,16 @@ class Chat:
         while True:
             more = len(self.talk.turns) > 2 * self.talk.dropped
             try:
-                return self._answered(self.talk.messages(question), self._room() if more else 1)
+                return self._completed(self.talk.messages(question), self._room() if more else 1)
             except ContextLengthError:
                 if not more:
                     raise
                 self.say(f"The context is full: the oldest {count(self.talk.drop(), 'turn')} will no longer be sent.")
 
-    def _answered(self, prompt: Prompt, room: int) -> ChatCompletion:
+    def _completed(self, prompt: Prompt, room: int) -> ChatCompletion:
         markdown = self.settings.output.markdown and not isinstance(prompt, str)
-        with answer_writer(markdown=markdown) as write:
-            return self.model.answer(PromptRequest(prompt, self.settings.sampling, room=room), write)
+        with completion_writer(markdown=markdown) as write:
+            return self.model.complete(PromptRequest(prompt, self.settings.sampling, room=room), write)
 
     def _room(self) -> int:
         wanted = self.settings.sampling.max_tokens

@@ -24,10 +24,10 @@ from twofold.bench.endpoints.values import (
     sentence,
     text_at,
 )
-from twofold.cli.chat.base import ChatCompletion, PromptRequest, Write
-from twofold.cli.interrupts import interrupts
+from twofold.cli.chat.base import ChatCompletion, PromptRequest
+from twofold.cli.chat.phases import PhaseShare, RooflineShares, phase_line
+from twofold.cli.console import Write, interrupts
 from twofold.cli.options import RemoteOptions, SamplingOptions
-from twofold.cli.phases import PhaseShare, RooflineShares, phase_line
 from twofold.core.errors import (
     AccessError,
     BusyError,
@@ -94,8 +94,8 @@ class RemoteModel:
     def context(self) -> int | None:
         return self._facts.context
 
-    def answer(self, request: PromptRequest, write: Write) -> ChatCompletion:
-        """``ChatModel.answer``. The usage of the last completion gives the tokens in the context."""
+    def complete(self, request: PromptRequest, write: Write) -> ChatCompletion:
+        """``ChatModel.complete``. The usage of the last completion gives the tokens in the context."""
         used = sum(count_at(self._state.usage, name) or 0 for name in ("prompt_tokens", "completion_tokens"))
         prompt, room = request.prompt, request.room
         if room > 1 and self.context is not None and used + room > self.context:
@@ -104,7 +104,7 @@ class RemoteModel:
         path = TEXT if isinstance(prompt, str) else CHAT
         body: dict[str, Any] = {"prompt" if path == TEXT else "messages": prompt}
         body |= {"model": self.name, "stream": True, "stream_options": {"include_usage": True}}
-        body |= _sampling(request.sampling) | _form(request.form)
+        body |= _sampling(request.sampling) | _structured(request.structure)
         if self._ours:
             body["twofold"] = {"explain": True}
         heard = self._state = _StreamState()
@@ -235,12 +235,12 @@ def _sampling(options: SamplingOptions) -> dict[str, Any]:
     return body | ({"logit_bias": {str(token): bias for token, bias in biases.items()}} if biases else {})
 
 
-def _form(form: StructuredOutputsParams | None) -> dict[str, Any]:
-    if form is None:
+def _structured(output: StructuredOutputsParams | None) -> dict[str, Any]:
+    if output is None:
         return {}
-    if form.json is not None:
-        return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.json}}}
-    given = {"regex": form.regex, "choice": form.choice, "grammar": form.grammar}
+    if output.json is not None:
+        return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": output.json}}}
+    given = {"regex": output.regex, "choice": output.choice, "grammar": output.grammar}
     return {"structured_outputs": {name: value for name, value in given.items() if value is not None}}
 
 

@@ -22,7 +22,7 @@ from prompt_toolkit.output import ColorDepth, Output
 from prompt_toolkit.output.defaults import create_output
 
 from twofold.cli.chat.loop import BY_NAME, COMMANDS, QUOTES, is_open, message
-from twofold.cli.chat.settings import NAMES, SWITCHES
+from twofold.cli.chat.state import NAMES, SWITCHES
 from twofold.cli.console import is_terminal, note
 from twofold.core.errors import ResourceError
 from twofold.host.paths import private_folder
