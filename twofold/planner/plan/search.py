@@ -85,9 +85,8 @@ def _decode(candidate: Candidate, plan: CapacityPlan) -> str:
     batch = max(1, round(plan.batch))
     model = candidate.model
     parts = model.steps.demand([(batch, SequenceRows(1, candidate.traffic.context - 1))]).parts(model.constants)
-    bound = max(parts._fields, key=lambda name: float(getattr(parts, name)))
-    words = "fixed overhead" if bound == "overhead" else PART_WORDS[bound]
-    share = getattr(parts, bound) / parts.seconds
+    words = "fixed overhead" if parts.bound == "overhead" else PART_WORDS[parts.bound]
+    share = getattr(parts, parts.bound) / parts.seconds
     return f"A decode step of {batch} sequences is dominated by {words} ({share:.0%})."
 
 

@@ -37,7 +37,7 @@ PART_WORDS: Final = {
 
 
 class StepParts(NamedTuple):
-    """Seconds of a step by cause."""
+    """Seconds of a step by cause. ``bound`` is the name of the largest part."""
 
     weights: float
     arithmetic: float
@@ -48,6 +48,10 @@ class StepParts(NamedTuple):
     @property
     def seconds(self) -> float:
         return self.weights + self.arithmetic + self.kv + self.links + self.overhead
+
+    @property
+    def bound(self) -> str:
+        return max(self._fields, key=lambda name: float(getattr(self, name)))
 
     def times(self, steps: float) -> StepParts:
         """Returns the sum of the parts over such steps."""
