@@ -15,8 +15,8 @@ from tests.support.tiny import TinyModel, TinyOptions
 from twofold import LLM, SamplingParams
 from twofold.backends import registry
 from twofold.backends.base import RunnerSizes
+from twofold.backends.dequantize import dequantize
 from twofold.backends.host import HostRunner
-from twofold.backends.reference.dequantize import dequantize
 from twofold.backends.reference.ops import NumpyOps, PagedCache
 from twofold.backends.reference.rows import NumpyRows
 from twofold.backends.sampling.sampler import Sampler

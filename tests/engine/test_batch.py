@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-from twofold.backends.batch import BatchBuilder
+from twofold.backends.base import RunnerSizes
+from twofold.backends.host import BatchBuilder
 from twofold.core.params import SamplingParams
 from twofold.core.step import SAMPLED, Pooling, SamplingSpec, SequenceStart, SequenceStep, StepInput, TableChange
 
@@ -13,7 +14,10 @@ START = SequenceStart(SamplingSpec(SamplingParams(), 0, 4))
 
 
 def make_builder() -> BatchBuilder:
-    return BatchBuilder(sequences=3, rows=10, logit_rows=6, context=20, blocks=5)
+    sizes = RunnerSizes(
+        context=20, sequences=3, rows=10, logit_rows=6, block_size=4, blocks=(15,), host_slots=(0,), kv_type="f32"
+    )
+    return BatchBuilder(sizes)
 
 
 def make_step(

@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.backends.reference.dequantize import IQ4_NL_VALUES
-from twofold.core.values import QuantFormat
+from twofold.core.values import IQ4_NL_VALUES, QuantFormat
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.backends.reference.dequantize import dequantize
+from twofold.backends.dequantize import dequantize
 from twofold.backends.reference.ops import FloatType, PagedCache, ReferenceModel
 from twofold.core.model import ModelSpec
 from twofold.formats.base import ModelFile

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.quantize import quantize, random_rows
-from twofold.backends.reference.dequantize import dequantize
+from twofold.backends.dequantize import dequantize
 from twofold.core.values import FORMATS, QuantFormat
 
 QUANTISED = [fmt for fmt in FORMATS if not fmt.is_float]

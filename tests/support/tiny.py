@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tests.support.gguf_writer import MetadataItem, RawTensor, write_gguf
 from tests.support.quantize import quantize
 from tests.support.vocabulary import CHAT_TEMPLATE, tokenizer_metadata
-from twofold.backends.reference.dequantize import dequantize
+from twofold.backends.dequantize import dequantize
 from twofold.core.values import BY_NAME
 
 Floats = NDArray[np.float32]

@@ -54,6 +54,8 @@ FORMATS: Final = (
     QuantFormat("BF16", 1, 2),
 )
 """The tensor formats of GGUF files, with the sizes of the public GGML block layouts."""
+IQ4_NL_VALUES: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+"""The values of IQ4_NL's 4-bit codes."""
 BY_NAME: Final[dict[str, QuantFormat]] = {f.name: f for f in FORMATS}
 
 

@@ -18,8 +18,8 @@ from tests.backends.cpu.conftest import ISAS
 from tests.support.cpu import cpu_model, cpu_sizes
 from tests.support.reference import one_sequence, tables_of
 from tests.support.tiny import TinyModel, TinyOptions
+from twofold.backends.cpu.kernels.attention import SPLIT
 from twofold.backends.cpu.kernels.jit import Compiler
-from twofold.backends.cpu.kernels.split import SPLIT
 from twofold.backends.cpu.model import CpuModel
 from twofold.core.step import BlockMove, MoveKind
 from twofold.models.ops import Batch

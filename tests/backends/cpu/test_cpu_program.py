@@ -17,18 +17,17 @@ from tests.backends.cpu.conftest import ISAS
 from tests.support.cpu import cpu_model, cpu_sizes
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.backends.cpu import graph
-from twofold.backends.cpu.argmax import StepArgmax
-from twofold.backends.cpu.batch import StepRecord
 from twofold.backends.cpu.cache import KVCache
 from twofold.backends.cpu.graph import Node, Recorder, fuse
-from twofold.backends.cpu.kernels.attention import ITEM_INTS
+from twofold.backends.cpu.kernels.attention import ITEM_INTS, MERGE_INTS
 from twofold.backends.cpu.kernels.cache import LayerBlock
 from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.kernels.signature import StepFields
-from twofold.backends.cpu.kernels.split import MERGE_INTS
 from twofold.backends.cpu.kernels.thread_pool import KernelCall, ThreadPool
-from twofold.backends.cpu.memory import BufferPool, row_stride
-from twofold.backends.cpu.program import Capacity, OperationSchedule, ProgramBuilder
+from twofold.backends.cpu.logits import StepArgmax
+from twofold.backends.cpu.memory import LINE, BufferPool, row_stride
+from twofold.backends.cpu.model import StepRecord
+from twofold.backends.cpu.program import OperationSchedule, ProgramBuilder
 from twofold.backends.cpu.weights import WeightStore
 from twofold.core.model import GroupedAttention, RopeSpec
 from twofold.formats.open import open_model
@@ -178,7 +177,7 @@ def test_a_buffer_comes_back_only_when_given_back() -> None:
     pool.give(4, first)
     assert pool.take(8, 100).address not in {first.address, second.address}
     assert pool.take(4, 100) == first
-    assert pool.total_bytes == (4 + 4 + 8) * row_stride(100)
+    assert sum(area.size - LINE for area in pool._owned) == (4 + 4 + 8) * row_stride(100)
 
 
 def test_rows_begin_at_lines_and_are_not_crowded() -> None:
@@ -218,7 +217,7 @@ class Traced:
                 LayerBlock(spec.attention.kv_heads, spec.attention.head_dim, 16, "f16"), groups, [4] * len(groups)
             )
             store = WeightStore(file, compiler, pool)
-            self.builder = ProgramBuilder(compiler, store, cache, Capacity(8, 4, 64, 2))
+            self.builder = ProgramBuilder(compiler, store, cache, cpu_sizes(4, 64, 8, 4), 2)
             self.program, *self.results = self.builder.build(
                 self.nodes,
                 self.logits,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from twofold.backends.cpu.kernels import probe
+from twofold.backends.cpu import machine as probe
 from twofold.backends.cpu.kernels.ir import Kernel
 from twofold.backends.cpu.kernels.isa import TABLES, Isa, choose
 from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, as_function, host_features

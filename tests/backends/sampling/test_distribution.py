@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tests.backends.sampling.naive import mask_of, naive_distribution, naive_logits
 from twofold.backends.cpu.kernels.isa import choose
 from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features
-from twofold.backends.cpu.kernels.row_ops import KernelRowOps
+from twofold.backends.cpu.logits import KernelRowOps
 from twofold.backends.reference.rows import NumpyRows
 from twofold.backends.sampling.base import RowOps, SampleRequest
 from twofold.backends.sampling.philox import derive_seed

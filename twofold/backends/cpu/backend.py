@@ -98,4 +98,4 @@ class CpuBackend:
         compiler = self.compiler()
         model = CpuModel(file, spec, partial(forward, spec=spec, weights=weights), compiler, sizes, self.workers)
         sampler = Sampler(model.rows, model.argmax)
-        return HostRunner(model, sampler, sizes, compile_s=compiler.log.seconds, close=model.close)
+        return HostRunner(model, sampler, sizes, compile_s=compiler.seconds, close=model.close)

@@ -1,9 +1,12 @@
-"""What this machine can do at most, measured: bytes it reads and multiply-adds it makes in a second.
+"""What this machine can do at most, measured: bytes read and multiply-adds computed in a second.
 
-Probes run on all threads at once, in machine code without the interpreter's lock; the best of several runs counts,
-because whatever else runs can only slow a probe down. Reading is measured for several sizes of memory, for a model that
-fits into a cache is not bound by what lies behind it. Results are kept as JSON in the cache folder for a week; what is
-measured again in that time counts only where it is better, for the same reason.
+The probe kernels spend their time on what real kernels do, and on nothing else, so no real kernel can be faster. They
+run on all threads at once and hold no interpreter lock. Each takes the number of turns of its loop, and stores its
+sums, so that the compiler cannot remove the work. The best of several runs counts, because other programs can only slow
+a probe down.
+
+Reading is measured for several sizes of memory: a model that fits into a cache is not limited by the memory behind it.
+Results are kept as JSON in the cache folder for a week. A later measurement replaces a result only where it is better.
 """
 
 from __future__ import annotations
@@ -18,10 +21,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from twofold.backends.cpu.kernels import probe
-from twofold.backends.cpu.kernels.ir import Kernel
+from twofold.backends.cpu.kernels.ir import F32X16, I8X64, I32, I32X16, I64, PTR, Kernel, Value, Var
+from twofold.backends.cpu.kernels.isa import Isa
 from twofold.backends.cpu.kernels.jit import Compiler, as_function
-from twofold.backends.cpu.memory import aligned_zeros
+from twofold.backends.cpu.memory import LINE, aligned_zeros
 from twofold.core.limits import MachineLimits, ReadSpeed, best_of, probe_size
 from twofold.host.cpu import read_cpu
 from twofold.host.memory import read_memory
@@ -34,18 +37,90 @@ FULL_RUNS: Final = 10
 """Takes about a second."""
 LONGEST_AGE: Final = timedelta(days=7)
 MEMORY_SHARE: Final = 4
-"""A probe takes at most 1/4 of the memory that is free."""
+"""A probe takes at most this fraction, 1/4, of the free memory."""
 MIN_RUN_S: Final = 0.004
 """Shorter runs would measure the start of threads."""
 
 Probe = Callable[[int, int, int], None]
+
+PROBE_PARAMETERS: Final = [("turns", I64), ("data", PTR), ("out", PTR)]
+READ_BYTES: Final = 512
+"""Bytes that a turn of ``read_kernel`` reads."""
+PROBE_BYTES: Final = 2048
+"""Bytes that ``int8_kernel`` and ``float_kernel`` need at ``data``, and every probe at ``out``."""
+CODE_LINES: Final = 8
+
+
+def accumulators(isa: Isa) -> int:
+    """Independent sums of a probe: enough to hide an instruction's latency, few enough to stay in registers."""
+    return isa.registers // 2
+
+
+def int8_macs(isa: Isa) -> int:
+    """Multiply-adds of a turn of ``int8_kernel``: four in each of 16 lanes."""
+    return 64 * accumulators(isa)
+
+
+def float_macs(isa: Isa) -> int:
+    """Multiply-adds of a turn of ``float_kernel``."""
+    return 16 * accumulators(isa)
+
+
+def read_kernel(isa: Isa) -> Kernel:
+    """Reads ``turns`` · READ_BYTES bytes from ``data`` on, once and in order, 64 bytes at a time."""
+    k = Kernel("probe_read", PROBE_PARAMETERS)
+    turns, data, out = k.args
+    sums = [k.var(I32X16, 0) for _ in range(min(READ_BYTES // LINE, accumulators(isa)))]
+    for turn in k.range(0, turns):
+        at = data + turn * READ_BYTES
+        for line in range(READ_BYTES // LINE):
+            total = sums[line % len(sums)]
+            total.set(total.get() + k.load(I32X16, at + line * LINE))
+    return _stored(k, sums, out)
+
+
+def int8_kernel(isa: Isa) -> Kernel:
+    """Adds products of unsigned and signed bytes as the linear kernels do, from codes in the first-level cache.
+
+    The codes differ from turn to turn, or a compiler could reuse the products of earlier turns.
+    """
+    k = Kernel("probe_int8", PROBE_PARAMETERS)
+    turns, data, out = k.args
+    sums = [k.var(I32X16, index) for index in range(accumulators(isa))]
+    acts = k.load(I32, data)
+    for turn in k.range(0, turns):
+        at = data + (turn & (CODE_LINES - 1)) * LINE
+        for index, total in enumerate(sums):
+            total.set(isa.dot4(k, total.get(), k.load(I8X64, at + index * LINE), acts, 4))
+    return _stored(k, sums, out)
+
+
+def float_kernel(isa: Isa) -> Kernel:
+    """Adds float32 products, fused."""
+    k = Kernel("probe_float", PROBE_PARAMETERS)
+    turns, data, out = k.args
+    sums = [k.var(F32X16, float(index)) for index in range(accumulators(isa))]
+    factor = k.load(F32X16, data)
+    for _turn in k.range(0, turns):
+        for total in sums:
+            total.set(k.fma(factor, factor, total.get()))
+    return _stored(k, sums, out)
+
+
+def _stored(k: Kernel, sums: Sequence[Var], out: Value) -> Kernel:
+    """Ends a probe: stores its sums."""
+    for index, total in enumerate(sums):
+        k.store(total.get(), out + index * LINE)
+    k.ret()
+    return k
 
 
 @dataclass(frozen=True, slots=True)
 class MachineProbe:
     """Measures this machine with one instruction set and number of threads.
 
-    ``working_set`` is how many bytes a model reads. ``cache`` is the folder of results; None: the cache folder.
+    ``working_set`` is the number of bytes that a model reads in a step. Results are kept in the folder ``cache``;
+    None: the cache folder.
     """
 
     compiler: Compiler
@@ -54,10 +129,7 @@ class MachineProbe:
     cache: Path | None = None
 
     def limits(self) -> MachineLimits:
-        """Results of this week with the read speed of the working set; otherwise measured now, in 0.3 s.
-
-        A model that fits into the last cache is read faster than a larger one.
-        """
+        """This week's results if they include the read speed of the working set; otherwise measured now, in 0.3 s."""
         known = self.known()
         return known if known is not None and known.measured_at(self.working_set) else self.again()
 
@@ -66,7 +138,7 @@ class MachineProbe:
         limits = self.now(sizes or (probe_size(self.working_set),), runs)
         known = self.known()
         limits = limits if known is None else best_of(known, limits)
-        with contextlib.suppress(OSError):  # a folder that cannot be written keeps nothing
+        with contextlib.suppress(OSError):  # without a writable folder nothing is kept
             write_whole(self._path, json.dumps(asdict(limits), indent=1).encode())
         return limits
 
@@ -75,15 +147,15 @@ class MachineProbe:
         return self.again(self._sizes, FULL_RUNS)
 
     def now(self, sizes: Sequence[int] = (), runs: int = FULL_RUNS) -> MachineLimits:
-        """Measured now at ``sizes``, or at those of a full probe."""
+        """Measured now at ``sizes``, or at those of a full"""
         compiler, threads, isa = self.compiler, self.threads, self.compiler.target.isa
         return MachineLimits(
             cpu=read_cpu().name,
             isa=isa.name,
             threads=threads,
             reads=tuple(_read_speed(compiler, threads, size, runs) for size in _affordable(sizes or self._sizes)),
-            int8_macs_per_s=_peak(compiler, probe.int8_kernel(isa), probe.int8_macs(isa), threads, runs),
-            float_macs_per_s=_peak(compiler, probe.float_kernel(isa), probe.float_macs(isa), threads, runs),
+            int8_macs_per_s=_peak(compiler, int8_kernel(isa), int8_macs(isa), threads, runs),
+            float_macs_per_s=_peak(compiler, float_kernel(isa), float_macs(isa), threads, runs),
             measured=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
@@ -116,32 +188,28 @@ def _affordable(sizes: Sequence[int]) -> list[int]:
 
 
 def _read_speed(compiler: Compiler, threads: int, size: int, runs: int) -> ReadSpeed:
-    run = as_function(compiler.address(probe.read_kernel(compiler.target.isa)), 3)
-    start, owner = aligned_zeros(size + threads * probe.PROBE_BYTES)
-    owner.fill(1)  # untouched pages would all be one page of zeros
-    turns = size // threads // probe.READ_BYTES
-    share = turns * probe.READ_BYTES
+    run = as_function(compiler.address(read_kernel(compiler.target.isa)), 3)
+    start, owner = aligned_zeros(size + threads * PROBE_BYTES)
+    owner.fill(1)  # the system maps all untouched pages to one page of zeros
+    turns = size // threads // READ_BYTES
+    share = turns * READ_BYTES
     sums = start + size
-    calls = [(turns, start + i * share, sums + i * probe.PROBE_BYTES) for i in range(threads)]
+    calls = [(turns, start + i * share, sums + i * PROBE_BYTES) for i in range(threads)]
     return ReadSpeed(size, threads * share / _best(run, calls, runs))
 
 
 def _peak(compiler: Compiler, kernel: Kernel, macs: int, threads: int, runs: int) -> float:
-    """Multiply-adds a second of a kernel that makes ``macs`` a turn."""
+    """Multiply-adds a second of a kernel that computes ``macs`` of them a turn."""
     run = as_function(compiler.address(kernel), 3)
-    area = 2 * probe.PROBE_BYTES
+    area = 2 * PROBE_BYTES
     start, owner = aligned_zeros(threads * area)
     owner.fill(1)
+    areas = [(start + i * area, start + i * area + PROBE_BYTES) for i in range(threads)]  # its data, then its sums
     turns = 1_000
-    # The run that counts is itself long enough: a shorter one may only have seemed so while it waited for a processor.
-    while (seconds := _best(run, _calls(turns, start, area, threads), runs)) < MIN_RUN_S:
+    # Even the fastest run must be long enough: a slower one may have spent its time waiting for a processor.
+    while (seconds := _best(run, [(turns, *addresses) for addresses in areas], runs)) < MIN_RUN_S:
         turns = max(2 * turns, int(turns * 1.2 * MIN_RUN_S / max(seconds, 1e-6)))
     return threads * turns * macs / seconds
-
-
-def _calls(turns: int, start: int, area: int, threads: int) -> list[tuple[int, int, int]]:
-    """Arguments for each thread: its own data, and beside it room for its sums."""
-    return [(turns, start + i * area, start + i * area + probe.PROBE_BYTES) for i in range(threads)]
 
 
 def _best(run: Probe, calls: Sequence[tuple[int, int, int]], runs: int) -> float:

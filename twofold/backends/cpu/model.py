@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twofold.backends.base import RunnerSizes
-from twofold.backends.cpu.argmax import StepArgmax
-from twofold.backends.cpu.batch import StepRecord
 from twofold.backends.cpu.cache import KVCache
 from twofold.backends.cpu.graph import Linear, Node, Recorder, fuse
-from twofold.backends.cpu.kernels.attention import scratch_floats
+from twofold.backends.cpu.kernels.attention import ITEM_INTS, MERGE_INTS, SPLIT, scratch_floats
 from twofold.backends.cpu.kernels.cache import LayerBlock
 from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.kernels.layout import PACKINGS
 from twofold.backends.cpu.kernels.linear import linear_scratch_bytes
-from twofold.backends.cpu.kernels.row_ops import KernelRowOps
 from twofold.backends.cpu.kernels.rows import LANES
-from twofold.backends.cpu.kernels.split import SPLIT
+from twofold.backends.cpu.kernels.signature import StepFields
 from twofold.backends.cpu.kernels.thread_pool import ThreadPool
+from twofold.backends.cpu.logits import KernelRowOps, StepArgmax
 from twofold.backends.cpu.memory import Buffer
-from twofold.backends.cpu.program import Capacity, ProgramBuilder
+from twofold.backends.cpu.program import ProgramBuilder
 from twofold.backends.cpu.weights import WeightStore
 from twofold.core.errors import UnsupportedModelError
 from twofold.core.model import ModelSpec
@@ -31,12 +30,87 @@ from twofold.core.step import BlockMove
 from twofold.formats.base import ModelFile
 from twofold.models.ops import Batch, Forward
 
+QUERIES_PER_ITEM = 12
+"""Query heads times rows of one attention item."""
+UNITS_PER_WORKER = 4
+"""With fewer units of attention for each worker, long contexts are divided into splits."""
+MAX_SPLIT_ROWS = 8
+"""Rows of the longest context that may be divided into splits in one step."""
+
+
+class StepRecord:
+    """The record that all kernels of a step read: numbers of rows, addresses, and the items of attention."""
+
+    def __init__(self, *, rows: int, heads: int, kv_heads: int, workers: int, partials: int) -> None:
+        self._rows_per_item = max(1, QUERIES_PER_ITEM // (heads // kv_heads))
+        self._enough_items = -(-UNITS_PER_WORKER * workers // kv_heads)
+        self._partials = partials
+        lists = np.zeros((5, rows), np.int32)
+        self._tokens, self._positions, self._row_sequence, self._logit_rows, self._hidden_rows = lists
+        self._items = np.zeros((rows + partials, ITEM_INTS), np.int32)
+        self._merges = np.zeros((partials, MERGE_INTS), np.int32)
+        self._tables: NDArray[np.int32] | None = None
+        self.step = np.zeros(StepFields.SIZE, np.int64)
+        self.step[StepFields.ONE] = 1
+        self.step[StepFields.TOKENS] = self._tokens.ctypes.data
+        self.step[StepFields.POSITIONS] = self._positions.ctypes.data
+        self.step[StepFields.LOGIT_LIST] = self._logit_rows.ctypes.data
+        self.step[StepFields.HIDDEN_LIST] = self._hidden_rows.ctypes.data
+        self.step[StepFields.ROW_SEQUENCE] = self._row_sequence.ctypes.data
+        self.step[StepFields.ITEM_LIST] = self._items.ctypes.data
+        self.step[StepFields.MERGE_LIST] = self._merges.ctypes.data
+
+    def fill(self, batch: Batch) -> None:
+        """Describes ``batch`` for the kernels."""
+        step, rows, wanted, hidden = self.step, len(batch.tokens), len(batch.logit_rows), len(batch.hidden_rows)
+        self._tokens[:rows] = batch.tokens
+        self._positions[:rows] = batch.positions
+        self._logit_rows[:wanted] = batch.logit_rows
+        self._hidden_rows[:hidden] = batch.hidden_rows
+        step[StepFields.ROWS], step[StepFields.LOGIT_ROWS], step[StepFields.HIDDEN_ROWS] = rows, wanted, hidden
+        self._take_tables(batch.block_tables)
+        step[StepFields.ITEMS], step[StepFields.MERGES] = self._fill_items(batch)
+
+    def _take_tables(self, tables: NDArray[np.int32]) -> None:
+        """Sets the address of the tables, which are too large to copy; keeps them until the next step."""
+        group_bytes, table_bytes, entry_bytes = tables.strides
+        assert tables.dtype == np.int32
+        assert entry_bytes == 4
+        self._tables = tables
+        self.step[StepFields.TABLES] = tables.__array_interface__["data"][0]
+        self.step[StepFields.TABLE_STRIDE] = table_bytes // 4
+        self.step[StepFields.GROUP_STRIDE] = group_bytes // 4
+
+    def _fill_items(self, batch: Batch) -> tuple[int, int]:
+        """Lists items and merges. Returns the number of each."""
+        starts = batch.row_starts.tolist()
+        positions = batch.positions
+        items: list[tuple[int, int, int, int, int, int]] = []
+        merges: list[tuple[int, int, int, int]] = []
+        partial = 0
+        few = len(starts) - 1 < self._enough_items
+        for sequence, (first, end) in enumerate(pairwise(starts)):
+            self._row_sequence[first:end] = sequence
+            position = int(positions[first])
+            splits = position // SPLIT + 1
+            if few and end - first == 1 and 1 < splits <= self._partials - partial:
+                items += [(sequence, first, 1, position, split, partial + split) for split in range(splits)]
+                merges.append((first, partial, splits, 0))
+                partial += splits
+                continue
+            for row in range(first, end, self._rows_per_item):
+                items.append((sequence, row, min(self._rows_per_item, end - row), position + row - first, -1, 0))
+        self._items[: len(items), :6] = items
+        if merges:
+            self._merges[: len(merges)] = merges
+        return len(items), len(merges)
+
 
 class CpuModel(Forward):
-    """``Forward`` on CPU kernels. ``trace`` runs the model's decoder on a Recorder, ``workers`` are its threads; not
-    thread-safe.
+    """``Forward`` on CPU kernels, with ``workers`` threads. ``trace`` runs the model's decoder on a Recorder.
 
-    Raises UnsupportedModelError for sizes that the kernels cannot do, ResourceError where memory does not suffice.
+    Not thread-safe. Raises UnsupportedModelError for sizes that the kernels do not support, ResourceError if memory
+    does not suffice.
     """
 
     def __init__(
@@ -57,7 +131,7 @@ class CpuModel(Forward):
         recorder = Recorder()
         logit_node, hidden_node = trace(recorder)
         nodes = fuse(recorder.nodes)
-        partials = UNITS_OF_PARTIALS * -(-sizes.context // SPLIT)
+        partials = MAX_SPLIT_ROWS * -(-sizes.context // SPLIT)
         self.pool = ThreadPool(compiler, workers, _scratch_bytes(nodes, source, spec, compiler))
         self.weights = WeightStore(source, compiler, self.pool)
         block = LayerBlock(attention.kv_heads, attention.head_dim, sizes.block_size, sizes.kv_type)
@@ -69,8 +143,7 @@ class CpuModel(Forward):
             workers=workers,
             partials=partials,
         )
-        capacity = Capacity(sizes.rows, sizes.logit_rows, sizes.context, partials)
-        builder = ProgramBuilder(compiler, self.weights, self.cache, capacity)
+        builder = ProgramBuilder(compiler, self.weights, self.cache, sizes, partials)
         best = StepArgmax(sizes.logit_rows, spec.vocab_size)
         self.program, logits, hidden = builder.build(nodes, logit_node, hidden_node, self._record.step, best)
         self._logits = _float_rows(logits, sizes.logit_rows)[:, : self.vocab_size]
@@ -106,7 +179,7 @@ class CpuModel(Forward):
         self._logit_rows, self.hidden = len(batch.logit_rows), self._hidden[: len(batch.hidden_rows)]
 
     def argmax(self, logits: NDArray[np.float32], at: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """``sampling.Argmax`` of rows of the last step, found by its program already."""
+        """``sampling.Argmax`` of rows of the last step, whose program has found it."""
         assert len(logits) <= self._logit_rows, "these are logits of another step"
         return self._best.of(at)
 
@@ -119,12 +192,8 @@ class CpuModel(Forward):
         self.pool.close()
 
 
-UNITS_OF_PARTIALS = 8
-"""Rows of the longest context that may be cut into splits in one step."""
-
-
 def _check_sizes(spec: ModelSpec) -> None:
-    """Raises UnsupportedModelError for unrotated keys and for sizes that the kernels' 16-lane vectors do not divide."""
+    """Raises UnsupportedModelError for unrotated keys, and for sizes that are not multiples of a vector's 16 lanes."""
     if any(layer.rope is None for layer in spec.layers):
         raise UnsupportedModelError(
             "The CPU kernels store rotated keys only; a layer of this model has none.", hint="Use --backend reference."
@@ -145,7 +214,7 @@ def _float_rows(buffer: Buffer, rows: int) -> NDArray[np.float32]:
 
 
 def _scratch_bytes(nodes: list[Node], source: ModelFile, spec: ModelSpec, compiler: Compiler) -> int:
-    """The most that any kernel of the program needs of a worker's scratch."""
+    """Bytes of scratch of a worker: the largest need among the program's kernels."""
     isa = compiler.target.isa
     needs = [4 * scratch_floats(spec.attention.head_dim), 4 * max(spec.hidden_size, *spec.ffn_sizes) + 64]
     for node in nodes:

@@ -1,10 +1,10 @@
 """From nodes to a program of kernel calls.
 
-    forms     which results are wanted as float32, which as quantised activations, which as both
-    buffers   a result gets memory when it is computed and gives it back after its last use
+    forms     whether a result is needed as float32, as quantised activations, or as both
+    buffers   a result's memory is allocated when it is computed, and reused after its last use
     barriers  only where an operation reads or overwrites what an unfinished one writes or reads
 
-Each kind of node has one method here that says which kernel computes it and with what arguments.
+Each kind of node has a method here that chooses its kernel and the arguments.
 """
 
 from __future__ import annotations
@@ -12,29 +12,27 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twofold.backends.base import RunnerSizes
 from twofold.backends.cpu import graph
-from twofold.backends.cpu.argmax import StepArgmax
 from twofold.backends.cpu.cache import KVCache
 from twofold.backends.cpu.graph import Node
 from twofold.backends.cpu.kernels import rows as row_kernels
-from twofold.backends.cpu.kernels.attention import AttentionKernel
+from twofold.backends.cpu.kernels.attention import ATTENTION_FIELDS, AttentionKernel, AttentionKernelSpec, merge_kernel
 from twofold.backends.cpu.kernels.cache import CACHE_FIELDS, RotateSpec, rotate_kernel, store_values_kernel
 from twofold.backends.cpu.kernels.embed import EMBED_FIELDS, embed_kernel
-from twofold.backends.cpu.kernels.float_linear import FLOAT_LINEAR_FIELDS, FloatFormat, FloatLinearKernel
 from twofold.backends.cpu.kernels.ir import Kernel
 from twofold.backends.cpu.kernels.jit import Compiler
-from twofold.backends.cpu.kernels.layout import PACKINGS
-from twofold.backends.cpu.kernels.linear import LINEAR_FIELDS, LinearKernel, Tiling, act_row_bytes
+from twofold.backends.cpu.kernels.linear import FLOAT_LINEAR_FIELDS, LINEAR_FIELDS, Tiling, act_row_bytes, linear_kernel
 from twofold.backends.cpu.kernels.logits import ARGMAX_FIELDS, argmax_kernel
 from twofold.backends.cpu.kernels.rows import ROW_FIELDS
 from twofold.backends.cpu.kernels.signature import StepFields
-from twofold.backends.cpu.kernels.split import ATTENTION_FIELDS, AttentionKernelSpec, merge_kernel
 from twofold.backends.cpu.kernels.thread_pool import KernelCall, Program
+from twofold.backends.cpu.logits import StepArgmax
 from twofold.backends.cpu.memory import Buffer, BufferPool
 from twofold.backends.cpu.weights import PackedMatrix, WeightStore
 from twofold.core.model import RopeSpec
@@ -42,28 +40,27 @@ from twofold.models.ops import TensorRef
 from twofold.models.rope import rope_table
 
 ATTENTION_PARTS = 64
-"""Units of attention differ in length, so members claim them nearly one by one."""
+"""Units of attention differ in length, so workers claim them nearly one by one."""
 ROW_BLOCK_BYTES = 2 << 20
-"""Quantised activations worked on together: they should stay in the second-level cache."""
+"""Quantised activations that are processed together: they should stay in the second-level cache."""
 EVERYTHING = 1 << 30
-"""A window that hides nothing."""
-
+"""A window that hides no position."""
 
 SELECTED_BY: Final[Mapping[StepFields, Literal[StepFields.LOGIT_LIST, StepFields.HIDDEN_LIST]]] = {
     StepFields.LOGIT_ROWS: StepFields.LOGIT_LIST,
     StepFields.HIDDEN_ROWS: StepFields.HIDDEN_LIST,
 }
 KernelChoice = tuple[str, Callable[[], Kernel]]
-"""A kernel's name, and how to generate it if its machine code is not at hand."""
+"""A kernel's name, and the function that generates it if its machine code is not in the cache."""
 
 
 def float_bits(value: float) -> int:
-    """A float32 as it is passed in an 8-byte field."""
+    """The bits of a float32, as an 8-byte field holds them."""
     return int(struct.unpack("<I", struct.pack("<f", value))[0])
 
 
 def record(names: Sequence[str], **values: int) -> NDArray[np.int64]:
-    """A kernel's arguments in order; what is not given is null."""
+    """A kernel's arguments in order; those that are not given are null."""
     unknown = values.keys() - set(names)
     assert not unknown, f"no such argument: {unknown}"
     return np.array([values.get(name, 0) for name in names], np.int64)
@@ -71,7 +68,7 @@ def record(names: Sequence[str], **values: int) -> NDArray[np.int64]:
 
 @dataclass(slots=True)
 class OperationSchedule:
-    """Operations in order, with barriers put in where they are needed."""
+    """Operations in order, with barriers where they are needed."""
 
     operations: list[KernelCall] = field(default_factory=list)
     _read: set[int] = field(default_factory=set)
@@ -91,36 +88,26 @@ class OperationSchedule:
         return self.operations
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """How large a step may be."""
-
-    rows: int
-    logit_rows: int
-    positions: int
-    partials: int
-
-    def of(self, rows: StepFields) -> int:
-        return self.logit_rows if rows is StepFields.LOGIT_ROWS else self.rows
-
-
 @dataclass(slots=True)
 class _Result:
-    """Where a node's result is, in the forms that are wanted."""
+    """The buffers of a node's result, in the forms that are needed."""
 
     floats: Buffer | None = None
     acts: Buffer | None = None
 
 
 class ProgramBuilder:
-    """Builds the program of one model on one machine."""
+    """Builds the program of one model. ``partials`` is the number of partial slots for splits of attention."""
 
-    def __init__(self, compiler: Compiler, weights: WeightStore, cache: KVCache, capacity: Capacity) -> None:
+    def __init__(
+        self, compiler: Compiler, weights: WeightStore, cache: KVCache, sizes: RunnerSizes, partials: int
+    ) -> None:
         self._compiler = compiler
         self._isa = compiler.target.isa
         self._weights = weights
         self._cache = cache
-        self._capacity = capacity
+        self._sizes = sizes
+        self._partial_slots = partials
         self._pool = BufferPool()
         self._schedule = OperationSchedule()
         self._results: dict[Node, _Result] = {}
@@ -134,7 +121,7 @@ class ProgramBuilder:
         self, nodes: Sequence[Node], logits: Node, hidden: Node, step: NDArray[np.int64], best: StepArgmax
     ) -> tuple[Program, Buffer, Buffer]:
         """The program, and the buffers of two nodes' results. ``best`` gets the largest of the logits."""
-        assert {logits, hidden} <= set(nodes), "results are never joined with what follows"
+        assert {logits, hidden} <= set(nodes), "results are never fused into later nodes"
         self._weights.pack(node.weight for node in nodes if isinstance(node, graph.Linear))
         self._choose_forms(nodes, results=(logits, hidden))
         last_use = {source: index for index, node in enumerate(nodes) for source in node.inputs()}
@@ -163,7 +150,7 @@ class ProgramBuilder:
         return not self._weights.format_of(ref).is_float
 
     def _allocate(self, node: Node) -> _Result:
-        rows = self._capacity.of(node.rows)
+        rows = self._rows_of(node)
         both = isinstance(node, graph.Norm | graph.Gated)
         floats = node in self._as_floats or (node in self._as_acts and not both)
         return _Result(
@@ -171,8 +158,11 @@ class ProgramBuilder:
             self._pool.take(rows, act_row_bytes(node.width)) if node in self._as_acts else None,
         )
 
+    def _rows_of(self, node: Node) -> int:
+        return self._sizes.logit_rows if node.rows is StepFields.LOGIT_ROWS else self._sizes.rows
+
     def _release(self, node: Node) -> None:
-        rows, result = self._capacity.of(node.rows), self._results[node]
+        rows, result = self._rows_of(node), self._results[node]
         for buffer in (result.floats, result.acts):
             if buffer is not None:
                 self._pool.give(rows, buffer)
@@ -218,7 +208,7 @@ class ProgramBuilder:
         self._schedule.add(operation, set(reads), set(writes))
 
     def _row_call(self, kernel: KernelChoice, node: Node, inputs: Sequence[Buffer], **values: int) -> None:
-        """A kernel over rows: inputs x and y, results in the forms that are wanted."""
+        """A kernel over rows: inputs x and y, results in the forms that are needed."""
         result = self._results[node]
         for name, buffer in zip(("x", "y"), inputs, strict=False):
             values |= {name: buffer.address, f"{name}_stride": buffer.stride}
@@ -280,23 +270,23 @@ class ProgramBuilder:
         if node.residual is not None:
             values["residual"] = self._floats(node.residual).address
             reads.append(values["residual"])
-        kernel, args, source = self._linear_kernel(node, matrix, values)
+        args, source = self._linear_args(node, matrix, values)
+        name = matrix.format.name
+        kernel = (f"linear_{name}", lambda: linear_kernel(self._isa, name))
         quantum = Tiling.of(self._isa).panels
         self._call(
             kernel, args, StepFields.ONE, units=matrix.panels, quantum=quantum,
             reads=[*reads, source], writes=[out.address],
         )  # fmt: skip
 
-    def _linear_kernel(
+    def _linear_args(
         self, node: graph.Linear, matrix: PackedMatrix, values: dict[str, int]
-    ) -> tuple[KernelChoice, NDArray[np.int64], int]:
-        """Kernel, arguments and the input's address, for packed codes or for floats."""
-        name = matrix.format.name
+    ) -> tuple[NDArray[np.int64], int]:
+        """Arguments and the input's address, for packed codes or for floats."""
         if matrix.format.is_float:
             x = self._floats(node.x)
             args = record(FLOAT_LINEAR_FIELDS, x=x.address, x_stride=x.stride, columns=matrix.columns, **values)
-            form = cast(FloatFormat, name)
-            return (f"linear_{name}", lambda: FloatLinearKernel(self._isa, form).generate()), args, x.address
+            return args, x.address
         acts = self._results[node.x].acts
         assert acts is not None
         rows = max(48, ROW_BLOCK_BYTES // acts.stride // 12 * 12)
@@ -304,7 +294,7 @@ class ProgramBuilder:
             LINEAR_FIELDS, acts=acts.address, act_stride=acts.stride, chunks=matrix.columns // 32, row_block=rows,
             **values,
         )  # fmt: skip
-        return (f"linear_{name}", lambda: LinearKernel(self._isa, PACKINGS[name]).generate()), args, acts.address
+        return args, acts.address
 
     # -- attention ----------------------------------------------------------------------------------------------------
 
@@ -337,7 +327,7 @@ class ProgramBuilder:
 
     def _table(self, rope: RopeSpec) -> NDArray[np.float32]:
         if rope not in self._tables:
-            self._tables[rope] = np.ascontiguousarray(rope_table(rope, self._capacity.positions))
+            self._tables[rope] = np.ascontiguousarray(rope_table(rope, self._sizes.context))
         return self._tables[rope]
 
     def _store_values(self, node: graph.StoreValues) -> None:
@@ -347,7 +337,7 @@ class ProgramBuilder:
             f"store_values_{block.head_dim}_{block.dtype}",
             lambda: store_values_kernel(block.head_dim, block.dtype, self._isa),
         )
-        # Keys and values of a layer lie apart, so storing both needs no order; they share one resource + 1.
+        # Keys and values of a layer lie apart, so they are stored in any order: values are the resource address + 1.
         cache = self._cache.layer_address(node.layer)
         self._call(kernel, args, node.rows, reads=[x.address], writes=[cache + 1])
 
@@ -374,5 +364,5 @@ class ProgramBuilder:
 
     def _partial_buffer(self, heads: int, spec: AttentionKernelSpec) -> Buffer:
         if self._partials is None:
-            self._partials = self._pool.take(self._capacity.partials, heads * 4 * spec.partial_floats)
+            self._partials = self._pool.take(self._partial_slots, heads * 4 * spec.partial_floats)
         return self._partials

@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from twofold.backends.base import RunnerSizes
+from twofold.backends.dequantize import dequantize
 from twofold.backends.host import HostRunner
-from twofold.backends.reference.dequantize import dequantize
 from twofold.backends.reference.ops import FloatType, PagedCache, ReferenceModel
 from twofold.backends.reference.rows import NumpyRows
 from twofold.backends.sampling.sampler import Sampler

@@ -7,14 +7,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.backends.sampling.base import F32, F64, I64
+from twofold.backends.sampling.base import F32, F64, I64, MIN_TEMPERATURE
 
 RUN: Final = 512
 """Ids whose weights are summed together before the sums are accumulated."""
 GROUPS_PER_TOP: Final = 8
 """Groups for each wanted value when the largest values are looked for: the more, the fewer candidates remain."""
-MIN_TEMPERATURE: Final = 1e-30
-"""Colder than this, float32 cannot divide by; the draw is the argmax long before."""
 
 
 class NumpyRows:

@@ -18,6 +18,8 @@ from twofold.core.params import SamplingParams
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
+MIN_TEMPERATURE: Final = 1e-30
+"""Lower temperatures count as this one: their reciprocals exceed float32, and the sample is the argmax long before."""
 Argmax: TypeAlias = Callable[[F32, Sequence[int]], tuple[NDArray[np.int32], F32]]
 """(logits [rows, vocab], ascending rows) → ids and values of the largest logits of these rows; among equals the lowest
 id. A backend whose forward pass has found them gives this to its sampler."""

@@ -9,17 +9,10 @@ from numpy.typing import NDArray
 
 from tests.backends.cpu.kernels.harness import Bytes, Field, Floats, Machine, aligned, poisoned
 from tests.support.quantize import random_rows
-from twofold.backends.cpu.kernels.float_linear import (
-    FloatFormat,
-    FloatLinearKernel,
-    float_pack_kernel,
-    float_panel_bytes,
-)
-from twofold.backends.cpu.kernels.layout import CHUNK, PACKINGS, PANEL
-from twofold.backends.cpu.kernels.linear import LinearKernel, act_row_bytes
-from twofold.backends.cpu.kernels.pack import pack_kernel
+from twofold.backends.cpu.kernels.layout import CHUNK, PANEL, pack_kernel, panel_bytes
+from twofold.backends.cpu.kernels.linear import act_row_bytes, linear_kernel
 from twofold.backends.cpu.kernels.signature import StepFields
-from twofold.backends.reference.dequantize import dequantize
+from twofold.backends.dequantize import dequantize
 from twofold.core.values import BY_NAME
 
 ROW_BLOCK = 24
@@ -47,15 +40,11 @@ class Matrix:
     def panels(self) -> int:
         return -(-self.outputs // PANEL)
 
-    def pack(self, machine: Machine, name: FloatFormat | None = None) -> tuple[Bytes, int]:
+    def pack(self, machine: Machine) -> tuple[Bytes, int]:
         """Panels, and the bytes of one."""
         fmt = BY_NAME[self.name]
-        if name is None:
-            kernel = machine.kernel(("pack", self.name), lambda: pack_kernel(PACKINGS[self.name]))
-            size = PACKINGS[self.name].panel_bytes(self.columns)
-        else:
-            kernel = machine.kernel(("pack", name), lambda: float_pack_kernel(name))
-            size = float_panel_bytes(name, self.columns)
+        kernel = machine.kernel(("pack", self.name), lambda: pack_kernel(self.name))
+        size = panel_bytes(self.name, self.columns)
         packed = aligned(self.panels * size)
         blocks = self.columns // fmt.block_values
         units = (0, self.panels)
@@ -102,15 +91,14 @@ def linear(
     row_block: int = ROW_BLOCK,
 ) -> Floats:
     """[rows, panels · 16 + GUARD]; NaN where the kernel wrote nothing."""
-    isa = machine.isa
-    kernel = machine.kernel(("linear", matrix.name), lambda: LinearKernel(isa, PACKINGS[matrix.name]).generate())
-    packed, panel_bytes = matrix.pack(machine)
+    kernel = machine.kernel(("linear", matrix.name), lambda: linear_kernel(machine.isa, matrix.name))
+    packed, size = matrix.pack(machine)
     rows, extras = len(acts.data), extras or Extras()
     out = poisoned(rows, matrix.panels * PANEL + GUARD)
     tail: list[Field] = [out, out.strides[0], _or_null(extras.bias), _or_null(extras.residual), int(StepFields.ROWS)]
     machine.run(
         kernel,
-        [acts.data, acts.data.shape[1], packed, panel_bytes, matrix.columns // CHUNK, *tail, row_block],
+        [acts.data, acts.data.shape[1], packed, size, matrix.columns // CHUNK, *tail, row_block],
         units or (0, matrix.panels),
         {StepFields.ROWS: rows},
     )
@@ -119,21 +107,20 @@ def linear(
 
 def float_linear(
     machine: Machine,
-    name: FloatFormat,
     matrix: Matrix,
     x: Floats,
     units: tuple[int, int] | None = None,
     extras: Extras | None = None,
 ) -> Floats:
     """The same for unquantised weights."""
-    kernel = machine.kernel(("linear", name), lambda: FloatLinearKernel(machine.isa, name).generate())
-    packed, panel_bytes = matrix.pack(machine, name)
+    kernel = machine.kernel(("linear", matrix.name), lambda: linear_kernel(machine.isa, matrix.name))
+    packed, size = matrix.pack(machine)
     rows, extras = len(x), extras or Extras()
     out = poisoned(rows, matrix.panels * PANEL + GUARD)
     tail: list[Field] = [out, out.strides[0], _or_null(extras.bias), _or_null(extras.residual), int(StepFields.ROWS)]
     machine.run(
         kernel,
-        [x, x.strides[0], packed, panel_bytes, matrix.columns, *tail],
+        [x, x.strides[0], packed, size, matrix.columns, *tail],
         units or (0, matrix.panels),
         {StepFields.ROWS: rows},
     )

@@ -12,9 +12,16 @@ from numpy.typing import NDArray
 
 from tests.backends.cpu.kernels.harness import Field, Floats, Machine, assert_same_bits, poisoned
 from tests.backends.cpu.kernels.paged import PagedLayer, shape_of
-from twofold.backends.cpu.kernels.attention import ITEM_INTS, AttentionKernel
+from twofold.backends.cpu.kernels.attention import (
+    ATTENTION_FIELDS,
+    ITEM_INTS,
+    MERGE_INTS,
+    SPLIT,
+    AttentionKernel,
+    AttentionKernelSpec,
+    merge_kernel,
+)
 from twofold.backends.cpu.kernels.signature import StepFields
-from twofold.backends.cpu.kernels.split import ATTENTION_FIELDS, MERGE_INTS, SPLIT, AttentionKernelSpec, merge_kernel
 
 GUARD = 16
 CAP = 5.0

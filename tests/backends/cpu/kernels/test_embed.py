@@ -7,8 +7,8 @@ import pytest
 
 from tests.backends.cpu.kernels.harness import Field, Floats, Machine, assert_same_bits, poisoned
 from tests.backends.cpu.kernels.matrices import Matrix
-from twofold.backends.cpu.kernels.embed import FLOAT_FORMATS, embed_kernel
-from twofold.backends.cpu.kernels.layout import PACKINGS
+from twofold.backends.cpu.kernels.embed import embed_kernel
+from twofold.backends.cpu.kernels.layout import FLOAT_FORMATS, PACKINGS
 from twofold.backends.cpu.kernels.signature import StepFields
 from twofold.core.values import BY_NAME
 

@@ -7,19 +7,17 @@ import pytest
 
 from tests.backends.cpu.kernels.harness import Machine, assert_same_bits
 from tests.backends.cpu.kernels.matrices import GUARD, Extras, Matrix, assert_close, float_linear, rows_of
-from twofold.backends.cpu.kernels.embed import FLOAT_FORMATS
-from twofold.backends.cpu.kernels.float_linear import FloatFormat
-from twofold.backends.cpu.kernels.layout import PANEL
+from twofold.backends.cpu.kernels.layout import FLOAT_FORMATS, PANEL
 
 SIZES = [(1, 97, 1), (2, 64, 3), (3, 1, 33), (5, 15, 17), (6, 17, 64), (7, 80, 100), (13, 129, 31), (31, 48, 7)]
 """Rows, outputs, columns."""
 
 
 @pytest.mark.parametrize("name", FLOAT_FORMATS)
-def test_close_to_float64(machine: Machine, name: FloatFormat) -> None:
+def test_close_to_float64(machine: Machine, name: str) -> None:
     for rows, outputs, columns in SIZES:
         matrix, x = Matrix.random(name, outputs, columns), rows_of(rows, columns, seed=rows)
-        assert_close(float_linear(machine, name, matrix, x), x.astype(np.float64), matrix, bound=1e-6)
+        assert_close(float_linear(machine, matrix, x), x.astype(np.float64), matrix, bound=1e-6)
 
 
 def test_the_sum_runs_over_ascending_k_with_one_rounding_each(machine: Machine) -> None:
@@ -31,26 +29,26 @@ def test_the_sum_runs_over_ascending_k_with_one_rounding_each(machine: Machine) 
     acc = np.zeros((3, 17), np.float32)
     for k in range(40):
         acc = (x[:, k, None].astype(np.float64) * weights[None, :, k] + acc).astype(np.float32)
-    assert_same_bits(float_linear(machine, "F32", exact, x)[:, :17].copy(), acc)
+    assert_same_bits(float_linear(machine, exact, x)[:, :17].copy(), acc)
 
 
 @pytest.mark.parametrize("name", FLOAT_FORMATS)
-def test_every_instruction_set_gives_the_same_bits(machines: list[Machine], name: FloatFormat) -> None:
+def test_every_instruction_set_gives_the_same_bits(machines: list[Machine], name: str) -> None:
     for rows, outputs, columns in SIZES:
         matrix, x = Matrix.random(name, outputs, columns), rows_of(rows, columns, seed=rows)
-        first = float_linear(machines[0], name, matrix, x)
+        first = float_linear(machines[0], matrix, x)
         for machine in machines[1:]:
-            assert_same_bits(float_linear(machine, name, matrix, x), first)
+            assert_same_bits(float_linear(machine, matrix, x), first)
 
 
 def test_company_and_units_change_nothing(machine: Machine) -> None:
     matrix, x = Matrix.random("BF16", 97, 70), rows_of(13, 70, seed=2)
-    whole = float_linear(machine, "BF16", matrix, x)
+    whole = float_linear(machine, matrix, x)
     for rows in (1, 2, 5, 6, 12):
-        assert_same_bits(float_linear(machine, "BF16", matrix, x[:rows]), whole[:rows])
+        assert_same_bits(float_linear(machine, matrix, x[:rows]), whole[:rows])
     for cut in range(matrix.panels + 1):
-        left = float_linear(machine, "BF16", matrix, x, (0, cut))
-        right = float_linear(machine, "BF16", matrix, x, (cut, matrix.panels))
+        left = float_linear(machine, matrix, x, (0, cut))
+        right = float_linear(machine, matrix, x, (cut, matrix.panels))
         at = cut * PANEL
         assert np.isnan(left[:, at:]).all()
         assert_same_bits(np.concatenate([left[:, :at], right[:, at:]], axis=1), whole)
@@ -59,8 +57,8 @@ def test_company_and_units_change_nothing(machine: Machine) -> None:
 def test_bias_and_residual(machine: Machine) -> None:
     matrix, x = Matrix.random("F16", 30, 20), rows_of(7, 20, seed=3)
     bias, residual = rows_of(1, 32, seed=4)[0], rows_of(7, 32 + GUARD, seed=5)
-    plain = float_linear(machine, "F16", matrix, x)[:, :32]
-    both = float_linear(machine, "F16", matrix, x, extras=Extras(bias, residual))[:, :32]
+    plain = float_linear(machine, matrix, x)[:, :32]
+    both = float_linear(machine, matrix, x, extras=Extras(bias, residual))[:, :32]
     assert_same_bits(both, (plain + bias) + residual[:, :32])
 
 
@@ -71,5 +69,5 @@ def test_half_precision_weights_are_widened_exactly(machines: list[Machine]) -> 
     column = halves[:, None].copy()
     matrix = Matrix("F16", len(halves), 1, column.view(np.uint8), column.astype(np.float64))
     for machine in machines:
-        out = float_linear(machine, "F16", matrix, np.ones((1, 1), np.float32))
+        out = float_linear(machine, matrix, np.ones((1, 1), np.float32))
         np.testing.assert_array_equal(out[0, : len(halves)], halves.astype(np.float32))

@@ -7,9 +7,10 @@ from functools import cache
 
 import pytest
 
-from twofold.backends.cpu.kernels.inspect import build, inspect, main
+from twofold.backends.cpu.kernels.inspect import build, inspect
 from twofold.backends.cpu.kernels.isa import TABLES
 from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler
+from twofold.core.errors import ParameterError
 
 INNER_LOOPS = {
     ("avx512", "cascadelake"): {"Q4_K": 12, "Q6_K": 56, "BF16": 0},
@@ -50,19 +51,18 @@ def test_logits_kernels_call_nothing(isa: str, cpu: str, kind: str) -> None:
     assert inspect(build(kind, None, compiled.target.isa), compiled).whole.calls == 0
 
 
-def test_the_command_prints_text_assembly_and_histogram(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["embed", "Q4_K", "--isa", "portable", "--ir", "--asm"]) == 0
-    printed = capsys.readouterr().out
-    assert "define void @embed_Q4_K" in printed
-    assert "embed_Q4_K:" in printed
-    assert "whole kernel:" in printed
+def test_text_assembly_and_histogram() -> None:
+    portable = TABLES[-1]
+    result = inspect(build("embed", "Q4_K", portable), Compiler(CodegenTarget.of(portable)))
+    assert "define void @embed_Q4_K" in result.ir
+    assert "embed_Q4_K:" in result.assembly
+    assert "whole kernel:" in result.report()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "hint"), [(["liner", "Q4_K"], "linear"), (["linear", "Q4_L"], "Q4_"), (["argmx"], "argmax")]
+    ("kind", "name", "hint"), [("liner", "Q4_K", "linear"), ("linear", "Q4_L", "Q4_"), ("argmx", None, "argmax")]
 )
-def test_unknown_names_are_told_the_nearest(
-    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    assert hint in capsys.readouterr().err
+def test_errors_for_unknown_names_suggest_a_close_match(kind: str, name: str | None, hint: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        build(kind, name, TABLES[-1])
+    assert hint in (caught.value.hint or "")

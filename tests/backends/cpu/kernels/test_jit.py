@@ -41,14 +41,14 @@ def test_a_second_compiler_loads_what_the_first_wrote(target: CodegenTarget, tmp
     first, second = Compiler(target, tmp_path / "k"), Compiler(target, tmp_path / "k")
     assert works(first)
     assert works(second)
-    assert (first.log.compiled, first.log.loaded) == (1, 0)
-    assert (second.log.compiled, second.log.loaded) == (0, 1)
+    assert (first.compiled, first.loaded) == (1, 0)
+    assert (second.compiled, second.loaded) == (0, 1)
 
 
 def test_one_compiler_compiles_a_text_once(target: CodegenTarget) -> None:
     compiler = Compiler(target)
     assert compiler.address(doubling()) == compiler.address(doubling())
-    assert compiler.log.compiled == 1
+    assert compiler.compiled == 1
 
 
 def test_another_text_or_processor_is_another_entry(target: CodegenTarget, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_damaged_entry_is_compiled_anew_and_mended(
     entry.write_bytes(damage(whole))
     compiler = Compiler(target, tmp_path)
     assert works(compiler)
-    assert compiler.log.compiled == 1
+    assert compiler.compiled == 1
     assert entry.read_bytes() == whole
 
 
@@ -133,7 +133,7 @@ def test_concurrent_writers_leave_one_whole_entry(target: CodegenTarget, tmp_pat
     assert len(list(tmp_path.iterdir())) == 1
     late = Compiler(target, tmp_path)
     assert works(late)
-    assert late.log.loaded == 1
+    assert late.loaded == 1
 
 
 # -- instruction tables ------------------------------------------------------------------------------------------------

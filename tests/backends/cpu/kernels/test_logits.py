@@ -7,7 +7,7 @@ import pytest
 
 from tests.backends.cpu.kernels.harness import Floats, Machine, assert_same_bits
 from tests.backends.sampling.naive import draw, top, weight_sum
-from twofold.backends.cpu.kernels.row_ops import KernelRowOps
+from twofold.backends.cpu.logits import KernelRowOps
 from twofold.backends.sampling.base import RowOps
 
 VOCABULARIES = [1, 5, 15, 16, 17, 1023, 1024, 1025, 2051, 32003]

@@ -1,8 +1,8 @@
 """Attention over the paged cache, for any mix of rows: one kernel for a prompt's rows and for one new token.
 
-The scores are never held whole. For one query, whatever the company:
+The matrix of scores is never stored. This is the arithmetic of one query, whatever other queries are in the batch:
 
-    positions are cut at fixed places: splits of 256, chunks of 64 in a split, 16 lanes at a time
+    positions are divided at fixed multiples: splits of 256, chunks of 64 in a split, 16 lanes at a time
     score[t] = Σ_d q[d]·scale · k[t][d]                   one fma chain, ascending d
     for each chunk of a split, ascending:                 (m, l, o start at −1e30, 0, 0)
         m' = max(m, scores);  c = exp(m − m');  p = exp(score − m')
@@ -10,14 +10,16 @@ The scores are never held whole. For one query, whatever the company:
     splits are merged in ascending order:  M' = max(M, m);  (L, O) = (L, O)·exp(M − M') + (l, o)·exp(m − M')
     result = O / L
 
-A position that the query may not see has p = 0 exactly, and a chunk or split of nothing but those changes nothing, so
-where a kernel starts and stops is free (Milakov & Gimelshein 2018 for the running maximum; Dao et al. for the splits).
-Of a block table nothing is read before the chunk of the first position that a window leaves visible; entries from there
-on must be blocks of the cache, and what is hidden in them must be finite numbers, nothing more.
+    m, l, o   largest score, sum of weights, weighted sum of values of one split; M, L, O of several
 
-Work comes as **items**: some adjacent rows of one sequence. A unit is an item and a KV head; all query heads that share
-the KV head are done together. A long context with few rows becomes several items, each leaving one split's (m, l, o)
-for ``split.merge_kernel``.
+A hidden position has p = 0 exactly, and a chunk or split of hidden positions alone leaves the state as it is. So the
+result does not depend on where a kernel starts and stops (Milakov & Gimelshein 2018 for the running maximum; Dao et al.
+for the splits). Block tables are read from the chunk of the first visible position on. From there on their entries must
+be blocks of the cache, and hidden positions in these must hold finite numbers.
+
+Work is divided into **items**: a few adjacent rows of one sequence. A unit is an item and a KV head; all query heads
+that share the KV head are computed together. A long context with few rows becomes several items, and each stores one
+split's (m, l, o) for ``merge_kernel``.
 """
 
 from __future__ import annotations
@@ -30,37 +32,120 @@ from twofold.backends.cpu.kernels.ir import F32, F32X16, I32, I32X16, I64, PTR, 
 from twofold.backends.cpu.kernels.isa import Isa
 from twofold.backends.cpu.kernels.math import exp, tanh
 from twofold.backends.cpu.kernels.rows import float_bits
-from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields, step_pointer
-from twofold.backends.cpu.kernels.split import (
-    ATTENTION_FIELDS,
-    ATTENTION_POINTERS,
-    SPLIT,
-    AttentionKernelSpec,
-    QueryStates,
-    merge_state,
-    store_result,
-)
+from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields, kernel, step_pointer
+from twofold.core.kv_layout import KVType
 from twofold.core.model import ATTENTION_CHUNK
 
+SPLIT: Final = 256
+"""Positions of a split, which begins at a multiple of this."""
 CHUNK: Final = ATTENTION_CHUNK
+NO_SCORE: Final = -1e30
+"""Largest score of a split before its first chunk: finite, because −inf − −inf is not a number."""
 MASKED: Final = float("-inf")
 MAX_QUERIES: Final = 12
-"""Queries of the largest tile. No more than 16: what rescales their sums is computed in the lanes of one vector."""
+"""Queries of the largest tile; at most 16, because the factors that rescale their sums are lanes of one vector."""
 
 ITEM_INTS: Final = 8
-"""int32 fields of an item: sequence, first row, rows, its first row's position, split (−1: all), partial slot."""
+"""int32 fields of an item: sequence, first row, rows, position of the first row, split (−1: all), partial slot."""
+MERGE_INTS: Final = 4
+"""int32 fields of a merge: row, first partial slot, number of partials."""
+
+ATTENTION_FIELDS: Final = (
+    "q", "q_stride", "out", "out_stride", "cache", "group", "block_bytes", "head_bytes", "block_size", "kv_heads",
+    "scale", "window", "softcap", "partials",
+)  # fmt: skip
+ATTENTION_POINTERS: Final = frozenset({"q", "out", "cache", "partials"})
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionKernelSpec:
+    """What distinguishes attention kernels. ``group`` query heads share a KV head."""
+
+    head_dim: int
+    group: int
+    dtype: KVType
+    softcap: bool
+
+    @property
+    def name(self) -> str:
+        cap = "_softcap" if self.softcap else ""
+        return f"attention_d{self.head_dim}_g{self.group}_{self.dtype}{cap}"
+
+    @property
+    def partial_floats(self) -> int:
+        """Floats of one query head's partial: a line for m and l, then o."""
+        return 16 + self.head_dim
+
+
+class QueryStates:
+    """m, l and o of each query of a tile, in scratch: a cache line for m and l, then the outputs."""
+
+    def __init__(self, k: Kernel, base: Value, head_dim: int) -> None:
+        self._k = k
+        self._base = base
+        self._head_dim = head_dim
+
+    def at(self, query: Value | int) -> Value:
+        return self._base + query * (4 * (16 + self._head_dim))
+
+    def out(self, query: Value | int) -> Value:
+        return self.at(query) + 64
+
+    def reset(self, query: Value | int) -> None:
+        k = self._k
+        k.store(k.splat(F32, NO_SCORE), self.at(query))
+        k.store(k.splat(F32, 0.0), self.at(query) + 4)
+        for i in range(0, self._head_dim, 16):
+            k.store(k.splat(F32X16, 0.0), self.out(query) + 4 * i)
+
+
+def merge_state(k: Kernel, total: Value, part: Value, head_dim: int) -> None:
+    """(M, L, O) at ``total`` ← merged with (m, l, o) at ``part``."""
+    old, new = k.load(F32, total), k.load(F32, part)
+    top = k.fmax(old, new)
+    keep, take = exp(k, old - top), exp(k, new - top)
+    k.store(top, total)
+    k.store(k.fma(k.load(F32, part + 4), take, k.load(F32, total + 4) * keep), total + 4)
+    keep16, take16 = k.splat(F32X16, keep), k.splat(F32X16, take)
+    for i in range(0, head_dim, 16):
+        at = 64 + 4 * i
+        k.store(k.fma(k.load(F32X16, part + at), take16, k.load(F32X16, total + at) * keep16), total + at)
+
+
+def store_result(k: Kernel, total: Value, out: Value, head_dim: int) -> None:
+    """out = O / L."""
+    weight = k.splat(F32X16, k.load(F32, total + 4))
+    for i in range(0, head_dim, 16):
+        k.store(k.load(F32X16, total + 64 + 4 * i) / weight, out + 4 * i)
+
+
+def merge_kernel(spec: AttentionKernelSpec) -> Kernel:
+    """Merges the partials of rows whose splits were computed separately. A unit is a merge and a query head."""
+    with kernel(f"merge_d{spec.head_dim}_g{spec.group}", ATTENTION_FIELDS, ATTENTION_POINTERS) as (k, a, units):
+        heads = a["kv_heads"] * spec.group
+        total = QueryStates(k, k.args[4], spec.head_dim)
+        for unit in units:
+            head = unit % heads
+            at = step_pointer(k, StepFields.MERGE_LIST) + unit // heads * (4 * MERGE_INTS)
+            row, first, count = (k.load(I32, at + 4 * i).to(I64) for i in range(3))
+            total.reset(0)
+            for index in k.range(first, first + count):
+                part = a["partials"] + (index * heads + head) * (4 * spec.partial_floats)
+                merge_state(k, total.at(0), part, spec.head_dim)
+            store_result(k, total.at(0), a["out"] + row * a["out_stride"] + head * (4 * spec.head_dim), spec.head_dim)
+    return k
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionTiling:
-    """Queries that a tile takes at once, and 16-lane vectors of scores or outputs that it sums for each of them."""
+    """Queries of a tile, and 16-lane vectors of scores or outputs that it sums for each of them."""
 
     queries: int
     vectors: int
 
     @staticmethod
     def of(isa: Isa) -> tuple[AttentionTiling, ...]:
-        """Tiles for any number of queries, the best first. They fill the registers with sums."""
+        """Tiles for any number of queries, the largest first. Their sums fill the registers."""
         if isa.registers >= 32:
             sizes = ((MAX_QUERIES, 2), (6, 4), (3, 4), (2, 4), (1, 4))
             return tuple(AttentionTiling(*size) for size in sizes)
@@ -68,12 +153,12 @@ class AttentionTiling:
 
 
 def scratch_floats(head_dim: int) -> int:
-    """Floats of scratch a worker needs: scaled queries, scores, and two outputs with their m and l, for each query."""
+    """Floats of scratch of a worker: for each query its scaled values, its scores, and two states (m, l, o)."""
     return MAX_QUERIES * (head_dim + CHUNK + 2 * (16 + head_dim)) + 64
 
 
 def _tiles(k: Kernel, positions: Value) -> Value:
-    """Returns how many tiles of a chunk ``positions`` positions begin."""
+    """Tiles of a chunk that hold its first ``positions`` positions."""
     return (k.smin(positions, CHUNK) + (TILE - 1)) // TILE
 
 
@@ -108,7 +193,7 @@ class AttentionKernel:
         self._positions = k.buffer(8 * MAX_QUERIES)
         self._gaps, self._corrections = k.buffer(64), k.buffer(64)
         k.store(k.splat(F32X16, 0.0), self._gaps)
-        self._keys, self._coming = k.buffer(8 * CHUNK // TILE), k.buffer(8 * CHUNK // TILE)
+        self._keys, self._next_keys = k.buffer(8 * CHUNK // TILE), k.buffer(8 * CHUNK // TILE)
 
     def generate(self) -> Kernel:
         k = self.k
@@ -133,13 +218,13 @@ class AttentionKernel:
         return _Item(sequence, first_row, rows, position, split, partial, head)
 
     def _tile(self, item: _Item, first: Value, tiling: AttentionTiling) -> None:
-        """Attention of the item's queries from ``first`` on, as many as the tile takes."""
-        k, dim, size = self.k, self._spec.head_dim, tiling.queries
+        """Attention of one tile: the item's queries from ``first`` on."""
+        k, size = self.k, tiling.queries
         for i in k.range(0, size):
             row, _, column = self._place(item, first + i)
             k.store(item.position + row, self._positions + i * 8)
             self._load_query(i, (item.first_row + row) * self._a["q_stride"] + column)
-            self._total.reset(i, dim)
+            self._total.reset(i)
         begin, end = self._span(item, self._position(0), self._position(size - 1))
         for split in k.range(begin // SPLIT, (end + (SPLIT - 1)) // SPLIT):
             low = k.smax(begin, split * SPLIT)
@@ -150,12 +235,12 @@ class AttentionKernel:
             self._finish(item, i, (item.first_row + row) * self._a["out_stride"] + column, member)
 
     def _place(self, item: _Item, query: Value) -> tuple[Value, Value, Value]:
-        """A query's row in the item, which of the KV head's query heads it is, and where that begins in a row."""
+        """A query's row in the item, its head's number in the group, and that head's byte offset in a row."""
         row, member = query // self._spec.group, query % self._spec.group
         return row, member, (item.head * self._spec.group + member) * (4 * self._spec.head_dim)
 
     def _position(self, query: Value | int) -> Value:
-        """The position of one of the tile's queries; they ascend."""
+        """The position of one of the tile's queries, which ascend."""
         return self.k.load(I64, self._positions + query * 8)
 
     def _load_query(self, index: Value, offset: Value) -> None:
@@ -166,7 +251,7 @@ class AttentionKernel:
             k.store(k.load(F32X16, self._a["q"] + offset + 4 * i) * scale, target)
 
     def _span(self, item: _Item, first: Value, last: Value) -> tuple[Value, Value]:
-        """What queries at positions ``first`` … ``last`` can see, from a whole chunk on: all of it, or one split's."""
+        """The positions that queries at ``first`` … ``last`` see, from a whole chunk on; of a split's item its own."""
         k = self.k
         begin = k.smax(first - self._a["window"] + 1, 0) // CHUNK * CHUNK
         end = last + 1
@@ -176,7 +261,7 @@ class AttentionKernel:
         return begin, end
 
     def _finish(self, item: _Item, query: Value, out: Value, member: Value) -> None:
-        """The result of a whole query, or its state into the partial slot."""
+        """Stores a query's result, or for an item of one split its state in the partial slot."""
         k, dim = self.k, self._spec.head_dim
         whole = item.split < 0
         with k.when(whole):
@@ -192,17 +277,17 @@ class AttentionKernel:
     def _split(self, item: _Item, tiling: AttentionTiling, low: Value, high: Value) -> None:
         k, dim, size = self.k, self._spec.head_dim, tiling.queries
         for query in k.range(0, size):
-            self._part.reset(query, dim)
+            self._part.reset(query)
         self._list_tiles(item, low, high, self._keys)
         for start in k.range(low, high, CHUNK):
             tiles = _tiles(k, high - start)
-            self._copy_list(self._keys, self._coming)
-            self._list_tiles(item, start + CHUNK, high, self._coming)
+            self._copy_list(self._keys, self._next_keys)
+            self._list_tiles(item, start + CHUNK, high, self._next_keys)
             self._score(tiling, tiles)
             self._hide(size, start)
             self._weigh(size)
             self._blend(tiling, tiles)
-            self._copy_list(self._coming, self._keys)
+            self._copy_list(self._next_keys, self._keys)
         for query in k.range(0, size):
             merge_state(k, self._total.at(query), self._part.at(query), dim)
 
@@ -211,9 +296,9 @@ class AttentionKernel:
             self.k.store(self.k.load(PTR, source + at), target + at)
 
     def _list_tiles(self, item: _Item, start: Value, end: Value, pointers: Value) -> None:
-        """Lists where the keys of each 16 positions of a chunk begin; the values lie ``head_bytes / 2`` on.
+        """Lists the addresses of the keys of each tile of a chunk; its values are ``head_bytes / 2`` after them.
 
-        Past ``end`` the list stays as it is.
+        Entries past ``end`` stay as they are.
         """
         k, a = self.k, self._a
         table = table_of(k, a["group"], item.sequence)
@@ -225,7 +310,7 @@ class AttentionKernel:
             k.store(base + position % a["block_size"] // TILE * tile_bytes, pointers + tile * 8)
 
     def _score(self, tiling: AttentionTiling, tiles: Value) -> None:
-        """scores[query][t] for all positions of the chunk's tiles. Keys of the coming tiles are asked for."""
+        """scores[query][t] for all positions of the chunk's tiles. Prefetches values and the next keys."""
         k, width = self.k, tiling.vectors
         tile = k.var(I64, 0)
         for vectors in (width, 1) if width > 1 else (1,):
@@ -238,7 +323,7 @@ class AttentionKernel:
         k, dim, line_bytes = self.k, self._spec.head_dim, TILE * element_bytes(self._spec.dtype)
         bases = [k.load(PTR, self._keys + (first + i) * 8) for i in range(vectors)]
         later = [base + (self._a["head_bytes"] >> 1) for base in bases]
-        later += [k.load(PTR, self._coming + (first + i) * 8) for i in range(vectors)] if vectors > 1 else []
+        later += [k.load(PTR, self._next_keys + (first + i) * 8) for i in range(vectors)] if vectors > 1 else []
         sums = [[k.var(F32X16, 0.0) for _ in range(vectors)] for _ in range(size)]
         for pair in k.range(0, dim, 2):
             for base in later:
@@ -264,7 +349,7 @@ class AttentionKernel:
         return self._scores + query * (4 * CHUNK) + tile * 64
 
     def _hide(self, size: int, start: Value) -> None:
-        """Scores become −inf where a query may not see; chunks that all of the queries see whole are left alone."""
+        """Sets the scores of hidden positions to −inf; skipped if every query sees the whole chunk."""
         k = self.k
         first, last, window = self._position(0), self._position(size - 1), self._a["window"]
         with k.when((first < start + (CHUNK - 1)) | (start <= last - window)):
@@ -278,7 +363,7 @@ class AttentionKernel:
                     k.store(k.select(seen, k.load(F32X16, score), k.splat(F32X16, MASKED)), score)
 
     def _weigh(self, size: int) -> None:
-        """Turns the scores into weights, and finds what each query's earlier sums are to be multiplied by."""
+        """Turns the scores into weights, and computes the factor that rescales each query's earlier sums."""
         k = self.k
         for query in k.range(0, size):
             state, scores = self._part.at(query), self._scores_of(query)
@@ -301,7 +386,7 @@ class AttentionKernel:
         return [self.k.load(F32X16, self._score_at(query, i)) for i in range(CHUNK // TILE)]
 
     def _blend(self, tiling: AttentionTiling, tiles: Value) -> None:
-        """Rescales the outputs and adds the weighted values of the chunk's tiles, a few 16-value vectors at a time."""
+        """Rescales the outputs and adds the weighted values of the chunk's tiles, a few vectors at a time."""
         k, dim, size, vectors = self.k, self._spec.head_dim, tiling.queries, tiling.vectors
         while (dim // 16) % vectors:
             vectors -= 1
@@ -315,7 +400,7 @@ class AttentionKernel:
                     k.store(sums[query][i].get(), self._part.out(query) + first * 4 + 64 * i)
 
     def _rescaled(self, query: int, first: Value, vectors: int) -> list[Value]:
-        """Outputs from value ``first`` on, times the query's correction."""
+        """Outputs from value ``first`` on, rescaled."""
         k = self.k
         wide = k.splat(F32X16, k.load(F32, self._corrections + 4 * query))
         return [k.load(F32X16, self._part.out(query) + first * 4 + 64 * i) * wide for i in range(vectors)]

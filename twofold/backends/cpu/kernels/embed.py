@@ -12,13 +12,13 @@ multiplied by the embedding's scale:
 
 from __future__ import annotations
 
-from typing import Final, get_args
+from typing import Final
 
-from twofold.backends.cpu.kernels.float_linear import FloatFormat, load_floats
-from twofold.backends.cpu.kernels.ir import F16, F32, F32X16, I8, I8X64, I16, I32, I32X16, I64, Kernel, Value
+from twofold.backends.cpu.kernels.ir import F16, F32, F32X16, I8, I8X64, I32, I32X16, I64, Kernel, Value
 from twofold.backends.cpu.kernels.isa import Isa
 from twofold.backends.cpu.kernels.layout import CHUNK, PACKINGS, Packing
-from twofold.backends.cpu.kernels.raw import RAW, block_at
+from twofold.backends.cpu.kernels.linear import load_floats
+from twofold.backends.cpu.kernels.raw import RAW
 from twofold.backends.cpu.kernels.rows import float_bits
 from twofold.backends.cpu.kernels.signature import StepFields, kernel, step_pointer
 from twofold.core.values import BY_NAME
@@ -27,7 +27,6 @@ EMBED_FIELDS: Final = ("source", "row_bytes", "blocks", "out", "out_stride", "sc
 """Arguments, 8 bytes each: the file's rows, ``row_bytes`` apart and ``blocks`` long (values, in a float format);
 float32 rows, ``out_stride`` bytes apart; the bits of a float32. Token ids are the step's; units are its rows."""
 POINTERS: Final = frozenset({"source", "out"})
-FLOAT_FORMATS: Final[tuple[FloatFormat, ...]] = get_args(FloatFormat)
 LANES: Final = 16
 
 
@@ -42,32 +41,24 @@ def embed_kernel(isa: Isa, name: str) -> Kernel:
             if name in PACKINGS:
                 _integer_row(k, isa, PACKINGS[name], source, f["blocks"], out, scale)
             else:
-                _float_row(k, isa, next(n for n in FLOAT_FORMATS if n == name), source, f["blocks"], out, scale)
+                _float_row(k, isa, name, source, f["blocks"], out, scale)
     return k
 
 
-def _float_row(k: Kernel, isa: Isa, name: FloatFormat, source: Value, count: Value, out: Value, scale: Value) -> None:
+def _float_row(k: Kernel, isa: Isa, name: str, source: Value, count: Value, out: Value, scale: Value) -> None:
     size = BY_NAME[name].block_bytes
     whole = count // LANES * LANES
     for i in k.range(0, whole, LANES):
-        k.store(load_floats(k, isa, name, source + i * size) * k.splat(F32X16, scale), out + i * 4)
+        k.store(load_floats(k, isa, name, LANES, source + i * size) * k.splat(F32X16, scale), out + i * 4)
     for i in k.range(whole, count):
-        k.store(_load_float(k, isa, name, source + i * size) * scale, out + i * 4)
-
-
-def _load_float(k: Kernel, isa: Isa, name: FloatFormat, at: Value) -> Value:
-    if name == "F32":
-        return k.load(F32, at)
-    if name == "F16":
-        return isa.widen(k, k.load(F16, at))
-    return (k.load(I16, at).to(I32, unsigned=True) << 16).as_bits(F32)
+        k.store(load_floats(k, isa, name, 1, source + i * size) * scale, out + i * 4)
 
 
 def _integer_row(k: Kernel, isa: Isa, packing: Packing, source: Value, blocks: Value, out: Value, scale: Value) -> None:
     quads_of = RAW[packing.name].quads
     factor = k.splat(F32.of(4), scale)
     for index in k.range(0, blocks):
-        block = block_at(source, index, BY_NAME[packing.name].block_bytes)
+        block = source + index * BY_NAME[packing.name].block_bytes
         numbers = _Numbers(k, isa, packing, block)
         for chunk in range(packing.block // CHUNK):
             for quad, word in enumerate(quads_of(k, block, chunk)):

@@ -19,7 +19,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,14 +309,13 @@ class Kernel:
     def extract(self, vector: Value, lane: int) -> Value:
         return self.emit(vector.type.of(1), f"extractelement {vector.type} {vector.name}, i64 {lane}")
 
-    def reduce_tree(self, vector: Value, combine: str) -> Value:
-        """All lanes combined by ``add`` or ``fmax``: halves folded onto each other, the same tree on every target."""
+    def reduce_tree(self, vector: Value, combine: Literal["add", "fmax", "smin"]) -> Value:
+        """All lanes combined: halves are folded onto each other, the same tree on every target."""
+        combined = Value.__add__ if combine == "add" else self.fmax if combine == "fmax" else self.smin
         while vector.type.lanes > 2:
             half = vector.type.lanes // 2
-            low, high = self.shuffle(vector, range(half)), self.shuffle(vector, range(half, 2 * half))
-            vector = low + high if combine == "add" else self.fmax(low, high)
-        low, high = self.extract(vector, 0), self.extract(vector, 1)
-        return low + high if combine == "add" else self.fmax(low, high)
+            vector = combined(self.shuffle(vector, range(half)), self.shuffle(vector, range(half, 2 * half)))
+        return combined(self.extract(vector, 0), self.extract(vector, 1))
 
     def intrinsic(self, name: str, *args: Value) -> Value:
         """An overloaded LLVM intrinsic whose operands and result share one type."""

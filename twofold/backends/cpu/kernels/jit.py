@@ -1,11 +1,10 @@
-"""From kernel text to machine code, and the cache that keeps it.
+"""From kernel text to machine code, and the cache of machine code.
 
-An entry of the cache is an object file as the linker would read it, named by what decides its contents: the kernel's
-LLVM text (or its name and the source of all generators), the processor and its features, the passes, and the version
-of LLVM. An entry is never stale; entries are data for LLVM's loader, nothing of Python is in them. They are machine
-code all the same: a folder that others may write to is refused. The SHA-256 of the code precedes it, because the
-loader does not survive a damaged one; an entry that does not match is compiled anew. Where the folder cannot be
-written, as on a read-only disk, nothing is kept.
+An entry of the cache is an object file, preceded by its SHA-256. Its name is a digest of everything that decides its
+content: the kernel's LLVM text (or its name and the source of all generators), the processor and its features, the
+passes, and the version of LLVM. So no entry is ever stale. LLVM's loader does not survive damaged code: an entry that
+does not match its digest is compiled again. A folder that other users may write to is refused, because entries are
+executed. If the folder cannot be written, as on a read-only disk, nothing is kept.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from twofold.core.errors import ResourceError
 from twofold.host.paths import write_whole
 
 PASSES = ("sroa", "instruction_combine", "simplify_cfg", "dead_code_elimination")
-"""Only what turns stack slots into registers and folds constants: loops stay as the generator wrote them."""
+"""They turn stack slots into registers and fold constants; loops stay as the generators write them."""
 
 DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -40,7 +39,7 @@ def host_features() -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class CodegenTarget:
-    """A processor to generate code for."""
+    """A processor that code is generated for."""
 
     isa: Isa
     cpu: str
@@ -48,28 +47,25 @@ class CodegenTarget:
 
     @staticmethod
     def of(isa: Isa) -> CodegenTarget:
-        """This machine's processor, held to what ``isa`` may use."""
+        """This machine's processor, limited to the features of ``isa``."""
         if isa.cpu == "":
             return CodegenTarget(isa, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
         return CodegenTarget(isa, isa.cpu, "")
 
 
 @dataclass(slots=True)
-class CompileLog:
-    """What compiling cost in this process."""
-
-    compiled: int = 0
-    loaded: int = 0
-    seconds: float = 0.0
-
-
-@dataclass(slots=True)
 class Compiler:
-    """Compiles kernels for one target and loads them, through ``cache`` if that folder is given."""
+    """Compiles kernels for one target and loads them, through the folder ``cache`` if it is given.
+
+    compiled, loaded   kernels that were compiled here, and those that were in the cache
+    seconds            the time that both took
+    """
 
     target: CodegenTarget
     cache: Path | None = None
-    log: CompileLog = field(default_factory=CompileLog)
+    compiled: int = field(init=False, default=0)
+    loaded: int = field(init=False, default=0)
+    seconds: float = field(init=False, default=0.0)
     _jit: llvm.LLJIT = field(init=False)
     _machine: llvm.TargetMachine = field(init=False)
     _loaded: dict[str, int] = field(init=False, default_factory=dict)
@@ -81,8 +77,8 @@ class Compiler:
         llvm.initialize_native_asmprinter()
         self._generators = _fingerprint()
         self._machine = _target_machine(self.target)
-        # JITLink keeps a kernel's code and constants in one piece of memory. The older linker may map them more than
-        # 2 GiB apart, where their 32-bit offsets end the process.
+        # JITLink keeps a kernel's code and constants in one piece of memory. The older linker may place them more than
+        # 2 GiB apart, and then their 32-bit offsets crash the process.
         self._jit = llvm.create_lljit_compiler(_target_machine(self.target), use_jit_link=True)
         if self.cache is not None:
             self.cache = _secured(self.cache)
@@ -93,21 +89,21 @@ class Compiler:
         return self._address(kernel.name, self._key(text), lambda: text)
 
     def named(self, name: str, make: Callable[[], Kernel]) -> int:
-        """The address of the kernel that ``make`` generates under ``name``, which is its whole identity.
+        """The address of the kernel that ``make`` generates; its ``name`` alone identifies it.
 
-        It is generated only where the cache has no machine code of that name from these very generators.
+        It is generated only if the cache has no machine code of that name from the same generators.
         """
         return self._address(name, self._key(name, self._generators), lambda: _text_of(name, make()))
 
     def assembly(self, kernel: Kernel) -> str:
-        """The machine code in words, for people and for the tests that count spills."""
+        """The machine code as assembly, for people and for the tests that count spills."""
         return str(self._machine.emit_assembly(self._optimised(kernel.text())))
 
     def _address(self, name: str, key: str, text: Callable[[], str]) -> int:
         if key not in self._loaded:
             began = time.perf_counter()
             self._loaded[key] = self._load(name, key, self._object(key, text))
-            self.log.seconds += time.perf_counter() - began
+            self.seconds += time.perf_counter() - began
         return self._loaded[key]
 
     def _key(self, *identity: str) -> str:
@@ -116,11 +112,10 @@ class Compiler:
 
     def _object(self, key: str, text: Callable[[], str]) -> bytes:
         path = self.cache / f"{key}.o" if self.cache is not None else None
-        kept = _read_entry(path) if path is not None else None
-        if kept is not None:
-            self.log.loaded += 1
+        if path is not None and (kept := _read_entry(path)) is not None:
+            self.loaded += 1
             return kept
-        self.log.compiled += 1
+        self.compiled += 1
         code = bytes(self._machine.emit_object(self._optimised(text())))
         if path is not None:
             _write_entry(path, code)
@@ -151,7 +146,7 @@ def _text_of(name: str, kernel: Kernel) -> str:
 
 
 def _fingerprint() -> str:
-    """A digest of the source of every generator: machine code made by other sources is not reused by name."""
+    """A digest of the source of all generators: machine code of other sources is not reused by name."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
@@ -193,7 +188,7 @@ def _read_entry(path: Path) -> bytes | None:
 
 
 def _write_entry(path: Path, code: bytes) -> None:
-    """Keeps ``code``; readers and other writers see a whole entry or none. A disk that refuses is left alone."""
+    """Writes an entry, whole or not at all. If the disk does not take it, nothing is kept."""
     with contextlib.suppress(OSError):
         write_whole(path, hashlib.sha256(code).digest() + code)
 

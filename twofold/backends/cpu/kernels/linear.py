@@ -1,7 +1,8 @@
-"""Linear layers from packed integer weights: y = x · Wᵀ, the numerics contract in one place.
+"""Linear layers from packed weights (see ``layout``): y = x · Wᵀ.
 
-Activations are int8 in groups of 32, each with its scale and the sums of its codes (see ``quantize``). For one row and
-one output, whatever the tile, the thread or the company in the batch:
+With integer weights, activations are int8 in groups of 32, each with its scale and the sums of its codes (see
+``rows.quantise_row``). This is the arithmetic of one row and one output, whatever the tile, the thread and the other
+rows of the batch:
 
     acc = 0
     for each group of k, ascending:
@@ -10,15 +11,21 @@ one output, whatever the tile, the thread or the company in the batch:
         acc = fma(minimum, act_sum · act_scale, acc)
     y = acc (+ bias) (+ residual)
 
-Two ways through memory give the same bits. A few rows read the packed panel and unpack it in registers (decode: the
-panel is read once, at the speed of memory). Many rows unpack two panels at a time into the first-level cache and run
-tiles over them (prefill: unpacking is paid once for all rows).
+There are two ways through memory, with the same result to the bit. For a few rows, packed panels are unpacked in
+registers (decode: each panel is read once, at the speed of memory). For many rows, two panels at a time are unpacked
+into the first-level cache, and tiles of rows run over them (prefill: each panel is unpacked once for all rows).
 
-    a tile: ROWS rows × PANELS panels of 16 outputs, one i32 register each while a group lasts
+    a tile: ROWS rows × PANELS panels of 16 outputs, each an i32 register while a group is summed
 
               panel 0      panel 1
-    row 0    [16 × i32]   [16 × i32]     ← each act quad is broadcast once, used PANELS times
-    row 1    [16 × i32]   [16 × i32]     ← each code quad is loaded once, used ROWS times
+    row 0    [16 × i32]   [16 × i32]     ← each act quad is broadcast once and used PANELS times
+    row 1    [16 × i32]   [16 × i32]     ← each code quad is loaded once and used ROWS times
+
+With unquantised weights (F32, F16, BF16), activations are float32:
+
+    acc = 0
+    for k ascending: acc = fma(w[k], x[k], acc)     float32
+    y = acc (+ bias) (+ residual)
 """
 
 from __future__ import annotations
@@ -28,22 +35,222 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from twofold.backends.cpu.kernels.ir import F32, F32X16, I1, I32, I32X16, I64, Kernel, Value, Var
+from twofold.backends.cpu.kernels.ir import (
+    F16,
+    F16X16,
+    F32,
+    F32X16,
+    I1,
+    I8X16,
+    I8X64,
+    I16,
+    I16X32,
+    I32,
+    I32X16,
+    I64,
+    Kernel,
+    Value,
+    Var,
+)
 from twofold.backends.cpu.kernels.isa import Isa
-from twofold.backends.cpu.kernels.layout import CHUNK, Packing
-from twofold.backends.cpu.kernels.panel import Numbers, PackedPanel, UnpackedPanels, unpacked_chunk_bytes
+from twofold.backends.cpu.kernels.layout import CHUNK, PACKINGS, PANEL, SUPER, Packing, Plane
 from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments
-from twofold.backends.cpu.kernels.tiles import cover, finish
+from twofold.core.values import BY_NAME
 
 LINEAR_FIELDS: Final = (
     "acts", "act_stride", "weights", "panel_bytes", "chunks", "out", "out_stride", "bias", "residual", "row_count",
     "row_block",
 )  # fmt: skip
-"""Arguments of a linear kernel, 8 bytes each. ``bias`` and ``residual`` may be null; ``row_count`` is the index of the
-step's count of rows; ``row_block`` rows are worked on together so that their activations stay in the cache."""
+"""Arguments of a linear kernel, 8 bytes each. ``bias`` and ``residual`` may be null. ``row_count`` is the index of the
+step's field that counts rows. ``row_block`` rows are processed together so that their activations stay in the cache."""
+FLOAT_LINEAR_FIELDS: Final = (
+    "x", "x_stride", "weights", "panel_bytes", "columns", "out", "out_stride", "bias", "residual", "row_count",
+)  # fmt: skip
+"""Arguments of a float linear kernel, 8 bytes each; as those of a linear kernel, but ``x`` is float32 rows."""
 AHEAD: Final = 8192
-"""Bytes ahead of which weights are asked for. The processor's own prefetcher starts anew on every page and panel."""
-POINTERS: Final = frozenset({"acts", "weights", "out", "bias", "residual"})
+"""Distance of prefetches of weights, in bytes. The processor's own prefetcher restarts at every page and panel."""
+POINTERS: Final = frozenset({"acts", "x", "weights", "out", "bias", "residual"})
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Scale and minimum of one group, 16 outputs each, float32."""
+
+    scale: Value
+    minimum: Value
+
+
+class PackedPanel:
+    """A packed panel at ``base``; ``chunks`` is columns / 32, a value of the kernel. A tile sees it as its panel 0."""
+
+    def __init__(self, k: Kernel, isa: Isa, packing: Packing, base: Value, chunks: Value) -> None:
+        self._k = k
+        self._isa = isa
+        self._packing = packing
+        # Every region is linear in the number of columns; the offsets for 256 columns are those of 8 chunks.
+        regions = packing.regions(SUPER).items()
+        self._starts = {name: base + ((chunks * offset) >> 3) for name, offset in regions if name != "end"}
+
+    def code(self, chunk: Value, quad: int, _panel: int = 0) -> Value:
+        """A k-quad of a chunk as unsigned bytes, lane 4·output + j, loaded for each call: that needs few registers."""
+        code: Value | None = None
+        for index, plane in enumerate(self._packing.planes):
+            part = _plane_quad(self._k, plane, self._starts[f"plane{index}"] + chunk * (64 * plane.bits), quad)
+            code = part if code is None else code | part
+        assert code is not None
+        return self._look_up(code) if self._packing.lookup else code
+
+    def prefetch(self, chunk: Value, ahead: Value | int) -> None:
+        """Prefetches the lines that lie ``ahead`` bytes after those of a chunk."""
+        for index, plane in enumerate(self._packing.planes):
+            line = self._starts[f"plane{index}"] + chunk * (64 * plane.bits) + ahead
+            for i in range(plane.bits):
+                self._k.prefetch(line + 64 * i)
+        for region in ("scales", "minima"):
+            if region in self._starts:
+                bytes_a_chunk = PANEL * CHUNK // self._packing.group * (2 if self._packing.scale == "f16" else 1)
+                self._k.prefetch(self._starts[region] + chunk * bytes_a_chunk + ahead)
+
+    def _look_up(self, codes: Value) -> Value:
+        assert self._packing.lookup is not None
+        return self._isa.look_up(self._k, tuple(v + 128 for v in self._packing.lookup), codes)
+
+    def numbers(self, chunk: Value, part: int, _panel: int = 0) -> Numbers:
+        """Scale and minimum of group ``part`` of a chunk (groups of 16 have a part 1)."""
+        packing, k = self._packing, self._k
+        group = chunk if packing.group == CHUNK else chunk * 2 + part
+        scale = self._scale(group, chunk)
+        if packing.minimum == "offset":
+            return Numbers(scale, scale * k.splat(F32X16, float(-packing.offset)))
+        if packing.minimum == "f16":
+            return Numbers(scale, self._half("minima", group))
+        region = "minima" if packing.minimum == "u8" else "scales"
+        small = self._small(region, group, high=packing.minimum == "u4u4")
+        return Numbers(scale, -(small * self._half("super_minima", self._super(chunk))))
+
+    def _scale(self, group: Value, chunk: Value) -> Value:
+        if self._packing.scale == "f16":
+            return self._half("scales", group)
+        return self._small("scales", group, high=False) * self._half("supers", self._super(chunk))
+
+    def _super(self, chunk: Value) -> Value:
+        return chunk >> (SUPER // CHUNK).bit_length() - 1
+
+    def _half(self, region: str, index: Value) -> Value:
+        return self._isa.widen(self._k, self._k.load(F16X16, self._starts[region] + index * (2 * PANEL)))
+
+    def _small(self, region: str, group: Value, *, high: bool) -> Value:
+        small = self._k.load(I8X16, self._starts[region] + group * PANEL)
+        if self._packing.scale == "u4u4":
+            small = small >> 4 if high else small & 15
+        signed = region == "scales" and self._packing.scale == "i8"
+        return small.to(I32X16, unsigned=not signed).to(F32X16)
+
+
+class UnpackedPanels:
+    """Adjacent panels, unpacked at ``base``: for each chunk the codes as bytes, then the numbers as float32.
+
+    The order is k-quad 0 of every panel, k-quad 1 of every panel, …; then for each group the scales of every panel and
+    the minima of every panel.
+    """
+
+    def __init__(self, k: Kernel, packing: Packing, panels: int, base: Value) -> None:
+        self._k = k
+        self._groups = CHUNK // packing.group
+        self._panels = panels
+        self._base = base
+
+    @property
+    def chunk_bytes(self) -> int:
+        return unpacked_chunk_bytes(self._groups, self._panels)
+
+    def code(self, chunk: Value, quad: int, panel: int) -> Value:
+        return self._k.load(I8X64, self._code_at(chunk, quad, panel))
+
+    def numbers(self, chunk: Value, part: int, panel: int) -> Numbers:
+        at = self._numbers_at(chunk, part, panel)
+        return Numbers(self._k.load(F32X16, at), self._k.load(F32X16, at + 64 * self._panels))
+
+    def unpack(self, chunk: Value, panel: int, packed: PackedPanel) -> None:
+        for quad in range(CHUNK // 4):
+            self._k.store(packed.code(chunk, quad), self._code_at(chunk, quad, panel))
+        for part in range(self._groups):
+            numbers = packed.numbers(chunk, part)
+            at = self._numbers_at(chunk, part, panel)
+            self._k.store(numbers.scale, at)
+            self._k.store(numbers.minimum, at + 64 * self._panels)
+
+    def _code_at(self, chunk: Value, quad: int, panel: int) -> Value:
+        return self._base + chunk * self.chunk_bytes + 64 * (quad * self._panels + panel)
+
+    def _numbers_at(self, chunk: Value, part: int, panel: int) -> Value:
+        return self._base + chunk * self.chunk_bytes + 64 * self._panels * (8 + 2 * part) + 64 * panel
+
+
+def unpacked_chunk_bytes(groups: int, panels: int) -> int:
+    """Bytes of one unpacked chunk of ``panels`` panels with ``groups`` groups of scale and minimum."""
+    return 64 * panels * (8 + 2 * groups)
+
+
+def _plane_quad(k: Kernel, plane: Plane, lines: Value, quad: int) -> Value:
+    """The plane's bits of a k-quad, moved to their place in the code."""
+    line = k.load(I8X64, lines + 64 * (quad % plane.bits))
+    if plane.kind == "byte":
+        return line
+    return _bits(line, quad // plane.bits * plane.bits, plane.bits, plane.shift)
+
+
+def _bits(line: Value, first: int, count: int, to: int) -> Value:
+    """Bits ``first … first + count`` of every byte, moved to bit ``to``; shifted as 16-bit lanes, then masked."""
+    wide = line.as_bits(I16X32)
+    if first > to:
+        wide = wide >> first - to
+    elif to > first:
+        wide = wide << to - first
+    mask = ((1 << count) - 1) << to
+    return wide.as_bits(I8X64) & (mask if mask < 128 else mask - 256)
+
+
+def cover(k: Kernel, first: Value | int, last: Value, sizes: Sequence[int], tile: Callable[[Value, int], None]) -> None:
+    """Cuts ``first … last`` into tiles and calls tile(first, size). ``sizes`` descend to 1."""
+    start = k.var(I64, first)
+    for size in sizes:
+        begin = start.get()
+        stop = begin + (last - begin) // size * size
+        for at in k.range(begin, stop, size):
+            tile(at, size)
+        start.set(stop)
+
+
+def finish(
+    k: Kernel,
+    f: KernelArguments,
+    sums: Callable[[int, int], Value],
+    first_row: Value,
+    rows: int,
+    panel: Value,
+    panels: int,
+) -> None:
+    """Stores a tile of ``rows`` × ``panels`` sums, plus bias and residual if the call has them.
+
+    Fields: ``out`` and ``residual``, float32 rows ``out_stride`` bytes apart, and ``bias``; the last two may be null.
+    """
+    column = panel * (4 * PANEL)
+    results = [[k.var(F32X16, sums(r, p)) for p in range(panels)] for r in range(rows)]
+    with k.when(k.is_set(f["bias"])):
+        for p in range(panels):
+            bias = k.load(F32X16, f["bias"] + column + 64 * p)
+            for r in range(rows):
+                results[r][p].set(results[r][p].get() + bias)
+    offsets = [(first_row + r) * f["out_stride"] + column for r in range(rows)]
+    with k.when(k.is_set(f["residual"])):
+        for r in range(rows):
+            for p in range(panels):
+                residual = k.load(F32X16, f["residual"] + offsets[r] + 64 * p)
+                results[r][p].set(results[r][p].get() + residual)
+    for r in range(rows):
+        for p in range(panels):
+            k.store(results[r][p].get(), f["out"] + offsets[r] + 64 * p)
 
 
 def act_row_bytes(columns: int) -> int:
@@ -53,12 +260,17 @@ def act_row_bytes(columns: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Rows a tile takes at a time: straight from packed panels, and from ``panels`` unpacked ones at once."""
+    """Rows of a tile over one packed panel, and over ``panels`` unpacked ones; rows from which panels are unpacked."""
 
     packed_rows: tuple[int, ...]
     unpacked_rows: tuple[int, ...]
     panels: int
     unpack_from: int
+
+    @property
+    def sum_bytes(self) -> int:
+        """Bytes of the float32 sums of the largest unpacked tile."""
+        return 64 * max(self.unpacked_rows) * self.panels
 
     @staticmethod
     def of(isa: Isa) -> Tiling:
@@ -68,7 +280,7 @@ class Tiling:
 
 
 class Activations:
-    """Rows of quantised activations, from ``base`` on."""
+    """``rows`` rows of quantised activations from ``base`` on."""
 
     def __init__(self, k: Kernel, base: Value, stride: Value, chunks: Value, rows: int) -> None:
         self._k = k
@@ -82,7 +294,7 @@ class Activations:
         return self._number(row, self._chunks * CHUNK + chunk * 4)
 
     def total(self, row: int, chunk: Value, part: int, groups: int) -> Value:
-        """Sum of a weight group's codes times their scale."""
+        """The activations' codes of one weight group, summed and scaled."""
         if groups == 1:
             return self._number(row, self._chunks * (CHUNK + 4) + chunk * 4)
         return self._number(row, self._chunks * (CHUNK + 8) + chunk * 8 + 4 * part)
@@ -92,7 +304,7 @@ class Activations:
 
 
 class Accumulators:
-    """A tile's float32 sums, in registers or (large tiles) in the worker's scratch, which is first-level cache."""
+    """A tile's float32 sums: in registers, or for large tiles in the worker's scratch, in the first-level cache."""
 
     def __init__(self, k: Kernel, rows: int, panels: int, memory: Value | None) -> None:
         self._k = k
@@ -135,7 +347,7 @@ class Tile:
     panels: int
 
     def chunk(self, acc: Accumulators, acts: Activations, chunk: Value, codes: Codes, numbers: GroupNumbers) -> None:
-        """One chunk of 32 k: the integer dots of each group, then the sums."""
+        """One chunk of 32 k: for each group the integer dot products, then the float32 sums."""
         groups = CHUNK // self.packing.group
         for part in range(groups):
             quads = range(part * 8 // groups, (part + 1) * 8 // groups)
@@ -191,10 +403,10 @@ class LinearKernel:
         return k
 
     def _many_rows(self, first: Value, last: Value) -> None:
-        """Unpacks ``panels`` panels at a time, then the odd ones singly, and runs tiles over the rows."""
+        """Unpacks ``panels`` panels at a time, then the rest one by one, and runs tiles over the rows."""
         k, wide = self.k, self._tiling.panels
         panel = k.var(I64, self._begin)
-        for width in range(wide, 0, -1) if wide == 1 else (wide, 1):
+        for width in (wide, 1) if wide > 1 else (1,):
             more = k.var(I1, panel.get() + width <= self._end)
             with k.loop_while(more):
                 at = panel.get()
@@ -214,16 +426,13 @@ class LinearKernel:
         tile = Tile(k, self._isa, self._packing, rows, 1)
         for chunk in k.range(0, f["chunks"]):
             packed.prefetch(chunk, AHEAD)
-            tile.chunk(acc, acts, chunk, _codes_of(packed, chunk), _numbers_of(packed, chunk))
+            tile.chunk(acc, acts, chunk, partial(packed.code, chunk), partial(packed.numbers, chunk))
         finish(k, f, acc.get, first_row, rows, panel, 1)
 
     # -- many rows --------------------------------------------------------------------------------------------------
 
     def _panels_at(self, width: int) -> UnpackedPanels:
-        return UnpackedPanels(self.k, self._packing, width, self._scratch + self._acc_bytes())
-
-    def _acc_bytes(self) -> int:
-        return 64 * max(self._tiling.unpacked_rows) * self._tiling.panels
+        return UnpackedPanels(self.k, self._packing, width, self._scratch + self._tiling.sum_bytes)
 
     def _unpack(self, panel: Value, width: int) -> None:
         k, f = self.k, self._fields
@@ -247,16 +456,74 @@ class LinearKernel:
         finish(k, f, acc.get, first_row, rows, panel, width)
 
 
-def _codes_of(packed: PackedPanel, chunk: Value) -> Codes:
-    return lambda quad, _panel: packed.code(chunk, quad)
-
-
-def _numbers_of(packed: PackedPanel, chunk: Value) -> GroupNumbers:
-    return lambda part, _panel: packed.numbers(chunk, part)
-
-
 def linear_scratch_bytes(packing: Packing, isa: Isa, columns: int) -> int:
-    """Bytes of scratch a worker needs for a matrix of ``columns`` inputs."""
+    """Bytes of scratch that a worker needs for a matrix of ``columns`` inputs."""
     tiling = Tiling.of(isa)
     chunk = unpacked_chunk_bytes(CHUNK // packing.group, tiling.panels)
-    return 64 * max(tiling.unpacked_rows) * tiling.panels + columns // CHUNK * chunk
+    return tiling.sum_bytes + columns // CHUNK * chunk
+
+
+# -- unquantised weights ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FloatTiling:
+    """Rows of a tile over ``panels`` panels or over one."""
+
+    rows: tuple[int, ...]
+    panels: int
+
+    @staticmethod
+    def of(isa: Isa) -> FloatTiling:
+        if isa.registers >= 32:
+            return FloatTiling((6, 4, 2, 1), 4)
+        return FloatTiling((2, 1), 2)
+
+
+def load_floats(k: Kernel, isa: Isa, name: str, lanes: int, at: Value) -> Value:
+    """``lanes`` adjacent values of a float format as float32."""
+    if name == "F32":
+        return k.load(F32.of(lanes), at)
+    if name == "F16":
+        return isa.widen(k, k.load(F16.of(lanes), at))
+    return (k.load(I16.of(lanes), at).to(I32.of(lanes), unsigned=True) << 16).as_bits(F32.of(lanes))
+
+
+class FloatLinearKernel:
+    """Generates the kernel of one float format: outputs of panels ``begin … end`` for all rows of the step."""
+
+    def __init__(self, isa: Isa, name: str) -> None:
+        self._isa = isa
+        self._name = name
+        self._tiling = FloatTiling.of(isa)
+        self.k = k = Kernel(f"linear_{name}", KERNEL_PARAMETERS)
+        self._fields = KernelArguments(k, FLOAT_LINEAR_FIELDS, POINTERS)
+        self._rows = k.load(I64, k.args[1] + self._fields["row_count"] * 8)
+
+    def generate(self) -> Kernel:
+        k = self.k
+        cover(k, k.args[2], k.args[3], (self._tiling.panels, 1), self._all_rows)
+        k.ret()
+        return k
+
+    def _all_rows(self, panel: Value, panels: int) -> None:
+        cover(self.k, 0, self._rows, self._tiling.rows, lambda row, rows: self._tile(row, rows, panel, panels))
+
+    def _tile(self, first_row: Value, rows: int, panel: Value, panels: int) -> None:
+        k, f = self.k, self._fields
+        line = PANEL * BY_NAME[self._name].block_bytes
+        bases = [f["weights"] + (panel + p) * f["panel_bytes"] for p in range(panels)]
+        inputs = [f["x"] + (first_row + r) * f["x_stride"] for r in range(rows)]
+        sums = [[k.var(F32X16, 0.0) for _ in range(panels)] for _ in range(rows)]
+        for column in k.range(0, f["columns"]):
+            weights = [load_floats(k, self._isa, self._name, 16, base + column * line) for base in bases]
+            for x, row_sums in zip(inputs, sums, strict=True):
+                value = k.splat(F32X16, k.load(F32, x + column * 4))
+                for weight, total in zip(weights, row_sums, strict=True):
+                    total.set(k.fma(weight, value, total.get()))
+        finish(k, f, lambda r, p: sums[r][p].get(), first_row, rows, panel, panels)
+
+
+def linear_kernel(isa: Isa, name: str) -> Kernel:
+    """The linear kernel of the format ``name``."""
+    return (LinearKernel(isa, PACKINGS[name]) if name in PACKINGS else FloatLinearKernel(isa, name)).generate()

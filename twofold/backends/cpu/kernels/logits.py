@@ -1,14 +1,14 @@
-"""Kernels over rows of logits: the largest, the sum of exponentials, masks, and what sampling draws from.
+"""Kernels over rows of logits: the largest, sums of exponentials, masks, and the weights that sampling needs.
 
-A row is read in blocks of 1024 ids, 64 vectors of 16 lanes; what remains at the row's end is filled up with −inf. A
-block's exponentials are summed over 16 lanes in float32 and folded by ``Kernel.reduce_tree``, so a sum depends on
-the row alone. Every kernel has the signature ``KERNEL_PARAMETERS``; its units are rows.
+A row is read in blocks of 1024 ids, 64 vectors of 16 lanes. The last vector of a row is padded with −inf. A block's
+exponentials are summed over 16 lanes in float32 and folded by ``Kernel.reduce_tree``, so a sum depends on its row
+alone. Units are rows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -27,14 +27,14 @@ ARGMAX_FIELDS: Final = ("logits", "stride", "count", "ids", "values", "out_strid
 LOG_SUM_EXP_FIELDS: Final = ("logits", "stride", "count", "maxima", "logs")
 """Out: float32 maximum, and float32 ln Σ exp(logit − maximum), one of each a row."""
 GROUP_MAXIMA_FIELDS: Final = ("rows", "count", "maxima")
-"""``rows``: the address of each row. Out: for each block its 16 lanes' maxima, float32 [rows, blocks, 16]."""
+"""``rows``: the address of each row. Out: the maximum of each lane of each block, float32 [rows, blocks, 16]."""
 AT_LEAST_FIELDS: Final = ("rows", "count", "bounds", "ids", "stride", "found")
 """``rows``: the address of each row; ``bounds``: float32, one of each. Out, for each row: int32 ids of the logits ≥ its
-bound, ascending, ``stride`` bytes from row to row, and int64 how many."""
+bound, ascending, ``stride`` bytes from row to row, and their number, int64."""
 WEIGHT_FIELDS: Final = ("rows", "counts", "maxima", "inverses", "out", "out_stride")
 """Weights exp((logit − maximum) · inverse temperature): for each row its address, int64 count, float32 maximum and
-inverse. Out, ``out_stride`` bytes from row to row: float32 sums of each block, or the weights themselves (filled up to
-whole vectors with 0)."""
+inverse. Out, ``out_stride`` bytes from row to row: float32 sums of each block, or the weights themselves (padded with 0
+to whole vectors)."""
 MASK_FIELDS: Final = ("rows", "words", "stride", "count", "out", "out_stride")
 """``rows``: the address of each row. ``words``: int32 [at least count / 32] for each row, ``stride`` bytes from row to
 row, bit t % 32 of word t // 32 for id t. Out: float32 [count] for each row, ``out_stride`` bytes from row to row."""
@@ -45,7 +45,7 @@ POINTERS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class LogitRow:
-    """``count`` logits at ``base``, and the last, partial vector, filled up."""
+    """``count`` logits at ``base``, and ``tail``, the last partial vector, padded."""
 
     k: Kernel
     base: Value
@@ -66,7 +66,7 @@ class LogitRow:
         return (self.count + (BLOCK - 1)) // BLOCK
 
     def each(self, block: Value, body: Callable[[Value, Value], None]) -> None:
-        """Calls ``body(first id, 16 logits)`` for the vectors of a block in ascending order; generated twice."""
+        """Calls ``body(first id, 16 logits)`` for the vectors of a block, ascending; its code is generated twice."""
         k, first = self.k, block * BLOCK
         whole = self.count // LANES * LANES
         for at in k.range(first, k.smin(first + BLOCK, whole), LANES):
@@ -81,7 +81,7 @@ def _pointer(k: Kernel, f: KernelArguments, unit: Value) -> Value:
 
 
 def argmax_kernel() -> Kernel:
-    """The largest logit of each row and the lowest id that has it. A NaN is never chosen; of nothing but NaN, id 0."""
+    """The largest logit of each row and the lowest id that has it. A NaN is never chosen; a row of NaN gives id 0."""
     with kernel("argmax", ARGMAX_FIELDS, POINTERS) as (k, f, units):
         for unit in units:
             row = LogitRow.at(k, f["logits"] + unit * f["stride"], f["count"])
@@ -119,15 +119,8 @@ def _first_equal(k: Kernel, row: LogitRow, block: Value, value: Value) -> Value:
         found.set(k.smin(found.get(), k.select(logits.equals(wanted), ids, none)))
 
     row.each(block, look)
-    lowest = _smallest(k, found.get())
+    lowest = k.reduce_tree(found.get(), "smin")
     return k.select(lowest < NOWHERE, lowest, k.lift(0, I32))
-
-
-def _smallest(k: Kernel, lanes: Value) -> Value:
-    while lanes.type.lanes > 2:
-        half = lanes.type.lanes // 2
-        lanes = k.smin(k.shuffle(lanes, range(half)), k.shuffle(lanes, range(half, 2 * half)))
-    return k.smin(k.extract(lanes, 0), k.extract(lanes, 1))
 
 
 def group_maxima_kernel() -> Kernel:
@@ -142,11 +135,11 @@ def group_maxima_kernel() -> Kernel:
 
 
 def at_least_kernel() -> Kernel:
-    """The ids whose logits reach a bound. Meant for bounds that few reach: a vector without any costs one test."""
+    """The ids whose logits reach a bound. Fast where few do: a vector without such a logit costs one test."""
     with kernel("at_least", AT_LEAST_FIELDS, POINTERS) as (k, f, units):
         for unit in units:
             bound = k.splat(F32X16, k.load(F32, f["bounds"] + unit * LANE_BYTES))
-            row = LogitRow.at(k, _pointer(k, f, unit), f["count"], fill=math.nan)  # reaches no bound, not even −inf
+            row = LogitRow.at(k, _pointer(k, f, unit), f["count"], fill=math.nan)  # NaN reaches no bound, not even −inf
             found = k.var(I64, 0)
             for block in k.range(0, row.blocks):
                 row.each(block, partial(_collect, bound, f["ids"] + unit * f["stride"], found))
@@ -184,7 +177,7 @@ class Weights:
 
 
 def log_sum_exp_kernel() -> Kernel:
-    """ln Σ exp(logit) of each row in two numbers; the blocks' sums are added in float64, ascending."""
+    """ln Σ exp(logit) of each row, as two numbers. The sums of the blocks are added in float64, ascending."""
     with kernel("log_sum_exp", LOG_SUM_EXP_FIELDS, POINTERS) as (k, f, units):
         for unit in units:
             row = LogitRow.at(k, f["logits"] + unit * f["stride"], f["count"])
@@ -219,7 +212,7 @@ def weights_kernel() -> Kernel:
 
 
 def _weighed(k: Kernel, f: KernelArguments, unit: Value) -> tuple[LogitRow, Weights, Value]:
-    """A row, its weights, and where its results go."""
+    """A row, its weights, and the address of its results."""
     row = LogitRow.at(k, _pointer(k, f, unit), k.load(I64, f["counts"] + unit * 8))
     weights = Weights(k, k.load(F32, f["maxima"] + unit * LANE_BYTES), k.load(F32, f["inverses"] + unit * LANE_BYTES))
     return row, weights, f["out"] + unit * f["out_stride"]
@@ -230,7 +223,7 @@ def _store_weights(weights: Weights, out: Value, at: Value, logits: Value) -> No
 
 
 def mask_kernel() -> Kernel:
-    """Ids whose bit is 0 get −inf, the others keep their logit. The bits of a vector are 16 of one word."""
+    """Sets the logits of ids whose bit is 0 to −inf. The bits of a vector are one half of a word."""
     with kernel("mask", MASK_FIELDS, POINTERS) as (k, f, units):
         count, forbidden = f["count"], k.splat(F32X16, -math.inf)
         for unit in units:
@@ -247,3 +240,15 @@ def mask_kernel() -> Kernel:
                 kept = k.select(allowed, k.load(F32, logits + i * LANE_BYTES), k.lift(-math.inf, F32))
                 k.store(kept, out + i * LANE_BYTES)
     return k
+
+
+LOGIT_KERNELS: Final[Mapping[str, tuple[Callable[[], Kernel], tuple[str, ...]]]] = {
+    "argmax": (argmax_kernel, ARGMAX_FIELDS),
+    "log_sum_exp": (log_sum_exp_kernel, LOG_SUM_EXP_FIELDS),
+    "group_maxima": (group_maxima_kernel, GROUP_MAXIMA_FIELDS),
+    "at_least": (at_least_kernel, AT_LEAST_FIELDS),
+    "weight_sums": (weight_sums_kernel, WEIGHT_FIELDS),
+    "weights": (weights_kernel, WEIGHT_FIELDS),
+    "mask": (mask_kernel, MASK_FIELDS),
+}
+"""How to generate each kernel, by its name, and its arguments."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from twofold.backends.cpu.kernels.ir import I8, I32, I64, Kernel, Value
+from twofold.backends.cpu.kernels.ir import I8, I32, Kernel, Value
 
 LOW4, LOW2, LOW1 = 0x0F0F0F0F, 0x03030303, 0x01010101
 
@@ -141,8 +141,3 @@ RAW: Final[dict[str, RawFormat]] = {
     "Q5_K": RawFormat(_q5_k, 0, 2, _small_k_min),
     "Q6_K": RawFormat(_q6_k, 208, None, _small_q6_k),
 }
-
-
-def block_at(row: Value, index: Value, block_bytes: int) -> Value:
-    assert index.type == I64
-    return row + index * block_bytes

@@ -1,34 +1,30 @@
-"""The operations on rows of logits that sampling needs, by kernels, for NumPy arrays.
+"""Rows of logits on the CPU: the operations that sampling needs, and the argmax that a step's program computes.
 
-Implements ``twofold.backends.sampling.base.RowOps``. An object keeps the records that its kernels read, so it belongs
-to one thread. Arrays are float32, contiguous, of at most 2³¹ − 1 logits a row.
+Arrays are float32, contiguous, with at most 2³¹ − 1 logits a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twofold.backends.cpu.kernels import logits as kernels
-from twofold.backends.cpu.kernels.ir import Kernel
 from twofold.backends.cpu.kernels.jit import Compiler, as_function
 from twofold.backends.cpu.kernels.logits import BLOCK, LANES
+from twofold.backends.sampling.base import F32, F64, I64, MIN_TEMPERATURE
 
-F32 = NDArray[np.float32]
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-
-MIN_TEMPERATURE: Final = 1e-30
-"""Colder than this, 1 / temperature is no float32; the draw is the argmax long before."""
+PARTS: Final = 8
+"""Parts of a row whose largest logits a step's program finds."""
 
 
 class _RowCall:
-    """A kernel and the record of its arguments, reused by every call."""
+    """A kernel, and the record of its arguments, which all calls share."""
 
-    def __init__(self, compiler: Compiler, name: str, make: Callable[[], Kernel], fields: tuple[str, ...]) -> None:
+    def __init__(self, compiler: Compiler, name: str) -> None:
+        make, fields = kernels.LOGIT_KERNELS[name]
         self._compiler = compiler  # owns the machine code
         self._function = as_function(compiler.named(name, make), 5)
         self._args = np.zeros(len(fields), np.int64)
@@ -40,18 +36,16 @@ class _RowCall:
 
 
 class KernelRowOps:
-    """RowOps on the kernels of one instruction set."""
+    """``sampling.RowOps`` by kernels. It owns the records that its kernels read: one thread may use it."""
 
     def __init__(self, compiler: Compiler) -> None:
-        self._argmax = _RowCall(compiler, "argmax", kernels.argmax_kernel, kernels.ARGMAX_FIELDS)
-        self._log_sum_exp = _RowCall(compiler, "log_sum_exp", kernels.log_sum_exp_kernel, kernels.LOG_SUM_EXP_FIELDS)
-        self._group_maxima = _RowCall(
-            compiler, "group_maxima", kernels.group_maxima_kernel, kernels.GROUP_MAXIMA_FIELDS
-        )
-        self._at_least = _RowCall(compiler, "at_least", kernels.at_least_kernel, kernels.AT_LEAST_FIELDS)
-        self._weight_sums = _RowCall(compiler, "weight_sums", kernels.weight_sums_kernel, kernels.WEIGHT_FIELDS)
-        self._weights = _RowCall(compiler, "weights", kernels.weights_kernel, kernels.WEIGHT_FIELDS)
-        self._mask = _RowCall(compiler, "mask", kernels.mask_kernel, kernels.MASK_FIELDS)
+        self._argmax = _RowCall(compiler, "argmax")
+        self._log_sum_exp = _RowCall(compiler, "log_sum_exp")
+        self._group_maxima = _RowCall(compiler, "group_maxima")
+        self._at_least = _RowCall(compiler, "at_least")
+        self._weight_sums = _RowCall(compiler, "weight_sums")
+        self._weights = _RowCall(compiler, "weights")
+        self._mask = _RowCall(compiler, "mask")
 
     def argmax(self, logits: F32) -> tuple[NDArray[np.int32], F32]:
         """``RowOps.argmax``."""
@@ -71,8 +65,8 @@ class KernelRowOps:
     def top(self, logits: F32, at: I64, count: int) -> tuple[NDArray[np.int32], F32]:
         """``RowOps.top``.
 
-        The smallest of a row's ``count`` largest group maxima is reached by ``count`` of its logits at least, so all
-        results reach it; few others do.
+        At least ``count`` logits of a row reach the smallest of its ``count`` largest group maxima, so all results
+        reach it; few others do.
         """
         rows, vocab = _pointers(logits, at), logits.shape[1]
         bounds = self._bounds(logits, at, rows, count)
@@ -81,12 +75,12 @@ class KernelRowOps:
         inside = np.arange(found.max()) < found[:, None]
         ids = np.where(inside, reaching[:, : inside.shape[1]], 0)
         values = np.where(inside, logits[at[:, None], ids], np.float32(-np.inf))
-        order = np.argsort(-values, axis=1, kind="stable")[:, :count]  # stable: among equals the lower id is first
+        order = np.argsort(-values, axis=1, kind="stable")[:, :count]  # stable: among equals the lower id comes first
         every = np.arange(len(at))[:, None]
         return ids[every, order], values[every, order]
 
     def _bounds(self, logits: F32, at: I64, rows: I64, count: int) -> F32:
-        """A number for each row that at least ``count`` of its logits reach; the last of them if groups are few."""
+        """A bound for each row that ``count`` or more of its logits reach; with few groups, the last of the results."""
         blocks = _blocks(logits.shape[1])
         if count <= blocks * LANES:
             groups = np.empty((len(at), blocks * LANES), np.float32)
@@ -117,7 +111,7 @@ class KernelRowOps:
         self._weights(len(rows), _at(starts), _at(counts), _at(maxima), _at(inverses), _at(weights), 4 * BLOCK)
         sums = weights.cumsum(axis=1, dtype=np.float64)
         places = np.count_nonzero(sums <= (targets - before)[:, None], axis=1)
-        # The float32 sum of a block may be a little more than its weights: then the last id of any weight is drawn.
+        # Rounding may make a block's float32 sum larger than its weights; then its last id with a weight is sampled.
         places = np.where(places < counts, places, BLOCK - 1 - (weights[:, ::-1] != 0).argmax(axis=1))
         ids: I64 = blocks * BLOCK + places
         return ids
@@ -132,7 +126,7 @@ class KernelRowOps:
         return out
 
     def _running_sums(self, rows: I64, vocab: int, maxima: F32, inverses: F32) -> F64:
-        """The sum of all weights up to the end of each block: float64 [rows, blocks], in ascending order."""
+        """Sums of all weights up to the end of each block: float64 [rows, blocks]."""
         sums, counts = np.empty((len(rows), _blocks(vocab)), np.float32), np.full(len(rows), vocab, np.int64)
         self._weight_sums(len(rows), _at(rows), _at(counts), _at(maxima), _at(inverses), _at(sums), sums.strides[0])
         return sums.cumsum(axis=1, dtype=np.float64)
@@ -156,3 +150,40 @@ def _inverses(temperatures: F64) -> F32:
 
 def _blocks(count: int) -> int:
     return -(-count // BLOCK)
+
+
+class StepArgmax:
+    """The largest logit of every row, found by the step's own program on all threads.
+
+    With a vocabulary of 262,144 a row has a megabyte, half of it in another core's cache: one thread alone would take a
+    noticeable part of a decode step. Each part of a row is one operation; NumPy picks the best of the parts.
+    """
+
+    def __init__(self, rows: int, vocab: int) -> None:
+        self._vocab = vocab
+        self._width = -(-vocab // (PARTS * BLOCK)) * BLOCK
+        parts = -(-vocab // self._width)
+        self._ids = np.zeros((rows, parts), np.int32)
+        self._values = np.zeros((rows, parts), np.float32)
+
+    def arguments(self, logits: int, stride: int) -> list[dict[str, int]]:
+        """The fields of one argmax kernel for each part; units are logit rows, which begin at ``logits``."""
+        firsts = range(0, self._vocab, self._width)
+        return [
+            {
+                "logits": logits + 4 * first,
+                "stride": stride,
+                "count": min(self._width, self._vocab - first),
+                "ids": self._ids.ctypes.data + 4 * part,
+                "values": self._values.ctypes.data + 4 * part,
+                "out_stride": self._ids.strides[0],
+            }
+            for part, first in enumerate(firsts)
+        ]
+
+    def of(self, rows: Sequence[int]) -> tuple[NDArray[np.int32], F32]:
+        """Ids and values of these rows; among equals the lowest id."""
+        values = self._values[rows]
+        parts = values.argmax(axis=1)
+        places = np.arange(len(parts))
+        return self._ids[rows, parts] + parts.astype(np.int32) * np.int32(self._width), values[places, parts]

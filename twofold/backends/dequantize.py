@@ -1,6 +1,6 @@
-"""Plain NumPy meaning of every tensor format: raw blocks to float32. Layouts as the public GGML headers describe them.
+"""The values of every tensor format, in plain NumPy. Blocks are laid out as the public GGML headers describe.
 
-Each function takes blocks uint8 [n, block_bytes] and returns float32 [n, block_values].
+A decoder takes blocks, uint8 [n, block_bytes], and returns float32 [n, block_values].
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.core.values import QuantFormat
+from twofold.core.values import IQ4_NL_VALUES, QuantFormat
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
-
-IQ4_NL_VALUES: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 
 def dequantize(data: Bytes, fmt: QuantFormat, columns: int) -> Floats:
