@@ -18,8 +18,8 @@ from twofold.formats.fetch.names import (
     parse_name,
     parse_pypi,
 )
-from twofold.formats.fetch.parts import part_names, part_number
 from twofold.formats.fetch.store import slug_of
+from twofold.formats.gguf import part_names, part_number
 
 
 def test_aliases() -> None:

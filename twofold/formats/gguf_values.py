@@ -1,10 +1,10 @@
-"""How GGUF lays out its metadata values, and a cursor that never leaves the file.
+"""The metadata values of GGUF files, and a cursor that never leaves the file.
 
-Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Numbers are little-endian, a string is a u64
-length and UTF-8 bytes, an array is a u32 element type, a u64 count and its elements.
+Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Numbers are little-endian; a string is a u64 length
+and UTF-8 bytes; an array is a u32 element type, a u64 count and its elements.
 
-Every length and count is compared in Python integers with what is left of the file before it is used, so a hostile
-header costs neither memory nor time. Arrays are skipped while the header is read and decoded on first use.
+Each length and count is compared, in Python integers, with the rest of the file before it is used, so a hostile header
+costs neither memory nor time. Arrays are skipped while the header is read, and decoded on first use.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from twofold.core.errors import FormatError
 
 MetadataValue: TypeAlias = "bool | int | float | str | NDArray[Any] | list[str] | list[MetadataValue]"
-"""A decoded value. Arrays of numbers are NumPy arrays of the file's own type, arrays of strings are lists."""
+"""A decoded value. An array of numbers is a NumPy array of the file's type, an array of strings is a list."""
 
 DAMAGED_HINT: Final = "The file is damaged or incomplete: download it again."
 MAX_NESTING: Final = 8
 MAX_STRINGS: Final = 1 << 22
-"""Most strings in the arrays of one header; the largest known vocabularies with merges hold under a million."""
+"""Max strings in the arrays of one header; the largest known vocabularies have under a million, merges included."""
 MAX_ARRAYS: Final = 1 << 16
-"""Most arrays inside arrays in one header."""
+"""Max arrays inside of arrays in one header."""
 
 STRING: Final = 8
 ARRAY: Final = 9
@@ -41,29 +41,16 @@ class _Scalar(NamedTuple):
     dtype: np.dtype[Any]
 
 
-def _scalar(code: str) -> _Scalar:
-    layout = struct.Struct("<" + code)
-    return _Scalar(layout, np.dtype("<" + code).newbyteorder("<"))
-
-
-_SCALARS: Final[dict[int, _Scalar]] = {
-    0: _scalar("B"),
-    1: _scalar("b"),
-    2: _scalar("H"),
-    3: _scalar("h"),
-    4: _scalar("I"),
-    5: _scalar("i"),
-    6: _scalar("f"),
-    BOOL: _scalar("B"),
-    10: _Scalar(struct.Struct("<Q"), np.dtype("<u8")),
-    11: _Scalar(struct.Struct("<q"), np.dtype("<i8")),
-    12: _scalar("d"),
+_CODES: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", BOOL: "B", 10: "Q", 11: "q", 12: "d"}
+_SCALARS: Final = {
+    kind: _Scalar(struct.Struct(f"<{code}"), np.dtype({"Q": "<u8", "q": "<i8"}.get(code, f"<{code}")))
+    for kind, code in _CODES.items()
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayRef:
-    """An array that was checked and skipped: ``count`` elements of ``kind`` in bytes ``start`` … ``stop``."""
+    """An array that was checked and skipped: ``count`` elements of ``kind`` in the bytes ``start`` … ``stop``."""
 
     key: str
     kind: int
@@ -73,7 +60,7 @@ class ArrayRef:
 
 
 class Cursor:
-    """Reads a mapped file from front to back. Every failure is a FormatError that names the file and the place."""
+    """Reads a mapped file from front to back. Each error is a FormatError with the file's name and the offset."""
 
     def __init__(self, mapped: mmap.mmap, label: str, position: int = 0) -> None:
         self.position = position
@@ -86,7 +73,7 @@ class Cursor:
         raise FormatError(f"{self._label}: {message}", hint=DAMAGED_HINT)
 
     def take(self, size: int, what: str) -> int:
-        """Moves past ``size`` bytes and gives where they start."""
+        """Moves past ``size`` bytes. Returns their offset."""
         start = self.position
         if size > self._end - start:
             self.fail(f"{what} needs {size} bytes at offset {start}, but the file ends at {self._end}")
@@ -162,7 +149,7 @@ class Cursor:
             self._skip_array(key, depth + 1)
 
     def _skip_strings(self, key: str, count: int) -> None:
-        # Vocabularies come this way, so the loop does nothing else.
+        # The strings of a vocabulary pass through this loop, so it does nothing else.
         position, mapped, unpack = self.position, self._mapped, U64.unpack_from
         last = self._end - U64.size
         for index in range(count):
@@ -186,7 +173,7 @@ class Cursor:
         return strings
 
     def _numbers(self, ref: ArrayRef) -> NDArray[Any]:
-        # A copy: the array must outlive the mapping, and the file does not align it.
+        # The slice is a copy: the array outlives the mapping, and the file does not align it.
         raw = np.frombuffer(self._mapped[ref.start : ref.stop], dtype=_SCALARS[ref.kind].dtype)
         self.position = ref.stop
         if ref.kind != BOOL:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from twofold.formats.base import ModelFile
-from twofold.formats.gguf import GGUFModel
+from twofold.formats.gguf import GGUFFile
 
-OPENERS: Final[Mapping[str, Callable[[Path], ModelFile]]] = {".gguf": GGUFModel.open}
+OPENERS: Final[Mapping[str, Callable[[Path], ModelFile]]] = {".gguf": GGUFFile.open}
 """What opens a file, by the ending of its name."""
 
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 from twofold.core.errors import ModelNotFoundError, NetworkError, ResourceError, closest_match
 from twofold.core.sampling_defaults import GENERATION_CONFIG
 from twofold.formats.fetch.names import HubSource
-from twofold.formats.fetch.parts import part_names, part_number
 from twofold.formats.fetch.progress import Progress
 from twofold.formats.fetch.store import InstalledModel, ModelStore, check_space, now, reported
+from twofold.formats.gguf import part_names, part_number
 
 USUAL_QUANTS: Final = ("Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0", "BF16", "F16", "F32")
 """What to take when nothing is asked for, first found first."""

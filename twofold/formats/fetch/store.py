@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Final
 
 from twofold.core.errors import ModelNotFoundError, ResourceError, TwofoldError, closest_match
-from twofold.formats.fetch.parts import part_paths
 from twofold.formats.fetch.progress import Progress
+from twofold.formats.gguf import part_paths
 
 _FIELDS: Final = {"name": str, "source": str, "path": str, "size": int, "sha256": str, "licence": str, "fetched": str}
 
