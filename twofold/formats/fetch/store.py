@@ -1,36 +1,66 @@
-"""Downloaded models: ``SLUG.gguf`` with ``SLUG.json`` beside it, and partial downloads.
+"""Downloaded models: ``SLUG.gguf`` with its manifest ``SLUG.json``, partial downloads, and their progress.
 
-A model appears by one rename, after its bytes reached the disk and were checked; its manifest follows. So a file
-without a manifest is not a model, and an interruption leaves at most parts in ``.downloads/SLUG`` to resume from.
-One process at a time fetches a model: it holds ``.downloads/SLUG.lock``.
+A model file is renamed into place after its bytes were checked and written to the disk; then its manifest is written.
+So a file without a manifest is not a model, and an interruption leaves at most parts in ``.downloads/SLUG``, from which
+the next download resumes. One process at a time fetches a model: it locks ``.downloads/SLUG.lock``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from twofold.core.errors import ModelNotFoundError, ResourceError, TwofoldError, closest_match
-from twofold.formats.fetch.progress import Progress
 from twofold.formats.gguf import part_paths
 
+
+class Progress(Protocol):
+    """Receives the progress of tasks, one after another: ``start``, any number of ``advance``, ``done``."""
+
+    def start(self, total_bytes: int | None, what: str, *, follows: bool = False) -> None:
+        """A task, ``what``, begins. ``total_bytes`` is None if its size is unknown. ``follows``: it continues the task
+        before, as unpacking continues a download."""
+        ...
+
+    def advance(self, count: int) -> None:
+        """``count`` more bytes are done."""
+        ...
+
+    def done(self) -> None:
+        """The task has ended or failed."""
+        ...
+
+
+class _Silent:
+    def start(self, *_: object, **__: object) -> None:
+        return
+
+    def advance(self, *_: object, **__: object) -> None:
+        return
+
+    def done(self) -> None:
+        return
+
+
+SILENT: Final[Progress] = _Silent()
+FREE_SPACE: Final = "Free some disk space, or set TWOFOLD_CACHE to a folder on another disk."
 _FIELDS: Final = {"name": str, "source": str, "path": str, "size": int, "sha256": str, "licence": str, "fetched": str}
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledModel:
-    """A model of the cache. ``fetched`` is a UTC time in ISO 8601; ``licence`` is empty where nothing says."""
+    """A model of the cache. ``licence`` is empty if unknown; ``fetched`` is a UTC time in ISO 8601."""
 
     name: str
     source: str
@@ -38,7 +68,7 @@ class InstalledModel:
     size: int
     sha256: str
     licence: str
-    fetched: str
+    fetched: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +84,7 @@ class ModelStore:
         return self.folder / ".downloads" / slug
 
     def find(self, slug: str) -> InstalledModel | None:
-        """The model when it is complete: its file (all its parts) has the size that the manifest says."""
+        """The model if it is complete: its file, or all its parts, have the size in the manifest."""
         model = _read_manifest(self._manifest(slug))
         try:
             complete = model is not None and sum(p.stat().st_size for p in part_paths(model.path)) == model.size
@@ -78,14 +108,15 @@ class ModelStore:
         return model
 
     def place(self, slug: str, chunks: Iterable[bytes], check: Callable[[Path, str], None], progress: Progress) -> str:
-        """Writes the chunks to the model's file, and gives their SHA-256.
+        """Writes the chunks to the model's file. Returns their SHA-256.
 
-        The file appears only when all is on disk and ``check(draft, sha256)`` has raised no error.
+        The file appears only after all is on the disk and ``check(draft, sha256)`` has raised no error.
         """
         target = self.file(slug)
         draft = target.with_name(f".{target.name}.partial")
         digest = hashlib.sha256()
-        with reported(target), _removed_after(draft):
+        with reported(target), contextlib.ExitStack() as cleanup:
+            cleanup.callback(draft.unlink, missing_ok=True)
             make_folder(self.folder)
             with draft.open("wb") as out:
                 for chunk in chunks:
@@ -109,8 +140,10 @@ class ModelStore:
         model = by_slug[found]
         with reported(model.path):
             shutil.rmtree(self.downloads(found), ignore_errors=True)
-            for path in _files_of(model.path):
-                path.unlink(missing_ok=True)
+            for part in part_paths(model.path):
+                if part.is_symlink():  # into the hub's cache
+                    part.resolve().unlink(missing_ok=True)
+                part.unlink(missing_ok=True)
             self._manifest(found).unlink()
         return model
 
@@ -120,29 +153,23 @@ class ModelStore:
         path = self.folder / ".downloads" / f"{slug}.lock"
         with reported(path):
             make_folder(path.parent)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            _lock(handle)
+            lock = path.open("w")
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-        finally:
-            os.close(handle)
 
     def _manifest(self, slug: str) -> Path:
         return self.folder / f"{slug}.json"
 
 
 def slug_of(name: str) -> str:
-    """A file name for a model name: letters, digits, dot and dash stay, and a digest keeps two names apart."""
+    """A file name for a model name: its letters, digits, dots and dashes, and a digest if it has other characters."""
     plain = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")[:80]
     return plain if plain and plain == name else f"{plain or 'model'}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def make_folder(folder: Path) -> None:
-    """Makes a folder, and those above it, that only their owner may read."""
+    """Makes a folder and the missing ones above it, readable by their owner only."""
     for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)
 
@@ -155,7 +182,7 @@ def check_space(folder: Path, needed: int) -> None:
     if free < needed:
         raise ResourceError(
             f"{folder} has {free / 1e9:.2f} GB free, and {needed / 1e9:.2f} GB are needed.",
-            hint="Free some disk space, or set TWOFOLD_CACHE to a folder on another disk.",
+            hint=FREE_SPACE,
         )
 
 
@@ -168,8 +195,7 @@ def reported(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            hint = "Free some disk space, or set TWOFOLD_CACHE to a folder on another disk."
-            raise ResourceError(f"The disk is full: {path} cannot be written.", hint=hint) from error
+            raise ResourceError(f"The disk is full: {path} cannot be written.", hint=FREE_SPACE) from error
         hint = "Check its permissions, or set TWOFOLD_CACHE to another folder."
         raise ResourceError(f"{path} cannot be used: {error.strerror or error}.", hint=hint) from error
 
@@ -182,28 +208,3 @@ def _read_manifest(path: Path) -> InstalledModel | None:
     if not isinstance(fields, dict) or any(not isinstance(fields.get(key), kind) for key, kind in _FIELDS.items()):
         return None
     return InstalledModel(**{key: fields[key] for key in _FIELDS if key != "path"}, path=Path(fields["path"]))
-
-
-def _files_of(path: Path) -> list[Path]:
-    """The file, or all its parts, and what they point to where they are links in the hub's cache."""
-    return [file for part in part_paths(path) for file in ([part.resolve(), part] if part.is_symlink() else [part])]
-
-
-@contextlib.contextmanager
-def _removed_after(path: Path) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def _lock(handle: int) -> None:
-    """Waits for the lock of an open file; closing the file gives it back."""
-    if sys.platform == "win32":
-        import msvcrt  # noqa: PLC0415 - exists only there
-
-        msvcrt.locking(handle, msvcrt.LK_LOCK, 1)
-    else:
-        import fcntl  # noqa: PLC0415 - does not exist on Windows
-
-        fcntl.flock(handle, fcntl.LOCK_EX)
