@@ -9,9 +9,9 @@ import pytest
 from tests.api.test_openai import TOOL, chat
 from twofold.api.base import ModelFacts
 from twofold.api.cache_points import CachePoint
-from twofold.api.conversation import NamedTool, Thinking
 from twofold.api.fields import FieldError
 from twofold.api.openai.chat import EFFORTS
+from twofold.api.prompts import NamedTool, Thinking
 from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams
 from twofold.engine.grammar.compile import GrammarCompiler

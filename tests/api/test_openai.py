@@ -12,8 +12,8 @@ from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import given_prompts
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
-from twofold.api.openai.embeddings import EmbeddingRequest
 from twofold.api.openai.errors import error_reply
+from twofold.api.openai.vectors import EmbeddingRequest
 from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams, StructuredOutputsParams
 from twofold.core.request import PoolingParams, RequestOptions

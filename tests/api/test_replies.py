@@ -18,8 +18,8 @@ from twofold.api.body import encode
 from twofold.api.fields import FieldError
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
-from twofold.api.openai.embeddings import EmbeddingRequest
 from twofold.api.openai.errors import error_reply
+from twofold.api.openai.vectors import EmbeddingRequest
 from twofold.core.errors import (
     AccessError,
     BusyError,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+import orjson
 
 from twofold.api.base import ModelFacts
 from twofold.core.request import TTL_SECONDS
@@ -22,6 +24,14 @@ class CallMade:
 
     name: str
     arguments: str = ""
+
+    def object(self) -> dict[str, Any] | None:
+        """The arguments; None if they are incomplete."""
+        try:
+            value = orjson.loads(self.arguments or NOTHING)
+        except orjson.JSONDecodeError:
+            return None
+        return value if isinstance(value, dict) else None
 
 
 @dataclass(slots=True)

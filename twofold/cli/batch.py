@@ -68,7 +68,7 @@ def batch(
     model.check()
     _check_trace(trace, input, output)
     # These imports load the engine, so flags are checked before.
-    from twofold.api.batch.endpoints import ENDPOINTS  # noqa: PLC0415
+    from twofold.api.batch.lines import ENDPOINTS  # noqa: PLC0415
     from twofold.api.batch.run import open_batch  # noqa: PLC0415
     from twofold.core.clock import MonotonicClock  # noqa: PLC0415
 

@@ -15,15 +15,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from twofold.api.anthropic.errors import AnthropicDialect
 from twofold.api.anthropic.messages import MessagesRequest
 from twofold.api.base import Dialect, DialectRequest, GeneratedReply, ReplyHead
-from twofold.api.batch.endpoints import ENDPOINTS
-from twofold.api.ollama.chat import OllamaChatRequest
-from twofold.api.ollama.embed import OllamaEmbeddingRequest, OllamaEmbedRequest
+from twofold.api.batch.lines import ENDPOINTS
 from twofold.api.ollama.errors import OllamaDialect
-from twofold.api.ollama.generate import OllamaGenerateRequest
+from twofold.api.ollama.requests import (
+    OllamaChatRequest,
+    OllamaEmbeddingRequest,
+    OllamaEmbedRequest,
+    OllamaGenerateRequest,
+)
 from twofold.api.openai.errors import OpenAIDialect
 from twofold.api.openai.responses.reply import ResponseReply
 from twofold.api.openai.responses.request import ResponsesRequest
-from twofold.api.openai.scores import RerankRequest, ScoreRequest
+from twofold.api.openai.vectors import RerankRequest, ScoreRequest
 from twofold.core.errors import MethodError, NotFoundError, TwofoldError, closest_match
 from twofold.host.paths import private_folder
 from twofold.server.batches.record import BatchReply

@@ -14,8 +14,8 @@ from tests.api.anthropic.conftest import WEATHER, body, read
 from tests.api.completions import data_of
 from twofold.api.anthropic.messages import CountTokensRequest, MessagesRequest
 from twofold.api.base import ModelFacts
-from twofold.api.conversation import Thinking
 from twofold.api.fields import FieldError
+from twofold.api.prompts import Thinking
 from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams, StructuredOutputsParams
 

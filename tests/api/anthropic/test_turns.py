@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.api.anthropic.conftest import WEATHER, read
-from twofold.api.conversation import NamedTool
 from twofold.api.fields import FieldError
+from twofold.api.prompts import NamedTool
 
 USE = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Ulm"}}
 RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "Sunny"}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from twofold.api.batch.endpoints import ENDPOINTS
+from twofold.api.batch.lines import ENDPOINTS
 from twofold.api.batch.run import BatchProgress, open_batch
 from twofold.api.batch.runner import BatchRunner
 from twofold.core.clock import VirtualClock

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from twofold.api.batch.endpoints import MAX_DEPTH, check_body
+from twofold.api.batch.lines import MAX_DEPTH, check_body
 from twofold.api.fields import FieldError
 
 

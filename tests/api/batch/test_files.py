@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.api.batch import journal as journals
-from twofold.api.batch.endpoints import ENDPOINTS, read_body
 from twofold.api.batch.journal import Journal
-from twofold.api.batch.lines import BatchReader, InputLine, LineCall, decode_line, read_lines
+from twofold.api.batch.lines import ENDPOINTS, BatchReader, InputLine, LineCall, decode_line, read_body, read_lines
 from twofold.api.fields import FieldError
 from twofold.core.clock import VirtualClock
 from twofold.core.errors import ResourceError, UsageError

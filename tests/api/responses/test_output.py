@@ -10,7 +10,7 @@ import pytest
 from tests.api.completions import data_of, events
 from tests.api.responses.conftest import WEATHER, Made, read, streamed
 from twofold.api.base import ModelFacts
-from twofold.api.openai.responses.output import EndStatus, OutputItems
+from twofold.api.openai.responses.reply import EndStatus, OutputItems
 from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, ToolCall
 
 

@@ -11,9 +11,9 @@ from openai.types.responses import Response
 from tests.api.completions import CALL, data_of
 from tests.api.responses.conftest import HEAD, WEATHER, Made, read
 from twofold.api.base import ModelFacts
-from twofold.api.conversation import NamedTool, Thinking
 from twofold.api.openai.responses.items import CallItem, CallOutputItem, Item, ThoughtItem
 from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest
+from twofold.api.prompts import NamedTool, Thinking
 from twofold.core.errors import ContextLengthError, ParameterError, TwofoldError
 from twofold.core.params import SamplingParams, StructuredOutputsParams
 from twofold.core.record import HeldPin

@@ -16,13 +16,11 @@ from openai.types.responses.response_create_params import ResponseCreateParamsBa
 from tests.server.compatibility.probes import Probe
 from twofold.api.anthropic.messages import MessagesRequest
 from twofold.api.base import DialectRequest
-from twofold.api.ollama.chat import OllamaChatRequest
-from twofold.api.ollama.embed import OllamaEmbedRequest
-from twofold.api.ollama.generate import OllamaGenerateRequest
+from twofold.api.ollama.requests import OllamaChatRequest, OllamaEmbedRequest, OllamaGenerateRequest
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
-from twofold.api.openai.embeddings import EmbeddingRequest
 from twofold.api.openai.responses.request import ResponsesRequest
+from twofold.api.openai.vectors import EmbeddingRequest
 from twofold.core.params import MAX_LOGPROBS, MAX_N, MAX_STOP_CHARS, MAX_STOPS
 
 SCHEMA: Final = {"type": "object", "properties": {}, "additionalProperties": False}

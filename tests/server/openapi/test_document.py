@@ -15,16 +15,18 @@ from msgspec import to_builtins
 from tests.server.openapi.explore import breaks
 from tests.server.openapi.readers import Seen, full, named
 from twofold.api.anthropic.messages import CountTokensRequest, MessagesRequest
-from twofold.api.batch.endpoints import ENDPOINTS as BATCHED
+from twofold.api.batch.lines import ENDPOINTS as BATCHED
 from twofold.api.fields import ignoring
-from twofold.api.ollama.chat import OllamaChatRequest
-from twofold.api.ollama.embed import OllamaEmbeddingRequest, OllamaEmbedRequest
-from twofold.api.ollama.generate import OllamaGenerateRequest
+from twofold.api.ollama.requests import (
+    OllamaChatRequest,
+    OllamaEmbeddingRequest,
+    OllamaEmbedRequest,
+    OllamaGenerateRequest,
+)
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
-from twofold.api.openai.embeddings import EmbeddingRequest
 from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest
-from twofold.api.openai.scores import RerankRequest, ScoreRequest
+from twofold.api.openai.vectors import EmbeddingRequest, RerankRequest, ScoreRequest
 from twofold.core.errors import TwofoldError
 from twofold.core.params import StructuredOutputsParams
 from twofold.server.batches.record import BatchEndpoint, BatchOrder

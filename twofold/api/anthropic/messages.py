@@ -6,14 +6,15 @@ accepted and dropped.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from twofold.api.anthropic.blocks import BlockCutter, whole_blocks
 from twofold.api.anthropic.replies import (
     CacheMissReason,
     MessageReply,
@@ -36,15 +37,23 @@ from twofold.api.anthropic.settings import (
     form_of,
     thinking_of,
 )
-from twofold.api.anthropic.stream import MessageStreamer
-from twofold.api.anthropic.tools import AnthropicTools, ToolKindChoice, ToolNameChoice, read_tools, tool_choice
-from twofold.api.anthropic.turns import AnthropicMessage, TextBlock, TurnReader
+from twofold.api.anthropic.stream import MessageBlocks, MessageStreamer
+from twofold.api.anthropic.turns import (
+    AnthropicMessage,
+    AnthropicTools,
+    TextBlock,
+    ToolKindChoice,
+    ToolNameChoice,
+    TurnReader,
+    read_tools,
+    tool_choice,
+)
 from twofold.api.base import AskedTier, ModelFacts, ReplyHead
 from twofold.api.body import ModelName, OwnFields, RequestObject, only
 from twofold.api.cache_points import CachePoint
-from twofold.api.conversation import Conversation
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import Stop, TokenId, TopP
+from twofold.api.prompts import Conversation
 from twofold.core.params import MAX_STOPS, SamplingParams, StructuredOutputsParams
 from twofold.core.request import EngineRequest, RequestOptions
 from twofold.core.sampling_defaults import NAMES
@@ -169,15 +178,14 @@ class MessagesRequest(MessagesPrompt, kw_only=True):
         (output,) = outputs
         parser = self.conversation.parser(model)
         text = output.outputs[0].text if self.max_tokens else ""
-        pieces = [*parser.push(text), *parser.flush()]
-        cutter = BlockCutter(head.id, self.omits_thinking)
-        content = whole_blocks([*cutter.take(pieces), *cutter.finish()])
-        called = any(isinstance(block, ToolUseReplyBlock) for block in content)
+        made = MessageBlocks(head.id, omits_thinking=self.omits_thinking)
+        deque(chain(made.take([*parser.push(text), *parser.flush()]), made.finish()), maxlen=0)  # no events are sent
+        called = any(isinstance(block, ToolUseReplyBlock) for block in made.blocks)
         reason, sequence = stop_of(output, model, most=self.max_tokens, called=called)
         return MessageReply(
             id=f"msg_{head.id}",
             model=head.model,
-            content=content,
+            content=made.blocks,
             stop_reason=reason,
             stop_sequence=sequence,
             usage=message_usage(head, output, model, answered=self.max_tokens > 0),

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from twofold.api.body import RequestObject, only
-from twofold.api.conversation import AS_BEFORE, Thinking
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import Count, JsonSchema
+from twofold.api.prompts import AS_BEFORE, Thinking
 from twofold.core.params import StructuredOutputsParams
 from twofold.core.request import MAX_PINS, TimeToLive
 

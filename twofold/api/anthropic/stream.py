@@ -1,19 +1,19 @@
-"""Anthropic's streamed reply: named server-sent events.
+"""Anthropic's streamed reply, and the blocks of a completion: thinking, text and calls of tools.
 
     message_start (content_block_start content_block_delta … content_block_stop) … message_delta message_stop
 
-Final token counts are in ``message_delta``: earlier it is not known how much of the prompt came from the cache.
+White space between sections makes no block: text begins with the first other character. Final token counts are in
+``message_delta``: earlier it is not known how much of the prompt came from the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Literal, TypeAlias
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, structs
 
-from twofold.api.answers import AnswerReader, CacheUsage
-from twofold.api.anthropic.blocks import SIGNATURE, Added, BlockCutter, BlockEnd, BlockKind, Started, Step
+from twofold.api.answers import AnswerReader, CacheUsage, CallMade
 from twofold.api.anthropic.errors import AnthropicDialect, AnthropicError
 from twofold.api.anthropic.replies import (
     MessageReply,
@@ -21,6 +21,9 @@ from twofold.api.anthropic.replies import (
     ReplyBlock,
     ReplyDiagnostics,
     StopReason,
+    TextReplyBlock,
+    ThinkingReplyBlock,
+    ToolUseReplyBlock,
     message_usage,
     running_usage,
     stop_of,
@@ -29,7 +32,10 @@ from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject, encode
 from twofold.core.errors import TwofoldError
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.text.parsers.base import SectionParser
+from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, SectionParser, ToolCall
+
+SIGNATURE: Final = "unsigned"
+"""In place of Anthropic's signature of a thinking block. Clients send it back; it is not checked."""
 
 
 class MessageStart(ReplyObject, kw_only=True):
@@ -133,10 +139,91 @@ MessageEvent: TypeAlias = (
 )
 
 
+class MessageBlocks:
+    """The blocks of a completion, and the events by which they grow.
+
+    blocks  those that are complete, without a call whose arguments are incomplete
+
+    ``identity`` is the id of the reply, from which those of calls are made; ``omits_thinking`` empties thinking blocks.
+    """
+
+    def __init__(self, identity: str, *, omits_thinking: bool) -> None:
+        self.blocks: list[ReplyBlock] = []
+        self._identity = identity
+        self._omits_thinking = omits_thinking
+        self._index = -1
+        self._open: ReplyBlock | None = None
+        self._texts: list[str] = []
+        self._blank = ""
+
+    def take(self, pieces: Iterable[Piece]) -> Iterator[MessageEvent]:
+        """The events of more of the completion."""
+        for piece in pieces:
+            match piece:
+                case Content(text):
+                    yield from self._text(text)
+                case Reasoning(text):
+                    if not isinstance(self._open, ThinkingReplyBlock):
+                        yield from self._start(ThinkingReplyBlock())
+                    if not self._omits_thinking:
+                        yield self._add(BlockThinkingDelta(thinking=text), text)
+                case ToolCall(number, name):
+                    call_id = f"toolu_{self._identity}{number:03d}"
+                    yield from self._start(ToolUseReplyBlock(id=call_id, name=name, input={}))
+                case Arguments(_, text):
+                    assert isinstance(self._open, ToolUseReplyBlock), "arguments follow their call"
+                    yield self._add(BlockInputDelta(partial_json=text), text)
+
+    def finish(self) -> Iterator[MessageEvent]:
+        """Ends the last block."""
+        if self._open is None:
+            return
+        if isinstance(self._open, ThinkingReplyBlock):
+            yield ContentBlockDelta(index=self._index, delta=BlockSignatureDelta(signature=SIGNATURE))
+        yield ContentBlockStop(index=self._index)
+        if (block := _filled(self._open, "".join(self._texts))) is not None:
+            self.blocks.append(block)
+        self._open = None
+
+    def _text(self, text: str) -> Iterator[MessageEvent]:
+        if not isinstance(self._open, TextReplyBlock):
+            self._blank += text
+            if not text or text.isspace():
+                return
+            text = self._blank
+            yield from self._start(TextReplyBlock())
+        yield self._add(BlockTextDelta(text=text), text)
+
+    def _start(self, block: ReplyBlock) -> Iterator[MessageEvent]:
+        yield from self.finish()
+        self._index, self._open, self._texts, self._blank = self._index + 1, block, [], ""
+        yield ContentBlockStart(index=self._index, content_block=block)
+
+    def _add(self, delta: BlockDelta, text: str) -> ContentBlockDelta:
+        self._texts.append(text)
+        return ContentBlockDelta(index=self._index, delta=delta)
+
+
+def _filled(block: ReplyBlock, text: str) -> ReplyBlock | None:
+    """The whole block; None for a call whose arguments are not an object."""
+    match block:
+        case TextReplyBlock():
+            return TextReplyBlock(text=text)
+        case ThinkingReplyBlock():
+            return ThinkingReplyBlock(thinking=text, signature=SIGNATURE)
+    arguments = CallMade(block.name, text).object()
+    return None if arguments is None else structs.replace(block, input=arguments)
+
+
+def event(data: MessageEvent) -> bytes:
+    """A server-sent event, named as its data's type."""
+    return b"event: %b\ndata: %b\n\n" % (data.type.encode(), encode(data))
+
+
 class MessageStreamer:
     """``Streamer`` of a message. ``most`` is max_tokens; with 0 the message has no content."""
 
-    keep_alive: bytes
+    keep_alive = event(MessagePing())
 
     def __init__(
         self,
@@ -148,13 +235,12 @@ class MessageStreamer:
         omits_thinking: bool,
         diagnostics: ReplyDiagnostics | UnsetType,
     ) -> None:
-        self.keep_alive = event(MessagePing())
         self._head = head
         self._model = model
         self._most = most
         self._diagnostics = diagnostics
         self._reader = AnswerReader(parser)
-        self._cutter = BlockCutter(head.id, omits_thinking)
+        self._blocks = MessageBlocks(head.id, omits_thinking=omits_thinking)
 
     def open(self) -> bytes:
         used = running_usage(self._head, CacheUsage(prompt=sum(self._head.prompt_tokens)))
@@ -166,8 +252,7 @@ class MessageStreamer:
     def take(self, job: int, delta: OutputDelta) -> bytes:  # noqa: ARG002 - a message is one job
         if not self._most:
             return b""
-        pieces = self._reader.take(delta)
-        return _events(self._cutter.take(pieces)) if pieces else b""
+        return b"".join(map(event, self._blocks.take(self._reader.take(delta))))
 
     def close(self, outputs: Sequence[RequestOutput], extra: Explanation | UnsetType = UNSET) -> bytes:
         (output,) = outputs
@@ -177,37 +262,7 @@ class MessageStreamer:
             usage=message_usage(self._head, output, self._model, answered=self._most > 0),
             twofold=extra,
         )
-        return _events(self._cutter.finish()) + event(ending) + event(MessageStop())
+        return b"".join(map(event, (*self._blocks.finish(), ending, MessageStop())))
 
     def fail(self, error: TwofoldError, request_id: str) -> bytes:
         return event(AnthropicDialect().error(error, request_id))
-
-
-def event(data: MessageEvent) -> bytes:
-    """A server-sent event, named as its data's type."""
-    return b"event: %b\ndata: %b\n\n" % (data.type.encode(), encode(data))
-
-
-def _events(steps: Iterable[Step]) -> bytes:
-    return b"".join(map(_event_of, steps))
-
-
-def _event_of(step: Step) -> bytes:
-    match step:
-        case Added(index, kind, text):
-            return event(ContentBlockDelta(index=index, delta=_delta(kind, text)))
-        case Started(index, block):
-            return event(ContentBlockStart(index=index, content_block=block))
-        case BlockEnd(index, kind):
-            signature = ContentBlockDelta(index=index, delta=BlockSignatureDelta(signature=SIGNATURE))
-            return (event(signature) if kind == "thinking" else b"") + event(ContentBlockStop(index=index))
-
-
-def _delta(kind: BlockKind, text: str) -> BlockDelta:
-    match kind:
-        case "text":
-            return BlockTextDelta(text=text)
-        case "thinking":
-            return BlockThinkingDelta(thinking=text)
-        case "tool_use":
-            return BlockInputDelta(partial_json=text)

@@ -9,19 +9,112 @@ tool_result                a turn of its own, of role "tool"
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta
 
 from twofold.api.anthropic.settings import CacheControl, CacheControls
-from twofold.api.body import RequestObject, only
+from twofold.api.body import Path, RequestObject, kind_of, nullable, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.fields import FieldError
+from twofold.api.openai.bodies import JsonSchema
+from twofold.api.openai.chat import MAX_TOOLS, ToolName
+from twofold.api.prompts import DraftMessage, NamedTool, ToolChoice, function_call, function_tool
 from twofold.core.errors import closest_match, quoted
 from twofold.core.request import TimeToLive
 from twofold.engine.prompts import Message
+
+DESCRIBE: Final = "Describe the tool by its name, description and input_schema."
+
+
+class AnthropicTool(RequestObject):
+    """A tool that the caller runs. ``eager_input_streaming``: arguments are always sent as they are sampled."""
+
+    name: ToolName
+    input_schema: JsonSchema
+    type: Annotated[Literal["custom"], Meta(extra={"offered": True, "hint": DESCRIBE})] = "custom"
+    description: str = ""
+    strict: bool = False
+    eager_input_streaming: Literal[True] = True
+    defer_loading: Literal[False] = False
+    allowed_callers: Annotated[Any, only(["direct"])] = None
+    input_examples: Annotated[Any, only([])] = None
+    cache_control: CacheControl | None = None
+
+    @property
+    def is_omitted(self) -> bool:
+        return not self.name
+
+    def message(self) -> Message:
+        """The tool as chat templates read it."""
+        return function_tool(self.name, self.description, self.input_schema, strict=self.strict)
+
+
+def omitted_tool(given: dict[str, Any], path: Path) -> AnthropicTool:
+    """A tool of Anthropic's own, which nothing here can run or describe to a model: only its cache control counts."""
+    control = given.get("cache_control")
+    read = None if control is None else kind_of(CacheControl).read(control, (path, "cache_control"))
+    return AnthropicTool(name="", input_schema={}, cache_control=read)
+
+
+AnthropicTools: TypeAlias = Annotated[
+    list[AnthropicTool],
+    Meta(
+        max_length=MAX_TOOLS,
+        extra={
+            "omits": True,
+            "omitted": omitted_tool,
+            "omitted_properties": {"cache_control": nullable(kind_of(CacheControl).form)},
+        },
+    ),
+]
+
+
+class ToolKindChoice(RequestObject):
+    """Whether tools may or must be called."""
+
+    type: Literal["auto", "any", "none"]
+    disable_parallel_tool_use: bool = False
+
+
+class ToolNameChoice(RequestObject):
+    """The one tool that must be called."""
+
+    type: Literal["tool"]
+    name: str
+    disable_parallel_tool_use: bool = False
+
+
+KINDS: Final[Mapping[str, ToolChoice]] = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def tool_choice(choice: ToolKindChoice | ToolNameChoice | None) -> ToolChoice:
+    """Which tools may be called."""
+    if choice is None:
+        return "auto"
+    return NamedTool(choice.name) if isinstance(choice, ToolNameChoice) else KINDS[choice.type]
+
+
+def read_tools(given: Sequence[AnthropicTool], controls: CacheControls) -> tuple[list[Message], list[CachePoint]]:
+    """The tools that the model is shown, and the cache points after some of them. That of an omitted tool lies after
+    the last one before it. Raises FieldError for two tools of one name."""
+    tools: list[Message] = []
+    points: list[CachePoint] = []
+    names: set[str] = set()
+    for index, tool in enumerate(given):
+        where = f"tools[{index}]"
+        if tool.name in names:
+            message = f"{where}.name {quoted(tool.name)} is the name of two tools."
+            raise FieldError(message, param=f"{where}.name")
+        if not tool.is_omitted:
+            names.add(tool.name)
+            tools.append(tool.message())
+        ttl = controls.take(tool.cache_control, where)
+        if ttl is not None and tools:
+            points.append(CachePoint(ttl=ttl, tool=len(tools) - 1))
+    return tools, points
+
 
 BILLING_HEADER: Final = "x-anthropic-billing-header:"
 """Starts a line with a number that changes with each request, so that no prefix after it is ever in a cache."""
@@ -103,53 +196,13 @@ Block: TypeAlias = TextBlock | ThinkingBlock | RedactedBlock | ToolUseBlock | To
 AnthropicMessage: TypeAlias = UserMessage | AssistantMessage | SystemMessage
 
 
-@dataclass(slots=True)
-class MessageTurn:
-    """One message of the chat while it is read. ``result_of`` is the id of the call whose result it is.
-
-    held   times to live, each with the text or call, by its number, up to which it holds
-    """
-
-    role: Role
-    texts: list[str] = field(default_factory=list)
-    thoughts: list[str] = field(default_factory=list)
-    calls: list[dict[str, Any]] = field(default_factory=list)
-    result_of: str | None = None
-    held: list[tuple[TimeToLive, Literal["text", "call"], int]] = field(default_factory=list)
-
-    def message(self) -> Message:
-        message: dict[str, Any] = {"role": self.role, "content": self._content()}
-        if self.thoughts:
-            message["reasoning_content"] = "\n".join(self.thoughts)
-        if self.calls:
-            message["tool_calls"] = self.calls
-        if self.result_of is not None:
-            message["tool_call_id"] = self.result_of
-        return message
-
-    def points(self, index: int) -> Iterator[CachePoint]:
-        """The cache points of its controls, as the ``index``-th message."""
-        for ttl, kind, number in self.held:
-            part = number if kind == "text" else self._parts + number
-            yield CachePoint(ttl=ttl, message=index, part=part)
-
-    @property
-    def _parts(self) -> int:
-        return len(self.texts) or (0 if self.calls else 1)
-
-    def _content(self) -> str | list[dict[str, str]] | None:
-        if len(self.texts) > 1:
-            return [{"type": "text", "text": text} for text in self.texts]
-        return self.texts[0] if self.texts else None if self.calls else ""
-
-
 class TurnReader:
     """Reads a body's ``system`` and then its ``messages`` into turns. Raises FieldError for what no chat can have."""
 
     def __init__(self, controls: CacheControls) -> None:
         self._controls = controls
         self._called: set[str] = set()
-        self.turns: list[MessageTurn] = []
+        self.turns: list[DraftMessage] = []
         self.continues = False
         """Whether the completion continues the last turn."""
 
@@ -195,14 +248,14 @@ class TurnReader:
             case TextBlock():
                 self._add_text(role, block.text, self._controls.take(block.cache_control, where))
             case ThinkingBlock():
-                self._turn(role).thoughts.append(block.thinking)
+                turn = self._turn(role)
+                turn.reasoning = block.thinking if turn.reasoning is None else f"{turn.reasoning}\n{block.thinking}"
             case RedactedBlock():
                 self._turn(role)
             case ToolUseBlock():
                 turn = self._turn("assistant")
-                function = {"name": block.name, "arguments": block.input}
-                turn.calls.append({"id": block.id, "type": "function", "function": function})
-                self._hold(turn, "call", self._controls.take(block.cache_control, where))
+                turn.calls.append(function_call(block.id, block.name, block.input))
+                turn.hold("call", self._controls.take(block.cache_control, where))
                 self._called.add(block.id)
             case ToolResultBlock():
                 self._result(block, where)
@@ -216,32 +269,27 @@ class TurnReader:
                 param=name,
                 hint=f"Did you mean {close!r}?" if close else None,
             )
-        turn = MessageTurn("tool", result_of=identity)
+        turn = DraftMessage("tool", result_of=identity)
         self.turns.append(turn)
         if isinstance(block.content, str):
             turn.texts.append(block.content)
         else:
             for index, part in enumerate(block.content or ()):
                 turn.texts.append(part.text)
-                self._hold(turn, "text", self._controls.take(part.cache_control, f"{where}.content[{index}]"))
+                turn.hold("text", self._controls.take(part.cache_control, f"{where}.content[{index}]"))
         if block.is_error:
             turn.texts[:1] = [FAILED + "".join(turn.texts[:1])]
-        self._hold(turn, "text", self._controls.take(block.cache_control, where))
+        turn.hold("text", self._controls.take(block.cache_control, where))
 
     def _add_text(self, role: Role, text: str, ttl: TimeToLive | None) -> None:
         turn = self._turn(role)
         turn.texts.append(text)
-        self._hold(turn, "text", ttl)
+        turn.hold("text", ttl)
 
-    def _hold(self, turn: MessageTurn, kind: Literal["text", "call"], ttl: TimeToLive | None) -> None:
-        if ttl is not None:
-            last = len(turn.texts) if kind == "text" else len(turn.calls)
-            turn.held.append((ttl, kind, max(0, last - 1)))
-
-    def _turn(self, role: Role) -> MessageTurn:
+    def _turn(self, role: Role) -> DraftMessage:
         """The last turn if it has this role, else a new one."""
         if not self.turns or self.turns[-1].role != role:
-            self.turns.append(MessageTurn(role))
+            self.turns.append(DraftMessage(role))
         return self.turns[-1]
 
 

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from twofold.api.base import DialectRequest, ModelFacts, ReplyHead
-from twofold.api.batch.endpoints import read_body
-from twofold.api.batch.lines import LineCall, digest_of
+from twofold.api.batch.lines import LineCall, digest_of, read_body
 from twofold.api.batch.run import BatchProgress, BatchRun
 from twofold.api.fields import unsupported
 from twofold.api.openai.errors import error_reply

@@ -1,20 +1,25 @@
-"""Ollama's replies: completions, vectors, and what was counted and timed."""
+"""Ollama's replies: completions, vectors, and what was counted and timed.
+
+A streamed reply is a JSON object a line, the last one with ``done`` true, counts and times.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
-import orjson
 from msgspec import UNSET, Meta, UnsetType, structs
 
-from twofold.api.answers import CallMade
-from twofold.api.base import ReplyHead
-from twofold.api.body import DateTime, Explanation, NonNegativeInt, ReplyObject
-from twofold.api.openai.logprobs import ChatTokenLogprob
+from twofold.api.answers import AnswerReader, CallMade
+from twofold.api.base import ModelFacts, ReplyHead
+from twofold.api.body import DateTime, Explanation, NonNegativeInt, ReplyObject, encode
+from twofold.api.ollama.errors import OllamaDialect
+from twofold.api.openai.logprobs import ChatTokenLogprob, chat_logprobs
 from twofold.api.openai.replies import chat_finish
-from twofold.engine.outputs import RequestOutput
+from twofold.core.errors import TwofoldError
+from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.text.parsers.base import Content, Reasoning, SectionParser
 
 NANOSECONDS: Final = 1_000_000_000
 
@@ -65,12 +70,28 @@ class OllamaChatReply(OllamaPart, kw_only=True):
 
     message: OllamaReplyMessage
 
+    @classmethod
+    def part(
+        cls, head: ReplyHead, content: str = "", thinking: str = "", calls: Sequence[OllamaCallReply] = ()
+    ) -> Self:
+        """A part of the reply."""
+        message = OllamaReplyMessage(content=content, thinking=thinking or UNSET, tool_calls=calls or UNSET)
+        return cls(model=head.model, created_at=_created(head), message=message)
+
 
 class OllamaGenerateReply(OllamaPart, kw_only=True):
     """The reply to /api/generate, or a line of it."""
 
     response: str
     thinking: str | UnsetType = UNSET
+
+    @classmethod
+    def part(
+        cls, head: ReplyHead, content: str = "", thinking: str = "", calls: Sequence[OllamaCallReply] = ()
+    ) -> Self:
+        """A part of the reply; there are no tools to call."""
+        assert not calls, "there are no tools to call"
+        return cls(model=head.model, created_at=_created(head), response=content, thinking=thinking or UNSET)
 
 
 class OllamaEmbedReply(ReplyObject, kw_only=True):
@@ -91,34 +112,13 @@ class OllamaEmbeddingReply(ReplyObject):
     twofold: Explanation | UnsetType = UNSET
 
 
-MakePart: TypeAlias = Callable[[str, str, str, str, Sequence[OllamaCallReply]], OllamaPart]
-"""Makes a part of a reply from model, creation time, content, thinking and tool calls."""
-
-
-def chat_part(
-    model: str, created_at: str, content: str, thinking: str, calls: Sequence[OllamaCallReply]
-) -> OllamaChatReply:
-    """``MakePart`` of /api/chat."""
-    message = OllamaReplyMessage(content=content, thinking=thinking or UNSET, tool_calls=calls or UNSET)
-    return OllamaChatReply(model=model, created_at=created_at, message=message)
-
-
-def generate_part(
-    model: str, created_at: str, content: str, thinking: str, calls: Sequence[OllamaCallReply]
-) -> OllamaGenerateReply:
-    """``MakePart`` of /api/generate, which has no tools."""
-    assert not calls, "there are no tools to call"
-    return OllamaGenerateReply(model=model, created_at=created_at, response=content, thinking=thinking or UNSET)
-
-
 def date_time(moment: datetime) -> str:
     """A moment in UTC as Ollama writes it."""
     return moment.isoformat().replace("+00:00", "Z")
 
 
-def begun(head: ReplyHead) -> tuple[str, str]:
-    """The model's name and the creation time of a reply."""
-    return head.model, date_time(datetime.fromtimestamp(head.created, UTC))
+def _created(head: ReplyHead) -> str:
+    return date_time(datetime.fromtimestamp(head.created, UTC))
 
 
 def ended(part: OllamaPart, head: ReplyHead, output: RequestOutput | None, *, unloads: bool = False) -> OllamaPart:
@@ -148,19 +148,64 @@ def tool_calls(head: ReplyHead, calls: Sequence[CallMade]) -> list[OllamaCallRep
     """The calls of a completion, with arguments as objects; a call whose arguments are incomplete is omitted."""
     found = []
     for index, call in enumerate(calls):
-        arguments = _object(call.arguments)
+        arguments = call.object()
         if arguments is not None:
             found.append(OllamaCallReply(f"call_{head.id}_{index}", OllamaFunctionReply(index, call.name, arguments)))
     return found
 
 
-def _object(text: str) -> dict[str, Any] | None:
-    try:
-        value = orjson.loads(text or "{}")
-    except orjson.JSONDecodeError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def _nanoseconds(seconds: float) -> int:
     return round(max(0.0, seconds) * NANOSECONDS)
+
+
+OllamaReplyType: TypeAlias = type[OllamaChatReply] | type[OllamaGenerateReply]
+
+
+class LineStreamer:
+    """``Streamer`` of a chat or of a generated text. ``top_logprobs`` is None without log-probabilities; ``unloads``:
+    the model is unloaded afterwards."""
+
+    def __init__(
+        self,
+        head: ReplyHead,
+        model: ModelFacts,
+        parser: SectionParser,
+        reply: OllamaReplyType,
+        *,
+        top_logprobs: int | None,
+        unloads: bool,
+    ) -> None:
+        self._head = head
+        self._model = model
+        self._reader = AnswerReader(parser)
+        self._reply = reply
+        self._top_logprobs = top_logprobs
+        self._unloads = unloads
+        self._empty = reply.part(head)
+        self.keep_alive = _line(self._empty)
+
+    def open(self) -> bytes:
+        return b""
+
+    def take(self, job: int, delta: OutputDelta) -> bytes:  # noqa: ARG002 - a completion is one job
+        pieces = self._reader.take(delta)
+        content = "".join(piece.text for piece in pieces if isinstance(piece, Content))
+        thinking = "".join(piece.text for piece in pieces if isinstance(piece, Reasoning))
+        calls = tool_calls(self._head, self._reader.calls) if delta.finish_reason is not None else []
+        part = self._reply.part(self._head, content, thinking, calls)
+        if self._top_logprobs is not None and delta.logprobs is not None and delta.token_ids:
+            tokenizer = self._model.tokenizer
+            part.logprobs = chat_logprobs(delta.token_ids, delta.logprobs, tokenizer, self._top_logprobs)
+        return _line(part) if content or thinking or calls or part.logprobs else b""
+
+    def close(self, outputs: Sequence[RequestOutput], extra: Explanation | UnsetType = UNSET) -> bytes:
+        end = ended(self._empty, self._head, outputs[0] if outputs else None, unloads=self._unloads)
+        end.twofold = extra
+        return _line(end)
+
+    def fail(self, error: TwofoldError, request_id: str) -> bytes:
+        return _line(OllamaDialect().error(error, request_id))
+
+
+def _line(data: ReplyObject) -> bytes:
+    return encode(data) + b"\n"

@@ -15,7 +15,7 @@ from msgspec import Meta, structs
 from twofold.api.base import AskedTier
 from twofold.api.body import OFFERED, ModelName, OwnFields, RequestObject
 from twofold.api.fields import FieldError
-from twofold.api.texts import PoolingRequest
+from twofold.api.prompts import PoolingRequest
 from twofold.core.errors import ParameterError
 from twofold.core.params import (
     MAX_BIASED_TOKENS,

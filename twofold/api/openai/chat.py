@@ -14,11 +14,11 @@ from msgspec import Meta, structs
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import OFFERED, OMITTING, RequestObject, only
 from twofold.api.cache_points import CachePoint
-from twofold.api.conversation import AS_BEFORE, Conversation, NamedTool, Thinking, ToolChoice
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import Count, FullText, JsonSchema, SampledRequest, TokenId, TopLogprobs
-from twofold.api.openai.chat_stream import ChatStreamer
 from twofold.api.openai.replies import ChatReply, chat_reply
+from twofold.api.openai.streams import ChatStreamer
+from twofold.api.prompts import AS_BEFORE, Conversation, NamedTool, Thinking, ToolChoice, function_call, function_tool
 from twofold.core.params import SamplingParams
 from twofold.core.request import MAX_PINS, EngineRequest, TimeToLive
 from twofold.engine.outputs import RequestOutput
@@ -72,8 +72,7 @@ class ChatCall(RequestObject):
     index: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | None = None
 
     def message(self) -> Message:
-        function = {"name": self.function.name, "arguments": self.function.arguments}
-        return ({} if self.id is None else {"id": self.id}) | {"type": "function", "function": function}
+        return function_call(self.id, self.function.name, self.function.arguments)
 
 
 class ChatMessage(RequestObject):
@@ -155,9 +154,8 @@ class ChatTool(RequestObject):
     function: ChatFunction
 
     def message(self) -> Message:
-        """The tool in the form that templates read."""
-        function = structs.asdict(self.function) | {"strict": self.function.strict or None}
-        return {"type": "function", "function": {key: value for key, value in function.items() if value is not None}}
+        """The tool as chat templates read it."""
+        return function_tool(**structs.asdict(self.function))
 
 
 class FunctionName(RequestObject):

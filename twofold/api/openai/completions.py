@@ -11,9 +11,9 @@ from msgspec import Meta
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.fields import UNSUPPORTED, FieldError, impossible
 from twofold.api.openai.bodies import Prompts, SampledRequest, TokenId, TopLogprobs, given_prompts
-from twofold.api.openai.completion_stream import CompletionStreamer
 from twofold.api.openai.replies import CompletionReply, completion_reply
-from twofold.api.texts import infilled, tokenized
+from twofold.api.openai.streams import CompletionStreamer
+from twofold.api.prompts import infilled, tokenized
 from twofold.core.params import MAX_N, MAX_TOKEN_ID, SamplingParams
 from twofold.core.request import EngineRequest, TextOrTokens
 from twofold.engine.outputs import RequestOutput

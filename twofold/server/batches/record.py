@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from twofold.api.batch.journal import NOTHING, BatchTally
 from twofold.api.body import NonNegativeInt, ReplyObject, RequestObject
-from twofold.api.openai.usage import OutputDetails, PromptDetails, ResponseUsage
+from twofold.api.openai.replies import OutputDetails, PromptDetails, ResponseUsage
 from twofold.server.files.form import FileLifetime
 from twofold.server.storage.tenants import TenantStore
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from twofold.api.base import DialectRequest
-from twofold.api.batch.endpoints import read_body
 from twofold.api.batch.journal import BatchTally
-from twofold.api.batch.lines import LineCall
+from twofold.api.batch.lines import LineCall, read_body
 from twofold.api.batch.run import BatchRun
 from twofold.api.fields import ignoring
 from twofold.api.openai.errors import OpenAIDialect, error_reply

@@ -9,18 +9,20 @@ from twofold.api.anthropic.messages import CountTokensRequest, MessagesRequest
 from twofold.api.anthropic.replies import MessageReply, MessageTokens
 from twofold.api.anthropic.stream import MessageEvent
 from twofold.api.body import Schema
-from twofold.api.ollama.chat import OllamaChatRequest
-from twofold.api.ollama.embed import OllamaEmbeddingRequest, OllamaEmbedRequest
-from twofold.api.ollama.generate import OllamaGenerateRequest
 from twofold.api.ollama.replies import OllamaChatReply, OllamaEmbeddingReply, OllamaEmbedReply, OllamaGenerateReply
+from twofold.api.ollama.requests import (
+    OllamaChatRequest,
+    OllamaEmbeddingRequest,
+    OllamaEmbedRequest,
+    OllamaGenerateRequest,
+)
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
-from twofold.api.openai.embeddings import EmbeddingRequest
-from twofold.api.openai.frames import ChatChunk, CompletionChunk
 from twofold.api.openai.replies import ChatReply, CompletionReply, EmbeddingReply
 from twofold.api.openai.responses.reply import InputTokensReply, ResponseEvent, ResponseReply
 from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest
-from twofold.api.openai.scores import RerankReply, RerankRequest, ScoreReply, ScoreRequest
+from twofold.api.openai.streams import ChatChunk, CompletionChunk
+from twofold.api.openai.vectors import EmbeddingRequest, RerankReply, RerankRequest, ScoreReply, ScoreRequest
 from twofold.server.http.models import OllamaModel, OllamaShowRequest
 from twofold.server.http.tokens import (
     DetokenizeReply,

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 from msgspec import Meta, field
 
 from twofold.api.body import OFFERED, OMITTING, RequestObject, only
-from twofold.api.conversation import AS_BEFORE, NamedTool, Thinking, ToolChoice
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import JsonSchema, PlainFormat
 from twofold.api.openai.chat import EFFORTS, Effort, PromptCacheOptions, ToolName
+from twofold.api.prompts import AS_BEFORE, NamedTool, Thinking, ToolChoice, function_tool
 from twofold.core.errors import closest_match, quoted
 from twofold.core.params import StructuredOutputsParams
 from twofold.engine.prompts import Message
@@ -95,11 +95,8 @@ class ResponseTool(RequestObject):
     output_schema: None = None
 
     def message(self) -> Message:
-        """The tool in the form that templates read."""
-        function = {
-            name: value for name in ("name", "description", "parameters") if (value := getattr(self, name)) is not None
-        }
-        return {"type": "function", "function": function | ({"strict": True} if self.strict else {})}
+        """The tool as chat templates read it."""
+        return function_tool(self.name, self.description, self.parameters, strict=self.strict)
 
 
 class ResponseNamedTool(RequestObject):

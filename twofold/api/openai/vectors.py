@@ -1,9 +1,4 @@
-"""/v1/rerank and /v1/score: how alike texts are, by the cosine of their vectors.
-
-Scores lie from -1 to 1: the model reads each text alone, its last hidden states are pooled into a vector of length 1,
-as for /v1/embeddings, and a score is the dot product of two of them. That is what a bi-encoder does; a cross-encoder,
-which reads both texts at once, would need a model trained for it.
-"""
+"""Bodies of /v1/embeddings."""
 
 from __future__ import annotations
 
@@ -16,10 +11,29 @@ from msgspec import UNSET, Meta, UnsetType
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject, RequestObject, missing
 from twofold.api.fields import FieldError
-from twofold.api.openai.bodies import FullText, TokenId, VectorRequest
-from twofold.api.openai.usage import PromptUsage, prompt_usage
-from twofold.core.request import EngineRequest
+from twofold.api.openai.bodies import Count, FullText, Prompts, TokenId, VectorRequest, given_prompts
+from twofold.api.openai.replies import EmbeddingReply, PromptUsage, embedding_reply, prompt_usage
+from twofold.core.request import EngineRequest, PoolingParams
 from twofold.engine.outputs import RequestOutput
+
+
+class EmbeddingRequest(VectorRequest, kw_only=True):
+    """Texts to embed."""
+
+    input: Prompts
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[Count, Meta(description="Must be the length of the model's vectors.")] | None = None
+
+    @property
+    def params(self) -> PoolingParams:
+        return PoolingParams(self.pooling, self.dimensions)
+
+    def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
+        return self.jobs(model, given_prompts(self.input))
+
+    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> EmbeddingReply:  # noqa: ARG002
+        return embedding_reply(head, outputs, base64=self.encoding_format == "base64")
+
 
 MAX_DOCUMENTS: Final = 1000
 

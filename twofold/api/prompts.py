@@ -1,20 +1,20 @@
-"""Chats of all API protocols: messages, tools, and how the model may think and call.
+"""Prompts of all API protocols: chats, texts to continue, texts with a gap to fill in, and texts to embed.
 
 Messages and tools have the form of OpenAI's chats, because chat templates read that one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
-from twofold.api.base import ModelFacts
+from twofold.api.base import ModelFacts, ReplyHead, Streamer
 from twofold.api.cache_points import CachePoint, find_pins
 from twofold.api.fields import UNSUPPORTED, FieldError
 from twofold.core.errors import ParameterError, closest_match, quoted
 from twofold.core.params import SamplingParams, ThinkingParams
-from twofold.core.request import EngineRequest, RequestOptions
+from twofold.core.request import EngineRequest, PoolingParams, RequestOptions, TextOrTokens, TimeToLive
 from twofold.engine.prompts import Message
 from twofold.text.parsers.base import SectionParser
 from twofold.text.parsers.thinking import ThinkingMarks
@@ -45,6 +45,58 @@ class NamedTool:
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
 AS_BEFORE: Final = Thinking()
+
+
+def function_tool(name: str, description: str | None, parameters: object, *, strict: bool) -> Message:
+    """A tool as chat templates read it."""
+    given = {"name": name, "description": description, "parameters": parameters, "strict": strict or None}
+    return {"type": "function", "function": {key: value for key, value in given.items() if value is not None}}
+
+
+def function_call(call_id: str | None, name: str, arguments: str | Mapping[str, Any]) -> Message:
+    """A call of a message as chat templates read it."""
+    function = {"name": name, "arguments": arguments}
+    return ({} if call_id is None else {"id": call_id}) | {"type": "function", "function": function}
+
+
+@dataclass(slots=True)
+class DraftMessage:
+    """A message while its parts are read. ``result_of`` is the id of the call whose result it is.
+
+    held   times to live, each with the text or call, by its number, up to which the prompt stays cached
+    """
+
+    role: str
+    texts: list[str] = field(default_factory=list)
+    reasoning: str | None = None
+    calls: list[Message] = field(default_factory=list)
+    result_of: str | None = None
+    held: list[tuple[TimeToLive, Literal["text", "call"], int]] = field(default_factory=list)
+
+    def hold(self, kind: Literal["text", "call"], ttl: TimeToLive | None) -> None:
+        """The prompt up to the last text or call stays cached for ``ttl``."""
+        if ttl is not None:
+            self.held.append((ttl, kind, max(0, len(self.texts if kind == "text" else self.calls) - 1)))
+
+    def message(self) -> Message:
+        """The message as chat templates read it."""
+        content: Any = self.texts[0] if self.texts else None if self.calls else ""
+        if len(self.texts) > 1:
+            content = [{"type": "text", "text": text} for text in self.texts]
+        message: dict[str, Any] = {"role": self.role, "content": content}
+        if self.reasoning is not None:
+            message["reasoning_content"] = self.reasoning
+        if self.calls:
+            message["tool_calls"] = self.calls
+        if self.result_of is not None:
+            message["tool_call_id"] = self.result_of
+        return message
+
+    def points(self, index: int) -> Iterator[CachePoint]:
+        """The cache points of the message, the ``index``-th."""
+        parts = len(self.texts) or (0 if self.calls else 1)
+        for ttl, kind, number in self.held:
+            yield CachePoint(ttl=ttl, message=index, part=number if kind == "text" else parts + number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +228,51 @@ class Conversation:
             )
         form = model.format.form(self.tools, choice or "required", parallel=self.parallel)
         return replace(params, structured_outputs=form)
+
+
+def tokenized(
+    prompt: TextOrTokens, model: ModelFacts, params: SamplingParams | PoolingParams, options: RequestOptions
+) -> EngineRequest:
+    """The request for a prompt. Raises ContextLengthError if it leaves no room for a completion."""
+    room = PromptLimit(model.context, 1 if isinstance(params, SamplingParams) else 0)
+    if isinstance(prompt, str):
+        return EngineRequest(tuple(model.tokenizer.within(room).encode(prompt)), params, options, prompt)
+    room.check(len(prompt))
+    return EngineRequest(prompt, params, options)
+
+
+def infilled(
+    prefix: str, suffix: str, model: ModelFacts, params: SamplingParams, options: RequestOptions
+) -> EngineRequest:
+    """The request for the text between two texts. Raises ParameterError if the model has no tokens for that."""
+    ids = model.tokenizer.within(PromptLimit(model.context)).encode_infill(prefix, suffix)
+    assert model.tokenizer.infill is not None, "it was just used"
+    ends = tuple(dict.fromkeys((*params.stop_tokens, *model.tokenizer.infill.ends)))
+    return EngineRequest(tuple(ids), replace(params, stop_token_ids=ends), options, prefix)
+
+
+class PoolingRequest:
+    """A ``DialectRequest`` for vectors."""
+
+    __slots__ = ()
+
+    @property
+    def stream(self) -> bool:
+        return False
+
+    @property
+    def request_options(self) -> RequestOptions:
+        return RequestOptions()
+
+    @property
+    def params(self) -> PoolingParams:
+        return PoolingParams()
+
+    def jobs(self, model: ModelFacts, prompts: Iterable[TextOrTokens]) -> list[EngineRequest]:
+        """A request for each prompt. Raises ParameterError for a number of dimensions that the model does not have."""
+        params, options = self.params, self.request_options
+        params.check(model.hidden_size)
+        return [tokenized(prompt, model, params, options) for prompt in prompts]
+
+    def streamer(self, head: ReplyHead, model: ModelFacts) -> Streamer:  # noqa: ARG002 - see ``stream``
+        raise AssertionError("vectors are not streamed")
