@@ -31,7 +31,7 @@ CASES: list[tuple[Any, dict[str, Any], Any]] = [
 
 
 def tools_of(request: Any) -> list[str]:
-    conversation = request.turn.conversation() if isinstance(request, ResponsesRequest) else request.conversation
+    conversation = request.chat() if isinstance(request, ResponsesRequest) else request.conversation
     return [tool["function"]["name"] for tool in conversation.tools]
 
 

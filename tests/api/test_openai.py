@@ -9,7 +9,7 @@ import pytest
 
 from twofold.api.base import DialectRequest, ModelFacts
 from twofold.api.fields import FieldError
-from twofold.api.openai.bodies import given_prompts
+from twofold.api.openai.bodies import StreamOptions, given_prompts
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
 from twofold.api.openai.errors import error_reply
@@ -243,7 +243,7 @@ def test_how_a_reply_is_told() -> None:
     assert not chat().stream
     streamed = chat(stream=True, stream_options={"include_usage": True})
     assert streamed.stream
-    assert streamed.include_usage
+    assert streamed.stream_options == StreamOptions(include_usage=True)
     assert chat(twofold={"explain": True}).explain
     assert chat(service_tier="fast").tier == "priority"
     assert chat().tier == "auto"

@@ -10,7 +10,6 @@ import orjson
 
 from twofold.api.base import ModelFacts
 from twofold.core.request import TTL_SECONDS
-from twofold.core.step import FinishReason
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, SectionParser, ToolCall
 
@@ -67,10 +66,6 @@ class AnswerReader:
                 case Arguments(index, text):
                     self.calls[index].arguments += text
         return pieces
-
-    def called(self, finish: FinishReason | None) -> bool:
-        """Whether the completion ended with calls, and not by a limit."""
-        return bool(self.calls) and finish == "stop"
 
 
 def read_answer(parser: SectionParser, text: str) -> AnswerReader:

@@ -26,7 +26,7 @@ RETURNED = {"type": "function_call_output", "call_id": "c1", "output": "rain"}
 
 
 def shown(**fields: Any) -> list[Any]:
-    return list(read(**fields).turn.conversation().messages)
+    return list(read(**fields).chat().messages)
 
 
 def test_the_defaults_are_openais() -> None:
@@ -79,22 +79,22 @@ def test_log_probabilities_have_to_be_included() -> None:
     [(None, Thinking()), ("none", Thinking("off")), ("low", Thinking("on", 1024, "reasoning.effort"))],
 )
 def test_efforts(effort: str | None, thinking: Thinking) -> None:
-    assert read(reasoning={"effort": effort, "summary": "auto"}).turn.thinking == thinking
+    assert read(reasoning={"effort": effort, "summary": "auto"}).chat().thinking == thinking
 
 
 def test_tools_and_choices(facts: ModelFacts) -> None:
     other = {"type": "function", "name": "other"}
-    turn = read(tools=[WEATHER, other]).turn
+    turn = read(tools=[WEATHER, other]).chat()
     function = {"name": "weather", "parameters": WEATHER["parameters"]}
-    assert turn.tools.shown[0] == {"type": "function", "function": function}
-    assert turn.tools.choice == "auto"
-    assert read(tools=[WEATHER], tool_choice="required").turn.tools.choice == "required"
-    named = read(tools=[WEATHER], tool_choice={"type": "function", "name": "weather"}).turn.tools
+    assert turn.tools[0] == {"type": "function", "function": function}
+    assert turn.choice == "auto"
+    assert read(tools=[WEATHER], tool_choice="required").chat().choice == "required"
+    named = read(tools=[WEATHER], tool_choice={"type": "function", "name": "weather"}).chat()
     assert named.choice == NamedTool("weather")
     allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "other"}]}
     request = read(tools=[WEATHER, other], tool_choice=allowed)
-    some = request.turn.tools
-    assert [tool["function"]["name"] for tool in some.shown] == ["other"]
+    some = request.chat()
+    assert [tool["function"]["name"] for tool in some.tools] == ["other"]
     assert some.choice == "required"
     reply = data_of(request.reply(HEAD, [Made(facts, "a").output], facts))
     assert (len(reply["tools"]), reply["tool_choice"]) == (2, allowed)
@@ -141,7 +141,7 @@ def test_what_came_of_a_call_needs_the_call() -> None:
         shown(input=[RETURNED])
     request = read(input=[RETURNED], previous_response_id="resp_1")
     known = request.known(convert([CALLED], list[Item]), {})
-    assert [message["role"] for message in known.turn.conversation().messages] == ["assistant", "tool"]
+    assert [message["role"] for message in known.chat().messages] == ["assistant", "tool"]
 
 
 def test_sealed_reasoning_is_opened_again(facts: ModelFacts) -> None:
@@ -161,7 +161,7 @@ def test_references_are_to_be_found() -> None:
         [], {"fc_1": convert(CALLED | {"id": "fc_1"}, CallItem), "rs_1": convert(THOUGHT, ThoughtItem)}
     )
     assert known.references == []
-    assert [type(item) for item in known.turn.items] == [CallItem, ThoughtItem, CallOutputItem]
+    assert [type(item) for item in known.items] == [CallItem, ThoughtItem, CallOutputItem]
 
 
 def test_breakpoints_of_the_prompt_cache(facts: ModelFacts) -> None:
@@ -176,7 +176,7 @@ def test_breakpoints_of_the_prompt_cache(facts: ModelFacts) -> None:
     assert pin.ttl == "30m"
     (job,) = read(prompt_cache_options={"ttl": "1h"}).prepare(facts)
     assert [(pin.tokens, pin.ttl) for pin in job.options.cache_pins] == [(len(job.token_ids), "1h")]
-    assert read(prompt_cache_options={"mode": "explicit"}).turn.conversation().cache_points == ()
+    assert read(prompt_cache_options={"mode": "explicit"}).chat().cache_points == ()
 
 
 def test_the_oldest_items_give_way_where_that_is_wanted(facts: ModelFacts) -> None:

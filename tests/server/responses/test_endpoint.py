@@ -52,7 +52,7 @@ def test_a_conversation_goes_on(facts: ModelFacts) -> None:
         output = {"type": "function_call_output", "call_id": "call_r1_1", "output": "rain"}
         await told(endpoint, facts, 2, "Rain.", input=[output], previous_response_id="resp_r1")
         request = await endpoint.known("a", read(input="Thanks", previous_response_id="resp_r2"))
-        messages = request.turn.conversation().messages
+        messages = request.chat().messages
         assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant", "user"]
         assert messages[1]["reasoning_content"] == "hm"
         count = await endpoint.known("a", InputTokensRequest.read({"previous_response_id": "resp_r2"}))
@@ -92,7 +92,7 @@ def test_nothing_of_it_for_another_tenant(facts: ModelFacts, tenant: str) -> Non
         ):
             with pytest.raises(NotFoundError, match=r"^There is no (response 'resp_r1'|item 'fc_r1_0')\.$"):
                 await attempt
-        (call,) = (await endpoint.known("a", read(input=reference))).turn.resolved
+        (call,) = (await endpoint.known("a", read(input=reference))).resolved
         assert isinstance(call, CallItem)
         assert call.name == "weather"
 
@@ -137,7 +137,7 @@ def test_references_may_point_anywhere(facts: ModelFacts) -> None:
         items = [{"id": "msg_r1_i0"}, {"id": "msg_r1_0"}, {"id": "fc_r1_1"}]
         output = {"type": "function_call_output", "call_id": "call_r1_1", "output": "rain"}
         request = await endpoint.known("a", read(input=[*items, output]))
-        assert [message["role"] for message in request.turn.conversation().messages] == ["user", "assistant", "tool"]
+        assert [message["role"] for message in request.chat().messages] == ["user", "assistant", "tool"]
         for wrong in ("fc_r1_7", "fc_zz_0", "nonsense", "fc_"):
             with pytest.raises(NotFoundError, match="There is no item"):
                 await endpoint.known("a", read(input=[{"id": wrong}]))

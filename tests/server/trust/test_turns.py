@@ -19,7 +19,8 @@ from tests.server.trust.client import CHAT, Client, chat
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.api.base import ReplyHead
 from twofold.api.body import encode
-from twofold.api.openai.replies import EmbeddingReply, EmbeddingVector, PromptUsage
+from twofold.api.openai.replies import PromptUsage
+from twofold.api.openai.vectors import EmbeddingReply, EmbeddingVector
 from twofold.core.request import EngineRequest, PoolingParams
 from twofold.server.http.replies import json_bytes
 from twofold.server.pool import WorkPool

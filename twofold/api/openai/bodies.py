@@ -218,14 +218,6 @@ class SampledRequest(LabelledRequest):
             )
 
     @property
-    def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
-
-    @property
-    def continuous_usage(self) -> bool:
-        return self.include_usage and self.stream_options is not None and self.stream_options.continuous_usage_stats
-
-    @property
     def asked(self) -> frozenset[str]:
         """Sampling parameters with defaults of the server's that the body gave itself."""
         return frozenset(name for name in NAMES if getattr(self, name) is not None)

@@ -9,19 +9,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from msgspec import Meta, structs
+from msgspec import UNSET, Meta, structs
 
+from twofold.api.answers import read_answer
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import OFFERED, OMITTING, RequestObject, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import Count, FullText, JsonSchema, SampledRequest, TokenId, TopLogprobs
-from twofold.api.openai.replies import ChatReply, chat_reply
+from twofold.api.openai.logprobs import ChatLogprobs, chat_logprobs
+from twofold.api.openai.replies import (
+    CalledFunctionReply,
+    ChatChoice,
+    ChatReply,
+    ChatReplyMessage,
+    ToolCallReply,
+    call_id,
+    chat_finish,
+    usage,
+)
 from twofold.api.openai.streams import ChatStreamer
 from twofold.api.prompts import AS_BEFORE, Conversation, NamedTool, Thinking, ToolChoice, function_call, function_tool
 from twofold.core.params import SamplingParams
 from twofold.core.request import MAX_PINS, EngineRequest, TimeToLive
-from twofold.engine.outputs import RequestOutput
+from twofold.engine.outputs import CompletionOutput, RequestOutput
 from twofold.engine.prompts import Message
 from twofold.text.templates.chat import MAX_VARIABLE_CHARACTERS, RESERVED_VARIABLES, check_variables
 from twofold.text.templates.messages import MAX_MESSAGES
@@ -307,24 +318,42 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> ChatReply:
         (output,) = outputs
-        return chat_reply(
-            head,
-            output,
-            model,
-            lambda: self.conversation.parser(model),
-            top_logprobs=self.params.logprobs or 0,
-            token_ids=self.return_token_ids,
+        return ChatReply(
+            id=f"chatcmpl-{head.id}",
+            created=head.created,
+            model=head.model,
+            choices=[self._choice(head, completion, model) for completion in output.outputs],
+            usage=usage(outputs, model),
+            service_tier=head.service_tier or UNSET,
+            prompt_token_ids=output.prompt_token_ids if self.return_token_ids else UNSET,
         )
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> ChatStreamer:
-        return ChatStreamer(
-            head,
-            model,
-            [self.conversation.parser(model) for _ in range(self.params.n)],
-            include_usage=self.include_usage,
-            continuous_usage=self.continuous_usage,
-            top_logprobs=self.params.logprobs,
-            token_ids=self.return_token_ids,
+        parsers = [self.conversation.parser(model) for _ in range(self.params.n)]
+        return ChatStreamer(head, model, self, self.params, parsers)
+
+    def _choice(self, head: ReplyHead, completion: CompletionOutput, model: ModelFacts) -> ChatChoice:
+        reader = read_answer(self.conversation.parser(model), completion.text)
+        message = ChatReplyMessage(content=reader.content, reasoning_content=reader.reasoning or UNSET)
+        if reader.calls:
+            message.content = reader.content or None
+            message.tool_calls = [
+                ToolCallReply(
+                    id=call_id(head, completion.index, number),
+                    function=CalledFunctionReply(call.name, call.arguments),
+                )
+                for number, call in enumerate(reader.calls)
+            ]
+        logprobs = None
+        if completion.logprobs is not None:
+            top = self.params.logprobs or 0
+            logprobs = ChatLogprobs(chat_logprobs(completion.token_ids, completion.logprobs, model.tokenizer, top))
+        return ChatChoice(
+            index=completion.index,
+            message=message,
+            logprobs=logprobs,
+            finish_reason=chat_finish(completion.finish_reason, reader.calls),
+            token_ids=completion.token_ids if self.return_token_ids else UNSET,
         )
 
     def _check_continued(self, last: Message) -> None:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Final
 
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.fields import UNSUPPORTED, FieldError, impossible
 from twofold.api.openai.bodies import Prompts, SampledRequest, TokenId, TopLogprobs, given_prompts
-from twofold.api.openai.replies import CompletionReply, completion_reply
+from twofold.api.openai.logprobs import Echo, answer_positions, text_logprobs
+from twofold.api.openai.replies import CompletionReply, TextChoice, chat_finish, usage
 from twofold.api.openai.streams import CompletionStreamer
 from twofold.api.prompts import infilled, tokenized
 from twofold.core.params import MAX_N, MAX_TOKEN_ID, SamplingParams
@@ -68,27 +69,32 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
         return [tokenized(given, model, params, options) for given in self.given]
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> CompletionReply:
-        return completion_reply(
-            head,
-            outputs,
-            model,
-            echo=self.echo,
-            prompt_only=self.prompt_only,
-            token_ids=self.return_token_ids,
+        choices: list[TextChoice] = []
+        for output in outputs:
+            before = Echo.of(output, model.tokenizer) if self.echo else Echo("", [])
+            for completion in output.outputs:
+                positions = [] if self.prompt_only else answer_positions(completion.token_ids, completion.logprobs)
+                choice = TextChoice(
+                    index=len(choices),
+                    text=before.text + ("" if self.prompt_only else completion.text),
+                    logprobs=None if completion.logprobs is None else text_logprobs([*before.tokens, *positions]),
+                    finish_reason=chat_finish(completion.finish_reason),
+                )
+                if self.return_token_ids:
+                    choice.prompt_token_ids = output.prompt_token_ids
+                    choice.token_ids = () if self.prompt_only else completion.token_ids
+                choices.append(choice)
+        return CompletionReply(
+            id=f"cmpl-{head.id}",
+            created=head.created,
+            model=head.model,
+            choices=choices,
+            usage=usage(outputs, model, answers=not self.prompt_only),
+            service_tier=head.service_tier or UNSET,
         )
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> CompletionStreamer:
-        return CompletionStreamer(
-            head,
-            model,
-            self.given,
-            answers=self.params.n,
-            echo=self.echo,
-            include_usage=self.include_usage,
-            continuous_usage=self.continuous_usage,
-            logprobs=self.params.logprobs is not None,
-            token_ids=self.return_token_ids,
-        )
+        return CompletionStreamer(head, model, self, self.params, self.given if self.echo else ())
 
     def _check_suffix(self) -> None:
         """Raises FieldError for fields that exclude a suffix."""

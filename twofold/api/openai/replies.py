@@ -1,28 +1,19 @@
-"""OpenAI's replies to chats, completions and embeddings, made of the engine's outputs."""
+"""OpenAI's replies to chats and completions, and the token counts of all replies: ``CompletionUsage`` of chats and
+completions, ``ResponseUsage`` of responses and batches, ``PromptUsage`` of texts that are only read."""
 
 from __future__ import annotations
 
-from base64 import b64encode
-from collections.abc import Callable, Sequence
-from struct import pack
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, UnsetType
 
-from twofold.api.answers import AnswerReader, CacheUsage, read_answer, reasoning_tokens
+from twofold.api.answers import CacheUsage, CallMade, reasoning_tokens
 from twofold.api.base import ModelFacts, ReplyHead, TierName
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject
-from twofold.api.openai.logprobs import (
-    ChatLogprobs,
-    Echo,
-    TextLogprobs,
-    answer_positions,
-    chat_logprobs,
-    text_logprobs,
-)
+from twofold.api.openai.logprobs import ChatLogprobs, TextLogprobs
 from twofold.core.step import FinishReason
-from twofold.engine.outputs import CompletionOutput, RequestOutput
-from twofold.text.parsers.base import SectionParser
+from twofold.engine.outputs import RequestOutput
 
 
 class PromptDetails(ReplyObject, kw_only=True):
@@ -163,144 +154,19 @@ class CompletionReply(SampledReply, kw_only=True):
     choices: Annotated[list[TextChoice], Meta(min_length=1)]
 
 
-class EmbeddingVector(ReplyObject, kw_only=True):
-    """The vector of a text: numbers, or in base64 the bytes of little-endian 32-bit floats."""
-
-    object: Literal["embedding"] = "embedding"
-    index: NonNegativeInt
-    embedding: Sequence[float] | str
-
-
-class EmbeddingReply(ReplyObject, kw_only=True):
-    """The vectors of all texts."""
-
-    object: Literal["list"] = "list"
-    data: Annotated[list[EmbeddingVector], Meta(min_length=1)]
-    model: str
-    usage: PromptUsage
-    twofold: Explanation | UnsetType = UNSET
-
-
-def chat_reply(
-    head: ReplyHead,
-    output: RequestOutput,
-    model: ModelFacts,
-    parser: Callable[[], SectionParser],
-    *,
-    top_logprobs: int = 0,
-    token_ids: bool = False,
-) -> ChatReply:
-    """The reply to a chat; each completion is divided by a ``parser`` of its own.
-
-    ``top_logprobs`` is the requested number of most likely tokens; ``token_ids`` adds the token ids of prompt and
-    completions, under vLLM's names.
-    """
-    return ChatReply(
-        id=f"chatcmpl-{head.id}",
-        created=head.created,
-        model=head.model,
-        choices=[_chat_choice(head, answer, model, parser(), top_logprobs, token_ids) for answer in output.outputs],
-        usage=usage([output], model),
-        service_tier=head.service_tier or UNSET,
-        prompt_token_ids=output.prompt_token_ids if token_ids else UNSET,
-    )
-
-
-def completion_reply(
-    head: ReplyHead,
-    outputs: Sequence[RequestOutput],
-    model: ModelFacts,
-    *,
-    echo: bool = False,
-    prompt_only: bool = False,
-    token_ids: bool = False,
-) -> CompletionReply:
-    """The reply to prompts.
-
-    ``echo`` puts the prompt before each completion, ``prompt_only`` drops the completions, ``token_ids`` adds the token
-    ids of prompt and completions, under vLLM's names.
-    """
-    choices: list[TextChoice] = []
-    for output in outputs:
-        before = Echo.of(output, model.tokenizer) if echo else Echo("", [])
-        for answer in output.outputs:
-            positions = [] if prompt_only else answer_positions(answer.token_ids, answer.logprobs)
-            choice = TextChoice(
-                index=len(choices),
-                text=before.text + ("" if prompt_only else answer.text),
-                logprobs=None if answer.logprobs is None else text_logprobs([*before.tokens, *positions]),
-                finish_reason=chat_finish(answer.finish_reason),
-            )
-            if token_ids:
-                choice.prompt_token_ids = output.prompt_token_ids
-                choice.token_ids = () if prompt_only else answer.token_ids
-            choices.append(choice)
-    return CompletionReply(
-        id=f"cmpl-{head.id}",
-        created=head.created,
-        model=head.model,
-        choices=choices,
-        usage=usage(outputs, model, answers=not prompt_only),
-        service_tier=head.service_tier or UNSET,
-    )
-
-
-def embedding_reply(head: ReplyHead, outputs: Sequence[RequestOutput], *, base64: bool = False) -> EmbeddingReply:
-    """The vectors of all texts, as numbers or in ``base64``."""
-    vectors: list[EmbeddingVector] = []
-    for output in outputs:
-        assert output.embedding is not None, "a text that was read has a vector"
-        vector = _packed(output.embedding) if base64 else output.embedding
-        vectors.append(EmbeddingVector(index=len(vectors), embedding=vector))
-    return EmbeddingReply(data=vectors, model=head.model, usage=prompt_usage(outputs))
-
-
-def chat_finish(finish: FinishReason | None) -> FinishWord | None:
-    """Why a completion ended, in OpenAI's words, which have none for a deadline."""
+def chat_finish(finish: FinishReason | None, calls: Sequence[CallMade] = ()) -> FinishWord | None:
+    """Why a completion ended, in OpenAI's words, which have none for a deadline. One with ``calls`` ended by them,
+    unless it reached a limit."""
     match finish:
         case "deadline":
             return "length"
         case "abort":
             return "stop"
+        case "stop" if calls:
+            return "tool_calls"
     return finish
 
 
 def call_id(head: ReplyHead, answer: int, call: int) -> str:
     """The id of a call: the same whether the reply is streamed or not."""
     return f"call_{head.id}_{answer}_{call}"
-
-
-def _packed(vector: Sequence[float]) -> str:
-    return b64encode(pack(f"<{len(vector)}f", *vector)).decode()
-
-
-def _chat_choice(
-    head: ReplyHead,
-    answer: CompletionOutput,
-    model: ModelFacts,
-    parser: SectionParser,
-    top_logprobs: int,
-    token_ids: bool,
-) -> ChatChoice:
-    reader = read_answer(parser, answer.text)
-    message = ChatReplyMessage(content=reader.content, reasoning_content=reader.reasoning or UNSET)
-    if reader.calls:
-        message.content = reader.content or None
-        message.tool_calls = _tool_calls(head, answer.index, reader)
-    logprobs = None
-    if answer.logprobs is not None:
-        logprobs = ChatLogprobs(chat_logprobs(answer.token_ids, answer.logprobs, model.tokenizer, top_logprobs))
-    return ChatChoice(
-        index=answer.index,
-        message=message,
-        logprobs=logprobs,
-        finish_reason="tool_calls" if reader.called(answer.finish_reason) else chat_finish(answer.finish_reason),
-        token_ids=answer.token_ids if token_ids else UNSET,
-    )
-
-
-def _tool_calls(head: ReplyHead, answer: int, reader: AnswerReader) -> list[ToolCallReply]:
-    return [
-        ToolCallReply(id=call_id(head, answer, number), function=CalledFunctionReply(call.name, call.arguments))
-        for number, call in enumerate(reader.calls)
-    ]

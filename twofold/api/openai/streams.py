@@ -1,7 +1,8 @@
-"""Chunks of streamed chats and completions as server-sent events; what all chunks of a reply share is encoded once."""
+"""Streamed chats and completions: chunks as server-sent events."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -10,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType, structs
 from twofold.api.answers import AnswerReader
 from twofold.api.base import ModelFacts, ReplyHead, TierName
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject, encode
+from twofold.api.openai.bodies import SampledRequest, StreamOptions
 from twofold.api.openai.errors import error_reply
 from twofold.api.openai.logprobs import ChatLogprobs, TextLogprobs, answer_positions, chat_logprobs, text_logprobs
 from twofold.api.openai.replies import (
@@ -22,6 +24,7 @@ from twofold.api.openai.replies import (
     usage,
 )
 from twofold.core.errors import TwofoldError
+from twofold.core.params import SamplingParams
 from twofold.core.request import TextOrTokens
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, SectionParser, ToolCall
@@ -93,139 +96,102 @@ class CompletionChunk(Chunk, kw_only=True):
     choices: Annotated[Sequence[TextChoice], Meta(max_length=1)] = ()
 
 
-class RunningUsage:
-    """Tokens of each choice so far, as vLLM's continuous_usage_stats reports them in its chunks.
+class ChunkStreamer:
+    """What the ``Streamer`` of chats and that of completions have in common. Chunks of one reply differ in their
+    choices only, so the rest of them is encoded once.
 
-    prompts      tokens of each prompt
-    completions  choices of each prompt
+    With vLLM's continuous_usage_stats each chunk has the tokens of its completion so far.
     """
 
-    def __init__(self, prompts: Sequence[int], completions: int) -> None:
-        self._prompts = [tokens for tokens in prompts for _ in range(completions)]
-        self._outputs = [0] * len(self._prompts)
-
-    def add(self, index: int, tokens: int) -> None:
-        self._outputs[index] += tokens
-
-    def field(self, index: int) -> bytes:
-        prompt, output = self._prompts[index], self._outputs[index]
-        counts = CompletionUsage(prompt_tokens=prompt, completion_tokens=output, total_tokens=prompt + output)
-        return b',"usage":' + encode(counts)
-
-
-class ChunkFrame:
-    """Chunks of one reply, which differ in their choices only.
-
-    chunk    which kind of chunk; ``prefix`` comes before the reply's id
-    usage    whether the last chunk has the tokens of the whole request
-    running  the usage of every other chunk
-    """
+    keep_alive: bytes = KEEP_ALIVE
 
     def __init__(
         self,
         chunk: type[ChatChunk | CompletionChunk],
         prefix: str,
         head: ReplyHead,
-        *,
-        usage: bool,
-        running: RunningUsage | None = None,
+        model: ModelFacts,
+        request: SampledRequest,
+        params: SamplingParams,
     ) -> None:
-        self._usage = usage
-        self._running = running
+        """``prefix`` comes before the reply's id."""
+        self._head = head
+        self._model = model
+        self._n = params.n
+        self._top_logprobs = params.logprobs
+        self._token_ids = request.return_token_ids
+        options = request.stream_options or StreamOptions()
+        self._include_usage = options.include_usage
+        self._running = options.include_usage and options.continuous_usage_stats
+        self._outputs: Counter[int] = Counter()
         self._chunk = chunk(
             id=prefix + head.id,
             created=head.created,
             model=head.model,
             service_tier=head.service_tier or UNSET,
-            usage=None if usage and running is None else UNSET,
+            usage=None if self._include_usage and not self._running else UNSET,
         )
         self._start, self._end = _event(self._chunk).split(NO_CHOICES)  # quotes inside of texts are escaped
 
-    def choice(self, choice: ChatChunkChoice | TextChoice) -> bytes:
+    def _choice(self, choice: ChatChunkChoice | TextChoice) -> bytes:
         """A chunk with one choice."""
-        running = b"" if self._running is None else self._running.field(choice.index)
+        running = b""
+        if self._running:
+            prompt, output = self._head.prompt_tokens[choice.index // self._n], self._outputs[choice.index]
+            counts = CompletionUsage(prompt_tokens=prompt, completion_tokens=output, total_tokens=prompt + output)
+            running = b',"usage":' + encode(counts)
         return b'%b"choices":[%b]%b%b' % (self._start, encode(choice), running, self._end)
 
-    def last(self, usage: CompletionUsage, extra: Explanation | UnsetType) -> bytes:
-        """The chunk without choices that ends a stream: with usage or extras, if either was requested."""
-        if not self._usage and extra is UNSET:
-            return b""
-        return _event(structs.replace(self._chunk, usage=usage if self._usage else UNSET, twofold=extra))
+    def close(self, outputs: Sequence[RequestOutput], extra: Explanation | UnsetType = UNSET) -> bytes:
+        """The chunk without choices, with usage or extras, if either was requested; and the end of the stream."""
+        if not self._include_usage and extra is UNSET:
+            return DONE
+        used = usage(outputs, self._model) if self._include_usage else UNSET
+        return _event(structs.replace(self._chunk, usage=used, twofold=extra)) + DONE
+
+    def fail(self, error: TwofoldError, request_id: str) -> bytes:  # noqa: ARG002 - it is in a header
+        return _event(error_reply(error)) + DONE
 
 
-def failure(error: TwofoldError) -> bytes:
-    """The event that ends a stream which cannot go on."""
-    return _event(error_reply(error)) + DONE
-
-
-def _event(data: ReplyObject) -> bytes:
-    return b"data: %b\n\n" % encode(data)
-
-
-class ChatStreamer:
-    """``Streamer`` of a chat with one parser for each choice. ``top_logprobs`` is None without log-probabilities."""
-
-    keep_alive = KEEP_ALIVE
+class ChatStreamer(ChunkStreamer):
+    """``Streamer`` of a chat, with one parser for each choice."""
 
     def __init__(
         self,
         head: ReplyHead,
         model: ModelFacts,
+        request: SampledRequest,
+        params: SamplingParams,
         parsers: Sequence[SectionParser],
-        *,
-        include_usage: bool,
-        continuous_usage: bool,
-        top_logprobs: int | None,
-        token_ids: bool,
     ) -> None:
-        self._head = head
-        self._model = model
+        super().__init__(ChatChunk, "chatcmpl-", head, model, request, params)
         self._readers = [AnswerReader(parser) for parser in parsers]
-        self._top_logprobs = top_logprobs
-        self._token_ids = token_ids
-        self._plain = top_logprobs is None and not token_ids
-        self._running = RunningUsage(head.prompt_tokens, len(self._readers)) if continuous_usage else None
-        self._frame = ChunkFrame(ChatChunk, "chatcmpl-", head, usage=include_usage, running=self._running)
 
     def open(self) -> bytes:
         role = ChatDelta(role="assistant", content="")
-        return b"".join(self._chunk(index, role) for index in range(len(self._readers)))
+        return b"".join(self._choice(ChatChunkChoice(index=index, delta=role)) for index in range(self._n))
 
     def take(self, job: int, delta: OutputDelta) -> bytes:  # noqa: ARG002 - a chat is one job
-        if self._running is not None:
-            self._running.add(delta.index, len(delta.token_ids))
+        """With log-probabilities or token ids each token is in a chunk, also while its text is withheld."""
+        self._outputs[delta.index] += len(delta.token_ids)
         reader = self._readers[delta.index]
         pieces = reader.take(delta)
+        detailed = self._token_ids or self._top_logprobs is not None
         chunks = b""
-        if not self._plain:
-            chunks = self._detailed(delta, pieces)
-        elif pieces:
-            chunks = self._chunk(delta.index, self._delta(delta.index, pieces))
+        if pieces or (detailed and delta.token_ids):
+            added = self._delta(delta.index, pieces) if pieces else ChatDelta(content="")
+            choice = ChatChunkChoice(index=delta.index, delta=added)
+            if delta.logprobs is not None and self._top_logprobs is not None:
+                tokenizer = self._model.tokenizer
+                entries = chat_logprobs(delta.token_ids, delta.logprobs, tokenizer, self._top_logprobs)
+                choice.logprobs = ChatLogprobs(entries)
+            if self._token_ids:
+                choice.token_ids = delta.token_ids
+            chunks = self._choice(choice)
         if delta.finish_reason is None:
             return chunks
-        finish = "tool_calls" if reader.called(delta.finish_reason) else chat_finish(delta.finish_reason)
-        end = ChatChunkChoice(index=delta.index, delta=ChatDelta(), finish_reason=finish)
-        return chunks + self._frame.choice(end)
-
-    def close(self, outputs: Sequence[RequestOutput], extra: Explanation | UnsetType = UNSET) -> bytes:
-        return self._frame.last(usage(outputs, self._model), extra) + DONE
-
-    def fail(self, error: TwofoldError, request_id: str) -> bytes:  # noqa: ARG002 - it is in a header
-        return failure(error)
-
-    def _detailed(self, delta: OutputDelta, pieces: Sequence[Piece]) -> bytes:
-        """With log-probabilities or token ids: each token is in a chunk, also while its text is withheld."""
-        if not delta.token_ids and not pieces:
-            return b""
-        logprobs = None
-        if delta.logprobs is not None and self._top_logprobs is not None:
-            tokenizer = self._model.tokenizer
-            logprobs = ChatLogprobs(chat_logprobs(delta.token_ids, delta.logprobs, tokenizer, self._top_logprobs))
-        added = self._delta(delta.index, pieces) if pieces else ChatDelta(content="")
-        token_ids = delta.token_ids if self._token_ids else UNSET
-        return self._frame.choice(
-            ChatChunkChoice(index=delta.index, delta=added, logprobs=logprobs, token_ids=token_ids)
-        )
+        finish = chat_finish(delta.finish_reason, reader.calls)
+        return chunks + self._choice(ChatChunkChoice(index=delta.index, delta=ChatDelta(), finish_reason=finish))
 
     def _delta(self, index: int, pieces: Sequence[Piece]) -> ChatDelta:
         """What these pieces add to a message."""
@@ -247,74 +213,54 @@ class ChatStreamer:
             added.tool_calls = list(calls.values())
         return added
 
-    def _chunk(self, index: int, delta: ChatDelta) -> bytes:
-        return self._frame.choice(ChatChunkChoice(index=index, delta=delta))
 
-
-class CompletionStreamer:
-    """``Streamer`` of completions: each prompt has ``answers`` completions, numbered prompt after prompt."""
-
-    keep_alive = KEEP_ALIVE
+class CompletionStreamer(ChunkStreamer):
+    """``Streamer`` of completions: each prompt has ``n`` completions, numbered prompt after prompt. ``echoed`` are the
+    prompts that the reply repeats."""
 
     def __init__(
         self,
         head: ReplyHead,
         model: ModelFacts,
-        given: Sequence[TextOrTokens],
-        *,
-        answers: int,
-        echo: bool,
-        include_usage: bool,
-        continuous_usage: bool,
-        logprobs: bool,
-        token_ids: bool,
+        request: SampledRequest,
+        params: SamplingParams,
+        echoed: Sequence[TextOrTokens],
     ) -> None:
-        self._model = model
-        self._given = given
-        self._answers = answers
-        self._echo = echo
-        self._logprobs = logprobs
-        self._token_ids = token_ids
-        self._offsets = [0] * (len(given) * answers)
-        self._running = RunningUsage(head.prompt_tokens, answers) if continuous_usage else None
-        self._frame = ChunkFrame(CompletionChunk, "cmpl-", head, usage=include_usage, running=self._running)
+        super().__init__(CompletionChunk, "cmpl-", head, model, request, params)
+        self._echoed = echoed
+        self._offsets: Counter[int] = Counter()
 
     def open(self) -> bytes:
-        if not self._echo:
-            return b""
         chunks = b""
-        for job, given in enumerate(self._given):
-            text = given
-            if not isinstance(text, str):
-                text = self._model.tokenizer.decode(text, skip_special_tokens=False)
-            for index in range(job * self._answers, (job + 1) * self._answers):
-                chunks += self._frame.choice(TextChoice(index=index, text=text))
+        for job, given in enumerate(self._echoed):
+            decode = self._model.tokenizer.decode
+            text = given if isinstance(given, str) else decode(given, skip_special_tokens=False)
+            for index in range(job * self._n, (job + 1) * self._n):
+                chunks += self._choice(TextChoice(index=index, text=text))
         return chunks
 
     def take(self, job: int, delta: OutputDelta) -> bytes:
-        index = job * self._answers + delta.index
-        if self._running is not None:
-            self._running.add(index, len(delta.token_ids))
-        if not (delta.text or delta.finish_reason or ((self._logprobs or self._token_ids) and delta.token_ids)):
+        index = job * self._n + delta.index
+        self._outputs[index] += len(delta.token_ids)
+        detailed = self._token_ids or self._top_logprobs is not None
+        if not (delta.text or delta.finish_reason or (detailed and delta.token_ids)):
             return b""
-        return self._frame.choice(
+        return self._choice(
             TextChoice(
                 index=index,
                 text=delta.text,
-                logprobs=self._text_logprobs(index, delta) if self._logprobs else None,
+                logprobs=None if self._top_logprobs is None else self._text_logprobs(index, delta),
                 finish_reason=chat_finish(delta.finish_reason),
                 token_ids=delta.token_ids if self._token_ids else UNSET,
             )
         )
-
-    def close(self, outputs: Sequence[RequestOutput], extra: Explanation | UnsetType = UNSET) -> bytes:
-        return self._frame.last(usage(outputs, self._model), extra) + DONE
-
-    def fail(self, error: TwofoldError, request_id: str) -> bytes:  # noqa: ARG002 - it is in a header
-        return failure(error)
 
     def _text_logprobs(self, index: int, delta: OutputDelta) -> TextLogprobs:
         positions = answer_positions(delta.token_ids, delta.logprobs)
         start = self._offsets[index]
         self._offsets[index] += sum(len(text) for text, _, _ in positions)
         return text_logprobs(positions, start)
+
+
+def _event(data: ReplyObject) -> bytes:
+    return b"data: %b\n\n" % encode(data)

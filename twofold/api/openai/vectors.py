@@ -1,9 +1,16 @@
-"""Bodies of /v1/embeddings."""
+"""/v1/embeddings, and /v1/rerank and /v1/score: how alike texts are, by the cosine of their vectors.
+
+Scores lie from -1 to 1: the model reads each text alone, its last hidden states are pooled into a vector of length 1,
+and a score is the dot product of two of them. That is what a bi-encoder does; a cross-encoder, which reads both texts
+at once, would need a model trained for it.
+"""
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from operator import mul
+from struct import pack
 from typing import Annotated, Final, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, UnsetType
@@ -12,9 +19,32 @@ from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject, RequestObject, missing
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import Count, FullText, Prompts, TokenId, VectorRequest, given_prompts
-from twofold.api.openai.replies import EmbeddingReply, PromptUsage, embedding_reply, prompt_usage
+from twofold.api.openai.replies import PromptUsage, prompt_usage
 from twofold.core.request import EngineRequest, PoolingParams
 from twofold.engine.outputs import RequestOutput
+
+MAX_DOCUMENTS: Final = 1000
+
+Texts: TypeAlias = FullText | Annotated[list[FullText], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
+Cosine: TypeAlias = Annotated[float, Meta(ge=-1, le=1)]
+
+
+class EmbeddingVector(ReplyObject, kw_only=True):
+    """The vector of a text: numbers, or in base64 the bytes of little-endian 32-bit floats."""
+
+    object: Literal["embedding"] = "embedding"
+    index: NonNegativeInt
+    embedding: Sequence[float] | str
+
+
+class EmbeddingReply(ReplyObject, kw_only=True):
+    """The vectors of all texts."""
+
+    object: Literal["list"] = "list"
+    data: Annotated[list[EmbeddingVector], Meta(min_length=1)]
+    model: str
+    usage: PromptUsage
+    twofold: Explanation | UnsetType = UNSET
 
 
 class EmbeddingRequest(VectorRequest, kw_only=True):
@@ -32,13 +62,14 @@ class EmbeddingRequest(VectorRequest, kw_only=True):
         return self.jobs(model, given_prompts(self.input))
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> EmbeddingReply:  # noqa: ARG002
-        return embedding_reply(head, outputs, base64=self.encoding_format == "base64")
-
-
-MAX_DOCUMENTS: Final = 1000
-
-Texts: TypeAlias = FullText | Annotated[list[FullText], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
-Cosine: TypeAlias = Annotated[float, Meta(ge=-1, le=1)]
+        vectors: list[EmbeddingVector] = []
+        for output in outputs:
+            assert output.embedding is not None, "a text that was read has a vector"
+            vector: Sequence[float] | str = output.embedding
+            if self.encoding_format == "base64":
+                vector = b64encode(pack(f"<{len(vector)}f", *output.embedding)).decode()
+            vectors.append(EmbeddingVector(index=len(vectors), embedding=vector))
+        return EmbeddingReply(data=vectors, model=head.model, usage=prompt_usage(outputs))
 
 
 class RankedDocument(RequestObject):

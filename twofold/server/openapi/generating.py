@@ -18,11 +18,18 @@ from twofold.api.ollama.requests import (
 )
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
-from twofold.api.openai.replies import ChatReply, CompletionReply, EmbeddingReply
+from twofold.api.openai.replies import ChatReply, CompletionReply
 from twofold.api.openai.responses.reply import InputTokensReply, ResponseEvent, ResponseReply
 from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest
 from twofold.api.openai.streams import ChatChunk, CompletionChunk
-from twofold.api.openai.vectors import EmbeddingRequest, RerankReply, RerankRequest, ScoreReply, ScoreRequest
+from twofold.api.openai.vectors import (
+    EmbeddingReply,
+    EmbeddingRequest,
+    RerankReply,
+    RerankRequest,
+    ScoreReply,
+    ScoreRequest,
+)
 from twofold.server.http.models import OllamaModel, OllamaShowRequest
 from twofold.server.http.tokens import (
     DetokenizeReply,

@@ -1,5 +1,9 @@
 """/v1/responses: request bodies and their replies.
 
+The prompt is made of the history, the new items, instructions and tools, as messages that chat templates read. Several
+items of a model's turn (reasoning, a message, calls) become one message of the assistant, as templates expect it.
+System messages at the start become one, because many templates accept no second.
+
 A response may continue a stored one. ``ResponsesRequest.known`` takes the items of the conversation so far, and those
 that references stand for; the caller reads them from its store.
 """
@@ -7,11 +11,10 @@ that references stand for; the caller reads them from its store.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeGuard, cast
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeGuard, cast
 
 from msgspec import UNSET, Meta
 
@@ -73,9 +76,9 @@ from twofold.api.openai.responses.settings import (
     ResponseTool,
     ResponseToolChoice,
     TextSettings,
-    Tools,
+    shown_tools,
 )
-from twofold.api.prompts import AS_BEFORE, Conversation, Thinking
+from twofold.api.prompts import AS_BEFORE, Conversation, DraftMessage, ToolChoice, function_call
 from twofold.core.errors import ContextLengthError, quoted
 from twofold.core.params import SamplingParams
 from twofold.core.request import MAX_PINS, EngineRequest, RequestOptions, TimeToLive
@@ -83,63 +86,186 @@ from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import Message
 from twofold.text.parsers.base import SectionParser
 
+SAMPLED: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Fields that ``SamplingParams`` knows by the same name; OpenAI has the first two."""
+REPEATED: Final = (
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "parallel_tool_calls",
+    "previous_response_id",
+    "prompt_cache_key",
+    "safety_identifier",
+    "store",
+    "truncation",
+    "user",
+)
+"""Fields that the reply repeats."""
 
-@dataclass(frozen=True, slots=True)
-class ResponseTurn:
-    """One turn of a conversation.
+ResponseLabel: TypeAlias = Annotated[str, Meta(max_length=512, description="Sorts requests; it changes no answer.")]
 
-    items      the new ones
-    history    those of the response that it continues, and of earlier ones
-    ttl        how long the prefixes that ``prompt_cache_breakpoint`` marks stay cached; ``whole``: the whole prompt too
-    truncate   whether the oldest items may be dropped where all of them do not fit into the context
-    """
 
-    items: tuple[Item | ItemReference, ...]
-    instructions: str | None
-    tools: Tools
-    parallel: bool
-    thinking: Thinking
-    ttl: TimeToLive
-    whole: bool
-    truncate: bool
-    history: tuple[Item, ...] = ()
+def _is_message(item: Item, *roles: str) -> bool:
+    return isinstance(item, MessageItem) and item.role in roles
 
-    def known(self, history: Sequence[Item], found: Mapping[str, Item]) -> Self:
-        """With earlier items, and with the items that references stand for."""
-        items = tuple(found.get(item.id, item) if isinstance(item, ItemReference) else item for item in self.items)
-        return replace(self, history=tuple(history), items=items)
+
+def _fits(job: EngineRequest | ContextLengthError, model: ModelFacts) -> TypeGuard[EngineRequest]:
+    """Whether there is room for all output tokens, or for half of the context."""
+    if isinstance(job, ContextLengthError):
+        return False
+    assert isinstance(job.params, SamplingParams)
+    room = min(job.params.max_tokens or 1, model.context // 2)
+    return len(job.token_ids) + room <= model.context
+
+
+class _MessageReader:
+    """Reads items into ``drafts`` of messages. Prefixes that a prompt_cache_breakpoint marks stay cached for ``ttl``
+    unless they have a time of their own."""
+
+    def __init__(self, instructions: str | None, ttl: TimeToLive) -> None:
+        self.drafts = [DraftMessage("system", [instructions])] if instructions else []
+        self._ttl = ttl
+        self._called: set[str] = set()
+
+    def read(self, item: Item) -> None:
+        """Raises FieldError for the output of a call that was not read before it."""
+        match item:
+            case MessageItem():
+                self._add(self._draft_of(item.role), item.content)
+            case ThoughtItem():
+                draft = self._assistant(new=True)
+                if text := "".join(part.text for part in item.content or item.summary):
+                    draft.reasoning = (draft.reasoning or "") + text
+            case CallItem():
+                self._called.add(item.call_id)
+                self._assistant(new=False).calls.append(function_call(item.call_id, item.name, item.arguments))
+            case CallOutputItem():
+                if item.call_id not in self._called:
+                    raise FieldError(
+                        f"There is no call for the function call output with call_id {quoted(item.call_id)}.",
+                        param="input",
+                        hint="Send the function_call item before it, or previous_response_id.",
+                    )
+                self._add(self._begin("tool", item.call_id), item.output)
+
+    def _add(self, draft: DraftMessage, content: str | Sequence[ItemContent]) -> None:
+        for part in [InputTextContent(text=content)] if isinstance(content, str) else content:
+            if isinstance(part, RefusalContent):
+                draft.texts.append(part.refusal)
+                continue
+            draft.texts.append(part.text)
+            if part.prompt_cache_breakpoint is not UNSET:
+                draft.hold("text", cast("TimeToLive", part.prompt_cache_breakpoint.get("ttl", self._ttl)))
+
+    def _draft_of(self, role: str) -> DraftMessage:
+        """The message to which a message item of this role belongs."""
+        role = "system" if role == "developer" else role
+        if role == "assistant":
+            return self._assistant(new=True)
+        if role == "system" and len(self.drafts) == 1 and self.drafts[0].role == "system":
+            return self.drafts[0]
+        return self._begin(role)
+
+    def _assistant(self, *, new: bool) -> DraftMessage:
+        """The assistant's message that continues; a ``new`` one if it already has text or calls."""
+        last = self.drafts[-1] if self.drafts else None
+        if last is not None and last.role == "assistant" and not (new and (last.texts or last.calls)):
+            return last
+        return self._begin("assistant")
+
+    def _begin(self, role: str, result_of: str | None = None) -> DraftMessage:
+        self.drafts.append(DraftMessage(role, result_of=result_of))
+        return self.drafts[-1]
+
+
+class TurnRequest(RequestObject, dict=True):
+    """A turn of a conversation, which may continue a stored response."""
+
+    model: ModelName | None = None
+    input: str | Annotated[list[ResponseItem], Meta(max_length=MAX_ITEMS)] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: None = None
+    tools: Annotated[list[ResponseTool], Meta(max_length=MAX_TOOLS), OMITTING] | None = None
+    tool_choice: ResponseToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    reasoning: ReasoningSettings | None = None
+    text: TextSettings | None = None
+    truncation: Literal["auto", "disabled"] = "disabled"
+    prompt_cache_retention: Literal["in_memory"] | None = None
+    prompt_cache_options: ResponseCacheOptions | None = None
+
+    history: ClassVar[tuple[Item, ...]] = ()
+    """Items of the response that it continues, and of earlier ones."""
+
+    def __post_init__(self) -> None:
+        self.items  # noqa: B018 - both raise FieldError for impossible values
+        self.shown_tools  # noqa: B018
+
+    @property
+    def previous(self) -> str | None:
+        """The id of the response that it continues."""
+        return self.previous_response_id
+
+    @cached_property
+    def items(self) -> tuple[Item | ItemReference, ...]:
+        """The new items."""
+        return input_items(self.input, needed=self.previous_response_id is None)
+
+    @cached_property
+    def shown_tools(self) -> tuple[tuple[Message, ...], ToolChoice]:
+        """The tools that may be called, and the choice among them."""
+        return shown_tools(self.tools or (), self.tool_choice)
+
+    @property
+    def references(self) -> Sequence[str]:
+        """Ids of items that the caller must find."""
+        return [item.id for item in self.items if isinstance(item, ItemReference)]
 
     @property
     def resolved(self) -> tuple[Item, ...]:
         """The new items, once references are resolved."""
         return tuple(item for item in self.items if not isinstance(item, ItemReference))
 
-    def conversation(self, items: Sequence[Item] | None = None) -> Conversation:
-        """These items as a chat; by default all of them."""
-        shown = (*self.history, *self.resolved) if items is None else items
-        messages, points = chat_messages(self.instructions, shown, self.ttl)
-        if self.whole:
-            points = (*points, CachePoint(self.ttl))
+    def known(self, history: Sequence[Item], found: Mapping[str, Item]) -> Self:
+        """With the items of the conversation so far, and with those that references stand for."""
+        items = tuple(found.get(item.id, item) if isinstance(item, ItemReference) else item for item in self.items)
+        known = copy(self)
+        known.__dict__.update(history=tuple(history), items=items)
+        return known
+
+    def chat(self, items: Sequence[Item] | None = None) -> Conversation:
+        """These items as a chat; by default all of them. Raises FieldError for the output of an unknown call."""
+        cache = self.prompt_cache_options
+        ttl = DEFAULT_TTL if cache is None else cache.ttl
+        reader = _MessageReader(self.instructions, ttl)
+        for item in (*self.history, *self.resolved) if items is None else items:
+            reader.read(item)
+        points = [point for index, draft in enumerate(reader.drafts) for point in draft.points(index)]
+        if cache is not None and cache.mode != "explicit":
+            points.append(CachePoint(ttl))
+        tools, choice = self.shown_tools
         return Conversation(
-            messages=messages,
-            tools=self.tools.shown,
-            choice=self.tools.choice,
-            parallel=self.parallel,
-            thinking=self.thinking,
-            cache_points=points[-MAX_PINS:],
+            messages=[draft.message() for draft in reader.drafts],
+            tools=tools,
+            choice=choice,
+            parallel=self.parallel_tool_calls,
+            thinking=AS_BEFORE if self.reasoning is None else self.reasoning.thinking,
+            cache_points=tuple(points[-MAX_PINS:]),
         )
 
-    def prepare(self, model: ModelFacts, params: SamplingParams, options: RequestOptions) -> EngineRequest:
-        """The prompt to run. With ``truncate`` as much of the end of the conversation as leaves room for a completion.
+    def job(self, model: ModelFacts, params: SamplingParams, options: RequestOptions) -> EngineRequest:
+        """The prompt to run. If it may be truncated, as much of the end of the conversation as leaves room for a
+        completion.
 
-        Raises TemplateError, ContextLengthError, and ParameterError for what the model cannot do.
+        Raises TemplateError, ContextLengthError, and ParameterError for what the model does not support.
         """
-        if not self.truncate:
-            return self.conversation().prepare(model, params, options)
+        if self.truncation != "auto":
+            return self.chat().prepare(model, params, options)
 
         def attempt(items: Sequence[Item] | None = None) -> EngineRequest | ContextLengthError:
             try:
-                return self.conversation(items).prepare(model, params, options)
+                return self.chat(items).prepare(model, params, options)
             except ContextLengthError as error:
                 return error
 
@@ -165,203 +291,15 @@ class ResponseTurn:
         return best
 
 
-def _is_message(item: Item, *roles: str) -> bool:
-    return isinstance(item, MessageItem) and item.role in roles
-
-
-def _fits(job: EngineRequest | ContextLengthError, model: ModelFacts) -> TypeGuard[EngineRequest]:
-    """Whether there is room for all output tokens, or for half of the context."""
-    if isinstance(job, ContextLengthError):
-        return False
-    assert isinstance(job.params, SamplingParams)
-    room = min(job.params.max_tokens or 1, model.context // 2)
-    return len(job.token_ids) + room <= model.context
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A message under construction; ``points`` are the parts up to which the prompt shall stay cached."""
-
-    role: str
-    parts: list[str] = field(default_factory=list)
-    points: list[tuple[int, TimeToLive | None]] = field(default_factory=list)
-    reasoning: str = ""
-    calls: list[Message] = field(default_factory=list)
-    call_id: str | None = None
-
-    def add(self, content: str | Sequence[ItemContent]) -> None:
-        parts = [InputTextContent(text=content)] if isinstance(content, str) else content
-        for part in parts:
-            if isinstance(part, RefusalContent):
-                self.parts.append(part.refusal)
-                continue
-            self.parts.append(part.text)
-            if part.prompt_cache_breakpoint is not UNSET:
-                ttl = cast("TimeToLive | None", part.prompt_cache_breakpoint.get("ttl"))
-                self.points.append((len(self.parts) - 1, ttl))
-
-    def message(self) -> Message:
-        content: Any = [{"type": "text", "text": part} for part in self.parts]
-        message: dict[str, Any] = {"role": self.role, "content": content}
-        if len(self.parts) < 2:
-            message["content"] = "".join(self.parts)
-        if self.reasoning:
-            message["reasoning_content"] = self.reasoning
-        if self.calls:
-            message["tool_calls"] = self.calls
-        if self.call_id is not None:
-            message["tool_call_id"] = self.call_id
-        return message
-
-
-def chat_messages(
-    instructions: str | None, items: Iterable[Item], ttl: TimeToLive
-) -> tuple[list[Message], tuple[CachePoint, ...]]:
-    """The messages, and the points up to which the prompt shall stay cached; by default for ``ttl``.
-
-    Raises FieldError for the output of a call that is not among the items.
-    """
-    drafts = _Drafts(instructions)
-    for item in items:
-        drafts.add(item)
-    points = (
-        CachePoint(own or ttl, message=index, part=part)
-        for index, draft in enumerate(drafts.made)
-        for part, own in draft.points
-    )
-    return [draft.message() for draft in drafts.made], tuple(points)
-
-
-class _Drafts:
-    """The messages so far."""
-
-    def __init__(self, instructions: str | None) -> None:
-        self.made = [_Draft("system", [instructions])] if instructions else []
-        self._called: set[str] = set()
-
-    def add(self, item: Item) -> None:
-        match item:
-            case MessageItem():
-                self._message(item)
-            case ThoughtItem():
-                self._turn(new=True).reasoning += "".join(part.text for part in item.content or item.summary)
-            case CallItem():
-                self._called.add(item.call_id)
-                function = {"name": item.name, "arguments": item.arguments}
-                self._turn(new=False).calls.append({"id": item.call_id, "type": "function", "function": function})
-            case CallOutputItem():
-                self._output(item)
-
-    def _message(self, item: MessageItem) -> None:
-        role = "system" if item.role == "developer" else item.role
-        if role == "assistant":
-            draft = self._turn(new=True)
-        elif role == "system" and len(self.made) == 1 and self.made[0].role == "system":
-            draft = self.made[0]
-        else:
-            draft = self._begin(_Draft(role))
-        draft.add(item.content)
-
-    def _output(self, item: CallOutputItem) -> None:
-        if item.call_id not in self._called:
-            raise FieldError(
-                f"There is no call for the function call output with call_id {quoted(item.call_id)}.",
-                param="input",
-                hint="Send the function_call item before it, or previous_response_id.",
-            )
-        self._begin(_Draft("tool", call_id=item.call_id)).add(item.output)
-
-    def _turn(self, *, new: bool) -> _Draft:
-        """The assistant's message that continues; a ``new`` one if it already has text or calls."""
-        last = self.made[-1] if self.made else None
-        if last is not None and last.role == "assistant" and not (new and (last.parts or last.calls)):
-            return last
-        return self._begin(_Draft("assistant"))
-
-    def _begin(self, draft: _Draft) -> _Draft:
-        self.made.append(draft)
-        return draft
-
-
-SAMPLED: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Fields that ``SamplingParams`` knows by the same name; OpenAI has the first two."""
-REPEATED: Final = (
-    "instructions",
-    "max_output_tokens",
-    "max_tool_calls",
-    "parallel_tool_calls",
-    "previous_response_id",
-    "prompt_cache_key",
-    "safety_identifier",
-    "store",
-    "truncation",
-    "user",
-)
-"""Fields that the reply repeats."""
-
-ResponseLabel: TypeAlias = Annotated[str, Meta(max_length=512, description="Sorts requests; it changes no answer.")]
-
-
-class TurnRequest(RequestObject, dict=True):
-    """A request whose turn may continue a stored response."""
-
-    model: ModelName | None = None
-    input: str | Annotated[list[ResponseItem], Meta(max_length=MAX_ITEMS)] | None = None
-    instructions: str | None = None
-    previous_response_id: str | None = None
-    conversation: None = None
-    tools: Annotated[list[ResponseTool], Meta(max_length=MAX_TOOLS), OMITTING] | None = None
-    tool_choice: ResponseToolChoice = "auto"
-    parallel_tool_calls: bool = True
-    reasoning: ReasoningSettings | None = None
-    text: TextSettings | None = None
-    truncation: Literal["auto", "disabled"] = "disabled"
-    prompt_cache_retention: Literal["in_memory"] | None = None
-    prompt_cache_options: ResponseCacheOptions | None = None
-
-    def __post_init__(self) -> None:
-        assert self.turn, "it raises for what is impossible"
-
-    @property
-    def previous(self) -> str | None:
-        """The id of the response that it continues."""
-        return self.previous_response_id
-
-    @property
-    def references(self) -> Sequence[str]:
-        """Ids of items that the caller must find."""
-        return [item.id for item in self.turn.items if isinstance(item, ItemReference)]
-
-    @cached_property
-    def turn(self) -> ResponseTurn:
-        cache = self.prompt_cache_options
-        return ResponseTurn(
-            items=input_items(self.input, needed=self.previous_response_id is None),
-            instructions=self.instructions,
-            tools=Tools.of(self.tools or (), self.tool_choice),
-            parallel=self.parallel_tool_calls,
-            thinking=AS_BEFORE if self.reasoning is None else self.reasoning.thinking,
-            ttl=DEFAULT_TTL if cache is None else cache.ttl,
-            whole=cache is not None and cache.mode != "explicit",
-            truncate=self.truncation == "auto",
-        )
-
-    def known(self, history: Sequence[Item], found: Mapping[str, Item]) -> Self:
-        """With the items of the conversation so far, and with those that references stand for."""
-        known = copy(self)
-        known.__dict__["turn"] = self.turn.known(history, found)
-        return known
-
-
 class ResponseStreamOptions(RequestObject):
-    """What a stream holds beside the answer."""
+    """What a stream holds beside the completion."""
 
     include_obfuscation: Literal[False] = False
 
 
 class ResponsesRequest(TurnRequest, HandlingFields):
-    """A turn of a conversation, and how it is answered. ``max_tool_calls`` counts calls of built-in tools alone, and
-    ``client_metadata`` is Codex's: both have no effect."""
+    """A turn of a conversation, and how its completion is sampled. ``max_tool_calls`` counts calls of built-in tools
+    alone, and ``client_metadata`` is Codex's: both have no effect."""
 
     service_tier: Tier = "auto"
     priority: Priority = 0
@@ -415,15 +353,15 @@ class ResponsesRequest(TurnRequest, HandlingFields):
         )
 
     def _sampling(self) -> dict[str, Any]:
-        """Sampling parameters that the body gave itself."""
+        """Sampling parameters that the body set itself."""
         return {name: value for name in SAMPLED if (value := getattr(self, name)) is not None}
 
     def new_items(self, head: ReplyHead) -> list[Item]:
         """The items of this request, with an id each, as they are stored and listed."""
-        return named_items(self.turn.resolved, head.id)
+        return named_items(self.resolved, head.id)
 
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
-        return [self.turn.prepare(model, self._filled(model), self.request_options)]
+        return [self.job(model, self._filled(model), self.request_options)]
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> ResponseReply:
         (output,) = outputs
@@ -468,7 +406,7 @@ class ResponsesRequest(TurnRequest, HandlingFields):
         return model.sampling.fill(self.params, self._sampling())
 
     def _parser(self, model: ModelFacts) -> SectionParser:
-        return self.turn.conversation(()).parser(model)
+        return self.chat(()).parser(model)
 
 
 class InputTokensRequest(TurnRequest):
@@ -481,7 +419,6 @@ class InputTokensRequest(TurnRequest):
 
         Raises TemplateError where the chat template refuses the messages.
         """
-        job = self.turn.prepare(
-            model if self.turn.truncate else model.unbounded(), SamplingParams(max_tokens=1), RequestOptions()
-        )
+        limit = model if self.truncation == "auto" else model.unbounded()
+        job = self.job(limit, SamplingParams(max_tokens=1), RequestOptions())
         return InputTokensReply(input_tokens=len(job.token_ids))

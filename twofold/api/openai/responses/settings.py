@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias
+from dataclasses import replace
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta, field
 
@@ -117,31 +117,26 @@ class ResponseAllowedTools(RequestObject):
 ResponseToolChoice: TypeAlias = Literal["auto", "none", "required"] | ResponseNamedTool | ResponseAllowedTools
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """The tools that may be called, in the form that templates read, and the choice among them."""
+def shown_tools(given: Sequence[ResponseTool], choice: ResponseToolChoice) -> tuple[tuple[Message, ...], ToolChoice]:
+    """The tools that may be called, as chat templates read them, and the choice among them.
 
-    shown: tuple[Message, ...]
-    choice: ToolChoice
-
-    @classmethod
-    def of(cls, given: Sequence[ResponseTool], choice: ResponseToolChoice) -> Self:
-        """Raises FieldError if two tools have the same name, or if ``tools`` lacks an allowed tool."""
-        names = [tool.name for tool in given]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            message = f"tools holds {quoted(twice)} twice."
-            raise FieldError(message, param="tools", hint="Give each function its own name.")
-        shown = tuple(tool.message() for tool in given)
-        if isinstance(choice, str):
-            return cls(shown, choice)
-        if isinstance(choice, ResponseNamedTool):
-            return cls(shown, NamedTool(choice.name))
-        allowed = [tool.name for tool in choice.tools]
-        unknown = next((name for name in allowed if name not in names), None)
-        if unknown is not None:
-            close = closest_match(unknown, names)
-            hint = f"Did you mean {close!r}?" if close else None
-            message = f"tool_choice.tools holds {quoted(unknown)}, which is not in tools."
-            raise FieldError(message, param="tool_choice.tools", hint=hint)
-        return cls(tuple(tool for tool in shown if tool["function"]["name"] in allowed), choice.mode)
+    Raises FieldError if two tools have the same name, or if ``tools`` lacks an allowed tool.
+    """
+    names = [tool.name for tool in given]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        message = f"tools holds {quoted(twice)} twice."
+        raise FieldError(message, param="tools", hint="Give each function its own name.")
+    shown = tuple(tool.message() for tool in given)
+    if isinstance(choice, str):
+        return shown, choice
+    if isinstance(choice, ResponseNamedTool):
+        return shown, NamedTool(choice.name)
+    allowed = [tool.name for tool in choice.tools]
+    unknown = next((name for name in allowed if name not in names), None)
+    if unknown is not None:
+        close = closest_match(unknown, names)
+        hint = f"Did you mean {close!r}?" if close else None
+        message = f"tool_choice.tools holds {quoted(unknown)}, which is not in tools."
+        raise FieldError(message, param="tool_choice.tools", hint=hint)
+    return tuple(tool for tool in shown if tool["function"]["name"] in allowed), choice.mode
