@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from twofold.server.context import CLIENT_GONE
-from twofold.server.http.replies import Reply
+from twofold.server.http.endpoints import EndpointRequest, Reply
 
 
 class _Context:
@@ -39,8 +39,8 @@ def test_a_client_that_left_leaves_nothing_to_the_garbage_collector() -> None:
     async def answer() -> weakref.ref[_Context]:
         context: Any = _Context()
         unused: Any = None
-        runner: Any = _Endless()
-        await Reply(runner, context, unused, gone).send(unused)
+        site: Any = SimpleNamespace(runner=_Endless())
+        await Reply(EndpointRequest(context, {}, gone, site), unused).send(unused)
         assert context.record.status == CLIENT_GONE
         return weakref.ref(context)
 

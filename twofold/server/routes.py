@@ -41,7 +41,6 @@ from twofold.server.http.root import RootEndpoint
 from twofold.server.http.status import AdminEndpoint, StatusEndpoint
 from twofold.server.http.tokens import TokensEndpoint
 from twofold.server.models.registry import ModelRegistry
-from twofold.server.openapi.document import DocumentEndpoint
 from twofold.server.responses import ResponseService
 
 OllamaGenerating: TypeAlias = OllamaChatRequest | OllamaGenerateRequest | OllamaEmbedRequest | OllamaEmbeddingRequest
@@ -64,23 +63,19 @@ def dialect_of(path: str) -> Dialect:
     return ANTHROPIC if path.startswith("/v1/messages") else OPENAI
 
 
-def build_app(site: Site, generating: Mapping[str, Generating], plain: Routes) -> ASGIApp:
-    """The application of these endpoints; HEAD is answered wherever GET is."""
-    found: dict[str, dict[str, Handler]] = {path: {"POST": handler} for path, handler in generating.items()}
-    for path, handlers in plain.items():
-        found.setdefault(path, {}).update(handlers)
-    routes = []
-    for path, methods in found.items():
-        if "GET" in methods:
-            methods["HEAD"] = methods["GET"]
+def build_app(site: Site, routes: Routes) -> ASGIApp:
+    """The application of these endpoints. HEAD is supported wherever GET is."""
+    found = []
+    for path, handlers in routes.items():
+        methods = {**handlers, **({"HEAD": handlers["GET"]} if "GET" in handlers else {})}
         refusal = partial(_unsupported_method, sorted(methods))
-        routes.append(Route(path, PathEndpoint(site, path, dialect_of(path), methods, refusal)))
+        found.append(Route(path, PathEndpoint(site, path, dialect_of(path), methods, refusal)))
 
     async def unmatched(scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = partial(_not_found, list(found))
+        refusal = partial(_not_found, list(routes))
         await PathEndpoint(site, UNMATCHED, dialect_of(scope["path"]), {}, refusal)(scope, receive, send)
 
-    return Router(routes, default=unmatched, redirect_slashes=False)
+    return Router(found, default=unmatched, redirect_slashes=False)
 
 
 def _unsupported_method(allowed: Sequence[str], path: str) -> TwofoldError:  # noqa: ARG001 - as ``_not_found``
@@ -97,66 +92,58 @@ def _not_found(paths: Sequence[str], path: str) -> TwofoldError:
     return NotFoundError("There is nothing at this path.", hint=hint)
 
 
-def generating(stores: Stores) -> dict[str, Generating]:
+def all_routes(
+    registry: ModelRegistry, status: StatusEndpoint, admin: AdminEndpoint, stores: Stores, document: EndpointResponse
+) -> Routes:
+    """All endpoints; ``document`` is the response to GET /openapi.json."""
+
+    async def described(asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG001 - of a handler
+        return document
+
+    models, ollama = ModelsEndpoint(registry), OllamaEndpoint(registry)
+    tokens = TokensEndpoint(registry, stores.responses)
+    return {
+        **{path: {"POST": handler} for path, handler in _generating(stores.responses).items()},
+        "/": {"GET": RootEndpoint(registry).get},
+        "/health": {"GET": status.health},
+        "/ready": {"GET": status.ready},
+        "/version": {"GET": status.version},
+        "/metrics": {"GET": status.metrics},
+        "/openapi.json": {"GET": described},
+        "/v1/models": {"GET": models.list},
+        "/v1/models/{model:path}": {"GET": models.get},
+        "/api/version": {"GET": ollama.version},
+        "/api/tags": {"GET": ollama.tags},
+        "/api/ps": {"GET": ollama.ps},
+        "/api/show": {"POST": ollama.show},
+        "/v1/twofold/requests/{request_id}": {"GET": status.request},
+        "/v1/twofold/usage": {"GET": status.usage},
+        "/tokenize": {"POST": tokens.tokenize},
+        "/detokenize": {"POST": tokens.detokenize},
+        "/tokenizer_info": {"GET": tokens.info},
+        "/v1/messages/count_tokens": {"POST": tokens.count_messages},
+        "/v1/responses/input_tokens": {"POST": tokens.count_input},
+        "/v1/twofold/models": {"GET": admin.list},
+        "/v1/twofold/models/{model:path}/load": {"POST": admin.load},
+        "/v1/twofold/models/{model:path}/unload": {"POST": admin.unload},
+        "/v1/twofold/shutdown": {"POST": admin.shutdown},
+        **_stored(stores),
+    }
+
+
+def _generating(responses: ResponseService) -> dict[str, Generating]:
     """The endpoints whose replies a model generates."""
-    responses = _ResponseStore(stores.responses)
+    store = _ResponseStore(responses)
     return {
         **{path: Generating(read) for path, read in ENDPOINTS.items()},
         "/v1/messages": Generating(MessagesRequest.read),
-        "/v1/responses": Generating(ResponsesRequest.read, responses.complete, responses.keep),
+        "/v1/responses": Generating(ResponsesRequest.read, store.complete, store.keep),
         **dict.fromkeys(("/v1/rerank", "/rerank"), Generating(RerankRequest.read)),
         **dict.fromkeys(("/v1/score", "/score"), Generating(ScoreRequest.read)),
         "/api/chat": Generating(OllamaChatRequest.read, _kept_alive),
         "/api/generate": Generating(OllamaGenerateRequest.read, _kept_alive),
         "/api/embed": Generating(OllamaEmbedRequest.read, _kept_alive),
         "/api/embeddings": Generating(OllamaEmbeddingRequest.read, _kept_alive),
-    }
-
-
-def plain(
-    registry: ModelRegistry, status: StatusEndpoint, admin: AdminEndpoint, stores: Stores, document: DocumentEndpoint
-) -> Routes:
-    """The other endpoints."""
-    tokens = TokensEndpoint(registry, stores.responses)
-    return {**_about(registry, status, document), **_tokens(tokens), **_administration(admin), **_stored(stores)}
-
-
-def _administration(admin: AdminEndpoint) -> Routes:
-    return {
-        "/v1/twofold/models": {"GET": admin.list},
-        "/v1/twofold/models/{model:path}/load": {"POST": admin.load},
-        "/v1/twofold/models/{model:path}/unload": {"POST": admin.unload},
-        "/v1/twofold/shutdown": {"POST": admin.shutdown},
-    }
-
-
-def _about(registry: ModelRegistry, status: StatusEndpoint, document: DocumentEndpoint) -> Routes:
-    models, for_ollama = ModelsEndpoint(registry), OllamaEndpoint(registry)
-    return {
-        "/": {"GET": RootEndpoint(registry).get},
-        "/health": {"GET": status.health},
-        "/ready": {"GET": status.ready},
-        "/version": {"GET": status.version},
-        "/metrics": {"GET": status.metrics},
-        "/openapi.json": {"GET": document.get},
-        "/v1/models": {"GET": models.list},
-        "/v1/models/{model:path}": {"GET": models.get},
-        "/api/version": {"GET": for_ollama.version},
-        "/api/tags": {"GET": for_ollama.tags},
-        "/api/ps": {"GET": for_ollama.ps},
-        "/api/show": {"POST": for_ollama.show},
-        "/v1/twofold/requests/{request_id}": {"GET": status.request},
-        "/v1/twofold/usage": {"GET": status.usage},
-    }
-
-
-def _tokens(tokens: TokensEndpoint) -> Routes:
-    return {
-        "/tokenize": {"POST": tokens.tokenize},
-        "/detokenize": {"POST": tokens.detokenize},
-        "/tokenizer_info": {"GET": tokens.info},
-        "/v1/messages/count_tokens": {"POST": tokens.count_messages},
-        "/v1/responses/input_tokens": {"POST": tokens.count_input},
     }
 
 

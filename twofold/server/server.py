@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 
 from starlette.types import ASGIApp
 
+from twofold.api.body import encode
 from twofold.core.errors import BusyError, UsageError
 from twofold.formats.fetch import sources
 from twofold.host.env import read_environment
@@ -39,14 +40,13 @@ from twofold.server.edge.keys import Caller, KeyFile, KeyRing, single_keys
 from twofold.server.edge.middleware import EdgeMiddleware, check_exposure
 from twofold.server.edge.protocol import EdgeServer
 from twofold.server.edge.quotas import Quotas
-from twofold.server.edge.refusals import Refusals
-from twofold.server.http.endpoints import Site
+from twofold.server.http.endpoints import EndpointResponse, Site
 from twofold.server.http.status import AdminEndpoint, StatusEndpoint
 from twofold.server.models.registry import ModelRegistry, ServedModel
-from twofold.server.openapi.document import DocumentEndpoint, document
+from twofold.server.openapi.document import document
 from twofold.server.pool import ByteBudget, WorkPool
 from twofold.server.response_cache import ResponseCache
-from twofold.server.routes import Stores, build_app, dialect_of, generating, open_stores, plain
+from twofold.server.routes import Stores, all_routes, build_app, dialect_of, open_stores
 from twofold.server.runner import RequestRunner
 from twofold.server.storage.tenants import DataFolder, claim_folder
 
@@ -102,7 +102,6 @@ class Server:
         self._runner = RequestRunner(
             self._registry, Admission(config.tiers, config.queue), self._accounting, self._pool, self._cache
         )
-        self._refusals = Refusals(dialect_of)
         self._quotas = Quotas()
         self._ready = False
         self._signals: asyncio.Queue[int] = asyncio.Queue()
@@ -129,7 +128,7 @@ class Server:
                 web = EdgeServer(
                     self._app(stores),
                     config.connections,
-                    self._refusals,
+                    dialect_of,
                     certificate=config.certificate,
                     private_key=config.private_key,
                 )
@@ -208,21 +207,17 @@ class Server:
             config.quiet_s,
         )
         status = StatusEndpoint(self._answers, self._metrics, self._accounting)
-        app = build_app(
-            site,
-            generating(stores),
-            plain(self._registry, status, AdminEndpoint(self._registry, self.stop), stores, self._document()),
-        )
-        return EdgeMiddleware(app, self._keys, self._refusals, Hosts.of(config.hosts), Origins.of(config.origins))
+        admin = AdminEndpoint(self._registry, self.stop)
+        app = build_app(site, all_routes(self._registry, status, admin, stores, self._document()))
+        return EdgeMiddleware(app, self._keys, dialect_of, Hosts.of(config.hosts), Origins.of(config.origins))
 
-    def _document(self) -> DocumentEndpoint:
-        """What says which operations there are."""
+    def _document(self) -> EndpointResponse:
+        """The response to GET /openapi.json."""
         config = self._config
         names = [name for offer in config.offers for name in offer.names]
         any_model, keyed = config.hub.accept_any, self._keys().required
-        return DocumentEndpoint(
-            document(names, dialect_of, version=twofold_version(), keyed=keyed, any_model=any_model)
-        )
+        described = document(names, dialect_of, version=twofold_version(), keyed=keyed, any_model=any_model)
+        return EndpointResponse(encode(described))
 
     def _answers(self) -> bool:
         """Whether a request for the first model would be answered: one that was unloaded is loaded again for it."""

@@ -22,9 +22,9 @@ from twofold.core.errors import NotFoundError, TwofoldError
 from twofold.server.edge.body import ClientGoneError, check_json_type, decode_json, read_body
 from twofold.server.edge.keys import KeyRing
 from twofold.server.edge.limits import BodyLimits, ConnectionLimits
-from twofold.server.edge.middleware import EdgeMiddleware, arrival_of
+from twofold.server.edge.middleware import EdgeMiddleware
 from twofold.server.edge.protocol import EdgeServer
-from twofold.server.edge.refusals import RawResponse, Refusals
+from twofold.server.edge.refusals import RawResponse, error_response
 
 PATIENCE_S = 10.0
 CHUNK = b"x" * 16384
@@ -32,9 +32,6 @@ CHUNK = b"x" * 16384
 
 def dialect_of(path: str) -> Dialect:
     return AnthropicDialect() if path.startswith("/v1/messages") else OpenAIDialect()
-
-
-REFUSALS = Refusals(dialect_of)
 
 
 @dataclass
@@ -54,7 +51,7 @@ class Service:
         except ClientGoneError:
             self.left += 1
         except TwofoldError as error:
-            await REFUSALS.answer(error, scope["path"], arrival_of(scope).request_id).send(send)
+            await error_response(dialect_of(scope["path"]), error, scope["state"]["request_id"]).send(send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["path"]:
@@ -142,9 +139,9 @@ def running(
 ) -> Iterator[Running]:
     """Serves the application; ``rest`` are fields of Service."""
     service = Service(**rest)
-    door = EdgeMiddleware(service, keys, REFUSALS)
+    door = EdgeMiddleware(service, keys, dialect_of)
     listener = socket.create_server(("127.0.0.1", 0))
-    server = EdgeServer(door, limits, REFUSALS)
+    server = EdgeServer(door, limits, dialect_of)
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
     thread.start()
     wait_for(lambda: server.started)

@@ -11,12 +11,12 @@ import orjson
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from tests.server.edge.service import REFUSALS, Running, body_of, get, headers_of, post, running, status_of
+from tests.server.edge.service import Running, body_of, dialect_of, get, headers_of, post, running, status_of
 from twofold.core.errors import BusyError, MethodError, ParameterError, QuotaError, TwofoldError, UsageError
 from twofold.server.edge.hosts import Hosts, Origins
 from twofold.server.edge.keys import KeyRing, single_keys
 from twofold.server.edge.limits import BodyLimits, ConnectionLimits, affordable_connections
-from twofold.server.edge.middleware import PIECE, Arrival, EdgeMiddleware, arrival_of, check_exposure
+from twofold.server.edge.middleware import PIECE, EdgeMiddleware, check_exposure
 from twofold.server.edge.refusals import error_headers, new_request_id, request_id_of
 
 OPEN = KeyRing(required=False)
@@ -28,11 +28,11 @@ class Behind:
     """An application that notes who came through."""
 
     def __init__(self, body: bytes = b"ok") -> None:
-        self.arrivals: list[Arrival] = []
+        self.arrivals: list[dict[str, Any]] = []
         self.body = body
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
-        self.arrivals.append(arrival_of(scope))
+        self.arrivals.append(scope["state"])
         await send({"type": "http.response.start", "status": 200, "headers": [(b"cache-control", b"max-age=1")]})
         await send({"type": "http.response.body", "body": self.body, "more_body": True})
         await send({"type": "http.response.body"})
@@ -61,7 +61,7 @@ def knock(
 
 
 def door(behind: Behind, ring: KeyRing = OPEN, **rest: Any) -> EdgeMiddleware:
-    return EdgeMiddleware(behind, lambda: ring, REFUSALS, **rest)
+    return EdgeMiddleware(behind, lambda: ring, dialect_of, **rest)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "DELETE", "BREW"])
@@ -97,8 +97,8 @@ def test_but_for_those_that_tell_whether_it_lives(path: str) -> None:
 def test_a_key_opens() -> None:
     behind = Behind()
     assert knock(door(behind, CLOSED), x_api_key="secret", x_request_id="mine-1")[0] == 200
-    assert behind.arrivals[0].request_id == "mine-1"
-    assert behind.arrivals[0].caller.key_id == KEY.id
+    assert behind.arrivals[0]["request_id"] == "mine-1"
+    assert behind.arrivals[0]["caller"].key_id == KEY.id
 
 
 def test_refusals_speak_the_dialect_of_the_path() -> None:

@@ -22,7 +22,7 @@ from twofold.api.body import encode
 from twofold.api.openai.replies import PromptUsage
 from twofold.api.openai.vectors import EmbeddingReply, EmbeddingVector
 from twofold.core.request import EngineRequest, PoolingParams
-from twofold.server.http.replies import json_bytes
+from twofold.server.http.endpoints import json_bytes
 from twofold.server.pool import WorkPool
 from twofold.server.runner import STARTED_AT_ONCE, RequestRun, RequestRunner
 

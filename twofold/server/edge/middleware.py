@@ -1,8 +1,8 @@
 """The first ASGI application: every request passes it.
 
 It assigns a request id, checks host and origin, responds to CORS preflight requests, and checks the API key, except for
-OPEN_PATHS. The endpoints find an ``Arrival`` in the request's state. Every response, of errors too, gets the id and the
-headers for browsers, and is sent in pieces, so that little of it waits for a slow reader.
+OPEN_PATHS. The endpoints find ``request_id`` and ``caller`` in the request's state. Every response, of errors too, gets
+the id and the headers for browsers, and is sent in pieces, so that little of it waits for a slow reader.
 """
 
 from __future__ import annotations
@@ -20,19 +20,10 @@ from twofold.server.edge.hosts import SECURITY_HEADERS, Hosts, Origins, is_loopb
 from twofold.server.edge.keys import Caller, KeyRing
 from twofold.server.edge.limits import KIB
 from twofold.server.edge.protocol import OPEN_PATHS
-from twofold.server.edge.refusals import Header, Refusals, request_id_of
+from twofold.server.edge.refusals import DialectOf, Header, error_response, request_id_of
 
 PIECE: Final = 256 * KIB
 """Max bytes of a piece of a response; at most two pieces wait for a slow reader."""
-STATE_KEY: Final = "arrival"
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A request before its body is read."""
-
-    request_id: str
-    caller: Caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +32,7 @@ class EdgeMiddleware:
 
     app: ASGIApp
     keys: Callable[[], KeyRing]
-    refusals: Refusals
+    dialect_of: DialectOf
     hosts: Hosts = field(default_factory=Hosts)
     origins: Origins = field(default_factory=Origins)
 
@@ -63,23 +54,16 @@ class EdgeMiddleware:
                 await self.origins.preflight(asked).send(outward)
                 return
             is_open = scope["path"] in OPEN_PATHS
-            arrival = Arrival(request_id, Caller() if is_open else self.keys().caller(headers, datetime.now(UTC)))
+            caller = Caller() if is_open else self.keys().caller(headers, datetime.now(UTC))
         except TwofoldError as error:
-            await self.refusals.answer(error, scope["path"], request_id).send(outward)
+            await error_response(self.dialect_of(scope["path"]), error, request_id).send(outward)
             return
-        scope.setdefault("state", {})[STATE_KEY] = arrival
+        scope.setdefault("state", {}).update(request_id=request_id, caller=caller)
         await self.app(scope, receive, outward)
 
     def _is_preflight(self, headers: Headers) -> bool:
         origin = headers.get("origin")
         return "access-control-request-method" in headers and origin is not None and self.origins.allows(origin)
-
-
-def arrival_of(scope: Scope) -> Arrival:
-    """The ``Arrival`` of a request that passed the middleware."""
-    arrival = scope["state"][STATE_KEY]
-    assert isinstance(arrival, Arrival)
-    return arrival
 
 
 def check_exposure(host: str, keys: KeyRing) -> None:

@@ -48,7 +48,7 @@ from uvicorn.server import Server, ServerState
 
 from twofold.core.errors import BusyError, SlowClientError, TwofoldError, UsageError
 from twofold.server.edge.limits import ConnectionLimits
-from twofold.server.edge.refusals import HeadError, Refusals, new_request_id
+from twofold.server.edge.refusals import DialectOf, HeadError, error_response, new_request_id
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
@@ -95,12 +95,12 @@ class EdgeServer(Server):
         self,
         app: ASGIApp,
         limits: ConnectionLimits,
-        refusals: Refusals,
+        dialect_of: DialectOf,
         *,
         certificate: Path | None = None,
         private_key: Path | None = None,
     ) -> None:
-        connection = partial(EdgeProtocol, limits, refusals, {}, ReadQueue())
+        connection = partial(EdgeProtocol, limits, dialect_of, {}, ReadQueue())
         config = Config(
             app,
             http=cast(type[asyncio.Protocol], connection),
@@ -170,7 +170,7 @@ class EdgeProtocol(H11Protocol):
     def __init__(
         self,
         limits: ConnectionLimits,
-        refusals: Refusals,
+        dialect_of: DialectOf,
         silent: dict[EdgeProtocol, None],
         reads: ReadQueue,
         config: Config,
@@ -181,7 +181,7 @@ class EdgeProtocol(H11Protocol):
         super().__init__(config, server_state, app_state, _loop)
         self.logger = QuietLogger(self.logger)
         self.limits = limits
-        self.refusals = refusals
+        self.dialect_of = dialect_of
         self._silent = silent
         self._reads = reads
         self._waiting = b""
@@ -269,17 +269,17 @@ class EdgeProtocol(H11Protocol):
     def refuse(self, error: TwofoldError) -> None:
         """Sends ``error`` as the response if none has begun, and closes the connection."""
         request_id = new_request_id()
-        answer = self.refusals.answer(error, self.conn.target, request_id)
+        response = error_response(self.dialect_of(self.conn.target), error, request_id)
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self._socket.close()
             return
-        headers = [*answer.headers, (b"x-request-id", request_id.encode()), (b"connection", b"close")]
+        headers = [*response.headers, (b"x-request-id", request_id.encode()), (b"connection", b"close")]
         for event in (
-            h11.Response(status_code=answer.status, headers=headers),
-            h11.Data(data=answer.body),
+            h11.Response(status_code=response.status, headers=headers),
+            h11.Data(data=response.body),
             h11.EndOfMessage(),
         ):
             self.transport.write(self.conn.send(event) or b"")
@@ -295,7 +295,7 @@ class EdgeProtocol(H11Protocol):
     @property
     def app(self) -> Any:
         """The application for the next request, of uvicorn's own ASGI type."""
-        return crowded(self._app, self.refusals) if self._beyond and self._full else self._app
+        return crowded(self._app, self.dialect_of) if self._beyond and self._full else self._app
 
     @app.setter
     def app(self, app: Any) -> None:
@@ -412,19 +412,19 @@ class LingeringTransport:
         return getattr(self._transport, name)
 
 
-def crowded(app: ASGIApp, refusals: Refusals) -> ASGIApp:
+def crowded(app: ASGIApp, dialect_of: DialectOf) -> ASGIApp:
     """The application for connections beyond the limit: a 503 except for OPEN_PATHS."""
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await app(scope, receive, send)
             return
         error = BusyError("The server's connection limit is reached.", retry_after_s=FULL_RETRY_S)
         request_id = new_request_id()
         extra = ((b"x-request-id", request_id.encode()),)
-        await refusals.answer(error, scope["path"], request_id, extra).send(send)
+        await error_response(dialect_of(scope["path"]), error, request_id, extra).send(send)
 
-    return answer
+    return respond
 
 
 class BoundedConnection(h11.Connection):

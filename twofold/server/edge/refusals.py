@@ -16,6 +16,8 @@ from twofold.api.body import encode
 from twofold.core.errors import AccessError, BusyError, ForbiddenError, MethodError, QuotaError, TwofoldError
 
 Header = tuple[bytes, bytes]
+DialectOf = Callable[[str], Dialect]
+"""Gives the API protocol of a path."""
 MAX_RETRY_AFTER_S: Final = 120
 PLAIN: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -44,17 +46,6 @@ class HeadError(TwofoldError):
 
     exit_code = 2
     status = 431
-
-
-@dataclass(frozen=True, slots=True)
-class Refusals:
-    """Makes responses of errors. ``dialect_of`` gives the API protocol of a path."""
-
-    dialect_of: Callable[[str], Dialect]
-
-    def answer(self, error: TwofoldError, path: str, request_id: str, extra: Sequence[Header] = ()) -> RawResponse:
-        """The response for ``error`` at a path; ``extra`` headers go with it."""
-        return error_response(self.dialect_of(path), error, request_id, extra)
 
 
 def error_response(dialect: Dialect, error: TwofoldError, request_id: str, extra: Sequence[Header] = ()) -> RawResponse:

@@ -1,4 +1,5 @@
-"""Endpoints as ASGI applications: a path with a handler for each HTTP method.
+"""Endpoints as ASGI applications: a path with a handler for each HTTP method, and replies of models: JSON at once, or a
+stream of events.
 
 Each request gets a context, which is accounted for when it ends; each error is sent in the path's API protocol.
 """
@@ -8,30 +9,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
+from msgspec import UNSET
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
-from twofold.api.base import Dialect, DialectRequest
+from twofold.api.base import Dialect, DialectRequest, GeneratedReply, ReplyHead, Streamer
 from twofold.api.body import ReplyObject, encode
 from twofold.api.fields import ignoring
 from twofold.core.errors import ParameterError, SlowClientError, TwofoldError
 from twofold.observe.served import ServedRequest
 from twofold.server.context import CLIENT_GONE, RequestContext
 from twofold.server.edge.body import ClientGoneError, check_json_type, decode_json, read_body
+from twofold.server.edge.keys import Caller
 from twofold.server.edge.limits import KIB, BodyLimits
-from twofold.server.edge.middleware import arrival_of
 from twofold.server.edge.quotas import Quotas
 from twofold.server.edge.refusals import Header, RawResponse
-from twofold.server.http.replies import QUIET_S, Keep, Reply, done_before_disconnect, internal_error
 from twofold.server.pool import ByteBudget, WorkPool
 from twofold.server.response_cache import CACHE_HEADER
-from twofold.server.runner import RequestRunner
+from twofold.server.runner import RequestRun, RequestRunner, reply_size
 
 log = logging.getLogger("twofold.serve")
 
@@ -41,6 +42,16 @@ INLINE_BYTES: Final = 4 * KIB
 """Bodies of up to this size are decoded on the event loop, longer ones on a thread."""
 UPLOAD_SILENCE_S: Final = 30.0
 """Most seconds between two pieces of an upload, which may take long as a whole."""
+
+QUIET_S: Final = 15.0
+"""A stream that is silent for so long gets a keep-alive event, so that no proxy closes it."""
+UNBUFFERED: Final = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+"""Headers of streams: no proxy shall buffer them."""
+OBJECTS: Final = 16
+"""Objects of a list that are encoded in one call: vectors have up to some thousand numbers."""
+
+Keep: TypeAlias = Callable[[RequestContext, Any, ReplyHead, GeneratedReply], Awaitable[None]]
+"""Stores the body of the reply to a request."""
 
 T = TypeVar("T")
 
@@ -149,6 +160,101 @@ class EndpointRequest:
         return prepared.result()
 
 
+@dataclass(slots=True)
+class Reply:
+    """The reply to one request. Before its first byte an error is a status; afterwards it is an event.
+
+    ``keep`` stores the body before the client has all of it.
+    """
+
+    asked: EndpointRequest
+    request: DialectRequest
+    keep: Keep | None = None
+    _streamer: Streamer | None = None
+    _begun: bool = False
+    _opening: bytes = b""
+    _sent_at: float = 0.0
+
+    async def send(self, send: Send) -> None:
+        """Runs the request and sends the reply; stops when the client disconnects."""
+        context = self.asked.context
+        context.task = asyncio.create_task(self._run(send))
+        try:
+            if not await done_before_disconnect(context.task, self.asked.receive):
+                context.record.status = CLIENT_GONE
+        finally:
+            context.task = None  # a task keeps the frames of its CancelledError, which hold the context
+
+    async def _run(self, send: Send) -> None:
+        context = self.asked.context
+        try:
+            async with self.asked.site.runner.open(context, self.request) as run:
+                await (self._stream(run, send) if self.request.stream else self._whole(run, send))
+        except asyncio.CancelledError:
+            if context.cut is None:
+                raise
+            await self._fail(context.cut, send)
+        except TwofoldError as error:
+            await self._fail(error, send)
+        except Exception as error:
+            await self._fail(internal_error(context.record.request_id, error), send)
+
+    async def _whole(self, run: RequestRun, send: Send) -> None:
+        context, runner = self.asked.context, self.asked.site.runner
+        body = await runner.reply(run)
+        if self.keep is not None:
+            await self.keep(context, self.request, run.head, body)
+        data = await runner.beside(run, reply_size(run), partial(json_bytes, body))
+        self._begun = True
+        await RawResponse.of(200, data, context.headers()).send(send)
+
+    async def _stream(self, run: RequestRun, send: Send) -> None:
+        context, runner = self.asked.context, self.asked.site.runner
+        streamer = await runner.beside(run, 0, partial(self.request.streamer, run.head, run.model.facts))
+        self._streamer = streamer
+        self._opening = streamer.open()  # before the first delta: events are numbered in this order
+        self._sent_at = time.monotonic()
+        watch = asyncio.create_task(self._keep_alive(streamer, send))
+        try:
+            async with aclosing(run.deltas()) as deltas:
+                async for job, delta in deltas:
+                    if data := streamer.take(job, delta):
+                        await self._send(data, send)
+                    if delta.token_ids:
+                        context.delta_sent()
+            await run.finish()
+            if self.keep is not None:
+                await self.keep(context, self.request, run.head, await runner.body(run))
+            await self._send(streamer.close(run.outputs, runner.explained(run)), send, last=True)
+        finally:
+            watch.cancel()
+
+    async def _fail(self, error: TwofoldError, send: Send) -> None:
+        """Ends the reply with an error."""
+        response = self.asked.context.refused(error)
+        if not self._begun:
+            await response.send(send)
+        elif self._streamer is not None:
+            await self._send(self._streamer.fail(error, self.asked.context.record.request_id), send, last=True)
+
+    async def _send(self, data: bytes, send: Send, *, last: bool = False) -> None:
+        """Sends events of a stream; the first time also its headers, and the events before the first token."""
+        if not self._begun:
+            self._begun, data = True, self._opening + data
+            kind = (b"content-type", self.asked.context.dialect.stream_type.encode())
+            headers = [kind, *UNBUFFERED, *self.asked.context.headers()]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+        self._sent_at = time.monotonic()
+        await send({"type": "http.response.body", "body": data, "more_body": not last})
+
+    async def _keep_alive(self, streamer: Streamer, send: Send) -> None:
+        quiet_s = self.asked.site.quiet_s
+        while True:
+            await asyncio.sleep(max(0.0, self._sent_at + quiet_s - time.monotonic()))
+            if time.monotonic() - self._sent_at >= quiet_s:
+                await self._send(streamer.keep_alive, send)
+
+
 Handler = Callable[[EndpointRequest], Awaitable[EndpointResponse | ReplyObject | dict[str, Any] | Reply]]
 """An object alone is sent as JSON with status 200."""
 
@@ -167,7 +273,6 @@ class Generating:
     keep: Keep | None = None
 
     async def __call__(self, asked: EndpointRequest) -> Reply:
-        asked.site.runner.check_open()
         word = asked.headers.get(CACHE_HEADER)
         if word is not None and word not in CACHE_WORDS:
             raise ParameterError(f"{CACHE_HEADER} must be keep or skip.", param=CACHE_HEADER)
@@ -175,7 +280,7 @@ class Generating:
         request = await asked.read(self.read)
         if self.complete is not None:
             request = await self.complete(asked.context, request)
-        return Reply(asked.site.runner, asked.context, request, asked.receive, self.keep, asked.site.quiet_s)
+        return Reply(asked, request, self.keep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,18 +297,18 @@ class PathEndpoint:
     refusal: Callable[[str], TwofoldError]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrival, dialect = arrival_of(scope), self.dialect
-        caller, (address, _) = arrival.caller, scope.get("client") or ("", 0)
+        caller: Caller = scope["state"]["caller"]
+        address, _ = scope.get("client") or ("", 0)
         record = ServedRequest(
-            arrival.request_id,
+            scope["state"]["request_id"],
             self.path,
-            dialect.name,
+            self.dialect.name,
             caller.tenant,
             caller.key_id,
             time.time(),
             traceparent=Headers(scope=scope).get("traceparent"),
         )
-        context = RequestContext(record, dialect, caller, caller.key_id or address)
+        context = RequestContext(record, self.dialect, caller, caller.key_id or address)
         handler = self.handlers.get(scope["method"])
         with self.site.runner.track(context, waits=isinstance(handler, Generating)):
             try:
@@ -220,6 +325,8 @@ class PathEndpoint:
         try:
             if handler is None:
                 raise self.refusal(scope["path"])
+            if isinstance(handler, Generating):
+                self.site.runner.check_open()
             if scope["method"] == "POST":
                 receive = context.enter(self.site.quotas, Headers(scope=scope), receive)
             with ignoring(unknown=self.site.tolerant) as ignored:
@@ -239,3 +346,44 @@ class PathEndpoint:
             return context.refused(error)
         except Exception as error:
             return context.refused(internal_error(context.record.request_id, error))
+
+
+def internal_error(request_id: str, error: Exception) -> TwofoldError:
+    """What a client may know of a fault of the server: only that there was one."""
+    log.error("request %s: internal error: %s", request_id, type(error).__name__, exc_info=error)
+    return TwofoldError("Internal server error.", hint="The server log has the cause under the request id.")
+
+
+def json_bytes(body: ReplyObject | GeneratedReply, piece: int = OBJECTS) -> bytes:
+    """An object in JSON, its lists ``piece`` values at a time: encoding holds the interpreter lock."""
+    parts = []
+    for name in body.__struct_fields__:
+        value = getattr(body, name)
+        if value is not UNSET:
+            data = _json_list(value, piece) if isinstance(value, list) else encode(value)
+            parts.append(b'"%b":%b' % (name.encode(), data))
+    return b"{" + b",".join(parts) + b"}"
+
+
+def _json_list(values: Sequence[object], piece: int) -> bytes:
+    pieces = (encode(values[start : start + piece])[1:-1] for start in range(0, len(values), piece))
+    return b"[" + b",".join(pieces) + b"]"
+
+
+async def done_before_disconnect(work: asyncio.Task[T], receive: Receive) -> bool:
+    """Waits for ``work`` and cancels it when the client disconnects; whether it was done before."""
+    gone = asyncio.create_task(_disconnect(receive))
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        done = work.done()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+    finally:
+        gone.cancel()
+        work.cancel()
+    return done
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

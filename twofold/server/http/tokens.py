@@ -17,8 +17,7 @@ from twofold.api.openai.bodies import TokenId
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.responses.reply import InputTokensReply
 from twofold.api.openai.responses.request import InputTokensRequest
-from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
-from twofold.server.http.replies import json_bytes
+from twofold.server.http.endpoints import EndpointRequest, EndpointResponse, json_bytes
 from twofold.server.models.registry import ModelRegistry
 from twofold.server.responses import ResponseService
 from twofold.text.tokenizers.tokenizer import Tokenizer

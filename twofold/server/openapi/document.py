@@ -14,11 +14,10 @@ from msgspec import Meta
 
 from twofold.api.anthropic.errors import OVERLOADED, AnthropicError
 from twofold.api.base import Dialect
-from twofold.api.body import MAX_MODEL_CHARS, NonEmptyText, Schema, encode, kind_of, object_of, schemas
+from twofold.api.body import MAX_MODEL_CHARS, NonEmptyText, Schema, kind_of, object_of, schemas
 from twofold.api.ollama.errors import OllamaError
 from twofold.api.openai.errors import OpenAIError
 from twofold.server.edge.refusals import MAX_RETRY_AFTER_S
-from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
 from twofold.server.openapi.generating import generating_operations
 from twofold.server.openapi.operation import JSON, ApiOperation, schema_of
 from twofold.server.openapi.stored import STORED
@@ -65,16 +64,6 @@ AUTHENTICATE: Final = {"www-authenticate": {"description": "How to send a key.",
 ERRORS: Final[dict[str, Any]] = {"openai": OpenAIError, "anthropic": AnthropicError, "ollama": OllamaError}
 BEARER: Final = {"type": "http", "scheme": "bearer"}
 KEY_HEADER: Final = {"type": "apiKey", "in": "header", "name": "x-api-key"}
-
-
-class DocumentEndpoint:
-    """GET /openapi.json."""
-
-    def __init__(self, document: object) -> None:
-        self._body = encode(document)
-
-    async def get(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002 - the same for all
-        return EndpointResponse(self._body)
 
 
 def document(
