@@ -25,9 +25,8 @@ from benchmarks.worker import Worker
 from twofold.bench.load.base import Ask
 from twofold.bench.load.synthetic import Arrivals
 from twofold.bench.load.trace import read_trace
-from twofold.bench.metrics.chunks import Chunks, InterTokenLatency
 from twofold.bench.metrics.goodput import MeasuredGoodput, Objectives
-from twofold.bench.metrics.requests import RequestFigures
+from twofold.bench.metrics.requests import Chunks, InterTokenLatency, RequestFigures
 from twofold.bench.metrics.summary import Latency
 from twofold.bench.record import RecordedResponse, RequestSample
 
@@ -97,7 +96,7 @@ def _calibrate(worker: Worker, setting: Setting, sizes: Sizes, lengths: Lengths)
     alone = [_drive(worker, setting, [Ask(0, 0.0, mean[0], 2)], 900 + i) for i in range(3)]
     ttft = median(sample.first_s or 0.0 for served in alone for sample in served)
     eight = _drive(worker, setting, [Ask(i, 0.0, 64, 40) for i in range(8)], 910)
-    step = median(gap for sample in eight for gap in gaps(sample.answer.moments[8:]))
+    step = median(gap for sample in eight for gap in gaps(sample.response.moments[8:]))
     chosen = [lengths[i] for i in np.random.default_rng(3).integers(0, len(lengths), sizes.calibration)]
     served = _drive(worker, setting, [Ask(i, 0.0, *pair) for i, pair in enumerate(chosen)], 920)
     capacity = len(served) / max(sample.last_s or 0.0 for sample in served)

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.worker import WorkerError
-from twofold.bench.client.exchange import exchange
-from twofold.bench.client.target import ServerTarget
+from twofold.bench.client.target import ServerTarget, exchange
 from twofold.core.errors import NetworkError
 
 ROOT: Final = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.endpoint import EndpointOptions
 from twofold.bench.load.lengths import Fixed
 from twofold.bench.load.synthetic import LoadPlan
-from twofold.bench.session import Setup, opened, stopped_by_signals
+from twofold.bench.study import Setup, opened, stopped_by_signals
 from twofold.core.errors import AccessError, ContextLengthError, NotFoundError
 
 PLAN = LoadPlan(concurrency=2, requests=4, input_tokens=Fixed(24), output_tokens=Fixed(4))
@@ -33,7 +33,7 @@ def test_the_server_is_asked_what_it_is_and_once_for_an_answer(stub: LiveStub, e
         assert len(stub.truths()) == 1
         record = session.run(PLAN.load)
     assert [sample.outcome for sample in record.samples] == ["ok"] * 4
-    assert {sample.answer.prompt_tokens for sample in record.samples} == {24}
+    assert {sample.response.prompt_tokens for sample in record.samples} == {24}
 
 
 def test_what_cannot_be_is_told_before_anything_is_asked_for(stub: LiveStub) -> None:

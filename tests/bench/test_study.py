@@ -10,8 +10,7 @@ import pytest
 
 from tests.bench.stub.live import LiveStub
 from tests.bench.stub.script import Script
-from twofold.bench.base import Watcher
-from twofold.bench.client.loop import ClientOptions
+from twofold.bench.client.loop import ClientOptions, Watcher
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.endpoint import EndpointOptions
 from twofold.bench.load.lengths import Fixed
@@ -22,8 +21,7 @@ from twofold.bench.record import RequestSample
 from twofold.bench.report.document import read
 from twofold.bench.report.live import Goal
 from twofold.bench.search import SearchOptions
-from twofold.bench.session import Session, Setup, opened
-from twofold.bench.study import Study
+from twofold.bench.study import Session, Setup, Study, opened
 from twofold.core.errors import ParameterError
 
 PLAN = LoadPlan(input_tokens=Fixed(24), output_tokens=Fixed(4))

@@ -34,7 +34,7 @@ def test_prompts_of_ids_have_answers_of_full_length(stub: LiveStub) -> None:
 
 def test_a_server_need_not_tell_how_long_an_answer_is(stub: LiveStub) -> None:
     (sample,) = ask_all(serving(stub, Script(usage=False)), ListedLoad(Ask(0, 0.0, 1, 4))).samples
-    assert (sample.output_tokens, len(sample.answer.moments)) == (None, 4)
+    assert (sample.output_tokens, len(sample.response.moments)) == (None, 4)
 
 
 def test_each_request_has_a_connection_of_its_own(stub: LiveStub) -> None:
@@ -60,4 +60,4 @@ def test_what_is_open_too_long_is_given_up(stub: LiveStub) -> None:
     began = time.monotonic()
     (sample,) = ask(serving(stub, Script(first_s=0.0, gap_s=5.0)), ListedLoad(Ask(0, 0.0, 1, 4)), drain_s=0.2).samples
     assert time.monotonic() - began < 2.0
-    assert (sample.outcome, len(sample.answer.moments)) == ("unfinished", 1)
+    assert (sample.outcome, len(sample.response.moments)) == ("unfinished", 1)

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from twofold.core.errors import ResourceError
@@ -24,15 +23,9 @@ LAST_LINES: Final = 5
 ADDRESS: Final = re.compile(r"ANTHROPIC_BASE_URL=(\S+)")
 
 
-@dataclass(frozen=True, slots=True)
-class OwnServer:
-    url: str
-    pid: int
-
-
 @contextmanager
-def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[OwnServer]:
-    """``twofold serve MODEL`` with these flags on a free port, ready for requests; it ends with the context.
+def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[str]:
+    """The URL of ``twofold serve MODEL`` with these flags on a free port, ready for requests; it ends with the context.
 
     Raises ResourceError with the end of its log if it does not start.
     """
@@ -51,7 +44,7 @@ def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[OwnServer]:
                     errors="replace",
                     start_new_session=True,
                 )
-            yield OwnServer(_Log(process).address(), process.pid)
+            yield _Log(process).address()
         finally:
             if process is not None and process.poll() is None:
                 process.terminate()

@@ -80,7 +80,7 @@ class RequestSample:
     """
 
     ask: Ask
-    answer: RecordedResponse = field(default_factory=RecordedResponse)
+    response: RecordedResponse = field(default_factory=RecordedResponse)
     outcome: Outcome = "unfinished"
     started_s: float | None = None
     sent_s: float | None = None
@@ -94,25 +94,25 @@ class RequestSample:
 
     @property
     def first_s(self) -> float | None:
-        return self.answer.moments[0] if self.answer.moments else None
+        return self.response.moments[0] if self.response.moments else None
 
     @property
     def last_s(self) -> float | None:
-        return self.answer.moments[-1] if self.answer.moments else None
+        return self.response.moments[-1] if self.response.moments else None
 
     @property
     def text(self) -> str:
         """The completion."""
-        return self.answer.text
+        return self.response.text
 
     @property
     def output_tokens(self) -> int | None:
         """From the usage, or else the sum over chunks if all have counts; None if unknown."""
-        if self.answer.completion_tokens is not None:
-            return self.answer.completion_tokens
-        if self.answer.tokens and UNKNOWN not in self.answer.tokens:
-            return sum(self.answer.tokens)
-        return None if self.answer.tokens or self.outcome == "ok" else 0
+        if self.response.completion_tokens is not None:
+            return self.response.completion_tokens
+        if self.response.tokens and UNKNOWN not in self.response.tokens:
+            return sum(self.response.tokens)
+        return None if self.response.tokens or self.outcome == "ok" else 0
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

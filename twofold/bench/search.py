@@ -91,32 +91,21 @@ class Trial:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Round:
-    """Figures of one round.
-
-    independent  effective number of independent requests
-    trends       of TTFT and E2E, which grow with a queue
-    """
-
-    judged: int
-    met: int
-    independent: float
-    requests: int
-    answered: int
-    trends: dict[str, Trend]
-
-
 @dataclass(slots=True)
 class Rounds:
-    """The rounds of one rate."""
+    """The rounds of one rate so far. ``_trends`` of each round are those of ``GROWING`` measures, if known."""
 
     rate: float
     aim: Aim
     confidence: float
     seconds: float = 0.0
-    _rounds: list[_Round] = field(default_factory=list)
     _runs: list[int] = field(default_factory=list)
+    _trends: list[dict[str, Trend]] = field(default_factory=list)
+    _requests: int = 0
+    _answered: int = 0
+    _judged: int = 0
+    _met: int = 0
+    _independent: float = 0.0
 
     def add(self, record: RunRecord, seconds: float, run: int) -> None:
         rule, objectives = self.aim.rule, self.aim.objectives
@@ -130,18 +119,19 @@ class Rounds:
             found = [measures(each)[name] for each in figures]
             times.append(correlation_time(np.array([min(value, 2 * limit) for value in found if value is not None])))
         trends = {name: trend(*_finite(figures, name)) for name in GROWING}
-        known = {name: line for name, line in trends.items() if line is not None}
-        independent, answered = len(verdicts) / max(times), sum(moment < end for moment in ended)
-        self._rounds.append(_Round(len(verdicts), sum(verdicts), independent, len(samples), answered, known))
+        self._trends.append({name: line for name, line in trends.items() if line is not None})
         self._runs.append(run)
         self.seconds += seconds
+        self._requests += len(samples)
+        self._answered += sum(moment < end for moment in ended)
+        self._judged += len(verdicts)
+        self._met += sum(verdicts)
+        self._independent += len(verdicts) / max(times)
 
     def trial(self) -> Trial:
         """The result of the rounds so far."""
-        judged, met = sum(each.judged for each in self._rounds), sum(each.met for each in self._rounds)
-        independent = sum(each.independent for each in self._rounds)
-        attainment, wanted = met / judged if judged else 0.0, self.aim.attainment
-        interval = wilson(attainment * independent, independent, self.confidence)
+        attainment, wanted = self._met / self._judged if self._judged else 0.0, self.aim.attainment
+        interval = wilson(attainment * self._independent, self._independent, self.confidence)
         growth = self._growth()
         why = (
             f"{attainment:.1%} met the SLO (interval {interval.low:.1%} to {interval.high:.1%}); {wanted:.1%} required"
@@ -151,19 +141,17 @@ class Rounds:
             passed, sure = False, True
             if interval.high >= wanted and growth is not None:
                 why = f"{growth[0].upper()} grows by {growth[1]:.3g} s per second; {why}"
-        asked = sum(each.requests for each in self._rounds)
-        answered = sum(each.answered for each in self._rounds)
         return Trial(
             rate=self.rate,
             seconds=self.seconds,
             runs=tuple(self._runs),
-            requests=asked,
-            judged=judged,
-            met=met,
+            requests=self._requests,
+            judged=self._judged,
+            met=self._met,
             attainment=attainment,
-            independent=independent,
+            independent=self._independent,
             interval=interval,
-            answered_share=answered / asked if asked else 0.0,
+            answered_share=self._answered / self._requests if self._requests else 0.0,
             growth=growth,
             passed=passed,
             sure=sure,
@@ -172,8 +160,8 @@ class Rounds:
 
     def _growth(self) -> tuple[str, float] | None:
         """The first measure that certainly grows, and in each of several rounds, since one round may just end badly."""
-        for name in GROWING if len(self._rounds) > 1 else ():
-            lines = [each.trends[name] for each in self._rounds if name in each.trends]
+        for name in GROWING if len(self._trends) > 1 else ():
+            lines = [trends[name] for trends in self._trends if name in trends]
             line = joined(lines)
             if line is not None and min(each.slope for each in lines) > MIN_GROWTH and line.rises(self.confidence):
                 return name, line.slope

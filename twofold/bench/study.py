@@ -1,30 +1,46 @@
-"""Studies: one load, a sweep of rates or concurrencies, or a search for the highest rate that meets objectives.
+"""A benchmark of one server: inspects it, then runs a load, a sweep, or a search for the highest sustainable rate.
 
-Every run is added to the document when it ends, so that a stopped study keeps its results.
+Each run has its own prompts, since a server that caches prefixes would know those of the run before. Every run is added
+to the document when it ends, so that a stopped study keeps its results.
 """
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, TypeAlias
 
-from twofold.bench.base import Watcher
+from twofold.bench.client.client import LoadClient
+from twofold.bench.client.loop import ClientOptions, Watcher
+from twofold.bench.client.target import ServerTarget, exchange
+from twofold.bench.endpoints.discover import ServerFacts, check_lengths, find_server, first_response
+from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions, no_prompt
+from twofold.bench.load.base import Ask, Load, Prompt, PromptMessage
 from twofold.bench.load.lengths import Fixed
 from twofold.bench.load.synthetic import LoadPlan
 from twofold.bench.load.trace import write_trace
 from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.requests import MeasurementRule
 from twofold.bench.metrics.summary import Note, summarise
+from twofold.bench.prompts.prompter import Prompter, TokenCounter, make_prompter
+from twofold.bench.prompts.remote import remote_counter
 from twofold.bench.record import RunRecord
-from twofold.bench.report.document import SCHEMA, Document, Run, Target
-from twofold.bench.report.gather import machine_of_this, public_url, run_of
+from twofold.bench.report.document import SCHEMA, Document, Run, Target, machine_of_this, public_url, run_of
 from twofold.bench.report.live import Goal
 from twofold.bench.search import Aim, LoadRunner, SearchOptions, SearchResult, Trial, find_rate, sweep
-from twofold.bench.session import MakeLoad, Session, Setup
 from twofold.core.errors import ParameterError
+
+SEEDS_APART: Final = 1_000_003
+"""Distance of the seeds of two runs."""
+FIRST_WORDS: Final = 8
+FIRST_TOKENS: Final = 4
+"""Words of the first request, and tokens of its completion."""
 
 SWEEP_S: Final = 30.0
 """Default duration of each rate of a sweep."""
@@ -43,6 +59,81 @@ ONE_BY_ONE: Final[Mapping[str, Any]] = {
 
 Show: TypeAlias = Callable[[Goal], AbstractContextManager[Watcher]]
 """Shows the progress of a run."""
+
+MakeLoad: TypeAlias = Callable[[Prompt, int], Load]
+"""Makes a load from the messages of requests and a seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The server of a benchmark, and how to send requests to it.
+
+    model     None is the only model of the server
+    options   of every request; their model is ignored
+    seed      of the load: arrivals and lengths
+    prompts   seed of the texts of prompts. With an equal one, the server has the prompts cached the next time
+    """
+
+    target: ServerTarget
+    endpoint: str
+    model: str | None
+    options: EndpointOptions
+    client: ClientOptions
+    seed: int = 0
+    prompts: int = 0
+
+
+class Session:
+    """Sends loads to one server. The runs of a session are numbered from 0."""
+
+    def __init__(self, setup: Setup, client: LoadClient, facts: ServerFacts, prompter: Prompter) -> None:
+        self._setup = setup
+        self._client = client
+        self.prompter = prompter
+        self._runs = 1  # run 0 is the first request
+        self.facts = facts
+
+    def run(self, make: MakeLoad, watcher: Watcher | None = None, *, seed: int | None = None) -> RunRecord:
+        """Sends a load with new prompts. The first Ctrl-C ends it early.
+
+        ``seed`` is added to the seed of the load; without it, all runs have equal arrivals and lengths.
+        """
+        self.prompter = self.prompter.with_seed(self._setup.prompts + SEEDS_APART * self._runs)
+        self._runs += 1
+        load = make(self.prompt, self._setup.seed if seed is None else self._setup.seed + seed)
+        with stopped_by_signals(self._client.stop):
+            return self._client.run(load, watcher)
+
+    def prompt(self, ask: Ask) -> tuple[PromptMessage, ...]:
+        """All messages of a request of the current run."""
+        return self.prompter(ask)
+
+
+@contextmanager
+def opened(setup: Setup, local: TokenCounter | None = None, lengths: tuple[int, int] = (0, 0)) -> Iterator[Session]:
+    """A session with a server that served one request, and so is warm.
+
+    local    counts prompts; None counts them with the server
+    lengths  maximum of input and of output tokens of the loads
+
+    Raises NetworkError, AccessError, NotFoundError, ContextLengthError and others, as documented in ``discover``.
+    """
+    send = partial(exchange, setup.target)
+    headers = ApiEndpoint(setup.endpoint, setup.options, no_prompt).headers
+    facts = find_server(send, headers, setup.model)
+    check_lengths(facts, *lengths)
+    options = replace(setup.options, model=facts.model, usage_each=facts.counts)
+    counter = local or remote_counter(send, setup.endpoint, options)
+    prompter = make_prompter(counter, chat=setup.endpoint != "completions", seed=setup.prompts)
+    first = ApiEndpoint(setup.endpoint, options, prompter)
+    first_response(send, first, Ask(0, 0.0, prompter.enough_tokens + FIRST_WORDS, FIRST_TOKENS))
+    if facts.context is None:  # some servers report it only after loading the model
+        facts = find_server(send, headers, facts.model)
+        check_lengths(facts, *lengths)
+    endpoint = ApiEndpoint(setup.endpoint, options, lambda ask: session.prompt(ask))  # noqa: PLW0108 - made below
+    with LoadClient(setup.target, endpoint, setup.client) as client:
+        session = Session(setup, client, facts, prompter)
+        yield session
 
 
 @dataclass(slots=True)
@@ -163,3 +254,27 @@ class Study:
             return self.measure_plan(replace(plan, rate=rate, duration_s=seconds, requests=None), seed=seed)
 
         return run
+
+
+@contextmanager
+def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Calls ``stop`` for the first Ctrl-C or SIGTERM; the second one ends the program as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set signal handlers
+        return
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        restore()
+        stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        restore()

@@ -220,8 +220,7 @@ def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> 
 
 def _fetched(url: str, request: str | None, api_key: str | None) -> bytes:
     """A server's record of the request in the URL, or else of ``request``."""
-    from twofold.bench.client.exchange import exchange  # noqa: PLC0415
-    from twofold.bench.client.target import ServerTarget  # noqa: PLC0415
+    from twofold.bench.client.target import ServerTarget, exchange  # noqa: PLC0415
 
     base, _, request_id = url.partition(RECORDS)
     found = request_id.strip("/") or request

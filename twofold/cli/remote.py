@@ -91,8 +91,7 @@ def _request(url: str, api_key: str | None, method: str, path: str, limit_s: flo
     """The JSON of a server's reply. Raises the error in it."""
     import orjson  # noqa: PLC0415 - start-up time
 
-    from twofold.bench.client.exchange import exchange  # noqa: PLC0415
-    from twofold.bench.client.target import ServerTarget  # noqa: PLC0415
+    from twofold.bench.client.target import ServerTarget, exchange  # noqa: PLC0415
 
     key = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
     status, _, body = exchange(ServerTarget.of(url), method, path, None, key, limit_s)

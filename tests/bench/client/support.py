@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from twofold.bench.base import BodyReader
 from twofold.bench.client.client import LoadClient
 from twofold.bench.client.loop import ClientOptions
+from twofold.bench.client.response import BodyReader
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.load.base import Ask, EndedRequest
 from twofold.bench.record import RecordedResponse, RequestSample, RunRecord

@@ -25,16 +25,16 @@ from twofold.bench.client.loop import ClientOptions
 def test_a_stream_is_told_with_its_moments() -> None:
     record = asked(lambda talk, _: paced(talk, 0.03, 0.02, 0.01), PlainLoad((0.05,)))
     sample = only(record)
-    assert (sample.outcome, sample.error, sample.status, sample.answer.text) == ("ok", None, 200, "xxx")
+    assert (sample.outcome, sample.error, sample.status, sample.response.text) == ("ok", None, 200, "xxx")
     assert sample.started_s is not None
     assert sample.sent_s is not None
     assert sample.ended_s is not None
     assert sample.connect_s is not None
-    first, second, third = sample.answer.moments
+    first, second, third = sample.response.moments
     assert 0.05 <= sample.started_s <= sample.sent_s < first < second < third <= sample.ended_s
     assert first - sample.sent_s > 0.03
     assert second - first > 0.019
-    assert (sample.merged, sample.answer.streamed, record.interrupted) == (0, True, False)
+    assert (sample.merged, sample.response.streamed, record.interrupted) == (0, True, False)
     assert record.duration_s == sample.sent_s
     assert record.client.events == 3
     assert abs(record.began_unix - time.time()) < 60
@@ -48,21 +48,21 @@ def test_chunks_that_were_read_together_are_counted(texts: str) -> None:
 def test_pings_and_empty_events_are_counted() -> None:
     response = STREAM + chunk(b": ping\n\ndata: \n\ndata: a\n\n: ping\n\n") + chunk(b"data: [DONE]\n\n") + LAST
     record = asked(each(response), PlainLoad((0.0,)))
-    answer = only(record).answer
+    answer = only(record).response
     assert (answer.pings, answer.empty, answer.text) == (2, 1, "a")
     assert record.client.events == 4
 
 
 def test_an_answer_that_is_no_stream() -> None:
     sample = only(asked(each(whole(200, b"hello", "x-request-id: r7")), PlainLoad((0.0,))))
-    assert (sample.outcome, sample.answer.text, sample.answer.streamed) == ("ok", "hello", False)
+    assert (sample.outcome, sample.response.text, sample.response.streamed) == ("ok", "hello", False)
     assert sample.request_id == "r7"
 
 
 def test_a_stream_whose_head_does_not_say_so() -> None:
     response = streamed("a", "b").replace(b"text/event-stream", b"text/plain")
     sample = only(asked(each(response), PlainLoad((0.0,))))
-    assert (sample.outcome, sample.answer.text, sample.answer.streamed) == ("ok", "ab", True)
+    assert (sample.outcome, sample.response.text, sample.response.streamed) == ("ok", "ab", True)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_connection_that_is_cut(reset: bool) -> None:
             talk.reset()
 
     sample = only(asked(serve, PlainLoad((0.0,))))
-    assert (sample.outcome, sample.answer.text, sample.status) == ("broken", "a", 200)
+    assert (sample.outcome, sample.response.text, sample.status) == ("broken", "a", 200)
     assert sample.error is not None
     assert ("reset the connection" if reset else "ended before the response") in sample.error
 
@@ -123,7 +123,7 @@ def test_a_stream_that_ends_with_the_connection() -> None:
         talk.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: a\n\ndata: [DONE]")
 
     sample = only(asked(serve, PlainLoad((0.0,))))
-    assert (sample.outcome, sample.answer.text) == ("ok", "a")
+    assert (sample.outcome, sample.response.text) == ("ok", "a")
 
 
 def test_connections_are_used_again() -> None:

@@ -11,17 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.client.support import PlainEndpoint, PlainLoad, Talk, asked, each, serving, streamed, whole
-from twofold.bench.client.client import LoadClient
-from twofold.bench.client.target import ServerTarget
+from tests.bench.client.support import PlainLoad, Talk, asked, each, serving, streamed, whole
+from twofold.bench.client.target import Reply, ServerTarget, exchange
 from twofold.bench.load.base import Ask, EndedRequest
 from twofold.core.errors import NetworkError
 
 Trust = Callable[[str], ServerTarget]
 
 
-def client(target: ServerTarget) -> LoadClient:
-    return LoadClient(target, PlainEndpoint(key="k7"))
+def probe(
+    target: ServerTarget, method: str = "GET", path: str = "/", body: bytes | None = None, *, timeout_s: float = 60.0
+) -> Reply:
+    return exchange(target, method, path, body, {"key": "k7"}, timeout_s)
 
 
 def test_a_probe_gets_status_headers_and_body() -> None:
@@ -32,9 +33,10 @@ def test_a_probe_gets_status_headers_and_body() -> None:
             told.append(request)
             talk.send(whole(404, b"nothing here", "X-Told: yes"))
 
-    with serving(serve) as authority, client(ServerTarget.of(f"http://{authority}/base/v1")) as asker:
-        status, headers, body = asker.exchange("POST", "/tokenize", b'{"a": 1}')
-        asker.exchange("GET", "/v1/models", headers={})
+    with serving(serve) as authority:
+        target = ServerTarget.of(f"http://{authority}/base/v1")
+        status, headers, body = probe(target, "POST", "/tokenize", b'{"a": 1}')
+        exchange(target, "GET", "/v1/models", None, {})
     assert (status, headers["x-told"], body) == (404, "yes", b"nothing here")
     assert told[0][0]["request"] == "POST /base/tokenize HTTP/1.1"
     assert (told[0][0]["key"], told[0][1]) == ("k7", {"a": 1})
@@ -47,10 +49,10 @@ def test_a_probe_of_a_stream_and_of_a_body_without_length() -> None:
         if talk.request() is not None:
             talk.send(b"HTTP/1.1 200 OK\r\n\r\nhello")
 
-    with serving(serve) as authority, client(ServerTarget.of(authority)) as asker:
-        assert asker.exchange("GET", "/")[2] == b"hello"
-    with serving(each(streamed("a"))) as authority, client(ServerTarget.of(authority)) as asker:
-        assert asker.exchange("GET", "/")[2] == b"data: a\n\ndata: [DONE]\n\n"
+    with serving(serve) as authority:
+        assert probe(ServerTarget.of(authority))[2] == b"hello"
+    with serving(each(streamed("a"))) as authority:
+        assert probe(ServerTarget.of(authority))[2] == b"data: a\n\ndata: [DONE]\n\n"
 
 
 def close(talk: Talk, _number: int) -> None:
@@ -72,20 +74,16 @@ def wait(talk: Talk, _number: int) -> None:
     ],
 )
 def test_a_probe_says_why_nothing_came(serve: Callable[[Talk, int], None], why: str) -> None:
-    with (
-        serving(serve) as authority,
-        client(ServerTarget.of(authority)) as asker,
-        pytest.raises(NetworkError, match=why) as raised,
-    ):
-        asker.exchange("GET", "/", timeout_s=0.2)
+    with serving(serve) as authority, pytest.raises(NetworkError, match=why) as raised:
+        probe(ServerTarget.of(authority), timeout_s=0.2)
     assert raised.value.hint
 
 
 def test_a_server_that_is_not_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with client(ServerTarget.of(f"http://127.0.0.1:{port}")) as asker, pytest.raises(NetworkError, match="refused"):
-        asker.exchange("GET", "/")
+    with pytest.raises(NetworkError, match="refused"):
+        probe(ServerTarget.of(f"http://127.0.0.1:{port}"))
 
 
 def certificate(folder: Path, name: str, *, expired: bool = False) -> tuple[Path, ssl.SSLContext]:
@@ -117,17 +115,14 @@ def test_a_load_over_tls(tmp_path: Path, verify: bool) -> None:
     load = PlainLoad((0.0, 0.0), pad=6_000_000, next_one=next_one)
     record = asked(each(streamed("a", "b" * 50_000, "c")), load, tls=context, target=target)
     assert [(sample.outcome, sample.error) for sample in record.samples] == [("ok", None)] * 3
-    assert {sample.answer.text for sample in record.samples} == {"a" + "b" * 50_000 + "c"}
+    assert {sample.response.text for sample in record.samples} == {"a" + "b" * 50_000 + "c"}
     assert [sample.connect_s is None for sample in record.samples] == [False, False, True]
 
 
 def test_a_probe_over_tls(tmp_path: Path) -> None:
     pem, context = certificate(tmp_path, "IP:127.0.0.1")
-    with (
-        serving(each(whole(200, b"hello")), context) as authority,
-        client(ServerTarget.of(f"https://{authority}", ca_file=pem)) as asker,
-    ):
-        assert asker.exchange("GET", "/")[2] == b"hello"
+    with serving(each(whole(200, b"hello")), context) as authority:
+        assert probe(ServerTarget.of(f"https://{authority}", ca_file=pem))[2] == b"hello"
 
 
 @pytest.mark.parametrize(
@@ -144,9 +139,9 @@ def test_a_certificate_that_is_not_accepted(tmp_path: Path, name: str, trusted: 
     def target(authority: str) -> ServerTarget:
         return ServerTarget.of(f"https://{authority}", ca_file=pem if trusted else None)
 
-    with serving(each(whole(200, b"hello")), context) as authority, client(target(authority)) as asker:
+    with serving(each(whole(200, b"hello")), context) as authority:
         with pytest.raises(NetworkError, match=why) as raised:
-            asker.exchange("GET", "/")
+            probe(target(authority))
         assert raised.value.hint is not None
         assert "--ca-file" in raised.value.hint
     (sample,) = asked(each(streamed("a")), PlainLoad((0.0,)), tls=context, target=target).samples
@@ -163,9 +158,9 @@ def test_tls_where_there_is_none() -> None:
         talk.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         talk._more()
 
-    with serving(greet) as authority, client(target(authority)) as asker:
+    with serving(greet) as authority:
         with pytest.raises(NetworkError, match="does not speak TLS") as raised:
-            asker.exchange("GET", "/")
+            probe(target(authority))
         assert raised.value.hint is not None
         assert "http://" in raised.value.hint
     (sample,) = asked(greet, PlainLoad((0.0,)), target=target).samples

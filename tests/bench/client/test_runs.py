@@ -67,7 +67,7 @@ def silent(talk: Talk, _number: int) -> None:
 
 def test_a_request_that_takes_too_long_is_late() -> None:
     sample = only(asked(silent, PlainLoad((0.0,)), ClientOptions(request_timeout_s=0.15)))
-    assert (sample.outcome, sample.error, sample.answer.text) == ("late", "It took longer than 0.15 s.", "a")
+    assert (sample.outcome, sample.error, sample.response.text) == ("late", "It took longer than 0.15 s.", "a")
     assert sample.ended_s is not None
     assert 0.15 < sample.ended_s < 0.5
 
@@ -104,7 +104,7 @@ def test_a_run_that_is_stopped_gives_what_there_is(by_signal: bool) -> None:
     assert record.interrupted
     assert [sample.outcome for sample in record.samples] == ["unfinished"] * 3
     assert record.samples[0].error == "The run was stopped before the request ended."
-    assert record.samples[0].answer.text == "a"
+    assert record.samples[0].response.text == "a"
     assert 0.2 < record.duration_s < 2.0
 
 

@@ -13,8 +13,7 @@ from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.requests import MeasurementRule
 from twofold.bench.metrics.summary import summarise
 from twofold.bench.record import RequestSample, RunRecord
-from twofold.bench.report.document import SCHEMA, ClientMachine, Document, Run, Target
-from twofold.bench.report.gather import run_of
+from twofold.bench.report.document import SCHEMA, ClientMachine, Document, Run, Target, run_of
 
 MACHINE = ClientMachine(
     processor="a processor", cores=2, usable_threads=2, memory_bytes=1 << 30, system="a system", python="3.11"

@@ -130,7 +130,7 @@ def test_a_run_that_was_stopped_is_compared_by_what_it_has() -> None:
     samples = served(1, 100)
     for late in samples[90:]:
         late.outcome = "unfinished"
-        late.answer.moments, late.ended_s = late.answer.moments[:0], None
+        late.response.moments, late.ended_s = late.response.moments[:0], None
     found = _rows(compare(document(run(samples, interrupted=True)), document(run(served(2, 100)))))
     assert found["ttft_s p50"].a is not None
     assert found["ttft_s p50"].a < 1.0

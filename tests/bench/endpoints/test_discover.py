@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from tests.bench.endpoints.streams import chunk, no_prompts
-from twofold.bench.base import Reply
+from twofold.bench.client.target import Reply
 from twofold.bench.endpoints.discover import ServerFacts, check_lengths, find_server, first_response
 from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions
 from twofold.bench.load.base import Ask

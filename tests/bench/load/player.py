@@ -12,7 +12,7 @@ def ended(ask: Ask, at_s: float, *, outcome: Outcome = "ok", text: str = "so it 
     """``ask``, whose answer came whole at ``at_s``."""
     sample = RequestSample(ask, outcome=outcome, started_s=ask.due_s, sent_s=ask.due_s, ended_s=at_s)
     if text and outcome == "ok":
-        sample.answer.chunk(at_s, text, 3)
+        sample.response.chunk(at_s, text, 3)
     return sample
 
 

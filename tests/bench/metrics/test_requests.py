@@ -7,8 +7,7 @@ import pytest
 
 from tests.bench.metrics.samples import record, sample, steady
 from twofold.bench.load.base import Outcome
-from twofold.bench.metrics.chunks import Chunks, InterTokenLatency
-from twofold.bench.metrics.requests import FEWEST, Envelope, RequestFigures, request_figures
+from twofold.bench.metrics.requests import FEWEST, Chunks, Envelope, InterTokenLatency, RequestFigures, request_figures
 from twofold.bench.record import UNKNOWN
 
 

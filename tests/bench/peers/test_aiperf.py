@@ -27,7 +27,7 @@ from twofold.bench.load.lengths import Fixed
 from twofold.bench.load.synthetic import LoadPlan
 from twofold.bench.metrics.distribution import MeasureDistribution
 from twofold.bench.metrics.summary import Summary, summarise
-from twofold.bench.session import Setup, opened
+from twofold.bench.study import Setup, opened
 
 INPUT, OUTPUT = 64, 32
 ANSWER: Final = Script(first_s=0.05, gap_s=0.01)

@@ -133,7 +133,7 @@ def test_what_does_not_fit_is_left_out_with_a_reason(tiny: Path) -> None:
     )
     assert [one.case for one in report.skipped] == [Prefill(200), Prefix(200), Mixed(1, 24, 200)]
     assert recorder.told[-3:] == report.skipped
-    assert report.config.context == 24 + Mixed(1, 24, 8).answer(512, 1)  # the longest that fits
+    assert report.config.context == 24 + Mixed(1, 24, 8).max_output(512, 1)  # the longest that fits
     assert report.to_json()["skipped"][0] == {
         "phase": "prefill",
         "tokens": 200,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from twofold.bench.base import TokenCounter
 from twofold.bench.load.base import PromptMessage
+from twofold.bench.prompts.prompter import TokenCounter
 
 AROUND, END = 4, 3
 

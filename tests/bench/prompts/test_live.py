@@ -10,7 +10,7 @@ import pytest
 
 from tests.server.live import LiveServer, live_server
 from tests.support.tiny import TinyModel, TinyOptions
-from twofold.bench.base import Exchange, Reply
+from twofold.bench.client.target import Exchange, Reply
 from twofold.bench.endpoints.discover import find_server, first_response
 from twofold.bench.endpoints.endpoint import ENDPOINTS, ApiEndpoint, EndpointOptions
 from twofold.bench.load.base import Ask, PromptMessage

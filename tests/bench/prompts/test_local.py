@@ -13,10 +13,9 @@ from tokenizers.pre_tokenizers import Split
 from tokenizers.processors import TemplateProcessing
 
 from tests.support.tiny import TinyModel, TinyOptions
-from twofold.bench.base import TokenCounter
 from twofold.bench.load.base import Ask, PromptMessage, Shared
 from twofold.bench.prompts.local import local_counter
-from twofold.bench.prompts.prompter import START, WORDS, make_prompter
+from twofold.bench.prompts.prompter import START, WORDS, TokenCounter, make_prompter
 from twofold.core.errors import ModelNotFoundError, UnsupportedModelError
 from twofold.host.paths import CacheFolders
 

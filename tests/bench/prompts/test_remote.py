@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from tests.bench.prompts.counters import ToyCounter
-from twofold.bench.base import Reply
+from twofold.bench.client.target import Reply
 from twofold.bench.endpoints.endpoint import EndpointOptions
 from twofold.bench.load.base import Ask, PromptMessage
 from twofold.bench.prompts.prompter import make_prompter

@@ -11,8 +11,7 @@ from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.requests import MeasurementRule
 from twofold.bench.metrics.summary import summarise
 from twofold.bench.record import Client, RecordedResponse, RequestSample, RunRecord
-from twofold.bench.report.document import SCHEMA, ClientMachine, Document, Target
-from twofold.bench.report.gather import run_of
+from twofold.bench.report.document import SCHEMA, ClientMachine, Document, Target, run_of
 
 OBJECTIVES = Objectives(ttft=0.5, tpot=0.05)
 HOSTILE = '=HYPERLINK("http://evil.example")<script>alert(1)</script>'

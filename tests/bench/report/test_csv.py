@@ -6,7 +6,7 @@ import io
 import pytest
 
 from tests.bench.report.runs import answered, document, failed, mixed, record
-from twofold.bench.report.gather import COLUMNS, to_csv
+from twofold.bench.report.document import COLUMNS, to_csv
 
 
 def rows(text: str) -> list[dict[str, str]]:

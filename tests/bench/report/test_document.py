@@ -14,8 +14,18 @@ from hypothesis import strategies as st
 from tests.bench.report.runs import answer, answered, document, failed, mixed, record
 from twofold.bench.metrics.requests import MeasurementRule
 from twofold.bench.record import UNKNOWN, RecordedResponse, RequestSample
-from twofold.bench.report.document import json_schema, main, read, read_file, schema_file
-from twofold.bench.report.gather import chunk_tokens, gaps_us, machine_of_this, moments_of, public_url
+from twofold.bench.report.document import (
+    chunk_tokens,
+    gaps_us,
+    json_schema,
+    machine_of_this,
+    main,
+    moments_of,
+    public_url,
+    read,
+    read_file,
+    schema_file,
+)
 from twofold.core.errors import ParameterError
 
 SCHEMA_FILE = Path(__file__).parents[3] / "docs" / "bench.schema.json"
@@ -168,5 +178,5 @@ def test_the_schema_file_is_fresh(tmp_path: Path) -> None:
 
 def test_no_text_of_an_answer_is_in_a_document() -> None:
     sample = answered(0, 0.0)
-    sample.answer.texts[:] = ["canary", "canary", "canary"]
+    sample.response.texts[:] = ["canary", "canary", "canary"]
     assert b"canary" not in document(record([sample])).to_json()

@@ -17,7 +17,6 @@ from twofold.bench.report.live import (
     LiveLines,
     LiveTable,
     ProgressTally,
-    RecentCount,
     RecentValues,
     live,
 )
@@ -48,7 +47,7 @@ def test_failures_are_infinite_and_nothing_has_no_percentile() -> None:
 
 
 def test_what_is_old_is_forgotten() -> None:
-    values, count = RecentValues(), RecentCount()
+    values, count = RecentValues(), RecentValues()
     values.note(0.5, 1.0)
     count.note(0.5, 100)
     assert count.rate(2.0) == 50
@@ -63,7 +62,7 @@ def test_every_request_and_chunk_is_counted_once() -> None:
     for began in range(1, 41):
         tally.look(began / 4, samples[:began])
     assert (tally.began, tally.done, tally.failed) == (40, 36, 4)
-    assert tally.chunks == sum(len(sample.answer.moments) for sample in samples)
+    assert tally.chunks == sum(len(sample.response.moments) for sample in samples)
 
 
 def test_chunks_of_open_requests_are_counted_as_they_come() -> None:
@@ -71,9 +70,9 @@ def test_chunks_of_open_requests_are_counted_as_they_come() -> None:
     tally = ProgressTally()
     tally.look(0.1, [sample])
     assert tally.ttft.percentiles(0.5) == [None]
-    sample.answer.moments.extend((0.2, 0.25))
+    sample.response.moments.extend((0.2, 0.25))
     tally.look(0.3, [sample])
-    sample.answer.moments.append(0.35)
+    sample.response.moments.append(0.35)
     tally.look(0.4, [sample])
     assert tally.chunks == 3
     assert tally.ttft.percentiles(0.5) == [pytest.approx(0.2, rel=0.06)]

@@ -134,7 +134,7 @@ def ttft_errors(run: Run) -> Errors:
 def itl_errors(run: Run) -> Errors:
     measured, truth = [], []
     for row in run.rows:
-        moments = row.sample.answer.moments
+        moments = row.sample.response.moments
         measured += [after - before for before, after in itertools.pairwise(moments)]
         truth += row.gaps
     return Errors.of(measured, truth)

@@ -72,7 +72,7 @@ def test_every_moment_is_that_of_the_script(stub: LiveStub) -> None:
         for row in play(stub, plays()).rows:
             moments = [step.at_s for step in row.play.script.each(row.play.output_tokens)]
             late_s = row.truth.late_s  # the stub's own error
-            for moment, measured in zip(moments, row.sample.answer.moments, strict=True):
+            for moment, measured in zip(moments, row.sample.response.moments, strict=True):
                 true_to(measured - row.truth.arrived, Bounds(moment, moment + late_s))
 
     at_best(check)
@@ -103,7 +103,7 @@ def test_rates_and_concurrency_of_a_run(stub: LiveStub) -> None:
         summary = summarise(run.record)
         ended = max(row.truth.ended or 0.0 for row in run.rows)
         tokens = sum(row.play.output_tokens for row in run.rows)
-        inputs = sum(row.sample.answer.prompt_tokens or 0 for row in run.rows)
+        inputs = sum(row.sample.response.prompt_tokens or 0 for row in run.rows)
         assert summary.rates.achieved is not None
         assert summary.concurrency.mean is not None
         true_to(summary.rates.achieved.until_s, Bounds(ended, ended))

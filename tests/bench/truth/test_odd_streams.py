@@ -38,13 +38,13 @@ def one(stub: LiveStub, script: Script, *, endpoint: str = "chat", output_tokens
 def test_chunks_that_tell_their_tokens(stub: LiveStub, endpoint: str, told: str) -> None:
     script = Script(tokens=3, gap_s=0.005, told="ids" if told == "ids" else "usage")
     sample = one(stub, script, endpoint=endpoint, output_tokens=7).sample
-    assert (sample.outcome, list(sample.answer.tokens), sample.output_tokens) == ("ok", [3, 3, 1], 7)
+    assert (sample.outcome, list(sample.response.tokens), sample.output_tokens) == ("ok", [3, 3, 1], 7)
 
 
 @each_endpoint
 def test_chunks_that_do_not_are_counted_from_the_usage(stub: LiveStub, endpoint: str) -> None:
     run = play(stub, [Play(Script(tokens=3, gap_s=0.005), output_tokens=7)], endpoint=endpoint)
-    answer = run.rows[0].sample.answer
+    answer = run.rows[0].sample.response
     assert (list(answer.tokens), answer.completion_tokens, answer.prompt_tokens) == ([UNKNOWN] * 3, 7, prompt(endpoint))
     assert summarise(run.record).itl.assumed_share == 1.0
 
@@ -53,7 +53,7 @@ def test_chunks_that_do_not_are_counted_from_the_usage(stub: LiveStub, endpoint:
 def test_an_answer_without_usage_counts_its_chunks(stub: LiveStub, endpoint: str) -> None:
     run = play(stub, [Play(Script(usage=False, gap_s=0.005), output_tokens=5)], endpoint=endpoint)
     (figures,) = request_figures(run.record)
-    assert run.rows[0].sample.answer.completion_tokens is None
+    assert run.rows[0].sample.response.completion_tokens is None
     assert (figures.outcome, figures.output_tokens) == ("ok", 5)
 
 
@@ -64,7 +64,7 @@ def test_empty_chunks_and_keep_alives_are_no_output(stub: LiveStub, endpoint: st
     def check() -> None:
         stub.rules()
         row = one(stub, Script(steps=steps), endpoint=endpoint)
-        answer = row.sample.answer
+        answer = row.sample.response
         assert (row.sample.outcome, len(answer.moments), answer.empty, answer.pings) == ("ok", 2, 2, 2)
         assert row.first.error(answer.moments[0]) < CLOSE_S
         assert row.last.error(answer.moments[1]) < CLOSE_S
@@ -77,7 +77,7 @@ def test_an_error_in_the_middle_fails_the_request(stub: LiveStub, endpoint: str)
     script = Script(steps=(Step(0.0), Step(0.01, "error", text="out of memory")), done=False, usage=False)
     run = play(stub, [Play(script)], endpoint=endpoint)
     sample = run.rows[0].sample
-    assert (sample.outcome, sample.status, len(sample.answer.moments)) == ("failed", 200, 1)
+    assert (sample.outcome, sample.status, len(sample.response.moments)) == ("failed", 200, 1)
     assert "out of memory" in (sample.error or "")
     assert request_figures(run.record)[0].ttft_s == math.inf
 
@@ -110,7 +110,7 @@ def test_errors_whose_bodies_are_no_errors(stub: LiveStub, body: str) -> None:
 def test_a_connection_that_ends_in_the_middle_breaks_the_answer(stub: LiveStub, endpoint: str, how: str) -> None:
     end = Step(0.02, "cut" if how == "cut" else "reset")
     sample = one(stub, Script(steps=(Step(0.0), end)), endpoint=endpoint).sample
-    assert (sample.outcome, sample.status, len(sample.answer.moments)) == ("broken", 200, 1)
+    assert (sample.outcome, sample.status, len(sample.response.moments)) == ("broken", 200, 1)
     assert sample.error
 
 
@@ -122,7 +122,7 @@ def test_a_connection_that_ends_before_anything_breaks_the_request(stub: LiveStu
 @each_endpoint
 def test_a_stream_that_ends_before_its_answer_is_broken(stub: LiveStub, endpoint: str) -> None:
     sample = one(stub, Script(done=False), endpoint=endpoint).sample
-    assert (sample.outcome, len(sample.answer.moments)) == ("broken", 4)
+    assert (sample.outcome, len(sample.response.moments)) == ("broken", 4)
 
 
 @each_endpoint
@@ -143,7 +143,7 @@ def test_answers_that_are_no_streams(stub: LiveStub, endpoint: str, script: Scri
         stub.rules()
         run = play(stub, [Play(script, output_tokens=6)], endpoint=endpoint, options=options)
         row = run.rows[0]
-        answer = row.sample.answer
+        answer = row.sample.response
         assert (row.sample.outcome, answer.streamed, answer.text) == ("ok", False, " w" * 6)
         assert (len(answer.moments), row.sample.output_tokens) == (1, 6)
         assert row.first.error(answer.moments[0]) < CLOSE_S
@@ -161,21 +161,21 @@ def test_a_slow_head_is_no_output(stub: LiveStub, endpoint: str) -> None:
         stub.rules()
         row = one(stub, script, endpoint=endpoint)
         assert row.sample.outcome == "ok"
-        assert row.first.error(row.sample.answer.moments[0]) < CLOSE_S
+        assert row.first.error(row.sample.response.moments[0]) < CLOSE_S
 
     at_best(check)
 
 
 def test_a_head_that_comes_byte_by_byte(stub: LiveStub) -> None:
     row = one(stub, Script(piece_bytes=1, piece_gap_s=0.00002))
-    assert (row.sample.outcome, row.sample.answer.text) == ("ok", " w" * 4)
+    assert (row.sample.outcome, row.sample.response.text) == ("ok", " w" * 4)
 
 
 @each_endpoint
 def test_events_of_one_write_share_its_moment_and_are_counted(stub: LiveStub, endpoint: str) -> None:
     run = play(stub, [Play(Script(steps=(*at(0.0, 0.0, 0.0), *at(0.05, 0.05))))], endpoint=endpoint)
     sample = run.rows[0].sample
-    moments = sample.answer.moments
+    moments = sample.response.moments
     assert (len(moments), len(set(moments)), sample.merged) == (5, 2, 3)
     assert summarise(run.record).itl.merged == 3
 
@@ -193,7 +193,7 @@ def test_other_framings_of_the_same_answer(stub: LiveStub, endpoint: str) -> Non
     ]
     run = play(stub, [Play(script, due_s=0.01 * index) for index, script in enumerate(scripts)], endpoint=endpoint)
     assert [row.sample.outcome for row in run.rows] == ["ok"] * len(scripts)
-    assert {row.sample.answer.text for row in run.rows} == {" w" * 8}
+    assert {row.sample.response.text for row in run.rows} == {" w" * 8}
     assert {row.sample.output_tokens for row in run.rows} == {8}
 
 
@@ -222,7 +222,7 @@ def test_what_is_open_when_the_time_to_drain_is_over_is_unfinished(stub: LiveStu
     plays = [Play(Script(steps=(Step(0.0), Step(5.0)))), Play(Script(), due_s=0.01)]
     run = play(stub, plays, client=ClientOptions(drain_s=0.3))
     assert [sample.outcome for sample in in_order(run)] == ["unfinished", "ok"]
-    assert len(in_order(run)[0].answer.moments) == 1
+    assert len(in_order(run)[0].response.moments) == 1
 
 
 def test_one_that_fails_does_not_disturb_the_figures_of_others(stub: LiveStub) -> None:
@@ -257,9 +257,9 @@ def test_however_bytes_are_split_the_answer_is_the_same(
     running_stub.rules()
     plain, cut = play(running_stub, [Play(whole), Play(split)], endpoint=endpoint).rows
     assert (plain.sample.outcome, cut.sample.outcome) == ("ok", "ok")
-    assert cut.sample.answer.texts == plain.sample.answer.texts
+    assert cut.sample.response.texts == plain.sample.response.texts
     assert cut.sample.output_tokens == plain.sample.output_tokens
-    for place, moment in enumerate(cut.sample.answer.moments):
+    for place, moment in enumerate(cut.sample.response.moments):
         assert moment > cut.chunk(place).least - CLOSE_S, "before it was sent"
 
 
@@ -271,7 +271,7 @@ def test_a_split_event_came_with_its_last_byte(stub: LiveStub, endpoint: str, ch
     def check() -> None:
         stub.rules()
         row = one(stub, script, endpoint=endpoint)
-        for place, moment in enumerate(row.sample.answer.moments):
+        for place, moment in enumerate(row.sample.response.moments):
             assert row.chunk(place).error(moment) < CLOSE_S
 
     at_best(check)

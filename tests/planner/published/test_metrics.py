@@ -7,10 +7,9 @@ import math
 import pytest
 
 from tests.bench.metrics.samples import record, sample
-from twofold.bench.metrics.chunks import Chunks, InterTokenLatency
 from twofold.bench.metrics.distribution import MeasureDistribution
 from twofold.bench.metrics.goodput import SCENARIOS
-from twofold.bench.metrics.requests import RequestFigures
+from twofold.bench.metrics.requests import Chunks, InterTokenLatency, RequestFigures
 from twofold.bench.metrics.summary import summarise
 
 ASKED, LATE_S, ANSWERED_S = 200, 54.0, 2.75

@@ -7,18 +7,16 @@ import gc
 import resource
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
-from twofold.bench.base import Endpoint, Reply, Watcher
-from twofold.bench.client import exchange as single
-from twofold.bench.client.loop import ClientOptions, Loop
-from twofold.bench.client.target import ServerTarget
+from twofold.bench.client.loop import ClientOptions, Loop, Watcher
+from twofold.bench.client.response import Endpoint
+from twofold.bench.client.target import ServerTarget, reachable
 from twofold.bench.load.base import Load
 from twofold.bench.record import Client, RunRecord
 from twofold.core.errors import ResourceError
 
-PROBE_S = 60.0
 SPARE_FILES: Final = 64
 
 
@@ -47,22 +45,6 @@ class LoadClient:
         with contextlib.suppress(OSError):
             self._call.send(b"x")
 
-    def exchange(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        *,
-        timeout_s: float = PROBE_S,
-    ) -> Reply:
-        """Sends one request outside of a load; ``headers`` default to the endpoint's.
-
-        Raises NetworkError without a response: refused, unknown host, TLS, timeout, no HTTP.
-        """
-        given = headers if headers is not None else self._endpoint.headers
-        return single.exchange(self._target, method, path, body, given, timeout_s)
-
     def run(self, load: Load, watcher: Watcher | None = None) -> RunRecord:
         """Sends ``load`` until all of it has ended, or until ``stop`` or Ctrl-C.
 
@@ -70,7 +52,7 @@ class LoadClient:
         as many connections as the load needs.
         """
         max_open = room_for_connections(load.max_open)
-        address = single.reachable(self._target)
+        address = reachable(self._target)
         with _no_collection():
             loop = Loop(self._target, address, self._endpoint, load, self._options, max_open, watcher)
             cpu = time.process_time()
@@ -86,14 +68,14 @@ class LoadClient:
                 samples = loop.finish(interrupted)
             finally:
                 loop.close()
-            answers = [sample.answer for sample in samples]
+            responses = [sample.response for sample in samples]
             client = Client(
                 wall_s=wall_s,
                 cpu_s=cpu_s,
                 lag_p50_s=loop.stamps.lag(0.5),
                 lag_p99_s=loop.stamps.lag(0.99),
                 stamps=loop.stamps.source,
-                events=sum(len(answer.moments) + answer.empty + answer.pings for answer in answers),
+                events=sum(len(response.moments) + response.empty + response.pings for response in responses),
             )
             duration_s = load.describe().get("duration_s")
             if duration_s is None:

@@ -24,13 +24,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
-from twofold.bench.base import Endpoint, Watcher
 from twofold.bench.client.connection import Connection, Stamps
-from twofold.bench.client.exchange import network_error
-from twofold.bench.client.response import Flight
-from twofold.bench.client.target import JSON, Address, ServerTarget, head, lowered
+from twofold.bench.client.response import Endpoint, Flight
+from twofold.bench.client.target import JSON, Address, ServerTarget, head, lowered, network_error
 from twofold.bench.load.base import Ask, Load
 from twofold.bench.record import RequestSample
 from twofold.core.errors import ParameterError
@@ -207,6 +205,14 @@ class Readiness:
     def close(self) -> None:
         if self._epoll is not None:
             self._epoll.close()
+
+
+class Watcher(Protocol):
+    """Is called about ten times a second while a load is sent; must be quick."""
+
+    def look(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
+        """``samples`` are all requests that were started, in that order."""
+        ...
 
 
 class Loop:
@@ -409,7 +415,7 @@ class Loop:
         flight.judge()
         connection.flight = None
         connection.served = True
-        keep = flight.response.keep_alive and self._options.reuse_connections
+        keep = flight.http.keep_alive and self._options.reuse_connections
         if keep and not ended and not connection.unsent:
             self._idle[connection.file] = connection
         else:
@@ -422,7 +428,7 @@ class Loop:
         self._close(connection)
         if flight is None:
             return
-        if served and flight.response.untouched and not flight.resent:
+        if served and flight.http.untouched and not flight.resent:
             flight.resent, flight.sample.sent_s = True, None
             self._connect(flight)
         else:

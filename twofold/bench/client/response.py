@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
-from twofold.bench.base import REFUSALS, Endpoint
 from twofold.bench.endpoints.values import sentence
-from twofold.bench.load.base import Outcome
-from twofold.bench.record import RequestSample
+from twofold.bench.load.base import Ask, Outcome
+from twofold.bench.record import RecordedResponse, RequestSample
 
 MAX_HEAD: Final = 64 * 1024
 MAX_LINE: Final = 4096
@@ -30,6 +29,8 @@ MAX_ERROR: Final = 64 * 1024
 MAX_EVENT: Final = 8 * 1024 * 1024
 LF: Final = 0x0A
 BOM: Final = b"\xef\xbb\xbf"
+REFUSALS: Final = frozenset({429, 503, 529})
+"""Statuses of an overloaded server."""
 
 Event: TypeAlias = tuple[str | None, bytes]
 """The name in its ``event:`` line, and its data."""
@@ -291,10 +292,46 @@ def _length(text: str) -> int:
     return int(value)
 
 
+class BodyReader(Protocol):
+    """Reads the body of one successful response into a ``RecordedResponse``."""
+
+    def event(self, name: str | None, data: bytes, moment: float) -> None:
+        """Reads an event of a stream, complete at ``moment``. ``name`` is in its ``event:`` line.
+
+        Raises ValueError if it does not match the API.
+        """
+        ...
+
+    def whole(self, body: bytes, moment: float) -> None:
+        """Reads a response that is no stream. Raises ValueError as ``event`` does."""
+        ...
+
+
+class Endpoint(Protocol):
+    """An endpoint of an API for completions."""
+
+    @property
+    def path(self) -> str:
+        """Relative to the server's base URL: /v1/chat/completions."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers of every request, except those of HTTP itself."""
+        ...
+
+    def body(self, ask: Ask) -> bytes:
+        """The JSON to send."""
+        ...
+
+    def reader(self, response: RecordedResponse) -> BodyReader: ...
+
+
 class Flight:
     """Reads the response to one request into its sample.
 
     file    of its connection; None after its end
+    http    reads its response
     resent  whether it was sent again because the server had closed the first connection
     """
 
@@ -303,8 +340,8 @@ class Flight:
         self.request = request
         self.file: int | None = None
         self.resent = False
-        self.response = ResponseReader()
-        self._reader = endpoint.reader(sample.answer)
+        self.http = ResponseReader()
+        self._reader = endpoint.reader(sample.response)
         self._events: EventReader | None = None
         self._body: list[bytes] = []
         self._size = 0
@@ -320,28 +357,28 @@ class Flight:
 
         Raises ValueError if it is invalid.
         """
-        sample, response = self.sample, self.response
+        sample, http = self.sample, self.http
         sample.lag_s = max(sample.lag_s, lag)
-        began = response.status is not None
-        body = response.feed(data)
-        if not began and response.status is not None:
-            self._head(response.status)
+        began = http.status is not None
+        body = http.feed(data)
+        if not began and http.status is not None:
+            self._head(http.status)
         if body:
             if self._events is not None:
                 self._stream(body, moment)
             else:
                 self._collect(body, moment)
-        if response.complete:
+        if http.complete:
             self._complete(moment)
-        return response.complete
+        return http.complete
 
     def end(self, moment: float) -> None:
         """The connection ended. Raises ValueError if the response is incomplete."""
-        self.response.end()
+        self.http.end()
         self._complete(moment)
 
     def _head(self, status: int) -> None:
-        headers = self.response.headers
+        headers = self.http.headers
         self.sample.status = status
         self.sample.request_id = headers.get("x-request-id") or headers.get("request-id")
         if headers.get("content-encoding", "identity").lower() != "identity":
@@ -350,18 +387,18 @@ class Flight:
             self._events = EventReader()
 
     def _stream(self, body: bytes, moment: float) -> None:
-        events, answer, reader = self._events, self.sample.answer, self._reader
+        events, response, reader = self._events, self.sample.response, self._reader
         assert events is not None
-        before = len(answer.moments)
+        before = len(response.moments)
         for name, data in events.feed(body):
             reader.event(name, data, moment)
-        together = len(answer.moments) - before
+        together = len(response.moments) - before
         if together > 1:
             self.sample.merged += together - 1
 
     def _collect(self, body: bytes, moment: float) -> None:
         """Keeps a body that is no stream, unless it is one without the content type of streams."""
-        json = "json" in self.response.headers.get("content-type", "")
+        json = "json" in self.http.headers.get("content-type", "")
         if not (self._body or json) and self.sample.status == 200 and body.startswith((b"data:", b"event:", b":")):
             self._events = EventReader()
             self._stream(body, moment)
@@ -378,9 +415,9 @@ class Flight:
         if status >= 300:
             return
         if self._events is None:
-            sample.answer.streamed = False
+            sample.response.streamed = False
             self._reader.whole(b"".join(self._body), moment)
-            sample.answer.done = sample.answer.done or sample.answer.error is None
+            sample.response.done = sample.response.done or sample.response.error is None
             return
         for name, data in self._events.end():
             self._reader.event(name, data, moment)
@@ -388,8 +425,8 @@ class Flight:
     def settle(self, outcome: Outcome, error: str) -> None:
         """Sets an outcome that the server did not send; a complete response stays "ok"."""
         self._count_pings()
-        answer = self.sample.answer
-        if answer.done and answer.error is None:
+        response = self.sample.response
+        if response.done and response.error is None:
             self.sample.outcome, self.sample.error = "ok", None
         else:
             self.sample.outcome, self.sample.error = outcome, error
@@ -397,7 +434,7 @@ class Flight:
     def judge(self) -> None:
         """Sets the outcome from the complete response."""
         self._count_pings()
-        sample, status, answer = self.sample, self.sample.status, self.sample.answer
+        sample, status, response = self.sample, self.sample.status, self.sample.response
         assert status is not None
         if status >= 400:
             sample.outcome = "refused" if status in REFUSALS else "failed"
@@ -405,14 +442,14 @@ class Flight:
             sample.error = sentence(body) if body else f"The server responded with status {status}."
         elif status >= 300:
             sample.outcome, sample.error = "failed", f"The server redirects the request (status {status})."
-        elif answer.error is not None:
-            sample.outcome, sample.error = "failed", answer.error
-        elif answer.done:
+        elif response.error is not None:
+            sample.outcome, sample.error = "failed", response.error
+        elif response.done:
             sample.outcome, sample.error = "ok", None
         else:
             sample.outcome, sample.error = "broken", "The stream ended before the completion did."
 
     def _count_pings(self) -> None:
         if self._events is not None:
-            self.sample.answer.pings += self._events.pings
+            self.sample.response.pings += self._events.pings
             self._events = None

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from twofold.bench.base import REFUSALS, Endpoint, Exchange
-from twofold.bench.client.response import EventReader
+from twofold.bench.client.response import REFUSALS, Endpoint, EventReader
+from twofold.bench.client.target import Exchange
 from twofold.bench.endpoints.values import count_at, object_at, objects_at, read_object, sentence, short, text_at
 from twofold.bench.load.base import Ask
 from twofold.bench.record import RecordedResponse
@@ -62,12 +62,12 @@ def find_server(exchange: Exchange, headers: Mapping[str, str], model: str | Non
     Raises NotFoundError for an unknown model, with the closest name; ParameterError if ``model`` is None and there is
     not exactly one; AccessError or ForbiddenError; and NetworkError without a server.
     """
-    status, answered, body = exchange("GET", MODELS, None, headers)
+    status, reply_headers, body = exchange("GET", MODELS, None, headers)
     _check_access(status, body)
     entries: list[dict[str, Any]] = []
     with suppress(ValueError):
         entries = objects_at(read_object(body), "data") if status == 200 else []
-    server = short(answered["server"]) if answered.get("server") else None
+    server = short(reply_headers["server"]) if reply_headers.get("server") else None
     names = tuple(text_at(entry, "id") for entry in entries if text_at(entry, "id"))
     if model is None:
         if len(names) != 1:
@@ -130,23 +130,23 @@ def first_response(exchange: Exchange, endpoint: Endpoint, ask: Ask) -> Recorded
     status, headers, body = exchange("POST", endpoint.path, endpoint.body(ask), endpoint.headers)
     if status != 200:
         raise _refusal(status, body, endpoint)
-    answer = RecordedResponse()
-    reader, events = endpoint.reader(answer), EventReader()
+    response = RecordedResponse()
+    reader, events = endpoint.reader(response), EventReader()
     try:
         if "event-stream" in headers.get("content-type", "").lower():
             for name, data in events.feed(body) + events.end():
                 reader.event(name, data, 0.0)
-            answer.pings += events.pings
-            if not answer.done and answer.error is None:
+            response.pings += events.pings
+            if not response.done and response.error is None:
                 raise ValueError("the stream ended before the completion did")
         else:
             reader.whole(body, 0.0)
     except ValueError as error:
         hint = "Choose the server's API with --endpoint."
         raise NetworkError(f"The response of {endpoint.path} does not match its API: {error}.", hint=hint) from error
-    if answer.error is not None:
-        raise NetworkError(f"The server failed: {answer.error}", hint="See the server's log.")
-    return answer
+    if response.error is not None:
+        raise NetworkError(f"The server failed: {response.error}", hint="See the server's log.")
+    return response
 
 
 def _refusal(status: int, body: bytes, endpoint: Endpoint) -> Exception:

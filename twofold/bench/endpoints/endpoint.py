@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
-from twofold.bench.base import BodyReader
+from twofold.bench.client.response import BodyReader
 from twofold.bench.endpoints.values import (
     UNNAMED,
     count_at,
@@ -97,8 +97,8 @@ class ApiEndpoint:
         fields[self._length] = ask.output_tokens
         return orjson.dumps(fields | self._extra | dict(ask.fields))
 
-    def reader(self, answer: RecordedResponse) -> BodyReader:
-        return self._kind.reader(answer)
+    def reader(self, response: RecordedResponse) -> BodyReader:
+        return self._kind.reader(response)
 
 
 def no_prompt(ask: Ask) -> tuple[PromptMessage, ...]:
@@ -153,46 +153,46 @@ def _check_header(name: str, value: str) -> None:
 class OpenAIReader:
     """Reads chats and completions. A finish reason completes a response, with or without ``[DONE]``."""
 
-    def __init__(self, answer: RecordedResponse) -> None:
-        self._answer = answer
+    def __init__(self, response: RecordedResponse) -> None:
+        self._response = response
         self._counted: int | None = 0
         """Tokens of the usage so far; None after an event with output and without a usage."""
 
     def event(self, name: str | None, data: bytes, moment: float) -> None:  # noqa: ARG002 - OpenAI names no events
         if data == DONE:
-            self._answer.done = True
+            self._response.done = True
             return
         fields = read_object(data)
         choices = fields.get("choices")
         usage = fields.get("usage")
         if fields.get("error") or fields.get("object") == "error":
-            self._answer.error = error_message(fields) or UNNAMED
+            self._response.error = error_message(fields) or UNNAMED
         elif type(choices) is list and choices:
             self._choices(choices, usage, moment)
         if usage:
-            read_usage(usage, self._answer)
+            read_usage(usage, self._response)
 
     def whole(self, body: bytes, moment: float) -> None:
-        answer = self._answer
-        answer.streamed = False
+        response = self._response
+        response.streamed = False
         fields = read_object(body)
         if fields.get("error"):
-            answer.error = error_message(fields) or UNNAMED
+            response.error = error_message(fields) or UNNAMED
             return
         choices = objects_at(fields, "choices")
         if not choices:
             raise ValueError("it has no choices")
-        read_usage(fields.get("usage"), answer)
+        read_usage(fields.get("usage"), response)
         parts = [_output(choice, "message") for choice in choices]
-        answer.finish = next((reason for choice in choices if (reason := text_at(choice, "finish_reason"))), None)
-        answer.done = True
-        tokens = UNKNOWN if answer.completion_tokens is None else answer.completion_tokens
+        response.finish = next((reason for choice in choices if (reason := text_at(choice, "finish_reason"))), None)
+        response.done = True
+        tokens = UNKNOWN if response.completion_tokens is None else response.completion_tokens
         if tokens > 0 or any(output for _, output in parts):
-            answer.chunk(moment, "".join(text for text, _ in parts), tokens)
+            response.chunk(moment, "".join(text for text, _ in parts), tokens)
 
     def _choices(self, choices: list[Any], usage: object, moment: float) -> None:
         """Reads an event with choices: nearly always one."""
-        answer = self._answer
+        response = self._response
         content, output, declared, structural = "", False, UNKNOWN, False
         for choice in choices:
             if type(choice) is not dict:
@@ -205,14 +205,14 @@ class OpenAIReader:
                 declared = count if declared == UNKNOWN else declared + count
             reason = choice.get("finish_reason")
             if reason:
-                answer.finish = reason if type(reason) is str else None
-                answer.done = structural = True
+                response.finish = reason if type(reason) is str else None
+                response.done = structural = True
         counted = self._grown(usage, output or declared > 0)
         tokens = counted if declared == UNKNOWN else declared
         if output or tokens > 0:
-            answer.chunk(moment, content, tokens)
+            response.chunk(moment, content, tokens)
         elif not structural and "role" not in object_at(choices[0], "delta"):  # the first event sets the role
-            answer.empty += 1
+            response.empty += 1
 
     def _grown(self, usage: object, output: bool) -> int:
         """Tokens of this event, if every event so far had a usage."""
@@ -252,7 +252,7 @@ def _declared_tokens(choice: Mapping[str, Any]) -> int:
     return length_at(logprobs, "tokens") if count == UNKNOWN else count
 
 
-def read_usage(usage: object, answer: RecordedResponse) -> None:
+def read_usage(usage: object, response: RecordedResponse) -> None:
     """Reads the usage; ``prompt_tokens`` includes cached ones."""
     if type(usage) is not dict:
         return
@@ -264,14 +264,14 @@ def read_usage(usage: object, answer: RecordedResponse) -> None:
     }
     for name, count in counts.items():
         if count is not None:
-            setattr(answer, name, count)
+            setattr(response, name, count)
 
 
 class MessagesReader:
     """Reads a message, whole or streamed. Only ``message_stop`` completes a stream."""
 
-    def __init__(self, answer: RecordedResponse) -> None:
-        self._answer = answer
+    def __init__(self, response: RecordedResponse) -> None:
+        self._response = response
         self._usage: dict[str, Any] = {}
 
     def event(self, name: str | None, data: bytes, moment: float) -> None:
@@ -280,11 +280,11 @@ class MessagesReader:
         if kind == "content_block_delta":
             text, output = _delta(object_at(fields, "delta"))
             if output:
-                self._answer.chunk(moment, text)
+                self._response.chunk(moment, text)
             else:
-                self._answer.empty += 1
+                self._response.empty += 1
         elif kind == "ping":
-            self._answer.pings += 1
+            self._response.pings += 1
         else:
             self._other(kind, fields, moment)
 
@@ -294,43 +294,43 @@ class MessagesReader:
             case "content_block_start":
                 text, output = _block(object_at(fields, "content_block"))
                 if output:
-                    self._answer.chunk(moment, text)
+                    self._response.chunk(moment, text)
             case "message_start":
                 self._spent(object_at(fields, "message"))
             case "message_delta":
                 self._spent(fields)
-                self._answer.finish = text_at(object_at(fields, "delta"), "stop_reason") or self._answer.finish
+                self._response.finish = text_at(object_at(fields, "delta"), "stop_reason") or self._response.finish
             case "message_stop":
-                self._answer.done = True
+                self._response.done = True
             case "error":
-                self._answer.error = error_message(fields) or UNNAMED
+                self._response.error = error_message(fields) or UNNAMED
 
     def whole(self, body: bytes, moment: float) -> None:
-        answer = self._answer
-        answer.streamed = False
+        response = self._response
+        response.streamed = False
         fields = read_object(body)
         if fields.get("type") == "error":
-            answer.error = error_message(fields) or UNNAMED
+            response.error = error_message(fields) or UNNAMED
             return
         if type(fields.get("content")) is not list:
             raise ValueError("it has no content")
         self._spent(fields)
         blocks = [_block(block) for block in objects_at(fields, "content")]
-        answer.finish = text_at(fields, "stop_reason") or None
-        answer.done = True
-        tokens = UNKNOWN if answer.completion_tokens is None else answer.completion_tokens
+        response.finish = text_at(fields, "stop_reason") or None
+        response.done = True
+        tokens = UNKNOWN if response.completion_tokens is None else response.completion_tokens
         if tokens > 0 or any(output for _, output in blocks):
-            answer.chunk(moment, "".join(text for text, _ in blocks), tokens)
+            response.chunk(moment, "".join(text for text, _ in blocks), tokens)
 
     def _spent(self, fields: Mapping[str, Any]) -> None:
         """Reads the usage: ``input_tokens`` excludes cache reads and writes. Later events update it."""
         self._usage |= {name: value for name, value in object_at(fields, "usage").items() if value is not None}
-        usage, answer = self._usage, self._answer
+        usage, response = self._usage, self._response
         sent, read = count_at(usage, "input_tokens"), count_at(usage, "cache_read_input_tokens")
         if sent is not None:
-            answer.prompt_tokens = sent + (read or 0) + (count_at(usage, "cache_creation_input_tokens") or 0)
-        answer.cached_tokens = read
-        answer.completion_tokens = count_at(usage, "output_tokens")
+            response.prompt_tokens = sent + (read or 0) + (count_at(usage, "cache_creation_input_tokens") or 0)
+        response.cached_tokens = read
+        response.completion_tokens = count_at(usage, "output_tokens")
 
 
 def _delta(delta: Mapping[str, Any]) -> tuple[str, bool]:

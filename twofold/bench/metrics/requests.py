@@ -1,4 +1,4 @@
-"""The rule that selects measured requests, and the figures of one request.
+"""The rule that selects measured requests, the figures of one request, and inter-token latency.
 
     TTFT            first − due          the time a user waits
     TTFT from send  first − started      the server's part
@@ -10,6 +10,11 @@ n is the number of tokens in the server's usage, or else of its chunks, or else 
 are infinitely slow in everything that needs the completion, even if it started, and so are requests still open after
 the drain period. If the run was stopped, open requests have only the figures known by then. None is no value: a
 response of one chunk has no TPOT, nor has one that was not streamed.
+
+ITL is reported in two ways: gaps between chunks, and the ITL of tokens, which is a gap divided by the tokens of the
+later chunk, once for each of them. A chunk with no tokens prolongs the gap of the next one. A chunk with an unknown
+number of tokens gets an equal part of the remaining tokens of the request's usage, or 1 token without a usage. If the
+usage has as many tokens as there are such chunks, each has one, and nothing is assumed.
 """
 
 from __future__ import annotations
@@ -21,9 +26,11 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from twofold.bench.load.base import FAILURES, Outcome
-from twofold.bench.record import RequestSample, RunRecord
+from twofold.bench.metrics.distribution import Floats, MeasureDistribution
+from twofold.bench.record import UNKNOWN, RequestSample, RunRecord
 from twofold.core.errors import ParameterError
 
 FEWEST: Final = 20
@@ -32,6 +39,8 @@ FEWEST: Final = 20
 METHOD: Final = "TTFT from send, less the convex lower envelope of TTFT over the tokens to prefill in this run"
 
 _Point: TypeAlias = tuple[int, float]
+_Rows: TypeAlias = npt.NDArray[np.int64]
+_Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +166,7 @@ class RequestFigures:
         cls, sample: RequestSample, envelope: Envelope | None = None, stopped_s: float | None = None
     ) -> RequestFigures:
         """``stopped_s`` is when the run was stopped, if it was."""
-        due, moments, complete = sample.ask.due_s, sample.answer.moments, sample.outcome == "ok"
+        due, moments, complete = sample.ask.due_s, sample.response.moments, sample.outcome == "ok"
         failed = sample.outcome in FAILURES or (sample.outcome == "unfinished" and stopped_s is None)
         missing = math.inf if failed else None
         first = None if sample.outcome in FAILURES else sample.first_s
@@ -194,20 +203,20 @@ def request_figures(record: RunRecord, samples: Sequence[RequestSample] | None =
 def output_tokens(sample: RequestSample) -> int:
     """Tokens of a completion as the server reports them, or else one per chunk."""
     counted = sample.output_tokens
-    return len(sample.answer.moments) if counted is None else counted
+    return len(sample.response.moments) if counted is None else counted
 
 
 def prompt_tokens(sample: RequestSample) -> int:
     """As the server counts them, or else as requested."""
-    counted = sample.answer.prompt_tokens
+    counted = sample.response.prompt_tokens
     return sample.ask.input_tokens if counted is None else counted
 
 
 def _point(sample: RequestSample) -> _Point | None:
     """Tokens to prefill and TTFT from send; None without a streamed, complete response."""
-    if sample.outcome != "ok" or sample.started_s is None or sample.first_s is None or not sample.answer.streamed:
+    if sample.outcome != "ok" or sample.started_s is None or sample.first_s is None or not sample.response.streamed:
         return None
-    cached = sample.answer.cached_tokens or 0
+    cached = sample.response.cached_tokens or 0
     return max(0, prompt_tokens(sample) - cached), sample.first_s - sample.started_s
 
 
@@ -228,3 +237,100 @@ def last_time_s(samples: Sequence[RequestSample]) -> float:
     """The last known time of requests; 0 without any."""
     times = ((sample.ended_s, sample.last_s, sample.sent_s, sample.started_s) for sample in samples)
     return max((next((moment for moment in each if moment is not None), 0.0) for each in times), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Arrays [chunks], in the order of samples and of time.
+
+    owner    index of the sample
+    moments  arrival time
+    tokens   number of tokens; not whole if it is an equal part
+    known    whether the number is known, from the chunk or from a usage of one token per chunk
+    """
+
+    owner: _Rows
+    moments: Floats
+    tokens: Floats
+    known: _Mask
+
+    @classmethod
+    def of(cls, samples: Sequence[RequestSample]) -> Chunks:
+        lengths = np.fromiter((len(sample.response.moments) for sample in samples), np.int64, len(samples))
+        owner = np.repeat(np.arange(len(samples), dtype=np.int64), lengths)
+        responses, nothing = [sample.response for sample in samples if _has(sample)], np.empty(0)
+        moments = np.concatenate([nothing, *(np.frombuffer(response.moments, np.float64) for response in responses)])
+        counts = np.concatenate([nothing, *(np.frombuffer(response.tokens, np.int32) for response in responses)])
+        known = counts != UNKNOWN
+        parts, even = _parts(samples, owner, counts, known)
+        return cls(owner, moments, np.where(known, counts, parts[owner]), known | even[owner])
+
+    def gaps(self, among: _Mask | None = None) -> tuple[Floats, Floats]:
+        """Seconds from each chunk to the next of its response, and tokens of the later one; of chunks ``among``."""
+        owner, moments, tokens = self.owner, self.moments, self.tokens
+        if among is not None:
+            owner, moments, tokens = owner[among], moments[among], tokens[among]
+        same = owner[1:] == owner[:-1]
+        return np.diff(moments)[same], tokens[1:][same]
+
+    def holding(self) -> _Mask:
+        """Chunks with tokens, and the first chunk of each response."""
+        first = np.ones(len(self.owner), np.bool_)
+        first[1:] = self.owner[1:] != self.owner[:-1]
+        return first | (self.tokens > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class InterTokenLatency:
+    """ITL of measured requests.
+
+    gap_s             gaps between chunks; a failed response with output adds an infinite one
+    token_s           ITL of tokens; n counts those after the first chunk of each response
+    chunk_tokens      tokens of chunks
+    several_share     share of chunks with more than one token
+    assumed_share     share of chunks with an unknown number of tokens
+    merged            chunks read together with the next one, and so with its time
+    empty, pings      events without output, and keep-alives
+    """
+
+    gap_s: MeasureDistribution
+    token_s: MeasureDistribution
+    chunk_tokens: MeasureDistribution
+    several_share: float | None
+    assumed_share: float | None
+    merged: int
+    empty: int
+    pings: int
+
+    @classmethod
+    def of(cls, samples: Sequence[RequestSample], chunks: Chunks) -> InterTokenLatency:
+        """``chunks`` are those of ``samples``."""
+        gaps, _ = chunks.gaps()
+        broken = sum(1 for sample in samples if sample.outcome in FAILURES and _has(sample))
+        token_gaps, tokens = chunks.gaps(chunks.holding())
+        count = len(chunks.owner)
+        return cls(
+            gap_s=MeasureDistribution.of(np.append(gaps, np.full(broken, np.inf))),
+            token_s=MeasureDistribution.weighted(token_gaps / tokens, tokens),
+            chunk_tokens=MeasureDistribution.of(chunks.tokens),
+            several_share=float((chunks.tokens > 1).sum()) / count if count else None,
+            assumed_share=float((~chunks.known).sum()) / count if count else None,
+            merged=sum(sample.merged for sample in samples),
+            empty=sum(sample.response.empty for sample in samples),
+            pings=sum(sample.response.pings for sample in samples),
+        )
+
+
+def _has(sample: RequestSample) -> bool:
+    return len(sample.response.moments) > 0
+
+
+def _parts(samples: Sequence[RequestSample], owner: _Rows, counts: Floats, known: _Mask) -> tuple[Floats, _Mask]:
+    """[samples] each: tokens of a chunk with an unknown number, and whether the usage has exactly one for each."""
+    n = len(samples)
+    usages = (sample.response.completion_tokens for sample in samples)
+    usage = np.fromiter((np.nan if tokens is None else tokens for tokens in usages), np.float64, n)
+    reported = np.bincount(owner[known], weights=counts[known], minlength=n)
+    silent = np.bincount(owner[~known], minlength=n)
+    left = np.maximum(usage - reported, 0.0)
+    return np.where(np.isnan(usage), 1.0, left / np.maximum(silent, 1)), left == silent

@@ -10,11 +10,12 @@ from typing import Any, Final, get_args
 import numpy as np
 
 from twofold.bench.load.base import Outcome
-from twofold.bench.metrics.chunks import Chunks, InterTokenLatency
 from twofold.bench.metrics.distribution import MeasureDistribution, needed
 from twofold.bench.metrics.goodput import MeasuredGoodput, Objectives, Verdict, mlperf
 from twofold.bench.metrics.requests import (
     METHOD,
+    Chunks,
+    InterTokenLatency,
     MeasurementRule,
     RequestFigures,
     Window,
@@ -87,9 +88,9 @@ class RequestCounts:
             outcomes={outcome: outcomes[outcome] for outcome in get_args(Outcome)},
             statuses=_by_frequency(sample.status for sample in measured),
             errors=tuple(ErrorCount(*failure, count) for failure, count in failures.most_common(MAX_ERRORS)),
-            finishes=_by_frequency(sample.answer.finish for sample in done),
-            whole=sum(1 for sample in done if not sample.answer.streamed),
-            empty=sum(1 for sample in done if not sample.answer.moments),
+            finishes=_by_frequency(sample.response.finish for sample in done),
+            whole=sum(1 for sample in done if not sample.response.streamed),
+            empty=sum(1 for sample in done if not sample.response.moments),
         )
 
 
@@ -144,14 +145,14 @@ class Tokens:
     @classmethod
     def of(cls, measured: Sequence[RequestSample]) -> Tokens:
         done = [sample for sample in measured if sample.outcome == "ok"]
-        known = [sample.answer for sample in done if sample.answer.cached_tokens is not None]
-        cached = sum(answer.cached_tokens or 0 for answer in known)
-        prompts = sum(answer.prompt_tokens or 0 for answer in known)
+        known = [sample.response for sample in done if sample.response.cached_tokens is not None]
+        cached = sum(response.cached_tokens or 0 for response in known)
+        prompts = sum(response.prompt_tokens or 0 for response in known)
         return cls(
             prompt=Exactness.of(
-                (sample.ask.input_tokens, sample.answer.prompt_tokens)
+                (sample.ask.input_tokens, sample.response.prompt_tokens)
                 for sample in done
-                if sample.answer.prompt_tokens is not None and sample.ask.messages is None and not sample.ask.history
+                if sample.response.prompt_tokens is not None and sample.ask.messages is None and not sample.ask.history
             ),
             output=Exactness.of(
                 (sample.ask.output_tokens, sample.output_tokens) for sample in done if sample.output_tokens is not None
@@ -159,7 +160,7 @@ class Tokens:
             cached_told=len(known),
             cached_tokens=cached,
             cached_share=cached / prompts if prompts else None,
-            reasoning_tokens=sum(sample.answer.reasoning_tokens or 0 for sample in done),
+            reasoning_tokens=sum(sample.response.reasoning_tokens or 0 for sample in done),
         )
 
 
@@ -454,10 +455,10 @@ def _prompt_notes(measured: Iterable[RequestSample], template: int = 0) -> Itera
     If the server counts more tokens in every prompt than were requested, they belong to the template too.
     """
     new = [
-        (sample.answer.prompt_tokens, sample.answer.cached_tokens or 0, sample.ask.input_tokens)
+        (sample.response.prompt_tokens, sample.response.cached_tokens or 0, sample.ask.input_tokens)
         for sample in measured
         if sample.outcome == "ok"
-        and sample.answer.prompt_tokens
+        and sample.response.prompt_tokens
         and not (sample.ask.shared or sample.ask.history or sample.ask.messages)
     ]
     common = template + max(0, min((counted - sent for counted, _, sent in new), default=0))

@@ -257,7 +257,7 @@ class PhaseBench:
         most = min(self._rows, self.config.limits.sequences)
         if together > most:
             return f"it takes {together:,} sequences at once, and a step has room for {most:,}"
-        needed = case.batch * (case.context + case.answer(self._rows, self._rounds))
+        needed = case.batch * (case.context + case.max_output(self._rows, self._rounds))
         return None if self._holds(case, others) else f"the KV cache does not hold its {needed + others:,} tokens"
 
     def measure(self, case: Case) -> Row | None:
@@ -352,9 +352,9 @@ class PhaseBench:
             ids = [driver.add(prompt, 1, f"stream-{number}") for number, prompt in enumerate(prompts)]
             for request_id in ids:
                 driver.finish(request_id)
-        answer = case.answer(self._rows, self._rounds)
+        output = case.max_output(self._rows, self._rounds)
         for number, prompt in enumerate(prompts):
-            driver.add(prompt, answer, f"stream-{number}")
+            driver.add(prompt, output, f"stream-{number}")
         self._steps(case.batch, 1)
 
     def _steps(self, batch: int, wanted: int) -> list[StepTime]:
@@ -373,7 +373,7 @@ class PhaseBench:
         """Whether the KV cache has room for all sequences of the case and another one of ``others`` tokens."""
         spec, config = self._llm.loaded.spec, self.config
         demand = KVDemand(spec, config.options.kv_layout(spec), self._rows)
-        tokens = case.context + case.answer(self._rows, self._rounds)
+        tokens = case.context + case.max_output(self._rows, self._rounds)
         return all(
             case.batch * demand.blocks(group, tokens) + demand.blocks(group, others) <= size.blocks
             for group, size in zip(spec.kv_groups(config.context), config.kv_groups, strict=True)

@@ -70,13 +70,13 @@ class Decode:
 
     phase: ClassVar[Phase] = "decode"
 
-    def answer(self, step_rows: int, _rounds: int) -> int:
+    def max_output(self, step_rows: int, _rounds: int) -> int:
         """Maximum of output tokens of a sequence: the first ones decode until the last prompt is computed."""
         return self.steps + 1 + _filling(self.batch, self.context, step_rows)
 
     def extent(self, step_rows: int, rounds: int) -> int:
         """As ``Prefill.extent``."""
-        return self.context + self.answer(step_rows, rounds)
+        return self.context + self.max_output(step_rows, rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +93,14 @@ class Mixed:
         """Steps of the prompt, in the rows that decoding leaves."""
         return -(-self.tokens // max(1, step_rows - self.batch))
 
-    def answer(self, step_rows: int, rounds: int) -> int:
-        """As ``Decode.answer``."""
+    def max_output(self, step_rows: int, rounds: int) -> int:
+        """As ``Decode.max_output``."""
         a_round = PURE_STEPS + self.prompt_steps(step_rows) + 1
         return rounds * a_round + 1 + _filling(self.batch, self.context, step_rows)
 
     def extent(self, step_rows: int, rounds: int) -> int:
         """As ``Prefill.extent``."""
-        return max(self.tokens + 1, self.context + self.answer(step_rows, rounds))
+        return max(self.tokens + 1, self.context + self.max_output(step_rows, rounds))
 
 
 Case: TypeAlias = Prefill | Prefix | Decode | Mixed

@@ -10,9 +10,9 @@ from typing import Final
 
 from tokenizers import Tokenizer as HubTokenizer
 
-from twofold.bench.base import TokenCounter
 from twofold.bench.endpoints.endpoint import joined, roles
 from twofold.bench.load.base import PromptMessage
+from twofold.bench.prompts.prompter import TokenCounter
 from twofold.core.errors import ModelNotFoundError, TemplateError, UnsupportedModelError
 from twofold.formats.fetch.sources import locate
 from twofold.formats.open import open_model

@@ -16,14 +16,13 @@ Another run against the same server needs another seed, or all its prompts are c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 
-from twofold.bench.base import TokenCounter
 from twofold.bench.load.base import Ask, PromptMessage, Shared
 
 _TEXT: Final = """
@@ -90,6 +89,18 @@ TRIALS: Final = (
 
 _CACHED: Final = 128
 _MASK: Final = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounter:
+    """Counts the tokens of prompts as the measured server does.
+
+    source  where its counts are from, for the report
+    count   tokens of the whole prompt, chat template included; None if unknown
+    """
+
+    source: str
+    count: Callable[[tuple[PromptMessage, ...]], int | None]
 
 
 @dataclass(frozen=True, slots=True)

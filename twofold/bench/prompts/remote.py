@@ -16,11 +16,11 @@ from typing import Any
 
 import orjson
 
-from twofold.bench.base import Exchange, TokenCounter
+from twofold.bench.client.target import Exchange
 from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions, joined, no_prompt, roles
 from twofold.bench.endpoints.values import count_at, text_at
 from twofold.bench.load.base import Ask, PromptMessage
-from twofold.bench.prompts.prompter import START, user_message
+from twofold.bench.prompts.prompter import START, TokenCounter, user_message
 from twofold.bench.record import RecordedResponse
 from twofold.core.errors import NetworkError
 

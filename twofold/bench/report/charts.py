@@ -11,9 +11,8 @@ from twofold.bench.draw.chart import Axis, Chart, Dots, Guide, Line, Mark, Point
 from twofold.bench.draw.form import duration, number, share
 from twofold.bench.metrics.distribution import Floats
 from twofold.bench.report import figures
-from twofold.bench.report.document import Document, Request, Run
+from twofold.bench.report.document import Document, Request, Run, moments_of
 from twofold.bench.report.figures import Measure
-from twofold.bench.report.gather import moments_of
 
 MAX_ROWS: Final = 150
 """Requests of a timeline."""

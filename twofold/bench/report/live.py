@@ -79,23 +79,10 @@ class RecentValues:
         ascending = sorted(value for _, value in self._values)
         return [nearest_rank(ascending, share) if ascending else None for share in shares]
 
-
-class RecentCount:
-    """Events a second over the last ``WINDOW_S`` seconds, or since the start."""
-
-    def __init__(self) -> None:
-        self._slots: deque[tuple[float, int]] = deque()
-        self._sum = 0
-
-    def note(self, now_s: float, count: int) -> None:
-        if count:
-            self._slots.append((now_s, count))
-            self._sum += count
-
     def rate(self, now_s: float) -> float:
-        while self._slots and self._slots[0][0] <= now_s - WINDOW_S:
-            self._sum -= self._slots.popleft()[1]
-        return self._sum / max(min(now_s, WINDOW_S), 1e-9)
+        """The sum of counts a second over the window, or since the start."""
+        self.forget(now_s)
+        return sum(value for _, value in self._values) / max(min(now_s, WINDOW_S), 1e-9)
 
 
 class ProgressTally:
@@ -111,7 +98,7 @@ class ProgressTally:
         self.chunks = 0
         self.outcomes: Counter[Outcome] = Counter()
         self.ttft, self.tpot, self.itl = RecentValues(), RecentValues(), RecentValues()
-        self.started, self.answered, self.output = RecentCount(), RecentCount(), RecentCount()
+        self.started, self.answered, self.output = RecentValues(), RecentValues(), RecentValues()
         self._open: deque[_OpenRequest] = deque()
 
     @property
@@ -142,7 +129,7 @@ class ProgressTally:
     def _ended(self, each: _OpenRequest, now_s: float, *, gap: bool) -> bool:
         """Counts what is new of a request, with ``gap`` its latest gap; whether it has ended."""
         sample = each.sample
-        outcome, moments = sample.outcome, sample.answer.moments
+        outcome, moments = sample.outcome, sample.response.moments
         count = len(moments)
         if count != each.chunks:
             if not each.chunks:

@@ -15,14 +15,14 @@ from twofold.cli.console import INTERRUPTED, note, rich_console, write_out
 from twofold.core.errors import ParameterError, ResourceError
 
 if TYPE_CHECKING:
-    from twofold.bench.base import TokenCounter, Watcher
+    from twofold.bench.client.loop import Watcher
     from twofold.bench.client.target import ServerTarget
     from twofold.bench.load.base import Prompt
     from twofold.bench.load.replay import TraceReplay
+    from twofold.bench.prompts.prompter import TokenCounter
     from twofold.bench.report.live import Goal
     from twofold.bench.search import Trial
-    from twofold.bench.session import MakeLoad, Setup
-    from twofold.bench.study import Study
+    from twofold.bench.study import MakeLoad, Setup, Study
 
 SEED_BITS: Final = 48
 MAX_ROUNDS: Final = 7
@@ -91,7 +91,7 @@ class Measuring:
     def setup(self, target: ServerTarget, model: str | None, api_key: str | None) -> Setup:
         from twofold.bench.client.loop import ClientOptions  # noqa: PLC0415
         from twofold.bench.endpoints.endpoint import EndpointOptions  # noqa: PLC0415
-        from twofold.bench.session import Setup  # noqa: PLC0415
+        from twofold.bench.study import Setup  # noqa: PLC0415
 
         request, measure = self.request, self.options
         options = EndpointOptions(
@@ -124,8 +124,7 @@ class Measuring:
 
     def study(self, setup: Setup, command: str) -> int:
         """Runs the load and writes the result, also after an error. Returns the exit code."""
-        from twofold.bench.session import opened  # noqa: PLC0415
-        from twofold.bench.study import Study  # noqa: PLC0415
+        from twofold.bench.study import Study, opened  # noqa: PLC0415
 
         counter = self.counter()
         with opened(setup, counter, self._lengths()) as session:
@@ -245,7 +244,7 @@ class Measuring:
 
 def write_document(document: Any, path: Path) -> None:
     """Writes a document in the format of the suffix. Raises ResourceError."""
-    from twofold.bench.report.gather import to_csv  # noqa: PLC0415
+    from twofold.bench.report.document import to_csv  # noqa: PLC0415
     from twofold.bench.report.html import html  # noqa: PLC0415
 
     try:

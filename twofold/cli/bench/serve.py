@@ -66,5 +66,5 @@ def run(
 
     measuring = Measuring(request, load, trace, measure, output, ignore_eos=request.endpoint != "messages")
     note(f"Starting twofold serve {' '.join((model, *flags))}")
-    with own_server(model, flags) as server:
-        return measuring.study(measuring.setup(ServerTarget.of(server.url), None, None), "run")
+    with own_server(model, flags) as url:
+        return measuring.study(measuring.setup(ServerTarget.of(url), None, None), "run")

@@ -10,10 +10,8 @@ from typing import Any, Final
 
 import orjson
 
-from twofold.bench.base import Reply
-from twofold.bench.client.exchange import Streamed, exchange, streamed
 from twofold.bench.client.response import Event
-from twofold.bench.client.target import ServerTarget
+from twofold.bench.client.target import Reply, ServerTarget, Streamed, exchange, streamed
 from twofold.bench.endpoints.discover import MODELS, ServerFacts, find_server
 from twofold.bench.endpoints.values import (
     count_at,
