@@ -14,8 +14,8 @@ from typing import Any
 
 from twofold.bench.client.client import LoadClient
 from twofold.bench.client.loop import ClientOptions
-from twofold.bench.client.response import BodyReader
 from twofold.bench.client.target import ServerTarget
+from twofold.bench.endpoints.endpoint import ApiEndpoint, BodyReader
 from twofold.bench.load.base import Ask, EndedRequest
 from twofold.bench.record import RecordedResponse, RequestSample, RunRecord
 
@@ -60,18 +60,15 @@ class PlainReader:
         self._answer.chunk(moment, body.decode())
 
 
-class PlainEndpoint:
-    name = "plain"
-    path = "/v1/plain"
-
+class PlainEndpoint(ApiEndpoint):
     def __init__(self, **headers: str) -> None:
-        self.headers: Mapping[str, str] = headers
+        self.path, self.headers = "/v1/plain", headers
 
     def body(self, ask: Ask) -> bytes:
         return json.dumps({"index": ask.index, "pad": "x" * ask.input_tokens}).encode()
 
-    def reader(self, answer: RecordedResponse) -> BodyReader:
-        return PlainReader(answer)
+    def reader(self, response: RecordedResponse) -> BodyReader:
+        return PlainReader(response)
 
 
 @dataclass

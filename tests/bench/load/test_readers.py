@@ -158,8 +158,8 @@ def test_holes_in_a_csv(written: Written, line: str, problem: str) -> None:
     assert "--skip-bad" in str(caught.value.hint)
     trace = read_trace(path, skip_bad=True)
     assert columns(trace) == [(0.0, 374, 44), (2.0, 375, 45)]
-    assert trace.skipped.count == 1
-    assert str(trace.skipped.first).startswith(f"trace:3: {problem}")
+    assert trace.skipped == 1
+    assert trace.first_skipped.startswith(f"trace:3: {problem}")
 
 
 MOONCAKE_HOLES = [
@@ -288,7 +288,7 @@ def test_what_was_asked_can_be_written_and_read_again(tmp_path: Path) -> None:
 @pytest.mark.data
 def test_the_real_azure_trace(test_data: Path) -> None:
     trace = read_trace(test_data / "traces" / "azure_conv_2023.csv")
-    assert (trace.form, len(trace), trace.skipped.count) == ("azure", 19_366, 0)
+    assert (trace.form, len(trace), trace.skipped) == ("azure", 19_366, 0)
     assert trace.at_s[-1] - trace.at_s[0] == pytest.approx(3501.72, abs=0.01)
     assert (min(trace.input_tokens), min(trace.output_tokens)) == (2, 7)
 

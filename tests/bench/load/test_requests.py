@@ -34,7 +34,7 @@ def test_values_come_in_the_order_of_their_indices() -> None:
 
 def test_draws_of_one_seed_do_not_depend_on_each_other() -> None:
     plain = RandomRequests(Uniform(1, 999), Uniform(1, 999), seed=4)
-    other = RandomRequests(Uniform(1, 999), Fixed(5), seed=4, shared=SharedPrefix(tokens=9))
+    other = RandomRequests(Uniform(1, 999), Fixed(5), seed=4, shared=SharedPrefix(0.3))
     assert [plain.ask(i, 0.0).input_tokens for i in range(50)] == [other.ask(i, 0.0).input_tokens for i in range(50)]
     asks = [plain.ask(i, 0.0) for i in range(50)]
     assert [ask.input_tokens for ask in asks] != [ask.output_tokens for ask in asks]
@@ -65,12 +65,6 @@ def test_a_fraction_is_never_more_than_the_prompt(fraction: float, tokens: int) 
     assert shared == pytest.approx(fraction * tokens, abs=0.5)
 
 
-def test_a_number_of_shared_tokens_is_no_more_than_the_prompt() -> None:
-    assert SharedPrefix(tokens=50).pieces(2, 80) == (Shared(2, 50),)
-    assert SharedPrefix(tokens=50).pieces(2, 30) == (Shared(2, 30),)
-    assert SharedPrefix(tokens=0).pieces(2, 30) == ()
-
-
 @pytest.mark.parametrize("zipf", [0.0, 0.7, 1.0, 2.0])
 def test_groups_are_as_popular_as_zipf_says(zipf: float) -> None:
     drawn = SharedPrefix(0.5, groups=5, zipf=zipf).draw(np.random.default_rng(2), 100_000)
@@ -81,11 +75,9 @@ def test_groups_are_as_popular_as_zipf_says(zipf: float) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {},
-        {"fraction": 0.5, "tokens": 3},
         {"fraction": 1.5},
         {"fraction": float("nan")},
-        {"tokens": -1},
+        {"fraction": -0.1},
         {"fraction": 0.5, "groups": 0},
         {"fraction": 0.5, "zipf": -1.0},
     ],

@@ -79,12 +79,11 @@ def test_a_broken_config_is_told(hub_folder: Path) -> None:
 @pytest.mark.model
 @pytest.mark.parametrize("alias", ["smollm2-135m", "gemma3-270m", "qwen2.5-coder-1.5b"])
 def test_prompts_are_exact_for_real_models(model_path: Callable[[str], Path], alias: str) -> None:
-    folders = CacheFolders.of()
+    models = CacheFolders.of().models
     for chat in (True, False):
         if chat and alias == "gemma3-270m":
             continue  # a base model: it has no chat template
-        path, cache = str(model_path(alias)), folders.tokenizers
-        _check_turns(local_counter(path, chat=chat, models=folders.models, cache=cache), chat=chat)
+        _check_turns(local_counter(str(model_path(alias)), chat=chat, models=models), chat=chat)
 
 
 def _check_turns(counter: TokenCounter, *, chat: bool) -> None:

@@ -100,10 +100,11 @@ def test_the_table_is_shown_on_a_terminal() -> None:
         assert words in file.getvalue()
 
 
-def test_the_table_is_drawn_twice_a_second_at_most() -> None:
+def test_the_table_is_drawn_twice_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     file = io.StringIO()
-    shown = LiveTable(Console(file=file, force_terminal=True), Goal("smol"), clock=lambda: now)
+    monkeypatch.setattr("twofold.bench.report.live.time.perf_counter", lambda: now)
+    shown = LiveTable(Console(file=file, force_terminal=True), Goal("smol"))
     with shown:
         shown.look(0.1, [], 0)
         size = len(file.getvalue())

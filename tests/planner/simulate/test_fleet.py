@@ -66,7 +66,7 @@ def test_the_least_loaded_replica_is_chosen() -> None:
 
 @pytest.mark.parametrize("router", ["affinity", "longest-match"])
 def test_prompts_that_begin_alike_meet(router: str) -> None:
-    shared = SharedPrefix(tokens=256, groups=120)
+    shared = SharedPrefix(0.8, groups=120)
     flags = {"rate": 20.0, "duration_s": 30.0, "input_tokens": Fixed(320), "output_tokens": Fixed(8), "shared": shared}
     cached = [sum(run(plan(**flags), 4, name).jobs.cached) for name in ("round-robin", router)]
     assert cached[1] > 1.15 * cached[0]
@@ -75,7 +75,7 @@ def test_prompts_that_begin_alike_meet(router: str) -> None:
 def test_affinity_is_bounded() -> None:
     """One prefix for all does not end on one replica."""
     flags = {"rate": 100.0, "duration_s": 5.0, "input_tokens": Fixed(300), "output_tokens": Fixed(64)}
-    found = run(plan(**flags, shared=SharedPrefix(tokens=200, groups=1)), 4, "affinity")
+    found = run(plan(**flags, shared=SharedPrefix(2 / 3, groups=1)), 4, "affinity")
     counts = np.bincount(found.jobs.replica, minlength=4)
     assert counts.min() > 0
     assert counts.max() < 0.5 * counts.sum()

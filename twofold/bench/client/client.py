@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from twofold.bench.client.loop import ClientOptions, Loop, Watcher
-from twofold.bench.client.response import Endpoint
 from twofold.bench.client.target import ServerTarget, reachable
+from twofold.bench.endpoints.endpoint import ApiEndpoint
 from twofold.bench.load.base import Load
 from twofold.bench.record import Client, RunRecord
 from twofold.core.errors import ResourceError
@@ -23,7 +23,7 @@ SPARE_FILES: Final = 64
 class LoadClient:
     """Sends loads to one server in one thread. Proxies are not used, since they would be measured too."""
 
-    def __init__(self, target: ServerTarget, endpoint: Endpoint, options: ClientOptions | None = None) -> None:
+    def __init__(self, target: ServerTarget, endpoint: ApiEndpoint, options: ClientOptions | None = None) -> None:
         self._target = target
         self._endpoint = endpoint
         self._options = options if options is not None else ClientOptions()

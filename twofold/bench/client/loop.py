@@ -27,8 +27,9 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from twofold.bench.client.connection import Connection, Stamps
-from twofold.bench.client.response import Endpoint, Flight
+from twofold.bench.client.response import Flight
 from twofold.bench.client.target import JSON, Address, ServerTarget, head, lowered, network_error
+from twofold.bench.endpoints.endpoint import ApiEndpoint
 from twofold.bench.load.base import Ask, Load
 from twofold.bench.record import RequestSample
 from twofold.core.errors import ParameterError
@@ -50,7 +51,7 @@ LONGEST_SILENCE_S: Final = 1.0
 MAX_STARTS: Final = 16
 
 
-def request_writer(target: ServerTarget, endpoint: Endpoint) -> Callable[[Ask], bytes]:
+def request_writer(target: ServerTarget, endpoint: ApiEndpoint) -> Callable[[Ask], bytes]:
     """Makes the bytes of requests; their head is made once, up to the length."""
     start = head(target, "POST", endpoint.path, JSON | lowered(endpoint.headers)) + b"\r\ncontent-length: "
 
@@ -222,7 +223,7 @@ class Loop:
         self,
         target: ServerTarget,
         address: Address,
-        endpoint: Endpoint,
+        endpoint: ApiEndpoint,
         load: Load,
         options: ClientOptions,
         max_open: int,

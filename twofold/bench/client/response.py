@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
+from twofold.bench.endpoints.endpoint import ApiEndpoint
 from twofold.bench.endpoints.values import sentence
-from twofold.bench.load.base import Ask, Outcome
-from twofold.bench.record import RecordedResponse, RequestSample
+from twofold.bench.load.base import Outcome
+from twofold.bench.record import RequestSample
 
 MAX_HEAD: Final = 64 * 1024
 MAX_LINE: Final = 4096
@@ -292,41 +293,6 @@ def _length(text: str) -> int:
     return int(value)
 
 
-class BodyReader(Protocol):
-    """Reads the body of one successful response into a ``RecordedResponse``."""
-
-    def event(self, name: str | None, data: bytes, moment: float) -> None:
-        """Reads an event of a stream, complete at ``moment``. ``name`` is in its ``event:`` line.
-
-        Raises ValueError if it does not match the API.
-        """
-        ...
-
-    def whole(self, body: bytes, moment: float) -> None:
-        """Reads a response that is no stream. Raises ValueError as ``event`` does."""
-        ...
-
-
-class Endpoint(Protocol):
-    """An endpoint of an API for completions."""
-
-    @property
-    def path(self) -> str:
-        """Relative to the server's base URL: /v1/chat/completions."""
-        ...
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Headers of every request, except those of HTTP itself."""
-        ...
-
-    def body(self, ask: Ask) -> bytes:
-        """The JSON to send."""
-        ...
-
-    def reader(self, response: RecordedResponse) -> BodyReader: ...
-
-
 class Flight:
     """Reads the response to one request into its sample.
 
@@ -335,7 +301,7 @@ class Flight:
     resent  whether it was sent again because the server had closed the first connection
     """
 
-    def __init__(self, sample: RequestSample, request: bytes, endpoint: Endpoint) -> None:
+    def __init__(self, sample: RequestSample, request: bytes, endpoint: ApiEndpoint) -> None:
         self.sample = sample
         self.request = request
         self.file: int | None = None

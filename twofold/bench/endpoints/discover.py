@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from twofold.bench.client.response import REFUSALS, Endpoint, EventReader
+from twofold.bench.client.response import REFUSALS, EventReader
 from twofold.bench.client.target import Exchange
+from twofold.bench.endpoints.endpoint import ApiEndpoint
 from twofold.bench.endpoints.values import count_at, object_at, objects_at, read_object, sentence, short, text_at
 from twofold.bench.load.base import Ask
 from twofold.bench.record import RecordedResponse
@@ -63,7 +64,8 @@ def find_server(exchange: Exchange, headers: Mapping[str, str], model: str | Non
     not exactly one; AccessError or ForbiddenError; and NetworkError without a server.
     """
     status, reply_headers, body = exchange("GET", MODELS, None, headers)
-    _check_access(status, body)
+    if (denied := _denied(status, body)) is not None:
+        raise denied
     entries: list[dict[str, Any]] = []
     with suppress(ValueError):
         entries = objects_at(read_object(body), "data") if status == 200 else []
@@ -87,11 +89,10 @@ def find_server(exchange: Exchange, headers: Mapping[str, str], model: str | Non
     return ServerFacts(model, server, context, text_at(entry, "owned_by") in _COUNTING)
 
 
-def _check_access(status: int, body: bytes) -> None:
+def _denied(status: int, body: bytes) -> AccessError | None:
     if status == 401:
-        raise AccessError(f"The server requires an API key: {sentence(body)}", hint=_KEY_HINT)
-    if status == 403:
-        raise ForbiddenError(f"The server denied access: {sentence(body)}", hint=_KEY_HINT)
+        return AccessError(f"The server requires an API key: {sentence(body)}", hint=_KEY_HINT)
+    return ForbiddenError(f"The server denied access: {sentence(body)}", hint=_KEY_HINT) if status == 403 else None
 
 
 def _entry_of(exchange: Exchange, headers: Mapping[str, str], model: str, names: tuple[str, ...]) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def check_lengths(facts: ServerFacts, input_tokens: int, output_tokens: int) -> 
         )
 
 
-def first_response(exchange: Exchange, endpoint: Endpoint, ask: Ask) -> RecordedResponse:
+def first_response(exchange: Exchange, endpoint: ApiEndpoint, ask: Ask) -> RecordedResponse:
     """Sends one request to check the endpoint and warm up the server. Times in the response are meaningless.
 
     Raises AccessError or ForbiddenError, NotFoundError for a missing endpoint or model, BusyError, UsageError if the
@@ -149,13 +150,11 @@ def first_response(exchange: Exchange, endpoint: Endpoint, ask: Ask) -> Recorded
     return response
 
 
-def _refusal(status: int, body: bytes, endpoint: Endpoint) -> Exception:
+def _refusal(status: int, body: bytes, endpoint: ApiEndpoint) -> Exception:
     """The error for a response with an error status."""
     message = sentence(body)
-    try:
-        _check_access(status, body)
-    except AccessError as error:
-        return error
+    if (denied := _denied(status, body)) is not None:
+        return denied
     if status in REFUSALS:
         return BusyError(f"The server refused the first request: {message}", retry_after_s=1.0, hint="Try again later.")
     if status in (404, 405):

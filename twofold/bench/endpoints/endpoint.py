@@ -20,11 +20,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import orjson
 
-from twofold.bench.client.response import BodyReader
 from twofold.bench.endpoints.values import (
     UNNAMED,
     count_at,
@@ -72,6 +71,8 @@ class ApiEndpoint:
     """The endpoint called ``name``: makes request bodies and reads responses.
 
     prompts  makes the messages of a request, history included
+    path     relative to the server's base URL: /v1/chat/completions
+    headers  of every request, except those of HTTP itself
 
     Raises ParameterError for an unknown name, an option that the API does not have, and an invalid header.
     """
@@ -148,6 +149,21 @@ def _check_header(name: str, value: str) -> None:
         which = "The API key" if name == "authorization" else f"The header {name}"
         hint = "Check for a line end or a non-ASCII character."
         raise ParameterError(f"{which} contains characters that HTTP cannot send.", param="header", hint=hint)
+
+
+class BodyReader(Protocol):
+    """Reads the body of one successful response into a ``RecordedResponse``."""
+
+    def event(self, name: str | None, data: bytes, moment: float) -> None:
+        """Reads an event of a stream, complete at ``moment``. ``name`` is in its ``event:`` line.
+
+        Raises ValueError if it does not match the API.
+        """
+        ...
+
+    def whole(self, body: bytes, moment: float) -> None:
+        """Reads a response that is no stream. Raises ValueError as ``event`` does."""
+        ...
 
 
 class OpenAIReader:

@@ -122,7 +122,7 @@ class TraceReplay:
         return self._due_s(self._rows[-1])
 
     def describe(self) -> Mapping[str, Any]:
-        trace, rows, scale, skipped = self._trace, self._rows, self._scale, self._trace.skipped
+        trace, rows, scale = self._trace, self._rows, self._scale
         return {
             "kind": "trace",
             "format": trace.form,
@@ -138,8 +138,8 @@ class TraceReplay:
             "input_scale": scale.input,
             "output_scale": scale.output,
             "concurrency": self.max_open,
-            "skipped_lines": skipped.count,
-            "first_skipped": skipped.first,
+            "skipped_lines": trace.skipped,
+            "first_skipped": trace.first_skipped or None,
             "unused_fields": sorted(trace.unused),
         }
 

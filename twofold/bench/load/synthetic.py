@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate, count, islice
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -29,7 +29,6 @@ from twofold.bench.load.base import (
     MAX_RATE,
     MAX_REQUESTS,
     MAX_SECONDS,
-    MAX_TOKENS,
     Ask,
     EndedRequest,
     Load,
@@ -62,31 +61,23 @@ thousands of requests a second."""
 class SharedPrefix:
     """Every prompt belongs to one of ``groups``; all prompts of a group begin with the same tokens.
 
-    fraction   of each prompt that is shared, from 0 to 1; or instead of it
-    tokens     shared tokens of each prompt, as of a system prompt; a shorter prompt is shared whole
-    zipf       skew of the groups: group k = 1, 2, … is sampled in proportion to 1/k^zipf; 0 is uniform
+    fraction  of each prompt that is shared, from 0 to 1
+    zipf      skew of the groups: group k = 1, 2, … is sampled in proportion to 1/k^zipf; 0 is uniform
 
     Raises ParameterError for invalid values.
     """
 
-    fraction: float | None = None
-    tokens: int | None = None
+    fraction: float
     groups: int = 1
     zipf: float = 0.0
 
     def __post_init__(self) -> None:
-        if (self.fraction is None) == (self.tokens is None):
-            raise ParameterError("A shared prefix has either a fraction or a number of tokens.", param="shared")
-        if self.fraction is not None:
-            number("the shared fraction", self.fraction, 0, 1)
-        if self.tokens is not None:
-            whole("shared tokens", self.tokens, 0, MAX_TOKENS)
+        number("the shared fraction", self.fraction, 0, 1)
         whole("prefix groups", self.groups, 1, 1_000_000)
         number("zipf", self.zipf, 0, 10)
 
     def describe(self) -> Mapping[str, Any]:
-        size = {"fraction": self.fraction} if self.tokens is None else {"tokens": self.tokens}
-        return size | {"groups": self.groups, "zipf": self.zipf}
+        return asdict(self)
 
     def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
         """(size,) groups, from 0."""
@@ -99,8 +90,7 @@ class SharedPrefix:
 
     def pieces(self, group: int, input_tokens: int) -> tuple[Shared, ...]:
         """The shared prefix of a prompt of ``group``."""
-        asked = self.tokens if self.tokens is not None else round((self.fraction or 0.0) * input_tokens)
-        shared = min(asked, input_tokens)
+        shared = round(self.fraction * input_tokens)
         return (Shared(group, shared),) if shared else ()
 
 

@@ -78,14 +78,6 @@ class TraceLineError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class SkippedLines:
-    """Invalid lines that were skipped; ``first`` is the error of the first one."""
-
-    count: int = 0
-    first: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Extra:
     """Properties of a request that only Twofold's format has."""
 
@@ -114,6 +106,7 @@ class Trace:
     extras                 by the number of the request
     later                  by session, in the order of turns
     unused                 fields of the file that are ignored
+    skipped                number of invalid lines; ``first_skipped`` is the error of the first one, "" without any
     """
 
     def __init__(self, path: Path, form: Format) -> None:
@@ -127,7 +120,7 @@ class Trace:
         self.extras: dict[int, Extra] = {}
         self.later: dict[int, list[Later]] = {}
         self.unused: set[str] = set()
-        self.skipped = SkippedLines()
+        self.skipped, self.first_skipped = 0, ""
         self.sha256 = ""
 
     def __len__(self) -> int:
@@ -163,12 +156,13 @@ class Trace:
         return tuple(Shared(self.keys[place], self.piece_tokens[place]) for place in places)
 
 
-def read_lines(path: Path, parse: Callable[[bytes], None], *, skip_bad: bool) -> SkippedLines:
+def read_lines(path: Path, parse: Callable[[bytes], None], *, skip_bad: bool) -> tuple[int, str]:
     """Passes each line to ``parse``, which raises TraceLineError for an invalid one.
 
-    Raises ParameterError with file, line and field for the first invalid line; with ``skip_bad`` they are counted.
+    Raises ParameterError with file, line and field for the first invalid line. With ``skip_bad`` returns the number of
+    invalid lines and the error of the first one, "" without any.
     """
-    count, first = 0, None
+    count, first = 0, ""
     with _opened(path) as file:
         for number, line in _numbered(file):
             if len(line) > MAX_LINE_BYTES:
@@ -182,7 +176,7 @@ def read_lines(path: Path, parse: Callable[[bytes], None], *, skip_bad: bool) ->
                     raise ParameterError(f"{message}.", param=bad.field or "trace", hint=bad.hint) from None
                 count += 1
                 first = first or message
-    return SkippedLines(count, first)
+    return count, first
 
 
 def first_line(path: Path) -> bytes:
@@ -262,10 +256,9 @@ def read_trace(
         "mooncake": lambda: MooncakeReader(trace, block_tokens),
         "twofold": lambda: OwnReader(trace),
     }
-    trace.skipped = read_lines(path, readers[trace.form](), skip_bad=skip_bad)
+    trace.skipped, trace.first_skipped = read_lines(path, readers[trace.form](), skip_bad=skip_bad)
     if not len(trace):
-        skipped = trace.skipped
-        why = f": lines skipped {skipped.count}, the first one {skipped.first}" if skipped.count else ""
+        why = f": lines skipped {trace.skipped}, the first one {trace.first_skipped}" if trace.skipped else ""
         raise ParameterError(f"{path.name} holds no request{why}.", param="trace", hint="Give a trace with requests.")
     with path.open("rb") as file:
         trace.sha256 = hashlib.file_digest(file, "sha256").hexdigest()

@@ -24,11 +24,10 @@ _MAX_BYTES: Final = 1 << 20
 _HINT: Final = "Give a GGUF file, a name that `twofold ls` lists, a tokenizer.json, or the folder that holds one."
 
 
-def local_counter(name: str, *, chat: bool, models: Path, cache: Path | None = None) -> TokenCounter:
+def local_counter(name: str, *, chat: bool, models: Path) -> TokenCounter:
     """The tokenizer at the path ``name``, or of the GGUF model of that name, which is not downloaded.
 
     models  folder of downloaded models
-    cache   folder for data derived from tokenizers
 
     Raises ModelNotFoundError, FormatError, and UnsupportedModelError for a file that is no tokenizer.
     """
@@ -40,7 +39,7 @@ def local_counter(name: str, *, chat: bool, models: Path, cache: Path | None = N
     if path.suffix == ".json" and path.is_file():
         return _hub_counter(path, chat)
     with open_model(locate(name, cache=models).path) as file:
-        tokenizer = Tokenizer.of(read_vocabulary(file.tokenizer), cache_dir=cache)
+        tokenizer = Tokenizer.of(read_vocabulary(file.tokenizer))
     render = tokenizer.apply_chat_template if tokenizer.has_chat_template else None
     return _counter(f"the tokenizer of {name}", tokenizer.encode, render, chat)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -194,9 +194,8 @@ class _Progress:
 class LiveTable(_Progress):
     """Is redrawn in place, and erased at the end of the run."""
 
-    def __init__(self, console: Console, goal: Goal, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, console: Console, goal: Goal) -> None:
         super().__init__(console, goal)
-        self._clock = clock
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._drawn = -1.0
 
@@ -211,8 +210,9 @@ class LiveTable(_Progress):
 
     def look(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
         self._tally.look(now_s, samples)
-        if self._clock() - self._drawn >= _DRAW_EVERY_S:
-            self._drawn = self._clock()
+        now = time.perf_counter()
+        if now - self._drawn >= _DRAW_EVERY_S:
+            self._drawn = now
             self._live.update(self._drawing(now_s, open_requests), refresh=True)
 
     def _drawing(self, now_s: float, open_requests: int) -> Text:
