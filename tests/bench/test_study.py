@@ -100,4 +100,7 @@ def test_who_stops_a_sweep_keeps_what_there_is(study: Study) -> None:
     assert study.interrupted
     assert len(study.runs) == 1
     assert study.runs[0].interrupted
-    assert study.document("serve", {}, "1").runs[0].requests
+    document = study.document("serve", {}, "1")
+    assert document.runs[0].requests
+    assert document.sweep is not None
+    assert (len(document.sweep["points"]), document.sweep["interrupted"]) == (1, True)

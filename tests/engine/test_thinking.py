@@ -187,7 +187,7 @@ def test_any_walk_keeps_the_laws(tokenizer: Tokenizer, grammar: OutputGrammar, o
 
 
 def test_without_room_for_mark_and_form_it_is_refused(tokenizer: Tokenizer, grammar: OutputGrammar) -> None:
-    least = len(ids(tokenizer, END)) + grammar.enough_tokens
+    least = len(ids(tokenizer, END)) + grammar.min_tokens
     constraint(tokenizer, grammar, room=least)
     with pytest.raises(ParameterError, match="max_tokens") as caught:
         constraint(tokenizer, grammar, room=least - 1)

@@ -174,7 +174,7 @@ def compare(a: Document, b: Document, *, seed: int = 0) -> Comparison:
 
 def _differences(a: Document, b: Document, runs: tuple[Run, Run]) -> tuple[Difference, ...]:
     """Differences in settings, targets and loads, unexpected ones first; ``runs`` have the compared loads."""
-    first, second = dict(_flat(_settings(a, runs[0]))), dict(_flat(_settings(b, runs[1])))
+    first, second = dict(figures.flat(_settings(a, runs[0]))), dict(figures.flat(_settings(b, runs[1])))
     found = [
         Difference(path, first.get(path), second.get(path), path in EXPECTED or path.rpartition(".")[2] == "seed")
         for path in sorted(first.keys() | second.keys())
@@ -198,15 +198,6 @@ def _settings(document: Document, run: Run) -> dict[str, Any]:
         "rule": {name: figures.look(run.summary, "measured", name) for name in ("warmup_s", "cooldown_s")},
         "objectives": figures.look(run.summary, "goodput", "objectives"),
     }
-
-
-def _flat(value: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, item in value.items():
-        path = f"{before}{name}"
-        if isinstance(item, Mapping):
-            yield from _flat(item, f"{path}.")
-        elif item is not None:
-            yield path, item
 
 
 def _paired(a: Document, b: Document) -> tuple[list[tuple[Point, list[Run], list[Run]]], tuple[Point, ...]]:

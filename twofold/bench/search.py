@@ -22,7 +22,7 @@ import numpy as np
 from twofold.bench.metrics.distribution import Floats, Interval, deviations, wilson
 from twofold.bench.metrics.goodput import Objectives, measures, misses
 from twofold.bench.metrics.requests import MeasurementRule, RequestFigures, request_figures
-from twofold.bench.metrics.summary import Summary, due_window, summarise
+from twofold.bench.metrics.summary import Summary, due_window
 from twofold.bench.record import RunRecord, plain
 from twofold.core.errors import ParameterError, describe_name
 
@@ -35,7 +35,7 @@ GROWING: Final = ("ttft", "e2e")
 FEWEST: Final = 10
 """Minimum number of values for a trend."""
 
-CALM: Final = 20
+SURE_ENOUGH: Final = 20
 """Number of independent requests: if all pass, and no rate has failed yet, a higher rate is tried at once."""
 
 MIN_REQUESTS: Final = 3
@@ -291,11 +291,6 @@ class SearchOptions:
         if not self.precision > 0 or self.max_trials < 1:
             raise ParameterError("precision and the number of trials must be more than 0", param="precision")
 
-    def look_confidence(self) -> float:
-        """The confidence of each look at a trial."""
-        looks = max(1, int(math.log2(self.max_seconds / self.seconds + 1)))
-        return 1 - (1 - self.confidence) / looks
-
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
@@ -397,7 +392,8 @@ class _Search:
     def _try(self, rate: float) -> Trial | None:
         """Runs rounds until the verdict is certain or the time is over; None if interrupted."""
         options = self._options
-        confidence = options.look_confidence()
+        looks = max(1, int(math.log2(options.max_seconds / options.seconds + 1)))
+        confidence = 1 - (1 - options.confidence) / looks  # of each look at a trial
         rounds = Rounds(rate, self._aim, confidence)
         # with this length one round is enough if all requests pass
         wanted = 1.3 * requests_to_be_sure(self._aim.attainment, confidence) / rate
@@ -410,8 +406,8 @@ class _Search:
             rounds.add(record, length, self._runs)
             self._runs += 1
             trial, left = rounds.trial(), options.max_seconds - rounds.seconds
-            calm = self._high is None and trial.met == trial.judged and trial.independent >= CALM
-            if trial.sure or left < length or calm:
+            unanimous = self._high is None and trial.met == trial.judged and trial.independent >= SURE_ENOUGH
+            if trial.sure or left < length or unanimous:
                 return trial
             length = min(left, 2 * length)
 
@@ -430,26 +426,8 @@ class _Search:
         )
 
 
-def sweep(
-    run: LoadRunner,
-    rates: Sequence[float],
-    seconds: float,
-    rule: MeasurementRule | None = None,
-    objectives: Objectives | None = None,
-) -> dict[str, Any]:
-    """Runs each rate for ``seconds`` until one is interrupted; returns the points of a curve as plain data."""
-    points: list[dict[str, Any]] = []
-    interrupted = False
-    for seed, rate in enumerate(rates):
-        record = run(rate, seconds, seed)
-        points.append(_point(rate, summarise(record, rule, objectives)))
-        interrupted = record.interrupted
-        if interrupted:
-            break
-    return {"interrupted": interrupted, "points": points}
-
-
-def _point(rate: float, summary: Summary) -> dict[str, Any]:
+def curve_point(rate: float, summary: Summary) -> dict[str, Any]:
+    """A point of the curve of a sweep, as plain data."""
     achieved, goodput = summary.rates.achieved, summary.goodput
     latencies = {name: getattr(summary.latency, name) for name in ("ttft_s", "tpot_s", "e2e_s")}
     return {

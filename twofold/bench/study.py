@@ -27,13 +27,13 @@ from twofold.bench.load.synthetic import LoadPlan
 from twofold.bench.load.trace import write_trace
 from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.requests import MeasurementRule
-from twofold.bench.metrics.summary import Note, summarise
+from twofold.bench.metrics.summary import Note, Summary, summarise
 from twofold.bench.prompts.prompter import Prompter, TokenCounter, make_prompter
 from twofold.bench.prompts.remote import remote_counter
 from twofold.bench.record import RunRecord
 from twofold.bench.report.document import SCHEMA, Document, Run, Target, machine_of_this, public_url, run_of
 from twofold.bench.report.live import Goal
-from twofold.bench.search import Aim, LoadRunner, SearchOptions, SearchResult, Trial, find_rate, sweep
+from twofold.bench.search import Aim, LoadRunner, SearchOptions, SearchResult, Trial, curve_point, find_rate
 from twofold.core.errors import ParameterError
 
 SEEDS_APART: Final = 1_000_003
@@ -126,7 +126,7 @@ def opened(setup: Setup, local: TokenCounter | None = None, lengths: tuple[int, 
     counter = local or remote_counter(send, setup.endpoint, options)
     prompter = make_prompter(counter, chat=setup.endpoint != "completions", seed=setup.prompts)
     first = ApiEndpoint(setup.endpoint, options, prompter)
-    first_response(send, first, Ask(0, 0.0, prompter.enough_tokens + FIRST_WORDS, FIRST_TOKENS))
+    first_response(send, first, Ask(0, 0.0, prompter.min_tokens + FIRST_WORDS, FIRST_TOKENS))
     if facts.context is None:  # some servers report it only after loading the model
         facts = find_server(send, headers, facts.model)
         check_lengths(facts, *lengths)
@@ -152,6 +152,7 @@ class Study:
     show: Show | None = None
     runs: list[Run] = field(default_factory=list)
     _last: RunRecord | None = None
+    _summary: Summary | None = None
     _search: SearchResult | None = None
     _sweep: Mapping[str, Any] | None = None
 
@@ -167,8 +168,8 @@ class Study:
             record = self.session.run(make, watcher, seed=seed)
         self._last = record
         summary = summarise(record, self.rule, self.objectives, template=self.session.prompter.recipe.first)
-        summary = replace(summary, notes=(*summary.notes, *self._short_prompts(record)))
-        self.runs.append(run_of(record, self.rule, summary.to_json(), chunks=self.chunks))
+        self._summary = replace(summary, notes=(*summary.notes, *self._short_prompts(record)))
+        self.runs.append(run_of(record, self.rule, self._summary.to_json(), chunks=self.chunks))
         return record
 
     def measure_plan(self, plan: LoadPlan, *, seed: int | None = None) -> RunRecord:
@@ -178,10 +179,15 @@ class Study:
         return self.measure(plan.load, goal, seed=seed)
 
     def sweep_rates(self, plan: LoadPlan, rates: Sequence[float]) -> None:
-        """Runs each rate for the duration of the plan, or SWEEP_S."""
-        seconds = plan.duration_s or SWEEP_S
-        found = sweep(self._at_rate(plan), rates, seconds, self.rule, self.objectives)
-        self._sweep = {"rates": list(rates), **found}
+        """Runs each rate for the duration of the plan, or SWEEP_S, until a run is stopped."""
+        run, points = self._at_rate(plan), list[dict[str, Any]]()
+        for seed, rate in enumerate(rates):
+            record = run(rate, plan.duration_s or SWEEP_S, seed)
+            assert self._summary is not None
+            points.append(curve_point(rate, self._summary))
+            self._sweep = {"rates": list(rates), "interrupted": record.interrupted, "points": points}
+            if record.interrupted:
+                return
 
     def sweep_concurrencies(self, plan: LoadPlan, clients: Sequence[int]) -> None:
         """Runs closed loops of these concurrencies, each for the duration of the plan, or SWEEP_S."""
@@ -242,7 +248,7 @@ class Study:
 
     def _short_prompts(self, record: RunRecord) -> Iterator[Note]:
         """A warning about prompts that are longer than requested, since shorter ones are impossible."""
-        least = self.session.prompter.enough_tokens
+        least = self.session.prompter.min_tokens
         made = [sample.ask for sample in record.samples if not sample.ask.history and sample.ask.messages is None]
         short = sum(1 for ask in made if ask.input_tokens < least)
         if short:

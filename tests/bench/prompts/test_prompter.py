@@ -74,7 +74,7 @@ def test_what_a_trace_gives_is_sent_as_it_stands() -> None:
 
 
 def test_a_prompt_too_short_for_the_template_is_the_shortest() -> None:
-    assert TOY.enough_tokens == AROUND + END + 2
+    assert TOY.min_tokens == AROUND + END + 2
     assert TOY(Ask(0, 0.0, 1, 1, shared=(Shared(0, 1),))) == (PromptMessage("user", START),)
 
 

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from tests.bench.search.servers import fixed
 from twofold.bench.metrics.goodput import Objectives
-from twofold.bench.record import RunRecord
-from twofold.bench.search import parse_rates, sweep
+from twofold.bench.metrics.summary import summarise
+from twofold.bench.search import curve_point, parse_rates
 from twofold.core.errors import ParameterError
 
 
@@ -39,21 +38,10 @@ def test_what_is_no_rate(text: str) -> None:
 
 def test_a_curve_over_rates() -> None:
     line = fixed(0.1)
-    curve = sweep(line, (1.0, 5.0, 20.0), 20.0, objectives=Objectives(ttft=0.5))
-    points = curve["points"]
+    records = [(rate, line(rate, 20.0, seed)) for seed, rate in enumerate((1.0, 5.0, 20.0))]
+    points = [curve_point(rate, summarise(record, objectives=Objectives(ttft=0.5))) for rate, record in records]
     assert [point["rate"] for point in points] == [1.0, 5.0, 20.0]
     assert points[0]["attainment"] == 1.0
     assert points[0]["ttft_s"]["p99"] < points[2]["ttft_s"]["p99"]
     assert points[2]["requests_per_s"] == pytest.approx(10.0, rel=0.1)
-    assert json.loads(json.dumps(curve, allow_nan=False)) == curve
-    assert [seed for _, _, seed in line.runs] == [0, 1, 2]
-
-
-def test_a_stopped_run_ends_the_sweep() -> None:
-    line = fixed(0.1)
-
-    def run(rate: float, seconds: float, seed: int) -> RunRecord:
-        return replace(line(rate, seconds, seed), interrupted=seed == 1)
-
-    curve = sweep(run, (1.0, 2.0, 4.0), 10.0)
-    assert (len(curve["points"]), curve["interrupted"]) == (2, True)
+    assert json.loads(json.dumps(points, allow_nan=False)) == points

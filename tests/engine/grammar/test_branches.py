@@ -71,13 +71,13 @@ def check(make: Make, rounds: int, seed: int) -> None:
 def test_in_this_process(local: LocalCompiler, name: str) -> None:
     form = local.compile(FORMS[name].params)
     for seed in range(3):
-        check(lambda: form.start(form.enough_tokens + 12), 12, seed)
+        check(lambda: form.start(form.min_tokens + 12), 12, seed)
 
 
 @pytest.mark.parametrize("name", list(FORMS)[:3])
 def test_in_a_process_of_its_own(compiler: GrammarCompiler, name: str) -> None:
     form = compiler.submit(FORMS[name].params).result()
-    check(lambda: form.start(form.enough_tokens + 12), 8, 1)
+    check(lambda: form.start(form.min_tokens + 12), 8, 1)
 
 
 @pytest.mark.parametrize("form", [None, *list(FORMS)[:2]])
@@ -86,7 +86,7 @@ def test_around_thinking(local: LocalCompiler, form: str | None, opened: bool) -
     tokenizer = byte_level()
     start, end = (tuple(local.vocabulary.encode(mark)) for mark in (b"<t>", b"</t>"))
     inner: OutputGrammar | None = None if form is None else local.compile(FORMS[form].params)
-    least = 0 if inner is None else inner.enough_tokens
+    least = 0 if inner is None else inner.min_tokens
     thinking = ThinkingParams(start=() if opened else start, end=end, budget=5)
 
     def make() -> TokenConstraint:

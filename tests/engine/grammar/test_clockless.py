@@ -58,7 +58,7 @@ def everything() -> list[list[bytes]]:
     for name in HARD:
         compiled = compiler.compile(FORMS[name].params)
         found.append([repr((compiled.path, compiled.headroom)).encode()])
-        found += [list(masks(compiled, limit, limit)) for limit in (compiled.enough_tokens + 5, 40, 80)]
+        found += [list(masks(compiled, limit, limit)) for limit in (compiled.min_tokens + 5, 40, 80)]
     return found
 
 
@@ -81,8 +81,8 @@ def test_neither_a_racing_nor_a_crawling_clock_changes_a_mask(monkeypatch: pytes
 def test_a_state_is_the_same_whether_or_not_its_mask_was_asked_for(tiny_compiler: LocalCompiler, name: str) -> None:
     compiled = tiny_compiler.compile(FORMS[name].params)
     draw = random.Random(5)
-    asked, replayed = compiled.start(compiled.enough_tokens + 25), compiled.start(compiled.enough_tokens + 25)
-    for _ in range(compiled.enough_tokens + 25):
+    asked, replayed = compiled.start(compiled.min_tokens + 25), compiled.start(compiled.min_tokens + 25)
+    for _ in range(compiled.min_tokens + 25):
         if asked.finished:
             break
         token = draw.choice(allowed(asked))
@@ -105,7 +105,7 @@ def left(constraint: GrammarConstraint) -> int:
 
 def late_answer(compiled: CompiledGrammar, draw: random.Random) -> tuple[str, int]:
     """An answer that goes on past its limit until its path ends, and how many tokens were drawn too late."""
-    vocabulary, limit = compiled.vocabulary, compiled.enough_tokens + 25
+    vocabulary, limit = compiled.vocabulary, compiled.min_tokens + 25
     brackets = {token for token, data in enumerate(vocabulary.tokens) if data[:1] in (b"{", b"[", b"(")}
     constraint, text, late = careless(compiled, limit), b"", 0
     for drawn in range(2_000):

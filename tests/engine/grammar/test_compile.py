@@ -105,14 +105,14 @@ def test_impossible_forms_are_refused_in_a_sentence(compiler: GrammarCompiler, p
     ids=["repetitions", "ambiguous", "long enumeration", "true", "any"],
 )
 def test_costly_looking_forms_that_are_harmless_compile(tiny_compiler: LocalCompiler, params: P) -> None:
-    assert tiny_compiler.compile(params).enough_tokens > 0
+    assert tiny_compiler.compile(params).min_tokens > 0
 
 
 def test_a_crash_in_the_trial_leaves_the_next_grammar_alone(compiler: GrammarCompiler) -> None:
     for _ in range(2):
         with pytest.raises(ParameterError):
             compiler.submit(P(grammar=chain(6_000))).result()
-        assert compiler.submit(P(regex="a|b")).result().enough_tokens == 1
+        assert compiler.submit(P(regex="a|b")).result().min_tokens == 1
 
 
 def test_equal_forms_are_compiled_once(compiler: GrammarCompiler) -> None:
@@ -167,7 +167,7 @@ def test_submitting_never_waits_and_a_flood_is_refused(monkeypatch: pytest.Monke
     with pytest.raises(ResourceError, match="5 grammars are already waiting"):
         slow.submit(P(regex="b")).result()
     Slow.go.set()
-    assert [future.result().enough_tokens > 0 for future in futures] == [True] * 6
+    assert [future.result().min_tokens > 0 for future in futures] == [True] * 6
     assert slow.submit(P(regex="b")).result()
 
 
@@ -182,7 +182,7 @@ def test_a_caller_waits_for_one_grammar_of_others_not_for_all(
     assert isinstance(bombs[-1].exception(timeout=0), ResourceError)
     assert polite.running()
     Slow.go.set()
-    assert [future.result().enough_tokens for future in (polite, third, *bombs[:4])] == [1, 1, 1, 2, 3, 4]
+    assert [future.result().min_tokens for future in (polite, third, *bombs[:4])] == [1, 1, 1, 2, 3, 4]
     assert Slow.begun.index("c") < Slow.begun.index("aaa")
 
 

@@ -100,11 +100,11 @@ def test_control_tokens_are_not_allowed_as_text(tiny_compiler: LocalCompiler) ->
 
 def test_a_limit_below_the_least_answer_is_refused(tiny_compiler: LocalCompiler) -> None:
     grammar = compiled(tiny_compiler, "person")
-    with pytest.raises(ParameterError, match=rf"needs at least {grammar.enough_tokens} tokens") as caught:
-        grammar.start(grammar.enough_tokens - 1)
+    with pytest.raises(ParameterError, match=rf"needs at least {grammar.min_tokens} tokens") as caught:
+        grammar.start(grammar.min_tokens - 1)
     assert caught.value.param == "max_tokens"
     assert caught.value.hint
-    grammar.start(grammar.enough_tokens)
+    grammar.start(grammar.min_tokens)
 
 
 def test_answers_of_one_grammar_do_not_disturb_each_other(tiny_compiler: LocalCompiler) -> None:

@@ -29,8 +29,8 @@ AMBIGUOUS = 'start: e\ne: e e | "a" | "b" e "x" | ""\n'
 @pytest.mark.parametrize("name", FORMS)
 def test_masks_are_those_of_this_process(compiler: GrammarCompiler, local: LocalCompiler, name: str) -> None:
     compiled, inside = compiler.submit(FORMS[name].params).result(), local.compile(FORMS[name].params)
-    assert compiled.enough_tokens == inside.enough_tokens
-    limit, draw = compiled.enough_tokens + 8, random.Random(3)
+    assert compiled.min_tokens == inside.min_tokens
+    limit, draw = compiled.min_tokens + 8, random.Random(3)
     one, other = compiled.start(limit), inside.start(limit)
     for _ in range(limit):
         assert bytes(one.mask()) == bytes(other.mask())
@@ -221,10 +221,10 @@ def test_random_forms_are_answered_or_refused(
     for future in [compiler.submit(some_form(draw), str(number % 5)) for number in range(40)]:
         try:
             grammar = future.result(60)
-            follow(grammar.start(max(12, grammar.enough_tokens)), 6, seed)
+            follow(grammar.start(max(12, grammar.min_tokens)), 6, seed)
             ends["answered"] += 1
         except ParameterError as error:
             ends["refused"] += bool(error.hint) and len(str(error)) < 300
     assert sum(ends.values()) == 40
     assert min(ends.values()) > 0
-    assert compiler.submit(P(regex=f"{seed}|b")).result().enough_tokens == 1
+    assert compiler.submit(P(regex=f"{seed}|b")).result().min_tokens == 1

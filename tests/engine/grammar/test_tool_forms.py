@@ -144,7 +144,7 @@ def test_what_a_schema_holds_beyond_reach_counts_only_when_strict(compiler: Loca
     schema = {"type": "object", "properties": {"a": {"type": "string", "contentMediaType": "x"}, "b": {"not": {}}}}
     loose = HERMES.rules([tool("now", parameters=schema)], json.dumps, parallel=False)
     strict = HERMES.rules([tool("now", parameters=schema, strict=True)], json.dumps, parallel=False)
-    assert compiler.compile(StructuredOutputsParams(grammar=loose)).enough_tokens
+    assert compiler.compile(StructuredOutputsParams(grammar=loose)).min_tokens
     with pytest.raises(Exception, match="structured output"):
         compiler.compile(StructuredOutputsParams(grammar=strict))
 

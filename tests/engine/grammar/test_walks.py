@@ -15,7 +15,7 @@ each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 def check_walks(compiler: LocalCompiler, form: Form, *, walks: int, generous: int) -> None:
     compiled = compiler.compile(form.params)
-    least = compiled.enough_tokens
+    least = compiled.min_tokens
     for index, limit in enumerate((least, least + 2, least + 13, generous)):
         for seed in range(walks):
             answer = walk(compiled, limit, random.Random(100 * index + seed), structural=(0.9, 0.0, 0.5)[seed % 3])

@@ -14,9 +14,8 @@ _PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 def number(value: float | None) -> str:
     """Three significant digits and a prefix: 0.25, 12, 1.5k, 20M."""
-    if (word := _unlike_a_number(value)) is not None:
-        return word
-    assert value is not None
+    if value is None or not math.isfinite(value):
+        return _unlike_a_number(value)
     for size, prefix in _PREFIXES:
         if abs(value) >= size * 0.9995:
             return f"{_digits(value / size)}{prefix}"
@@ -25,30 +24,27 @@ def number(value: float | None) -> str:
 
 def duration(seconds: float | None) -> str:
     """Seconds in s, ms or µs with three significant digits: 1.25 s, 380 ms, 12.5 µs."""
-    if (word := _unlike_a_number(seconds)) is not None:
-        return word
-    assert seconds is not None
+    if seconds is None or not math.isfinite(seconds):
+        return _unlike_a_number(seconds)
     if seconds == 0:
         return "0"
-    for below, unit, factor in _DURATIONS:
-        if abs(seconds) < below * 0.9995:
-            return f"{_digits(seconds * factor)} {unit}"
-    raise AssertionError("every number must be finite")
+    unit, factor = next((unit, factor) for below, unit, factor in _DURATIONS if abs(seconds) < below * 0.9995)
+    return f"{_digits(seconds * factor)} {unit}"
 
 
 def share(value: float | None) -> str:
     """A share in percent with three significant digits, more above 99%: 50%, 71.2%, 99.95%."""
-    if (word := _unlike_a_number(value)) is not None:
-        return word
-    assert value is not None
+    if value is None or not math.isfinite(value):
+        return _unlike_a_number(value)
     digits = 5 if 0.99 < abs(value) < 1 else 3
     return f"{_plain(f'{value * 100:.{digits}g}')}%"
 
 
-def _unlike_a_number(value: float | None) -> str | None:
+def _unlike_a_number(value: float | None) -> str:
+    """The text of a value that is missing or infinite."""
     if value is None or math.isnan(value):
         return NONE
-    return ("-" if value < 0 else "") + INFINITE if math.isinf(value) else None
+    return INFINITE if value > 0 else f"-{INFINITE}"
 
 
 def _digits(value: float) -> str:

@@ -361,14 +361,14 @@ class Held:
 
 @dataclass(slots=True)
 class Sessions:
-    """Sessions of ``talks``, opened by ``opens`` for ``duration_s`` seconds or until ``sessions`` were opened.
+    """Sessions of ``conversations``, opened by ``opens`` for ``duration_s`` seconds or until ``sessions`` were opened.
 
     No turn is due after ``duration_s``. ``prompt`` gives the messages of a request, for the history of later turns. At
     most ``max_open`` requests are open at once. Raises ParameterError for invalid values.
     """
 
     opens: Arrivals | Held
-    talks: Conversations
+    conversations: Conversations
     prompt: Prompt
     duration_s: float | None = None
     sessions: int | None = None
@@ -390,13 +390,13 @@ class Sessions:
             "most_open": self.max_open,
             "duration_s": self.duration_s,
             "sessions": self.sessions,
-            **self.talks.describe(),
+            **self.conversations.describe(),
         }
 
     def begin(self) -> Iterator[Ask]:
         opens = self.opens
         if isinstance(opens, Arrivals):
-            return self._opened(islice(opens.moments(self.talks.seed), self.sessions or MAX_REQUESTS))
+            return self._opened(islice(opens.moments(self.conversations.seed), self.sessions or MAX_REQUESTS))
         first = self._next = min(opens.sessions, self.sessions or MAX_REQUESTS)
         return self._opened(session * opens.ramp_s / opens.sessions for session in range(first))
 
@@ -405,25 +405,25 @@ class Sessions:
         ask, over_s = ended.ask, ended_s(ended, now_s)
         assert ask.session is not None
         if continues(ended):
-            plan = self.talks.plan(ask.session)
+            plan = self.conversations.plan(ask.session)
             turn = ask.turn + 1
             if turn < plan.turns:
                 due_s = over_s + plan.pauses_s[turn]
                 if not before(due_s, self.duration_s):
                     return None
-                return self.talks.ask(plan, turn, due_s, history_after(ended, self.prompt))
+                return self.conversations.ask(plan, turn, due_s, history_after(ended, self.prompt))
         due_s = max(over_s, ask.due_s + PAUSE_S) if ended.outcome in FAILURES else over_s
         over = self._next >= (self.sessions or MAX_REQUESTS) or not before(due_s, self.duration_s)
         if over or not isinstance(self.opens, Held):
             return None
         self._next += 1
-        return self.talks.ask(self.talks.plan(self._next - 1), 0, due_s)
+        return self.conversations.ask(self.conversations.plan(self._next - 1), 0, due_s)
 
     def _opened(self, moments: Iterator[float]) -> Iterator[Ask]:
         for session, due_s in enumerate(moments):
             if not before(due_s, self.duration_s):
                 return
-            yield self.talks.ask(self.talks.plan(session), 0, due_s)
+            yield self.conversations.ask(self.conversations.plan(session), 0, due_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -477,9 +477,11 @@ class LoadPlan:
             raise ParameterError("A load needs a rate or a concurrency.", param="rate", hint=hint)
         clients = self.concurrency or 0
         if self.multi_turn:
-            talks = Conversations(self.turns, self.input_tokens, self.output_tokens, self.pauses, shared, seed=seed)
+            conversations = Conversations(
+                self.turns, self.input_tokens, self.output_tokens, self.pauses, shared, seed=seed
+            )
             opens = Held(clients, self.ramp_s) if self.rate is None else arrivals
-            return Sessions(opens, talks, prompt, end, self.requests, self.concurrency)
+            return Sessions(opens, conversations, prompt, end, self.requests, self.concurrency)
         asks = RandomRequests(self.input_tokens, self.output_tokens, seed=seed, shared=shared)
         if self.rate is None:
             return ClosedLoop(clients, asks, duration_s=end, requests=self.requests, ramp_s=self.ramp_s)

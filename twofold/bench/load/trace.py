@@ -179,12 +179,6 @@ def read_lines(path: Path, parse: Callable[[bytes], None], *, skip_bad: bool) ->
     return count, first
 
 
-def first_line(path: Path) -> bytes:
-    """Returns the first line that is not blank, or an empty one if all lines are blank."""
-    with _opened(path) as file:
-        return next((line for _, line in _numbered(file)), b"")
-
-
 def whole(field: str, value: object, low: int, high: int = MAX_TOKENS) -> int:
     """``value`` if it is a whole number from ``low`` to ``high``. Raises TraceLineError."""
     if type(value) is not int:
@@ -266,7 +260,8 @@ def read_trace(
 
 
 def _format(path: Path) -> Format:
-    line = first_line(path)
+    with _opened(path) as file:
+        line = next((line for _, line in _numbered(file)), b"")
     if line.lstrip().startswith(b"{"):
         try:
             return "mooncake" if "input_length" in parsed(line) else "twofold"

@@ -274,7 +274,7 @@ class PhaseBench:
 
     def _prefill(self, case: Prefill) -> PrefillRow | None:
         driver = self._driver
-        rounds = self._repeat(lambda turn: driver.alone(driver.prompt(case.tokens, turn), driver.new_salt()))
+        rounds = self._repeat(lambda number: driver.alone(driver.prompt(case.tokens, number), driver.new_salt()))
         if not rounds:
             return None
         steps = [step for _, steps in rounds for step in steps]
@@ -285,9 +285,9 @@ class PhaseBench:
         """Each round is a miss, then a prompt with the same prefix and another end."""
         driver = self._driver
 
-        def both(turn: int) -> tuple[float, float, int, list[StepTime]]:
-            known, salt = driver.prompt(case.cached, turn), driver.new_salt()
-            ends = driver.prompt(2 * case.new, turn + 1)
+        def both(number: int) -> tuple[float, float, int, list[StepTime]]:
+            known, salt = driver.prompt(case.cached, number), driver.new_salt()
+            ends = driver.prompt(2 * case.new, number + 1)
             miss, _ = driver.alone([*known, *ends[: case.new]], salt)
             hit, steps = driver.alone([*known, *ends[case.new :]], salt)
             return miss.prefill_s, hit.prefill_s, hit.cached_tokens, steps
@@ -300,7 +300,7 @@ class PhaseBench:
         return PrefixRow(case, Spread.of(hits), step, Spread.of(misses), min(cached))
 
     def _decode(self, case: Decode) -> DecodeRow | None:
-        def generate(_turn: int) -> list[StepTime]:
+        def generate(_number: int) -> list[StepTime]:
             self._begin(case)
             steps = self._steps(case.batch, case.steps)
             self._driver.abort()
@@ -318,11 +318,11 @@ class PhaseBench:
         """The sequences decode through all rounds; each round adds a prompt."""
         driver = self._driver
 
-        def interfere(turn: int) -> tuple[float, float, list[StepTime]]:
-            if turn == 0:
+        def interfere(number: int) -> tuple[float, float, list[StepTime]]:
+            if number == 0:
                 self._begin(case)
             before = self._steps(case.batch, PURE_STEPS)
-            newcomer = driver.add(driver.prompt(case.tokens, turn), 1, driver.new_salt())
+            newcomer = driver.add(driver.prompt(case.tokens, number), 1, driver.new_salt())
             report, steps = driver.finish(newcomer)
             mixed = [step for step in steps if step.prefill_rows]
             return median(step.seconds for step in before), report.queue_s + report.prefill_s, mixed
@@ -340,8 +340,8 @@ class PhaseBench:
         """The results of complete rounds."""
         found: list[T] = []
         with suppress(StopError):
-            for turn in range(self._rounds):
-                found.append(one(turn))  # noqa: PERF401 - the list keeps complete rounds when stopped
+            for number in range(self._rounds):
+                found.append(one(number))  # noqa: PERF401 - the list keeps complete rounds when stopped
         return found
 
     def _begin(self, case: Decode | Mixed) -> None:

@@ -138,8 +138,9 @@ class MeasuredCase(Generic[OfCase]):
 
     def details(self) -> dict[str, Any]:
         """What only rows of this kind have, for JSON."""
-        own = {name: value for name, value in asdict(self).items() if name not in ("case", "seconds", "step")}
-        return {{"cached": "cached_tokens", "steps": "step_count"}.get(name, name): own[name] for name in own}
+        names = {"cached": "cached_tokens", "steps": "step_count"}
+        common = ("case", "seconds", "step")
+        return {names.get(name, name): value for name, value in asdict(self).items() if name not in common}
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,7 +203,7 @@ class Prompter:
         return Prompter(self.recipe, seed)
 
     @property
-    def enough_tokens(self) -> int:
+    def min_tokens(self) -> int:
         """The minimum number of tokens of a first prompt without a shared prefix."""
         return self.recipe.first + 1
 
@@ -270,7 +270,7 @@ def make_prompter(counter: TokenCounter | None, *, chat: bool, seed: int) -> Pro
     recipe = Recipe(units, units.start, units.start if later is None else later, chat, counter.source, units.exact)
     prompter = Prompter(recipe, seed)
     if recipe.exact:  # except for trial prompts that are too short for the template
-        asks = [ask for ask in TRIALS if ask.input_tokens >= prompter.enough_tokens]
+        asks = [ask for ask in TRIALS if ask.input_tokens >= prompter.min_tokens]
         counts = [(counter.count(prompter(ask)), ask.input_tokens) for ask in asks]
         exact = [count == asked for count, asked in counts if count is not None]
         prompter.recipe = replace(recipe, exact=bool(exact) and all(exact))

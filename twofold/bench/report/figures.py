@@ -6,7 +6,7 @@ A document may come from elsewhere, so missing or odd figures are None and never
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -85,6 +85,15 @@ def figure(summary: Mapping[str, Any], *path: str) -> float | None:
     """The number at ``path``; None if it is missing."""
     found = look(summary, *path)
     return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+
+def flat(data: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested mappings under dotted names, without nulls."""
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{before}{name}.")
+        elif value is not None:
+            yield f"{before}{name}", value
 
 
 def count(summary: Mapping[str, Any], *path: str) -> int:
@@ -167,8 +176,3 @@ def run_titles(step: SweepParameter) -> tuple[str, ...]:
     """Titles of a table with a row for each run."""
     latency = ("TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99")
     return ("run", step.title, "offered/s", "achieved/s", "tokens/s", *latency, "met")
-
-
-def by_step(runs: Sequence[Run], step: SweepParameter) -> list[tuple[int, Run]]:
-    """Runs with their indexes, by rising rate or concurrency."""
-    return sorted(enumerate(runs), key=lambda each: (step.of(each[1]) or 0.0, each[0]))

@@ -28,7 +28,7 @@ _LINE_EVERY_S: Final = 30.0
 WINDOW_S: Final = 10
 """Seconds that latencies and rates cover."""
 
-MAX_LOOKED: Final = 400
+MAX_EXAMINED: Final = 400
 """Open requests examined in one call; if there are very many, a share that covers all within a second."""
 
 MAX_GAPS: Final = 100
@@ -116,7 +116,7 @@ class ProgressTally:
         self.started.note(now_s, began - self.began)
         self.began = began
         chunks, done = self.chunks, self.done
-        turn = min(len(self._open), max(MAX_LOOKED, len(self._open) // _MIN_PART))
+        turn = min(len(self._open), max(MAX_EXAMINED, len(self._open) // _MIN_PART))
         for place in range(turn):
             each = self._open.popleft()
             if not self._ended(each, now_s, gap=place < MAX_GAPS):

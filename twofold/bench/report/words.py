@@ -90,15 +90,12 @@ def run_name(run: Run, place: int, step: SweepParameter) -> str:
     return f"run {place + 1}" if step.of(run) is None else f"run {place + 1}: {step.at(run)}"
 
 
-def flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def flat(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Plain data as rows of a dotted name and a text, without nulls."""
-    for name, value in data.items():
-        path = f"{prefix}.{name}" if prefix else str(name)
-        if isinstance(value, Mapping):
-            yield from flat(value, path)
-        elif isinstance(value, list | tuple):
+    for path, value in figures.flat(data):
+        if isinstance(value, list | tuple):
             yield path, ", ".join(str(item) for item in value[:20]) + (" …" if len(value) > 20 else "")
-        elif value is not None:
+        else:
             word = ("yes" if value else "no") if isinstance(value, bool) else str(value)
             yield path, f"{value:g}" if isinstance(value, float) else word
 
@@ -156,7 +153,7 @@ def error_rows(run: Run) -> Iterator[tuple[str, ...]]:
 
 def run_rows(runs: Sequence[Run], step: SweepParameter) -> Iterator[tuple[str, ...]]:
     """A row for each run with the titles of ``figures.run_titles``, by rising rate or concurrency."""
-    for place, run in figures.by_step(runs, step):
+    for place, run in sorted(enumerate(runs), key=lambda each: (step.of(each[1]) or 0.0, each[0])):
         latencies = (figures.of(run, measure) for measure in (figures.TTFT, figures.TPOT))
         yield (
             str(place + 1),

@@ -186,12 +186,12 @@ class GrammarCompiler:
         if not self._end_ids:
             raise impossible(grammar.form, "needs a model with an end-of-sequence token", "Use another model.")
         host = self._host_of(grammar)
-        host.read_until(lambda: host.enough_tokens is not None)
+        host.read_until(lambda: host.min_tokens is not None)
         if host.error is not None:
             with self._lock:
                 self._hosts.pop(job.key, None)
             raise host.error
-        grammar.enough_tokens = host.enough_tokens or 0
+        grammar.min_tokens = host.min_tokens or 0
         with self._lock:
             self._known[job.key] = grammar
             while len(self._known) > CACHED_GRAMMARS:

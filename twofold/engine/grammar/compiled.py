@@ -35,7 +35,7 @@ _HINTS: Final = {
 class CompiledGrammar:
     """A compiled grammar, for any number of completions. Thread-safe.
 
-    ``enough_tokens``: a valid output of this many tokens is known.
+    ``min_tokens``: a valid output of this many tokens is known.
     """
 
     form: str
@@ -47,7 +47,7 @@ class CompiledGrammar:
     headroom: int
 
     @property
-    def enough_tokens(self) -> int:
+    def min_tokens(self) -> int:
         return len(self.path)
 
     def start(self, max_tokens: int) -> GrammarConstraint:
@@ -55,7 +55,7 @@ class CompiledGrammar:
 
         Raises ParameterError if the grammar needs more tokens than that.
         """
-        check_room(self.enough_tokens, max_tokens)
+        check_room(self.min_tokens, max_tokens)
         return GrammarConstraint(
             self.matcher.deep_copy(),
             self.vocabulary,
@@ -66,13 +66,13 @@ class CompiledGrammar:
         )
 
 
-def check_room(enough_tokens: int, max_tokens: int) -> None:
+def check_room(min_tokens: int, max_tokens: int) -> None:
     """Raises ParameterError if the shortest known output is longer than ``max_tokens``."""
-    if max_tokens < enough_tokens:
+    if max_tokens < min_tokens:
         raise ParameterError(
-            f"The structured output needs at least {enough_tokens} tokens; max_tokens is {max_tokens}.",
+            f"The structured output needs at least {min_tokens} tokens; max_tokens is {max_tokens}.",
             param="max_tokens",
-            hint=f"Set max_tokens to well above {enough_tokens}.",
+            hint=f"Set max_tokens to well above {min_tokens}.",
         )
 
 

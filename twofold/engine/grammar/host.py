@@ -115,7 +115,7 @@ class Host:
             self._pipe.send(wire.Refused.of(error))
             return
         self._step_s = message.step_s
-        self._pipe.send(wire.Compiled(self._grammar.enough_tokens))
+        self._pipe.send(wire.Compiled(self._grammar.min_tokens))
 
     def _advance(self, number: int, token: int) -> None:
         answer = self._answers[number]

@@ -136,14 +136,14 @@ class GrammarHost:
         self._inboxes: dict[int, Inbox] = {}
         self._patience = PATIENCE_S
         self._searching = False
-        self.enough_tokens: int | None = None
+        self.min_tokens: int | None = None
         self.error: TwofoldError | None = None
         self.send(wanted)
 
     @property
     def idle(self) -> bool:
         """Whether it is compiled and has no completion."""
-        return not self._inboxes and self.enough_tokens is not None
+        return not self._inboxes and self.min_tokens is not None
 
     def start(self, max_tokens: int) -> tuple[int, Inbox]:
         """A new completion: its number and its inbox."""
@@ -224,7 +224,7 @@ class GrammarHost:
             case wire.Compiling():
                 self._searching = True
             case wire.Compiled(least):
-                self.enough_tokens = least
+                self.min_tokens = least
             case wire.Refused(answer=None):
                 self._fail(message.error)
             case wire.Refused(answer=int(number)):
@@ -249,7 +249,7 @@ class GrammarHost:
 
     def _fault(self) -> ParameterError:
         """The error for a process that ended by itself."""
-        if self.enough_tokens is not None:  # on the engine's thread, which waits for no fork server
+        if self.min_tokens is not None:  # on the engine's thread, which waits for no fork server
             what = "takes too much processor time or memory"
             return too_much(self._form, f"is too complex: finding which tokens may follow {what}")
         slow = os.WTERMSIG(self._server.status(self._process)) == signal.SIGPROF
@@ -269,7 +269,7 @@ class _Hosts(Protocol):
 class HostedGrammar:
     """A compiled grammar in another process, for any number of completions. Thread-safe.
 
-    ``enough_tokens``: a valid output of this many tokens is known.
+    ``min_tokens``: a valid output of this many tokens is known.
     """
 
     def __init__(self, hosts: _Hosts, key: bytes, params: StructuredOutputsParams, form: str) -> None:
@@ -277,7 +277,7 @@ class HostedGrammar:
         self.key = key
         self.params = params
         self.form = form
-        self.enough_tokens = 0
+        self.min_tokens = 0
 
     def begin(self, max_tokens: int) -> tuple[GrammarHost, int, Inbox]:
         """A new completion, in the process of the grammar, which is started again if it was closed."""
@@ -288,7 +288,7 @@ class HostedGrammar:
 
         Raises ParameterError if the grammar needs more tokens than that.
         """
-        check_room(self.enough_tokens, max_tokens)
+        check_room(self.min_tokens, max_tokens)
         return HostedConstraint(self, max_tokens)
 
 

@@ -147,10 +147,10 @@ class OutputConstraint(TokenConstraint, Protocol):
 
 
 class OutputGrammar(Protocol):
-    """A compiled grammar. ``enough_tokens``: a valid output of this many tokens is known."""
+    """A compiled grammar. ``min_tokens``: a valid output of this many tokens is known."""
 
     @property
-    def enough_tokens(self) -> int: ...
+    def min_tokens(self) -> int: ...
 
     def start(self, max_tokens: int) -> OutputConstraint:
         """The constraint of one completion of at most ``max_tokens`` tokens, which is valid whenever it ends.

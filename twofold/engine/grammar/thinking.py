@@ -161,7 +161,7 @@ class ThinkingConstraint:
     @property
     def _least(self) -> int:
         """Tokens that the form takes at the least."""
-        return 0 if self._grammar is None else self._grammar.enough_tokens
+        return 0 if self._grammar is None else self._grammar.min_tokens
 
     def _begin(self) -> None:
         if self._start:

@@ -88,7 +88,7 @@ class Compiling(GrammarMessage, frozen=True):
 class Compiled(GrammarMessage, frozen=True):
     """The form can be used."""
 
-    enough_tokens: int
+    min_tokens: int
 
 
 class Advanced(AnswerMessage, frozen=True):
