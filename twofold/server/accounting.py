@@ -8,6 +8,7 @@ of money are stored as text and added as decimals, so sums are exact.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import time
 from collections import OrderedDict
@@ -16,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from msgspec import UNSET, UnsetType
 
@@ -29,6 +30,7 @@ from twofold.server.context import RequestContext
 from twofold.server.records import RequestRecord, record_data
 from twofold.server.storage.database import Database, SingleThread
 
+log = logging.getLogger("twofold.serve")
 Part = Literal["day", "tenant", "key", "model", "tier"]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
 DEFAULT_DAYS: Final = 400
@@ -70,8 +72,7 @@ CREATE TABLE IF NOT EXISTS usage (
 """
 
 
-@dataclass(frozen=True, slots=True)
-class UsageKey:
+class UsageKey(NamedTuple):
     """What one row of sums is of. ``currency`` is "" for requests without a price."""
 
     day: str
@@ -144,8 +145,7 @@ class UsageStore:
         self._days = days
         self._pending: dict[UsageKey, Sums] = {}
         self._writing = asyncio.Lock()
-        self.failure: str | None = None
-        """Why the last write failed; its sums are written again."""
+        self._failed = False
 
     def add(self, served: ServedRequest) -> None:
         """Counts a request that ended."""
@@ -154,14 +154,16 @@ class UsageStore:
         self._pending.setdefault(account, Sums()).add(Sums.of(served))
 
     async def run(self, every_s: float = 1.0) -> None:
-        """Writes the counts every ``every_s`` seconds; ``failure`` says why a write failed."""
+        """Writes the counts every ``every_s`` seconds. Counts of a write that failed are written again."""
         while True:
             await asyncio.sleep(every_s)
             try:
                 await self.flush()
-                self.failure = None
+                self._failed = False
             except ResourceError as error:
-                self.failure = str(error)
+                if not self._failed:
+                    log.warning("sums of usage cannot be written now: %s", error)
+                self._failed = True
 
     async def flush(self) -> None:
         """Writes what was counted until now. Raises ResourceError if that fails; the counts are kept then."""
@@ -209,17 +211,16 @@ class UsageStore:
 
 def _write(connection: sqlite3.Connection, taken: Mapping[UsageKey, Sums], days: int) -> None:
     columns, marks = ", ".join(COLUMNS), ", ".join("?" * len(COLUMNS))
-    where = " AND ".join(f"{part} = ?" for part in (*PARTS, "currency"))
+    where = " AND ".join(f"{part} = ?" for part in UsageKey._fields)
     for account, added in taken.items():
-        key = tuple(getattr(account, part) for part in (*PARTS, "currency"))
         sums = Sums()
-        for row in connection.execute(f"SELECT {columns} FROM usage WHERE {where}", key):
+        for row in connection.execute(f"SELECT {columns} FROM usage WHERE {where}", account):
             sums.add(_row(row)[1])
         sums.add(added)
         values = tuple(getattr(sums, count) for count in COUNTS)
         connection.execute(
             f"INSERT OR REPLACE INTO usage ({columns}) VALUES ({marks})",
-            (*key, *values, sums.machine_s, str(sums.cost)),
+            (*account, *values, sums.machine_s, str(sums.cost)),
         )
     oldest = date.fromisoformat(max(account.day for account in taken)) - timedelta(days=days)
     connection.execute("DELETE FROM usage WHERE day < ?", (oldest.isoformat(),))
@@ -231,7 +232,7 @@ def _read(connection: sqlite3.Connection, tenant: str | None, first: str) -> lis
 
 
 def _row(row: Sequence[Any]) -> tuple[UsageKey, Sums]:
-    split = len(PARTS) + 1
+    split = len(UsageKey._fields)
     *counts, machine_s, cost = row[split:]
     values = dict(zip(COUNTS, counts, strict=True))
     return UsageKey(*row[:split]), Sums(**values, machine_s=machine_s, cost=Decimal(cost))
@@ -296,9 +297,6 @@ class RecentRequests:
                 hint=f"The last {self._most:,} are kept; ids are in the header x-request-id.",
             )
         return record_data(*found)
-
-    def __len__(self) -> int:
-        return len(self._requests)
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ class RequestContext:
             return receive
         announced = headers.get("content-length", "0")
         size = int(announced) if announced.isdecimal() and len(announced) <= MAX_DIGITS else 0
-        self.quota = quotas.enter(self.caller.key_id, self.caller.quota, time.monotonic(), size)
+        self.quota = quotas.enter(self.caller.id, self.caller.quota, time.monotonic(), size)
 
         async def counted() -> Message:
             message = await receive()
@@ -125,4 +125,4 @@ class RequestContext:
         if self.omitted:
             names = ", ".join(self.omitted).encode("ascii", "backslashreplace")
             marks.append((b"x-twofold-warning", b"omitted: " + names))
-        return (*marks, *(() if self.quota is None else self.quota.headers(time.monotonic())))
+        return (*marks, *(() if self.quota is None else self.quota.account.headers(time.monotonic())))

@@ -28,6 +28,7 @@ import hashlib
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -86,19 +87,6 @@ class ResponseCacheSettings:
     seeded: bool = False
 
 
-@dataclass(slots=True)
-class ResponseCacheCounts:
-    """Since the cache was opened. ``failed`` counts reads and writes of the file."""
-
-    hits: int = 0
-    misses: int = 0
-    stored: int = 0
-    evicted: int = 0
-    expired: int = 0
-    dropped: int = 0
-    failed: int = 0
-
-
 class ResponseCache:
     """The cache in the file at ``path``, in memory for None; ``now`` returns seconds since 1970.
 
@@ -106,7 +94,6 @@ class ResponseCache:
     """
 
     def __init__(self, path: Path | None, settings: ResponseCacheSettings, now: Callable[[], float]) -> None:
-        self.counts = ResponseCacheCounts()
         self._settings = settings
         self._now = now
         self._file = Database(path, SCHEMA, SCHEMA_VERSION, durable=False)
@@ -122,17 +109,11 @@ class ResponseCache:
 
     async def get(self, key: ResponseCacheKey, request_id: str) -> tuple[RequestOutput, ...] | None:
         """The outputs of the key's jobs, as outputs of the request ``request_id``; None on a miss."""
-        found = None if self._closed else await self._thread.call(self._find, key, request_id)
-        if found is None:
-            self.counts.misses += 1
-        else:
-            self.counts.hits += 1
-        return found
+        return None if self._closed else await self._thread.call(self._find, key, request_id)
 
     async def put(self, key: ResponseCacheKey, outputs: Sequence[RequestOutput]) -> None:
         """Stores the outputs, if they are whole and the writes keep up. Never raises."""
         if self._closed or self._writes >= MAX_WRITES:
-            self.counts.dropped += 1
             return
         self._writes += 1
         try:
@@ -150,31 +131,24 @@ class ResponseCache:
         try:
             data = self._file.use(lambda connection: _look_up(connection, key, self._now()))
         except ResourceError:
-            self.counts.failed += 1
             return None
-        found = None if data is None else unpack(data, key.jobs, request_id)
-        self.counts.failed += data is not None and found is None
-        return found
+        return None if data is None else unpack(data, key.jobs, request_id)
 
     def _store(self, key: ResponseCacheKey, outputs: tuple[RequestOutput, ...]) -> None:
         data = pack(outputs)
         if data is None or len(data) > self._settings.max_bytes // MAX_SHARE or len(outputs) != len(key.jobs):
-            self.counts.dropped += 1
             return
-        try:
+        with suppress(ResourceError):
             self._file.use(lambda connection: self._insert(connection, key, data))
-            self.counts.stored += 1
-        except ResourceError:
-            self.counts.failed += 1
 
     def _insert(self, sql: sqlite3.Connection, key: ResponseCacheKey, data: bytes) -> None:
         now, size = self._now(), len(data) + ROW_BYTES
-        self.counts.expired += sql.execute("DELETE FROM answers WHERE expires <= ?", (now,)).rowcount
+        sql.execute("DELETE FROM answers WHERE expires <= ?", (now,))
         sql.execute("DELETE FROM answers WHERE digest = ?", (key.digest,))
         row = (key.digest, key.tenant, now + self._settings.ttl_s, now, size)
         sql.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?)", row)
         sql.execute("INSERT INTO bodies VALUES (?, ?)", (key.digest, data))
-        self.counts.evicted += evict(sql, "answers", "used", self._settings.max_bytes)
+        evict(sql, "answers", "used", self._settings.max_bytes)
 
 
 def _look_up(connection: sqlite3.Connection, key: ResponseCacheKey, now: float) -> bytes | None:

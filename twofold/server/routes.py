@@ -190,7 +190,7 @@ async def _content(files: FileService, asked: EndpointRequest) -> EndpointRespon
 
 
 async def _create_batch(batches: BatchService, asked: EndpointRequest) -> BatchReply:
-    return await batches.create(asked.tenant, await asked.body(), key=asked.context.caller.key_id)
+    return await batches.create(asked.tenant, await asked.body(), key=asked.context.caller.id)
 
 
 async def _kept_alive(context: RequestContext, request: OllamaGenerating) -> OllamaGenerating:

@@ -103,7 +103,7 @@ def test_the_last_ones_are_kept_for_their_tenant() -> None:
     recent = RecentRequests(most=2)
     for number in range(3):
         recent.add(served(request_id=f"req_{number}", gaps_s=[1.0, 3.0, 2.0]))
-    assert len(recent) == 2
+    assert len(recent._requests) == 2
     assert all(len(request.gaps_s) == 1 for request, _ in recent._requests.values())
     assert recent.data("acme", "req_2").longest_gap_s == 3.0
     for tenant, request_id in (("acme", "req_0"), ("other", "req_2"), ("", "req_2"), ("acme", "req_9")):
@@ -115,12 +115,12 @@ def test_requests_with_many_prompts_are_told_in_part_and_kept_for_less_long() ->
     recent = RecentRequests(most=9, max_prompts=150)
     for number in (1, 2, 2, 3):
         recent.add(served(*[report()] * 70, request_id=f"req_{number}"))
-    assert len(recent) == 2
+    assert len(recent._requests) == 2
     found = data_of(recent.data("acme", "req_3"))
     assert (len(found["prompts"]), found["prompts_left_out"], found["tokens"]["prompt"]) == (64, 6, 7000)
     recent.add(served(*[report()] * 200, request_id="req_4"))
     recent.add(served(request_id="req_5"))
-    assert len(recent) == 1
+    assert len(recent._requests) == 1
 
 
 def test_what_is_kept_does_not_grow_with_the_answer() -> None:

@@ -145,7 +145,9 @@ def test_wrong_questions_are_named(asked: dict[str, Any], param: str) -> None:
     asyncio.run(check())
 
 
-def test_what_could_not_be_written_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_written_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async def check() -> None:
         book = UsageStore(tmp_path / "usage.db")
         writing = asyncio.create_task(book.run(every_s=0.005))
@@ -157,12 +159,14 @@ def test_what_could_not_be_written_is_tried_again(tmp_path: Path, monkeypatch: p
 
         with monkeypatch.context() as patch:
             patch.setattr(book._file, "use", full)
-            while book.failure is None:
+            while not book._failed:
                 await asyncio.sleep(0.005)
             book.add(served())
             await asyncio.sleep(0.02)
-        assert book.failure == "The disk is full."
-        while book.failure is not None:
+        assert [record.getMessage() for record in caplog.records] == [
+            "sums of usage cannot be written now: The disk is full."
+        ]
+        while book._failed:
             await asyncio.sleep(0.005)
         writing.cancel()
         (entry,) = await entries(book)

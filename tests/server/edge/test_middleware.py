@@ -98,7 +98,7 @@ def test_a_key_opens() -> None:
     behind = Behind()
     assert knock(door(behind, CLOSED), x_api_key="secret", x_request_id="mine-1")[0] == 200
     assert behind.arrivals[0]["request_id"] == "mine-1"
-    assert behind.arrivals[0]["caller"].key_id == KEY.id
+    assert behind.arrivals[0]["caller"].id == KEY.id
 
 
 def test_refusals_speak_the_dialect_of_the_path() -> None:

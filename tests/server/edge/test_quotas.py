@@ -37,11 +37,11 @@ def test_concurrent_requests_end() -> None:
 
 def test_a_refused_request_takes_nothing() -> None:
     quotas, quota = Quotas(), Quota(requests_per_minute=10, concurrent=1)
-    quotas.enter("a", quota, 0.0)
+    use = quotas.enter("a", quota, 0.0)
     for _ in range(20):
         with pytest.raises(QuotaError):
             quotas.enter("a", quota, 0.0)
-    assert dict(quotas.headers("a", 0.0))[b"x-ratelimit-remaining-requests"] == b"9"
+    assert dict(use.account.headers(0.0))[b"x-ratelimit-remaining-requests"] == b"9"
 
 
 def test_bytes_of_bodies_are_counted() -> None:
@@ -113,7 +113,7 @@ def test_headers_tell_limit_rest_and_reset() -> None:
     quotas = Quotas()
     visit = quotas.enter("a", Quota(requests_per_minute=60, tokens_per_minute=600), 0.0)
     visit.reserve(300, 0, 0.0)
-    assert dict(visit.headers(0.0)) == {
+    assert dict(visit.account.headers(0.0)) == {
         b"x-ratelimit-limit-requests": b"60",
         b"x-ratelimit-remaining-requests": b"59",
         b"x-ratelimit-reset-requests": b"1.000s",
@@ -121,18 +121,18 @@ def test_headers_tell_limit_rest_and_reset() -> None:
         b"x-ratelimit-remaining-tokens": b"300",
         b"x-ratelimit-reset-tokens": b"30.000s",
     }
-    assert quotas.enter("b", Quota(), 0.0).headers(0.0) == ()
+    assert quotas.enter("b", Quota(), 0.0).account.headers(0.0) == ()
 
 
 def test_keys_at_rest_are_forgotten() -> None:
     quotas, quota = Quotas(), Quota(requests_per_minute=60)
     for number in range(1000):
         quotas.enter(f"key-{number}", quota, float(number)).leave(0, 0, float(number))
-    assert len(quotas) < 10
+    assert len(quotas._accounts) < 10
     held = [quotas.enter(f"held-{number}", quota, 2000.0) for number in range(5)]
     for number in range(100):
         quotas.enter(f"late-{number}", quota, 3000.0 + 2 * number).leave(0, 0, 3000.0 + 2 * number)
-    assert 5 <= len(quotas) < 15
+    assert 5 <= len(quotas._accounts) < 15
     assert len(held) == 5
 
 

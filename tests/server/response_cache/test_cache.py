@@ -68,7 +68,6 @@ def test_what_comes_back_is_what_was_made(tmp_path: Path) -> None:
         assert (text.metrics.output_tokens, text.report.output_tokens) == (9, 9)
         assert (text.metrics.cached_tokens, text.metrics.fresh_tokens, text.report.queue_s) == (3, 0, 0.0)
         assert text.report.record.prefill.rows == 0
-        assert (cache.counts.hits, cache.counts.misses) == (1, 0)
 
     run(keep, tmp_path / "replay.db")
     run(find, tmp_path / "replay.db")
@@ -107,7 +106,7 @@ def test_what_is_not_whole_is_not_kept(cut: RequestOutput) -> None:
     async def keep(cache: ResponseCache) -> None:
         await cache.put(key_of(cache), [cut])
         assert await cache.get(key_of(cache), "r") is None
-        assert (cache.counts.stored, cache.counts.dropped) == (0, 1)
+        assert held(cache) == {}
 
     run(keep)
 
@@ -131,7 +130,7 @@ def test_answers_end_with_their_time() -> None:
         CLOCK.advance(1)
         assert await cache.get(key_of(cache), "r") is None
         await cache.put(key_of(cache, job(1)), [output()])
-        assert (cache.counts.expired, held(cache)) == (1, {"t": len(pack([output()]) or b"") + 256})
+        assert held(cache) == {"t": len(pack([output()]) or b"") + 256}
 
     run(check, settings=ResponseCacheSettings(ttl_s=60))
 
@@ -157,7 +156,6 @@ def test_who_holds_the_most_loses_what_it_used_least_lately() -> None:
             await put("big", number)
         assert await there("small", 1) == [True]
         assert await there("big", *range(12)) == [True, False, False, False, *[True] * 8]
-        assert cache.counts.evicted == 3
         ((bodies, total),) = cache._file.rows("SELECT (SELECT COUNT(*) FROM bodies), SUM(size) FROM answers")
         assert (bodies, total) == (10, sum(held(cache).values()))
 
@@ -167,7 +165,7 @@ def test_who_holds_the_most_loses_what_it_used_least_lately() -> None:
 def test_an_answer_that_is_too_large_drives_nothing_out() -> None:
     async def check(cache: ResponseCache) -> None:
         await cache.put(key_of(cache), [output("".join(map(chr, range(40, 4000))))])
-        assert (cache.counts.stored, cache.counts.dropped) == (0, 1)
+        assert held(cache) == {}
 
     run(check, settings=ResponseCacheSettings(max_bytes=4096))
 
@@ -190,7 +188,6 @@ def test_a_body_that_went_bad_is_a_miss() -> None:
             await cache.put(key_of(cache), [output()])
             cache._file.use(lambda c, junk=junk: c.execute("UPDATE bodies SET data = ?", (junk,)))  # type: ignore[misc]
             assert await cache.get(key_of(cache), "r") is None
-        assert (cache.counts.failed, cache.counts.misses) == (4, 4)
 
     run(check)
 
@@ -204,7 +201,6 @@ def test_a_file_that_fails_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None
             patch.setattr(cache._file, "use", fail)
             await cache.put(key_of(cache), [output()])
             assert await cache.get(key_of(cache), "r") is None
-        assert cache.counts.failed == 2
         await cache.put(key_of(cache), [output()])
         assert await cache.get(key_of(cache), "r") is not None
 
@@ -239,6 +235,6 @@ def test_what_comes_too_fast_is_not_kept() -> None:
     async def check(cache: ResponseCache) -> None:
         keys = [key_of(cache, job(number)) for number in range(MAX_WRITES + 10)]
         await asyncio.gather(*(cache.put(key, [output()]) for key in keys))
-        assert (cache.counts.stored, cache.counts.dropped) == (MAX_WRITES, 10)
+        assert cache._file.rows("SELECT COUNT(*) FROM answers") == [(MAX_WRITES,)]
 
     run(check)

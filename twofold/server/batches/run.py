@@ -197,12 +197,12 @@ class LineRunner:
             line.endpoint,
             self._dialect.name,
             caller.tenant,
-            caller.key_id,
+            caller.id,
             time.time(),
             tier="batch",
         )
-        context = RequestContext(record, self._dialect, caller, f"batch of {caller.key_id}", LINE_BYTES)
-        context.quota = self._quotas.enter(caller.key_id, caller.quota, context.arrived)
+        context = RequestContext(record, self._dialect, caller, f"batch of {caller.id}", LINE_BYTES)
+        context.quota = self._quotas.enter(caller.id, caller.quota, context.arrived)
         with self._runner.track(context):
             try:
                 self._runner.check_open()

@@ -85,28 +85,23 @@ Limit = Annotated[int, Meta(gt=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApiKey:
-    """A key, without its text.
+class Caller:
+    """The sender of a request, by its key. Without keys, all requests have one caller without name and tenant.
 
-    id        its name in ``keys ls``, logs and accounts
-    hash      SHA-256 of its text
-    tenant    its owner: the key can see the files, batches, responses and records of its tenant
-    tiers     service tiers that it may request
-    created, expires   in UTC; None: unknown, never
-    share_cache        share the prefix cache with the tenant's other keys that set this flag
-    metrics            tenants that /metrics shows
-    admin              may list, load and unload models and stop the server
+    id           name of the key in ``keys ls``, logs and accounts
+    tenant       its owner: the key can see the files, batches, responses and records of its tenant
+    tiers        service tiers that it may request
+    share_cache  share the prefix cache with the tenant's other keys that set this flag
+    metrics      tenants that /metrics shows
+    admin        may list, load and unload models and stop the server
     """
 
-    id: str
-    hash: bytes
-    tenant: str
+    id: str = ""
+    tenant: str = ""
     tiers: tuple[ServiceTier, ...] = TIERS
     quota: Quota = field(default_factory=Quota)
-    created: datetime | None = None
-    expires: datetime | None = None
     share_cache: bool = False
-    metrics: MetricsView = "own"
+    metrics: MetricsView = "all"
     admin: bool = False
 
     @property
@@ -114,25 +109,20 @@ class ApiKey:
         """Only prompts of the same salt share cached prefixes."""
         return f"tenant:{self.tenant}" if self.share_cache else f"key:{self.id}"
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey(Caller):
+    """A key, without its text: ``hash`` is the SHA-256 of that. Times are in UTC; None: unknown, never."""
+
+    id: str
+    hash: bytes
+    tenant: str
+    metrics: MetricsView = "own"
+    created: datetime | None = None
+    expires: datetime | None = None
+
     def expired(self, now: datetime) -> bool:
         return self.expires is not None and now >= self.expires
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The sender of a request. Without keys, all requests have one caller without name and tenant."""
-
-    key_id: str = ""
-    tenant: str = ""
-    tiers: tuple[ServiceTier, ...] = TIERS
-    quota: Quota = field(default_factory=Quota)
-    cache_salt: str = ""
-    metrics: MetricsView = "all"
-    admin: bool = False
-
-    @classmethod
-    def of(cls, key: ApiKey) -> Caller:
-        return cls(key.id, key.tenant, key.tiers, key.quota, key.cache_salt, key.metrics, key.admin)
 
 
 ANYONE: Final = Caller(admin=True)
@@ -150,26 +140,23 @@ class KeyRing:
         if len(self._keys) > MAX_KEYS:
             raise ParameterError(f"There are {len(self._keys)} keys; the maximum is {MAX_KEYS}.", param="keys")
 
-    def __len__(self) -> int:
-        return len(self._keys)
-
     def caller(self, headers: Headers, now: datetime) -> Caller:
         """The caller of a request with these headers. ``now`` is in UTC. Raises AccessError."""
         if not self.required:
             return ANYONE
-        return Caller.of(self.find(presented_key(headers), now))
+        return self.find(presented_key(headers), now)
 
     def named(self, tenant: str, key_id: str, now: datetime) -> Caller:
         """The caller that created a batch, by its current key. Raises AccessError for a removed or expired key."""
         if not self.required:
-            return Caller(key_id=key_id, tenant=tenant, cache_salt=f"key:{key_id}")
+            return Caller(id=key_id, tenant=tenant)
         key = next((key for key in self._keys if key.id == key_id and key.tenant == tenant), None)
         if key is None or key.expired(now):
             ended = "was removed" if key is None else "has expired"
             raise AccessError(
                 f"The API key that created this batch {ended}.", hint="Create the batch with a valid key."
             )
-        return Caller.of(key)
+        return key
 
     def find(self, text: str | None, now: datetime) -> ApiKey:
         """The key with this text. Raises AccessError for an unknown or expired key."""

@@ -172,19 +172,12 @@ class QuotaUse:
         self.account.take("tokens", used_tokens - self._tokens, now)
         self.account.take("bytes", read_bytes - self._bytes, now)
 
-    def headers(self, now: float) -> tuple[Header, ...]:
-        """``KeyQuota.headers``."""
-        return self.account.headers(now)
-
 
 class Quotas:
     """The accounts of all keys in use."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, KeyQuota] = {}
-
-    def __len__(self) -> int:
-        return len(self._accounts)
 
     def enter(self, name: str, quota: Quota, now: float, size: int = 0) -> QuotaUse:
         """Admits a request of the key ``name`` with a body of ``size`` bytes, 0 if unknown. Raises QuotaError."""
@@ -198,11 +191,6 @@ class Quotas:
         account.take("bytes", size, now)
         account.running += 1
         return QuotaUse(account, size)
-
-    def headers(self, name: str, now: float) -> tuple[Header, ...]:
-        """``KeyQuota.headers`` of a key; none without an account."""
-        account = self._accounts.get(name)
-        return () if account is None else account.headers(now)
 
     def _account(self, name: str, quota: Quota, now: float) -> KeyQuota:
         """The key's account, with new buckets after a change of its quota."""

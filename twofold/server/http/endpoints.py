@@ -304,11 +304,11 @@ class PathEndpoint:
             self.path,
             self.dialect.name,
             caller.tenant,
-            caller.key_id,
+            caller.id,
             time.time(),
             traceparent=Headers(scope=scope).get("traceparent"),
         )
-        context = RequestContext(record, self.dialect, caller, caller.key_id or address)
+        context = RequestContext(record, self.dialect, caller, caller.id or address)
         handler = self.handlers.get(scope["method"])
         with self.site.runner.track(context, waits=isinstance(handler, Generating)):
             try:

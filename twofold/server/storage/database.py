@@ -177,17 +177,14 @@ END;
 """
 
 
-def evict(sql: sqlite3.Connection, table: str, order: str, max_bytes: int) -> int:
-    """Deletes entries, each the first by ``order`` of the tenant that holds most, until all fit; returns how many."""
+def evict(sql: sqlite3.Connection, table: str, order: str, max_bytes: int) -> None:
+    """Deletes entries, each the first by ``order`` of the tenant that holds most, until all fit."""
     oldest = f"""
     SELECT rowid FROM {table} WHERE tenant = (SELECT tenant FROM held ORDER BY bytes DESC, tenant LIMIT 1)
     ORDER BY {order} LIMIT 1
 """
-    evicted = 0
     while sql.execute("SELECT coalesce(sum(bytes), 0) FROM held").fetchone()[0] > max_bytes:
         assert sql.execute(f"DELETE FROM {table} WHERE rowid = ({oldest})").rowcount, "held has the sum of all sizes"
-        evicted += 1
-    return evicted
 
 
 class SingleThread:
