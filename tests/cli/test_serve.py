@@ -41,15 +41,15 @@ def test_flags_become_a_configuration(tmp_path: Path) -> None:
         "small=gemma3-270m",
     )
     assert [offer.names for offer in made.offers] == [("smollm2-135m",), ("small",)]
-    assert made.hub.memory_budget == 3 << 29
+    assert made.registry.memory_budget == 3 << 29
     assert made.body.bytes == 1 << 19
     assert made.prices is not None
     assert made.tiers.by_name["flex"].tpot_target_s == 2
     assert made.objectives["priority"] == Objective(ttft_s=0.5, tpot_s=0.05)
     assert made.objectives["default"] == Objective(e2e_s=9)
     assert made.objectives["flex"] == DEFAULT_OBJECTIVES["flex"]
-    assert made.replay is not None
-    assert (made.replay.max_bytes, made.replay.seeded) == (2 << 20, True)
+    assert made.response_cache is not None
+    assert (made.response_cache.max_bytes, made.response_cache.seeded) == (2 << 20, True)
     assert made.url(1234) == "http://127.0.0.1:1234"
 
 
@@ -73,9 +73,9 @@ def test_sizes_and_durations_have_units(tmp_path: Path, monkeypatch: pytest.Monk
     }
     assert main(["serve", *(part for flag in flags.items() for part in flag)]) == 2
     (config,) = made
-    assert (config.hub.memory_budget, config.body.bytes) == (512 << 20, 256 << 10)
-    assert config.replay is not None
-    assert (config.replay.max_bytes, config.replay.ttl_s) == (1 << 30, 7200)
+    assert (config.registry.memory_budget, config.body.bytes) == (512 << 20, 256 << 10)
+    assert config.response_cache is not None
+    assert (config.response_cache.max_bytes, config.response_cache.ttl_s) == (1 << 30, 7200)
     assert (config.shutdown_s, config.objectives["default"].ttft_s) == (300, 0.5)
 
 

@@ -119,7 +119,7 @@ class ServeOptions:
         queue = QueueLimits(self.max_num_queued_reqs, self.max_num_queued_tokens, self.request_timeout)
         return ServerConfig(
             offers=read_named_models(models, self.served_model_name),
-            hub=RegistrySettings(
+            registry=RegistrySettings(
                 engine=dict(engine),
                 memory_budget=budget,
                 accept_any=self.accept_any_model,
@@ -141,7 +141,7 @@ class ServeOptions:
             data=self.data_folder or data_folder(),
             own_data=self.data_folder is not None,
             tolerant=self.unknown_fields == "warn",
-            replay=self._replay(),
+            response_cache=self._response_cache(),
             shutdown_s=_positive("shutdown_timeout", self.shutdown_timeout),
             quiet_s=_positive("sse_keep_alive_interval", self.sse_keep_alive_interval),
             certificate=self.ssl_certfile,
@@ -166,7 +166,7 @@ class ServeOptions:
 
         return {**DEFAULT_OBJECTIVES, **dict(map(_objective, self.slo))}
 
-    def _replay(self) -> ResponseCacheSettings | None:
+    def _response_cache(self) -> ResponseCacheSettings | None:
         from twofold.server.response_cache import ResponseCacheSettings  # noqa: PLC0415
 
         if self.response_cache is None:
@@ -272,7 +272,7 @@ def _announce(config: ServerConfig, models: Sequence[ServedModel], url: str) -> 
     first, *others = models
     note(f"Ready: {first.names[0]}")
     if first.reading is not None and first.kv_bytes is not None:
-        threads = count(config.hub.engine.get("threads") or read_cpu().usable_cores, "thread")
+        threads = count(config.registry.engine.get("threads") or read_cpu().usable_cores, "thread")
         note(f"  context {first.context:,} tokens, KV cache {first.kv_bytes / MIB:,.0f} MiB, {threads}")
         note(f"  sampling defaults: {first.reading.sampling}")
     if others:

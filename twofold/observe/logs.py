@@ -313,7 +313,7 @@ class LineWriter:
         self._file = file
         self._max_lines = max_lines
         self._dropped = 0
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
 
@@ -322,7 +322,7 @@ class LineWriter:
         if self._lines.qsize() >= self._max_lines:
             self._dropped += 1
         else:
-            self._lines.put(line)
+            self._lines.put(line.encode("utf-8", "backslashreplace") + b"\n")
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Writes the waiting lines, as far as the file accepts them in time. Later lines are not written."""
@@ -342,7 +342,7 @@ class LineWriter:
         """Waits for a line; returns the waiting lines as bytes, and whether they are the last."""
         text, line = bytearray(), self._lines.get()
         while line is not None:
-            text += _encoded(line)
+            text += line
             if len(text) >= MAX_BYTES:
                 break
             try:
@@ -351,7 +351,7 @@ class LineWriter:
                 break
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
-            text += _encoded(_json({"level": "warning", "event": "log lines dropped", "count": dropped}))
+            text += _json({"level": "warning", "event": "log lines dropped", "count": dropped}).encode() + b"\n"
         return bytes(text), line is None
 
 
@@ -362,7 +362,3 @@ def _write(file: int, text: bytes) -> None:
             text = text[os.write(file, text) :]
         except BlockingIOError:
             time.sleep(RETRY_S)
-
-
-def _encoded(line: str) -> bytes:
-    return line.encode("utf-8", "backslashreplace") + b"\n"

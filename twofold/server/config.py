@@ -29,14 +29,14 @@ class ServerConfig:
     data           folder of files, batches, responses and sums of usage
     own_data       the folder is exclusive; else, while another server uses it, a folder inside it is used
     tolerant       unknown fields of requests are ignored with a warning; else they are errors
-    replay         the response cache; None: no cache
+    response_cache  None: no cache
     shutdown_s     how long requests in progress may run after the signal to shut down
     quiet_s        silence after which a stream gets a keep-alive event
     certificate, private_key    PEM files; without them the server speaks plain HTTP
     """
 
     offers: tuple[NamedModel, ...]
-    hub: RegistrySettings = field(default_factory=RegistrySettings)
+    registry: RegistrySettings = field(default_factory=RegistrySettings)
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class ServerConfig:
     data: Path
     own_data: bool = True
     tolerant: bool = False
-    replay: ResponseCacheSettings | None = None
+    response_cache: ResponseCacheSettings | None = None
     shutdown_s: float = 30.0
     quiet_s: float = 15.0
     certificate: Path | None = None

@@ -15,6 +15,7 @@ however it ends.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
@@ -36,7 +37,6 @@ from twofold.server.accounting import Accounting
 from twofold.server.admission import Admission
 from twofold.server.context import RequestContext
 from twofold.server.edge.limits import KIB
-from twofold.server.edge.refusals import new_reply_id
 from twofold.server.models.registry import ModelRegistry
 from twofold.server.pool import WorkPool
 from twofold.server.records import RequestRecord
@@ -90,7 +90,7 @@ class RequestRun:
     def deltas(self) -> AsyncGenerator[tuple[int, OutputDelta], None]:
         """The deltas of all jobs, with the job's index, in the order in which they are made."""
         if self.cached is not None:
-            return _replayed(self.cached)
+            return _cached(self.cached)
         return self._job(0) if len(self.jobs) == 1 else self._merged()
 
     async def whole(self) -> Sequence[RequestOutput]:
@@ -242,7 +242,7 @@ class RequestRunner:
             if jobs:
                 record.params = AskedParams.of(jobs[0].params)
             head = ReplyHead(
-                new_reply_id(),
+                secrets.token_hex(12),
                 int(record.arrived_at),
                 request.model or model.name,
                 record.tier,
@@ -310,7 +310,7 @@ def reply_size(run: RequestRun) -> int:
     return size
 
 
-async def _replayed(outputs: Sequence[RequestOutput]) -> AsyncGenerator[tuple[int, OutputDelta], None]:
+async def _cached(outputs: Sequence[RequestOutput]) -> AsyncGenerator[tuple[int, OutputDelta], None]:
     """The deltas of cached outputs."""
     for job, output in enumerate(outputs):
         for delta in cached_deltas(output):

@@ -90,13 +90,13 @@ class Server:
         if self._folder.path != config.data:
             say(f"Another server uses {config.data}; this one keeps its data in {self._folder.path}.")
         self._metrics = ServerMetrics(config.objectives)
-        self._registry = ModelRegistry(config.offers, config.hub, [self._metrics], progress)
+        self._registry = ModelRegistry(config.offers, config.registry, [self._metrics], progress)
         self._usage = UsageStore(self._folder.path / "usage.sqlite")
         self._accounting = Accounting(config.prices, RecentRequests(), self._usage, [self._metrics, *observers])
         self._cache = (
             None
-            if config.replay is None
-            else ResponseCache(self._folder.path / "answers.sqlite", config.replay, time.time)
+            if config.response_cache is None
+            else ResponseCache(self._folder.path / "answers.sqlite", config.response_cache, time.time)
         )
         self._pool = WorkPool()
         self._runner = RequestRunner(
@@ -215,7 +215,7 @@ class Server:
         """The response to GET /openapi.json."""
         config = self._config
         names = [name for offer in config.offers for name in offer.names]
-        any_model, keyed = config.hub.accept_any, self._keys().required
+        any_model, keyed = config.registry.accept_any, self._keys().required
         described = document(names, dialect_of, version=twofold_version(), keyed=keyed, any_model=any_model)
         return EndpointResponse(encode(described))
 

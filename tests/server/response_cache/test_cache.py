@@ -69,16 +69,16 @@ def test_what_comes_back_is_what_was_made(tmp_path: Path) -> None:
         assert (text.metrics.cached_tokens, text.metrics.fresh_tokens, text.report.queue_s) == (3, 0, 0.0)
         assert text.report.record.prefill.rows == 0
 
-    run(keep, tmp_path / "replay.db")
-    run(find, tmp_path / "replay.db")
-    assert (tmp_path / "replay.db").stat().st_mode & 0o777 == 0o600
+    run(keep, tmp_path / "cache.db")
+    run(find, tmp_path / "cache.db")
+    assert (tmp_path / "cache.db").stat().st_mode & 0o777 == 0o600
 
 
 def test_prompts_are_not_kept(tmp_path: Path) -> None:
     async def keep(cache: ResponseCache) -> None:
         await cache.put(key_of(cache), [replace(output(), prompt="canary 1234")])
 
-    run(keep, tmp_path / "replay.db")
+    run(keep, tmp_path / "cache.db")
     assert b"canary" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
 
 
@@ -208,7 +208,7 @@ def test_a_file_that_fails_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_corrupt_file_is_made_anew(tmp_path: Path) -> None:
-    path = tmp_path / "replay.db"
+    path = tmp_path / "cache.db"
     path.write_bytes(b"\0junk" * 4000)
 
     async def check(cache: ResponseCache) -> None:

@@ -255,7 +255,7 @@ class EdgeProtocol(H11Protocol):
             return
         if self.conn.partial or self.conn.their_state is h11.SEND_BODY:
             self.refuse(UsageError("The connection was closed before the request was complete."))
-        elif self._awaits_response:
+        elif self.cycle is not None and not self.cycle.response_started:
             self.refuse(UsageError("The client disconnected before the response was sent."))
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's text
@@ -326,10 +326,6 @@ class EdgeProtocol(H11Protocol):
     @property
     def _full(self) -> bool:
         return len(self.connections) > self.limits.connections
-
-    @property
-    def _awaits_response(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_started
 
     def _check_state(self) -> None:
         """Ends the connection if it was in the same state for too long."""
@@ -465,24 +461,26 @@ class BoundedConnection(h11.Connection):
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         try:
-            return self._next_event()
+            if self.their_state is h11.IDLE:
+                self._check_head()
+            event = super().next_event()
+            if isinstance(event, h11.Request):
+                self._begin(event)
+            elif isinstance(event, h11.Data):
+                self._chunks += event.chunk_start
+                self._chunk_bytes += len(event.data)
+                small = self._chunk_bytes < self._chunks * self._limits.chunk_bytes
+                if small and self._chunks > self._limits.small_chunks:
+                    raise h11.RemoteProtocolError("the body was sent in too many small chunks")
         except h11.RemoteProtocolError as error:
             self.refused = error.error_status_hint
             raise
-
-    def _next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        if self.their_state is h11.IDLE:
-            self._check_head()
-        event = super().next_event()
-        if isinstance(event, h11.Request):
-            self._begin(event)
-        elif isinstance(event, h11.Data):
-            self._count(event)
         return event
 
     def _check_head(self) -> None:
         data, _ = self.trailing_data
-        head = data[: _head_end(data)]
+        ends = [at + len(mark) for mark in (b"\r\n\r\n", b"\n\n", b"\n\r\n") if (at := data.find(mark)) >= 0]
+        head = data[: min(ends, default=len(data))]  # all of an incomplete one
         self._head = head[:MAX_TARGET]
         if len(head) > self._limits.head_bytes or head.count(b"\n") > self._limits.head_lines:
             raise h11.RemoteProtocolError("the request head is too long", error_status_hint=HEADERS_TOO_LARGE)
@@ -495,15 +493,3 @@ class BoundedConnection(h11.Connection):
         names = [name for name, _ in request.headers]
         if b"transfer-encoding" in names and b"content-length" in names:
             raise h11.RemoteProtocolError("a request has either Content-Length or Transfer-Encoding")
-
-    def _count(self, data: h11.Data) -> None:
-        self._chunks += data.chunk_start
-        self._chunk_bytes += len(data.data)
-        if self._chunks > self._limits.small_chunks and self._chunk_bytes < self._chunks * self._limits.chunk_bytes:
-            raise h11.RemoteProtocolError("the body was sent in too many small chunks")
-
-
-def _head_end(data: bytes) -> int:
-    """The length of the head at the start of ``data``; that of ``data`` if the head is incomplete."""
-    ends = [at + len(mark) for mark in (b"\r\n\r\n", b"\n\n", b"\n\r\n") if (at := data.find(mark)) >= 0]
-    return min(ends, default=len(data))

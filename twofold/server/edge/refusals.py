@@ -76,11 +76,6 @@ def new_request_id() -> str:
     return f"req_{secrets.token_hex(12)}"
 
 
-def new_reply_id() -> str:
-    """A unique id of 96 random bits; each API adds its prefix."""
-    return secrets.token_hex(12)
-
-
 def request_id_of(given: bytes | None) -> str:
     """The client's id of its request if it is short and plain, else a new one."""
     if given is not None and PLAIN.fullmatch(given):

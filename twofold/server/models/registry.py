@@ -229,16 +229,11 @@ class ModelRegistry:
         finally:
             model.leases -= 1
             model.used_at = time.monotonic()
-            if not model.leases:
-                self._let_idle(model)
-
-    def _let_idle(self, model: ServedModel) -> None:
-        """Unloads a model without leases: now if it was dismissed, else after ``keep_s``."""
-        if model.dismissed:
-            self._begin_unload(model)
-        elif model.keep_s is not None and model.idle and not self._closed:
-            loop = asyncio.get_running_loop()
-            model.expiry = loop.call_later(min(model.keep_s, LONGEST_S), self._begin_unload, model)
+            if not model.leases and model.dismissed:
+                self._begin_unload(model)
+            elif model.keep_s is not None and model.idle and not self._closed:
+                loop = asyncio.get_running_loop()
+                model.expiry = loop.call_later(min(model.keep_s, LONGEST_S), self._begin_unload, model)
 
     def _find(self, name: str | None, *, exactly: bool = False) -> ServedModel:
         """The model with this name; the first one for None, and, unless ``exactly``, for any name with ``accept_any``.

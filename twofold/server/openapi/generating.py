@@ -53,7 +53,7 @@ from twofold.server.response_cache import CACHE_HEADER
 RECORD: Final = OperationLink("record", "getRequest", {"request_id": "$response.header.x-request-id"})
 VERSION: Final = in_header("anthropic-version", str, "Sent by Anthropic's clients; any value is accepted.")
 BETA: Final = in_query("beta", str, "Sent by Anthropic's clients; it has no effect.")
-REPLAY: Final = in_header(
+CACHE_USE: Final = in_header(
     CACHE_HEADER,
     Literal["keep", "skip"],
     "keep: cache the reply although it is sampled. skip: do not use cached replies.",
@@ -120,7 +120,7 @@ def _generates(
     links: tuple[OperationLink, ...] = (),
 ) -> ApiOperation:
     """An operation that a model answers."""
-    more = {"events": events, "parameters": (*parameters, REPLAY), "links": (*links, RECORD)}
+    more = {"events": events, "parameters": (*parameters, CACHE_USE), "links": (*links, RECORD)}
     return _post(path, id, summary, body, reply, rules, GENERATING, **more)
 
 
