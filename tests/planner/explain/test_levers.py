@@ -15,8 +15,8 @@ from twofold.core.errors import ParameterError
 from twofold.core.values import INT4, INT8
 from twofold.planner.count.memory import kv_bytes, weight_bytes
 from twofold.planner.count.setting import Setting
-from twofold.planner.explain.levers import Assumptions
-from twofold.planner.explain.rank import ORDER, all_levers, turn_all
+from twofold.planner.explain.levers import LEVERS, Assumptions
+from twofold.planner.explain.rank import ORDER, apply_all
 from twofold.planner.explain.scenario import GOALS, Goal
 from twofold.planner.machines.known import known_machines
 from twofold.planner.predict.constants import BARE, EFFICIENT
@@ -31,7 +31,7 @@ ASKED_FOR = {
 
 
 def test_all_levers_are_there() -> None:
-    names = [each.name for each in all_levers()]
+    names = [each.name for each in LEVERS]
     assert set(names) >= ASKED_FOR
     assert len(names) == len(set(names))
 
@@ -49,8 +49,8 @@ def test_every_lever_has_an_outcome_everywhere(model: str, machine: str, case: C
         scenario = scene(model, machine, case, tp=tp)
     except ParameterError:
         assume(False)
-    found = turn_all(scenario, goal)
-    assert {each.lever for each in found} == {each.name for each in all_levers()}
+    found = apply_all(scenario, goal)
+    assert {each.lever for each in found} == {each.name for each in LEVERS}
     ranks = [ORDER.index(each.status) for each in found]
     assert ranks == sorted(ranks)
     gaining = [each.gain(goal) for each in found if each.status == "gains"]
@@ -76,7 +76,7 @@ def test_eight_bits_that_do_not_fit_are_refused() -> None:
 def test_what_a_lever_saves_by_phase_is_what_the_answer_gets_shorter() -> None:
     scenario = scene()
     before = scenario.figures()
-    for each in turn_all(scenario):
+    for each in apply_all(scenario):
         if each.after is not None:
             assert sum(each.saves_s.values()) == pytest.approx(before.e2e - each.after.e2e, abs=1e-9), each.lever
 

@@ -17,8 +17,8 @@ from twofold.bench.draw.chart import Dots, Label
 from twofold.bench.draw.svg import svg
 from twofold.bench.draw.terminal import plot
 from twofold.core.errors import ParameterError
+from twofold.planner.explain.levers import LEVERS
 from twofold.planner.explain.picture import places, roofline
-from twofold.planner.explain.rank import all_levers
 from twofold.planner.explain.report import data, explain, like, lines
 from twofold.planner.explain.waterfall import waterfall
 from twofold.planner.machines.known import find_machine
@@ -43,7 +43,7 @@ def test_a_hypothetical_in_lines(width: int) -> None:
     assert starting(text, "total").split()[1:] == ["6.14", "s", "3.42", "s", "55.8%"]
     assert "Levers, ranked by end-to-end latency" in text
     assert max(len(line) for line in text[1:]) <= max(width, 116)
-    for each in all_levers():
+    for each in LEVERS:
         assert any(line.startswith(f"  {each.name} ") for line in text), each.name
 
 
@@ -93,7 +93,7 @@ def test_as_data() -> None:
     assert [phase["name"] for phase in plain["phases"]] == ["queue", "prefill", "decode", "stalls"]
     assert plain["seconds"] == pytest.approx(sum(phase["seconds"] for phase in plain["phases"]))
     assert plain["scenario"]["constants"]["eta_c"]["source"]
-    assert {each["lever"] for each in plain["levers"]} == {each.name for each in all_levers()}
+    assert {each["lever"] for each in plain["levers"]} == {each.name for each in LEVERS}
     assert [each["name"] for each in plain["roofline"]] == ["prefill", "decode"]
 
 

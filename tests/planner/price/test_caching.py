@@ -45,7 +45,7 @@ def test_caches_that_always_pay_and_that_never_do() -> None:
 
 
 def test_a_session_writes_once() -> None:
-    assert [FIVE_MINUTES.session(n) for n in (1, 2, 10)] == pytest.approx([1.25, 0.675, 0.215])
+    assert [FIVE_MINUTES.mean(1 / n) for n in (1, 2, 10)] == pytest.approx([1.25, 0.675, 0.215])
 
 
 @given(st.floats(1, 3), st.floats(0, 0.99), st.floats(0, 1))

@@ -45,9 +45,9 @@ def test_five_minutes_pay_from_the_first_read_and_the_hour_from_the_second() -> 
     """ "Break-even at 2 reads" is right for the hour alone."""
     prices = cost(CLAIM).prices
     short, long = CacheCost.of(prices, "5m"), CacheCost.of(prices, "1h")
-    assert short.session(2) < 1
-    assert long.session(2) > 1
-    assert long.session(3) < 1
+    assert short.mean(1 / 2) < 1
+    assert long.mean(1 / 2) > 1
+    assert long.mean(1 / 3) < 1
 
 
 def test_one_request_pays_more_with_a_cache_than_without() -> None:

@@ -46,8 +46,8 @@ def test_each_phase_pays_for_its_own_tokens() -> None:
 
 
 def test_half_as_long_an_answer_saves_half_of_the_decode() -> None:
-    assert found().half_answers == pytest.approx(0.2 * 0.02 * 51 / 100 - 0.2 * 0.02 / 100)
-    assert found(replace(WORK, output_tokens=1)).half_answers == 0
+    assert found().half_output_saves == pytest.approx(0.2 * 0.02 * 51 / 100 - 0.2 * 0.02 / 100)
+    assert found(replace(WORK, output_tokens=1)).half_output_saves == 0
 
 
 def test_replicas_run_all_day() -> None:

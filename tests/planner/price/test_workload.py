@@ -20,7 +20,6 @@ from twofold.planner.price.workload import (
     caching_options,
     cliff_above,
     compression_saved,
-    half_answers,
     min_ratio,
 )
 
@@ -75,9 +74,9 @@ def test_a_cliff_makes_all_tokens_dearer() -> None:
 
 
 def test_answers_half_as_long_save_half_of_the_output() -> None:
-    assert half_answers(cost(WORK)) == Decimal("0.0005")
-    assert half_answers(cost(replace(WORK, output_tokens=1))) == Decimal("0.00001")
-    assert half_answers(cost(replace(WORK, output_tokens=0))) == 0
+    assert cost(WORK).half_output_saves == Decimal("0.0005")
+    assert cost(replace(WORK, output_tokens=1)).half_output_saves == Decimal("0.00001")
+    assert cost(replace(WORK, output_tokens=0)).half_output_saves == 0
 
 
 def test_every_way_of_caching_is_compared() -> None:

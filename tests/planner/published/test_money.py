@@ -35,7 +35,7 @@ def test_a_prefix_costs_what_its_misses_do() -> None:
     assert refreshed == pytest.approx(math.exp(-rate * ttl))
     assert plain == pytest.approx(1 / (1 + rate * ttl))
     assert cost.mean(refreshed) == pytest.approx(refreshed * 1.25 + (1 - refreshed) * 0.1)
-    assert cost.session(5) == pytest.approx((1.25 + 4 * 0.1) / 5)
+    assert cost.mean(1 / 5) == pytest.approx((1.25 + 4 * 0.1) / 5)
     assert cost.max_misses == pytest.approx((1 - 0.1) / (1.25 - 0.1))
 
 

@@ -26,6 +26,21 @@ from twofold.planner.predict.request import Prediction
 from twofold.planner.predict.speculation import check_ratio, min_acceptance, speed_up
 from twofold.planner.shapes.known import known_shapes
 
+GROUP: Final = 8
+"""Query heads for each head of keys and values, as in most models of today (Ainslie et al. 2023)."""
+WINDOW: Final = 1024
+WINDOWED: Final = 6
+"""Gemma 3's window, in positions: five of six layers have it."""
+LARGEST_SHARE: Final = 0.6
+_SIZE: Final = re.compile(r"[-_ ]\d+(\.\d+)?[bm]\b.*$", re.IGNORECASE)
+ENOUGH: Final = 0.97
+"""Formats that leave more than this share of the bytes count as no smaller."""
+CHUNK: Final = 512
+"""Rows of a step: the default of engines."""
+SCORE_BYTES: Final = 2
+SCORE_PASSES: Final = 4
+"""Scores are written, read by the softmax, written as probabilities and read again (Dao et al. 2022, algorithm 0)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
@@ -88,7 +103,9 @@ class LeverRefusal:
     without: Effect | None = None
 
 
-Turn: TypeAlias = Callable[[UniformScenario, Prediction, Assumptions], Effect | LeverRefusal]
+ONE_FRESH: Final = LeverRefusal("cannot", "Only one prompt token is computed, which is the minimum.")
+ApplyLever: TypeAlias = Callable[[UniformScenario, Prediction, Assumptions], Effect | LeverRefusal]
+"""Its effect on a scenario, given the prediction without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +115,7 @@ class Lever:
     name: str
     helps: tuple[PhaseName, ...]
     costs: str
-    turn: Turn
-
-
-GROUP: Final = 8
-"""Query heads for each head of keys and values, as in most models of today (Ainslie et al. 2023)."""
-WINDOW: Final = 1024
-WINDOWED: Final = 6
-"""Gemma 3's window, in positions: five of six layers have it."""
-LARGEST_SHARE: Final = 0.6
-_SIZE: Final = re.compile(r"[-_ ]\d+(\.\d+)?[bm]\b.*$", re.IGNORECASE)
+    apply: ApplyLever
 
 
 def _attending(shape: ModelSpec, change: Callable[[int, Attention], Attention]) -> ModelSpec:
@@ -199,14 +207,10 @@ def _smaller(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -
     return Effect(f"{mine.name} → {name}", changed, why)
 
 
-ENOUGH: Final = 0.97
-"""What stays larger than that share of what it was is as small already."""
-
-
-def _weights(wide: ValueFormat, packed: str) -> Turn:
+def _weights(wide: ValueFormat, packed: str) -> ApplyLever:
     """Multiplied as wide numbers, as GPUs do; or in GGUF's ``packed`` format, whose codes processors multiply."""
 
-    def turn(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+    def apply(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
         codes = scenario.predictor.machine.kind == "cpu" or scenario.weights.arithmetic == "int8"
         form = VALUE_FORMATS[packed] if codes else wide
         changed = scenario.having(shape=scenario.shape.stored_as(form))
@@ -217,7 +221,7 @@ def _weights(wide: ValueFormat, packed: str) -> Turn:
             )
         return Effect(f"{scenario.weights.name} → {form.name}, {size(before)} → {size(after)} per device", changed)
 
-    return turn
+    return apply
 
 
 def _narrow_arithmetic(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
@@ -242,8 +246,8 @@ def _narrow_arithmetic(scenario: UniformScenario, _now: Prediction, _given: Assu
     return Effect(what, changed, why)
 
 
-def _kv(form: ValueFormat) -> Turn:
-    def turn(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+def _kv(form: ValueFormat) -> ApplyLever:
+    def apply(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
         changed = scenario.having(how=replace(scenario.how, kv=form))
         context = scenario.case.halfway
         before, after = scenario.kv_bytes(context), changed.kv_bytes(context)
@@ -258,49 +262,7 @@ def _kv(form: ValueFormat) -> Turn:
             f"{now:,} such sequences fit in memory instead of {then:,}." if now > then else "",
         )
 
-    return turn
-
-
-MODELS: Final = (
-    Lever(
-        "GQA",
-        ("decode", "queue"),
-        "a model trained with it (converting one takes 5% of its training), and a little quality",
-        _group,
-    ),
-    Lever(
-        "window",
-        ("decode", "prefill", "queue"),
-        "a model trained with it, and recall of distant context",
-        _window,
-    ),
-    Lever("smaller model", ("prefill", "decode", "stalls"), "quality", _smaller),
-)
-"""They need another model."""
-
-
-STORAGE: Final = (
-    Lever("weights INT8", ("decode",), "almost no quality; the weights must be converted", _weights(INT8, "q8_0")),
-    Lever(
-        "weights INT4",
-        ("decode",),
-        "some quality, more in small models",
-        _weights(INT4, "q4_0"),
-    ),
-    Lever(
-        "8-bit arithmetic",
-        ("prefill", "decode", "stalls"),
-        "a little quality, since activations are quantized too; needs calibrated scales",
-        _narrow_arithmetic,
-    ),
-    Lever("KV INT8", ("decode", "queue"), "almost no quality", _kv(INT8)),
-    Lever("KV INT4", ("decode", "queue"), "quality of long contexts", _kv(INT4)),
-)
-"""Formats of weights, products, keys and values."""
-
-
-CHUNK: Final = 512
-"""Rows of a step: the default of engines."""
+    return apply
 
 
 def _batch(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
@@ -409,11 +371,6 @@ def _disaggregate(scenario: UniformScenario, now: Prediction, given: Assumptions
     return Effect("prefill on separate machines", scenario, why, after, devices)
 
 
-SCORE_BYTES: Final = 2
-SCORE_PASSES: Final = 4
-"""Scores are written, read by the softmax, written as probabilities and read again (Dao et al. 2022, algorithm 0)."""
-
-
 def _cached(scenario: UniformScenario, given: Assumptions) -> tuple[int, UniformScenario]:
     more = int(scenario.case.fresh * given.shared)
     case = replace(scenario.case, cached=scenario.case.cached + more)
@@ -423,7 +380,7 @@ def _cached(scenario: UniformScenario, given: Assumptions) -> tuple[int, Uniform
 def _cache(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
     more, changed = _cached(scenario, given)
     if not more:
-        return LeverRefusal("cannot", "Only one prompt token is computed, which is the minimum.")
+        return ONE_FRESH
     saved = now.prefill.seconds - changed.prediction.prefill.seconds
     had = f"{scenario.case.cached:,} tokens are cached already. " if scenario.case.cached else ""
     kept = scenario.kv_bytes(changed.case.cached)
@@ -442,7 +399,7 @@ def _offload(scenario: UniformScenario, now: Prediction, given: Assumptions) -> 
         )
     more, changed = _cached(scenario, given)
     if not more:
-        return LeverRefusal("cannot", "Only one prompt token is computed, which is the minimum.")
+        return ONE_FRESH
     moved = scenario.kv_bytes(changed.case.cached) - scenario.kv_bytes(scenario.case.cached)
     found = changed.prediction
     after = retimed(found, ttft=found.ttft - found.queue + moved / link, tpot=found.tpot)
@@ -460,7 +417,7 @@ def _offload(scenario: UniformScenario, now: Prediction, given: Assumptions) -> 
 def _squeeze(scenario: UniformScenario, _now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
     left = max(1, round(scenario.case.fresh * given.keeps))
     if left == scenario.case.fresh:
-        return LeverRefusal("cannot", "Only one prompt token is computed, which is the minimum.")
+        return ONE_FRESH
     changed = scenario.having(case=replace(scenario.case, prompt=scenario.case.cached + left))
     cached = "The cached part is not compressed, since a compressed prompt would not match the cache." * bool(
         scenario.case.cached
@@ -511,7 +468,7 @@ def _stream(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> 
     return Effect("tokens are sent as they are generated", scenario, why, felt=now.e2e / now.ttft)
 
 
-SERVING: Final = (
+LEVERS: Final = (
     Lever("batch", ("queue",), "a higher TPOT, and KV-cache memory for each sequence", _batch),
     Lever("smaller batch", ("decode", "stalls"), "throughput, thus money", _smaller_batch),
     Lever(
@@ -523,11 +480,21 @@ SERVING: Final = (
     Lever("speculation", ("decode",), "memory for a draft model or a lookup, and compute for rejected tokens", _draft),
     Lever("tensor parallelism", ("prefill", "decode"), "twice the devices, and communication in each layer", _split),
     Lever("disaggregation", ("stalls",), "machines for prefill, and transfers of the KV cache", _disaggregate),
-)
-"""They need no other weights."""
-
-
-PROMPTS: Final = (
+    Lever("weights INT8", ("decode",), "almost no quality; the weights must be converted", _weights(INT8, "q8_0")),
+    Lever(
+        "weights INT4",
+        ("decode",),
+        "some quality, more in small models",
+        _weights(INT4, "q4_0"),
+    ),
+    Lever(
+        "8-bit arithmetic",
+        ("prefill", "decode", "stalls"),
+        "a little quality, since activations are quantized too; needs calibrated scales",
+        _narrow_arithmetic,
+    ),
+    Lever("KV INT8", ("decode", "queue"), "almost no quality", _kv(INT8)),
+    Lever("KV INT4", ("decode", "queue"), "quality of long contexts", _kv(INT4)),
     Lever("prefix cache", ("prefill", "stalls"), "memory for the cached blocks; prompts must share a prefix", _cache),
     Lever("offload", ("prefill", "stalls"), "host memory, and a transfer at each hit", _offload),
     Lever(
@@ -539,5 +506,19 @@ PROMPTS: Final = (
     Lever("flash attention", ("prefill",), "nothing", _flash),
     Lever("shorter output", ("decode", "stalls"), "content of the answer", _shorter),
     Lever("streaming", ("decode",), "nothing; a proxy in between must not buffer", _stream),
+    # These need another model.
+    Lever(
+        "GQA",
+        ("decode", "queue"),
+        "a model trained with it (converting one takes 5% of its training), and a little quality",
+        _group,
+    ),
+    Lever(
+        "window",
+        ("decode", "prefill", "queue"),
+        "a model trained with it, and recall of distant context",
+        _window,
+    ),
+    Lever("smaller model", ("prefill", "decode", "stalls"), "quality", _smaller),
 )
-"""They change prompts and completions, or how a prompt is computed."""
+"""All levers: on how requests run together, formats, prompts and completions, and the model."""

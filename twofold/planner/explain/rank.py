@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from twofold.bench.draw.form import duration
-from twofold.planner.explain.levers import MODELS, PROMPTS, SERVING, STORAGE, Assumptions, Lever, LeverRefusal
+from twofold.planner.explain.levers import LEVERS, Assumptions, Lever, LeverRefusal
 from twofold.planner.explain.scenario import GOALS, Goal, ScenarioFigures, UniformScenario
 from twofold.planner.explain.waterfall import NAMES, PhaseName, prefill_parts, queue_of
 from twofold.planner.predict.request import Prediction
@@ -52,17 +52,13 @@ class Outcome:
         return self.gains.get(goal, 1.0)
 
 
-def all_levers() -> tuple[Lever, ...]:
-    return (*SERVING, *STORAGE, *PROMPTS, *MODELS)
-
-
-def turn_all(
+def apply_all(
     scenario: UniformScenario, goal: Goal = "e2e", assumptions: Assumptions | None = None
 ) -> tuple[Outcome, ...]:
     """Outcomes of all levers: those that gain for the goal first, by their gain."""
     now = scenario.prediction
     before = scenario.figures(now)
-    found = [_turned(lever, scenario, now, before, goal, assumptions or Assumptions()) for lever in all_levers()]
+    found = [_outcome(lever, scenario, now, before, goal, assumptions or Assumptions()) for lever in LEVERS]
     return tuple(sorted(found, key=lambda each: (ORDER.index(each.status), *_rank(each, goal))))
 
 
@@ -72,10 +68,10 @@ def _rank(outcome: Outcome, goal: Goal) -> tuple[float, float]:
     return (-gain if outcome.status == "gains" else 0.0, -max(outcome.gains.values(), default=0.0))
 
 
-def _turned(
+def _outcome(
     lever: Lever, scenario: UniformScenario, now: Prediction, before: ScenarioFigures, goal: Goal, given: Assumptions
 ) -> Outcome:
-    result = lever.turn(scenario, now, given)
+    result = lever.apply(scenario, now, given)
     if isinstance(result, LeverRefusal):
         gains = {} if result.without is None else _gains(result.without.figures(), before)
         return Outcome(lever.name, result.status, lever.helps, "", gains, {}, None, result.why, lever.costs)

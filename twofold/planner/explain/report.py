@@ -18,7 +18,7 @@ from twofold.core.values import INT4, INT8
 from twofold.planner.count.setting import Setting
 from twofold.planner.explain.levers import Assumptions
 from twofold.planner.explain.picture import places
-from twofold.planner.explain.rank import MIN_GAIN, Outcome, Status, turn_all
+from twofold.planner.explain.rank import MIN_GAIN, Outcome, Status, apply_all
 from twofold.planner.explain.scenario import GOAL_WORDS, GOALS, Goal, ScenarioFigures, UniformScenario
 from twofold.planner.explain.waterfall import Observed, Phase, Waterfall, waterfall
 from twofold.planner.explain.words import factor, listed, size
@@ -83,7 +83,7 @@ def explain(
         waterfall(scenario, seen),
         scenario,
         scenario.figures(),
-        turn_all(scenario, goal, assumptions),
+        apply_all(scenario, goal, assumptions),
         seen,
         tuple(notes),
     )
@@ -220,9 +220,7 @@ def _phase_lines(phase: Phase, bar: str, *, measured: bool, width: int) -> Itera
     reached = NONE if phase.share is None else share(round(phase.share, 3))
     start = f"{phase.name:<8} {bar} {duration(phase.seconds):>9}{guess} {duration(phase.floor):>9} {reached:>7}  "
     words = "; ".join(filter(None, (_spent_on(phase), phase.why if phase.seconds else "")))
-    first, *rest = wrap(words, max(30, width - len(start))) or [""]
-    yield (start + first).rstrip()
-    yield from (" " * len(start) + line for line in rest)
+    yield from _hanging(start, words, width)
 
 
 def _spent_on(phase: Phase) -> str:
@@ -301,8 +299,8 @@ def _short(outcome: Outcome, goal: Goal) -> str:
 
 
 def _hanging(head: str, text: str, width: int) -> Iterator[str]:
-    first, *rest = wrap(text, width - len(head)) or [""]
-    yield head + first
+    first, *rest = wrap(text, max(30, width - len(head))) or [""]
+    yield (head + first).rstrip()
     yield from (" " * len(head) + line for line in rest)
 
 

@@ -35,7 +35,6 @@ BLOCKS: Final = "Amazon EC2 Capacity Blocks for ML, prices of 2024-12"
 EC2: Final = "Amazon EC2 on-demand, us-east-1, 2025"
 PCIE_4: Final = Cited(32 * G, "PCI Express 4.0, 16 lanes of 16 GT/s")
 PCIE_5: Final = Cited(64 * G, "PCI Express 5.0, 16 lanes of 32 GT/s")
-NCCL: Final = Cited(23e-6, "github.com/microsoft/vidur, all_reduce of H100 DGX, 8 devices, 10 KiB")
 SUMMED: Final = "; products summed up in float32"
 
 EPYC_9654: Final = "AMD EPYC 9654 product page: 96 cores, 2.4 GHz, 12 channels of DDR5-4800"
@@ -86,7 +85,6 @@ def _gpu(
     host_link: Cited = PCIE_4,
     memory: Cited | None = None,
     price: Cited | None = None,
-    all_reduce: Cited | None = None,
     names: tuple[str, ...] = (),
 ) -> Machine:
     """A GPU by its data sheet; ``note`` is added to the source of its peaks."""
@@ -98,7 +96,6 @@ def _gpu(
         peaks=_cited(peaks, sheet + note),
         link=link,
         host_link=host_link,
-        all_reduce_s={} if all_reduce is None else {"nccl": all_reduce},
         watts=Cited(watts, sheet),
         price=price,
         other_names=names,
@@ -126,7 +123,7 @@ MACHINES: Final = (
          price=Cited(1.844, BLOCKS + ", p4d.24xlarge / 8"), names=("a100-40gb", "a100-sxm4-40gb")),
     _gpu("a100-80", A100, 80, 2039, 400, A100_PEAKS, link=_nvlink(300, A100),
          names=("a100", "a100-80gb", "a100-sxm4-80gb", "a100-sxm")),
-    _gpu("h100", H100, 80, 3350, 700, SXM_PEAKS, link=_nvlink(450, H100), host_link=PCIE_5, all_reduce=NCCL,
+    _gpu("h100", H100, 80, 3350, 700, SXM_PEAKS, link=_nvlink(450, H100), host_link=PCIE_5,
          price=Cited(4.916, BLOCKS + ", p5.48xlarge / 8"),
          names=("h100-sxm", "h100-80gb", "h100-sxm5-80gb", "h100-80gb-hbm3")),
     _gpu("h100-pcie", H100, 80, 2000, 350, PCIE_PEAKS, link=_nvlink(300, H100), host_link=PCIE_5),

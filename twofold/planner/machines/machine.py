@@ -8,7 +8,7 @@ sheet are 2³⁰ bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
 from twofold.core.errors import ParameterError
@@ -21,7 +21,6 @@ from twofold.planner.count.memory import streamed_bytes
 from twofold.planner.count.setting import Setting
 
 Kind = Literal["gpu", "tpu", "cpu"]
-AllReduce = Literal["nccl", "custom"]
 
 INSTEAD: Final[Mapping[Arithmetic, tuple[Arithmetic, ...]]] = {
     "fp4": ("fp8", "bf16", "fp16", "fp32"),
@@ -61,14 +60,13 @@ class Cited(float):
 class Machine:
     """One device: a GPU, a TPU chip, or a processor with its memory.
 
-    memory        bytes
-    bandwidth     of that memory
-    peaks         FLOPs a second by arithmetic
-    link          to the other devices of a server, all links together, in one direction
-    host_link     to the host's memory, in one direction
-    all_reduce_s  seconds of an all-reduce of almost no bytes, by library
-    watts         peak
-    price         dollars an hour
+    memory      bytes
+    bandwidth   of that memory
+    peaks       FLOPs a second by arithmetic
+    link        to the other devices of a server, all links together, in one direction
+    host_link   to the host's memory, in one direction
+    watts       peak
+    price       dollars an hour
     """
 
     name: str
@@ -78,7 +76,6 @@ class Machine:
     peaks: Mapping[Arithmetic, Cited]
     link: Cited | None = None
     host_link: Cited | None = None
-    all_reduce_s: Mapping[AllReduce, Cited] = field(default_factory=dict)
     watts: Cited | None = None
     price: Cited | None = None
     other_names: tuple[str, ...] = ()
@@ -100,13 +97,6 @@ class Machine:
     def ridge(self, arithmetic: Arithmetic = "bf16") -> float:
         """FLOPs a byte above which arithmetic is the limit (Williams et al. 2009)."""
         return self.peak(arithmetic) / self.bandwidth
-
-    def cited(self) -> dict[str, Cited]:
-        """Every figure by its name, as ``peaks.bf16``."""
-        single = ("memory", "bandwidth", "link", "host_link", "watts", "price")
-        found = {name: getattr(self, name) for name in single if getattr(self, name) is not None}
-        found |= {f"peaks.{name}": value for name, value in self.peaks.items()}
-        return found | {f"all_reduce_s.{name}": value for name, value in self.all_reduce_s.items()}
 
 
 def engine_setting(dtype: KVType = "f16") -> Setting:

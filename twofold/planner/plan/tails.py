@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from twofold.bench.load.base import Load
 from twofold.core.errors import TwofoldError
@@ -19,6 +18,7 @@ from twofold.planner.plan.evaluate import Candidate
 from twofold.planner.plan.plan import CapacityPlan, Choices, Count, Estimate
 from twofold.planner.plan.search import Facts, PlanStudy, by_cost, reasons
 from twofold.planner.plan.traffic import Slo, Traffic
+from twofold.planner.simulate.figures import Floats, nearest_rank
 from twofold.planner.simulate.fleet import Simulated
 from twofold.planner.simulate.jobs import Jobs
 from twofold.planner.simulate.scenario import Scenario, Split
@@ -26,7 +26,6 @@ from twofold.planner.simulate.setting import EngineSetting, groups_for
 
 MakeLoad: TypeAlias = Callable[[float, int], Load]
 """Makes a load from its rate and its number of requests."""
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 BEST: Final = 3
 """Plans at the head of the list that are simulated."""
@@ -64,8 +63,7 @@ class LatencySamples:
     def estimate(self, name: str, share: float, before: Estimate) -> Estimate:
         """Mean and percentile by nearest rank, with the floor and the error of the earlier estimate."""
         ascending = np.sort(self.times[name])
-        at = float(ascending[max(0, math.ceil(share * len(ascending)) - 1)])
-        return replace(before, mean=float(ascending.mean()), at=at)
+        return replace(before, mean=float(ascending.mean()), at=nearest_rank(ascending, share))
 
     def attained(self, slo: Slo) -> float:
         """The share of the requests within all limits."""

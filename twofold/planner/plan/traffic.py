@@ -13,6 +13,7 @@ from typing import Final
 
 from twofold.bench.load.base import MAX_RATE, Ask, Load, above_zero
 from twofold.core.errors import ParameterError
+from twofold.planner.simulate.jobs import prompt_tokens
 
 EDGES: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0)
 """Shares of the requests between kinds."""
@@ -110,13 +111,8 @@ def _rate(asks: Sequence[Ask]) -> float:
 def _requests(asks: Iterable[Ask]) -> Iterable[tuple[int, int, int]]:
     seen: set[int] = set()
     for ask in asks:
-        if ask.input_tokens < 1:
-            raise ParameterError(
-                f"Request {ask.index} has a text but no token count.",
-                param="trace",
-                hint="Add input_tokens to the trace.",
-            )
-        yield ask.input_tokens, min(_cached(ask, seen), ask.input_tokens - 1), ask.output_tokens
+        tokens = prompt_tokens(ask)
+        yield tokens, min(_cached(ask, seen), tokens - 1), ask.output_tokens
 
 
 def _cached(ask: Ask, seen: set[int]) -> int:
@@ -181,9 +177,6 @@ class Slo:
         return NormalDist().inv_cdf(self.attainment)
 
     def __str__(self) -> str:
-        words = ", ".join(f"{name.upper()} ≤ {_short(limit)}" for name, limit in self.limits()) or "no latency limit"
+        texts = ((name, f"{s:g} s" if s >= 1 else f"{s * 1e3:g} ms") for name, s in self.limits())
+        words = ", ".join(f"{name.upper()} ≤ {text}" for name, text in texts) or "no latency limit"
         return f"{words}, for {100 * self.attainment:.4g}% of requests"
-
-
-def _short(seconds: float) -> str:
-    return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"

@@ -109,7 +109,7 @@ class OwnCost:
         return wanted if wanted <= self.requests_per_day else None
 
     @property
-    def half_answers(self) -> float:
+    def half_output_saves(self) -> float:
         """What a request saves if its completion is half as long: half of its decode, at the same step."""
         output = self.workload.output_tokens
         steps = max(0, output - 1)

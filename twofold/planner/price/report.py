@@ -22,11 +22,9 @@ from twofold.planner.price.workload import (
     CacheCost,
     Compression,
     against_cache,
-    cache_cost,
     caching_options,
     cliff_above,
     compression_saved,
-    half_answers,
 )
 
 SCHEMA: Final = "twofold.price/1"
@@ -89,14 +87,14 @@ def api_lines(cost: ApiCost, at: datetime) -> Iterator[str]:
     if cost.caching == "on" and cost.prices.input:
         yield from _cache_lines(cost)
     if workload.output_tokens:
-        yield _half_line(half_answers(cost), cost.per_request)
+        yield _half_line(cost.half_output_saves, cost.per_request)
     cliff = cliff_above(cost, at)
     if cliff is not None:
         yield f"  Prompts above {cliff.above:,} tokens cost more: that adds {dollars(cliff.paid)} per request."
 
 
 def _cache_lines(cost: ApiCost) -> Iterator[str]:
-    found, ttl = cache_cost(cost), cost.workload.ttl
+    found, ttl = cost.cache, cost.workload.ttl
     paid = "A cache write costs no more than input."
     if found.write > 1:
         paid = f"A {ttl} cache write breaks even after {found.break_even_reads:.2f} reads."
@@ -133,7 +131,7 @@ def trace_lines(traced: TracedCost, mean: ApiCost) -> Iterator[str]:
         does = f"saves {share:.1%}" if share >= 0 else f"costs {-share:.1%} more"
         yield f"  The cache {does}: {traced.written:,} tokens are written and {traced.read:,} read."
     if workload.output_tokens:
-        yield _line("half the output", f"{dollars(half_answers(mean) * traced.requests)} less")
+        yield _line("half the output", f"{dollars(mean.half_output_saves * traced.requests)} less")
 
 
 def own_lines(own: OwnMachines, cost: OwnCost, api_request: float) -> Iterator[str]:
@@ -151,7 +149,7 @@ def own_lines(own: OwnMachines, cost: OwnCost, api_request: float) -> Iterator[s
         f"{cost.prefill_s * 1000:,.1f} ms of prefill, {cost.decode_s * 1000:,.1f} ms of decode",
         f"in steps of {cost.batch:,} sequences and {cost.step_s * 1000:,.1f} ms",
     )
-    yield _half_line(cost.half_answers, cost.per_request)
+    yield _half_line(cost.half_output_saves, cost.per_request)
     replicas = f"{count(cost.replicas, 'replica')}, all day"
     api_month = api_request * cost.workload.requests_per_day * float(MONTH_DAYS)
     yield _line("a month", dollars(cost.per_month), replicas, f"the API takes {dollars(api_month)}")
@@ -186,7 +184,7 @@ def api_document(cost: ApiCost, catalog: Catalog, at: datetime) -> dict[str, Any
         "cost": _amounts(cost),
         "options": [_amounts(option) for option in caching_options(cost, at)],
         "bills": {"fresh": _bill(cost.plain), "miss": _bill(cost.miss), "hit": _bill(cost.hit)},
-        "half_answers_save": float(half_answers(cost)),
+        "half_answers_save": float(cost.half_output_saves),
         "cliff": None if cliff is None else {"above": cliff.above, "paid": float(cliff.paid)},
     }
 
@@ -208,7 +206,7 @@ def trace_document(traced: TracedCost, mean: ApiCost, catalog: Catalog, at: date
         "saved_share": traced.saved_share,
         "per_month_without_cache": traced.per_month(traced.plain),
         "per_month_with_cache": traced.per_month(traced.cached),
-        "half_answers_save": float(half_answers(mean) * traced.requests),
+        "half_answers_save": float(mean.half_output_saves * traced.requests),
     }
     return _prices(mean, catalog, at) | {"trace": cost}
 
@@ -232,7 +230,7 @@ def own_document(own: OwnMachines, cost: OwnCost, api_request: float) -> dict[st
         "replicas": cost.replicas,
         "requests_per_day_a_replica": cost.requests_per_day,
         "per_month": cost.per_month,
-        "half_answers_save": cost.half_answers,
+        "half_answers_save": cost.half_output_saves,
         "cheaper_from_requests_per_day": cost.cheaper_from(api_request),
     }
 
@@ -269,7 +267,7 @@ def _prices(cost: ApiCost, catalog: Catalog, at: datetime) -> dict[str, Any]:
 def _caching(cost: ApiCost) -> dict[str, Any]:
     found: dict[str, Any] = {"state": cost.caching, "least_tokens": cost.min_cached, "ttl": cost.workload.ttl}
     if cost.caching == "on" and cost.prices.input:
-        by = cache_cost(cost)
+        by = cost.cache
         found |= {
             "miss_share": cost.miss_share,
             "break_even_reads": _finite(by.break_even_reads),

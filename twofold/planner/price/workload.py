@@ -67,10 +67,6 @@ class CacheCost:
         """Cost of a token of the prefix, with that share of misses."""
         return miss * self.write + (1 - miss) * self.read
 
-    def session(self, requests: int) -> float:
-        """Cost of a token of the prefix in a session: the first request writes it, the others read it."""
-        return self.mean(1 / requests)
-
     def longest_gap_s(self, ttl_s: float, *, refreshed: bool = True) -> float:
         """Mean seconds between Poisson arrivals below which a cache pays."""
         most = self.max_misses
@@ -178,6 +174,17 @@ class ApiCost:
         """What the cache saves of a request that hits."""
         return self.plain.total - self.hit.total if self.caching == "on" else Decimal(0)
 
+    @property
+    def half_output_saves(self) -> Decimal:
+        """What a request saves if its completion is half as long."""
+        output = self.workload.output_tokens
+        return ROUNDED.divide(self.prices.output * (output - output // 2), Decimal(1_000_000))
+
+    @property
+    def cache(self) -> CacheCost:
+        """Costs of writing and reading, in units of the input price. Raises ParameterError if input is free."""
+        return CacheCost.of(self.prices, self.workload.ttl)
+
 
 def api_cost(model: ApiModel, workload: Workload, at: datetime) -> ApiCost:
     """A workload by the prices of a moment. Raises ParameterError for a tier that the model does not have."""
@@ -195,12 +202,6 @@ def api_cost(model: ApiModel, workload: Workload, at: datetime) -> ApiCost:
 
 def _bill(usage: TokenUsage, prices: TokenPrices, tier: Tier) -> Bill:
     return Bill("USD", tier, Decimal(1), tuple(token_lines(usage, prices, Decimal(1))))
-
-
-def half_answers(cost: ApiCost) -> Decimal:
-    """What a request saves if its completion is half as long."""
-    output = cost.workload.output_tokens
-    return ROUNDED.divide(cost.prices.output * (output - output // 2), Decimal(1_000_000))
 
 
 def caching_options(cost: ApiCost, at: datetime) -> Iterator[ApiCost]:
@@ -231,11 +232,6 @@ def cliff_above(cost: ApiCost, at: datetime) -> Cliff | None:
         return None
     below = _bill(workload.usage("nothing"), cost.model.prices(passed[-1], at, workload.tier), workload.tier)
     return Cliff(passed[-1], cost.plain.total - below.total)
-
-
-def cache_cost(cost: ApiCost) -> CacheCost:
-    """Costs of writing and reading, in units of the input price."""
-    return CacheCost.of(cost.prices, cost.workload.ttl)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +281,7 @@ def against_cache(cost: ApiCost, compression: Compression) -> AgainstCache | Non
     """Compression against the workload's cached prefix; None if none is cached."""
     if cost.caching != "on" or not cost.prices.input:
         return None
-    price, read, tokens = float(cost.prices.input) / 1e6, cache_cost(cost).read, cost.workload.prefix_tokens
+    price, read, tokens = float(cost.prices.input) / 1e6, cost.cache.read, cost.workload.prefix_tokens
     return AgainstCache(
         compression.saved(tokens, price, cached_at=read),
         min_ratio(tokens, price, compression.cost, cached_at=read),

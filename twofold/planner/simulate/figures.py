@@ -21,8 +21,13 @@ from twofold.planner.simulate.jobs import Busy, Columns
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 SCHEMA: Final = "twofold.simulate/1"
-PER_MILLE: Final = (500, 900, 950, 990, 999)
+SHARES: Final = (0.5, 0.9, 0.95, 0.99, 0.999)
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "queue": "queue"}
+
+
+def nearest_rank(ascending: Floats, share: float) -> float:
+    """The least of at least one value that at least that share of them does not exceed."""
+    return float(ascending[max(0, math.ceil(share * len(ascending) - 1e-9) - 1)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ class Quantiles:
             return cls(0, None, None, None, None, None, None, None)
         ascending = np.sort(values)
         finite = ascending[np.isfinite(ascending)]
-        p50, p90, p95, p99, p99_9 = (float(ascending[max(0, -(-n * share // 1000) - 1)]) for share in PER_MILLE)
+        p50, p90, p95, p99, p99_9 = (nearest_rank(ascending, share) for share in SHARES)
         mean = float(finite.mean()) if len(finite) else None
         return cls(n, mean, p50, p90, p95, p99, p99_9, float(ascending[-1]))
 
@@ -123,9 +128,9 @@ class SimulatedFigures:
     usage: dict[str, Usage]
     goodput: SimulatedGoodput | None
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Any:
         """Plain data for JSON; infinite values are None."""
-        return _plain(asdict(self))
+        return _bounded(asdict(self))
 
 
 def figures(found: Simulated, blocks: int, slo: Slo | None = None) -> SimulatedFigures:
@@ -203,14 +208,10 @@ def _rate(count: float, of: float) -> float:
     return count / of if of else 0.0
 
 
-def _bounded(value: object) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return _plain(value) if isinstance(value, dict) else value
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: _bounded(each) for name, each in values.items()}
+def _bounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _bounded(each) for name, each in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def lines(found: SimulatedFigures) -> Iterator[str]:

@@ -87,13 +87,14 @@ class Jobs:
         if self.follows:
             self._asks[ask.index] = ask
         if ask.session is None:
-            return SimulatedJob(ask.index, ask.due_s, _tokens(ask), ask.output_tokens, ask.shared, ask.index)
+            return SimulatedJob(ask.index, ask.due_s, prompt_tokens(ask), ask.output_tokens, ask.shared, ask.index)
         before, pieces = self._history.get(ask.session, (0, ask.shared)) if ask.turn else (0, ask.shared)
         stream = -1 - ask.session
-        return SimulatedJob(ask.index, ask.due_s, before + _tokens(ask), ask.output_tokens, pieces, stream)
+        return SimulatedJob(ask.index, ask.due_s, before + prompt_tokens(ask), ask.output_tokens, pieces, stream)
 
 
-def _tokens(ask: Ask) -> int:
+def prompt_tokens(ask: Ask) -> int:
+    """Tokens of a request's prompt. Raises ParameterError if only its text is known."""
     if not ask.input_tokens:
         raise ParameterError(
             f"Request {ask.index} has a text but no token count.",
