@@ -22,7 +22,7 @@ from twofold.host.versions import versions
 
 if TYPE_CHECKING:
     from twofold.core.values import Arithmetic
-    from twofold.planner.calibrate.store import Calibration
+    from twofold.planner.calibrate.run import Calibration
 
 SMALL_MEMORY = 2 << 30
 LARGE_ERROR: Final = 0.15
@@ -152,8 +152,7 @@ def _folder_text(folder: Folder) -> str:
 
 def _calibrate(model: str, isa: str | None, threads: int | None, *, json: bool) -> int:
     """Measures a model's steps, and prints the fitted constants with their error on held-out probes."""
-    from twofold.planner.calibrate.run import calibrate  # noqa: PLC0415 - brings in the engine
-    from twofold.planner.calibrate.store import write_constants  # noqa: PLC0415
+    from twofold.planner.calibrate.run import calibrate, write_constants  # noqa: PLC0415
 
     path = sources.resolve(model, cache=CacheFolders.of().create().models, progress=DownloadProgress()).path
     with status(f"Calibrating with {path.name} …"), interrupts() as stop:

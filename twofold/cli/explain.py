@@ -23,8 +23,7 @@ from twofold.planner.shapes.known import model_file, resolve_shape
 if TYPE_CHECKING:
     from twofold.core.model import ModelSpec
     from twofold.planner.explain.report import Explanation
-    from twofold.planner.explain.scenario import UniformScenario
-    from twofold.planner.explain.waterfall import Observed
+    from twofold.planner.explain.scenario import Observed, UniformScenario
     from twofold.planner.machines.machine import Machine
 
 HERE: Final = "this"

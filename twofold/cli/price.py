@@ -19,8 +19,7 @@ from twofold.core.request import TimeToLive
 if TYPE_CHECKING:
     from twofold.planner.price.catalog import ApiModel
     from twofold.planner.price.own import OwnCost, OwnMachines
-    from twofold.planner.price.traced import TracedCost
-    from twofold.planner.price.workload import ApiCost, Compression, Workload
+    from twofold.planner.price.workload import ApiCost, Compression, TracedCost, Workload
 
 DEFAULTS: Final[Mapping[str, float]] = {"input_tokens": 1000, "output_tokens": 300, "requests_per_day": 1000.0}
 TierName = Literal["default", "batch", "flex", "priority", "fast"]
@@ -87,7 +86,7 @@ class WorkloadOptions:
         if self.trace is None:
             return None
         from twofold.bench.load.trace import read_trace  # noqa: PLC0415
-        from twofold.planner.price.traced import traced_cost  # noqa: PLC0415 - start-up time
+        from twofold.planner.price.workload import traced_cost  # noqa: PLC0415 - start-up time
 
         if self.given():
             raise ParameterError(

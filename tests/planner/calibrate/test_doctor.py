@@ -12,7 +12,7 @@ import pytest
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.cli.doctor import doctor
 from twofold.planner.calibrate import run
-from twofold.planner.calibrate.store import Calibration, CalibrationSubject
+from twofold.planner.calibrate.run import Calibration, CalibrationSubject
 from twofold.planner.machines.machine import Cited
 from twofold.planner.predict.constants import CPU
 

@@ -13,8 +13,19 @@ from twofold.core.errors import ResourceError
 from twofold.core.values import FP16, FP32, find_format
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 from twofold.planner.calibrate.probes import ProbePoint, Spans
-from twofold.planner.calibrate.run import CalibrationSample, error_of, fit_constants, samples, step_samples
-from twofold.planner.calibrate.store import Calibration, CalibrationSubject, load, read_constants, save, write_constants
+from twofold.planner.calibrate.run import (
+    Calibration,
+    CalibrationSample,
+    CalibrationSubject,
+    error_of,
+    fit_constants,
+    load,
+    read_constants,
+    samples,
+    save,
+    step_samples,
+    write_constants,
+)
 from twofold.planner.count.setting import Setting
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.machines.machine import Cited, Machine

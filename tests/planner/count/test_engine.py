@@ -17,9 +17,8 @@ from twofold.formats.base import ModelFile
 from twofold.formats.open import open_model
 from twofold.models.decoder import forward
 from twofold.models.read import describe_model, read_model
-from twofold.planner.count.linear import StepCost
 from twofold.planner.count.memory import kv_bytes_per_token, parameters, streamed_bytes
-from twofold.planner.count.step import SequenceRows, Work, step
+from twofold.planner.count.step import SequenceRows, StepCost, Work, step
 from twofold.planner.machines.machine import engine_setting
 
 ENGINE = engine_setting()

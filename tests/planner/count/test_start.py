@@ -7,7 +7,7 @@ import sys
 
 CODE = """
 import sys
-from twofold.planner.count import crossover, linear, memory, step
+from twofold.planner.count import crossover, memory, step
 from twofold.planner.machines.known import find_machine
 from twofold.planner.shapes.known import resolve_shape
 step.step(resolve_shape("llama-3-70b"), [step.SequenceRows(1, 99)])

@@ -22,7 +22,6 @@ from twofold.core.model import (
     visible,
 )
 from twofold.core.values import FP8, INT4, INT8, W8A8, ValueFormat
-from twofold.planner.count.linear import StepCost
 from twofold.planner.count.memory import (
     ReplicaMemory,
     activation_bytes,
@@ -33,7 +32,7 @@ from twofold.planner.count.memory import (
     weight_bytes,
 )
 from twofold.planner.count.setting import PLAIN, Setting
-from twofold.planner.count.step import Operator, SequenceRows, Work, step
+from twofold.planner.count.step import Operator, SequenceRows, StepCost, Work, step
 from twofold.planner.shapes.known import find_shape, known_shapes
 
 EVERY = sorted(known_shapes())

@@ -20,7 +20,7 @@ from twofold.core.errors import ParameterError
 from twofold.planner.explain.levers import LEVERS
 from twofold.planner.explain.picture import places, roofline
 from twofold.planner.explain.report import data, explain, like, lines
-from twofold.planner.explain.waterfall import waterfall
+from twofold.planner.explain.scenario import waterfall
 from twofold.planner.machines.known import find_machine
 from twofold.planner.predict.constants import BARE, EFFICIENT
 from twofold.planner.predict.request import Case

@@ -17,8 +17,8 @@ from tests.support.metrics import request_metrics
 from twofold.core.errors import ParameterError
 from twofold.core.record import WaitReason
 from twofold.planner.explain.report import explain, like
+from twofold.planner.explain.scenario import Observed
 from twofold.planner.explain.sources import read_observed
-from twofold.planner.explain.waterfall import Observed
 from twofold.server.records import record_data
 
 RUN: dict[str, Any] = {

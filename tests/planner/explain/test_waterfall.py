@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.planner.explain.scenes import ALONE, PLAIN, scene
 from twofold.core.errors import ParameterError
-from twofold.planner.explain.waterfall import NAMES, Observed, Phase, limit_of, waterfall
+from twofold.planner.explain.scenario import NAMES, Observed, Phase, limit_of, waterfall
 from twofold.planner.machines.known import known_machines
 from twofold.planner.predict.constants import EFFICIENT
 from twofold.planner.predict.request import Case

@@ -11,8 +11,7 @@ from twofold.core.kv_layout import KVLayout
 from twofold.core.model import ModelSpec, visible
 from twofold.core.record import PhaseWork, SequenceRecord
 from twofold.core.values import FP16
-from twofold.planner.count.linear import StepCost
-from twofold.planner.count.step import SequenceRows
+from twofold.planner.count.step import SequenceRows, StepCost
 from twofold.planner.machines.machine import engine_setting
 from twofold.planner.predict.phase import PhaseCost, PhaseLimit, decode_limit, phase_floor, prefill_limit, spans_limit
 from twofold.planner.shapes.known import read_shape

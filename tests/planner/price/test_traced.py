@@ -13,8 +13,7 @@ from twofold.bench.load.trace import Trace, read_trace
 from twofold.core.errors import ParameterError
 from twofold.planner.price.catalog import parse_table, read_table
 from twofold.planner.price.report import trace_lines
-from twofold.planner.price.traced import TracedCost, traced_cost
-from twofold.planner.price.workload import api_cost
+from twofold.planner.price.workload import TracedCost, api_cost, traced_cost
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 MODEL = parse_table(

@@ -16,9 +16,8 @@ from twofold.core.errors import ParameterError
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
 from twofold.planner.simulate.figures import figures
-from twofold.planner.simulate.fleet import Handover, Simulated, Source, simulate
+from twofold.planner.simulate.fleet import Handover, Simulated, Source, make_router, simulate
 from twofold.planner.simulate.jobs import IndependentJobs, Jobs, SimulatedJob, repeated, said_nothing
-from twofold.planner.simulate.route import make_router
 
 SETTING = setting_with(sequences=8, rows=256, context=4000)
 

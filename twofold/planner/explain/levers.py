@@ -18,8 +18,7 @@ from twofold.core.units import count
 from twofold.core.values import FP8, INT4, INT8, VALUE_FORMATS, W8A8, ValueFormat
 from twofold.planner.count.crossover import knee_rows
 from twofold.planner.count.memory import kv_bytes_per_token, parameters
-from twofold.planner.explain.scenario import ScenarioFigures, UniformScenario, retimed
-from twofold.planner.explain.waterfall import PhaseName
+from twofold.planner.explain.scenario import PhaseName, ScenarioFigures, UniformScenario, retimed
 from twofold.planner.explain.words import factor, scaled, size
 from twofold.planner.predict.queueing import Queue
 from twofold.planner.predict.request import Prediction

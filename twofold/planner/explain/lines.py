@@ -16,7 +16,7 @@ from typing import Final
 from twofold.core.record import PhaseWork, SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.core.units import count
-from twofold.planner.count.linear import StepCost
+from twofold.planner.count.step import StepCost
 from twofold.planner.explain.words import EXACT, scaled, verdict
 from twofold.planner.predict.phase import PhaseCost, phase_floor
 from twofold.planner.predict.steps import StepPredictor

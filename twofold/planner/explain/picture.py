@@ -14,8 +14,7 @@ from twofold.bench.draw.chart import Axis, Chart, Dots, Guide, Label, Line, Mark
 from twofold.bench.draw.form import number
 from twofold.core.values import Arithmetic
 from twofold.planner.count.step import SequenceRows, Work, step
-from twofold.planner.explain.scenario import UniformScenario
-from twofold.planner.explain.waterfall import Waterfall
+from twofold.planner.explain.scenario import UniformScenario, Waterfall
 from twofold.planner.explain.words import scaled
 
 MIN_SHARE: Final = 0.02

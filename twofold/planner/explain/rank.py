@@ -8,8 +8,16 @@ from typing import Final, Literal
 
 from twofold.bench.draw.form import duration
 from twofold.planner.explain.levers import LEVERS, Assumptions, Lever, LeverRefusal
-from twofold.planner.explain.scenario import GOALS, Goal, ScenarioFigures, UniformScenario
-from twofold.planner.explain.waterfall import NAMES, PhaseName, prefill_parts, queue_of
+from twofold.planner.explain.scenario import (
+    GOALS,
+    NAMES,
+    Goal,
+    PhaseName,
+    ScenarioFigures,
+    UniformScenario,
+    prefill_parts,
+    queue_of,
+)
 from twofold.planner.predict.request import Prediction
 from twofold.planner.predict.steps import PART_WORDS
 

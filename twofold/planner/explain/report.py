@@ -19,8 +19,17 @@ from twofold.planner.count.setting import Setting
 from twofold.planner.explain.levers import Assumptions
 from twofold.planner.explain.picture import places
 from twofold.planner.explain.rank import MIN_GAIN, Outcome, Status, apply_all
-from twofold.planner.explain.scenario import GOAL_WORDS, GOALS, Goal, ScenarioFigures, UniformScenario
-from twofold.planner.explain.waterfall import Observed, Phase, Waterfall, waterfall
+from twofold.planner.explain.scenario import (
+    GOAL_WORDS,
+    GOALS,
+    Goal,
+    Observed,
+    Phase,
+    ScenarioFigures,
+    UniformScenario,
+    Waterfall,
+    waterfall,
+)
 from twofold.planner.explain.words import factor, listed, size
 from twofold.planner.machines.machine import Machine
 from twofold.planner.predict.constants import Constants, constants_for, error_words, errors_for

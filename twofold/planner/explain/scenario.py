@@ -1,10 +1,20 @@
-"""The scenario of an explanation: equal requests to one model on one machine, and their predicted figures."""
+"""The scenario of an explanation: equal requests to one model on one machine; its figures, and the phases of a request.
+
+    queue     until its prompt is computed: waits for a slot, and for other prompts
+    prefill   its prompt's own steps, and the seconds that a request spends outside of steps
+    decode    the steps of its further tokens
+    stalls    what made these steps longer or kept it out of them: other prompts, preemption, a slow reader
+
+Phases add up to the time of the whole completion. Each has its measured and its predicted seconds, and its floor: all
+bytes at the peak bandwidth or all products at the peak, whichever takes longer. The largest of the predicted ``parts``
+is the bound. Queue and stalls have no floor."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, Self, get_args
+from typing import Final, Literal, Self, get_args
 
 from twofold.core.model import ModelSpec
 from twofold.core.tensors import main_format
@@ -13,6 +23,7 @@ from twofold.planner.count.memory import kv_bytes, weight_bytes
 from twofold.planner.count.setting import Setting
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.predict.request import Case, Prediction, Predictor
+from twofold.planner.predict.steps import StepParts
 
 Goal = Literal["e2e", "ttft", "tpot", "gap", "throughput"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
@@ -131,3 +142,158 @@ def retimed(before: Prediction, *, ttft: float, tpot: float, interference: float
     queue = (before.concurrency - before.batch) / before.batch * served
     kept = before.interference if interference is None else interference
     return replace(before, ttft=ttft + queue, tpot=tpot, interference=kept, queue=queue)
+
+
+PhaseName = Literal["queue", "prefill", "decode", "stalls"]
+Limit = Literal["memory", "arithmetic", "link", "overhead"]
+ROUNDING: Final = 1e-9
+NAMES: tuple[PhaseName, ...] = ("queue", "prefill", "decode", "stalls")
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A phase of a request, in seconds: None if not measured, not predicted, or without a floor.
+
+    bound           the largest part of its prediction, or the limit that sets its floor
+    flops, nbytes   measured work on one device
+    why             its cause in words
+    """
+
+    name: PhaseName
+    actual: float | None = None
+    predicted: float | None = None
+    floor: float | None = None
+    bound: Limit | None = None
+    parts: StepParts | None = None
+    why: str = ""
+    flops: float | None = None
+    nbytes: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Measured, or else predicted."""
+        return self.predicted or 0.0 if self.actual is None else self.actual
+
+    @property
+    def share(self) -> float | None:
+        """Share of its floor in its seconds: 1 is the physical limit."""
+        return self.floor / self.seconds if self.floor and self.seconds > 0 else None
+
+    @property
+    def error(self) -> float | None:
+        """Error of the prediction, as a share of the measured seconds; above 0 it was too long."""
+        return self.predicted / self.actual - 1 if self.predicted is not None and self.actual else None
+
+
+@dataclass(frozen=True, slots=True)
+class Waterfall:
+    """The four phases, in order."""
+
+    phases: tuple[Phase, ...]
+
+    def named(self, name: PhaseName) -> Phase:
+        return next(phase for phase in self.phases if phase.name == name)
+
+    @property
+    def seconds(self) -> float:
+        return sum(phase.seconds for phase in self.phases)
+
+    @property
+    def predicted(self) -> float | None:
+        """All phases together; None if one has no prediction."""
+        known = [phase.predicted for phase in self.phases if phase.predicted is not None]
+        return sum(known) if len(known) == len(self.phases) else None
+
+    @property
+    def floor(self) -> float:
+        """Least seconds on this machine."""
+        return sum(phase.floor or 0.0 for phase in self.phases)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A request that ended, from a record, ``twofold run --json`` or a bench.
+
+    ``batch`` is the mean number of sequences in its decode steps. ``notes`` describe figures that were inferred.
+    """
+
+    title: str
+    model: str | None
+    prompt: int
+    cached: int
+    output: int
+    batch: float = 1.0
+    phases: Mapping[PhaseName, Phase] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        return sum(phase.actual or 0.0 for phase in self.phases.values())
+
+
+def waterfall(scenario: UniformScenario | None, seen: Observed | None = None) -> Waterfall:
+    """Predicted, measured, or both."""
+    foreseen = {} if scenario is None else _foreseen(scenario, scenario.prediction)
+    measured = {} if seen is None else seen.phases
+    return Waterfall(tuple(_joined(foreseen.get(n, Phase(n)), measured.get(n, Phase(n))) for n in NAMES))
+
+
+def limit_of(parts: StepParts) -> Limit:
+    """The largest part; weights and KV cache are both read from memory."""
+    sums: dict[Limit, float] = {
+        "memory": parts.weights + parts.kv,
+        "arithmetic": parts.arithmetic,
+        "link": parts.links,
+        "overhead": parts.overhead,
+    }
+    return max(sums, key=lambda name: sums[name])
+
+
+def prefill_parts(scenario: UniformScenario, prediction: Prediction) -> StepParts:
+    """The parts of prefill, with the seconds outside of steps."""
+    first = float(scenario.predictor.constants.t_first)
+    return prediction.prefill._replace(overhead=prediction.prefill.overhead + first)
+
+
+def queue_of(scenario: UniformScenario, found: Prediction) -> float:
+    """Seconds to the first token beside those of its own prompt; 0 below rounding errors."""
+    seconds = found.ttft - prefill_parts(scenario, found).seconds
+    return seconds if seconds > ROUNDING * found.ttft else 0.0
+
+
+def _foreseen(scenario: UniformScenario, found: Prediction) -> dict[PhaseName, Phase]:
+    further = scenario.further
+    first, rest = prefill_parts(scenario, found), found.decode.times(further)
+    queue = queue_of(scenario, found)
+    others = found.batch - 1
+    return {
+        "queue": Phase("queue", predicted=queue, why=_queue_words(scenario, found)),
+        "prefill": Phase("prefill", None, first.seconds, found.ttft_floor, limit_of(first), first),
+        "decode": Phase("decode", None, rest.seconds, further * found.tpot_floor, limit_of(rest), rest),
+        "stalls": Phase(
+            "stalls",
+            predicted=further * found.interference,
+            why=f"prefill of {others} other request{'s' * (others != 1)} in the same steps" if others else "",
+        ),
+    }
+
+
+def _queue_words(scenario: UniformScenario, found: Prediction) -> str:
+    if found.queue > 0:
+        return f"{found.concurrency} open requests, of which {found.batch} fit in memory"
+    if found.batch == 1:
+        return ""
+    ahead = scenario.predictor.constants.prompts_ahead(found.batch)
+    return f"{ahead:.2g} other prompts first" if ahead else "end of the running step"
+
+
+def _joined(foreseen: Phase, seen: Phase) -> Phase:
+    """A phase as it was measured, with its prediction."""
+    return replace(
+        seen,
+        predicted=seen.predicted if foreseen.predicted is None else foreseen.predicted,
+        floor=foreseen.floor if seen.floor is None else seen.floor,
+        bound=foreseen.bound if seen.floor is None else seen.bound,
+        parts=foreseen.parts,
+        why=seen.why or foreseen.why,
+    )

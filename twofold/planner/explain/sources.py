@@ -23,8 +23,7 @@ from twofold.core.errors import ParameterError, TwofoldError, closest_match
 from twofold.core.record import WaitReason
 from twofold.core.typed_fields import TypedFields
 from twofold.core.units import count
-from twofold.planner.explain.scenario import Goal
-from twofold.planner.explain.waterfall import Observed, Phase, PhaseName
+from twofold.planner.explain.scenario import Goal, Observed, Phase, PhaseName
 from twofold.planner.explain.words import EXACT, listed, verdict
 
 RECORD: Final = "twofold.request"

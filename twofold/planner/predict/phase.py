@@ -4,7 +4,7 @@ With W bytes of weights and the counts of ``PhaseWork``:
 
     bytes of weights       share · W                 the request's part of steps that it ran in with others
     bytes of K and V       of the positions read, and of each row written
-    FLOPs                  of rows, logit rows and attended positions, as ``count.linear`` has them
+    FLOPs                  of rows, logit rows and attended positions, as ``StepCost`` has them
     floor                  the limit of those FLOPs, and of reading W once a step with the request's K and V
 
 The limit is the longer of two times, because reading and computing can overlap and neither can be skipped:
@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Literal
 from twofold.core.kv_layout import KVType
 from twofold.core.model import ModelSpec
 from twofold.core.record import PhaseWork
-from twofold.planner.count.linear import StepCost
-from twofold.planner.count.step import SequenceRows
+from twofold.planner.count.step import SequenceRows, StepCost
 from twofold.planner.machines.machine import engine_setting, machine_of
 from twofold.planner.predict.steps import Demand, StepPredictor, StepSize
 

@@ -20,9 +20,8 @@ from typing import Final, NamedTuple
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec, read_positions, visible
 from twofold.core.values import Arithmetic
-from twofold.planner.count.linear import StepCost
 from twofold.planner.count.setting import PLAIN, Setting
-from twofold.planner.count.step import SequenceRows, Work, step
+from twofold.planner.count.step import SequenceRows, StepCost, Work, step
 from twofold.planner.machines.machine import INSTEAD, Machine
 from twofold.planner.predict.constants import Constants
 
@@ -173,7 +172,7 @@ class StepSize(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepPredictor:
-    """Steps of a model on a machine, from the few coefficients of ``count.linear``: equal to ``Demand.of`` each step.
+    """Steps of a model on a machine, from the few coefficients of ``StepCost``: equal to ``Demand.of`` each step.
 
     ``row_s`` and ``logit_row_s`` are seconds of a row's matrices at peak, ``attention_peak`` FLOPs a second.
     """

@@ -14,13 +14,13 @@ from twofold.observe.billing import Bill
 from twofold.planner.predict.constants import constants_for, error_words, errors_for
 from twofold.planner.price.catalog import ApiModel, Catalog, Tier
 from twofold.planner.price.own import OwnCost, OwnMachines
-from twofold.planner.price.traced import TracedCost
 from twofold.planner.price.workload import (
     DAY_S,
     MONTH_DAYS,
     ApiCost,
     CacheCost,
     Compression,
+    TracedCost,
     against_cache,
     caching_options,
     cliff_above,

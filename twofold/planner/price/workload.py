@@ -15,24 +15,33 @@ arrivals on average, and the next one misses (renewal reward). A compressor drop
 
     saved by a request                     S · p · (1 − 1/x), S tokens at p each
     saved against a cached prefix          S · p · (r − 1/x), and so only where x > 1/r: compressed text depends on the
-                                           question, and a prefix that changes is in no cache"""
+                                           question, and a prefix that changes is in no cache
+
+Requests of a trace are priced one by one, cliffs included. Their prompts share pieces (``twofold.bench.load``): a
+request reads the longest prefix of shared pieces that has not expired, and writes the others; both restart the time to
+live. Prefixes shorter than the model's minimum are neither written nor read."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from twofold.core.errors import ParameterError
 from twofold.core.request import TTL_SECONDS, TimeToLive
-from twofold.observe.billing import ROUNDED, Bill, TokenPrices, TokenUsage, token_lines
+from twofold.observe.billing import ROUNDED, Bill, TokenPrices, TokenUsage, token_lines, total_of
 from twofold.planner.price.catalog import ApiModel, Tier, min_cached
+
+if TYPE_CHECKING:
+    from twofold.bench.load.base import Shared
+    from twofold.bench.load.trace import Trace
 
 DAY_S: Final = 86_400
 MONTH_DAYS: Final = Decimal(365) / 12
+ONE: Final = Decimal(1)
 
 Caching = Literal["off", "on", "too short"]
 """``too short``: the prefix is shorter than the model's minimum, and every request pays for it as fresh input."""
@@ -201,7 +210,7 @@ def api_cost(model: ApiModel, workload: Workload, at: datetime) -> ApiCost:
 
 
 def _bill(usage: TokenUsage, prices: TokenPrices, tier: Tier) -> Bill:
-    return Bill("USD", tier, Decimal(1), tuple(token_lines(usage, prices, Decimal(1))))
+    return Bill("USD", tier, ONE, tuple(token_lines(usage, prices, ONE)))
 
 
 def caching_options(cost: ApiCost, at: datetime) -> Iterator[ApiCost]:
@@ -286,3 +295,111 @@ def against_cache(cost: ApiCost, compression: Compression) -> AgainstCache | Non
         compression.saved(tokens, price, cached_at=read),
         min_ratio(tokens, price, compression.cost, cached_at=read),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TracedCost:
+    """All requests of a trace together: ``plain`` dollars without a cache, ``cached`` dollars with one.
+
+    fresh, read, written, output   tokens, with the cache
+    seconds                        from the first arrival to the last
+    """
+
+    requests: int
+    seconds: float
+    ttl: TimeToLive
+    plain: Decimal
+    cached: Decimal
+    fresh: int
+    read: int
+    written: int
+    output: int
+
+    @property
+    def prompt(self) -> int:
+        return self.fresh + self.read + self.written
+
+    @property
+    def read_share(self) -> float:
+        """Share of the prompts' tokens that were cached."""
+        return self.read / self.prompt if self.prompt else 0.0
+
+    @property
+    def saved_share(self) -> float:
+        """Share of the cost that the cache saves; negative where it costs more than it saves."""
+        return float(1 - self.cached / self.plain) if self.plain else 0.0
+
+    @property
+    def per_request(self) -> float:
+        """Dollars of the mean request, with the cache."""
+        return float(self.cached) / self.requests
+
+    def per_month(self, total: Decimal) -> float:
+        """A month at the trace's rate; NaN for a trace without duration."""
+        days = float(MONTH_DAYS)
+        return float(total) * DAY_S * days / self.seconds if self.seconds else float("nan")
+
+    def workload(self, tier: Tier) -> Workload:
+        """The mean request. Raises ParameterError for a trace without duration, which has no rate."""
+        if not self.seconds:
+            raise ParameterError(
+                "All requests of the trace arrive at once.", param="trace", hint="Use a trace that spans some time."
+            )
+        return Workload(
+            input_tokens=max(1, round(self.prompt / self.requests)),
+            output_tokens=round(self.output / self.requests),
+            requests_per_day=self.requests * DAY_S / self.seconds,
+            prefix_tokens=round(self.read / self.requests),
+            ttl=self.ttl,
+            tier=tier,
+        )
+
+
+def traced_cost(model: ApiModel, trace: Trace, ttl: TimeToLive, at: datetime, tier: Tier = "default") -> TracedCost:
+    """The requests of a trace by the prices of a moment. Raises ParameterError for a tier that the model lacks.
+
+    Later turns of sessions are not counted: when they arrive depends on the server.
+    """
+    cache = _PieceCache(TTL_SECONDS[ttl], min_cached(model.name))
+    plain = cached = Decimal(0)
+    fresh = read = written = output = 0
+    for index, now in enumerate(trace.at_s):
+        whole = TokenUsage(fresh=trace.input_tokens[index], output=trace.output_tokens[index])
+        found, kept = cache.ask(trace.pieces(index), now)
+        written_by_ttl = {f"written_{ttl}": kept}
+        usage = TokenUsage(fresh=whole.fresh - found - kept, cached=found, output=whole.output, **written_by_ttl)
+        prices = model.prices(whole.prompt, at, tier)
+        plain += total_of(line.amount for line in token_lines(whole, prices, ONE))
+        cached += total_of(line.amount for line in token_lines(usage, prices, ONE))
+        fresh, read, written = fresh + usage.fresh, read + found, written + kept
+        output += whole.output
+    seconds = trace.at_s[-1] - trace.at_s[0]
+    return TracedCost(len(trace), seconds, ttl, plain, cached, fresh, read, written, output)
+
+
+class _PieceCache:
+    """When each prefix expires; a prefix is known by the keys of its pieces, in order."""
+
+    def __init__(self, ttl_s: float, least: int) -> None:
+        self._ttl_s, self._least = ttl_s, least
+        self._expires: dict[tuple[int, int], float] = {}
+
+    def ask(self, pieces: Iterable[Shared], now: float) -> tuple[int, int]:
+        """Tokens that a request with these pieces reads, and tokens that it writes."""
+        read = total = 0
+        fits = True
+        for place, end in self._places(pieces):
+            fits = fits and now < self._expires.get(place, 0.0)
+            read, total = end if fits else read, end
+            self._expires[place] = now + self._ttl_s
+        if total < self._least:
+            return 0, 0
+        return (read, total - read) if read >= self._least else (0, total)
+
+    def _places(self, pieces: Iterable[Shared]) -> Iterator[tuple[tuple[int, int], int]]:
+        """Each prefix, and its tokens."""
+        before, total = 0, 0
+        for piece in pieces:
+            total += piece.tokens
+            before = hash((before, piece.key))
+            yield (before, total), total

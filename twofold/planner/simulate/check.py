@@ -17,9 +17,8 @@ from twofold.bench.load.base import Shared
 from twofold.core.errors import FormatError, unreadable
 from twofold.planner.explain.sources import DocumentFields
 from twofold.planner.simulate.figures import NAMES, Floats, Quantiles, per_token, time_words
-from twofold.planner.simulate.fleet import simulate
+from twofold.planner.simulate.fleet import RoundRobin, simulate
 from twofold.planner.simulate.jobs import IndependentJobs, Replica, SimulatedJob
-from twofold.planner.simulate.route import RoundRobin
 
 BENCH_SCHEMA: Final = "twofold.bench/1"
 WRITE_ONE: Final = "Write one: twofold bench -o FILE.json"

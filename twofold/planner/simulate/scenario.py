@@ -13,9 +13,8 @@ from twofold.planner.machines.machine import Machine
 from twofold.planner.predict.constants import Constants
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
-from twofold.planner.simulate.fleet import Handover, Simulated, Source, simulate
+from twofold.planner.simulate.fleet import Handover, Simulated, Source, make_router, simulate
 from twofold.planner.simulate.jobs import Replica
-from twofold.planner.simulate.route import make_router
 from twofold.planner.simulate.setting import EngineSetting, PredictedSteps
 
 MAX_REPLICAS: Final = 10_000
