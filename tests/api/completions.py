@@ -16,7 +16,7 @@ from twofold.core.record import HeldPin, SequenceRecord
 from twofold.core.report import RequestMetrics
 from twofold.core.step import FinishReason
 from twofold.engine.outputs import CompletionOutput, Logprob, Logprobs, OutputDelta, RequestOutput
-from twofold.text.parsers.format import AnswerFormat
+from twofold.text.parsers.format import CompletionFormat
 
 END = 2
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Ulm"}}\n</tool_call>'
@@ -29,7 +29,7 @@ def data_of(reply: object) -> Any:
 
 def facts_of(template: str) -> ModelFacts:
     tokenizer = tokenizer_of({**tokenizer_metadata(300), "tokenizer.chat_template": template})
-    return ModelFacts(tokenizer, AnswerFormat.of(tokenizer), context=4096, hidden_size=8)
+    return ModelFacts(tokenizer, CompletionFormat.of(tokenizer), context=4096, hidden_size=8)
 
 
 def positions(facts: ModelFacts, token_ids: Sequence[int]) -> tuple[Logprobs, ...]:

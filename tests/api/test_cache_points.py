@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
 from tests.text.vocabularies import sentencepiece_metadata
-from twofold.api.answers import CacheUsage
 from twofold.api.base import ModelFacts
 from twofold.api.cache_points import CachePoint, find_pins
+from twofold.api.completion import CacheUsage
 from twofold.core.record import HeldPin
 from twofold.core.request import CachePin
 from twofold.engine.outputs import RequestOutput
-from twofold.text.parsers.format import AnswerFormat
+from twofold.text.parsers.format import CompletionFormat
 
 TOOLS_FIRST = (
     "{% if tools %}<|im_start|>tools\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
@@ -48,7 +48,7 @@ TOOLS = [{"type": "function", "function": {"name": name, "parameters": {}}} for 
 def facts_of(template: str, **metadata: Any) -> ModelFacts:
     vocabulary = metadata or tokenizer_metadata(300)
     tokenizer = tokenizer_of({**vocabulary, "tokenizer.chat_template": template})
-    return ModelFacts(tokenizer, AnswerFormat.of(tokenizer), context=4096, hidden_size=8)
+    return ModelFacts(tokenizer, CompletionFormat.of(tokenizer), context=4096, hidden_size=8)
 
 
 class Prompt:

@@ -15,13 +15,13 @@ from twofold.api.prompts import NamedTool, Thinking
 from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams
 from twofold.engine.grammar.compile import GrammarCompiler
-from twofold.text.parsers.format import AnswerFormat
+from twofold.text.parsers.format import CompletionFormat
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
 def model(tokenizer: Tokenizer) -> ModelFacts:
-    return ModelFacts(tokenizer, AnswerFormat.of(tokenizer), 4096, 8)
+    return ModelFacts(tokenizer, CompletionFormat.of(tokenizer), 4096, 8)
 
 
 def test_tools_are_told_unless_none_may_be_called(model: ModelFacts) -> None:

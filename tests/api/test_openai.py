@@ -17,7 +17,7 @@ from twofold.api.openai.vectors import EmbeddingRequest
 from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams, StructuredOutputsParams
 from twofold.core.request import PoolingParams, RequestOptions
-from twofold.text.parsers.format import AnswerFormat
+from twofold.text.parsers.format import CompletionFormat
 from twofold.text.templates.chat import RESERVED_VARIABLES
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
@@ -28,7 +28,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 @pytest.fixture(scope="module")
 def model(tokenizer: Tokenizer) -> ModelFacts:
-    return ModelFacts(tokenizer, AnswerFormat.of(tokenizer), 4096, 8)
+    return ModelFacts(tokenizer, CompletionFormat.of(tokenizer), 4096, 8)
 
 
 def options_of(request: DialectRequest) -> RequestOptions:

@@ -32,7 +32,7 @@ from twofold.core.errors import (
 )
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.text.parsers.format import AnswerFormat
+from twofold.text.parsers.format import CompletionFormat
 
 HEAD = ReplyHead("x", 1_700_000_000, "mock")
 MESSAGES = [{"role": "user", "content": "hello"}]
@@ -67,7 +67,7 @@ def streamed(make_llm: MakeLLM, request: DialectRequest) -> tuple[list[dict[str,
 
 def facts(llm: LLM) -> ModelFacts:
     tokenizer = llm.get_tokenizer()
-    return ModelFacts(tokenizer, AnswerFormat.of(tokenizer), llm.config.context, llm.loaded.spec.hidden_size)
+    return ModelFacts(tokenizer, CompletionFormat.of(tokenizer), llm.config.context, llm.loaded.spec.hidden_size)
 
 
 def run(llm: LLM, request: DialectRequest, model: ModelFacts) -> Iterator[tuple[int, OutputDelta]]:

@@ -109,7 +109,7 @@ def test_what_fits_is_counted_exactly() -> None:
     text = "1b" * SHORT
     exact = len(tokenizer.encode(text))
     assert tokenizer.within(PromptLimit(exact + 1)).encode(text) == tokenizer.encode(text)
-    assert tokenizer.within(PromptLimit(exact, answer=0)).encode(text) == tokenizer.encode(text)
+    assert tokenizer.within(PromptLimit(exact, reserved=0)).encode(text) == tokenizer.encode(text)
     with pytest.raises(ContextLengthError, match=f"has at least {exact} tokens"):
         tokenizer.within(PromptLimit(exact)).encode(text)
     with pytest.raises(ContextLengthError, match="has 6 tokens"):

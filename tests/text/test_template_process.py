@@ -213,7 +213,7 @@ from twofold.text.templates.chat import ChatTemplate
 loops = "{% for a in range(99999) %}" * 2 + "{% endfor %}" * 2
 quick, busy = ChatTemplate("x"), ChatTemplate(loops, seconds=2)
 quick.render([]), busy.check()
-print(*(process._process.pid for template in (quick, busy) for process in template._idle), flush=True)
+print(*(process.popen.pid for template in (quick, busy) for process in template._idle), flush=True)
 busy.render([])
 """
 

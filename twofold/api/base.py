@@ -22,7 +22,7 @@ from twofold.core.errors import TwofoldError
 from twofold.core.request import EngineRequest
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.text.parsers.format import AnswerFormat
+from twofold.text.parsers.format import CompletionFormat
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
@@ -40,7 +40,7 @@ class ModelFacts:
     ``sampling`` has the defaults of sampling parameters."""
 
     tokenizer: Tokenizer
-    format: AnswerFormat
+    format: CompletionFormat
     context: int
     hidden_size: int
     sampling: SamplingDefaults = NONE

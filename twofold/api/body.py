@@ -63,7 +63,7 @@ NonNegativeFloat: TypeAlias = Annotated[float, Meta(ge=0)]
 NonEmptyText: TypeAlias = Annotated[str, Meta(min_length=1)]
 DateTime: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Explanation: TypeAlias = Annotated[Any, Meta(extra_json_schema={"$ref": f"{COMPONENTS}RequestRecord"})]
-"""The record of a request, in a reply that was asked to carry it."""
+"""The record of a request, in the reply to a request for it."""
 encode: Final = msgspec.json.Encoder().encode
 
 
@@ -88,6 +88,18 @@ class OwnFields(RequestObject):
     """Twofold's own fields, under one key: ``"twofold": {"explain": true}``."""
 
     explain: Annotated[bool, Meta(description="The reply carries the request's record.")] = False
+
+
+class Explainable:
+    """A request that may have Twofold's own fields."""
+
+    __slots__ = ()
+    twofold: OwnFields | None
+
+    @property
+    def explain(self) -> bool:
+        """Whether the reply has the request's record under ``twofold``."""
+        return self.twofold is not None and self.twofold.explain
 
 
 class ReplyObject(msgspec.Struct, kw_only=True):

@@ -49,7 +49,7 @@ def find_pins(
 ) -> tuple[CachePin, ...]:
     """The pins of these points, ascending; of several points at one token, the longest time to live counts.
 
-    ``token_ids`` are those of the whole conversation; ``render`` takes messages and tools as ``AnswerFormat.shown``
+    ``token_ids`` are those of the whole conversation; ``render`` takes messages and tools as ``CompletionFormat.shown``
     returns them. A point has no pin if it covers no whole token, is on tools that the model is not shown, or cannot be
     found in the rendered text.
     """

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dataclasses import field as made
 from typing import Any, Final
 
-from twofold.core.errors import MAX_QUOTED, ParameterError, closest_match, describe, plain_name, spelled
+from twofold.core.errors import MAX_QUOTED, ParameterError, describe, did_you_mean, plain_name, spelled
 
 MISSING: Final = "missing_required_parameter"
 UNKNOWN: Final = "unknown_parameter"
@@ -82,8 +82,7 @@ def refuse_unknown(where: str, field: str, known: Collection[str]) -> None:
     if ignored is not None and ignored.unknown:
         ignored.add(where + spelled(field), plain_name(where + field))
         return
-    close = closest_match(field, known)
-    hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(known))}."
+    hint = did_you_mean(field, sorted(known))
     message = f"{where}{spelled(field)} is not a known field."
     raise FieldError(message, param=where + field[:MAX_QUOTED], code=UNKNOWN, hint=hint)
 

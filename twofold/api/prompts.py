@@ -25,7 +25,7 @@ ThinkingMode = Literal["default", "off", "on"]
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """Whether the model thinks before it answers, and for how many tokens at most.
+    """Whether the model thinks first, and for how many tokens at most.
 
     default     as its chat template does it
     needed_by   the field that a model without a thinking mode does not support; None if the field is only a limit

@@ -26,8 +26,8 @@ from typing import Final, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from twofold.api.answers import CacheUsage, reasoning_tokens
 from twofold.api.base import DialectRequest, GeneratedReply, ReplyHead
+from twofold.api.completion import CacheUsage, reasoning_tokens
 from twofold.core.errors import BusyError, TimeLimitError, TwofoldError
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput

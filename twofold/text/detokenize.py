@@ -68,21 +68,15 @@ class StopStrings:
             return text, False
         pending = self._held + text
         for position, character in enumerate(text, start=len(self._held)):
-            if (found := self._advance(character)) is not None:
-                return self._stop(pending, position + 1, found), True
+            ended = [matcher.stop for matcher in self._matchers if matcher.advance(character)]
+            if ended:
+                self.stopped, self._held = max(ended, key=len), ""
+                end = position + 1
+                return pending[: end if self._include else end - len(self.stopped)], True
         keep = max(matcher.matched for matcher in self._matchers)
         cut = len(pending) - keep
         self._held = pending[cut:]
         return pending[:cut], False
-
-    def _advance(self, character: str) -> str | None:
-        """Advances all matchers. Returns the longest string that ends here."""
-        ended = [matcher.stop for matcher in self._matchers if matcher.advance(character)]
-        return max(ended, key=len, default=None)
-
-    def _stop(self, pending: str, end: int, found: str) -> str:
-        self.stopped, self._held = found, ""
-        return pending[: end if self._include else end - len(found)]
 
     def flush(self) -> str:
         """The withheld text, if the stream ends without a stop string."""

@@ -32,22 +32,22 @@ WHITE_MORE: Final = "\u2028\u2029\u202f\u205f\u3000"
 
 @dataclass(frozen=True, slots=True)
 class PromptLimit:
-    """The context in tokens, of which ``answer`` (0 or 1) are reserved for the completion."""
+    """The context in tokens, of which ``reserved`` (0 or 1) are reserved for the completion."""
 
     context: int
-    answer: int = 1
+    reserved: int = 1
 
     @property
     def tokens(self) -> int:
         """Maximum tokens of a prompt."""
-        return self.context - self.answer
+        return self.context - self.reserved
 
     def check(self, tokens: int, *, more: bool = False) -> None:
         """Raises ContextLengthError for too many tokens; with ``more``, ``tokens`` is a lower bound."""
         if tokens > self.tokens:
             raise ContextLengthError(
                 f"The prompt has {'at least ' if more else ''}{tokens} tokens; "
-                f"{'with one output token, ' if self.answer else ''}it does not fit the context of {self.context}.",
+                f"{'with one output token, ' if self.reserved else ''}it does not fit the context of {self.context}.",
                 hint="Shorten the prompt, or raise max_model_len if the model allows it.",
             )
 

@@ -14,7 +14,7 @@ from twofold.core.clock import VirtualClock
 from twofold.core.params import SamplingParams
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
-from twofold.text.parsers.format import AnswerFormat
+from twofold.text.parsers.format import CompletionFormat
 
 HOUR = {"type": "ephemeral", "ttl": "1h"}
 SOON = {"type": "ephemeral"}
@@ -26,7 +26,7 @@ def text(said: str, control: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def facts_of(llm: LLM) -> ModelFacts:
-    return ModelFacts(llm.get_tokenizer(), AnswerFormat.of(llm.get_tokenizer()), 4096, 8)
+    return ModelFacts(llm.get_tokenizer(), CompletionFormat.of(llm.get_tokenizer()), 4096, 8)
 
 
 def ask(llm: LLM, facts: ModelFacts, nonce: int, asked: str) -> dict[str, Any]:

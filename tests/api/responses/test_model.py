@@ -17,7 +17,7 @@ from twofold.api.openai.responses.request import ResponsesRequest
 from twofold.core.params import SamplingParams
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
-from twofold.text.parsers.format import AnswerFormat
+from twofold.text.parsers.format import CompletionFormat
 
 pytestmark = pytest.mark.model
 CONTEXT = 1024
@@ -32,7 +32,7 @@ def llm(default_model: Path) -> Iterator[LLM]:
 @pytest.fixture(scope="module")
 def smollm(llm: LLM) -> ModelFacts:
     tokenizer = llm.get_tokenizer()
-    return ModelFacts(tokenizer, AnswerFormat.of(tokenizer), CONTEXT, 576)
+    return ModelFacts(tokenizer, CompletionFormat.of(tokenizer), CONTEXT, 576)
 
 
 def answered(llm: LLM, facts: ModelFacts, request: ResponsesRequest) -> tuple[dict[str, Any], RequestOutput]:

@@ -19,7 +19,7 @@ from twofold.engine.llm import LLM
 from twofold.engine.prompts import TokensPrompt
 from twofold.text.parsers.base import Arguments, ToolCall
 from twofold.text.parsers.family import Tool, ToolFamily
-from twofold.text.parsers.format import AnswerFormat
+from twofold.text.parsers.format import CompletionFormat
 from twofold.text.parsers.gemma import FUNCTION_GEMMA
 from twofold.text.parsers.json_calls import HERMES, LLAMA3, MISTRAL
 from twofold.text.parsers.pythonic import PYTHONIC
@@ -172,7 +172,7 @@ def test_the_default_model_calls_a_tool_that_it_must_call(default_model: Path) -
     """Its template shows no tools: it is told them, and the form does the rest."""
     with LLM(default_model, max_model_len=1024) as llm:
         tokens = llm.get_tokenizer()
-        form = AnswerFormat.of(tokens)
+        form = CompletionFormat.of(tokens)
         messages, tools = form.shown([{"role": "user", "content": "How is the weather in Rome?"}], [WEATHER])
         assert tools is None
         wanted = SamplingParams(

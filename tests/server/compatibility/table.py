@@ -19,7 +19,7 @@ from twofold.api.fields import UNSUPPORTED, FieldError, ignoring
 from twofold.api.ollama.errors import OllamaDialect
 from twofold.api.openai.errors import OpenAIDialect
 from twofold.core.errors import ParameterError, TwofoldError
-from twofold.text.parsers.format import AnswerFormat
+from twofold.text.parsers.format import CompletionFormat
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "compatibility.md"
 TEMPLATE: Final = (
@@ -159,7 +159,7 @@ def _error(endpoint: Endpoint, body: dict[str, Any], facts: ModelFacts) -> Twofo
 
 def _facts(template: str) -> ModelFacts:
     tokenizer = tokenizer_of({**tokenizer_metadata(300), "tokenizer.chat_template": template})
-    return ModelFacts(tokenizer, AnswerFormat.of(tokenizer), context=4096, hidden_size=64)
+    return ModelFacts(tokenizer, CompletionFormat.of(tokenizer), context=4096, hidden_size=64)
 
 
 HEAD: Final = f"""# What the server accepts

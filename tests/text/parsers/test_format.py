@@ -13,7 +13,7 @@ from tests.text.vocabularies import bytelevel_metadata
 from twofold.core.errors import TemplateError
 from twofold.text.parsers.base import Content, Reasoning, ToolCall
 from twofold.text.parsers.family import ToolFamily
-from twofold.text.parsers.format import AnswerFormat
+from twofold.text.parsers.format import CompletionFormat
 from twofold.text.parsers.gemma import FUNCTION_GEMMA, GEMMA4
 from twofold.text.parsers.tagged import TAGGED
 from twofold.text.templates.builtin_templates import BUILTIN_TEMPLATES
@@ -72,12 +72,12 @@ def tokenizer(template: str | None, *controls: str) -> Tokenizer:
 
 def prompt(template: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str:
     tokens = tokenizer(template)
-    shown, left = AnswerFormat.of(tokens).shown(messages, tools)
+    shown, left = CompletionFormat.of(tokens).shown(messages, tools)
     return tokens.apply_chat_template(shown, tools=left, tokenize=False)
 
 
 def test_a_template_that_shows_tools_gets_them() -> None:
-    form = AnswerFormat.of(tokenizer(HERMES))
+    form = CompletionFormat.of(tokenizer(HERMES))
     assert form.family.name == "hermes"
     shown, tools = form.shown(CHAT, TOOLS)
     assert tools is TOOLS
@@ -87,7 +87,7 @@ def test_a_template_that_shows_tools_gets_them() -> None:
 
 
 def test_a_template_may_want_arguments_as_text() -> None:
-    form = AnswerFormat.of(tokenizer(TEXT_ARGUMENTS))
+    form = CompletionFormat.of(tokenizer(TEXT_ARGUMENTS))
     given = [CHAT[1], {**CHAT[2], "tool_calls": [{"function": {"name": "get", "arguments": {"a": "b"}}}]}]
     assert form.shown(given, None)[0][1]["tool_calls"][0]["function"]["arguments"] == '{"a": "b"}'
 
@@ -142,24 +142,24 @@ def test_arguments_that_are_no_object_are_refused(template: str, arguments: str)
     call = {"id": "1", "type": "function", "function": {"name": "get", "arguments": arguments}}
     messages = [CHAT[1], {"role": "assistant", "content": None, "tool_calls": [call]}]
     with pytest.raises(TemplateError, match="arguments"):
-        AnswerFormat.of(tokenizer(template)).shown(messages, TOOLS)
+        CompletionFormat.of(tokenizer(template)).shown(messages, TOOLS)
 
 
 def test_thinking_is_found_in_the_template() -> None:
-    assert AnswerFormat.of(tokenizer(CHATML)).thinking is None
-    switched = AnswerFormat.of(tokenizer(SWITCHED)).thinking
+    assert CompletionFormat.of(tokenizer(CHATML)).thinking is None
+    switched = CompletionFormat.of(tokenizer(SWITCHED)).thinking
     assert switched is not None
     assert (switched.opened, switched.switch) == (False, "enable_thinking")
-    opening = AnswerFormat.of(tokenizer(OPENING)).thinking
+    opening = CompletionFormat.of(tokenizer(OPENING)).thinking
     assert opening is not None
     assert (opening.opened, opening.switch) == (True, None)
-    asked = AnswerFormat.of(tokenizer(ASKED)).thinking
+    asked = CompletionFormat.of(tokenizer(ASKED)).thinking
     assert asked is not None
     assert (asked.opened, asked.switch) == (False, "thinking")
 
 
 def test_a_parser_knows_who_opened_the_section() -> None:
-    form = AnswerFormat.of(tokenizer(OPENING))
+    form = CompletionFormat.of(tokenizer(OPENING))
     assert parse_whole(form.parser(None, opened=True), "a</think>b") == [Reasoning("a"), Content("b")]
     assert parse_whole(form.parser(None, opened=False), "b") == [Content("b")]
     calls = parse_whole(form.parser(TOOLS, opened=True), '</think><tool_call>{"name": "x"}</tool_call>')
@@ -167,17 +167,17 @@ def test_a_parser_knows_who_opened_the_section() -> None:
 
 
 def test_marks_that_are_control_tokens_stay_in_the_text() -> None:
-    assert not AnswerFormat.of(tokenizer(HERMES)).keeps_special
+    assert not CompletionFormat.of(tokenizer(HERMES)).keeps_special
     tokens = tokenizer(HERMES, "<tool_call>", "</tool_call>")
-    form = AnswerFormat.of(tokens)
+    form = CompletionFormat.of(tokens)
     assert form.keeps_special
     opening = tokens.token_id("<tool_call>")
     assert f"<[{opening}]>" in str(form.form(TOOLS, "required", True).grammar)
-    assert f"<[{opening}]>" not in str(AnswerFormat.of(tokenizer(HERMES)).form(TOOLS, "get", False).grammar)
+    assert f"<[{opening}]>" not in str(CompletionFormat.of(tokenizer(HERMES)).form(TOOLS, "get", False).grammar)
 
 
 def test_a_named_form_allows_that_tool_alone() -> None:
-    grammar = str(AnswerFormat.of(tokenizer(HERMES)).form(TOOLS, "put", False).grammar)
+    grammar = str(CompletionFormat.of(tokenizer(HERMES)).form(TOOLS, "put", False).grammar)
     assert "put" in grammar
     assert "get" not in grammar
 
@@ -185,7 +185,7 @@ def test_a_named_form_allows_that_tool_alone() -> None:
 def test_gemma_with_control_tokens_for_calls_stops_before_results() -> None:
     template = HERMES.replace("<tool_call>", "<start_function_call>")
     tokens = tokenizer(template, "<start_function_call>", "<start_function_response>")
-    form = AnswerFormat.of(tokens)
+    form = CompletionFormat.of(tokens)
     assert form.family is FUNCTION_GEMMA
     assert form.stop_token_ids == (tokens.token_id("<start_function_response>"),)
 
@@ -193,7 +193,7 @@ def test_gemma_with_control_tokens_for_calls_stops_before_results() -> None:
 def test_a_model_without_a_template_has_a_format() -> None:
     metadata: dict[str, Any] = dict(tokenizer_metadata(300))
     metadata["tokenizer.ggml.tokens"] = [text.replace("im_", "x_") for text in metadata["tokenizer.ggml.tokens"]]
-    form = AnswerFormat.of(tokenizer_of(metadata))
+    form = CompletionFormat.of(tokenizer_of(metadata))
     assert form.thinking is None
     assert parse_whole(form.parser(None, opened=False), "text") == [Content("text")]
 
@@ -211,7 +211,7 @@ def test_a_template_that_exceeds_a_limit_is_asked_once(monkeypatch: pytest.Monke
         return ask(template, request)
 
     monkeypatch.setattr(ChatTemplate, "_ask", noted)
-    model = AnswerFormat.of(hostile)
+    model = CompletionFormat.of(hostile)
     assert model.thinking is not None
     assert not model.opened({"enable_thinking": True})
     assert len(asked) == 1
@@ -219,7 +219,7 @@ def test_a_template_that_exceeds_a_limit_is_asked_once(monkeypatch: pytest.Monke
 
 def test_whether_thinking_is_opened_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     source = "{{ messages[0].content }}{% if enable_thinking %}<think>{% endif %}{# </think> #}"
-    model = AnswerFormat.of(tokenizer_of(bytelevel_metadata(), chat_template=source))
+    model = CompletionFormat.of(tokenizer_of(bytelevel_metadata(), chat_template=source))
     assert model.opened({"enable_thinking": True})
     assert not model.opened({"enable_thinking": False})
     monkeypatch.setattr(ChatTemplate, "_ask", None)

@@ -49,7 +49,7 @@ from twofold.api.anthropic.turns import (
     tool_choice,
 )
 from twofold.api.base import AskedTier, ModelFacts, ReplyHead
-from twofold.api.body import ModelName, OwnFields, RequestObject, only
+from twofold.api.body import Explainable, ModelName, OwnFields, RequestObject, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import Stop, TokenId, TopP
@@ -132,7 +132,7 @@ class MessageDiagnostics(RequestObject):
     previous_message_id: str | None = None
 
 
-class MessagesRequest(MessagesPrompt, kw_only=True):
+class MessagesRequest(MessagesPrompt, Explainable, kw_only=True):
     """The body of /v1/messages."""
 
     max_tokens: Annotated[TokenId, Meta(description="0 reads the prompt into the cache and samples nothing.")]
@@ -148,10 +148,6 @@ class MessagesRequest(MessagesPrompt, kw_only=True):
     @property
     def tier(self) -> AskedTier:
         return "auto" if self.service_tier == "auto" else "default"
-
-    @property
-    def explain(self) -> bool:
-        return self.twofold is not None and self.twofold.explain
 
     @property
     def omits_thinking(self) -> bool:

@@ -7,9 +7,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import UNSET, UnsetType
 
-from twofold.api.answers import CacheUsage, reasoning_tokens
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject
+from twofold.api.completion import CacheUsage, reasoning_tokens
 from twofold.core.request import TTL_SECONDS
 from twofold.engine.outputs import RequestOutput
 
@@ -117,13 +117,15 @@ def stop_of(output: RequestOutput, model: ModelFacts, *, most: int, called: bool
     ``most`` is max_tokens; ``called`` says whether the completion calls tools. One that was cut off for another reason
     than its length, such as its deadline, ends like one that was too long.
     """
-    answer = output.outputs[0]
-    if answer.finish_reason == "stop":
-        if isinstance(answer.stop_reason, str):
-            return "stop_sequence", answer.stop_reason
+    completion = output.outputs[0]
+    if completion.finish_reason == "stop":
+        if isinstance(completion.stop_reason, str):
+            return "stop_sequence", completion.stop_reason
         return ("tool_use" if called else "end_turn"), None
-    count = len(answer.token_ids)
-    full = answer.finish_reason == "length" and count < most and len(output.prompt_token_ids) + count >= model.context
+    count = len(completion.token_ids)
+    full = (
+        completion.finish_reason == "length" and count < most and len(output.prompt_token_ids) + count >= model.context
+    )
     return ("model_context_window_exceeded" if full else "max_tokens"), None
 
 

@@ -38,10 +38,7 @@ class CacheControls:
         """
         if control is None:
             return None
-        self._check(f"{owner}.cache_control".lstrip("."), control.ttl)
-        return control.ttl
-
-    def _check(self, name: str, ttl: TimeToLive) -> None:
+        name, ttl = f"{owner}.cache_control".lstrip("."), control.ttl
         self._count += 1
         if self._count > MAX_PINS:
             raise FieldError(f"There are more than {MAX_PINS} cache_control blocks.", param=name)
@@ -52,6 +49,7 @@ class CacheControls:
                 hint="Put 1h blocks first; the order is tools, system, messages.",
             )
         self._shortened = ttl == "5m"
+        return ttl
 
 
 EFFORTS: Final[dict[str, int | None]] = {"low": 1024, "medium": 4096, "high": None, "xhigh": None, "max": None}

@@ -13,7 +13,6 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import UNSET, UnsetType, structs
 
-from twofold.api.answers import AnswerReader, CacheUsage, CallMade
 from twofold.api.anthropic.errors import AnthropicDialect, AnthropicError
 from twofold.api.anthropic.replies import (
     MessageReply,
@@ -30,6 +29,7 @@ from twofold.api.anthropic.replies import (
 )
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject, encode
+from twofold.api.completion import CacheUsage, CallMade, CompletionReader
 from twofold.core.errors import TwofoldError
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, SectionParser, ToolCall
@@ -239,7 +239,7 @@ class MessageStreamer:
         self._model = model
         self._most = most
         self._diagnostics = diagnostics
-        self._reader = AnswerReader(parser)
+        self._reader = CompletionReader(parser)
         self._blocks = MessageBlocks(head.id, omits_thinking=omits_thinking)
 
     def open(self) -> bytes:

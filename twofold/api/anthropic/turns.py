@@ -1,4 +1,4 @@
-"""Anthropic's system prompt and messages, as turns of a chat in the shape that chat templates read.
+"""Anthropic's tools, system prompt and messages, in the shape that chat templates read.
 
 system                     one system message, without the billing header that Claude Code puts first
 text                       a part of the turn's content; turns of one role in a row are one turn

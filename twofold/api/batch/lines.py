@@ -1,4 +1,5 @@
-"""The lines of a batch file in OpenAI's format: {"custom_id", "method", "url", "body"}, one JSON object each.
+"""The lines of a batch file in OpenAI's format: {"custom_id", "method", "url", "body"}, one JSON object each, and the
+endpoints whose bodies they may have.
 
 The key of a line is a digest of its bytes. So a batch resumes after lines were added to its file, at any place; an
 edited line is a new line. Equal lines have different keys: the second is a duplicate of the first.

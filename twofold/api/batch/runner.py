@@ -31,7 +31,7 @@ from twofold.core.request import EngineRequest
 from twofold.engine.llm import LLM
 from twofold.engine.loop import never
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.text.parsers.format import AnswerFormat
+from twofold.text.parsers.format import CompletionFormat
 
 WINDOW_PER_SLOT: Final = 2
 """Sequences in the engine for each that can run: a finished sequence has a successor that is ready."""
@@ -223,7 +223,7 @@ def _facts(llm: LLM) -> ModelFacts:
     tokenizer = llm.get_tokenizer()
     loaded = llm.loaded
     return ModelFacts(
-        tokenizer, AnswerFormat.of(tokenizer), llm.config.context, loaded.spec.hidden_size, loaded.sampling
+        tokenizer, CompletionFormat.of(tokenizer), llm.config.context, loaded.spec.hidden_size, loaded.sampling
     )
 
 

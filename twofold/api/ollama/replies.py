@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
 from msgspec import UNSET, Meta, UnsetType, structs
 
-from twofold.api.answers import AnswerReader, CallMade
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import DateTime, Explanation, NonNegativeInt, ReplyObject, encode
+from twofold.api.completion import CallMade, CompletionReader
 from twofold.api.ollama.errors import OllamaDialect
 from twofold.api.openai.logprobs import ChatTokenLogprob, chat_logprobs
 from twofold.api.openai.replies import chat_finish
@@ -177,7 +177,7 @@ class LineStreamer:
     ) -> None:
         self._head = head
         self._model = model
-        self._reader = AnswerReader(parser)
+        self._reader = CompletionReader(parser)
         self._reply = reply
         self._top_logprobs = top_logprobs
         self._unloads = unloads

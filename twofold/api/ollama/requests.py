@@ -15,9 +15,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from msgspec import Meta, field
 
-from twofold.api.answers import read_answer
 from twofold.api.base import AskedTier, ModelFacts, ReplyHead
-from twofold.api.body import ModelName, OwnFields, RequestObject, only
+from twofold.api.body import Explainable, ModelName, OwnFields, RequestObject, only
+from twofold.api.completion import read_completion
 from twofold.api.fields import FieldError, unsupported
 from twofold.api.ollama.replies import (
     LineStreamer,
@@ -126,7 +126,7 @@ class OllamaOptions(RequestObject):
         return {name: value for name, value in given.items() if value is not None}
 
 
-class OllamaBody(RequestObject, dict=True):
+class OllamaBody(RequestObject, Explainable, dict=True):
     """The fields of all requests."""
 
     model: ModelName
@@ -137,10 +137,6 @@ class OllamaBody(RequestObject, dict=True):
     @property
     def tier(self) -> AskedTier:
         return "auto"
-
-    @property
-    def explain(self) -> bool:
-        return self.twofold is not None and self.twofold.explain
 
     @property
     def keep_alive_s(self) -> float | None:
@@ -225,12 +221,12 @@ class OllamaRequest(OllamaBody):
         if not outputs:
             return ended(self.reply_type.part(head), head, None, unloads=self.keep_alive_s == 0)
         (output,) = outputs
-        answer = output.outputs[0]
-        reader = read_answer(self.parser(model), answer.text)
+        completion = output.outputs[0]
+        reader = read_completion(self.parser(model), completion.text)
         part = self.reply_type.part(head, reader.content, reader.reasoning, tool_calls(head, reader.calls))
-        if answer.logprobs is not None:
+        if completion.logprobs is not None:
             top = self.params.logprobs or 0
-            part.logprobs = chat_logprobs(answer.token_ids, answer.logprobs, model.tokenizer, top)
+            part.logprobs = chat_logprobs(completion.token_ids, completion.logprobs, model.tokenizer, top)
         return ended(part, head, output)
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> LineStreamer:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta, structs
 
 from twofold.api.base import AskedTier
-from twofold.api.body import OFFERED, ModelName, OwnFields, RequestObject
+from twofold.api.body import OFFERED, Explainable, ModelName, OwnFields, RequestObject
 from twofold.api.fields import FieldError
 from twofold.api.prompts import PoolingRequest
 from twofold.core.errors import ParameterError
@@ -60,22 +60,17 @@ CacheSalt: TypeAlias = Annotated[
 ]
 
 
-class HandlingFields:
+class HandlingFields(Explainable):
     """How a request is treated, by its fields."""
 
     __slots__ = ()
     service_tier: Tier
     priority: Priority
     cache_salt: CacheSalt
-    twofold: OwnFields | None
 
     @property
     def tier(self) -> AskedTier:
         return TIERS[self.service_tier]
-
-    @property
-    def explain(self) -> bool:
-        return self.twofold is not None and self.twofold.explain
 
     @property
     def request_options(self) -> RequestOptions:

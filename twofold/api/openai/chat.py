@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, structs
 
-from twofold.api.answers import read_answer
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import OFFERED, OMITTING, RequestObject, only
 from twofold.api.cache_points import CachePoint
+from twofold.api.completion import read_completion
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import Count, FullText, JsonSchema, SampledRequest, TokenId, TopLogprobs
 from twofold.api.openai.logprobs import ChatLogprobs, chat_logprobs
@@ -333,7 +333,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
         return ChatStreamer(head, model, self, self.params, parsers)
 
     def _choice(self, head: ReplyHead, completion: CompletionOutput, model: ModelFacts) -> ChatChoice:
-        reader = read_answer(self.conversation.parser(model), completion.text)
+        reader = read_completion(self.conversation.parser(model), completion.text)
         message = ChatReplyMessage(content=reader.content, reasoning_content=reader.reasoning or UNSET)
         if reader.calls:
             message.content = reader.content or None

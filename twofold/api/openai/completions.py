@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.fields import UNSUPPORTED, FieldError, impossible
 from twofold.api.openai.bodies import Prompts, SampledRequest, TokenId, TopLogprobs, given_prompts
-from twofold.api.openai.logprobs import Echo, answer_positions, text_logprobs
+from twofold.api.openai.logprobs import Echo, sampled_positions, text_logprobs
 from twofold.api.openai.replies import CompletionReply, TextChoice, chat_finish, usage
 from twofold.api.openai.streams import CompletionStreamer
 from twofold.api.prompts import infilled, tokenized
@@ -73,7 +73,7 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
         for output in outputs:
             before = Echo.of(output, model.tokenizer) if self.echo else Echo("", [])
             for completion in output.outputs:
-                positions = [] if self.prompt_only else answer_positions(completion.token_ids, completion.logprobs)
+                positions = [] if self.prompt_only else sampled_positions(completion.token_ids, completion.logprobs)
                 choice = TextChoice(
                     index=len(choices),
                     text=before.text + ("" if self.prompt_only else completion.text),
@@ -89,7 +89,7 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
             created=head.created,
             model=head.model,
             choices=choices,
-            usage=usage(outputs, model, answers=not self.prompt_only),
+            usage=usage(outputs, model, completions=not self.prompt_only),
             service_tier=head.service_tier or UNSET,
         )
 

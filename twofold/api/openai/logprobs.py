@@ -78,7 +78,7 @@ def text_logprobs(tokens: Iterable[Position], start: int = 0) -> TextLogprobs:
     return TextLogprobs(names, chosen, best, offsets)
 
 
-def answer_positions(token_ids: Sequence[int], logprobs: Sequence[Logprobs] | None) -> list[Position]:
+def sampled_positions(token_ids: Sequence[int], logprobs: Sequence[Logprobs] | None) -> list[Position]:
     pairs = zip(token_ids, logprobs or (), strict=False)
     return [(position[token].decoded_token, token, position) for token, position in pairs]
 

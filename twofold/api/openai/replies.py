@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, UnsetType
 
-from twofold.api.answers import CacheUsage, CallMade, reasoning_tokens
 from twofold.api.base import ModelFacts, ReplyHead, TierName
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject
+from twofold.api.completion import CacheUsage, CallMade, reasoning_tokens
 from twofold.api.openai.logprobs import ChatLogprobs, TextLogprobs
 from twofold.core.step import FinishReason
 from twofold.engine.outputs import RequestOutput
@@ -56,10 +56,10 @@ class ResponseUsage(ReplyObject, kw_only=True):
     total_tokens: NonNegativeInt
 
 
-def usage(outputs: Sequence[RequestOutput], model: ModelFacts, *, answers: bool = True) -> CompletionUsage:
+def usage(outputs: Sequence[RequestOutput], model: ModelFacts, *, completions: bool = True) -> CompletionUsage:
     """Tokens of all prompts, cached ones included, and of all completions, those included that best_of dropped."""
     prompt = sum(len(output.prompt_token_ids) for output in outputs)
-    completion = sum(output.metrics.output_tokens for output in outputs) if answers else 0
+    completion = sum(output.metrics.output_tokens for output in outputs) if completions else 0
     cache = CacheUsage.of(outputs)
     return CompletionUsage(
         prompt_tokens=prompt,
@@ -167,6 +167,6 @@ def chat_finish(finish: FinishReason | None, calls: Sequence[CallMade] = ()) -> 
     return finish
 
 
-def call_id(head: ReplyHead, answer: int, call: int) -> str:
+def call_id(head: ReplyHead, completion: int, call: int) -> str:
     """The id of a call: the same whether the reply is streamed or not."""
-    return f"call_{head.id}_{answer}_{call}"
+    return f"call_{head.id}_{completion}_{call}"

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType, structs
 
-from twofold.api.answers import AnswerReader
 from twofold.api.base import ModelFacts, ReplyHead, TierName
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject, encode
+from twofold.api.completion import CompletionReader
 from twofold.api.openai.bodies import SampledRequest, StreamOptions
 from twofold.api.openai.errors import error_reply
-from twofold.api.openai.logprobs import ChatLogprobs, TextLogprobs, answer_positions, chat_logprobs, text_logprobs
+from twofold.api.openai.logprobs import ChatLogprobs, TextLogprobs, chat_logprobs, sampled_positions, text_logprobs
 from twofold.api.openai.replies import (
     CompletionUsage,
     FinishWord,
@@ -114,7 +114,7 @@ class ChunkStreamer:
         request: SampledRequest,
         params: SamplingParams,
     ) -> None:
-        """``prefix`` comes before the reply's id."""
+        """``prefix`` is put before the reply's id."""
         self._head = head
         self._model = model
         self._n = params.n
@@ -165,7 +165,7 @@ class ChatStreamer(ChunkStreamer):
         parsers: Sequence[SectionParser],
     ) -> None:
         super().__init__(ChatChunk, "chatcmpl-", head, model, request, params)
-        self._readers = [AnswerReader(parser) for parser in parsers]
+        self._readers = [CompletionReader(parser) for parser in parsers]
 
     def open(self) -> bytes:
         role = ChatDelta(role="assistant", content="")
@@ -256,7 +256,7 @@ class CompletionStreamer(ChunkStreamer):
         )
 
     def _text_logprobs(self, index: int, delta: OutputDelta) -> TextLogprobs:
-        positions = answer_positions(delta.token_ids, delta.logprobs)
+        positions = sampled_positions(delta.token_ids, delta.logprobs)
         start = self._offsets[index]
         self._offsets[index] += sum(len(text) for text, _, _ in positions)
         return text_logprobs(positions, start)

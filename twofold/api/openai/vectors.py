@@ -1,4 +1,4 @@
-"""/v1/embeddings, and /v1/rerank and /v1/score: how alike texts are, by the cosine of their vectors.
+"""/v1/embeddings, and /v1/rerank and /v1/score: the similarity of texts, by the cosine of their vectors.
 
 Scores lie from -1 to 1: the model reads each text alone, its last hidden states are pooled into a vector of length 1,
 and a score is the dot product of two of them. That is what a bi-encoder does; a cross-encoder, which reads both texts

@@ -15,7 +15,7 @@ from twofold.formats.base import ModelFile
 from twofold.formats.open import open_model
 from twofold.host.paths import CacheFolders
 from twofold.models.read import read_model
-from twofold.text.parsers.format import AnswerFormat
+from twofold.text.parsers.format import CompletionFormat
 from twofold.text.tokenizers.metadata import read_vocabulary
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
@@ -37,7 +37,7 @@ class ModelReading:
     path: Path
     spec: ModelSpec
     tokenizer: Tokenizer
-    format: AnswerFormat
+    format: CompletionFormat
     nbytes: int
     created: int
     parameters: int
@@ -75,7 +75,7 @@ def read_file(
             path=path,
             spec=spec,
             tokenizer=tokenizer,
-            format=AnswerFormat.of(tokenizer),
+            format=CompletionFormat.of(tokenizer),
             nbytes=file.nbytes,
             created=int(path.stat().st_mtime),
             parameters=sum(info.rows * info.columns for info in file.tensors.values()),

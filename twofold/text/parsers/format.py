@@ -42,7 +42,7 @@ _SIGNS: Final[tuple[tuple[str, ToolFamily], ...]] = (
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerFormat:
+class CompletionFormat:
     """The sections of a model's completions.
 
     family          how it calls tools

@@ -59,7 +59,7 @@ FROM_OUTSIDE: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, s
 
 
 class _EndedError(Exception):
-    """The process ended before it answered.
+    """The process ended before it replied.
 
     status       as ``Popen.returncode``
     by_template  whether the template is the cause
@@ -80,7 +80,7 @@ class _Process:
         here = Path.cwd() == ROOT
         command = [sys.executable, *([] if here else ["-P"]), "-m", "twofold.text.templates.sandbox", str(seconds)]
         try:
-            self._process = subprocess.Popen(
+            self.popen = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -93,17 +93,13 @@ class _Process:
                 f"The process that renders chat templates could not be started: {error.strerror}.",
                 hint="Chats need one more process of up to 100 MiB.",
             ) from error
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
+        assert self.popen.stdin is not None
+        assert self.popen.stdout is not None
+        self._to, self._from = self.popen.stdin.fileno(), self.popen.stdout.fileno()
         os.set_blocking(self._to, False)
         os.set_blocking(self._from, False)
         self.is_loaded = False
-        self.close = weakref.finalize(self, _end, self._process, os.getpid())
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
+        self.close = weakref.finalize(self, _end, self.popen, os.getpid())
 
     def ask(self, text: str) -> tuple[str, str]:
         """The letter and text of the reply. Raises _EndedError."""
@@ -111,14 +107,14 @@ class _Process:
         try:
             self._send(message(text), until)
             size = int.from_bytes(self._receive(HEAD_BYTES, until), "little")
-            answer = decoded(self._receive(size, until))
+            reply = decoded(self._receive(size, until))
         except (TimeoutError, BrokenPipeError, EOFError) as error:
             if not isinstance(error, TimeoutError):
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(1)  # its end of the pipes is closed before it is gone
-            status = self._process.poll()
+                    self.popen.wait(1)  # its end of the pipes is closed before it is gone
+            status = self.popen.poll()
             raise _EndedError(-signal.SIGPROF if status is None else status) from error
-        return answer[0], answer[1:]
+        return reply[0], reply[1:]
 
     def _send(self, data: bytes, until: float) -> None:
         left = memoryview(data)
@@ -227,9 +223,15 @@ class ChatTemplate:
             raise _broken(f"failed on these messages: {error}") from error
         return self._ask(request)
 
-    def _ask(self, request: str | None) -> str:
-        """The prompt; for None, an empty text if the template compiles."""
-        kind, text = self._reply(request)
+    def _ask(self, request: str | None, *, again: bool = True) -> str:
+        """The prompt; for None, an empty text if the template compiles. ``again``: if the process is ended from
+        outside, another one is asked."""
+        try:
+            kind, text = self._fault or self._ask_once(request)
+        except _EndedError as ended:
+            if again and not ended.by_template:
+                return self._ask(request, again=False)
+            kind, text = EXCEEDED, self._cause(ended)
         if kind == DONE:
             return text
         if kind == REFUSED:
@@ -241,16 +243,6 @@ class ChatTemplate:
             raise TemplateLimitError(f"The chat template was stopped: {text}.", hint=OTHER_TEMPLATE)
         faults = {FAILED: "failed on these messages", INVALID: "is not valid"}
         raise _broken(f"{faults.get(kind, 'was stopped')}: {text.rstrip('.')}")
-
-    def _reply(self, request: str | None) -> tuple[str, str]:
-        """The kind and text of the reply. Raises ResourceError if no process can be started."""
-        for last in (False, True):
-            try:
-                return self._fault or self._ask_once(request)
-            except _EndedError as ended:
-                if last or ended.by_template:
-                    return EXCEEDED, self._cause(ended)
-        raise AssertionError
 
     def _ask_once(self, request: str | None) -> tuple[str, str]:
         process = self._take()
@@ -286,7 +278,7 @@ class ChatTemplate:
             self._changed.wait_for(lambda: self._idle or self.processes < MOST)
             while self._idle:
                 process = self._idle.pop()
-                if process.is_alive:
+                if process.popen.poll() is None:
                     return process
                 process.close()
                 self.processes -= 1

@@ -3,7 +3,7 @@
 Started as ``python -m twofold.text.templates.sandbox SECONDS``.
 
 This process may run out of time or memory instead of its client (``chat``). Processor time is limited
-to SECONDS for each answer, by a timer of the kernel whose signal ends the process wherever it is; memory by a limit of
+to SECONDS for each reply, by a timer of the kernel whose signal ends the process wherever it is; memory by a limit of
 the kernel.
 ``ImmutableSandboxedEnvironment`` closes the ways to Python's internals and forbids changes to the variables.
 """
@@ -137,7 +137,7 @@ def _shortened(error: BaseException) -> str:
     return text if len(text) <= MAX_ERROR_CHARACTERS else text[:MAX_ERROR_CHARACTERS] + "…"
 
 
-def _serve(requests: BinaryIO, answers: BinaryIO, seconds: float) -> None:
+def _serve(requests: BinaryIO, replies: BinaryIO, seconds: float) -> None:
     """Compiles the first text, and renders what was compiled for each of the others."""
     template: jinja2.Template | None = None
 
@@ -148,14 +148,14 @@ def _serve(requests: BinaryIO, answers: BinaryIO, seconds: float) -> None:
 
     while (text := read_message(requests)) is not None:
         if template is None:
-            kind, answer = _limited(partial(compile_, text), seconds, MEMORY)
+            kind, reply = _limited(partial(compile_, text), seconds, MEMORY)
             kind = INVALID if kind == FAILED else kind
         else:
             longest = MAX_CHARACTERS + CHARACTERS_PER_INPUT * len(text)
             memory = MEMORY + MEMORY_PER_INPUT * len(text)
-            kind, answer = _limited(partial(_rendered, template, text, longest), seconds, memory)
-        answers.write(message(kind + answer))
-        answers.flush()
+            kind, reply = _limited(partial(_rendered, template, text, longest), seconds, memory)
+        replies.write(message(kind + reply))
+        replies.flush()
 
 
 def main(seconds: float) -> None:

@@ -1,6 +1,11 @@
 """Byte-level BPE (``tokenizer.ggml.model = gpt2``): every byte is a printable character, words merge by rank.
 
 Method: Radford et al. 2019 (GPT-2), on Sennrich et al. 2016 (BPE).
+
+How a text is cut into words before merging (``tokenizer.ggml.pre``) is data. A word never merges with its neighbour, so
+a wrong cut gives wrong ids. The names are those GGUF converters write; the patterns are the published ones of each
+model family's own tokenizer, in the dialect of the ``tokenizers`` package. Where a family also normalises Unicode
+(NFC), so do we; llama.cpp does not, and its ids differ there on decomposed text.
 """
 
 from __future__ import annotations
@@ -100,11 +105,6 @@ def pre_tokenizer(rule: WordRule) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-def normalizer(rule: WordRule) -> normalizers.Normalizer | None:
-    """NFC, for families that use it; otherwise None."""
-    return normalizers.NFC() if rule.nfc else None
-
-
 CACHED_WORDS: Final = 4096
 """Words that an encoder remembers with their tokens: 33 MB at most, for it remembers none of more than 256 bytes."""
 
@@ -139,8 +139,8 @@ def build_encoder(vocabulary: Vocabulary) -> Encoder:
     known = vocabulary.ids_of(TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.BYTE)
     ids = {vocabulary.texts[token]: token for token in known}
     encoder = Encoder(_bpe(ids, vocabulary, rule.whole_words))
-    if (step := normalizer(rule)) is not None:
-        encoder.normalizer = step
+    if rule.nfc:
+        encoder.normalizer = normalizers.NFC()
     encoder.pre_tokenizer = pre_tokenizer(rule)
     added = [vocabulary.texts[token] for token in vocabulary.ids_of(TokenType.USER_DEFINED)]
     encoder.add_tokens([AddedToken(text, normalized=False) for text in added])

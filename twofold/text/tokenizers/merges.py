@@ -120,7 +120,7 @@ def _last_merges(
 
 
 class _History:
-    """How each piece so far comes about, in rank order; answers which cut of the next piece is its last merge."""
+    """How each piece so far is merged, in rank order; finds which cut of the next piece is its last merge."""
 
     def __init__(self, pieces: Sequence[str]) -> None:
         self._left = list(range(len(pieces)))
@@ -131,11 +131,11 @@ class _History:
     def settle(self, piece: int, cuts: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Rules for ``piece``: its last merge where that is certain, else all cuts (superfluous ones never fire).
 
-        A piece that ranks before one of its parts comes about only after that part: its rank is not its age, so how it
-        comes about, and what is made of it, counts as unknown.
+        A piece that ranks before one of its parts can be merged only after that part: its rank is not its age, so how
+        it is merged, and what is made of it, counts as unknown.
         """
         if len(cuts) > 1:
-            cuts = next(([cut] for cut in cuts if self._older(cut, piece) and self._stands(*cut, piece)), cuts)
+            cuts = next(([cut] for cut in cuts if self._older(cut, piece) and self._stays(*cut, piece)), cuts)
         if len(cuts) == 1 and self._older(cuts[0], piece) and all(map(self._known, cuts[0])):
             self._left[piece], self._right[piece] = cuts[0]
         for cut in cuts:
@@ -148,7 +148,7 @@ class _History:
     def _known(self, piece: int) -> bool:
         return self._single[piece] or self._left[piece] != piece
 
-    def _stands(self, left: int, right: int, limit: int) -> bool:
+    def _stays(self, left: int, right: int, limit: int) -> bool:
         """Whether left|right are two pieces when all merges ranked before ``limit`` are done.
 
         Walks back in time along the border: the younger of the two neighbours is undone, and no merge across the
@@ -174,7 +174,10 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def cached_merges(pieces: Sequence[str], folder: Path) -> Pairs:
-    """``derive_merges(pieces)``, read from ``folder`` if it is there, otherwise written; a failed write is no error."""
+    """``derive_merges(pieces)``, kept in a file of ``folder`` that is named by the hash of its vocabulary.
+
+    A file that is missing, damaged or from another version is computed again; a failed write is no error.
+    """
     path = folder / f"{_name(pieces)}.merges"
     pairs = _read(path, len(pieces))
     if pairs is None:

@@ -20,7 +20,7 @@ SPACE = "▁"
 
 
 def token_bytes(text: str, kind: TokenType) -> bytes:
-    """The bytes a piece stands for: ``<0x0A>`` of type BYTE is one byte, ``▁`` is a space except in control tokens."""
+    """The bytes of a piece: ``<0x0A>`` of type BYTE is one byte, ``▁`` is a space except in control tokens."""
     if kind is TokenType.BYTE:
         return bytes([_byte_value(text)])
     return text.encode() if kind in {TokenType.CONTROL, TokenType.UNKNOWN} else text.replace(SPACE, " ").encode()
@@ -32,7 +32,8 @@ def build_encoder(vocabulary: Vocabulary, cache_dir: Path | None) -> Encoder:
     ``cache_dir`` caches the merge rules, which take most of the time for large vocabularies.
     """
     texts = vocabulary.texts
-    _check_bytes(vocabulary)
+    for token in vocabulary.ids_of(TokenType.BYTE):
+        _byte_value(texts[token])  # raises FormatError for a text that names no byte
     ids = {texts[token]: token for token in vocabulary.ids_of(TokenType.NORMAL, TokenType.BYTE)}
     unknown = _unknown_text(vocabulary, ids)
     added = {texts[token].replace(SPACE, " "): token for token in vocabulary.ids_of(TokenType.USER_DEFINED)}
@@ -64,11 +65,6 @@ def _unknown_text(vocabulary: Vocabulary, ids: dict[str, int]) -> str | None:
     text = vocabulary.texts[vocabulary.unknown_id]
     ids[text] = vocabulary.unknown_id
     return text
-
-
-def _check_bytes(vocabulary: Vocabulary) -> None:
-    for token in vocabulary.ids_of(TokenType.BYTE):
-        _byte_value(vocabulary.texts[token])
 
 
 def _byte_value(text: str) -> int:

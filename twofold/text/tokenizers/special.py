@@ -1,4 +1,4 @@
-"""Finds control tokens in text, and breaks those in untrusted text.
+"""Control tokens: found in text, broken in untrusted text, and those for filling in the middle of a text.
 
 They are found here and not in the encoder, so that one encoder serves trusted and untrusted text, and a vocabulary with
 thousands of them loads quickly.
@@ -43,11 +43,10 @@ class Segment:
 
 
 class _Automaton:
-    """Finds texts in time that grows with what is read, however many there are and however alike (Aho, Corasick 1975).
+    """Finds texts in time that grows with what is read, however many and similar they are (Aho, Corasick 1975).
 
-    A node is a beginning of texts. ``_fallback`` of a node is its longest proper end that is a node, too, where
-    nothing was found yet, and NOWHERE where something was; ``_found`` is the text, as its length and id, that ends
-    there and begins first.
+    A node is a prefix of texts. ``_fallback`` of a node is its longest proper suffix that is a node, too, if nothing
+    was found yet, else NOWHERE; ``_found`` is the text, as its length and id, that ends there and begins first.
     """
 
     def __init__(self, ids: Mapping[str, int]) -> None:
@@ -139,7 +138,8 @@ class SpecialTokens:
             if start > done:
                 yield Segment(text[done:start])
             yield Segment(text[start:end], token)
-            done = end + self._eaten(text, end) if token in self._eats_space else end
+            blanks = BLANKS.match(text, end) if token in self._eats_space else None
+            done = end if blanks is None else blanks.end()
         if done < len(text):
             yield Segment(text[done:])
 
@@ -157,11 +157,6 @@ class SpecialTokens:
             if match is not None:
                 return match.start()
         return None
-
-    @staticmethod
-    def _eaten(text: str, start: int) -> int:
-        blanks = BLANKS.match(text, start)
-        return 0 if blanks is None else blanks.end() - start
 
     def holds(self, text: str) -> bool:
         """Whether ``text`` contains a control token."""
@@ -184,7 +179,7 @@ def unused_mark(text: str) -> str:
         if mark not in text:
             return mark
     raise TemplateError(
-        "The messages hold every Unicode noncharacter, so control tokens in them cannot be told apart.",
+        "The messages hold every Unicode noncharacter, so control tokens in them cannot be marked.",
         hint="Remove U+FDD0 to U+FDEF from the messages.",
     )
 
@@ -201,7 +196,12 @@ END_NAMES: Final = names(
 
 @dataclass(frozen=True, slots=True)
 class InfillTokens:
-    """Token ids. ``ends`` end the completion, in addition to the model's own."""
+    """Ids of the tokens of a text with a gap, in the order prefix, suffix, middle (Bavarian et al. 2022).
+
+    A GGUF file has them in ``tokenizer.ggml.fim_*_token_id`` or, older, ``prefix_token_id`` etc.; otherwise they are
+    found by their texts in the vocabularies of Qwen, StarCoder, CodeLlama, DeepSeek and others. The names are those
+    that llama.cpp knows (``src/llama-vocab.cpp``). ``ends`` end the completion, in addition to the model's own.
+    """
 
     prefix: int
     suffix: int

@@ -74,6 +74,8 @@ class Tokenizer:
         self.strips_first_space = vocabulary.model == "llama" and vocabulary.add_space_prefix is not False
         """Whether a decoded text loses one leading space, because encoding adds one."""
         self.bos_id, self.eos_id, self.pad_id = vocabulary.bos_id, vocabulary.eos_id, vocabulary.padding_id
+        named = {"bos_token": self.bos_id, "eos_token": self.eos_id, "pad_token": self.pad_id}
+        self._named_tokens = {name: "" if token is None else texts[token] for name, token in named.items()}
         self.eos_ids: frozenset[int] = _end_ids(vocabulary)
         """Every token that ends a completion."""
         bos_by_default = vocabulary.model == "llama" or word_rule(vocabulary.pre).add_bos
@@ -319,16 +321,12 @@ class Tokenizer:
             checked,
             tools=checked_tools,
             add_generation_prompt=add_generation_prompt,
-            special_tokens=self._named_tokens(),
+            special_tokens=self._named_tokens,
             variables=chat_template_kwargs,
         )
         if end is not None:
             rendered = _until(rendered, end)
         return self._fitting(self._encode_parsed(rendered, mark or "")) if tokenize else rendered
-
-    def _named_tokens(self) -> dict[str, str]:
-        named = {"bos_token": self.bos_id, "eos_token": self.eos_id, "pad_token": self.pad_id}
-        return {name: "" if token is None else self.token_text(token) for name, token in named.items()}
 
 
 def _until(rendered: str, mark: str) -> str:

@@ -1,4 +1,8 @@
-"""The ``response`` object, and the events of its stream."""
+"""The ``response`` object, its output items, and the events of its stream.
+
+A whole reply and a streamed one have the same items. An item is announced, grows by deltas, and ends whole; only the
+last one is ever open. White space alone starts no message: models write it between their calls.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, UnsetType, structs
 
-from twofold.api.answers import NOTHING, CacheUsage, reasoning_tokens
 from twofold.api.base import ModelFacts, ReplyHead, TierName
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject, encode
+from twofold.api.completion import NOTHING, CacheUsage, reasoning_tokens
 from twofold.api.openai.bodies import PlainFormat
 from twofold.api.openai.chat import Effort
 from twofold.api.openai.errors import error_message
@@ -254,8 +258,8 @@ def ended(
     extra: Explanation | UnsetType = UNSET,
 ) -> ResponseReply:
     """The ``response`` with its output. ``extra`` goes under ``twofold``."""
-    (answer,) = output.outputs
-    state = STATES[answer.finish_reason]
+    (completion,) = output.outputs
+    state = STATES[completion.finish_reason]
     took = round(output.metrics.finished - output.metrics.arrival)
     return structs.replace(
         response,
@@ -264,7 +268,7 @@ def ended(
         usage=response_usage(output, model),
         twofold=extra,
         completed_at=response.created_at + took if state == "completed" else None,
-        incomplete_details=IncompleteDetails(REASONS.get(answer.finish_reason)) if state == "incomplete" else None,
+        incomplete_details=IncompleteDetails(REASONS.get(completion.finish_reason)) if state == "incomplete" else None,
     )
 
 

@@ -365,14 +365,14 @@ class ResponsesRequest(TurnRequest, HandlingFields):
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> ResponseReply:
         (output,) = outputs
-        (answer,) = output.outputs
+        (completion,) = output.outputs
         entries = (
-            () if self.params.logprobs is None else sampled_logprobs(answer, model.tokenizer, self.params.logprobs)
+            () if self.params.logprobs is None else sampled_logprobs(completion, model.tokenizer, self.params.logprobs)
         )
         made = OutputItems(head.id, self._parser(model), seal=self.seal)
-        for text, logprobs in token_by_token(answer.text, entries):
+        for text, logprobs in token_by_token(completion.text, entries):
             deque(made.take(text, logprobs), maxlen=0)  # a whole reply has no events
-        deque(made.close(item_status(answer.finish_reason)), maxlen=0)
+        deque(made.close(item_status(completion.finish_reason)), maxlen=0)
         return ended(self._begun(head, model), made.items, output, model)
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> ResponsesStreamer:

@@ -34,7 +34,7 @@ class CallMade:
 
 
 @dataclass(slots=True)
-class AnswerReader:
+class CompletionReader:
     """Divides one completion into its sections, piece by piece, and collects each section."""
 
     parser: SectionParser
@@ -68,9 +68,9 @@ class AnswerReader:
         return pieces
 
 
-def read_answer(parser: SectionParser, text: str) -> AnswerReader:
+def read_completion(parser: SectionParser, text: str) -> CompletionReader:
     """A whole completion."""
-    reader = AnswerReader(parser)
+    reader = CompletionReader(parser)
     reader.take(OutputDelta("", 0, text, (), finish_reason="stop"))
     return reader
 
@@ -80,7 +80,7 @@ def reasoning_tokens(outputs: Sequence[RequestOutput], model: ModelFacts) -> int
     marks = model.format.thinking
     if marks is None:
         return 0
-    return sum(marks.tokens_of(answer.token_ids) for output in outputs for answer in output.outputs)
+    return sum(marks.tokens_of(completion.token_ids) for output in outputs for completion in output.outputs)
 
 
 @dataclass(frozen=True, slots=True)
