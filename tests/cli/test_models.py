@@ -17,7 +17,7 @@ from twofold.cli import models
 from twofold.cli.console import DownloadProgress, format_bytes
 from twofold.core.errors import ModelNotFoundError
 from twofold.formats.fetch.sources import ResolvedModel
-from twofold.host.memory import Memory
+from twofold.host.machine import Memory
 
 NAME = "pypi:tiny-model"
 

@@ -15,7 +15,7 @@ from tests.backends.sampling.naive import mask_of
 from tests.engine.mock import HIDDEN, MockForward
 from twofold.backends.base import RunnerSizes
 from twofold.backends.host import HostRunner
-from twofold.backends.reference.rows import NumpyRows
+from twofold.backends.sampling.base import NumpyRows
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ModelError, ParameterError
 from twofold.core.params import SamplingParams

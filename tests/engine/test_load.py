@@ -12,7 +12,7 @@ import pytest
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.backends.base import RunnerSizes
 from twofold.backends.host import HostRunner
-from twofold.backends.reference.backend import ReferenceBackend
+from twofold.backends.reference import ReferenceBackend
 from twofold.core.errors import ModelNotFoundError, ParameterError
 from twofold.core.model import ModelSpec
 from twofold.core.params import SamplingParams

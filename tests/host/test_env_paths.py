@@ -12,7 +12,7 @@ from twofold.host.paths import CacheFolders
 def test_an_empty_environment_has_defaults() -> None:
     env = read_environment({"HOME": "/home/u"})
     assert env.home == Path("/home/u")
-    assert (env.cache, env.hf_token, env.hf_offline, env.no_color) == (None, None, False, False)
+    assert (env.cache, env.hf_offline, env.no_color) == (None, False, False)
     assert dict(env.settings) == {}
 
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from twofold.host import cpu
-from twofold.host.cpu import read_cpu
-from twofold.host.memory import read_memory
+from twofold.host import machine
+from twofold.host.machine import read_cpu, read_memory
 
 GIB = 1 << 30
 
@@ -47,14 +46,14 @@ def test_this_machine() -> None:
 
 
 def test_cores_and_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "_affinity", lambda: set(range(8)))
+    monkeypatch.setattr(machine, "_affinity", lambda: set(range(8)))
     found = read_cpu(*make(tmp_path, {"proc/cpuinfo": cpuinfo(4, 2)}))
     assert (found.name, found.features) == ("Some CPU", frozenset({"fpu", "avx2"}))
     assert (found.cores, found.threads, found.usable, found.usable_cores) == (4, 8, 8, 4)
 
 
 def test_affinity_limits_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "_affinity", lambda: {0, 1, 2})
+    monkeypatch.setattr(machine, "_affinity", lambda: {0, 1, 2})
     found = read_cpu(*make(tmp_path, {"proc/cpuinfo": cpuinfo(4, 2)}))
     assert (found.usable, found.usable_cores) == (3, 2)
 
@@ -80,7 +79,7 @@ def test_affinity_limits_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_quota_limits_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], usable: int
 ) -> None:
-    monkeypatch.setattr(cpu, "_affinity", lambda: set(range(8)))
+    monkeypatch.setattr(machine, "_affinity", lambda: set(range(8)))
     found = read_cpu(*make(tmp_path, {"proc/cpuinfo": cpuinfo(4, 2), **files}))
     assert found.usable == usable
     assert found.usable_cores == min(4, usable)

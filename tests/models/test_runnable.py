@@ -19,7 +19,7 @@ from twofold.core.model import (
     PlainFFN,
     RecurrentAttention,
 )
-from twofold.formats.open import open_model
+from twofold.formats.base import open_model
 from twofold.models.read import describe_model, read_model
 from twofold.models.runnable import check_runnable
 

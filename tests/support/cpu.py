@@ -11,7 +11,7 @@ from twofold.backends.base import RunnerSizes
 from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.model import CpuModel
 from twofold.core.kv_layout import KVType
-from twofold.formats.open import open_model
+from twofold.formats.base import open_model
 from twofold.models.decoder import forward
 from twofold.models.read import read_model
 

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.backends.dequantize import dequantize
-from twofold.backends.reference.ops import FloatType, PagedCache, ReferenceModel
+from twofold.backends.reference import FloatType, PagedCache, ReferenceModel
 from twofold.core.model import ModelSpec
-from twofold.formats.base import ModelFile
+from twofold.formats.base import ModelFile, open_model
 from twofold.formats.gguf import our_name
-from twofold.formats.open import open_model
 from twofold.models.decoder import forward
 from twofold.models.ops import Batch
 from twofold.models.read import read_model

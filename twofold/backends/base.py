@@ -1,6 +1,6 @@
 """The interface between the engine and the machine that computes.
 
-    backend = open_backend(options)                 Backend       a kind of machine, with its options resolved
+    backend = open_backend(name, options)           Backend       a kind of machine, with its options resolved
     runner  = backend.load(file, spec, weights, …)  ModelRunner   a model on that machine
     handle  = runner.execute(step)                  StepHandle    a step that is being computed
     outcome = handle.result(masks)                  StepOutcome   sampled tokens, log-probabilities, hidden states
@@ -10,17 +10,26 @@ Logits never cross it: a runner samples where its logits are. ``docs/extend/back
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib import import_module
+from typing import Any, Final, Protocol
 
+from twofold.core.errors import ParameterError
 from twofold.core.kv_layout import KVType
 from twofold.core.limits import MachineLimits
 from twofold.core.model import ModelSpec
+from twofold.core.params import check_choice
 from twofold.core.step import StepInput, StepMasks, StepOutcome
 from twofold.formats.base import ModelFile
 from twofold.models.bind import ModelWeights
 
 NO_MASKS: Final = StepMasks()
+BACKENDS: Final = {
+    "cpu": "twofold.backends.cpu.backend:CpuBackend",
+    "reference": "twofold.backends.reference:ReferenceBackend",
+}
+"""Module and class of each backend. A module is imported when its backend is opened: kernels load only if they run."""
 
 
 class StepHandle(Protocol):
@@ -46,12 +55,12 @@ class ModelRunner(Protocol):
 
     @property
     def max_rows(self) -> int:
-        """Most rows of a step."""
+        """Max rows of a step."""
         ...
 
     @property
     def max_logit_rows(self) -> int:
-        """Most rows of a step whose logits are needed."""
+        """Max rows of a step whose logits are needed."""
         ...
 
     @property
@@ -74,14 +83,15 @@ class ModelRunner(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerSizes:
-    """What a runner has to hold.
+    """The sizes that a runner allocates memory for.
 
-    context      most tokens of a sequence
-    sequences    most sequences of a step
-    rows         most rows of a step, of which ``logit_rows`` need logits
+    context      max tokens of a sequence
+    sequences    max sequences of a step
+    rows         max rows of a step, of which ``logit_rows`` need logits
     block_size   positions of a KV block
-    blocks       KV blocks of each KV group (``ModelSpec.kv_groups``), ``host_slots`` those of swapped sequences
-    kv_type      how keys and values are stored
+    blocks       KV blocks of each KV group (``ModelSpec.kv_groups``)
+    host_slots   the same for blocks of swapped sequences
+    kv_type      the type of stored keys and values
     """
 
     context: int
@@ -112,7 +122,7 @@ class Backend(Protocol):
 
     @property
     def variant(self) -> str:
-        """Whatever else the time of steps depends on, as part of a file name."""
+        """The options that the time of a step depends on, as part of a file name."""
         ...
 
     def warnings(self) -> tuple[str, ...]:
@@ -128,8 +138,23 @@ class Backend(Protocol):
         ...
 
     def load(self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> ModelRunner:
-        """A runner of the file's model. The file is closed afterwards; arrays of it that are in use stay valid.
+        """A runner of the file's model. The caller closes the file; arrays of it that are in use stay valid.
 
-        Raises ParameterError for sizes that the machine cannot do, ResourceError where memory does not suffice.
+        Raises ParameterError for sizes that the machine does not support, ResourceError if memory does not suffice.
         """
         ...
+
+
+def open_backend(name: str, options: Mapping[str, Any]) -> Backend:
+    """The backend ``name``. Options are the fields of its class; those that are None keep their defaults.
+
+    Raises ParameterError for an unknown backend, and for an option that it does not have.
+    """
+    check_choice("backend", name, tuple(BACKENDS))
+    module, class_name = BACKENDS[name].split(":")
+    kind = getattr(import_module(module), class_name)
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in given.keys() - {field.name for field in fields(kind)}:
+        raise ParameterError(f"The {name} backend has no option {option}.", param=option)
+    backend: Backend = kind(**given)
+    return backend

@@ -15,8 +15,7 @@ from twofold.cli.console import DownloadProgress, format_bytes, interrupts, prin
 from twofold.cli.options import FLAG, Json
 from twofold.core.limits import MachineLimits
 from twofold.formats.fetch import sources
-from twofold.host.cpu import CPU, read_cpu
-from twofold.host.memory import Memory, read_memory
+from twofold.host.machine import CPU, Memory, read_cpu, read_memory
 from twofold.host.paths import CacheFolders
 from twofold.host.versions import versions
 

@@ -12,10 +12,9 @@ from twofold.cli.options import Json
 from twofold.core.errors import UnsupportedModelError
 from twofold.core.kv_layout import KVLayout
 from twofold.core.values import FP16
-from twofold.formats.base import ModelFile
+from twofold.formats.base import ModelFile, open_model
 from twofold.formats.fetch import sources
-from twofold.formats.open import open_model
-from twofold.host.memory import Memory, read_memory
+from twofold.host.machine import Memory, read_memory
 from twofold.host.paths import CacheFolders
 from twofold.models.read import read_model
 from twofold.planner.explain.words import scaled

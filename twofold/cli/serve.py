@@ -265,7 +265,7 @@ def _observed(settings: LogSettings) -> Iterator[list[ServedObserver]]:
 
 def _announce(config: ServerConfig, models: Sequence[ServedModel], url: str) -> None:
     """Prints the models, and the variables by which clients find the server."""
-    from twofold.host.cpu import read_cpu  # noqa: PLC0415 - start-up time
+    from twofold.host.machine import read_cpu  # noqa: PLC0415 - start-up time
     from twofold.server.edge.hosts import outward_address  # noqa: PLC0415
 
     key = "YOUR_KEY" if config.api_keys or config.api_keys_file else "none"

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypedDict, cast, get_args
 
-from twofold.backends.base import Backend, RunnerSizes
-from twofold.backends.registry import BACKENDS, open_backend
+from twofold.backends.base import BACKENDS, Backend, RunnerSizes, open_backend
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType
 from twofold.core.model import ModelSpec

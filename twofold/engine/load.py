@@ -19,7 +19,7 @@ from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget, Ste
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.step_time import StepTimeModel
 from twofold.engine.step_samples import StepSample, read_step_samples
-from twofold.formats.open import open_model
+from twofold.formats.base import open_model
 from twofold.models.read import read_model
 from twofold.text.tokenizers.metadata import read_vocabulary
 from twofold.text.tokenizers.tokenizer import Tokenizer

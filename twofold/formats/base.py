@@ -1,25 +1,26 @@
-"""A model file, whatever its format: what describes the model and its tokenizer, and its tensors by our names."""
+"""Model files of any format: descriptions of the model and of its tokenizer, and tensors by our names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twofold.core.tensors import ModelSource, StoredTensor
+from twofold.formats.gguf import GGUFFile
 
 
 class ModelFile(Protocol):
-    """An open model file; a context manager. Arrays from ``data`` stay valid when it is closed.
+    """An open model file; a context manager. Arrays from ``data`` stay valid after it is closed.
 
     path       the file, or the first of its parts
-    model      describes the model (``models.read``)
-    tokenizer  describes its tokenizer (``text.metadata``)
-    tensors    by the names of ``core.tensors``; a tensor without such a name has the file's
+    model      the description of the model (``models.read``)
+    tokenizer  the description of its tokenizer (``text.tokenizers.metadata``)
+    tensors    by the names of ``core.tensors``; a tensor that has none keeps the file's name
     """
 
     @property
@@ -44,7 +45,7 @@ class ModelFile(Protocol):
         ...
 
     def release(self) -> None:
-        """Drops the file's pages from this process: weights that were repacked."""
+        """Drops the file's pages from this process, for example after its weights were repacked."""
         ...
 
     def close(self) -> None: ...
@@ -54,3 +55,16 @@ class ModelFile(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+OPENERS: Final[Mapping[str, Callable[[Path], ModelFile]]] = {".gguf": GGUFFile.open}
+"""The function that opens a file, by the ending of its name."""
+
+
+def open_model(path: Path) -> ModelFile:
+    """The model file at ``path``. A file with an unknown ending is read as GGUF, so that the error describes it.
+
+    Raises FormatError for a damaged file, UnsupportedModelError for one that holds what Twofold does not implement,
+    ModelNotFoundError if the file is missing, ResourceError if it is unreadable.
+    """
+    return OPENERS.get(path.suffix, OPENERS[".gguf"])(path)

@@ -1,4 +1,4 @@
-"""The environment, read in one place. Nothing else in the package looks at ``os.environ``."""
+"""The environment. No other module of the package reads ``os.environ``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FALSE: Final = frozenset({"", "0", "off", "false", "no"})
 class Environment:
     """Settings from the environment.
 
-    ``settings`` holds every ``TWOFOLD_<FLAG>`` by its flag, so ``TWOFOLD_MAX_MODEL_LEN`` is ``max-model-len``.
+    ``settings`` holds the value of each ``TWOFOLD_<FLAG>`` by its flag: ``TWOFOLD_MAX_MODEL_LEN`` is ``max-model-len``.
     """
 
     home: Path
@@ -28,8 +28,6 @@ class Environment:
     xdg_cache_home: Path | None
     xdg_data_home: Path | None
     xdg_state_home: Path | None
-    hf_home: Path | None
-    hf_token: str | None
     hf_offline: bool
     no_color: bool
     dumb_terminal: bool
@@ -39,7 +37,7 @@ class Environment:
     settings: Mapping[str, str]
 
     def __repr__(self) -> str:
-        return f"Environment(home={str(self.home)!r}, settings={sorted(self.settings)!r})"  # a token stays out of logs
+        return f"Environment(home={str(self.home)!r}, settings={sorted(self.settings)!r})"  # settings may hold secrets
 
 
 def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
@@ -51,8 +49,6 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         xdg_cache_home=_absolute(source, "XDG_CACHE_HOME"),
         xdg_data_home=_absolute(source, "XDG_DATA_HOME"),
         xdg_state_home=_absolute(source, "XDG_STATE_HOME"),
-        hf_home=_path(source, "HF_HOME"),
-        hf_token=source.get("HF_TOKEN") or None,
         hf_offline=_flag(source, "HF_HUB_OFFLINE"),
         no_color=bool(source.get("NO_COLOR")),
         dumb_terminal=source.get("TERM", "").lower() in ("dumb", "unknown"),
@@ -64,7 +60,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
 
 
 def quiet_child() -> dict[str, str]:
-    """The environment for a process that forks: libraries must not start threads there."""
+    """The environment of a child process that forks: its libraries must not start threads."""
     return {**os.environ, **dict.fromkeys(_THREADS, "1"), "TOKENIZERS_PARALLELISM": "false"}
 
 

@@ -41,13 +41,7 @@ class CacheFolders:
     def create(self) -> Self:
         """Makes the folders, readable by their owner only. Raises ResourceError."""
         for folder in (self.root, self.models, self.kernels, self.tokenizers):
-            try:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            except OSError as error:
-                raise ResourceError(
-                    f"The cache folder {folder} cannot be created: {error.strerror}.",
-                    hint="Set TWOFOLD_CACHE to a writable folder.",
-                ) from error
+            private_folder(folder, "cache folder", "Set TWOFOLD_CACHE to a writable folder.")
         return self
 
 
@@ -63,21 +57,19 @@ def state_folder(environment: Environment | None = None) -> Path:
     return (env.xdg_state_home or env.home / ".local" / "state") / "twofold"
 
 
-def private_folder(path: Path) -> Path:
+def private_folder(path: Path, kind: str = "folder", hint: str = "Choose a writable folder.") -> Path:
     """Creates the folder if needed, readable by its owner only. Raises ResourceError."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ResourceError(
-            f"The folder {path} cannot be created: {error.strerror}.", hint="Choose a writable folder."
-        ) from error
+        raise ResourceError(f"The {kind} {path} cannot be created: {error.strerror}.", hint=hint) from error
     return path
 
 
 def write_whole(path: Path, content: bytes, *, sync: bool = False) -> None:
     """Writes a file, and the folders above it, for its owner alone. Readers see the old content or the new one.
 
-    ``sync`` waits until the disk has it. Raises OSError, and leaves no part behind.
+    ``sync`` waits until it is on the disk. Raises OSError, and then leaves no draft.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")

@@ -32,7 +32,7 @@ from itertools import count
 from typing import Any, Final, TypeVar, cast
 
 from twofold.core.errors import BusyError, TemplateLimitError
-from twofold.host.memory import return_freed_memory
+from twofold.host.machine import return_freed_memory
 from twofold.server.edge.limits import KIB, MIB
 
 T = TypeVar("T")

@@ -17,7 +17,6 @@ from tests.backends.cpu.conftest import ISAS
 from tests.support.cpu import cpu_model, cpu_sizes
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.backends.cpu import graph
-from twofold.backends.cpu.cache import KVCache
 from twofold.backends.cpu.graph import Node, Recorder, fuse
 from twofold.backends.cpu.kernels.attention import ITEM_INTS, MERGE_INTS
 from twofold.backends.cpu.kernels.cache import LayerBlock
@@ -25,12 +24,12 @@ from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.kernels.signature import StepFields
 from twofold.backends.cpu.kernels.thread_pool import KernelCall, ThreadPool
 from twofold.backends.cpu.logits import StepArgmax
-from twofold.backends.cpu.memory import LINE, BufferPool, row_stride
+from twofold.backends.cpu.memory import LINE, BufferPool, KVCache, row_stride
 from twofold.backends.cpu.model import StepRecord
 from twofold.backends.cpu.program import OperationSchedule, ProgramBuilder
 from twofold.backends.cpu.weights import WeightStore
 from twofold.core.model import GroupedAttention, RopeSpec
-from twofold.formats.open import open_model
+from twofold.formats.base import open_model
 from twofold.models.decoder import forward
 from twofold.models.ops import Batch, TensorRef
 from twofold.models.read import read_model

@@ -18,7 +18,7 @@ from twofold.backends.cpu.kernels.isa import TABLES, Isa, choose
 from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, as_function, host_features
 from twofold.backends.cpu.machine import LONGEST_AGE, MachineProbe
 from twofold.core.limits import MachineLimits, ReadSpeed, best_of, probe_size
-from twofold.host.cpu import read_cpu
+from twofold.host.machine import read_cpu
 
 SMALL = (1 << 20, 2 << 20)
 RUNNABLE = [isa for isa in TABLES if isa.needs <= host_features()]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from twofold.backends.reference.ops import FloatType, NumpyOps, PagedCache, ReferenceModel, gelu_tanh, silu, softcap
+from twofold.backends.reference import FloatType, NumpyOps, PagedCache, ReferenceModel, gelu_tanh, silu, softcap
 from twofold.core.model import GroupedAttention, KVGroup, RopePairs, RopeSpec
 from twofold.core.step import BlockMove, MoveKind
 from twofold.models.ops import Batch, TensorRef, Wanted

@@ -16,7 +16,7 @@ from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.kernels.thread_pool import ThreadPool
 from twofold.backends.cpu.weights import PackedMatrix, WeightStore
 from twofold.core.values import BY_NAME
-from twofold.formats.open import open_model
+from twofold.formats.base import open_model
 from twofold.models.ops import TensorRef
 
 ROWS, COLUMNS = slice(16, 48), slice(512, 1024)

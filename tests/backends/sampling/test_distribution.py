@@ -18,8 +18,7 @@ from tests.backends.sampling.naive import mask_of, naive_distribution, naive_log
 from twofold.backends.cpu.kernels.isa import choose
 from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features
 from twofold.backends.cpu.logits import KernelRowOps
-from twofold.backends.reference.rows import NumpyRows
-from twofold.backends.sampling.base import RowOps, SampleRequest
+from twofold.backends.sampling.base import NumpyRows, RowOps, SampleRequest
 from twofold.backends.sampling.philox import derive_seed
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.params import SamplingParams

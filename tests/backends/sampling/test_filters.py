@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.backends.sampling.naive import mask_of, naive_distribution, naive_logits
-from twofold.backends.reference.rows import NumpyRows
 from twofold.backends.sampling import filters
-from twofold.backends.sampling.base import F32, F64, SampleRequest
+from twofold.backends.sampling.base import F32, F64, NumpyRows, SampleRequest
 from twofold.backends.sampling.filters import Candidates, adjusted, candidates, changes_logits, filtered
 from twofold.core.params import SamplingParams
 

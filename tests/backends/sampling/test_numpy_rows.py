@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.backends.sampling.naive import draw, top, weight_sum
-from twofold.backends.reference.rows import RUN, NumpyRows
+from twofold.backends.sampling.base import RUN, NumpyRows
 
 ROWS = NumpyRows()
 

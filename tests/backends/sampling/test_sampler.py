@@ -13,8 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.backends.sampling.naive import mask_of
-from twofold.backends.reference.rows import NumpyRows
-from twofold.backends.sampling.base import GREEDY, SampleRequest
+from twofold.backends.sampling.base import GREEDY, NumpyRows, SampleRequest
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ModelError
 from twofold.core.params import SamplingParams

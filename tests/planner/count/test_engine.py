@@ -13,8 +13,7 @@ from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.kv_layout import KVLayout
 from twofold.core.model import ModelSpec, visible
 from twofold.core.values import FP16
-from twofold.formats.base import ModelFile
-from twofold.formats.open import open_model
+from twofold.formats.base import ModelFile, open_model
 from twofold.models.decoder import forward
 from twofold.models.read import describe_model, read_model
 from twofold.planner.count.memory import kv_bytes_per_token, parameters, streamed_bytes

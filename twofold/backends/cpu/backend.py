@@ -18,8 +18,7 @@ from twofold.core.errors import ParameterError, TwofoldError
 from twofold.core.limits import MachineLimits
 from twofold.core.model import ModelSpec
 from twofold.formats.base import ModelFile
-from twofold.host.cpu import read_cpu
-from twofold.host.memory import read_memory
+from twofold.host.machine import read_cpu, read_memory
 from twofold.host.paths import CacheFolders
 from twofold.models.bind import ModelWeights
 from twofold.models.decoder import forward

@@ -26,8 +26,7 @@ from twofold.backends.cpu.kernels.isa import Isa
 from twofold.backends.cpu.kernels.jit import Compiler, as_function
 from twofold.backends.cpu.memory import LINE, aligned_zeros
 from twofold.core.limits import MachineLimits, ReadSpeed, best_of, probe_size
-from twofold.host.cpu import read_cpu
-from twofold.host.memory import read_memory
+from twofold.host.machine import read_cpu, read_memory
 from twofold.host.paths import CacheFolders, write_whole
 
 QUICK_RUNS: Final = 3

@@ -1,24 +1,37 @@
-"""The working memory of kernels: aligned, zeroed, and reused as soon as it is free."""
+"""The memory of kernels: working memory, which is reused as soon as it is free, and the paged KV cache.
+
+    KV group    [layers of the group][blocks]     a layer's keys and values in a block: see ``kernels.cache``
+    host tier   [slots][layers of the group]      a block of all layers in one piece, swapped out
+
+A layer's blocks are adjacent: kernels read them 1 % faster than blocks of all layers in one piece, which would move
+20 % faster. The system provides pages when they are first written: host slots that are never used take no memory.
+"""
 
 from __future__ import annotations
 
 import mmap
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twofold.backends.cpu.kernels.cache import LayerBlock
 from twofold.core.errors import ResourceError
+from twofold.core.model import KVGroup
+from twofold.core.step import BlockMove, MoveKind
 
 LINE = 64
+Parts = NDArray[np.void]
+"""An item is the content of one layer in one block, which NumPy copies as one value."""
 
 
 def aligned_zeros(size: int) -> tuple[int, NDArray[np.uint8]]:
-    """``size`` zero bytes at a cache line's start: the address, and the array that owns them.
+    """``size`` zero bytes from the start of a cache line on: their address, and the array that owns them.
 
-    Pages appear as they are touched. Where the system offers large pages they are asked for: a step walks through all
-    the weights, and small pages would cost it address translations.
+    Large pages are requested if the system has them: a step reads all weights, and small pages would cost many address
+    translations.
     """
     try:
         area = mmap.mmap(-1, size + LINE)
@@ -27,33 +40,32 @@ def aligned_zeros(size: int) -> tuple[int, NDArray[np.uint8]]:
             f"This machine cannot provide {size / 2**20:,.0f} MiB of memory.",
             hint="Use a smaller model, a lower max_model_len, or fewer sequences.",
         ) from error
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux
         area.madvise(mmap.MADV_HUGEPAGE)
     array = np.frombuffer(area, np.uint8)
     return -(-array.ctypes.data // LINE) * LINE, array
 
 
 def row_stride(row_bytes: int) -> int:
-    """Bytes from row to row: whole lines, and no multiple of 1024, which would crowd rows into few cache sets."""
+    """Bytes from row to row: whole lines, but no multiple of 1024, which would map rows to few cache sets."""
     stride = -(-row_bytes // LINE) * LINE
     return stride + LINE if stride % 1024 == 0 else stride
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Rows of activations. The pool that gave it owns its memory."""
+    """Rows of activations. Its pool owns the memory."""
 
     address: int
     stride: int
 
 
 class BufferPool:
-    """Hands out buffers for a fixed number of rows, and takes them back. Keep it as long as any is in use."""
+    """Allocates buffers and reuses those that are given back. Keep it as long as a buffer is in use."""
 
     def __init__(self) -> None:
         self._owned: list[NDArray[np.uint8]] = []
         self._free: dict[tuple[int, int], list[Buffer]] = defaultdict(list)
-        self.total_bytes = 0
 
     def take(self, rows: int, row_bytes: int) -> Buffer:
         stride = row_stride(row_bytes)
@@ -62,8 +74,60 @@ class BufferPool:
             return free.pop()
         address, owner = aligned_zeros(rows * stride)
         self._owned.append(owner)
-        self.total_bytes += rows * stride
         return Buffer(address, stride)
 
     def give(self, rows: int, buffer: Buffer) -> None:
         self._free[rows, buffer.stride].append(buffer)
+
+
+class KVCache:
+    """The paged KV cache. ``blocks`` and ``host_slots`` count those of each of ``groups``; no ``host_slots``: none.
+
+    Raises ResourceError if memory does not suffice.
+    """
+
+    def __init__(
+        self, block: LayerBlock, groups: Sequence[KVGroup], blocks: Sequence[int], host_slots: Sequence[int] = ()
+    ) -> None:
+        self.block = block
+        self.groups = tuple(groups)
+        slots = host_slots or [0] * len(self.groups)
+        self._blocks = [_area(block, len(g.layers), n) for g, n in zip(self.groups, blocks, strict=True)]
+        self._slots = [_area(block, n, len(g.layers)) for g, n in zip(self.groups, slots, strict=True)]
+        places = [(g, place, layer) for g, group in enumerate(self.groups) for place, layer in enumerate(group.layers)]
+        self._places = {layer: (g, place) for g, place, layer in places}
+
+    def group_of(self, layer: int) -> int:
+        """The KV group of a layer."""
+        return self._places[layer][0]
+
+    def layer_address(self, layer: int) -> int:
+        """The address of a layer's block 0; its blocks are ``block.nbytes`` apart."""
+        group, place = self._places[layer]
+        blocks = self._blocks[group]
+        return blocks.ctypes.data + place * blocks.strides[0]
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        """Moves blocks of all layers of a group, one after another; sources stay as they are."""
+        for move in moves:
+            blocks, slots = self._blocks[move.group], self._slots[move.group].T
+            source = slots if move.kind is MoveKind.IN else blocks
+            target = slots if move.kind is MoveKind.OUT else blocks
+            _block(target, move.target)[:] = _block(source, move.source)
+
+
+def _block(parts: Parts, index: int) -> Parts:
+    """One block of [layers, blocks]: all layers."""
+    assert 0 <= index < parts.shape[1], "NumPy counts a negative index from the end"
+    return parts[:, index]
+
+
+def _area(block: LayerBlock, rows: int, columns: int) -> Parts:
+    """Zeros: [rows, columns]."""
+    kind = np.dtype((np.void, block.nbytes))
+    size = rows * columns * block.nbytes
+    if not size:
+        return np.zeros((rows, columns), kind)
+    address, owner = aligned_zeros(size)
+    start = address - owner.ctypes.data
+    return owner[start : start + size].view(kind).reshape(rows, columns)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.backends.base import RunnerSizes
-from twofold.backends.cpu.cache import KVCache
 from twofold.backends.cpu.graph import Linear, Node, Recorder, fuse
 from twofold.backends.cpu.kernels.attention import ITEM_INTS, MERGE_INTS, SPLIT, scratch_floats
 from twofold.backends.cpu.kernels.cache import LayerBlock
@@ -21,7 +20,7 @@ from twofold.backends.cpu.kernels.rows import LANES
 from twofold.backends.cpu.kernels.signature import StepFields
 from twofold.backends.cpu.kernels.thread_pool import ThreadPool
 from twofold.backends.cpu.logits import KernelRowOps, StepArgmax
-from twofold.backends.cpu.memory import Buffer
+from twofold.backends.cpu.memory import Buffer, KVCache
 from twofold.backends.cpu.program import ProgramBuilder
 from twofold.backends.cpu.weights import WeightStore
 from twofold.core.errors import UnsupportedModelError

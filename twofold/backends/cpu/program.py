@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from twofold.backends.base import RunnerSizes
 from twofold.backends.cpu import graph
-from twofold.backends.cpu.cache import KVCache
 from twofold.backends.cpu.graph import Node
 from twofold.backends.cpu.kernels import rows as row_kernels
 from twofold.backends.cpu.kernels.attention import ATTENTION_FIELDS, AttentionKernel, AttentionKernelSpec, merge_kernel
@@ -33,7 +32,7 @@ from twofold.backends.cpu.kernels.rows import ROW_FIELDS
 from twofold.backends.cpu.kernels.signature import StepFields
 from twofold.backends.cpu.kernels.thread_pool import KernelCall, Program
 from twofold.backends.cpu.logits import StepArgmax
-from twofold.backends.cpu.memory import Buffer, BufferPool
+from twofold.backends.cpu.memory import Buffer, BufferPool, KVCache
 from twofold.backends.cpu.weights import PackedMatrix, WeightStore
 from twofold.core.model import RopeSpec
 from twofold.models.ops import TensorRef

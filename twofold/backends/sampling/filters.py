@@ -6,10 +6,10 @@
     top-k → top-p → min-p                                            keep the most likely tokens
 
 Top-p measures probability among the tokens that top-k kept. Min-p compares with the most likely token, so its place
-in the order changes nothing but what top-p calls 100 %. Between equally likely tokens the lower id comes first.
+in the order matters only to the total of top-p. Among equally likely tokens the lower id comes first.
 
 All rows of a step are processed together, whatever their parameters; only different values of top-k, and masks of
-different lengths, need passes of their own.
+different lengths, need separate passes.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def candidates(
     vocab, top_k = logits.shape[1], params[0].top_k
     temperatures = np.array([one.temperature for one in params])
     top_p, min_p = np.array([one.top_p for one in params]), np.array([one.min_p for one in params])
-    totals = None  # what top-p calls 100 %
+    totals = None  # the weight that is 100 % for top-p
     if top_k <= 0:
         bounded = any(one.top_p < 1 for one in params)
         totals = rows.weight_sums(logits, at, maxima, temperatures) if bounded else np.ones(len(at))

@@ -21,7 +21,7 @@ from twofold.bench.phases.cases import Case, Decode, Mixed, Prefill, Prefix
 from twofold.core.kv_layout import KVType
 from twofold.core.limits import MachineLimits, best_of
 from twofold.core.model import ModelSpec
-from twofold.formats.open import open_model
+from twofold.formats.base import open_model
 from twofold.models.read import read_model
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.predict.phase import PhaseLimit, local_steps, prefill_limit, spans_limit

@@ -14,8 +14,8 @@ from twofold.bench.endpoints.endpoint import joined, roles
 from twofold.bench.load.base import PromptMessage
 from twofold.bench.prompts.prompter import TokenCounter
 from twofold.core.errors import ModelNotFoundError, TemplateError, UnsupportedModelError
+from twofold.formats.base import open_model
 from twofold.formats.fetch.sources import locate
-from twofold.formats.open import open_model
 from twofold.text.templates.chat import ChatTemplate
 from twofold.text.tokenizers.metadata import read_vocabulary
 from twofold.text.tokenizers.tokenizer import Tokenizer

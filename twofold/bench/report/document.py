@@ -33,8 +33,7 @@ from twofold.bench.load.base import FAILURES, Outcome
 from twofold.bench.metrics.requests import MeasurementRule, RequestFigures, request_figures
 from twofold.bench.record import UNKNOWN, Client, Count, RecordedResponse, RequestSample, RunRecord
 from twofold.core.errors import ParameterError
-from twofold.host.cpu import read_cpu
-from twofold.host.memory import read_memory
+from twofold.host.machine import read_cpu, read_memory
 
 if TYPE_CHECKING:
     Integers: TypeAlias = array[int]

@@ -30,8 +30,8 @@ from twofold.core.units import count
 from twofold.engine.config import EngineConfig
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
+from twofold.formats.base import open_model
 from twofold.formats.fetch import sources
-from twofold.formats.open import open_model
 from twofold.host.paths import CacheFolders
 from twofold.models.read import read_model
 from twofold.planner.count.memory import streamed_bytes

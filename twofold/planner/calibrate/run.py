@@ -33,7 +33,7 @@ from twofold.core.values import Arithmetic
 from twofold.engine.llm import LLM
 from twofold.engine.scheduler.step_time import StepShape
 from twofold.engine.step_samples import model_key, write_step_samples
-from twofold.host.memory import read_memory
+from twofold.host.machine import read_memory
 from twofold.host.paths import CacheFolders, write_whole
 from twofold.planner.calibrate.probes import PROBES, ProbePoint, Prober, affordable
 from twofold.planner.count.memory import streamed_bytes

@@ -16,7 +16,7 @@ from twofold.core.kv_layout import KV_FORMATS, KVType
 from twofold.core.limits import MachineLimits
 from twofold.core.model import ModelSpec
 from twofold.core.values import FP32, Arithmetic
-from twofold.host.memory import read_memory
+from twofold.host.machine import read_memory
 from twofold.planner.count.memory import streamed_bytes
 from twofold.planner.count.setting import Setting
 

@@ -258,7 +258,7 @@ def _stored_shape(name: str) -> ModelSpec:
 def read_shape(path: Path) -> ModelSpec:
     """The sizes of a model file. Raises what ``open_model`` and ``describe_model`` raise."""
     # Reading files needs NumPy, which takes longer to load than the rest of this module.
-    from twofold.formats.open import open_model  # noqa: PLC0415
+    from twofold.formats.base import open_model  # noqa: PLC0415
     from twofold.models.read import describe_model  # noqa: PLC0415
 
     with open_model(path) as file:

@@ -7,7 +7,7 @@ from pathlib import Path
 from twofold.core.errors import ResourceError
 from twofold.engine.config import EngineConfig, EngineOptions, resolve
 from twofold.engine.step_samples import StepSample, read_step_samples
-from twofold.formats.open import open_model
+from twofold.formats.base import open_model
 from twofold.host.paths import CacheFolders
 from twofold.models.read import read_model
 from twofold.planner.calibrate.run import calibrated

@@ -11,8 +11,7 @@ from typing import Final
 from twofold.api.base import ModelFacts
 from twofold.core.model import ModelSpec
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
-from twofold.formats.base import ModelFile
-from twofold.formats.open import open_model
+from twofold.formats.base import ModelFile, open_model
 from twofold.host.paths import CacheFolders
 from twofold.models.read import read_model
 from twofold.text.parsers.format import CompletionFormat

@@ -25,7 +25,7 @@ from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.engine.config import EngineOptions
 from twofold.formats.fetch import sources
 from twofold.formats.fetch.names import ALIASES
-from twofold.host.memory import read_memory
+from twofold.host.machine import read_memory
 from twofold.host.paths import CacheFolders
 from twofold.server.models.memory import MemoryPlan, plan, room_for
 from twofold.server.models.named_models import NamedModel, unknown_model

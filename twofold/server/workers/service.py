@@ -37,7 +37,7 @@ from twofold.engine.engine import Engine
 from twofold.engine.load import LoadedModel, assemble, load_model
 from twofold.engine.loop import EngineThread
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.formats.open import open_model
+from twofold.formats.base import open_model
 from twofold.host.paths import CacheFolders
 from twofold.server.models.memory import plan_of
 from twofold.server.workers.messages import (

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold import LLM, SamplingParams
-from twofold.backends import registry
+from twofold.backends import base as registry
 from twofold.backends.base import RunnerSizes
 from twofold.backends.dequantize import dequantize
 from twofold.backends.host import HostRunner
-from twofold.backends.reference.ops import NumpyOps, PagedCache
-from twofold.backends.reference.rows import NumpyRows
+from twofold.backends.reference import NumpyOps, PagedCache
+from twofold.backends.sampling.base import NumpyRows
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec

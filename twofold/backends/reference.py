@@ -1,15 +1,27 @@
-"""The reference: the same decoder on plain float32 NumPy arrays, one step at a time. Slow and easy to believe."""
+"""The reference backend: the decoder on float32 NumPy arrays, slow and easy to check; others are compared with it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.core.model import Activation, GroupedAttention, KVGroup, RopeSpec
+from twofold.backends.base import RunnerSizes
+from twofold.backends.dequantize import dequantize
+from twofold.backends.host import HostRunner
+from twofold.backends.sampling.base import NumpyRows
+from twofold.backends.sampling.sampler import Sampler
+from twofold.core.errors import ResourceError
+from twofold.core.model import Activation, GroupedAttention, KVGroup, ModelSpec, RopeSpec
 from twofold.core.step import BlockMove, MoveKind
+from twofold.formats.base import ModelFile
+from twofold.host.machine import read_cpu, read_memory
+from twofold.models.bind import ModelWeights
+from twofold.models.decoder import forward
 from twofold.models.ops import Batch, Forward, TensorRef, Wanted
 from twofold.models.rope import rope_table
 
@@ -48,7 +60,7 @@ class PagedCache:
         )
 
     def move(self, moves: Sequence[BlockMove]) -> None:
-        """Does the moves one after another."""
+        """Moves blocks, one after another."""
         for move in moves:
             blocks, slots = self._blocks[move.group], self._slots[move.group]
             source = slots if move.kind is MoveKind.IN else blocks
@@ -59,7 +71,7 @@ class PagedCache:
 class NumpyOps:
     """Ops over dequantised ``weights`` (float32 [rows, columns] by tensor name) for one batch.
 
-    Whatever a kernel may round differently is done here in float32; a float16 cache rounds K and V as theirs does.
+    Values that a kernel may round differently are float32 here; a float16 cache rounds K and V as the kernels' does.
     """
 
     def __init__(self, weights: Mapping[str, Array], cache: PagedCache, batch: Batch) -> None:
@@ -147,7 +159,7 @@ class NumpyOps:
 
 
 class ReferenceModel(Forward):
-    """A model on ``NumpyOps``, as the engine sees one. ``decode`` is the decoder with its weights bound."""
+    """``Forward`` on ``NumpyOps``. ``decode`` is the decoder with its weights bound."""
 
     def __init__(
         self,
@@ -193,7 +205,7 @@ def softcap(x: Array, cap: float) -> Array:
 
 
 def rotate(x: Array, cos: Array, sin: Array, rope: RopeSpec) -> Array:
-    """Turns the pairs of the first ``rope.dims`` values of each head: x [rows, heads, head_dim]."""
+    """Rotates the pairs of the first ``rope.dims`` values of each head: x [rows, heads, head_dim]."""
     half = rope.dims // 2
     first = slice(0, rope.dims, 2) if rope.pairs == "adjacent" else slice(0, half)
     second = slice(1, rope.dims, 2) if rope.pairs == "adjacent" else slice(half, rope.dims)
@@ -213,3 +225,43 @@ def _softmax(scores: Array) -> Array:
     weights: Array = np.exp(scores - scores.max(axis=-1, keepdims=True))
     total: Array = weights.sum(axis=-1, keepdims=True, dtype=np.float32)
     return weights / total
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceBackend:
+    """``Backend`` on NumPy. It has no options; weights take four bytes a value, whatever their format in the file."""
+
+    name: ClassVar[str] = "reference"
+    variant: ClassVar[str] = "reference"
+
+    @property
+    def device(self) -> str:
+        """``Backend.device``: the processor."""
+        return read_cpu().name
+
+    def warnings(self) -> tuple[str, ...]:
+        """``Backend.warnings``: it has no options."""
+        return ()
+
+    def limits(self, working_set: int) -> None:
+        """``Backend.limits``: not measured, since NumPy comes nowhere near them."""
+
+    def free_memory(self) -> int:
+        """``Backend.free_memory``."""
+        return read_memory().available
+
+    def load(self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> HostRunner:
+        """``Backend.load``."""
+        needed = 4 * sum(tensor.rows * tensor.columns for tensor in file.tensors.values())
+        if needed > self.free_memory():
+            raise ResourceError(
+                f"The model's weights take {needed:,} bytes as float32.",
+                hint="Use a smaller model, or the cpu backend, which computes with quantised weights.",
+            )
+        values = {name: dequantize(file.data(name), info.format, info.columns) for name, info in file.tensors.items()}
+        dtype: FloatType = np.float32 if sizes.kv_type == "f32" else np.float16
+        groups = spec.kv_groups(sizes.context)
+        cache = PagedCache(groups, sizes.blocks, sizes.block_size, spec.attention.kv_size, dtype, sizes.host_slots)
+        decode = partial(forward, spec=spec, weights=weights)
+        model = ReferenceModel(decode, values, cache, spec.vocab_size, spec.hidden_size, sizes.rows)
+        return HostRunner(model, Sampler(NumpyRows()), sizes)

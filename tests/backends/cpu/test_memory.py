@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.backends.cpu.cache import KVCache
 from twofold.backends.cpu.kernels.cache import LayerBlock
+from twofold.backends.cpu.memory import KVCache
 from twofold.core.errors import ResourceError
 from twofold.core.model import KVGroup
 from twofold.core.step import BlockMove, MoveKind
@@ -59,7 +59,7 @@ def test_no_two_blocks_share_memory(cache: KVCache) -> None:
         assert cache.group_of(layer) == group_of(layer)
         assert cache.layer_address(layer) % 64 == 0
         assert marks(cache, layer) == [16 * layer + block + 1 for block in range(BLOCKS[group_of(layer)])]
-    assert cache.nbytes == (2 * 5 + 3 * 7) * SHAPE.nbytes
+    assert sum(blocks.nbytes for blocks in cache._blocks) == (2 * 5 + 3 * 7) * SHAPE.nbytes
 
 
 MOVES = st.sampled_from((0, 1)).flatmap(
@@ -101,7 +101,7 @@ def test_a_block_that_is_not_there_is_refused(cache: KVCache, kind: MoveKind, so
 def test_without_host_slots_nothing_goes_out() -> None:
     cache = KVCache(SHAPE, GROUPS, BLOCKS)
     with pytest.raises(AssertionError):
-        cache.out(0, 0, 0)
+        cache.move([BlockMove(MoveKind.OUT, 0, 0, 0)])
 
 
 def test_more_than_the_machine_has_is_refused() -> None:
@@ -111,5 +111,5 @@ def test_more_than_the_machine_has_is_refused() -> None:
 
 def test_an_empty_group_takes_nothing() -> None:
     cache = KVCache(SHAPE, (KVGroup(None, (0,)),), (0,))
-    assert cache.nbytes == 0
+    assert cache._blocks[0].nbytes == 0
     assert np.dtype(cache._blocks[0].dtype).itemsize == SHAPE.nbytes
