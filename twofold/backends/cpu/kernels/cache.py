@@ -1,13 +1,13 @@
-"""The paged KV cache: how it lies in memory, and the kernels that fill it.
+"""The paged KV cache: its layout in memory, and the kernels that write it.
 
 One layer's cache is an array of blocks of ``block_size`` positions (a multiple of 16). In a block each KV head has its
 keys, then its values, in tiles of 16 positions:
 
-    keys      [tile][head_dim][16 positions]     a score needs no horizontal sum: lanes are positions
-    values    [tile][16 positions][head_dim]     an output needs none either: lanes are head values
+    keys      [tile][head_dim][16 positions]     lanes are positions, so a score needs no horizontal sum
+    values    [tile][16 positions][head_dim]     lanes are head values, so an output needs none either
 
-Elements are float16 or float32. Keys are stored after their norm and rotation. Which block holds a position is in the
-step's block tables: one for each sequence and each KV group, layers that see equally far.
+Elements are float16 or float32. Keys are stored after their norm and rotation. The step's block tables map positions to
+blocks: one table for each sequence and each KV group, which is the layers with the same attention window.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CACHE_POINTERS: Final = frozenset({"x", "cache", "weight", "table", "out"})
 
 @dataclass(frozen=True, slots=True)
 class LayerBlock:
-    """What one layer keeps in one block."""
+    """The content of one layer in one block."""
 
     kv_heads: int
     head_dim: int
@@ -44,12 +44,12 @@ class LayerBlock:
 
     @property
     def head_bytes(self) -> int:
-        """Keys and values of one head."""
+        """Bytes of the keys and values of one head."""
         return key_value_bytes(1, self.head_dim, self.block_size, KV_FORMATS[self.dtype])
 
     @property
     def nbytes(self) -> int:
-        """Keys and values of all heads."""
+        """Bytes of the keys and values of all heads."""
         return self.kv_heads * self.head_bytes
 
 
@@ -59,7 +59,7 @@ def element(dtype: KVType) -> Type:
 
 
 def element_bytes(dtype: KVType) -> int:
-    """How far cached values are apart."""
+    """Bytes of a cached value."""
     return element(dtype).bits // 8
 
 
@@ -70,7 +70,7 @@ def load_elements(k: Kernel, isa: Isa, dtype: KVType, lanes: int, at: Value) -> 
 
 
 def to_element(k: Kernel, isa: Isa, dtype: KVType, x: Value) -> Value:
-    """float32 as it is cached. float16 is clamped to finite values: a masked key must stay a number."""
+    """float32 in the type of cached values. float16 is clamped to finite values: a hidden key must stay a number."""
     if dtype == "f32":
         return x
     limit = k.splat(x.type, F16_MAX)
@@ -78,19 +78,19 @@ def to_element(k: Kernel, isa: Isa, dtype: KVType, x: Value) -> Value:
 
 
 def table_of(k: Kernel, group: Value, sequence: Value) -> Value:
-    """Where the block table of a sequence begins in a KV group."""
+    """The address of a sequence's block table in a KV group."""
     at = group * step_count(k, StepFields.GROUP_STRIDE) + sequence * step_count(k, StepFields.TABLE_STRIDE)
     return step_pointer(k, StepFields.TABLES) + at * 4
 
 
 def block_of(k: Kernel, table: Value, position: Value, block_size: Value) -> Value:
-    """The block that holds a position, by its sequence's table."""
+    """The block of a position, from its sequence's table."""
     return k.load(I32, table + position // block_size * 4).to(I64)
 
 
 @dataclass(frozen=True, slots=True)
 class RotateSpec:
-    """A head's way from the projection: norm (or not), rotation (or not), and where the result goes."""
+    """What is done with a head after the projection: norm or not, rotation of ``rope_dims`` values, the target."""
 
     head_dim: int
     rope_dims: int
@@ -106,7 +106,7 @@ class RotateSpec:
 
     @property
     def lanes(self) -> int:
-        """Values taken at a time: a divisor of all the stretches that are treated alike."""
+        """Values of a vector: a divisor of the head, and of the values that are rotated alike."""
         half = self.rope_dims // 2 if self.pairs == "halves" else self.rope_dims
         return gcd(gcd(16, half), self.head_dim)
 
@@ -133,7 +133,7 @@ def _norm_factor(k: Kernel, spec: RotateSpec, a: KernelArguments, x: Value) -> V
 
 
 def _rotated(k: Kernel, spec: RotateSpec, x: Value, angles: Value, factor: Value | None, weight: Value) -> list[Value]:
-    """All values of a head as vectors of ``spec.lanes``, read before anything is written."""
+    """All values of a head as vectors of ``spec.lanes``; all are read before any is written."""
     kind = F32.of(spec.lanes)
 
     def load(at: int) -> Value:

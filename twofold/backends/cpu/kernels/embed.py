@@ -1,7 +1,7 @@
-"""Embedding lookup straight from the file's rows, in any format.
+"""Embedding lookup in the file's own rows, for any format.
 
-A value is what GGML defines for its format, each product and sum rounded to float32 on its own (never fused), then
-multiplied by the embedding's scale:
+A value is the one that GGML defines for its format, with each product and each sum rounded to float32 (never fused),
+times the embedding's scale:
 
     offset formats    d · (code − offset)                       Q4_0, Q5_0, Q8_0, IQ4_NL (code looked up)
     "_1" formats      d · code + m                              Q4_1, Q5_1
@@ -68,7 +68,7 @@ def _integer_row(k: Kernel, isa: Isa, packing: Packing, source: Value, blocks: V
 
 
 def _codes(k: Kernel, isa: Isa, packing: Packing, word: Value) -> Value:
-    """Four signed codes as float32, the format's offset taken off."""
+    """Four codes as float32, minus the format's offset."""
     if packing.lookup is not None:
         table = tuple(v + packing.offset for v in packing.lookup)
         looked_up = isa.look_up(k, table, k.splat(I32X16, word).as_bits(I8X64))
@@ -80,7 +80,7 @@ def _codes(k: Kernel, isa: Isa, packing: Packing, word: Value) -> Value:
 
 
 class _Numbers:
-    """The scales and minima of one block as float32, each read once."""
+    """The scales and minima of one block as float32; each is read once."""
 
     def __init__(self, k: Kernel, isa: Isa, packing: Packing, block: Value) -> None:
         form = RAW[packing.name]
@@ -91,7 +91,7 @@ class _Numbers:
         self._groups = [self._group(packing, block, group) for group in groups]
 
     def _group(self, packing: Packing, block: Value, group: int) -> tuple[Value, Value | None]:
-        """Scale, and what is added to the product."""
+        """The scale, and the number that is added to the product."""
         small = RAW[packing.name].small
         if small is None:
             return self._d, self._m

@@ -1,8 +1,8 @@
-"""A small language for kernels: Python writes LLVM IR, one machine idea at a time.
+"""A small language for kernels, which writes LLVM IR.
 
-``Kernel`` collects the text of one function. A ``Value`` is an SSA value that knows its type and its kernel, so plain
-Python operators emit instructions. Python's own loops unroll at generation time; ``for i in k.range(…)`` is a loop of
-the machine. Registers that change are ``Var``: stack slots that LLVM turns back into registers.
+``Kernel`` collects the text of one function. A ``Value`` is an SSA value with its type and its kernel, so Python's
+operators emit instructions. Python's own loops unroll at generation time; ``for i in k.range(…)`` is a loop in machine
+code. A ``Var`` is a register that changes: a stack slot, which LLVM turns into a register.
 
     k = Kernel("axpy", [("x", PTR), ("y", PTR), ("n", I64)])
     x, y, n = k.args
@@ -10,7 +10,8 @@ the machine. Registers that change are ``Var``: stack slots that LLVM turns back
         k.store(k.fma(k.load(F32X16, x + i * 4), k.splat(F32X16, 2.0), k.load(F32X16, y + i * 4)), y + i * 4)
     k.ret()
 
-Floating point is exactly what is written: no fast-math flag, no reassociation, ``fma`` fused on every target.
+Floating-point operations are exactly those that are written: no fast-math flag, no reassociation, and ``fma`` is fused
+on every target.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def literal(kind: Type, value: float) -> str:
 
 
 class Value:
-    """An SSA value. Integer operators wrap and compare as signed; ``>>`` shifts in zeros; ``ptr + n`` moves n bytes."""
+    """An SSA value. Integers wrap and compare as signed; ``>>`` shifts zeros in; ``ptr + n`` adds n bytes."""
 
     __slots__ = ("kernel", "name", "type")
 
@@ -300,7 +301,7 @@ class Kernel:
         return self.emit(kind, f"{op} {source} {value.name} to {kind}")
 
     def shuffle(self, a: Value, lanes: Sequence[int], b: Value | None = None) -> Value:
-        """The named lanes of a (and of b, counted on from a's)."""
+        """The given lanes of ``a``, and of ``b``, whose lanes are numbered after those of ``a``."""
         kind = a.type.of(len(lanes))
         mask = ", ".join(f"i32 {lane}" for lane in lanes)
         other = b.name if b else "poison"
@@ -351,7 +352,7 @@ class Kernel:
     # -- control --------------------------------------------------------------------------------------------------
 
     def range(self, start: Value | int, stop: Value | int, step: Value | int = 1) -> Iterator[Value]:
-        """A loop of the machine: the body of the Python ``for`` is generated once."""
+        """A loop in machine code: the body of the Python ``for`` is generated once."""
         index = self.var(I64, self.lift(start, I64))
         head, body, done = self._labels("head", "body", "done")
         self._jump(head)

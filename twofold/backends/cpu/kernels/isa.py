@@ -1,13 +1,13 @@
-"""Instruction tables: what each instruction set does in its own way, and how the others say the same.
+"""Instruction sets: the operations that each of them implements with instructions of its own.
 
-Everything that names a vendor's instruction is here. Each operation has one meaning; the tables differ in how they
-spell it, never in the result:
+Vendors' instructions are used in this module only. Each operation has one meaning, and all instruction sets give the
+same result:
 
     dot4(acc, codes, acts)   acc[i] + Σ_{j<4} codes[4i+j] · acts[j]   codes unsigned 8 bit, acts signed 8 bit in one i32
     look_up(table, codes)    table[codes[i]] for 64 codes below 16
     widen(h)                 float16 → float32, exact
     narrow(x)                float32 → float16, to nearest even, |x| ≤ 65504
-    pause()                  tells the core that the thread spins
+    pause()                  the core's hint that the thread spins
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from twofold.core.errors import ParameterError, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Isa:
-    """How kernels are generated for one family of processors.
+    """An instruction set, and its implementation of each operation.
 
-    ``registers`` is the number of 16-lane float registers a tile may fill.
+    needs      LLVM's names of the features that it requires
+    cpu        LLVM's name of the processor that code is generated for; empty: this machine's
+    registers  how many 16-lane float registers a tile may fill
     """
 
     name: str
@@ -47,7 +49,7 @@ def dot4_vnni(k: Kernel, acc: Value, codes: Value, acts: Value, _bits: int) -> V
 
 
 def dot4_avx2(k: Kernel, acc: Value, codes: Value, acts: Value, bits: int) -> Value:
-    """AVX2: 16-bit sums of pairs, then of pairs of those. Codes of 8 bits are split so that no pair sum saturates."""
+    """AVX2: 16-bit sums of pairs, then sums of two of these. Codes of 8 bits are split so that no sum saturates."""
     if bits < 8:
         return acc + _pairs_avx2(k, codes, acts)
     low = _pairs_avx2(k, codes & 0x7F, acts)
@@ -120,7 +122,7 @@ def narrow_native(_k: Kernel, x: Value) -> Value:
 
 
 def widen_portable(_k: Kernel, h: Value) -> Value:
-    """Exponent and fraction moved into place, then scaled by 2^112: exact, subnormals included."""
+    """Moves exponent and fraction into place, then scales by 2^112: exact, also for subnormal numbers."""
     ints, floats = I32.of(h.type.lanes), F32.of(h.type.lanes)
     bits = h.as_bits(I16.of(h.type.lanes)).to(ints, unsigned=True)
     magnitude = ((bits & 0x7FFF) << 13).as_bits(floats) * 2.0**112
@@ -129,7 +131,7 @@ def widen_portable(_k: Kernel, h: Value) -> Value:
 
 
 def narrow_portable(k: Kernel, x: Value) -> Value:
-    """Rounded by adding the number whose last place is a float16's last place at x's size, then repacked."""
+    """Rounds by adding a number whose last place is that of a float16 of x's size, then moves the bits into place."""
     lanes = x.type.lanes
     ints, floats = I32.of(lanes), F32.of(lanes)
     bits = x.as_bits(ints)
@@ -150,7 +152,7 @@ def pause_x86(k: Kernel) -> None:
 
 
 def pause_none(_k: Kernel) -> None:
-    """No hint: the loop spins at full speed."""
+    """No hint: the thread spins at full speed."""
 
 
 X86_V3 = frozenset({"avx2", "fma", "f16c", "bmi2"})
@@ -179,13 +181,13 @@ TABLES: tuple[Isa, ...] = (
         pause=pause_none,
     ),
 )
-"""Best first. A table serves every machine that has the features it needs."""
+"""The fastest first. A machine can run those whose ``needs`` it has."""
 
 
 def choose(features: frozenset[str], forced: str | None = None) -> Isa:
-    """The best table for a machine with ``features``, or the one named ``forced``.
+    """The fastest instruction set for a machine with ``features``, or the one named ``forced``.
 
-    Raises ParameterError if that name is unknown or the machine lacks what it needs.
+    Raises ParameterError if that name is unknown, or if the machine lacks features that it needs.
     """
     if forced is None:
         return next(isa for isa in TABLES if isa.needs <= features)

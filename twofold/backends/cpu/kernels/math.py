@@ -1,11 +1,11 @@
-"""exp, log, tanh and the gates made of them: float32 polynomials from multiply-adds and bit operations alone.
+"""exp, log, tanh and the activations made of them: float32 polynomials of multiply-adds and bit operations alone.
 
-No call of a mathematics library, so every processor gives the same bits. Largest errors, in units in the last place
-of the true value, wherever that is a normal number: exp 1.1, log 0.9, tanh and silu 2.5; gelu_tanh 3 for x ≥ −1, below
-that as close as float32 can give its exponent. A NaN gives a NaN.
+They call no mathematics library, so every processor gives the same bits. The largest errors, in units in the last place
+of the true value if that is a normal number, are: exp 1.1, log 0.9, tanh and silu 2.5, gelu_tanh 3 for x ≥ −1; below
+that, gelu_tanh is as precise as its exponent in float32 allows. A NaN gives a NaN.
 
-Range reduction after Cody and Waite, "Software Manual for the Elementary Functions" (1980); the polynomials are
-minimax fits of our own (relative error below 2⁻²⁶), coefficients lowest power first.
+Range reduction after Cody and Waite, "Software Manual for the Elementary Functions" (1980); the polynomials are our own
+minimax fits (relative error below 2⁻²⁶), coefficients from the lowest power up.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from twofold.backends.cpu.kernels.ir import I32, Kernel, Value
 
 LOG2_E: Final = 1.4426950408889634
 LN2: Final = 0.6931471824645996
-"""ln 2 to float32; ``LN2_REST`` is what it lacks."""
+"""ln 2 rounded to float32; ``LN2_REST`` is the difference."""
 LN2_REST: Final = -1.9046542e-09
 MAGIC: Final = 1.5 * 2.0**23
-"""Adding it rounds a float32 below 2²² to an integer and leaves that integer in the low bits."""
+"""Adding it to a float32 below 2²² rounds that to an integer, which is then in the low bits."""
 
 EXP_LOWEST: Final = -87.33654
-"""Below it exp is no normal float32 and 0 is given."""
+"""Below it exp is not a normal float32, and the result is 0."""
 EXP_HIGHEST: Final = 88.72283
-"""Above it exp is +inf."""
+"""Above it the result of exp is +inf."""
 EXP_TAIL: Final = (0.49999997, 0.16666546, 0.041667435, 0.0083662719, 0.0013870696)
 """(exp(r) − 1 − r) / r² on |r| ≤ ln 2 / 2."""
 LOG_TAIL: Final = (0.33333331, -0.2500082, 0.20001243, -0.16623413, 0.14201540, -0.13159551, 0.12762485, -0.076369405)
 """(log(1 + f) − f + f² / 2) / f³ on √½ − 1 ≤ f ≤ √2 − 1."""
 
 TANH_IS_ONE: Final = 9.02
-"""From here on tanh is 1 to float32."""
+"""From here on tanh rounds to 1 in float32."""
 SQRT_2_OVER_PI: Final = math.sqrt(2 / math.pi)
 GELU_CUBIC: Final = 0.044715
 
@@ -41,7 +41,7 @@ ONE_BITS, SQRT_HALF_BITS, SIGN_BIT, FRACTION_BITS = 0x3F800000, 0x3F3504F3, -0x8
 
 
 def exp(k: Kernel, x: Value) -> Value:
-    """e^x. exp(0) is 1; 0 where the true value is no normal number, −inf included; +inf beyond float32."""
+    """e^x. exp(0) is 1; 0 if the true value is not a normal number (as for −inf), and +inf if it overflows."""
     shift, r = _reduce(k, x)
     power = _exp_minus_one(k, r) + 1.0
     ints = I32.of(x.type.lanes)
@@ -79,7 +79,7 @@ def log(k: Kernel, x: Value) -> Value:
     normal = k.select(small, x * 2.0**24, x)
     exponent_below = k.select(small, k.splat(x.type, -24.0), k.splat(x.type, 0.0))
     bits = normal.as_bits(ints)
-    # Fractions lie in √½ … √2, so the exponent steps at √½: lift that to 1 before cutting.
+    # Fractions are in √½ … √2, so the exponent changes at √½: shift that to 1 before the exponent is extracted.
     lifted = bits + (ONE_BITS - SQRT_HALF_BITS)
     exponent = (lifted >> FRACTION_BITS) - 127
     e = exponent.to(x.type) + exponent_below

@@ -1,7 +1,7 @@
-"""Reading the blocks of a GGUF row in a kernel: codes four at a time, and the numbers that scale them.
+"""Reads the blocks of GGUF rows in a kernel: codes, four at a time, and their scales and minima.
 
-One function for each public GGML block layout. Codes come as i32 words of four unsigned bytes (k-quads, as ``layout``
-counts them); all shifting is done on the four bytes together.
+Codes are i32 words of four unsigned bytes, the k-quads of ``layout``; shifts apply to the four bytes together. The
+block layouts are those of the public GGML headers.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ LOW4, LOW2, LOW1 = 0x0F0F0F0F, 0x03030303, 0x01010101
 
 @dataclass(frozen=True, slots=True)
 class RawFormat:
-    """How a block lies in the file.
+    """The layout of a block in the file.
 
     quads(k, block, chunk)    the eight words of codes of a chunk of 32 (``chunk`` is known at generation time)
-    half_scale, half_minimum  byte offsets of the block's float16 factor(s)
-    small(k, block, group)    integer scale and minimum of a group in super-block formats, as i8 (minimum or None)
+    half_scale, half_minimum  byte offsets of the block's float16 scale and minimum
+    small(k, block, group)    for super-blocks: integer scale and minimum (or None) of a group, as i8
     """
 
     quads: Callable[[Kernel, Value, int], list[Value]]
@@ -43,7 +43,7 @@ def _nibbles(k: Kernel, block: Value, at: int) -> list[Value]:
 def _with_high_bits(k: Kernel, block: Value, at: int, bits_at: int) -> list[Value]:
     """Nibbles at ``at`` with a fifth bit each from the 32-bit mask at ``bits_at``.
 
-    Multiplying four bits by 1 + 2^7 + 2^14 + 2^21 spreads them to bits 0, 8, 16 and 24.
+    The product of four bits and 1 + 2^7 + 2^14 + 2^21 has them at bits 0, 8, 16 and 24.
     """
     mask = _word(k, block, bits_at)
     quads = []
@@ -54,7 +54,7 @@ def _with_high_bits(k: Kernel, block: Value, at: int, bits_at: int) -> list[Valu
 
 
 def _bytes(k: Kernel, block: Value, _chunk: int) -> list[Value]:
-    """32 signed bytes, made unsigned by flipping the sign bit (adds 128)."""
+    """32 signed bytes, made unsigned: flipping the sign bit adds 128."""
     return [_word(k, block, 2 + 4 * quad) ^ -0x7F7F7F80 for quad in range(8)]
 
 
@@ -106,7 +106,7 @@ def _small_q2_k(k: Kernel, block: Value, group: int) -> tuple[Value, Value | Non
 
 
 def _small_q3_k(k: Kernel, block: Value, group: int) -> tuple[Value, Value | None]:
-    """12 bytes hold sixteen 6-bit scales, 32 too large: four low bits in bytes 0–7, two high bits in bytes 8–11."""
+    """12 bytes hold sixteen 6-bit scales plus 32: four low bits in bytes 0–7, two high bits in bytes 8–11."""
     low = _byte(k, block, 96 + group % 8)
     low = low >> 4 if group >= 8 else low & 15
     high = (_byte(k, block, 104 + group % 4) >> 2 * (group // 4)) & 3
@@ -114,7 +114,7 @@ def _small_q3_k(k: Kernel, block: Value, group: int) -> tuple[Value, Value | Non
 
 
 def _small_k_min(k: Kernel, block: Value, group: int) -> tuple[Value, Value | None]:
-    """12 bytes hold eight 6-bit scales and eight 6-bit minima; groups 4–7 borrow the top bits of groups 0–3."""
+    """12 bytes hold eight 6-bit scales and minima; groups 4–7 have bits in the top bits of groups 0–3."""
     at = 4
     if group < 4:
         return _byte(k, block, at + group) & 63, _byte(k, block, at + group + 4) & 63

@@ -1,6 +1,6 @@
-"""Kernels that work on one row at a time: norms, quantisation, gated activations, rotary embedding, KV stores.
+"""Kernels over single rows: norms, quantisation, gated activations, additions, selections, soft caps.
 
-Rows are float32, padded with zeros to 16 values. Sums run over 16 lanes in ascending order and are folded by one tree.
+Rows are float32, padded with zeros to a multiple of 16. Sums run over 16 lanes, ascending; one tree folds the lanes.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from twofold.core.model import Activation
 
 LANES: Final = 16
 NEGLIGIBLE: Final = 1e-30
-"""Activations up to this become 0: near float32's smallest numbers 127 / amax would be infinite."""
+"""Groups with activations up to this are 0: near float32's smallest numbers 127 / amax would be infinite."""
 
 ROW_FIELDS: Final = (
     "x", "x_stride", "y", "y_stride", "out", "out_stride", "acts", "act_stride", "weight", "width", "eps",
 )  # fmt: skip
-"""Arguments of the row kernels, 8 bytes each; strides in bytes; ``eps`` holds the bits of a float32.
+"""Arguments of the row kernels, 8 bytes each. Strides are in bytes; ``eps`` holds the bits of a float32.
 
 x, y       inputs (y: the residual of a norm, the ``up`` of a gate)
-out, acts  the result as float32 and as quantised activations: either may be null, not both
+out, acts  the result as float32 and as quantised activations; one of them may be null
 """
 ROW_POINTERS: Final = frozenset({"x", "y", "out", "acts", "weight"})
 
@@ -80,13 +80,13 @@ def _quantise_half(k: Kernel, v: Value, inverse: Value, target: Value) -> Value:
 
 
 def _emit_row(k: Kernel, a: KernelArguments, row: Value, width: Value, result: Value) -> None:
-    """Quantises a finished row where the call asks for it."""
+    """Quantises a finished row if the call asks for it."""
     with k.when(k.is_set(a["acts"])):
         quantise_row(k, result, a["acts"] + row * a["act_stride"], width)
 
 
 def _result_at(k: Kernel, a: KernelArguments, row: Value) -> Value:
-    """Where the float32 result goes: the output, or scratch when only its quantised form is wanted."""
+    """The address of the float32 result: the output, or scratch if only its quantised form is needed."""
     return k.select(k.is_set(a["out"]), a["out"] + row * a["out_stride"], k.args[4])
 
 

@@ -1,10 +1,9 @@
-"""The parameters of every kernel, and the record of a step's shape.
+"""The parameters of every kernel, and the record of a step.
 
     kernel(args, step, begin, end, scratch)
 
-``args`` is the call's own record of 8-byte fields, ``begin … end`` its share of the units, ``scratch`` belongs to the
-worker. ``step`` is one record for all calls of a step; its counts say how many units there are, its pointers lead to
-the ragged batch.
+``args`` is the call's own record of 8-byte fields, ``begin … end`` its share of the units, ``scratch`` is memory of the
+worker. ``step`` is one record for all calls of a step: its counts are numbers of units, its pointers lead to the batch.
 """
 
 from __future__ import annotations

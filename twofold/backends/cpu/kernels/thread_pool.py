@@ -1,25 +1,25 @@
-"""A persistent thread pool that runs programs of kernels: one call from Python a step.
+"""A persistent thread pool that runs programs of kernels, with one call from Python a step.
 
-A **program** is a list of operations; each names a kernel, its arguments, and where its number of units comes from.
-Every worker of the pool walks the same list. Of each operation a worker runs a fixed first share, then claims more from
-a shared counter until none is left; if the next operation needs all of it, the workers meet at a barrier, where they
-spin and then sleep. Claims decide only which worker computes, never what.
+A **program** is a list of operations; each has a kernel, its arguments, and the field that counts its units. Every
+worker of the pool processes the same list. Of each operation a worker runs a fixed first share, then claims more from a
+shared counter until none is left. If the next operation needs all results of this one, the workers meet at a barrier,
+where they spin and then sleep. Claims decide only which worker computes, never what.
 
     op  →  run own share, claim, run …  →  (barrier)  →  next op
 
-Workers other than the caller are Python threads inside machine code that holds no interpreter lock. Between steps they
-spin for a moment on the generation counter, then park on a Python event.
+Workers other than the caller are Python threads that run machine code without the interpreter's lock. Between steps
+they spin on the generation counter for about a millisecond, then park on a Python event.
 
-**Joining late.** The caller is the last worker, and may join after the others have begun, because it has work to do in
-Python first. Why this is correct:
+**Joining late.** The caller is the last worker. It may join after the others have begun, to do other work in Python
+first. This is correct for these reasons:
 
 - ``PRESENT`` is the number of participating workers: 0 … PRESENT − 1. While a program runs, only the last worker to
   arrive at a barrier changes it, while all others wait there, so between two barriers all workers see the same number.
 - The caller sets ``JOINING`` and waits for ``RESUME``, the operation that it begins with. The last worker to arrive at
   a barrier sets it once: at the first barrier where it sees ``JOINING``, or at the last barrier in any case. So the
-  caller never waits in vain; if the program has ended, it finds it finished.
-- ``RESUME`` is set after the barrier has opened: a caller that already ran to the next barrier must not mistake the
-  generation before for the one that it waits in. The next barrier cannot open before the caller arrives.
+  caller never waits forever; if the program has ended, no operation is left after ``RESUME``.
+- ``RESUME`` is set after the barrier has opened. Otherwise a caller that already ran to the next barrier could take the
+  previous generation for the one it waits in. The next barrier cannot open before the caller arrives.
 - Only the caller clears the counters, once it is past the last barrier; after that barrier no worker claims, and only
   the caller starts another program.
 """
@@ -41,8 +41,8 @@ from twofold.backends.cpu.kernels.isa import Isa
 from twofold.backends.cpu.kernels.jit import Compiler, as_function
 from twofold.backends.cpu.kernels.signature import StepFields
 
-FIRST_OFFER: Final = 256
-"""Pauses before a worker first offers its core (sched_yield), a power of two; the next after twice as many."""
+FIRST_YIELD: Final = 256
+"""Pauses before a worker first yields its core (sched_yield), a power of two; the next yield is after twice as many."""
 SPINS: Final = 8_000
 """Pauses before a worker sleeps: a third of a millisecond. The other workers are seldom later."""
 FUTEX: Final = {"x86_64": 202, "aarch64": 98}
@@ -50,41 +50,49 @@ FUTEX: Final = {"x86_64": 202, "aarch64": 98}
 WAIT: Final = 128
 WAKE: Final = 129
 """FUTEX_WAIT and FUTEX_WAKE, for the threads of one process."""
-LONGEST_NS: Final = 1_000_000
-EVERYBODY: Final = 2**31 - 1
+MAX_SLEEP_NS: Final = 1_000_000
+WAKE_ALL: Final = 2**31 - 1
+LINE: Final = 64
+SPIN_LIMIT: Final = 20_000
+"""Pauses that a worker spins between steps before it parks: about a millisecond."""
+NOT_YET: Final = 0
+"""``RESUME`` before it is set: a worker that was absent at operation 0 cannot begin with it."""
+
+OP_FIELDS: Final = ("kernel", "args", "source", "multiplier", "quantum", "parts", "barrier")
+OP_BYTES: Final = 8 * len(OP_FIELDS)
 
 
 def open_gate(k: Kernel, gate: Value, number: Value) -> None:
     """Changes the gate's number and wakes sleepers. Earlier writes are visible to every worker that sees the number.
 
-    A gate is two 8-byte fields: a number, and how many workers sleep until its low half changes. Sleepers are counted
-    without a fence, which would cost each barrier a tenth of a microsecond; so a worker that falls asleep at that very
-    moment may be missed. It wakes up by itself: no sleep is longer than a millisecond.
+    A gate is two 8-byte fields: a number, and the count of workers that sleep until its low half changes. The count is
+    read without a fence, which would cost each barrier a tenth of a microsecond. So a worker that falls asleep at that
+    moment may be missed; it wakes by itself, because no sleep is longer than a millisecond.
     """
     k.store_release(number, gate)
     with k.when(k.load_acquire(_sleepers(gate)) > 0):
-        _system_call(k, gate, WAKE, k.lift(EVERYBODY, I64), Value(k, PTR, "null"))
+        _system_call(k, gate, WAKE, k.lift(WAKE_ALL, I64), Value(k, PTR, "null"))
 
 
 def wait_at_gate(k: Kernel, isa: Isa, gate: Value, number: Value) -> None:
-    """Waits until the gate's number is no longer ``number``: spins, offers the core, and at last sleeps.
+    """Waits until the gate's number is no longer ``number``: spins, yields the core, and at last sleeps.
 
-    Spinning costs nothing while the others compute. If they do not, something else has their core. If it is another
-    worker, offering this core at once helps; if it is a foreign process, leaving this core empty helps, because the
-    operating system then moves the worker there. A worker that only offers its core again and again loses its share in
-    the scheduler and gets no core when it has work: with two foreign processes on two cores a step took forty times as
-    long. So offers become rarer and end in sleep, in Linux's futex (Drepper, "Futexes Are Tricky", 2011). Other systems
-    only offer the core.
+    Spinning costs nothing while the others compute. If they do not, something else runs on their core. If that is
+    another worker, it helps to yield this core at once; if it is a foreign process, it helps to leave this core idle,
+    because the operating system then moves the other worker here. A worker that yields again and again loses its share
+    in the scheduler and gets no core when it has work: with two foreign processes on two cores a step took forty times
+    as long. So yields become rarer, and then the worker sleeps in Linux's futex (Drepper, "Futexes Are Tricky", 2011).
+    On other systems it only yields.
     """
     waiting, spins = k.var(I1, k.load_acquire(gate).equals(number)), k.var(I64, 0)
     longest = k.buffer(16)
     with k.loop_while(waiting):
         isa.pause(k)
         spins.set(spins.get() + 1)
-        with k.when((spins.get() >= FIRST_OFFER) & (spins.get() & (spins.get() - 1)).equals(0)):
+        with k.when((spins.get() >= FIRST_YIELD) & (spins.get() & (spins.get() - 1)).equals(0)):
             k.call(I32, "sched_yield")
         with k.when(spins.get() > SPINS):
-            for index, part in enumerate((0, LONGEST_NS)):  # seconds and nanoseconds
+            for index, part in enumerate((0, MAX_SLEEP_NS)):  # seconds and nanoseconds
                 k.store(k.lift(part, I64), longest + 8 * index)
             k.fetch_add(_sleepers(gate), 1)
             _system_call(k, gate, WAIT, number, longest)
@@ -105,18 +113,8 @@ def _system_call(k: Kernel, gate: Value, operation: int, number: Value, timeout:
     k.call(I64, "syscall", k.lift(call, I64), gate, k.lift(operation, I64), number, timeout, zero, zero)
 
 
-LINE: Final = 64
-SPIN_LIMIT: Final = 20_000
-"""Pauses that a worker spins between steps before it parks: about a millisecond."""
-NOT_YET: Final = 0
-"""``RESUME`` before it is set: a worker that was absent at operation 0 cannot begin with it."""
-
-OP_FIELDS: Final = ("kernel", "args", "source", "multiplier", "quantum", "parts", "barrier")
-OP_BYTES: Final = 8 * len(OP_FIELDS)
-
-
 class Control(IntEnum):
-    """Fields of the pool's record, each on a cache line of its own where several threads write."""
+    """Fields of the pool's record. Fields that several threads write have a cache line of their own."""
 
     OPS = 0
     OP_COUNT = 1
@@ -142,8 +140,8 @@ class Control(IntEnum):
 class KernelCall:
     """One kernel call of a program.
 
-    Units are ``step[source] · multiplier``; workers claim at least ``quantum`` of them, and about 1/``parts`` of a
-    worker's share; the first claim is fixed. ``barrier``: whether the next operation must wait for all of it.
+    It has ``step[source] · multiplier`` units. A claim is about 1/``parts`` of a worker's share, in multiples of
+    ``quantum``; the first is fixed. ``barrier``: whether the next operation must wait for all units.
     """
 
     kernel: int
@@ -157,7 +155,7 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Operations as the machine reads them, and the step record they share. Counters are zero between runs."""
+    """Operations as machine code reads them, and the step record they share. Counters are zero between runs."""
 
     ops: NDArray[np.int64]
     counters: NDArray[np.int64]
@@ -167,7 +165,7 @@ class Program:
     @staticmethod
     def of(operations: Sequence[KernelCall], step: NDArray[np.int64]) -> Program:
         assert operations, "a program has operations"
-        assert operations[-1].barrier, "a program ends where all its results are there"
+        assert operations[-1].barrier, "a program ends with a barrier: then all results are computed"
         rows = [
             (o.kernel, o.args.ctypes.data, int(o.source), o.multiplier, o.quantum, o.parts, int(o.barrier))
             for o in operations
@@ -177,7 +175,7 @@ class Program:
 
 
 def run_kernel(isa: Isa) -> Kernel:
-    """Walks the pool's program from operation ``first`` on, as worker number ``worker``."""
+    """Runs the pool's program from operation ``first`` on, as worker number ``worker``."""
     k = Kernel("run_program", [("control", PTR), ("worker", I64), ("first", I64)])
     control, worker, first = k.args
     ops, step, counters, scratch = (
@@ -200,7 +198,7 @@ def run_kernel(isa: Isa) -> Kernel:
 
 
 def _field(op: Value, name: str) -> Value:
-    """A number of an operation's record."""
+    """A numeric field of an operation's record."""
     return op.kernel.field(I64, op, OP_FIELDS.index(name))
 
 
@@ -211,7 +209,7 @@ def _pointer(op: Value, name: str) -> Value:
 def _claim_and_run(
     k: Kernel, op: Value, step: Value, counter: Value, worker: Value, present: Value, scratch: Value
 ) -> None:
-    """Runs the worker's first claim, which is fixed, then what it can claim of the rest."""
+    """Runs the worker's first claim, which is fixed, then claims until no unit is left."""
     kernel, args = _pointer(op, "kernel"), _pointer(op, "args")
     units = k.load(I64, step + _field(op, "source") * 8) * _field(op, "multiplier")
     share, quantum = units // (present * _field(op, "parts")), _field(op, "quantum")
@@ -225,9 +223,10 @@ def _claim_and_run(
 
 
 def _barrier(k: Kernel, isa: Isa, control: Value, following: Value, present: Value) -> None:
-    """Waits until all who are present are here. The last one opens the next generation.
+    """Waits until all present workers have arrived. The last one opens the next generation.
 
-    It also answers a caller who is absent: with ``following``, the next operation, if it asked or if none is left.
+    If the caller is absent, and has asked to join or no operation is left, the last one also sets ``RESUME`` to
+    ``following``, the next operation.
     """
     arrivals, generation = control + 8 * Control.ARRIVALS, control + 8 * Control.BARRIER_GENERATION
     before = k.load_acquire(generation)
@@ -235,18 +234,18 @@ def _barrier(k: Kernel, isa: Isa, control: Value, following: Value, present: Val
     with k.when(last):
         workers, count = k.field(I64, control, Control.WORKERS), k.field(I64, control, Control.OP_COUNT)
         asked = k.load_acquire(control + 8 * Control.JOINING).equals(1)
-        answers = (present < workers) & (asked | following.equals(count))
+        admits = (present < workers) & (asked | following.equals(count))
         k.store_release(0, arrivals)
-        with k.when(answers):
+        with k.when(admits):
             k.store(workers, control + 8 * Control.PRESENT)
         open_gate(k, generation, before + 1)
-        with k.when(answers):
+        with k.when(admits):
             open_gate(k, control + 8 * Control.RESUME, following)
     wait_at_gate(k, isa, generation, before)
 
 
 def start_kernel() -> Kernel:
-    """Opens the next generation, and runs the caller's share unless a worker must be woken first."""
+    """Opens the next generation, and runs the caller's share unless parked workers must be woken first."""
     k = Kernel("start", [("control", PTR), ("run", PTR)])
     control, run = k.args
     awake = _open(k, control)
@@ -269,10 +268,10 @@ def start_others_kernel() -> Kernel:
 
 
 def _open(k: Kernel, control: Value) -> Value:
-    """Opens the next generation; whether all members are awake, which Python finds in ``STARTED``.
+    """Opens the next generation. Returns whether all workers are awake, and stores that in ``STARTED`` for Python.
 
-    What was written before is visible to members that see the generation. The parked are counted by an atomic add of
-    nothing: on every processor it comes after the one before it.
+    Earlier writes are visible to workers that see the generation. The number of parked workers is read by an atomic add
+    of 0, which every processor orders after the add before it.
     """
     k.fetch_add(control + 8 * Control.GENERATION, 1)
     awake = k.fetch_add(control + 8 * Control.PARKED, 0).equals(0)
@@ -280,12 +279,11 @@ def _open(k: Kernel, control: Value) -> Value:
     return awake
 
 
-def await_members_kernel() -> Kernel:
-    """Waits until no worker is parked: they need the interpreter for a moment, so its lock must be released.
-
-    Where the program is done before this is seen, they may be parked again.
+def await_workers_kernel() -> Kernel:
+    """Waits until no worker is parked. Woken workers need the interpreter for a moment, so the caller waits without
+    its lock. If the program ends first, they may be parked again.
     """
-    k = Kernel("await_members", [("control", PTR)])
+    k = Kernel("await_workers", [("control", PTR)])
     parked, resume = k.args[0] + 8 * Control.PARKED, k.args[0] + 8 * Control.RESUME
     waiting = k.var(I1, 1)
     with k.loop_while(waiting):
@@ -296,7 +294,7 @@ def await_members_kernel() -> Kernel:
 
 
 def join_kernel(isa: Isa) -> Kernel:
-    """Takes the caller into the running program at its next barrier, and runs the caller's share of the rest."""
+    """Lets the caller join the running program at its next barrier, and runs its share of the rest."""
     k = Kernel("join", [("control", PTR), ("run", PTR)])
     control, run = k.args
     resume = control + 8 * Control.RESUME
@@ -308,10 +306,11 @@ def join_kernel(isa: Isa) -> Kernel:
 
 
 def serve_kernel(isa: Isa) -> Kernel:
-    """A member's life: runs each new generation; returns to Python, counted as parked, when none comes for a while.
+    """A worker's loop: runs each new generation; returns to Python, counted as parked, after ``limit`` idle pauses.
 
-    ``seen`` points to the last generation this member ran. A member counts itself before its last look at the
-    generation, and the caller looks at the count after publishing, so one of them always sees the other.
+    ``seen`` points to the last generation that this worker ran. A worker counts itself as parked before it reads the
+    generation for the last time, and the caller reads the count after it opens a generation: one of them always sees
+    the other.
     """
     k = Kernel("serve", [("control", PTR), ("worker", I64), ("seen", PTR), ("run", PTR), ("limit", I64)])
     control, worker, seen, run, limit = k.args
@@ -341,7 +340,7 @@ def serve_kernel(isa: Isa) -> Kernel:
 
 
 def _lines(size: int) -> NDArray[np.int64]:
-    """``size`` zeros from the beginning of a cache line on."""
+    """``size`` zeros from the start of a cache line on."""
     memory = np.zeros(size + LINE // 8, np.int64)
     first = -memory.ctypes.data % LINE // 8
     return memory[first : first + size]
@@ -357,7 +356,7 @@ class ThreadPool:
         self._serve = as_function(compiler.named("serve", lambda: serve_kernel(isa)), 5)
         self._start = as_function(compiler.named("start", start_kernel), 2)
         self._start_others = as_function(compiler.named("start_others", start_others_kernel), 1)
-        self._await_members = as_function(compiler.named("await_members", await_members_kernel), 1)
+        self._await_workers = as_function(compiler.named("await_workers", await_workers_kernel), 1)
         self._join = as_function(compiler.named("join", lambda: join_kernel(isa)), 2)
         stride = -(-scratch_bytes // LINE) * LINE + 2 * LINE
         self._scratch = np.zeros(stride * workers + LINE, np.uint8)
@@ -371,7 +370,7 @@ class ThreadPool:
         self._closed = False
         self._program: Program | None = None
         self._threads = [
-            threading.Thread(target=self._member, args=(i,), name=f"twofold-{i + 1}", daemon=True)
+            threading.Thread(target=self._work, args=(i,), name=f"twofold-{i + 1}", daemon=True)
             for i in range(workers - 1)
         ]
         for thread in self._threads:
@@ -387,16 +386,16 @@ class ThreadPool:
         self._run_together()
 
     def begin(self, program: Program) -> None:
-        """Lets the other threads begin with ``program``. ``finish`` must follow."""
+        """Starts ``program`` on the other threads. ``finish`` must follow."""
         self._take_up(program)
         if self._threads:
             self._start_others(self._at)
             if not self._control[Control.STARTED]:
                 self._wake_all()
-                self._await_members(self._at)
+                self._await_workers(self._at)
 
     def finish(self) -> None:
-        """The calling thread joins the program that was begun; alone, it runs all of it. Returns as ``run``."""
+        """Joins the program that was begun, or runs all of it if there are no other threads. Returns as ``run``."""
         if self._threads:
             self._join(self._at, self._run_address)
         else:
@@ -434,7 +433,7 @@ class ThreadPool:
         for event in self._wake:
             event.set()
 
-    def _member(self, index: int) -> None:
+    def _work(self, index: int) -> None:
         seen = np.zeros(1, np.int64)
         while not self._closed:
             self._serve(self._at, index, seen.ctypes.data, self._run_address, SPIN_LIMIT)
