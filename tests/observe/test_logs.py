@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ KEY = "tf-c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0"
 
 def logged(path: Path, tell: Callable[[ServerLog], object], **changes: Any) -> list[str]:
     """The lines that were written."""
-    with path.open("wb") as file, ServerLog(file.fileno(), LogSettings(**changes)) as log:
+    with path.open("wb") as file, closing(ServerLog(file.fileno(), LogSettings(**changes))) as log:
         tell(log)
     return path.read_text().splitlines()
 

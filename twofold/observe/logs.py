@@ -1,8 +1,10 @@
 """The server's log: structured lines through one redacting pipeline, including those of ``logging``.
 
-    with ServerLog(sys.stderr.fileno(), LogSettings(level="info")) as log, log.capture():
+    log = ServerLog(sys.stderr.fileno(), LogSettings(level="info"))
+    with log.capture():
         log.logger.info("listening", port=8000)
         observers = [log.requests, …]
+    log.close()
 
 Fields bound with ``structlog.contextvars.bind_contextvars(request_id=…)`` are in every line of that task.
 
@@ -25,7 +27,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
@@ -108,7 +110,7 @@ class ServerLog:
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """Replaces the handlers of ``logging`` meanwhile."""
+        """Replaces the handlers of ``logging`` while it is open."""
         root, own = logging.getLogger(), logging.getLogger(OWN)
         before = (root.handlers[:], root.level, own.level)
         root.handlers[:] = [_Forward(self.logger)]
@@ -123,14 +125,6 @@ class ServerLog:
 
     def close(self) -> None:
         self._writer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Sink:

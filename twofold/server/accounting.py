@@ -41,7 +41,7 @@ VERSION: Final = 1
 
 
 class UsageCounts(ReplyObject, kw_only=True):
-    """Requests (failed ones and those that the response cache answered are among them) and tokens.
+    """Requests (those that failed or were completed from the response cache are among them) and tokens.
 
     A prompt token is counted once, as fresh, cached or written. ``machine_s`` are seconds of steps.
     """

@@ -29,7 +29,7 @@ CLIENT_GONE: Final = 499
 
 @dataclass(slots=True)
 class RequestContext:
-    """A request in progress. The server fills ``record`` meanwhile; observers read it after the end.
+    """A request in progress. The server fills ``record`` until it ends; then observers read it.
 
     source        whose share of threads and memory it takes: a key, or an address
     size          bytes of its body, by which work on it is scheduled

@@ -93,15 +93,6 @@ class RequestRun:
             return _cached(self.cached)
         return self._job(0) if len(self.jobs) == 1 else self._merged()
 
-    async def whole(self) -> Sequence[RequestOutput]:
-        """Runs it to its end; an output for each job."""
-        async with aclosing(self.deltas()) as deltas:
-            async for _ in deltas:
-                if self.context.last_delta is None:
-                    self.context.delta_sent()
-        await self.finish()
-        return self.outputs
-
     async def finish(self) -> None:
         """Stores the outputs in the response cache, once all jobs have ended and before the client knows that."""
         if self.store is not None:
@@ -112,9 +103,9 @@ class RequestRun:
         until = time.monotonic() + (LEAVING_S if self.context.cut is None else LEAVING_CUT_S)
         for index, handle in self._handles.items():
             if index not in self._outputs:
-                remains = await handle.remains(max(0.0, until - time.monotonic()))
-                if remains is not None:
-                    self._outputs[index] = remains
+                output = await handle.partial_output(max(0.0, until - time.monotonic()))
+                if output is not None:
+                    self._outputs[index] = output
         self.record()
 
     def record(self) -> None:
@@ -271,7 +262,11 @@ class RequestRunner:
 
     async def reply(self, run: RequestRun) -> GeneratedReply:
         """Runs it to its end; the body of the reply. Raises TwofoldError."""
-        await run.whole()
+        async with aclosing(run.deltas()) as deltas:
+            async for _ in deltas:
+                if run.context.last_delta is None:
+                    run.context.delta_sent()
+        await run.finish()
         body = await self.body(run)
         body.twofold = self.explained(run)
         return body

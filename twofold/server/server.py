@@ -111,7 +111,7 @@ class Server:
 
         Raises what keeps it from that.
         """
-        asyncio.get_running_loop().set_exception_handler(_tell_fault)
+        asyncio.get_running_loop().set_exception_handler(_log_fault)
         sys.setswitchinterval(SWITCH_S)
         with _bound(self._config) as listening:
             async with AsyncExitStack() as stack:
@@ -147,16 +147,16 @@ class Server:
         return self._registry.models
 
     def stop(self) -> None:
-        """Ends it, as SIGTERM does; a second time at once."""
+        """Shuts the server down as SIGTERM does; a second call ends it at once."""
         self._signals.put_nowait(signal.SIGTERM)
 
     async def _start(self, announce: Callable[[], None]) -> None:
         """Loads the first model, unless a signal ends the server first."""
         loading = asyncio.create_task(self._registry.start())
-        told = asyncio.create_task(self._signals.get())
+        signalled = asyncio.create_task(self._signals.get())
         try:
-            await asyncio.wait({loading, told}, return_when=asyncio.FIRST_COMPLETED)
-            if told.done():
+            await asyncio.wait({loading, signalled}, return_when=asyncio.FIRST_COMPLETED)
+            if signalled.done():
                 self.stop()
                 return
             await loading
@@ -165,7 +165,7 @@ class Server:
             announce()
             notify("READY=1")
         finally:
-            told.cancel()
+            signalled.cancel()
             loading.cancel()
 
     async def _end(self, web: EdgeServer, serving: asyncio.Task[None]) -> None:
@@ -225,7 +225,7 @@ class Server:
 
     @contextmanager
     def _signalled(self) -> Iterator[None]:
-        """Signals go into the queue meanwhile."""
+        """Puts signals into the queue while it is open."""
         loop = asyncio.get_running_loop()
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -240,7 +240,7 @@ class Server:
                 loop.remove_signal_handler(number)
 
 
-def _tell_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _log_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Logs an uncaught exception. asyncio's own handler would quote its text, which may contain a caller's input."""
     log.error("%s", context["message"], exc_info=context.get("exception"))
 

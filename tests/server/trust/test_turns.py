@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
@@ -22,6 +22,7 @@ from twofold.api.body import encode
 from twofold.api.openai.replies import PromptUsage
 from twofold.api.openai.vectors import EmbeddingReply, EmbeddingVector
 from twofold.core.request import EngineRequest, PoolingParams
+from twofold.engine.outputs import RequestOutput
 from twofold.server.http.endpoints import json_bytes
 from twofold.server.pool import WorkPool
 from twofold.server.runner import STARTED_AT_ONCE, RequestRun, RequestRunner
@@ -88,6 +89,12 @@ def many_jobs(run: Callable[..., AsyncIterator[Any]]) -> RequestRun:
     return RequestRun(context, request, model, jobs, ReplyHead("r", 0, "m"), count())
 
 
+async def outputs_of(run: RequestRun) -> Sequence[RequestOutput]:
+    async for _ in run.deltas():
+        pass
+    return run.outputs
+
+
 def test_jobs_of_one_request_start_a_few_in_a_turn() -> None:
     """Between two turns of the event loop no more of them start than ``STARTED_AT_ONCE``."""
     output = SimpleNamespace(embedding=(0.0,))
@@ -103,7 +110,7 @@ def test_jobs_of_one_request_start_a_few_in_a_turn() -> None:
 
     async def run() -> None:
         turn()
-        assert len(await many_jobs(one).whole()) == 500
+        assert len(await outputs_of(many_jobs(one))) == 500
 
     asyncio.run(run())
     assert max(after - before for before, after in pairwise(turns)) <= STARTED_AT_ONCE
@@ -115,7 +122,7 @@ def test_an_unexpected_error_of_one_job_ends_its_request() -> None:
         yield
 
     with pytest.raises(RuntimeError, match="unexpected"):
-        asyncio.run(asyncio.wait_for(many_jobs(one).whole(), 20.0))
+        asyncio.run(asyncio.wait_for(outputs_of(many_jobs(one)), 20.0))
 
 
 @pytest.mark.parametrize("count", [0, 1, 16, 17, 100])

@@ -153,7 +153,7 @@ def test_what_was_computed_for_one_who_left_is_told(runner: asyncio.Runner, work
         stream = worker.run(named(job_of(1, LONG), "early"), handle)
         await taken(stream, 5)
         await stream.aclose()
-        return handle, await handle.remains(5.0)
+        return handle, await handle.partial_output(5.0)
 
     handle, remains = runner.run(leave())
     assert remains is not None
@@ -176,7 +176,7 @@ def test_who_left_after_the_end_or_before_the_beginning_learns_it_too(
         refused = worker.run(EngineRequest((4000,), SHORT, request_id="never"), never)
         with pytest.raises(ParameterError):
             await anext(refused)
-        return await late.remains(5.0), await never.remains(5.0)
+        return await late.partial_output(5.0), await never.partial_output(5.0)
 
     late, never = runner.run(leave())
     assert late is not None

@@ -205,7 +205,7 @@ class RequestMetricsObserver:
         )
         self._stalls = counter("twofold:stall_seconds", "Seconds in which requests did not advance.", *MODEL, "cause")
 
-    def know(self, model: str) -> None:
+    def add_model(self, model: str) -> None:
         """Starts a model's counters at 0, so that their first increase is visible."""
         if model in self._models:
             return
@@ -238,7 +238,7 @@ class RequestMetricsObserver:
             for measure in missed:
                 self._causes.add(1, served.tier, measure)
         if served.reports or served.cached_answer:
-            self.know(served.model)
+            self.add_model(served.model)
         if served.model in self._models:
             self._count_end(served)
         if served.reports:

@@ -63,7 +63,7 @@ class ServerMetrics(EngineMetrics):
         self.read = MetricsPage(self.instruments, now, executor).read
 
     def on_snapshot(self, model: str, snapshot: EngineSnapshot) -> None:
-        self._requests.know(model)
+        self._requests.add_model(model)
         super().on_snapshot(model, snapshot)
 
 

@@ -51,7 +51,7 @@ class BatchDispatcher:
     width      lines that run at once
     slots      of all batches: a line holds one while it runs, also while its model is busy, but not while it waits for
                the quota of its key
-    tell       is called with the tally after each line
+    on_result  is called with the tally after each line
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class BatchDispatcher:
         thread: SingleThread,
         slots: asyncio.Semaphore,
         width: int,
-        tell: Callable[[BatchTally], None],
+        on_result: Callable[[BatchTally], None],
     ) -> None:
         self._open_run, self._run_body, self._thread = open_run, run_body, thread
-        self._slots, self._width, self._tell = slots, width, tell
+        self._slots, self._width, self._on_result = slots, width, on_result
         self._run: BatchRun | None = None
         self._calls: deque[LineCall] = deque()
         self._ended = False
@@ -82,7 +82,7 @@ class BatchDispatcher:
         """
         try:
             run = await self._thread.call(self._open)
-            self._tell(run.journal.tally)
+            self._on_result(run.journal.tally)
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._width):
                     group.create_task(self._work(run))
@@ -114,7 +114,7 @@ class BatchDispatcher:
                 await self._limit(error.retry_after_s)
                 continue
             await self._thread.call(run.write, call, status, body)
-            self._tell(run.journal.tally)
+            self._on_result(run.journal.tally)
             call = None
 
     async def _next(self, run: BatchRun) -> LineCall | None:

@@ -66,7 +66,7 @@ class _Live:
     limit: asyncio.Timeout | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
-    def tell(self, tally: BatchTally) -> None:
+    def count(self, tally: BatchTally) -> None:
         self.batch = replace(self.batch, tally=tally)
 
 
@@ -261,7 +261,7 @@ class BatchService:
             self._thread,
             self._slots,
             self._limits.width,
-            live.tell,
+            live.count,
         )
         await dispatcher.run_all()
 

@@ -274,7 +274,12 @@ class ModelRegistry:
         try:
             reading = await asyncio.to_thread(self._read, model)
             planned = await self._reserve(model, reading)
-            model.worker = await self._start(model, reading, planned)
+            options = {**self._settings.engine, "kv_cache_memory_bytes": planned.kv_cache}
+            policy = self._settings.restart_policy
+            worker = WorkerModel(model.names[0], reading, options, self._observers, policy)
+            await worker.start()
+            ready, model.kv_bytes, model.used_at = worker.ready, planned.kv_cache, time.monotonic()
+            model.reserved, model.context, model.worker = ready.bytes, ready.context, worker
         except TwofoldError as error:
             model.error, model.failed_at = error, time.monotonic()
             if isinstance(error, BusyError):
@@ -282,14 +287,6 @@ class ModelRegistry:
         finally:
             model.loading = None
             model.holds = model.worker is not None
-
-    async def _start(self, model: ServedModel, reading: ModelReading, planned: MemoryPlan) -> WorkerModel:
-        options = {**self._settings.engine, "kv_cache_memory_bytes": planned.kv_cache}
-        worker = WorkerModel(model.names[0], reading, options, self._observers, self._settings.restart_policy)
-        await worker.start()
-        model.reserved, model.kv_bytes, model.context = worker.ready.bytes, planned.kv_cache, worker.ready.context
-        model.used_at = time.monotonic()
-        return worker
 
     def _read(self, model: ServedModel) -> ModelReading:
         """Fetches the file if it is missing, and reads it; on a thread."""
@@ -311,7 +308,7 @@ class ModelRegistry:
             others = [other.file_bytes for other in self.models if other is not model]
             room = room_for(reading.nbytes, others, self._budget)
             planned = plan(self._options, reading.spec, reading.nbytes, room)
-            while self._held() + planned.bytes > self._budget:
+            while sum(each.reserved for each in self.models if each.holds) + planned.bytes > self._budget:
                 leaving = [other.unloading for other in self.models if other.unloading is not None]
                 if leaving:
                     await asyncio.wait(leaving)
@@ -321,9 +318,6 @@ class ModelRegistry:
                 await self._unload(min(idle, key=lambda other: other.used_at))
             model.reserved, model.holds = planned.bytes, True
             return planned
-
-    def _held(self) -> int:
-        return sum(model.reserved for model in self.models if model.holds)
 
     def _check_fits(self, model: ServedModel, needed: int) -> None:
         """Raises ResourceError for a model that never fits, BusyError for one that does not fit beside those in use."""

@@ -95,17 +95,7 @@ def _post(
     **more: Any,
 ) -> ApiOperation:
     """An operation about a prompt."""
-    return ApiOperation(
-        method="POST",
-        path=path,
-        id=id,
-        summary=summary,
-        body=body,
-        reply=reply,
-        rules=rules,
-        failures=failures,
-        **more,
-    )
+    return ApiOperation("POST", path, id, summary, reply, body=body, rules=rules, failures=failures, **more)
 
 
 def _generates(
@@ -323,11 +313,11 @@ def _tokens(model: dict[str, str]) -> list[ApiOperation]:
             rules.DETOKENIZE,
         ),
         ApiOperation(
-            method="GET",
-            path="/tokenizer_info",
-            id="getTokenizer",
-            summary="Returns the first model's special tokens and its chat template.",
-            reply=TokenizerInfo,
+            "GET",
+            "/tokenizer_info",
+            "getTokenizer",
+            "Returns the first model's special tokens and its chat template.",
+            TokenizerInfo,
             failures=LOADING,
         ),
     ]

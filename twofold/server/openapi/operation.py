@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta
@@ -69,7 +69,7 @@ class OperationLink:
     body: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ApiOperation:
     """An operation.
 
@@ -85,6 +85,7 @@ class ApiOperation:
     id: str
     summary: str
     reply: Any = None
+    _: KW_ONLY
     events: Any = None
     contents: Mapping[str, Schema] = field(default_factory=dict)
     failures: tuple[int, ...] = ()

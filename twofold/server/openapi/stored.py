@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from functools import partial
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -28,7 +29,6 @@ from twofold.server.openapi import rules
 from twofold.server.openapi.generating import LOADING, VERSION
 from twofold.server.openapi.operation import (
     ApiOperation,
-    Method,
     OperationLink,
     RequestBody,
     in_query,
@@ -61,17 +61,9 @@ UPLOAD: Final = {
 """The form of an upload."""
 
 
-def _get(path: str, id: str, summary: str, reply: Any, **more: Any) -> ApiOperation:
-    return _operation("GET", path, id, summary, reply, **more)
-
-
-def _post(path: str, id: str, summary: str, reply: Any, **more: Any) -> ApiOperation:
-    return _operation("POST", path, id, summary, reply, **more)
-
-
-def _operation(method: Method, path: str, id: str, summary: str, reply: Any, **more: Any) -> ApiOperation:
-    return ApiOperation(method=method, path=path, id=id, summary=summary, reply=reply, **more)
-
+_get = partial(ApiOperation, "GET")
+_post = partial(ApiOperation, "POST")
+_delete = partial(ApiOperation, "DELETE")
 
 ABOUT: Final = (
     _get(
@@ -147,7 +139,7 @@ RESPONSES: Final = (
         ),
         rules=(rules.INCLUDE,),
     ),
-    _operation("DELETE", "/v1/responses/{response_id}", "deleteResponse", "Deletes a response.", ResponseDeleted),
+    _delete("/v1/responses/{response_id}", "deleteResponse", "Deletes a response.", ResponseDeleted),
     _post(
         "/v1/responses/{response_id}/cancel",
         "cancelResponse",
@@ -197,7 +189,7 @@ FILES: Final = (
         rules=(rules.AFTER,),
     ),
     _get("/v1/files/{file_id}", "getFile", "Returns a file's metadata.", FileReply),
-    _operation("DELETE", "/v1/files/{file_id}", "deleteFile", "Deletes a file.", FileDeleted),
+    _delete("/v1/files/{file_id}", "deleteFile", "Deletes a file.", FileDeleted),
     _get(
         "/v1/files/{file_id}/content",
         "getFileContent",

@@ -14,8 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, Any, Final, Generic, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta
 
@@ -89,14 +88,6 @@ class DataFolder:
 
     def close(self) -> None:
         os.close(self._lock)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def claim_folder(base: Path, port: int) -> DataFolder:
@@ -195,7 +186,8 @@ class TenantStore(ABC, Generic[T]):
         self._where = f"FROM {name} WHERE tenant = :tenant AND {present}"
         self._noun: Final = {"batches": "batch", "files": "file"}[name]
         with ExitStack() as opened:
-            self.folder: Final = opened.enter_context(DataFolder(folder))
+            self.folder: Final = DataFolder(folder)
+            opened.callback(self.folder.close)
             self._inner = self.folder.inner(inner)
             self._base = Database(folder / f"{name}.sqlite3", schema, VERSION, durable=True)
             opened.callback(self._base.close)

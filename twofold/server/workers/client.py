@@ -115,7 +115,7 @@ class DispatchHandle:
         self._left = asyncio.get_running_loop().create_future()
         return self._left
 
-    async def remains(self, limit_s: float) -> RequestOutput | None:
+    async def partial_output(self, limit_s: float) -> RequestOutput | None:
         """The output of an aborted job; None for any other job, and if it does not arrive in time."""
         if self._left is None:
             return None
@@ -366,10 +366,10 @@ class WorkerModel:
                 stream = self._streams.get(request_id)
                 if stream is not None:
                     stream.break_off(error)
-            case Gone(request_id, remains):
+            case Gone(request_id, output):
                 leaving = self._leaving.pop(request_id, None)
                 if leaving is not None:
-                    leaving.settle(remains)
+                    leaving.settle(output)
             case Pong(snapshot):
                 self._on_snapshot(snapshot)
             case Ready():
@@ -435,11 +435,11 @@ class WorkerStream(OutputStream):
         self._deltas.clear()
         self._left = self.handle.leave()
 
-    def settle(self, remains: RequestOutput | None = None) -> None:
+    def settle(self, output: RequestOutput | None = None) -> None:
         """Gives the handle the request's output so far: that of the worker, or else that of the last delta."""
         assert self._left is not None, "a stream is left, then settled"
-        remains = remains or self.whole
-        self._left.set_result(None if remains is None else self.with_prompt(remains))
+        output = output or self.whole
+        self._left.set_result(None if output is None else self.with_prompt(output))
 
     def with_prompt(self, output: RequestOutput) -> RequestOutput:
         """A worker's output with the prompt, which workers do not send back."""

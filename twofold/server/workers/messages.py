@@ -98,11 +98,11 @@ class Failed(WorkerMessage, tag="failed"):
 
 
 class Gone(WorkerMessage, tag="gone"):
-    """An aborted request is gone and its id is free. ``remains`` is its output without the prompt; None if it had ended
+    """An aborted request is gone and its id is free. ``output`` is its output without the prompt; None if it had ended
     before, or never reached the engine."""
 
     request_id: str
-    remains: RequestOutput | None
+    output: RequestOutput | None
 
 
 class Pong(WorkerMessage, tag="pong"):

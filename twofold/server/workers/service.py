@@ -256,9 +256,9 @@ class Service:
         else:
             self._thread.submit(request, _Outbox(self, request))
 
-    def _gone(self, request_id: str, remains: RequestOutput | None) -> None:
+    def _gone(self, request_id: str, output: RequestOutput | None) -> None:
         """On the engine's thread."""
-        self._post(Gone(request_id, None if remains is None else replace(remains, prompt_token_ids=())))
+        self._post(Gone(request_id, None if output is None else replace(output, prompt_token_ids=())))
         if not self._engine.has_work:
             self._send()
 
