@@ -11,8 +11,7 @@ from typing import Any, Final
 from benchmarks.http.processes import Serving
 from benchmarks.http.recipes import MODEL
 from benchmarks.worker import WorkerError
-from twofold.bench.client.client import LoadClient
-from twofold.bench.client.loop import ClientOptions
+from twofold.bench.client.loop import ClientOptions, LoadClient
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions
 from twofold.bench.load.base import Ask, EndedRequest, Load, Prompt

@@ -16,8 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeAlias
 
-from twofold.bench.client.client import LoadClient
-from twofold.bench.client.loop import ClientOptions, Watcher
+from twofold.bench.client.loop import ClientOptions, LoadClient, Watcher
 from twofold.bench.client.target import ServerTarget, exchange
 from twofold.bench.endpoints.discover import ServerFacts, check_lengths, find_server, first_response
 from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions, no_prompt

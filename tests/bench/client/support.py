@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from twofold.bench.client.client import LoadClient
-from twofold.bench.client.loop import ClientOptions
+from twofold.bench.client.loop import ClientOptions, LoadClient
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.endpoint import ApiEndpoint, BodyReader
 from twofold.bench.load.base import Ask, EndedRequest

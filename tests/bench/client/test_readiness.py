@@ -10,7 +10,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from twofold.bench.client.loop import IN, OUT, SELECTABLE, Readiness
+from twofold.bench.client.connection import SELECTABLE, Readiness
+from twofold.bench.client.loop import IN, OUT
 
 
 @pytest.fixture(params=[False, True], ids=["few files", "many files"])

@@ -27,8 +27,7 @@ from tests.bench.client.support import (
     serving,
     streamed,
 )
-from twofold.bench.client.client import LoadClient
-from twofold.bench.client.loop import ClientOptions
+from twofold.bench.client.loop import ClientOptions, LoadClient
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.load.base import Ask, EndedRequest
 from twofold.bench.record import RequestSample

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from tests.bench.report.runs import answered, document, failed, mixed, record
 from twofold.bench.report.document import Document
-from twofold.bench.report.table import print_report
+from twofold.bench.report.words import print_report
 
 
 def printed(made: Document, width: int = 120, *, terminal: bool = False) -> str:

@@ -17,8 +17,7 @@ from typing import Any, Final
 from tests.bench.stub.live import LiveStub
 from tests.bench.stub.script import Script
 from tests.bench.stub.truth import Truth
-from twofold.bench.client.client import LoadClient
-from twofold.bench.client.loop import ClientOptions
+from twofold.bench.client.loop import ClientOptions, LoadClient
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions
 from twofold.bench.load.base import Ask, EndedRequest, PromptMessage

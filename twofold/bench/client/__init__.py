@@ -2,6 +2,6 @@
 
     loop → connection → response → the endpoint's reader
 
-``target`` is the server, ``loop`` waits for sockets and due times, ``response`` reads the response to a request in
-flight, and ``exchange`` sends single requests.
+``target`` is the server and sends single requests, ``loop`` sends loads, ``response`` reads the response to a request
+in flight.
 """

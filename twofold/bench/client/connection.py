@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
 import ssl
 import struct
@@ -36,6 +37,9 @@ MAX_LAGS: Final = 1 << 16
 STAMPED_SHARE: Final = 0.99
 PENDING: Final = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY})
 RECORD: Final = 1 << 16
+SHORT_S: Final = 0.002
+MAX_EVENTS: Final = 256
+SELECTABLE: Final = 1024
 
 
 class Stamps:
@@ -232,3 +236,39 @@ class Connection:
 
     def close(self) -> None:
         self.socket.close()
+
+
+class Readiness:
+    """Waits for files with sub-millisecond precision.
+
+    Uses ``epoll`` on Linux and ``poll`` elsewhere, which count in milliseconds. So the end of a wait is a ``select`` on
+    epoll's own file, or polling where that is impossible.
+    """
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll() if sys.platform == "linux" else None
+        self._poll = select.poll()
+
+    def add(self, file: int, mask: int) -> None:
+        (self._epoll or self._poll).register(file, mask)
+
+    def change(self, file: int, mask: int) -> None:
+        (self._epoll or self._poll).modify(file, mask)
+
+    def remove(self, file: int) -> None:
+        """Call it before the file is closed."""
+        (self._epoll or self._poll).unregister(file)
+
+    def wait(self, seconds: float) -> list[tuple[int, int]]:
+        """Ready files and their events, as soon as one is ready or after ``seconds``."""
+        whole_ms = int(seconds * 1000) if seconds >= SHORT_S else 0
+        if self._epoll is None:
+            return self._poll.poll(whole_ms)
+        if 0 < seconds < SHORT_S and self._epoll.fileno() < SELECTABLE:
+            select.select([self._epoll], (), (), seconds)
+        # epoll rounds up to milliseconds, so half of one is subtracted
+        return self._epoll.poll((whole_ms - 0.5) / 1000 if whole_ms else 0, MAX_EVENTS)
+
+    def close(self) -> None:
+        if self._epoll is not None:
+            self._epoll.close()

@@ -1,4 +1,4 @@
-"""The event loop that sends a load. One iteration:
+"""The client: sends a load to a server and records every request, in an event loop. One iteration:
 
     1  wait until bytes arrive or a request is due; if there is time, prepare a request
     2  read every readable socket, with the kernel's timestamps
@@ -16,23 +16,26 @@ ordered by due time, and encoded ahead of time while the client is idle, so that
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import heapq
 import math
+import resource
 import select
-import sys
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from twofold.bench.client.connection import Connection, Stamps
+from twofold.bench.client.connection import Connection, Readiness, Stamps
 from twofold.bench.client.response import Flight
-from twofold.bench.client.target import JSON, Address, ServerTarget, head, lowered, network_error
+from twofold.bench.client.target import JSON, Address, ServerTarget, head, lowered, network_error, reachable
 from twofold.bench.endpoints.endpoint import ApiEndpoint
 from twofold.bench.load.base import Ask, Load
-from twofold.bench.record import RequestSample
-from twofold.core.errors import ParameterError
+from twofold.bench.record import Client, RequestSample, RunRecord
+from twofold.core.errors import ParameterError, ResourceError
 
 LOOK_AHEAD: Final = 31
 """Requests that are prepared: five levels of the heap."""
@@ -42,13 +45,11 @@ IN: Final = select.POLLIN
 OUT: Final = select.POLLOUT
 """Equal in poll and epoll."""
 
-SHORT_S: Final = 0.002
-MAX_EVENTS: Final = 256
-SELECTABLE: Final = 1024
 TICK_S: Final = 0.1
 LATE_S: Final = 0.005
 LONGEST_SILENCE_S: Final = 1.0
 MAX_STARTS: Final = 16
+SPARE_FILES: Final = 64
 
 
 def request_writer(target: ServerTarget, endpoint: ApiEndpoint) -> Callable[[Ask], bytes]:
@@ -172,48 +173,77 @@ class ClientOptions:
             raise ParameterError("The drain period cannot be negative.", param="drain_s")
 
 
-class Readiness:
-    """Waits for files with sub-millisecond precision.
-
-    Uses ``epoll`` on Linux and ``poll`` elsewhere, which count in milliseconds. So the end of a wait is a ``select`` on
-    epoll's own file, or polling where that is impossible.
-    """
-
-    def __init__(self) -> None:
-        self._epoll = select.epoll() if sys.platform == "linux" else None
-        self._poll = select.poll()
-
-    def add(self, file: int, mask: int) -> None:
-        (self._epoll or self._poll).register(file, mask)
-
-    def change(self, file: int, mask: int) -> None:
-        (self._epoll or self._poll).modify(file, mask)
-
-    def remove(self, file: int) -> None:
-        """Call it before the file is closed."""
-        (self._epoll or self._poll).unregister(file)
-
-    def wait(self, seconds: float) -> list[tuple[int, int]]:
-        """Ready files and their events, as soon as one is ready or after ``seconds``."""
-        whole_ms = int(seconds * 1000) if seconds >= SHORT_S else 0
-        if self._epoll is None:
-            return self._poll.poll(whole_ms)
-        if 0 < seconds < SHORT_S and self._epoll.fileno() < SELECTABLE:
-            select.select([self._epoll], (), (), seconds)
-        # epoll rounds up to milliseconds, so half of one is subtracted
-        return self._epoll.poll((whole_ms - 0.5) / 1000 if whole_ms else 0, MAX_EVENTS)
-
-    def close(self) -> None:
-        if self._epoll is not None:
-            self._epoll.close()
-
-
 class Watcher(Protocol):
     """Is called about ten times a second while a load is sent; must be quick."""
 
     def look(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
         """``samples`` are all requests that were started, in that order."""
         ...
+
+
+class LoadClient:
+    """Sends loads to one server in one thread. Proxies are not used, since they would be measured too."""
+
+    def __init__(self, target: ServerTarget, endpoint: ApiEndpoint, options: ClientOptions | None = None) -> None:
+        self._target = target
+        self._endpoint = endpoint
+        self._options = options if options is not None else ClientOptions()
+        self._stopped = False
+        self._listen, self._call = socket.socketpair()
+        for end in (self._listen, self._call):
+            end.setblocking(False)
+
+    def __enter__(self) -> LoadClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listen.close()
+        self._call.close()
+
+    def stop(self) -> None:
+        """Ends the current run and all later ones. May be called by a signal handler or another thread."""
+        self._stopped = True
+        with contextlib.suppress(OSError):
+            self._call.send(b"x")
+
+    def run(self, load: Load, watcher: Watcher | None = None) -> RunRecord:
+        """Sends ``load`` until all of it has ended, or until ``stop`` or Ctrl-C.
+
+        Raises NetworkError if no connection can be made at the start, and ResourceError if this process may not open
+        as many connections as the load needs.
+        """
+        max_open = room_for_connections(load.max_open)
+        address = reachable(self._target)
+        with _no_collection():
+            loop = Loop(self._target, address, self._endpoint, load, self._options, max_open, watcher)
+            cpu = time.process_time()
+            try:
+                try:
+                    if not self._stopped:
+                        loop.run(self._listen.fileno())
+                    interrupted = self._stopped
+                except KeyboardInterrupt:
+                    interrupted = True
+                wall_s = loop.now()
+                cpu_s = time.process_time() - cpu
+                samples = loop.finish(interrupted)
+            finally:
+                loop.close()
+            responses = [sample.response for sample in samples]
+            client = Client(
+                wall_s=wall_s,
+                cpu_s=cpu_s,
+                lag_p50_s=loop.stamps.lag(0.5),
+                lag_p99_s=loop.stamps.lag(0.99),
+                stamps=loop.stamps.source,
+                events=sum(len(response.moments) + response.empty + response.pings for response in responses),
+            )
+            duration_s = load.describe().get("duration_s")
+            if duration_s is None:
+                duration_s = loop.last_sent_s
+            elif interrupted:
+                duration_s = min(duration_s, loop.now())
+        return RunRecord(load.describe(), samples, duration_s, client, loop.stamps.began_unix, interrupted)
 
 
 class Loop:
@@ -482,3 +512,31 @@ class Loop:
                 flight.sample.ended_s = now
                 flight.settle("late", f"It took longer than {limit:g} s.")
                 self._ended(flight)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Disables the garbage collector, whose pauses would delay requests."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def room_for_connections(wanted: int | None) -> int:
+    """``wanted`` connections, or as many as this process may open; raises its limit of open files to the hard limit.
+
+    Raises ResourceError if it may open fewer than ``wanted``.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    room = soft - SPARE_FILES if soft != resource.RLIM_INFINITY else 1 << 20
+    if wanted is not None and wanted > room:
+        message = f"{wanted} requests at once need more connections than the {room} that this process may open."
+        raise ResourceError(message, hint="Raise the limit with `ulimit -n`, or lower --concurrency.")
+    return room if wanted is None else wanted

@@ -87,8 +87,9 @@ def run(
     pace, interrupted = None, stop()
     if not interrupted:
         now = probe.now()
-        pace, gain, ceilings = ceilings.pace(now), ceilings.gain(now), ceilings.raised(now)
-        if gain > RAISED:
+        ratios, ceilings = ceilings.ratios(now), ceilings.raised(now)
+        pace = min(ratios)
+        if max(ratios) > RAISED:
             printer.raised(ceilings)
         if pace < SLOW:
             printer.busy(pace)

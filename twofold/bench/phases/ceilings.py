@@ -12,7 +12,6 @@ The limit is the longer of reading and computing, as ``cost.predict.phase`` has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -66,13 +65,18 @@ class Ceilings:
         """The best of both measurements, since other programs can only slow one down."""
         return replace(self, machine=best_of(self.machine, machine))
 
-    def pace(self, machine: MachineLimits) -> float:
-        """The least share of a ceiling in another measurement."""
-        return min(_ratios(machine, self.machine))
+    def ratios(self, machine: MachineLimits) -> list[float]:
+        """Another measurement in shares of these ceilings: reading, for sizes measured in both, and computing.
 
-    def gain(self, machine: MachineLimits) -> float:
-        """The greatest share of a ceiling in another measurement; above 1 the ceiling was too low."""
-        return max(_ratios(machine, self.machine))
+        Above 1 a ceiling was too low.
+        """
+        known = self.machine
+        speeds = {read.size: read.bytes_per_s for read in known.reads}
+        return [
+            *(read.bytes_per_s / speeds[read.size] for read in machine.reads if read.size in speeds),
+            machine.int8_macs_per_s / known.int8_macs_per_s,
+            machine.float_macs_per_s / known.float_macs_per_s,
+        ]
 
 
 def read_ceilings(path: Path, machine: MachineLimits, kv_type: KVType, step_rows: int) -> Ceilings:
@@ -80,11 +84,3 @@ def read_ceilings(path: Path, machine: MachineLimits, kv_type: KVType, step_rows
     with open_model(path) as file:
         spec, _ = read_model(file)
         return Ceilings(spec, machine, kv_type, step_rows)
-
-
-def _ratios(machine: MachineLimits, known: MachineLimits) -> Iterator[float]:
-    """``machine`` in shares of ``known``: reading, for sizes measured in both, and computing."""
-    speeds = {read.size: read.bytes_per_s for read in known.reads}
-    yield from (read.bytes_per_s / speeds[read.size] for read in machine.reads if read.size in speeds)
-    yield machine.int8_macs_per_s / known.int8_macs_per_s
-    yield machine.float_macs_per_s / known.float_macs_per_s

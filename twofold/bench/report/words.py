@@ -1,17 +1,37 @@
-"""The sentences and table rows that reports on terminals and in HTML share."""
+"""The report as text: sentences and table rows, which the page in HTML shares, and tables for terminals and files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from twofold.bench.draw.form import duration, number, share
+from twofold.bench.draw.terminal import plot
 from twofold.bench.metrics.distribution import MeasureDistribution
 from twofold.bench.report import figures
+from twofold.bench.report.charts import curves_of
 from twofold.bench.report.document import Document, Run
 from twofold.bench.report.figures import COLUMNS, MEASURES, RATES, WINDOWS, SweepParameter
 
+_WIDE: Final = 100
+_MIDDLE: Final = 70
+_NARROW_COLUMNS: Final = frozenset({"", "P50", "P99", "N"})
+_MIDDLE_COLUMNS: Final = _NARROW_COLUMNS | {"P90", "max", "failed"}
+_MAX_ERRORS: Final = 5
+_PLOT_WIDTH: Final = 76
+_MAX_PLOTS: Final = 2
 _NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "itl": "every ITL", "e2e": "E2E"}
+
+TRIALS: Final = ("rate", "runs", "time", "requests", "met", "verdict", "reason")
+LATENCY: Final = ("", *(title for title, _ in COLUMNS), "N", "failed")
+THROUGHPUT: Final = ("", *(title for title, _ in RATES))
+ERRORS: Final = ("errors", "requests", "status", "outcome")
+"""Titles of tables."""
 
 
 def title(document: Document) -> str:
@@ -121,13 +141,6 @@ def _sweep(runs: Sequence[Run]) -> Iterator[str]:
         yield f"Highest goodput at {step.at(best)}: {goodput(best)}"
 
 
-TRIALS: Final = ("rate", "runs", "time", "requests", "met", "verdict", "reason")
-LATENCY: Final = ("", *(title for title, _ in COLUMNS), "N", "failed")
-THROUGHPUT: Final = ("", *(title for title, _ in RATES))
-ERRORS: Final = ("errors", "requests", "status", "outcome")
-"""Titles of the tables below."""
-
-
 def latency_rows(run: Run) -> Iterator[tuple[str, ...]]:
     for measure in MEASURES:
         found = figures.of(run, measure)
@@ -186,3 +199,60 @@ def trial_rows(document: Document) -> Iterator[tuple[str, ...]]:
 
 def _cell(found: MeasureDistribution, name: str) -> str:
     return duration(found.at(name)) if found.n else duration(None)
+
+
+def print_report(document: Document, console: Console) -> None:
+    """Prints a document: tables of its run, or a row for each of several runs and their charts."""
+    _say(console, title(document), "bold")
+    for sentence in summary(document):
+        _say(console, sentence)
+    if len(document.runs) == 1:
+        _print_run(document.runs[0], console)
+        return
+    width, step = console.width, figures.step_of(document.runs)
+    trials = _table(TRIALS, trial_rows(document), range(6 if width >= _MIDDLE else 5))
+    if trials.row_count:
+        console.print(trials)
+        console.print()
+    narrow = (0, 1, 2, 3, 5, 6, 8, 9) if width >= _MIDDLE else (0, 1, 3, 6, 8, 9)
+    rows = run_rows(document.runs, step)
+    console.print(_table(figures.run_titles(step), rows, range(10) if width >= _WIDE else narrow))
+    for chart in islice(curves_of(document), _MAX_PLOTS):
+        console.print()
+        _say(console, plot(chart, width=min(width, _PLOT_WIDTH), height=10))
+
+
+def _print_run(run: Run, console: Console) -> None:
+    for sentence in verdict(run):
+        _say(console, sentence)
+    width = console.width
+    shown = LATENCY if width >= _WIDE else _MIDDLE_COLUMNS if width >= _MIDDLE else _NARROW_COLUMNS
+    columns = [at for at, title in enumerate(LATENCY) if title in shown]
+    for table in (
+        _table(LATENCY, latency_rows(run), columns),
+        _table(THROUGHPUT, rate_rows(run), range(5) if width >= _MIDDLE else (0, 1, 3)),
+        _table(ERRORS, islice(error_rows(run), _MAX_ERRORS), range(3)),
+    ):
+        if table.row_count:
+            console.print()
+            console.print(table)
+    found = list(notes(run))
+    if found:
+        console.print()
+    for note in found:
+        _say(console, f"! {note}", "yellow")
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], columns: Sequence[int]) -> Table:
+    """The selected columns, without lines, which are noise in a file."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(titles[columns[0]], style="bold", overflow="fold")
+    for place in columns[1:]:
+        table.add_column(titles[place], justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(row[place]) for place in columns))
+    return table
+
+
+def _say(console: Console, line: str, style: str = "") -> None:
+    console.print(Text(line, style=style))

@@ -50,7 +50,7 @@ def report(
 ) -> int:
     """Show a saved result, or convert it to HTML, CSV or JSON."""
     from twofold.bench.report.document import read_file  # noqa: PLC0415
-    from twofold.bench.report.table import print_report  # noqa: PLC0415
+    from twofold.bench.report.words import print_report  # noqa: PLC0415
 
     document = read_file(result)
     for path in output:

@@ -191,7 +191,7 @@ class Measuring:
         return _bound(self.plan.input_tokens), _bound(self.plan.output_tokens)
 
     def _write(self, study: Study, command: str) -> None:
-        from twofold.bench.report.table import print_report  # noqa: PLC0415
+        from twofold.bench.report.words import print_report  # noqa: PLC0415
         from twofold.host.versions import twofold_version  # noqa: PLC0415
 
         document = study.document(command, self._settings(), twofold_version())
