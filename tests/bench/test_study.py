@@ -84,7 +84,7 @@ class Stopper:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def look(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
+    def update(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
         del now_s, open_requests
         if any(sample.outcome == "ok" for sample in samples):
             self._session._client.stop()

@@ -57,7 +57,7 @@ Verdict: TypeAlias = Literal["better", "worse", "noise", "unknown"]
 SLICES: Final = 48
 """Time slices of a run for rates."""
 
-Point: TypeAlias = tuple[tuple[str, float], ...]
+LoadPoint: TypeAlias = tuple[tuple[str, float], ...]
 """A load point: rate and concurrency, as far as the load has them."""
 
 MEASURES: Final = ("ttft_s", "ttft_sent_s", "tpot_s", "e2e_s")
@@ -125,7 +125,7 @@ class ComparedFigure:
 class Pair:
     """Figures of both at one load point; ``n`` are the numbers of requests."""
 
-    point: Point
+    point: LoadPoint
     n: tuple[int, int]
     rows: tuple[ComparedFigure, ...]
 
@@ -150,7 +150,7 @@ class Comparison:
     confidence: float
     differences: tuple[Difference, ...]
     pairs: tuple[Pair, ...]
-    alone: tuple[Point, ...]
+    alone: tuple[LoadPoint, ...]
 
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = plain(self)
@@ -195,15 +195,15 @@ def _settings(document: Document, run: Run) -> dict[str, Any]:
         },
         "settings": document.settings,
         "load": run.load,
-        "rule": {name: figures.look(run.summary, "measured", name) for name in ("warmup_s", "cooldown_s")},
-        "objectives": figures.look(run.summary, "goodput", "objectives"),
+        "rule": {name: figures.value_at(run.summary, "measured", name) for name in ("warmup_s", "cooldown_s")},
+        "objectives": figures.value_at(run.summary, "goodput", "objectives"),
     }
 
 
-def _paired(a: Document, b: Document) -> tuple[list[tuple[Point, list[Run], list[Run]]], tuple[Point, ...]]:
+def _paired(a: Document, b: Document) -> tuple[list[tuple[LoadPoint, list[Run], list[Run]]], tuple[LoadPoint, ...]]:
     """Runs at common load points; if each document has one point, they are paired in any case."""
-    first: dict[Point, list[Run]] = {}
-    second: dict[Point, list[Run]] = {}
+    first: dict[LoadPoint, list[Run]] = {}
+    second: dict[LoadPoint, list[Run]] = {}
     for name, document, found in (("a", a, first), ("b", b, second)):
         for run in document.runs:
             found.setdefault(_point_of(run.load), []).append(run)
@@ -296,7 +296,7 @@ class Side:
     shares: Mapping[str, Series]
 
 
-def _point_of(load: Mapping[str, Any]) -> Point:
+def _point_of(load: Mapping[str, Any]) -> LoadPoint:
     """Rate and concurrency in the description of a load."""
     arrivals = load.get("arrivals")
     found = {**(arrivals if isinstance(arrivals, Mapping) else {}), **load}
@@ -363,7 +363,7 @@ def _flows(run: Run, measured: Sequence[Request]) -> dict[str, Floats]:
 
     The slices are of the window of steady rates; if it is empty, from the first due time to the last end.
     """
-    start, end = (figures.figure(run.summary, "measured", name) for name in ("from_s", "until_s"))
+    start, end = (figures.number_at(run.summary, "measured", name) for name in ("from_s", "until_s"))
     if start is None or end is None or end <= start:
         start = min(request.due_s for request in measured)
         end = max(request.ended_s or request.due_s for request in measured)

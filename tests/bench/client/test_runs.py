@@ -89,7 +89,7 @@ class Stopper:
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop = stop
 
-    def look(self, now_s: float, _samples: list[RequestSample], _open_requests: int) -> None:
+    def update(self, now_s: float, _samples: list[RequestSample], _open_requests: int) -> None:
         if now_s > 0.2:
             self._stop()
 
@@ -137,7 +137,7 @@ class Looks:
     def __init__(self) -> None:
         self.seen: list[tuple[float, int, int]] = []
 
-    def look(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
+    def update(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
         self.seen.append((now_s, len(samples), open_requests))
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.bench.load.player import ended
 from twofold.bench.load.base import Ask, PromptMessage, Shared
-from twofold.bench.load.trace import MAX_LINE_BYTES, Extra, Later, Trace, read_trace, write_trace
+from twofold.bench.load.trace import MAX_LINE_BYTES, Extra, LaterTurn, Trace, read_trace, write_trace
 from twofold.core.errors import ParameterError, ResourceError, UsageError
 
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -129,7 +129,7 @@ def test_our_own_format(written: Written) -> None:
         3: Extra(3),
         4: Extra(messages=(PromptMessage("system", "Be brief."),)),
     }
-    assert trace.later == {3: [Later(1, 4.0, 40, 51, Extra(3))]}
+    assert trace.later == {3: [LaterTurn(1, 4.0, 40, 51, Extra(3))]}
 
 
 CSV_HOLES = [
@@ -280,7 +280,7 @@ def test_what_was_asked_can_be_written_and_read_again(tmp_path: Path) -> None:
     assert trace.at_s.tolist() == [0.5, 1.5]
     assert trace.pieces(0) == (Shared(3, 40),)
     assert trace.extras == {0: Extra(0), 1: Extra(messages=said, fields={"seed": 4})}
-    assert trace.later == {0: [Later(1, 1.5, 10, 7, Extra(0)), Later(2, 3.0, 10, 8, Extra(0))]}
+    assert trace.later == {0: [LaterTurn(1, 1.5, 10, 7, Extra(0)), LaterTurn(2, 3.0, 10, 8, Extra(0))]}
     with pytest.raises(ResourceError, match="cannot be written"):
         write_trace(tmp_path, [])
 

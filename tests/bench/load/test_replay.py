@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.bench.load.player import ended, played
 from twofold.bench.load.base import Ask, PromptMessage, Shared
-from twofold.bench.load.replay import Part, TraceReplay, TraceScale
+from twofold.bench.load.replay import TracePart, TraceReplay, TraceScale
 from twofold.bench.load.trace import Trace, read_trace
 from twofold.core.errors import ParameterError
 
@@ -63,26 +63,26 @@ def test_the_whole_is_scaled_to_a_rate(trace: Trace) -> None:
 @pytest.mark.parametrize(
     ("part", "expected"),
     [
-        (Part(from_s=1), [0, 3, 8, 15, 24]),
-        (Part(until_s=9), [0, 1, 4]),
-        (Part(from_s=2, until_s=17), [0, 5, 12]),
-        (Part(requests=2), [0, 1]),
-        (Part(from_s=2, until_s=17, requests=2), [0, 5]),
-        (Part(requests=100), [0, 1, 4, 9, 16, 25]),
+        (TracePart(from_s=1), [0, 3, 8, 15, 24]),
+        (TracePart(until_s=9), [0, 1, 4]),
+        (TracePart(from_s=2, until_s=17), [0, 5, 12]),
+        (TracePart(requests=2), [0, 1]),
+        (TracePart(from_s=2, until_s=17, requests=2), [0, 5]),
+        (TracePart(requests=100), [0, 1, 4, 9, 16, 25]),
     ],
 )
-def test_parts(trace: Trace, part: Part, expected: list[float]) -> None:
+def test_parts(trace: Trace, part: TracePart, expected: list[float]) -> None:
     assert due(TraceReplay(trace, prompt, part=part)) == expected
 
 
 def test_a_part_without_requests(trace: Trace) -> None:
     with pytest.raises(ParameterError, match=r"own.jsonl has no request in that part of its 25 s"):
-        TraceReplay(trace, prompt, part=Part(from_s=26))
+        TraceReplay(trace, prompt, part=TracePart(from_s=26))
 
 
 def test_a_rate_needs_time_to_pass(trace: Trace) -> None:
     with pytest.raises(ParameterError, match="arrive at once"):
-        TraceReplay(trace, prompt, part=Part(requests=1), scale=TraceScale(rate=1))
+        TraceReplay(trace, prompt, part=TracePart(requests=1), scale=TraceScale(rate=1))
 
 
 @pytest.mark.parametrize("wrong", [{"speed": 0}, {"speed": 2, "rate": 2}, {"rate": -1}, {"input": 0}, {"output": -1}])
@@ -94,7 +94,7 @@ def test_impossible_scales(wrong: dict[str, float]) -> None:
 @pytest.mark.parametrize("wrong", [{"from_s": -1}, {"from_s": 5, "until_s": 4}, {"requests": 0}])
 def test_impossible_parts(wrong: dict[str, Any]) -> None:
     with pytest.raises(ParameterError):
-        Part(**wrong)
+        TracePart(**wrong)
 
 
 def test_lengths_are_scaled_and_stay_at_least_1(trace: Trace) -> None:
@@ -114,7 +114,9 @@ def test_pieces_that_nobody_else_names_are_own_tokens(tmp_path: Path) -> None:
         (Shared(1, 40), Shared(2, 30)),
         (),
     ]
-    assert [ask.shared for ask in TraceReplay(trace, prompt, part=Part(requests=2)).begin()] == [(Shared(1, 40),)] * 2
+    assert [ask.shared for ask in TraceReplay(trace, prompt, part=TracePart(requests=2)).begin()] == [
+        (Shared(1, 40),)
+    ] * 2
 
 
 def common(one: Sequence[T], other: Sequence[T]) -> list[T]:
@@ -126,7 +128,7 @@ def test_pieces_before_a_part_do_not_count(tmp_path: Path) -> None:
     base = {"input_tokens": 100, "output_tokens": 1}
     shared: list[list[list[int]]] = [[[9, 10], [8, 10]], [[1, 40], [9, 30]], [[1, 40], [3, 60]]]
     trace = made(tmp_path, *(base | {"at_s": k, "shared": pieces} for k, pieces in enumerate(shared)))
-    asks = list(TraceReplay(trace, prompt, part=Part(from_s=1)).begin())
+    asks = list(TraceReplay(trace, prompt, part=TracePart(from_s=1)).begin())
     assert [ask.shared for ask in asks] == [(Shared(1, 40),)] * 2
 
 
@@ -191,7 +193,7 @@ def test_requests_of_a_replay_are_numbered_through(tmp_path: Path) -> None:
 
 
 def test_a_part_holds_the_later_turns_of_its_sessions_alone(tmp_path: Path) -> None:
-    load = TraceReplay(made(tmp_path, *SESSIONS), prompt, part=Part(from_s=1.0))
+    load = TraceReplay(made(tmp_path, *SESSIONS), prompt, part=TracePart(from_s=1.0))
     began = played(load, 0.5)
     assert [(ask.index, ask.session, ask.turn) for ask in began] == [(0, None, 0), (1, 9, 0), (2, 9, 1)]
 
@@ -209,7 +211,9 @@ def test_prompts_that_are_given_cannot_be_scaled(tmp_path: Path) -> None:
 
 
 def test_a_description(trace: Trace) -> None:
-    said = dict(TraceReplay(trace, prompt, part=Part(requests=3), scale=TraceScale(speed=2), max_open=4).describe())
+    said = dict(
+        TraceReplay(trace, prompt, part=TracePart(requests=3), scale=TraceScale(speed=2), max_open=4).describe()
+    )
     assert len(said.pop("sha256")) == 64
     assert said == {
         "kind": "trace",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.bench.load.player import ended, played
 from twofold.bench.load.base import Ask, PromptMessage, Shared
 from twofold.bench.load.lengths import Fixed, LogNormal, Pauses, Uniform
-from twofold.bench.load.synthetic import PAUSE_S, Arrivals, Conversations, Held, Sessions, SharedPrefix
+from twofold.bench.load.synthetic import PAUSE_S, Arrivals, ConstantSessions, Conversations, Sessions, SharedPrefix
 from twofold.core.errors import ParameterError
 
 SHAPE = partial(Conversations, Fixed(3), Fixed(10), Fixed(5), Pauses("fixed", 2.0))
@@ -24,7 +24,7 @@ def prompt(ask: Ask) -> tuple[PromptMessage, ...]:
 
 
 def sessions(
-    opens: Arrivals | Held, shape: partial[Conversations] = SHAPE, *, seed: int = 0, most: int | None = 4
+    opens: Arrivals | ConstantSessions, shape: partial[Conversations] = SHAPE, *, seed: int = 0, most: int | None = 4
 ) -> Sessions:
     return Sessions(opens, shape(seed=seed), prompt, sessions=most)
 
@@ -51,9 +51,14 @@ def test_sessions_arrive_and_their_requests_are_numbered_through() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**40), st.floats(0.01, 20), st.floats(0.01, 20), st.sampled_from((Arrivals(0.7), Held(3))))
+@given(
+    st.integers(0, 2**40),
+    st.floats(0.01, 20),
+    st.floats(0.01, 20),
+    st.sampled_from((Arrivals(0.7), ConstantSessions(3))),
+)
 def test_what_is_asked_does_not_depend_on_how_fast_it_is_answered(
-    seed: int, quick: float, slow: float, opens: Arrivals | Held
+    seed: int, quick: float, slow: float, opens: Arrivals | ConstantSessions
 ) -> None:
     def what(service_s: float) -> list[tuple[int, int, int]]:
         began = played(sessions(opens, DRAWN, seed=seed, most=12), service_s)
@@ -63,7 +68,7 @@ def test_what_is_asked_does_not_depend_on_how_fast_it_is_answered(
 
 
 def test_so_many_sessions_are_held() -> None:
-    load = sessions(Held(2, ramp_s=1.0), most=5)
+    load = sessions(ConstantSessions(2, ramp_s=1.0), most=5)
     assert [ask.due_s for ask in load.begin()] == [0.0, 0.5]
     began = played(load, 1.0)
     spans: dict[int, list[float]] = defaultdict(list)
@@ -88,15 +93,15 @@ def test_a_session_ends_where_there_is_no_answer_to_go_on_from(outcome: str, tex
 
 
 def test_a_held_session_that_failed_makes_room_for_another_after_a_pause() -> None:
-    load = sessions(Held(1))
+    load = sessions(ConstantSessions(1))
     (first,) = load.begin()
     another = load.follow(ended(first, 0.001, outcome="broken"), 0.001)
     assert another is not None
     assert (another.session, another.turn, another.due_s, another.history) == (1, 0, PAUSE_S, ())
 
 
-@pytest.mark.parametrize("opens", [Arrivals(2.0), Held(3)])
-def test_no_turn_is_due_after_the_end(opens: Arrivals | Held) -> None:
+@pytest.mark.parametrize("opens", [Arrivals(2.0), ConstantSessions(3)])
+def test_no_turn_is_due_after_the_end(opens: Arrivals | ConstantSessions) -> None:
     load = Sessions(opens, DRAWN(), prompt, duration_s=20.0)
     began = played(load, 0.5)
     assert max(ask.due_s for ask in began) < 20
@@ -122,13 +127,13 @@ def test_sessions_that_could_be_endless() -> None:
     with pytest.raises(ParameterError, match="A session may have 1000 turns"):
         Conversations(LogNormal(5, 1), Fixed(1), Fixed(1), Pauses("fixed", 0))
     with pytest.raises(ParameterError, match="needs an end: a duration, a number of sessions or both"):
-        sessions(Held(1), most=None)
+        sessions(ConstantSessions(1), most=None)
     with pytest.raises(ParameterError, match="An infinite rate needs a number of sessions"):
         Sessions(Arrivals(float("inf")), SHAPE(), prompt, duration_s=3.0)
 
 
 def test_a_description() -> None:
-    held = sessions(Held(2, ramp_s=1.0)).describe()
+    held = sessions(ConstantSessions(2, ramp_s=1.0)).describe()
     assert held == {
         "kind": "sessions",
         "concurrency": 2,

@@ -60,7 +60,7 @@ def test_every_request_and_chunk_is_counted_once() -> None:
     record = mixed(40)
     tally, samples = ProgressTally(), list(record.samples)
     for began in range(1, 41):
-        tally.look(began / 4, samples[:began])
+        tally.update(began / 4, samples[:began])
     assert (tally.began, tally.done, tally.failed) == (40, 36, 4)
     assert tally.chunks == sum(len(sample.response.moments) for sample in samples)
 
@@ -68,12 +68,12 @@ def test_every_request_and_chunk_is_counted_once() -> None:
 def test_chunks_of_open_requests_are_counted_as_they_come() -> None:
     sample = opened(0, 0.0, [])
     tally = ProgressTally()
-    tally.look(0.1, [sample])
+    tally.update(0.1, [sample])
     assert tally.ttft.percentiles(0.5) == [None]
     sample.response.moments.extend((0.2, 0.25))
-    tally.look(0.3, [sample])
+    tally.update(0.3, [sample])
     sample.response.moments.append(0.35)
-    tally.look(0.4, [sample])
+    tally.update(0.4, [sample])
     assert tally.chunks == 3
     assert tally.ttft.percentiles(0.5) == [pytest.approx(0.2, rel=0.06)]
     assert tally.itl.percentiles(0.99) == [pytest.approx(0.1, rel=0.06)]
@@ -82,10 +82,10 @@ def test_chunks_of_open_requests_are_counted_as_they_come() -> None:
 def test_a_look_goes_through_a_part_of_very_many_and_all_have_their_turn() -> None:
     samples = [opened(index, 0.0, [0.1, 0.2]) for index in range(4000)]
     tally = ProgressTally()
-    tally.look(0.1, samples)
+    tally.update(0.1, samples)
     assert 0 < tally.chunks < 8000
     for step in range(10):
-        tally.look(0.2 + step / 10, samples)
+        tally.update(0.2 + step / 10, samples)
     assert tally.chunks == 8000
     assert MAX_GAPS < 4000
 
@@ -95,7 +95,7 @@ def test_the_table_is_shown_on_a_terminal() -> None:
     console = Console(file=file, force_terminal=True, width=100, color_system=None)
     with live(console, Goal("smol", duration_s=10.0, rate=4.0)) as shown:
         assert isinstance(shown, LiveTable)
-        shown.look(5.0, list(mixed(20).samples), 3)
+        shown.update(5.0, list(mixed(20).samples), 3)
     for words in ("smol  5 s of 10 s", "18 answered, 3 open, 2 failed", "of 4 requested", "TTFT", "ITL", "of a core"):
         assert words in file.getvalue()
 
@@ -106,13 +106,13 @@ def test_the_table_is_drawn_twice_a_second_at_most(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("twofold.bench.report.live.time.perf_counter", lambda: now)
     shown = LiveTable(Console(file=file, force_terminal=True), Goal("smol"))
     with shown:
-        shown.look(0.1, [], 0)
+        shown.update(0.1, [], 0)
         size = len(file.getvalue())
         now = 0.4
-        shown.look(0.5, [], 0)
+        shown.update(0.5, [], 0)
         assert len(file.getvalue()) == size
         now = 0.6
-        shown.look(0.7, [], 0)
+        shown.update(0.7, [], 0)
         assert len(file.getvalue()) > size
 
 
@@ -122,7 +122,7 @@ def test_without_a_terminal_there_is_a_line_each_quarter() -> None:
     with live(Console(file=file, width=40), Goal("smol", duration_s=10.0)) as shown:
         assert isinstance(shown, LiveLines)
         for step in range(101):
-            shown.look(step / 10, samples, 0)
+            shown.update(step / 10, samples, 0)
     lines = file.getvalue().splitlines()
     assert [line.split(",")[0] for line in lines] == ["smol: 25%", "smol: 50%", "smol: 75%", "smol: 100%"]
     assert "1 answered, 0 open, 1 failed" in lines[0]
@@ -132,7 +132,7 @@ def test_a_run_of_unknown_length_tells_its_seconds() -> None:
     file = io.StringIO()
     with LiveLines(Console(file=file, width=40), Goal("smol")) as shown:
         for second in range(61):
-            shown.look(float(second), [], 0)
+            shown.update(float(second), [], 0)
     assert [line.split(",")[0] for line in file.getvalue().splitlines()] == ["smol: 30 s", "smol: 60 s"]
 
 

@@ -176,7 +176,7 @@ class ClientOptions:
 class Watcher(Protocol):
     """Is called about ten times a second while a load is sent; must be quick."""
 
-    def look(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
+    def update(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
         """``samples`` are all requests that were started, in that order."""
         ...
 
@@ -269,7 +269,7 @@ class Loop:
         self._open = 0
         self._flights: deque[Flight] = deque()
         self._ahead, self._work_s = True, 0.0
-        self._next_tick_s, self._looked_s = TICK_S, 0.0
+        self._next_tick_s, self._updated_s = TICK_S, 0.0
         self._stopped = self._drained = False
         self.samples: list[RequestSample] = []
         self.last_sent_s = 0.0
@@ -494,9 +494,9 @@ class Loop:
         drain_s = self._options.drain_s
         if drain_s is not None and self._schedule.all_due(now) and now > self._schedule.last_due_s + drain_s:
             self._drained = True
-        if self._watcher is not None and (lag < LATE_S or now - self._looked_s > LONGEST_SILENCE_S):
-            self._looked_s = now
-            self._watcher.look(now, self.samples, self._open)
+        if self._watcher is not None and (lag < LATE_S or now - self._updated_s > LONGEST_SILENCE_S):
+            self._updated_s = now
+            self._watcher.update(now, self.samples, self._open)
 
     def _expire(self, now: float) -> None:
         """Ends requests that exceed the timeout. Flights are ordered by their start, so the first is the oldest."""

@@ -35,7 +35,7 @@ from twofold.core.errors import ParameterError
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TracePart:
     """A selection: the first ``requests`` requests that arrive from ``from_s`` until ``until_s``, in seconds after the
     first request of the trace. Later turns belong to the first turn of their session."""
 
@@ -94,12 +94,12 @@ class TraceReplay:
         trace: Trace,
         prompt: Prompt,
         *,
-        part: Part | None = None,
+        part: TracePart | None = None,
         scale: TraceScale | None = None,
         max_open: int | None = None,
     ) -> None:
         self._trace, self._prompt = trace, prompt
-        self._part = Part() if part is None else part
+        self._part = TracePart() if part is None else part
         self._scale = TraceScale() if scale is None else scale
         self.max_open = None if max_open is None else whole("concurrency", max_open, 1, MAX_REQUESTS)
         self._rows = self._part.rows(trace)

@@ -345,7 +345,7 @@ class Conversations:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ConstantSessions:
     """``sessions`` are open at all times; the first ones start evenly spread over ``ramp_s`` seconds."""
 
     sessions: int
@@ -367,7 +367,7 @@ class Sessions:
     most ``max_open`` requests are open at once. Raises ParameterError for invalid values.
     """
 
-    opens: Arrivals | Held
+    opens: Arrivals | ConstantSessions
     conversations: Conversations
     prompt: Prompt
     duration_s: float | None = None
@@ -414,7 +414,7 @@ class Sessions:
                 return self.conversations.ask(plan, turn, due_s, history_after(ended, self.prompt))
         due_s = max(over_s, ask.due_s + PAUSE_S) if ended.outcome in FAILURES else over_s
         over = self._next >= (self.sessions or MAX_REQUESTS) or not before(due_s, self.duration_s)
-        if over or not isinstance(self.opens, Held):
+        if over or not isinstance(self.opens, ConstantSessions):
             return None
         self._next += 1
         return self.conversations.ask(self.conversations.plan(self._next - 1), 0, due_s)
@@ -480,7 +480,7 @@ class LoadPlan:
             conversations = Conversations(
                 self.turns, self.input_tokens, self.output_tokens, self.pauses, shared, seed=seed
             )
-            opens = Held(clients, self.ramp_s) if self.rate is None else arrivals
+            opens = ConstantSessions(clients, self.ramp_s) if self.rate is None else arrivals
             return Sessions(opens, conversations, prompt, end, self.requests, self.concurrency)
         asks = RandomRequests(self.input_tokens, self.output_tokens, seed=seed, shared=shared)
         if self.rate is None:

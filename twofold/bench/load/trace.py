@@ -87,7 +87,7 @@ class Extra:
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class LaterTurn:
     """A turn of a session after its first one, due ``after_s`` seconds after the completion before it."""
 
     turn: int
@@ -118,7 +118,7 @@ class Trace:
         self.piece_tokens = array("i")
         self.ends = array("q")
         self.extras: dict[int, Extra] = {}
-        self.later: dict[int, list[Later]] = {}
+        self.later: dict[int, list[LaterTurn]] = {}
         self.unused: set[str] = set()
         self.skipped, self.first_skipped = 0, ""
         self.sha256 = ""
@@ -403,7 +403,7 @@ class OwnReader:
                 raise TraceLineError(name, "is for first turns only; later ones have after_s")
         after_s = seconds("after_s", value.get("after_s"), MAX_SECONDS)
         output = whole("output_tokens", value.get("output_tokens"), 1)
-        self._trace.later.setdefault(extra.session, []).append(Later(turn, after_s, tokens, output, extra))
+        self._trace.later.setdefault(extra.session, []).append(LaterTurn(turn, after_s, tokens, output, extra))
 
     def _place(self, value: dict[str, Any]) -> tuple[int | None, int]:
         """Session and turn. Raises TraceLineError if the turn is not the next one of its session."""

@@ -144,7 +144,7 @@ def curves_of(document: Document) -> Iterator[Chart]:
     runs, search = document.runs, document.search
     if len(runs) < 2:
         return
-    found_rate = None if search is None else figures.figure(search, "rate")
+    found_rate = None if search is None else figures.number_at(search, "rate")
     made = (
         *(latency_by_step(runs, each, found_rate, joined=search is None) for each in (figures.TTFT, figures.TPOT)),
         throughput_by_step(runs, joined=search is None),
@@ -156,7 +156,7 @@ def curves_of(document: Document) -> Iterator[Chart]:
 def latency_by_step(runs: Sequence[Run], measure: Measure, found_rate: float | None, *, joined: bool) -> Chart | None:
     """Percentiles by requested rate or concurrency; ``found_rate`` is the result of a search."""
     step = figures.step_of(runs)
-    found = [(step.of(run), figures.of(run, measure)) for run in runs]
+    found = [(step.of(run), figures.distribution(run, measure)) for run in runs]
     lines: list[Line | Dots] = []
     for colour, (title, name) in enumerate(_PERCENTILES):
         points = _points((across, each.at(name)) for across, each in found)
@@ -194,7 +194,9 @@ def throughput_by_step(runs: Sequence[Run], *, joined: bool) -> Chart | None:
 def pareto(runs: Sequence[Run]) -> Chart | None:
     """A dot for each run; the line joins the Pareto-optimal ones."""
     step = figures.step_of(runs)
-    found = [(figures.of(run, figures.TPOT).p50, figures.achieved(run, "output_tokens_per_s")) for run in runs]
+    found = [
+        (figures.distribution(run, figures.TPOT).p50, figures.achieved(run, "output_tokens_per_s")) for run in runs
+    ]
     rows = [(x, y, step.at(run)) for (x, y), run in zip(found, runs, strict=True) if x is not None and y is not None]
     if len(rows) < 2:
         return None

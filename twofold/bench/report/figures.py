@@ -73,7 +73,7 @@ WINDOWS: Final = (
 """Title, name in the document, and meaning of rates."""
 
 
-def look(summary: Mapping[str, Any], *path: str) -> Any:
+def value_at(summary: Mapping[str, Any], *path: str) -> Any:
     """The value at ``path``; None if it is missing."""
     found: Any = summary
     for name in path:
@@ -81,9 +81,9 @@ def look(summary: Mapping[str, Any], *path: str) -> Any:
     return found
 
 
-def figure(summary: Mapping[str, Any], *path: str) -> float | None:
+def number_at(summary: Mapping[str, Any], *path: str) -> float | None:
     """The number at ``path``; None if it is missing."""
-    found = look(summary, *path)
+    found = value_at(summary, *path)
     return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
 
 
@@ -96,35 +96,35 @@ def flat(data: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]
             yield f"{before}{name}", value
 
 
-def count(summary: Mapping[str, Any], *path: str) -> int:
+def count_at(summary: Mapping[str, Any], *path: str) -> int:
     """The whole number at ``path``; 0 if it is missing."""
-    return int(figure(summary, *path) or 0)
+    return int(number_at(summary, *path) or 0)
 
 
-def of(run: Run, measure: Measure) -> MeasureDistribution:
+def distribution(run: Run, measure: Measure) -> MeasureDistribution:
     """The distribution of a measure; its null percentiles are infinite, unless it has no values."""
-    found = look(run.summary, *measure.path)
-    if not isinstance(found, Mapping) or not figure(found, "n"):
+    found = value_at(run.summary, *measure.path)
+    if not isinstance(found, Mapping) or not number_at(found, "n"):
         return NOTHING
-    values = {field.name: figure(found, field.name) for field in fields(MeasureDistribution)}
+    values = {field.name: number_at(found, field.name) for field in fields(MeasureDistribution)}
     bounds = {name: math.inf if value is None and name not in _FINITE else value for name, value in values.items()}
-    return MeasureDistribution(**{**bounds, "n": count(found, "n"), "failed": count(found, "failed")})  # type: ignore[arg-type]
+    return MeasureDistribution(**{**bounds, "n": count_at(found, "n"), "failed": count_at(found, "failed")})  # type: ignore[arg-type]
 
 
 def objectives(run: Run) -> dict[str, float]:
     """Limits of measures in seconds; empty without objectives."""
-    found = look(run.summary, "goodput", "objectives")
+    found = value_at(run.summary, "goodput", "objectives")
     pairs = found.items() if isinstance(found, Mapping) else ()
     return {str(name): float(limit) for name, limit in pairs if isinstance(limit, int | float)}
 
 
 def asked_rate(run: Run) -> float | None:
-    return figure(run.summary, "rates", "asked", "requests_per_s")
+    return number_at(run.summary, "rates", "asked", "requests_per_s")
 
 
 def wanted_rate(run: Run) -> float | None:
     """The requested rate of arrivals; None for traces and closed loops."""
-    return figure(run.load, "arrivals", "rate")
+    return number_at(run.load, "arrivals", "rate")
 
 
 def offered_rate(run: Run) -> float | None:
@@ -136,12 +136,12 @@ def offered_rate(run: Run) -> float | None:
 def waits(run: Run) -> bool:
     """Whether requests wait for others, so that there is no requested rate: in closed loops and with held sessions."""
     load = run.load
-    return look(load, "kind") in ("closed", "sessions") and look(load, "arrivals") is None
+    return value_at(load, "kind") in ("closed", "sessions") and value_at(load, "arrivals") is None
 
 
 def achieved(run: Run, name: str) -> float | None:
     """A rate of ``RATES`` of complete responses."""
-    return figure(run.summary, "rates", "achieved", name)
+    return number_at(run.summary, "rates", "achieved", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class SweepParameter:
 
 def clients(run: Run) -> float | None:
     """The clients of a closed loop; None for other loads."""
-    return figure(run.load, "concurrency") if look(run.load, "kind") == "closed" else None
+    return number_at(run.load, "concurrency") if value_at(run.load, "kind") == "closed" else None
 
 
 RATE: Final = SweepParameter("rate", "requested rate (requests/s)", offered_rate, "requests/s requested")

@@ -131,17 +131,17 @@ def _run(run: Run) -> Iterator[str]:
 
 
 def _counts(run: Run) -> dict[str, Any]:
-    found = {name: figures.look(run.summary, name) for name in ("measured", "concurrency", "tokens", "client")}
-    requests, verdicts = figures.look(run.summary, "requests"), figures.look(run.summary, "mlperf")
+    found = {name: figures.value_at(run.summary, name) for name in ("measured", "concurrency", "tokens", "client")}
+    requests, verdicts = figures.value_at(run.summary, "requests"), figures.value_at(run.summary, "mlperf")
     if isinstance(requests, Mapping):
         found["requests"] = {name: value for name, value in requests.items() if name != "errors"}
     verdicts = [each for each in verdicts if isinstance(each, Mapping)] if isinstance(verdicts, list | tuple) else []
-    results = {figures.look(each, "scenario", "name"): "met" if each.get("met") else "not met" for each in verdicts}
+    results = {figures.value_at(each, "scenario", "name"): "met" if each.get("met") else "not met" for each in verdicts}
     found["mlperf"] = {name: result for name, result in results.items() if isinstance(name, str)}
-    itl = figures.look(run.summary, "itl")
+    itl = figures.value_at(run.summary, "itl")
     shares = ("several_share", "assumed_share", "merged", "empty", "pings")
-    found["chunks"] = {name: figures.look(itl, name) for name in shares} if isinstance(itl, Mapping) else None
-    found["misses"] = figures.look(run.summary, "goodput", "misses")
+    found["chunks"] = {name: figures.value_at(itl, name) for name in shares} if isinstance(itl, Mapping) else None
+    found["misses"] = figures.value_at(run.summary, "goodput", "misses")
     return found
 
 
@@ -165,7 +165,7 @@ def _foot(document: Document) -> Iterator[str]:
     rows = "".join(f"<dt>{text(name)}</dt><dd>{text(meaning)}</dd>" for name, meaning in meanings)
     yield f"<section><h2>What the figures mean</h2><dl>{rows}</dl>"
     for name in ("words", "percentiles", "failures", "queue"):
-        sentence = figures.look(document.runs[0].summary, "measured", name) if document.runs else None
+        sentence = figures.value_at(document.runs[0].summary, "measured", name) if document.runs else None
         if isinstance(sentence, str):
             label = "Rule" if name == "words" else name.capitalize()
             yield f"<p>{label}: {text(sentence)}.</p>"

@@ -88,7 +88,7 @@ class RecentValues:
 class ProgressTally:
     """Counts of a run in progress, at a cost that does not grow with the run.
 
-    A call of ``look`` takes up new requests and examines some hundreds of open ones, in turn; ended ones are not
+    A call of ``update`` takes up new requests and examines some hundreds of open ones, in turn; ended ones are not
     examined again. Of gaps between chunks it samples the latest one of some responses. ``outcomes`` are those of ended
     requests.
     """
@@ -109,7 +109,7 @@ class ProgressTally:
     def failed(self) -> int:
         return sum(count for outcome, count in self.outcomes.items() if outcome in FAILURES)
 
-    def look(self, now_s: float, samples: list[RequestSample]) -> None:
+    def update(self, now_s: float, samples: list[RequestSample]) -> None:
         """``samples`` are all started requests, in that order; it only grows."""
         began = len(samples)
         self._open.extend(_OpenRequest(samples[place]) for place in range(self.began, began))
@@ -208,8 +208,8 @@ class LiveTable(_Progress):
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def look(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
-        self._tally.look(now_s, samples)
+    def update(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
+        self._tally.update(now_s, samples)
         now = time.perf_counter()
         if now - self._drawn >= _DRAW_EVERY_S:
             self._drawn = now
@@ -246,9 +246,9 @@ class LiveLines(_Progress):
     def __exit__(self, *_: object) -> None:
         return
 
-    def look(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
+    def update(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
         tally = self._tally
-        tally.look(now_s, samples)
+        tally.update(now_s, samples)
         reached = self._goal.reached(now_s, sum(tally.outcomes.values()))
         step = int(now_s / _LINE_EVERY_S) if reached is None else int(reached * _PARTS + 1e-9)
         if step > self._step:

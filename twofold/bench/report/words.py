@@ -45,7 +45,8 @@ def verdict(run: Run) -> tuple[str, ...]:
 
 def answered(run: Run) -> str:
     summary = run.summary
-    measured, outcomes = figures.count(summary, "requests", "measured"), figures.look(summary, "requests", "outcomes")
+    measured = figures.count_at(summary, "requests", "measured")
+    outcomes = figures.value_at(summary, "requests", "outcomes")
     found = outcomes if isinstance(outcomes, Mapping) else {}
     others = ", ".join(f"{count:,} {name}" for name, count in found.items() if name != "ok" and count)
     stopped = "The run was stopped early. " if run.interrupted else ""
@@ -74,33 +75,30 @@ def _offered(run: Run, rate: float | None) -> str:
 
 
 def latency(run: Run) -> str:
-    parts = [
-        f"{name} {duration(found.p50)} at P50 and {duration(found.p99)} at P99"
-        for name, found in (("TTFT", figures.of(run, figures.TTFT)), ("TPOT", figures.of(run, figures.TPOT)))
-        if found.n
-    ]
+    found = [(measure.name, figures.distribution(run, measure)) for measure in (figures.TTFT, figures.TPOT)]
+    parts = [f"{name} {duration(of.p50)} at P50 and {duration(of.p99)} at P99" for name, of in found if of.n]
     return f"{', '.join(parts)}." if parts else ""
 
 
 def goodput(run: Run) -> str:
     """Empty without objectives."""
-    found = figures.look(run.summary, "goodput")
-    attainment = figures.figure(run.summary, "goodput", "attainment")
+    found = figures.value_at(run.summary, "goodput")
+    attainment = figures.number_at(run.summary, "goodput", "attainment")
     if not isinstance(found, Mapping) or attainment is None:
         return ""
-    low, high = figures.figure(found, "interval", "low"), figures.figure(found, "interval", "high")
+    low, high = figures.number_at(found, "interval", "low"), figures.number_at(found, "interval", "high")
     limits = " and ".join(
         f"{_NAMES.get(name, name)} ≤ {duration(limit)}" for name, limit in figures.objectives(run).items()
     )
-    rate = number(figures.figure(found, "requests_per_s"))
+    rate = number(figures.number_at(found, "requests_per_s"))
     return f"{share(attainment)} met {limits} (95% interval {share(low)} to {share(high)}): goodput {rate} requests/s."
 
 
 def notes(run: Run) -> Iterator[str]:
     """Warnings about the figures."""
-    found = figures.look(run.summary, "notes")
+    found = figures.value_at(run.summary, "notes")
     for note in found if isinstance(found, list | tuple) else ():
-        words = figures.look(note, "text") if isinstance(note, Mapping) else None
+        words = figures.value_at(note, "text") if isinstance(note, Mapping) else None
         if isinstance(words, str):
             yield words[:1].upper() + words[1:] + "."
 
@@ -122,7 +120,7 @@ def flat(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def summary(document: Document) -> Iterator[str]:
     """The result of a search or a sweep; nothing for a single run."""
-    sentence = None if document.search is None else figures.look(document.search, "words")
+    sentence = None if document.search is None else figures.value_at(document.search, "words")
     if isinstance(sentence, str):
         yield sentence
     elif len(document.runs) > 1:
@@ -137,13 +135,13 @@ def _sweep(runs: Sequence[Run]) -> Iterator[str]:
     yield f"{len(runs)} runs. Highest throughput: {tokens} output tokens/s, {got} requests/s, at {step.at(fastest)}."
     judged = [run for run in runs if goodput(run)]
     if judged:
-        best = max(judged, key=lambda run: figures.figure(run.summary, "goodput", "requests_per_s") or 0.0)
+        best = max(judged, key=lambda run: figures.number_at(run.summary, "goodput", "requests_per_s") or 0.0)
         yield f"Highest goodput at {step.at(best)}: {goodput(best)}"
 
 
 def latency_rows(run: Run) -> Iterator[tuple[str, ...]]:
     for measure in MEASURES:
-        found = figures.of(run, measure)
+        found = figures.distribution(run, measure)
         if found.n:
             yield (measure.name, *(_cell(found, name) for _, name in COLUMNS), f"{found.n:,}", f"{found.failed:,}")
 
@@ -151,23 +149,23 @@ def latency_rows(run: Run) -> Iterator[tuple[str, ...]]:
 def rate_rows(run: Run) -> Iterator[tuple[str, ...]]:
     """Closed loops have no offered rate."""
     for title, name, _ in WINDOWS:
-        found = figures.look(run.summary, "rates", name)
+        found = figures.value_at(run.summary, "rates", name)
         if found is not None and not (name == "asked" and figures.waits(run)):
-            yield (title, *(number(figures.figure(found, rate)) for _, rate in RATES))
+            yield (title, *(number(figures.number_at(found, rate)) for _, rate in RATES))
 
 
 def error_rows(run: Run) -> Iterator[tuple[str, ...]]:
     """The most frequent errors first."""
-    found = figures.look(run.summary, "requests", "errors")
+    found = figures.value_at(run.summary, "requests", "errors")
     for each in found if isinstance(found, list | tuple) else ():
-        error, status, outcome = (figures.look(each, name) for name in ("error", "status", "outcome"))
-        yield (str(error), number(figures.figure(each, "requests")), str(status or "–"), str(outcome))
+        error, status, outcome = (figures.value_at(each, name) for name in ("error", "status", "outcome"))
+        yield (str(error), number(figures.number_at(each, "requests")), str(status or "–"), str(outcome))
 
 
 def run_rows(runs: Sequence[Run], step: SweepParameter) -> Iterator[tuple[str, ...]]:
     """A row for each run with the titles of ``figures.run_titles``, by rising rate or concurrency."""
     for place, run in sorted(enumerate(runs), key=lambda each: (step.of(each[1]) or 0.0, each[0])):
-        latencies = (figures.of(run, measure) for measure in (figures.TTFT, figures.TPOT))
+        latencies = (figures.distribution(run, measure) for measure in (figures.TTFT, figures.TPOT))
         yield (
             str(place + 1),
             number(step.of(run)),
@@ -175,23 +173,23 @@ def run_rows(runs: Sequence[Run], step: SweepParameter) -> Iterator[tuple[str, .
             number(figures.achieved(run, "requests_per_s")),
             number(figures.achieved(run, "output_tokens_per_s")),
             *(_cell(found, name) for found in latencies for name in ("p50", "p99")),
-            share(figures.figure(run.summary, "goodput", "attainment")),
+            share(figures.number_at(run.summary, "goodput", "attainment")),
         )
 
 
 def trial_rows(document: Document) -> Iterator[tuple[str, ...]]:
     """A row for each trial of a search, by rising rate; runs count from 1, as in the table of runs."""
-    found = None if document.search is None else figures.look(document.search, "trials")
+    found = None if document.search is None else figures.value_at(document.search, "trials")
     trials = [each for each in (found if isinstance(found, list | tuple) else ()) if isinstance(each, Mapping) and each]
-    for each in sorted(trials, key=lambda each: figures.figure(each, "rate") or 0.0):
+    for each in sorted(trials, key=lambda each: figures.number_at(each, "rate") or 0.0):
         runs = each.get("runs")
         places = [place + 1 for place in runs if isinstance(place, int)] if isinstance(runs, list | tuple) else []
         yield (
-            number(figures.figure(each, "rate")),
+            number(figures.number_at(each, "rate")),
             ", ".join(map(str, places)),
-            duration(figures.figure(each, "seconds")),
-            number(figures.figure(each, "requests")),
-            share(figures.figure(each, "attainment")),
+            duration(figures.number_at(each, "seconds")),
+            number(figures.number_at(each, "requests")),
+            share(figures.number_at(each, "attainment")),
             f"{'pass' if each.get('passed') else 'fail'}{'' if each.get('sure') else ' (inconclusive)'}",
             str(each.get("why") or ""),
         )

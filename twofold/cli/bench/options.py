@@ -165,14 +165,14 @@ class TraceOptions:
         """Reads the trace. The result takes a prompt function, a scale, the number of requests and max open ones.
 
         Raises ParameterError for invalid lines and values."""
-        from twofold.bench.load.replay import Part, TraceReplay  # noqa: PLC0415
+        from twofold.bench.load.replay import TracePart, TraceReplay  # noqa: PLC0415
         from twofold.bench.load.trace import read_trace  # noqa: PLC0415 - start-up time
 
         assert self.trace is not None, "there is a trace"
         trace = read_trace(self.trace, form=self.trace_format, skip_bad=self.skip_bad, block_tokens=self.block_tokens)
 
         def make(prompt: Prompt, scale: TraceScale, requests: int | None, max_open: int | None) -> TraceReplay:
-            part = Part(self.trace_from, self.trace_until, requests)
+            part = TracePart(self.trace_from, self.trace_until, requests)
             return TraceReplay(trace, prompt, part=part, scale=scale, max_open=max_open)
 
         return make
