@@ -16,7 +16,7 @@ from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams, StructuredOutputsParams, ThinkingParams
 from twofold.engine.grammar.compile import GrammarCompiler
 from twofold.engine.grammar.source import OutputGrammar
-from twofold.engine.grammar.thinking import ThinkingConstraint, answer_constraint
+from twofold.engine.grammar.thinking import ThinkingConstraint, completion_constraint
 from twofold.engine.llm import LLM
 from twofold.engine.prompts import TokensPrompt
 from twofold.text.tokenizers.tokenizer import Tokenizer
@@ -196,7 +196,7 @@ def test_without_room_for_mark_and_form_it_is_refused(tokenizer: Tokenizer, gram
 
 def test_nothing_is_asked_where_nothing_is_ruled(tokenizer: Tokenizer) -> None:
     def made(params: ThinkingParams | None) -> object:
-        return answer_constraint(
+        return completion_constraint(
             params, None, max_tokens=9, spell=tokenizer.token_bytes, end_ids=tokenizer.eos_ids, vocab_size=VOCAB
         )
 

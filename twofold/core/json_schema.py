@@ -1,7 +1,7 @@
-"""JSON schemas of answers, made to allow only what they name.
+"""JSON schemas of structured outputs, made to allow only what they name.
 
 By the letter of JSON Schema an object may hold properties that its schema does not name, unless
-``additionalProperties`` is false. Nobody who writes a schema for an answer means that, and small models use it: they
+``additionalProperties`` is false. No one who writes a schema for a completion means that, and small models use it: they
 go on writing keys. So an object that lists its properties and says nothing about others is closed, as in OpenAI's
 strict mode, in llama.cpp and in vLLM with xgrammar. ``"additionalProperties": true`` keeps one open.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-SAYS: Final = frozenset({"additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames"})
+OPENING: Final = frozenset({"additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames"})
 """Keywords that say which other properties an object may hold."""
 COMBINING: Final = frozenset(
     {
@@ -62,7 +62,7 @@ def _inner(schema: object, together: bool, shared_open: bool) -> Any:
 def _lists_all(schema: Mapping[str, Any]) -> bool:
     """Whether an object's schema lists properties, says nothing about others, and asks for no other."""
     properties = schema.get("properties")
-    if not isinstance(properties, Mapping) or not properties or not SAYS.isdisjoint(schema):
+    if not isinstance(properties, Mapping) or not properties or not OPENING.isdisjoint(schema):
         return False
     required, least = schema.get("required") or (), schema.get("minProperties") or 0
     enough = isinstance(least, int) and least <= len(properties)
@@ -72,12 +72,12 @@ def _lists_all(schema: Mapping[str, Any]) -> bool:
 def _combines(schema: Mapping[str, Any]) -> bool:
     """Whether several schemas describe one object here. One reference, or one part of allOf, with nothing but notes
     beside it does not."""
-    said = schema.keys() - NOTES - SHARED - {"$schema"}
-    if said == {"$ref"} or (said == {"allOf"} and isinstance(schema["allOf"], list) and len(schema["allOf"]) == 1):
+    used = schema.keys() - NOTES - SHARED - {"$schema"}
+    if used == {"$ref"} or (used == {"allOf"} and isinstance(schema["allOf"], list) and len(schema["allOf"]) == 1):
         return False
-    if not COMBINING.isdisjoint(said):
+    if not COMBINING.isdisjoint(used):
         return True
-    return not CHOOSING.isdisjoint(said) and bool(said & {"properties", "required"} or len(said & CHOOSING) > 1)
+    return not CHOOSING.isdisjoint(used) and bool(used & {"properties", "required"} or len(used & CHOOSING) > 1)
 
 
 def _schemas(value: object) -> Iterator[Mapping[str, Any]]:

@@ -70,11 +70,11 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 @known_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredOutputsParams:
-    """What form an answer must have; exactly one of these, as vLLM names them.
+    """Which form a completion must have; exactly one of these, as vLLM names them.
 
     json          a JSON schema, as a mapping or as its text
     json_object   any JSON object
-    regex         a regular expression that the whole answer matches
+    regex         a regular expression that the whole completion matches
     choice        one of these texts
     grammar       a context-free grammar in llguidance's Lark dialect, or in GBNF
     """
@@ -117,13 +117,13 @@ def _choices(choice: object) -> tuple[str, ...]:
 @known_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThinkingParams:
-    """The section of an answer in which the model thinks before it answers.
+    """The section of a completion in which the model thinks first.
 
     start    tokens that open the section; empty where the prompt has opened it
     end      tokens that close it
-    budget   most tokens between them; then ``end`` is all that can be drawn, and the answer follows. None: no limit
+    budget   most tokens between them; then ``end`` is all that can be sampled, and the rest follows. None: no limit
 
-    ``structured_outputs`` hold for what follows the section. An answer that does not open it has none.
+    ``structured_outputs`` hold for what follows the section. A completion that does not open it has none.
     """
 
     start: Sequence[int] = ()
@@ -142,9 +142,9 @@ class ThinkingParams:
 @known_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSearchParams(RequestParams):
-    """Beam search, as vLLM spells it: the ``beam_width`` most likely answers, by log-probability / length^penalty.
+    """Beam search, as vLLM spells it: the ``beam_width`` most likely completions, by log-probability / length^penalty.
 
-    ``max_tokens`` is the most tokens of an answer; with ``ignore_eos`` beams go on after an end of sequence.
+    ``max_tokens`` is the most tokens of a completion; with ``ignore_eos`` beams go on after an end of sequence.
     """
 
     beam_width: int
@@ -165,31 +165,31 @@ class BeamSearchParams(RequestParams):
 class SamplingParams(RequestParams):
     """How tokens are chosen, when generation stops, and what is reported about it.
 
-    n                     independent answers to the prompt; answer i draws with a seed derived from (seed, i)
-    best_of               draws this many answers and keeps the n of the highest mean log-probability
+    n                     independent completions of the prompt; number i has a seed derived from (seed, i)
+    best_of               samples this many completions and keeps the n of the highest mean log-probability
     temperature           divides the logits; 0 takes the most likely token
     top_p                 keeps the smallest set of most likely tokens whose probability reaches it
     top_k                 keeps the k most likely tokens; 0 or −1 keeps all
     min_p                 keeps tokens at least this fraction as likely as the most likely one
-    repetition_penalty    > 1 makes tokens of prompt and answer less likely (Keskar et al. 2019)
-    presence_penalty      subtracted from the logit of a token that the answer already holds
-    frequency_penalty     subtracted once for each time the answer already holds the token
+    repetition_penalty    > 1 makes tokens of prompt and completion less likely (Keskar et al. 2019)
+    presence_penalty      subtracted from the logit of a token that the completion already holds
+    frequency_penalty     subtracted once for each time the completion already holds the token
     logit_bias            added to the logits of these token ids
-    seed                  equal seeds give equal draws, in any batch; None takes one from the engine's seed
-    stop                  strings that end the answer; they are left out unless ``include_stop_str_in_output``
-    stop_token_ids        token ids that end the answer
-    max_tokens            most tokens of the answer; None goes on to the end of the context
+    seed                  equal seeds give equal completions, in any batch; None takes one from the engine's seed
+    stop                  strings that end the completion; they are left out unless ``include_stop_str_in_output``
+    stop_token_ids        token ids that end the completion
+    max_tokens            most tokens of the completion; None goes on to the end of the context
     min_tokens            no end-of-sequence, stop token or stop string before that many tokens
     ignore_eos            go on after the model's end-of-sequence tokens
-    logprobs              report log-probabilities of each drawn token and of this many most likely ones
+    logprobs              report log-probabilities of each sampled token and of this many most likely ones
     prompt_logprobs       the same for the tokens of the prompt
     skip_special_tokens   leave special tokens out of the text
     detokenize            make text of the tokens; without it ``text`` stays empty
-    structured_outputs    the form that the answer must have
+    structured_outputs    the form that the completion must have
     thinking              the section in which the model thinks first, and how long it may be
 
-    Raises ParameterError for an unknown name or an impossible value. Penalties and bias change the draw, never the
-    reported log-probabilities: these are of the model's own distribution, as vLLM's ``raw_logprobs``.
+    Raises ParameterError for an unknown name or an impossible value. Penalties and bias change what is sampled, never
+    the reported log-probabilities: these are of the model's own distribution, as vLLM's ``raw_logprobs``.
     """
 
     n: int = 1
@@ -231,7 +231,7 @@ class SamplingParams(RequestParams):
 
     @property
     def answers(self) -> int:
-        """How many answers are drawn."""
+        """How many completions are sampled."""
         return self.best_of or self.n
 
     @property
@@ -252,7 +252,7 @@ class SamplingParams(RequestParams):
 
     @property
     def penalises(self) -> bool:
-        """Whether the draw depends on the tokens before it."""
+        """Whether sampling depends on the tokens before."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
     def _freeze(self) -> None:

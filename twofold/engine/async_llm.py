@@ -1,4 +1,4 @@
-"""``AsyncLLM``: the same words as ``LLM``, for programs that serve many at once.
+"""``AsyncLLM``: the methods of ``LLM``, for programs that serve many requests at once.
 
 A thread owns the engine's loop. Coroutines give it requests and iterate over their deltas. A reader that does not keep
 up pauses its own request and no other (``stream``).
@@ -70,7 +70,7 @@ class _StreamOutbox:
 
 
 class AsyncLLM(OpenModel):
-    """A model that answers many coroutines at once. Use it as an async context manager, or await ``close``.
+    """A model for many coroutines at once. Use it as an async context manager, or await ``close``.
 
         async with AsyncLLM(model="smollm2-135m") as llm:
             async for delta in llm.generate("Once upon a time", SamplingParams(max_tokens=32)):

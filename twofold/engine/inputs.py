@@ -13,7 +13,7 @@ from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.request import EngineRequest, PoolingParams, RequestOptions, ScoringParams, TextOrTokens
 from twofold.engine.grammar.source import OutputGrammar
-from twofold.engine.grammar.thinking import answer_constraint
+from twofold.engine.grammar.thinking import completion_constraint
 from twofold.engine.request import ActiveRequest, BeamSearch, Embedding, EngineState, Generation
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.text.prompt_limit import PromptLimit
@@ -82,7 +82,7 @@ class InputProcessor:
         if not isinstance(params, SamplingParams):
             return
         for sequence in active.sequences:
-            sequence.constraint = answer_constraint(
+            sequence.constraint = completion_constraint(
                 params.thinking,
                 grammar,
                 max_tokens=sequence.limit - len(active.request.token_ids),

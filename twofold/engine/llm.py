@@ -129,7 +129,7 @@ class LLM(OpenModel):
         *,
         options: RequestOptions = DEFAULT_OPTIONS,
     ) -> list[RequestOutput]:
-        """Answers to all prompts, run together, in the order of the prompts.
+        """Completions of all prompts, run together, in the order of the prompts.
 
         A prompt is text, {"prompt": text} or {"prompt_token_ids": ids}. ``sampling_params`` are one for all, or one
         for each. All are checked before the first runs; UsageError where one is impossible.
@@ -144,7 +144,7 @@ class LLM(OpenModel):
         *,
         options: RequestOptions = DEFAULT_OPTIONS,
     ) -> list[RequestOutput]:
-        """The ``beam_width`` most likely answers to each prompt, best first."""
+        """The ``beam_width`` most likely completions of each prompt, best first."""
         return self._run_all(prompts, params, options)
 
     def embed(
@@ -180,7 +180,7 @@ class LLM(OpenModel):
         chat_template_kwargs: Mapping[str, Any] | None = None,
         options: RequestOptions = DEFAULT_OPTIONS,
     ) -> list[RequestOutput]:
-        """Answers to one conversation, or to several, through the model's chat template."""
+        """Completions of one conversation, or to several, through the model's chat template."""
         chats = [messages] if not messages or isinstance(messages[0], Mapping) else messages
         given: list[TextOrTokens] = []
         for chat in chats:

@@ -9,7 +9,7 @@ import pytest
 from tests.engine.grammar.conftest import LocalCompiler
 from twofold.core.errors import ParameterError
 from twofold.core.params import StructuredOutputsParams
-from twofold.engine.grammar.gbnf import gbnf_to_lark, is_gbnf
+from twofold.engine.grammar.source import gbnf_to_lark, is_gbnf
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Structured output: which tokens may come next so that an answer has the form its caller asked for."""
+"""Structured output: which tokens may come next so that a completion has the form its caller asked for."""

@@ -38,7 +38,7 @@ PROBES: Final = 8
 MASK_WORK: Final = 20
 COPY_WORK: Final = 10
 STEP_WORK: Final = 3
-"""To ask what is forced and whether the answer is complete."""
+"""To ask what is forced and whether the output is complete."""
 
 
 @dataclass(slots=True)
@@ -61,9 +61,9 @@ class CompletionSearch:
         self._work = 0
 
     def find(self, matcher: LLMatcher, limit: int, spelled: bytes, work: int) -> Path | None:
-        """At most ``limit`` tokens after which the answer is complete, or None if so much work found none.
+        """At most ``limit`` tokens after which the output is complete, or None if so much work found none.
 
-        ``work`` is in units of one token tried, see above; the last step may exceed it. ``spelled`` is the answer so
+        ``work`` is in units of one token tried, see above; the last step may exceed it. ``spelled`` is the output so
         far, needed where the grammar is a list of texts.
         """
         path = self.walk(matcher, limit, spelled, work)
@@ -174,6 +174,6 @@ class CompletionSearch:
 
 
 def completes(matcher: LLMatcher, path: Path, end: int, *before: int) -> bool:
-    """Whether ``before`` and then ``path`` lead from here to where the answer may end with token ``end``."""
+    """Whether ``before`` and then ``path`` lead from here to where the output may end with token ``end``."""
     tokens = [*before, *path, end]
     return matcher.validate_tokens(tokens) == len(tokens)

@@ -19,8 +19,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from llguidance import LLMatcher
@@ -45,25 +44,14 @@ CUTS: Final = 4
 """Most tokens of a known path that the sampled token may have spelled already."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Before:
-    """The state before a token was taken, beside the matcher's."""
-
-    room: int
-    path: Path
-    headroom: int
-    proofs: dict[int, Path]
-    unchecked: int
-    stale: bool
-    lost: bool
-    shortened: bool
-    spelled: int
+_STATE: Final = ("_room", "_path", "_headroom", "_proofs", "_unchecked", "_stale", "_lost", "_shortened")
+"""What ``rollback`` restores, beside the matcher and the bytes that were spelled."""
 
 
 class GrammarConstraint:
     """A ``TokenConstraint`` for at most ``max_tokens`` tokens. Made by ``CompiledGrammar.start``; not thread-safe.
 
-    ``path`` completes the empty answer, in at most ``max_tokens`` tokens. ``mask`` and ``advance`` raise
+    ``path`` completes the empty output, in at most ``max_tokens`` tokens. ``mask`` and ``advance`` raise
     ParameterError where the grammar turns out to be too costly to go on with.
     """
 
@@ -84,7 +72,7 @@ class GrammarConstraint:
         self._path = path
         self._headroom = headroom
         self._proofs: dict[int, Path] = {}
-        self._past: deque[_Before] = deque(maxlen=ROLLBACK)
+        self._past: deque[tuple[int, dict[str, Any]]] = deque(maxlen=ROLLBACK)
         self._unchecked = 0
         self._stale = self._lost = False
         self._spelled = bytearray()
@@ -103,7 +91,7 @@ class GrammarConstraint:
         return self._shortened
 
     def mask(self) -> memoryview:
-        """The tokens that may be drawn now: 32-bit words, in one buffer that is filled again after ``advance``.
+        """The tokens that may be sampled now: 32-bit words, in one buffer that is filled again after ``advance``.
 
         llguidance fills it without the interpreter's lock, but for text that the grammar forces, which our tokenizer
         cuts into tokens; near the limit the proofs run with the lock.
@@ -135,11 +123,11 @@ class GrammarConstraint:
         """The cheap half of ``advance``, after which ``finished`` is known."""
         assert not self._finished, "no token can follow a finished output"
         self.mask()  # its proofs are part of the state
-        self._past.append(self._state())
+        self._past.append((len(self._spelled), {name: getattr(self, name) for name in _STATE}))
         self._fresh = False
         self._room -= 1
         if token in self._vocabulary.end_ids:
-            assert self._matcher.is_accepting(), "the answer ended before it was complete"
+            assert self._matcher.is_accepting(), "the output ended before it was complete"
             self._finished = True
             return
         if not self._matcher.consume_token(token):
@@ -176,32 +164,12 @@ class GrammarConstraint:
         """``TokenConstraint.rollback``."""
         assert tokens <= len(self._past), "only tokens that it took itself are forgotten"
         for _ in range(tokens):
-            before = self._past.pop()
-            if len(self._spelled) > before.spelled:  # the end of an answer is not a token of the grammar
+            spelled, state = self._past.pop()
+            if len(self._spelled) > spelled:  # the end of a completion is not a token of the grammar
                 self._matcher.rollback(1)
-            del self._spelled[before.spelled :]
-            self._room, self._path, self._headroom, self._proofs = (
-                before.room,
-                before.path,
-                before.headroom,
-                before.proofs,
-            )
-            self._unchecked, self._stale, self._lost = before.unchecked, before.stale, before.lost
-            self._shortened = before.shortened
+            del self._spelled[spelled:]
+            vars(self).update(state)
             self._finished = self._fresh = False
-
-    def _state(self) -> _Before:
-        return _Before(
-            self._room,
-            self._path,
-            self._headroom,
-            self._proofs,
-            self._unchecked,
-            self._stale,
-            self._lost,
-            self._shortened,
-            len(self._spelled),
-        )
 
     def _use_words(self, words: NDArray[np.uint32]) -> None:
         """Sets the buffer of masks."""
@@ -234,7 +202,7 @@ class GrammarConstraint:
         return not self._lost and self._room - len(self._path) <= self._headroom
 
     def _look(self) -> None:
-        """A path from here: what is left of the last one, else a new one; the shorter where none is in time."""
+        """Looks for a path from here: what is left of the last one, else a new one; the shorter if none is in time."""
         rest = self._rest_of_path()
         found = rest if 0 < len(rest) <= self._room else self._searched()
         if rest and (found is None or len(rest) < len(found)):
@@ -257,8 +225,8 @@ class GrammarConstraint:
         return fitting or self._search.walk(self._matcher, LONGEST, spelled, SEARCH_WORK)
 
     def _plan_check(self) -> None:
-        """A free token may lengthen the path by the headroom and takes a token of the room: so long none is looked
-        for."""
+        """Decides for how many tokens no path needs to be searched: each may lengthen the path by the headroom, and
+        takes a token of the room."""
         self._stale = False
         self._proofs = {}
         if self._lost:
@@ -268,7 +236,7 @@ class GrammarConstraint:
         self._unchecked = max(0, slack // (1 + self._headroom) - 1)
 
     def _narrow(self) -> None:
-        """Leaves the tokens from which the answer is proven to be complete in time."""
+        """Leaves the tokens from which the output is proven to be complete in time."""
         if self._matcher.is_accepting() and self._room <= 0:
             return
         allowed = allowed_ids(self._words)
@@ -282,7 +250,7 @@ class GrammarConstraint:
             set_bits(self._words, np.asarray(kept, dtype=np.int32))
 
     def _tried(self, allowed: NDArray[np.intp]) -> list[int]:
-        """The allowed tokens that go on with the answer, or the common ones of them."""
+        """The allowed tokens that do not end the output, or the common ones of them."""
         if len(allowed) <= PROVEN:
             return [token for token in allowed.tolist() if token not in self._vocabulary.end_ids]
         common = self._vocabulary.preferences.common
@@ -303,7 +271,7 @@ class GrammarConstraint:
                 self._proofs[token] = proof
 
     def _keep_shortest(self) -> None:
-        """Leaves the proofs that close soonest: none, but for the end, where the answer is complete."""
+        """Leaves the proofs that close soonest; where the output is complete, none, so that only its end is left."""
         least = -1 if self._matcher.is_accepting() else min(map(len, self._proofs.values()))
         self._proofs = {token: proof for token, proof in self._proofs.items() if len(proof) == least}
 

@@ -47,7 +47,7 @@ STATUS: Final = b"S"
 NUMBER: Final = 8
 
 
-class _HostedAnswer:
+class _HostedCompletion:
     def __init__(self, constraint: GrammarConstraint, step_s: float) -> None:
         self.constraint = constraint
         self.step_s = step_s
@@ -63,7 +63,7 @@ class Host:
         self._vocabulary = vocabulary
         self._grammar: CompiledGrammar | None = None
         self._step_s = 0.0
-        self._answers: dict[int, _HostedAnswer] = {}
+        self._completions: dict[int, _HostedCompletion] = {}
         self._wanted: dict[int, None] = {}
 
     def run(self) -> None:
@@ -83,22 +83,22 @@ class Host:
                 compiling.start()
                 compiling.join()
             case wire.Start(number, max_tokens) if self._grammar is not None:
-                self._answers[number] = _HostedAnswer(self._grammar.start(max_tokens), self._step_s)
-            case wire.Prepare(number) if number in self._answers:
+                self._completions[number] = _HostedCompletion(self._grammar.start(max_tokens), self._step_s)
+            case wire.Prepare(number) if number in self._completions:
                 self._wanted[number] = None
-            case wire.Advance(number, token) if number in self._answers:
+            case wire.Advance(number, token) if number in self._completions:
                 self._advance(number, token)
-            case wire.Fork(number, other) if number in self._answers:
-                answer = self._answers[number]
-                self._answers[other] = _HostedAnswer(answer.constraint.fork(), answer.step_s)
-                self._answers[other].token = answer.token
-            case wire.Rollback(number, tokens) if number in self._answers:
-                answer = self._answers[number]
-                answer.constraint.rollback(tokens)
-                answer.token = None
-                self._pipe.send(wire.Advanced(number, answer.constraint.finished))
+            case wire.Fork(number, other) if number in self._completions:
+                completion = self._completions[number]
+                self._completions[other] = _HostedCompletion(completion.constraint.fork(), completion.step_s)
+                self._completions[other].token = completion.token
+            case wire.Rollback(number, tokens) if number in self._completions:
+                completion = self._completions[number]
+                completion.constraint.rollback(tokens)
+                completion.token = None
+                self._pipe.send(wire.Advanced(number, completion.constraint.finished))
             case wire.Drop(number):
-                self._answers.pop(number, None)
+                self._completions.pop(number, None)
                 self._wanted.pop(number, None)
 
     def _compile(self, message: wire.Compile) -> None:
@@ -118,34 +118,34 @@ class Host:
         self._pipe.send(wire.Compiled(self._grammar.min_tokens))
 
     def _advance(self, number: int, token: int) -> None:
-        answer = self._answers[number]
+        completion = self._completions[number]
         try:
-            with _paid(answer):
-                answer.constraint.take(token)
+            with _paid(completion):
+                completion.constraint.take(token)
         except ParameterError as error:
             self._refuse(number, error)
             return
-        answer.token = token
-        self._pipe.send(wire.Advanced(number, answer.constraint.finished))
+        completion.token = token
+        self._pipe.send(wire.Advanced(number, completion.constraint.finished))
 
     def _make_mask(self, number: int) -> None:
         del self._wanted[number]
-        answer = self._answers[number]
-        before = answer.bank = min(BANK_S, answer.bank + TOKEN_S)
+        completion = self._completions[number]
+        before = completion.bank = min(BANK_S, completion.bank + TOKEN_S)
         try:
-            with _paid(answer):
-                if answer.token is not None:
-                    answer.constraint.follow(answer.token)
-                    answer.token = None
-                words = bytes(answer.constraint.mask())
-            seconds = before - answer.bank
+            with _paid(completion):
+                if completion.token is not None:
+                    completion.constraint.follow(completion.token)
+                    completion.token = None
+                words = bytes(completion.constraint.mask())
+            seconds = before - completion.bank
         except ParameterError as error:
             self._refuse(number, error)
             return
-        self._pipe.send(wire.Mask(number, answer.constraint.shortened, words, seconds))
+        self._pipe.send(wire.Mask(number, completion.constraint.shortened, words, seconds))
 
     def _refuse(self, number: int, error: ParameterError) -> None:
-        del self._answers[number]
+        del self._completions[number]
         self._wanted.pop(number, None)
         self._pipe.send(wire.Refused.of(error, number))
 
@@ -161,16 +161,16 @@ def ended_after(seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def _paid(answer: _HostedAnswer) -> Iterator[None]:
-    """Subtracts the block's processor time from the answer's; ends this process when that is used up."""
-    allowed = max(min(answer.step_s, answer.bank), 1e-3)
+def _paid(completion: _HostedCompletion) -> Iterator[None]:
+    """Subtracts the block's processor time from the completion's; ends this process when that is used up."""
+    allowed = max(min(completion.step_s, completion.bank), 1e-3)
     signal.setitimer(signal.ITIMER_PROF, allowed)
     try:
         yield
     finally:
         left, _ = signal.setitimer(signal.ITIMER_PROF, 0)
         taken = allowed - left
-        answer.bank -= taken
+        completion.bank -= taken
         if taken > SLOW_STEP_S:
             os.setpriority(os.PRIO_PROCESS, 0, SLOW_NICENESS)
 

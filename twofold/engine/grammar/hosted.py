@@ -147,21 +147,11 @@ class GrammarHost:
 
     def start(self, max_tokens: int) -> tuple[int, Inbox]:
         """A new completion: its number and its inbox."""
-        with self._lock:
-            number, inbox = next(self._numbers), Inbox()
-            inbox.error = self.error
-            self._inboxes[number] = inbox
-            self.send(wire.Start(number, max_tokens))
-            return number, inbox
+        return self._add(lambda number: wire.Start(number, max_tokens))
 
     def fork(self, number: int) -> tuple[int, Inbox]:
         """A copy of a completion, as ``start``."""
-        with self._lock:
-            other, inbox = next(self._numbers), Inbox()
-            inbox.error = self.error
-            self._inboxes[other] = inbox
-            self.send(wire.Fork(number, other))
-            return other, inbox
+        return self._add(lambda other: wire.Fork(number, other))
 
     def drop(self, number: int) -> None:
         """Removes a completion."""
@@ -219,15 +209,23 @@ class GrammarHost:
         with suppress(OSError):
             os.kill(self._process, signal.SIGKILL)
 
+    def _add(self, message: Callable[[int], wire.ToHost]) -> tuple[int, Inbox]:
+        with self._lock:
+            number, inbox = next(self._numbers), Inbox()
+            inbox.error = self.error
+            self._inboxes[number] = inbox
+            self.send(message(number))
+            return number, inbox
+
     def _take(self, message: wire.FromHost) -> None:
         match message:
             case wire.Compiling():
                 self._searching = True
             case wire.Compiled(least):
                 self.min_tokens = least
-            case wire.Refused(answer=None):
+            case wire.Refused(completion=None):
                 self._fail(message.error)
-            case wire.Refused(answer=int(number)):
+            case wire.Refused(completion=int(number)):
                 if number in self._inboxes:
                     self._inboxes[number].error = message.error
             case wire.Advanced(number, finished):
@@ -360,7 +358,7 @@ class HostedConstraint:
         ``advance`` of the same grammar."""
         assert not self._inbox.finished, "no token can follow a finished output"
         self._begin()
-        self._tell(wire.Advance(self._number, token))
+        self._change(wire.Advance(self._number, token))
 
     def fork(self) -> HostedConstraint:
         """``TokenConstraint.fork``."""
@@ -375,7 +373,7 @@ class HostedConstraint:
         """``TokenConstraint.rollback``."""
         if tokens:
             self._settle()
-            self._tell(wire.Rollback(self._number, tokens))
+            self._change(wire.Rollback(self._number, tokens))
 
     def _settle(self) -> None:
         """Waits for a requested mask, which would be mistaken for the mask of a later state."""
@@ -383,7 +381,7 @@ class HostedConstraint:
         if self._prepared:
             self._known_after(GrammarHost.read_until)
 
-    def _tell(self, message: wire.Advance | wire.Rollback) -> None:
+    def _change(self, message: wire.Advance | wire.Rollback) -> None:
         """Sends a change of state, which makes the mask invalid."""
         self._inbox.mask, self._prepared = None, False
         if self._host is not None:
@@ -393,9 +391,9 @@ class HostedConstraint:
     def _known_after(self, read: Callable[[GrammarHost, Callable[[], bool]], object]) -> bool:
         """Whether the mask or an error has arrived, after reading the host's messages by ``read``."""
         self.prepare()
-        if not self._answered() and self._host is not None:
-            read(self._host, self._answered)
-        return self._answered()
+        if not self._known() and self._host is not None:
+            read(self._host, self._known)
+        return self._known()
 
-    def _answered(self) -> bool:
+    def _known(self) -> bool:
         return self._inbox.mask is not None or self._inbox.error is not None

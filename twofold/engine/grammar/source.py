@@ -1,11 +1,20 @@
-"""From what a caller asks for to the grammar that llguidance compiles, without compiling anything."""
+"""From what a caller asks for to the grammar that llguidance compiles, without compiling anything.
+
+GBNF, the grammar notation of llama.cpp, is written as llguidance's Lark. The notations differ in little: ``name ::=``
+is ``name:``, ``[a-z]`` is ``/[a-z]/`` and ``root`` is ``start``. Rules that refer to no recursive rule become terminals
+(upper case), so that they are matched by the lexer, which llguidance needs for speed and to distinguish what begins
+alike. Notation: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 from llguidance import LLMatcher
 
@@ -13,9 +22,25 @@ from twofold.core.errors import ParameterError
 from twofold.core.json_schema import closed_schema
 from twofold.core.params import StructuredOutputsParams
 from twofold.core.step import TokenConstraint
-from twofold.engine.grammar.gbnf import gbnf_to_lark, is_gbnf
 
 MAX_SOURCE_BYTES: Final = 262_144
+
+_TOKEN: Final = re.compile(
+    r"""(?P<space>[ \t]+|\#[^\n\r]*)
+      | (?P<newline>\r?\n|\r)
+      | (?P<rule>[A-Za-z0-9_-]+)[ \t]*::=
+      | (?P<name>[A-Za-z0-9_-]+)
+      | (?P<literal>"(?:[^"\\\n]|\\.)*")
+      | (?P<set>\[(?:[^\]\\\n]|\\.)*\])
+      | (?P<count>\{[ ]*\d{1,6}[ ]*(?:,[ ]*(?:\d{1,6})?[ ]*)?\})
+      | (?P<sign>[()|*+?.])""",
+    re.VERBOSE,
+)
+_HEX: Final = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8}))|\\(.)", re.DOTALL)
+_MEANT_IN_SETS: Final = "[/&~"
+"""What a set of Rust's regexes reads as a sign, and GBNF does not."""
+_EMPTY: Final = ' ""'
+_CONTROL: Final = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +49,7 @@ class GrammarSource:
 
     form    the caller's name for its kind: json, json_object, regex, choice or grammar
     text    the schema, the regex or the Lark grammar; empty for the others
-    texts   all answers there are, where the caller named them; else empty
+    texts   all outputs there are, where the caller listed them; else empty
     """
 
     form: str
@@ -35,23 +60,24 @@ class GrammarSource:
 
 def grammar_source(params: StructuredOutputsParams) -> GrammarSource:
     """The grammar of ``params``. Raises ParameterError for one that is too long or cannot be read."""
-    if params.json is not None:
+    params = portable(params)
+    if isinstance(params.json, str):
         return _json_source(params.json)
     if params.json_object:
         return GrammarSource("json_object", _json_grammar('{"type": "object"}'))
     if params.regex is not None:
-        _check_size("regex", params.regex)
         return GrammarSource("regex", LLMatcher.grammar_from_regex(_unanchored(params.regex)), params.regex)
     if params.choice is not None:
-        return _choice_source(tuple(params.choice))
+        lark = "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in params.choice)
+        texts = tuple(dict.fromkeys(text.encode() for text in params.choice))
+        return GrammarSource("choice", LLMatcher.grammar_from_lark(lark), texts=texts)
     assert params.grammar is not None
-    _check_size("grammar", params.grammar)
     lark = gbnf_to_lark(params.grammar) if is_gbnf(params.grammar) else params.grammar
     return GrammarSource("grammar", LLMatcher.grammar_from_lark(lark), lark)
 
 
 def form_of(params: StructuredOutputsParams) -> str:
-    """The caller's name for the kind of a form."""
+    """The caller's name for the kind of the structured output."""
     names = ("json", "regex", "choice", "grammar")
     return next((name for name in names if getattr(params, name) is not None), "json_object")
 
@@ -59,8 +85,9 @@ def form_of(params: StructuredOutputsParams) -> str:
 def portable(params: StructuredOutputsParams) -> StructuredOutputsParams:
     """The same form with its schema as text, so that it can travel. Raises ParameterError for one that is too long or
     no Unicode text."""
-    if params.json is not None and not isinstance(params.json, str):
-        params = StructuredOutputsParams(json=_schema_text(params.json))
+    if isinstance(params.json, Mapping):
+        with _json_errors():
+            params = StructuredOutputsParams(json=json.dumps(params.json))
     form = form_of(params)
     if form != "json_object":
         text = getattr(params, form)
@@ -68,11 +95,14 @@ def portable(params: StructuredOutputsParams) -> StructuredOutputsParams:
     return params
 
 
-def _schema_text(schema: str | Mapping[str, Any]) -> str:
+@contextmanager
+def _json_errors() -> Iterator[None]:
+    """Raises ParameterError for what the block finds to be no JSON."""
     try:
-        return schema if isinstance(schema, str) else json.dumps(schema)
+        yield
     except (TypeError, ValueError) as error:
-        raise impossible("json", f"is not JSON: {_line(error)}", "Send a JSON schema.") from error
+        line = str(error).split("\n")[0][:120]
+        raise impossible("json", f"is not JSON: {line}", "Send a JSON schema.") from error
     except RecursionError as error:
         raise impossible("json", "is nested too deeply", "Use $defs and $ref for what repeats.") from error
 
@@ -98,17 +128,8 @@ def _check_size(form: str, text: str) -> None:
         raise impossible(form, "holds a NUL character", "Write it as an escape.")
 
 
-def _choice_source(choice: tuple[str, ...]) -> GrammarSource:
-    _check_size("choice", "".join(choice))
-    lark = "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in choice)
-    texts = tuple(dict.fromkeys(text.encode() for text in choice))
-    return GrammarSource("choice", LLMatcher.grammar_from_lark(lark), texts=texts)
-
-
-def _json_source(schema: str | Mapping[str, Any]) -> GrammarSource:
-    try:
-        text = _schema_text(schema)
-        _check_size("json", text)
+def _json_source(text: str) -> GrammarSource:
+    with _json_errors():
         value = json.loads(text)
         if not isinstance(value, dict | bool):
             raise impossible("json", "is not a JSON schema, which is an object", 'Write {"type": …}.')
@@ -117,18 +138,10 @@ def _json_source(schema: str | Mapping[str, Any]) -> GrammarSource:
         if isinstance(value, dict) and (closed := closed_schema(value)) != value:
             text = json.dumps(closed)
         return GrammarSource("json", _json_grammar("{}" if value is True else text), text)
-    except (TypeError, ValueError) as error:
-        raise impossible("json", f"is not JSON: {_line(error)}", "Send a JSON schema.") from error
-    except RecursionError as error:
-        raise impossible("json", "is nested too deeply", "Use $defs and $ref for what repeats.") from error
-
-
-def _line(error: Exception) -> str:
-    return str(error).split("\n")[0][:120]
 
 
 def _unanchored(regex: str) -> str:
-    """The regex without the anchors around it: the whole answer has to match anyway."""
+    """The regex without the anchors around it: the whole output has to match anyway."""
     body = regex.removeprefix("^")
     escapes = len(body) - 1 - len(body[:-1].rstrip("\\"))
     return body[:-1] if body.endswith("$") and escapes % 2 == 0 else body
@@ -158,3 +171,135 @@ class OutputGrammar(Protocol):
         Raises ParameterError if the grammar needs more tokens than that.
         """
         ...
+
+
+@dataclass(slots=True)
+class _GbnfRule:
+    """``parts`` are pieces of Lark, or the names of rules, which are still in GBNF's spelling."""
+
+    name: str
+    parts: list[tuple[bool, str]] = field(default_factory=list)
+
+    @property
+    def names(self) -> set[str]:
+        return {text for is_name, text in self.parts if is_name}
+
+
+def is_gbnf(text: str) -> bool:
+    """Whether a grammar is GBNF: Lark has no ``::=``."""
+    return re.search(r"^[ \t]*[A-Za-z0-9_-]+[ \t]*::=", text, re.MULTILINE) is not None
+
+
+def gbnf_to_lark(text: str) -> str:
+    """Lark for a GBNF grammar. Raises ParameterError, naming the line, for one that is malformed. Linear time."""
+    rules = _gbnf_rules(text)
+    terminals = _terminals(rules)
+    lark_names = {name: _lark_name(index, name, name in terminals) for index, name in enumerate(rules)}
+    lines = []
+    for rule in rules.values():
+        pieces = (f" {lark_names[part]}" if is_name else part for is_name, part in rule.parts)
+        lines.append(f"{lark_names[rule.name]}:{''.join(pieces) or _EMPTY}")
+    return "\n".join(lines) + "\n"
+
+
+def _lark_name(index: int, name: str, terminal: bool) -> str:
+    if name == "root":
+        return "start"
+    return f"T{index}" if terminal else f"r{index}"
+
+
+def _gbnf_rules(text: str) -> dict[str, _GbnfRule]:
+    rules: dict[str, _GbnfRule] = {}
+    current: _GbnfRule | None = None
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise _malformed(text, position, "cannot be read")
+        kind, value = match.lastgroup, match[0]
+        if kind == "rule":
+            current = rules.setdefault(match["rule"], _GbnfRule(match["rule"]))
+            if current.parts:
+                raise _malformed(text, position, "defines a rule again")
+        elif kind not in {"space", "newline"}:
+            if current is None:
+                raise _malformed(text, position, "stands before the first rule")
+            current.parts.append((kind == "name", _part(str(kind), value)))
+        position = match.end()
+    unknown = {name for rule in rules.values() for name in rule.names} - rules.keys()
+    if unknown or "root" not in rules:
+        missing = "root" if "root" not in rules else min(unknown)
+        raise _gbnf_error(f"has no rule {missing!r}")
+    return rules
+
+
+def _part(kind: str, value: str) -> str:
+    if kind == "literal":
+        return " " + _literal(_HEX.sub(_character, value[1:-1]))
+    if kind == "set":
+        body = _HEX.sub(_set_character, value[1:-1])
+        return " /[" + "".join(_escape(c) if c in _MEANT_IN_SETS else c for c in body) + "]/"
+    if kind == "count":
+        return value.replace(" ", "")
+    return r" /[^\n]/" if value == "." else value
+
+
+def _literal(text: str) -> str:
+    return '"' + "".join(f"\\{c}" if c in '"\\' else c if c.isprintable() else _escape_text(c) for c in text) + '"'
+
+
+def _escape_text(character: str) -> str:
+    return f"\\u{ord(character):04x}" if ord(character) < 0x10000 else character
+
+
+def _character(match: re.Match[str]) -> str:
+    digits = match[1] or match[2] or match[3]
+    if digits is None:
+        return _CONTROL.get(match[4], match[4])
+    code = int(digits, 16)
+    if code > 0x10FFFF or 0xD800 <= code < 0xE000:
+        raise _gbnf_error(f"holds {match[0]!r}, which is no character")
+    return chr(code)
+
+
+def _set_character(match: re.Match[str]) -> str:
+    return _escape(_character(match))
+
+
+def _escape(character: str) -> str:
+    return f"\\x{{{ord(character):x}}}"
+
+
+def _terminals(rules: dict[str, _GbnfRule]) -> set[str]:
+    """Rules all of whose names are terminals, from those without names upwards (Kahn 1962)."""
+    users: dict[str, list[str]] = defaultdict(list)
+    missing = {}
+    for rule in rules.values():
+        missing[rule.name] = len(rule.names)
+        for name in rule.names:
+            users[name].append(rule.name)
+    ready = [name for name, count in missing.items() if count == 0]
+    found = set()
+    while ready:
+        name = ready.pop()
+        if name == "root":
+            continue
+        found.add(name)
+        for user in users[name]:
+            missing[user] -= 1
+            if missing[user] == 0:
+                ready.append(user)
+    return found
+
+
+def _malformed(text: str, position: int, what: str) -> ParameterError:
+    line = text.count("\n", 0, position) + 1
+    return _gbnf_error(f"{what}: {text[position : position + 20]!r} in line {line}")
+
+
+def _gbnf_error(what: str) -> ParameterError:
+    return ParameterError(
+        f"The structured output's GBNF grammar {what}.",
+        param="structured_outputs.grammar",
+        hint="Write rules as in: root ::= [a-z]+ | number.",
+    )

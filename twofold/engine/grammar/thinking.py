@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from copy import copy
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Any, Final
 
 from twofold.core.errors import ParameterError
 from twofold.core.params import ThinkingParams
@@ -33,8 +33,8 @@ class _Stage(Enum):
     AFTER = 3
 
 
-_Before: TypeAlias = tuple[_Stage, int, bytes, int, int, bool, OutputConstraint | None, int]
-"""A state before a token was taken: stage, room, bytes read, tokens of a mark and between marks, whether it was cut,
+_STATE: Final = ("_stage", "_room", "_read", "_marked", "_between", "_cut", "_inner", "_taken")
+"""What ``rollback`` restores: stage, room, bytes read, tokens of a mark and between marks, whether the section was cut,
 the grammar's constraint, and how many tokens grammars have taken."""
 
 
@@ -70,12 +70,12 @@ class ThinkingConstraint:
         self._unended = self._mask_without(end_ids) if grammar else None
         self._inner: OutputConstraint | None = None
         self._read = b""
-        self._told = 0
+        self._marked = 0
         self._between = 0
         self._cut = False
         self._made: memoryview | None = None
         self._taken = 0
-        self._past: deque[_Before] = deque(maxlen=ROLLBACK)
+        self._past: deque[dict[str, Any]] = deque(maxlen=ROLLBACK)
         self._stage = _Stage.OPENING
         self._begin()
 
@@ -85,7 +85,7 @@ class ThinkingConstraint:
 
     @property
     def shortened(self) -> bool:
-        """Whether the answer, or the thinking before it, was cut so that the form is complete within the limit."""
+        """Whether the output, or the thinking before it, was cut so that the grammar is complete within the limit."""
         return self._cut or (self._inner is not None and self._inner.shortened)
 
     def prepare(self) -> None:
@@ -114,8 +114,7 @@ class ThinkingConstraint:
     def advance(self, token: int) -> None:
         """``TokenConstraint.advance``."""
         marked = self._stage is _Stage.OPENING and token == self._opening_token
-        inner, taken = self._inner, self._taken
-        self._past.append((self._stage, self._room, self._read, self._told, self._between, self._cut, inner, taken))
+        self._past.append({name: getattr(self, name) for name in _STATE})
         self._room -= 1
         if self._stage is _Stage.AFTER:
             self._advance_inner(token)
@@ -139,16 +138,7 @@ class ThinkingConstraint:
         assert tokens <= len(self._past), "only tokens that it took itself are forgotten"
         for _ in range(tokens):
             taken = self._taken
-            (
-                self._stage,
-                self._room,
-                self._read,
-                self._told,
-                self._between,
-                self._cut,
-                self._inner,
-                self._taken,
-            ) = self._past.pop()
+            vars(self).update(self._past.pop())
             if self._inner is not None and taken > self._taken:
                 self._inner.rollback(taken - self._taken)
         self._made = None
@@ -160,12 +150,12 @@ class ThinkingConstraint:
 
     @property
     def _least(self) -> int:
-        """Tokens that the form takes at the least."""
+        """Least tokens of an output of the grammar."""
         return 0 if self._grammar is None else self._grammar.min_tokens
 
     def _begin(self) -> None:
         if self._start:
-            self._inner = self._form()
+            self._inner = self._start_grammar()
             return
         if self._grammar is not None and self._room < len(self._end) + self._least:
             raise ParameterError(
@@ -176,7 +166,7 @@ class ThinkingConstraint:
             )
         self._enter()
 
-    def _form(self) -> OutputConstraint | None:
+    def _start_grammar(self) -> OutputConstraint | None:
         return None if self._grammar is None else self._grammar.start(self._room)
 
     def _open(self, token: int, *, marked: bool) -> None:
@@ -189,20 +179,20 @@ class ThinkingConstraint:
             self._inner = None
         fits = self._grammar is None or self._inner is None or self._room >= len(self._end) + self._least
         if self._read.startswith(self._start_bytes) and fits:
-            self._told, self._read = 0, self._read[len(self._start_bytes) :]
+            self._marked, self._read = 0, self._read[len(self._start_bytes) :]
             self._enter()
         elif self._start_bytes.startswith(self._read) and self._read != self._start_bytes:
-            self._told = self._told + 1 if marked else len(self._start)
+            self._marked = self._marked + 1 if marked else len(self._start)
         else:
             self._stage = _Stage.AFTER
 
     @property
     def _opening_token(self) -> int | None:
-        """The token of the start mark that may come next, as long as the answer spells it so and there is room."""
-        if self._told >= len(self._start):
+        """The token of the start mark that may follow, if the tokens so far are those of the mark and there is room."""
+        if self._marked >= len(self._start):
             return None
-        needed = len(self._start) - self._told + len(self._end) + self._least
-        return self._start[self._told] if self._grammar is None or self._room >= needed else None
+        needed = len(self._start) - self._marked + len(self._end) + self._least
+        return self._start[self._marked] if self._grammar is None or self._room >= needed else None
 
     def _enter(self) -> None:
         self._inner = None
@@ -214,7 +204,7 @@ class ThinkingConstraint:
         tight = self._grammar is not None and self._room <= len(self._end) + self._least
         if spent or tight:
             self._cut = not spent
-            self._told = 0
+            self._marked = 0
             self._stage = _Stage.CLOSING
 
     def _think(self, token: int) -> None:
@@ -227,17 +217,17 @@ class ThinkingConstraint:
         self._look_at_budget()
 
     def _close(self, token: int) -> None:
-        assert token == self._end[self._told], "only the end mark can follow a spent budget"
-        self._told += 1
-        if self._told == len(self._end):
+        assert token == self._end[self._marked], "only the end mark can follow a spent budget"
+        self._marked += 1
+        if self._marked == len(self._end):
             self._leave()
 
     def _leave(self) -> None:
-        self._inner = self._form()
+        self._inner = self._start_grammar()
         self._stage = _Stage.AFTER
 
     def _opening(self) -> memoryview | None:
-        """What the form allows, and the next token of the start mark."""
+        """What the grammar allows, and the next token of the start mark."""
         if self._made is None:
             token = self._opening_token
             allowed = bytes(4 * self._words) if self._inner is None else self._inner.mask().tobytes()
@@ -246,7 +236,7 @@ class ThinkingConstraint:
 
     def _forced(self) -> memoryview:
         if self._made is None:
-            self._made = _with(bytes(4 * self._words), (self._end[self._told],))
+            self._made = _with(bytes(4 * self._words), (self._end[self._marked],))
         return self._made
 
     def _mask_without(self, ids: Collection[int]) -> memoryview:
@@ -268,7 +258,7 @@ def _allows(mask: memoryview, token: int) -> bool:
     return bool(mask.cast("B")[token >> 3] >> (token & 7) & 1)
 
 
-def answer_constraint(
+def completion_constraint(
     thinking: ThinkingParams | None,
     grammar: OutputGrammar | None,
     *,
@@ -277,7 +267,7 @@ def answer_constraint(
     end_ids: Collection[int],
     vocab_size: int,
 ) -> TokenConstraint | None:
-    """What rules the tokens of one answer; None where nothing does. Raises ParameterError as ``ThinkingConstraint``."""
+    """The constraint of one completion; None if it has none. Raises ParameterError as ``ThinkingConstraint``."""
     if thinking is None or (thinking.budget is None and grammar is None):
         return None if grammar is None else grammar.start(max_tokens)
     return ThinkingConstraint(

@@ -35,7 +35,7 @@ _LAST: Final = string.ascii_letters + _OPENERS + _SPACES
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """Tokens that tend to bring an answer to its end, int32, best first.
+    """Tokens that tend to bring a completion to its end, int32, best first.
 
     structure  where a form is being followed: what closes comes first
     after      the same after a token of some kind, which then comes last, so that numbers and names end
@@ -71,7 +71,7 @@ class TokenSource(Protocol):
 
 
 class TokenVocabulary:
-    """A model's tokens as llguidance wants them. ``end_ids`` may end an answer, where its form is complete.
+    """A model's tokens as llguidance wants them. ``end_ids`` may end a completion, where its form is complete.
 
     ``size`` is how many logits a row has; ids that the tokenizer does not know are never allowed. ``words`` is the
     length of a mask, ``deepest`` the most brackets that one token opens.

@@ -23,10 +23,10 @@ class GrammarMessage(Struct, frozen=True, tag=True):
     """Base of all messages."""
 
 
-class AnswerMessage(GrammarMessage, frozen=True):
-    """A message about one answer, by its number."""
+class CompletionMessage(GrammarMessage, frozen=True):
+    """A message about one completion, by its number."""
 
-    answer: int
+    completion: int
 
 
 class Describe(GrammarMessage, frozen=True):
@@ -49,40 +49,40 @@ class Compile(GrammarMessage, frozen=True):
     step_s: float
 
 
-class Start(AnswerMessage, frozen=True):
-    """Another answer."""
+class Start(CompletionMessage, frozen=True):
+    """Another completion."""
 
     max_tokens: int
 
 
-class Prepare(AnswerMessage, frozen=True):
-    """Requests the next mask of an answer."""
+class Prepare(CompletionMessage, frozen=True):
+    """Requests the next mask of a completion."""
 
 
-class Advance(AnswerMessage, frozen=True):
-    """A sampled token; requests whether the answer is finished."""
+class Advance(CompletionMessage, frozen=True):
+    """A sampled token; requests whether the completion is finished."""
 
     token: int
 
 
-class Fork(AnswerMessage, frozen=True):
-    """Another answer with the same tokens, to be known by the number ``other``."""
+class Fork(CompletionMessage, frozen=True):
+    """Another completion with the same tokens, to be known by the number ``other``."""
 
     other: int
 
 
-class Rollback(AnswerMessage, frozen=True):
-    """Forgets the last tokens; requests whether the answer is finished."""
+class Rollback(CompletionMessage, frozen=True):
+    """Forgets the last tokens; requests whether the completion is finished."""
 
     tokens: int
 
 
-class Drop(AnswerMessage, frozen=True):
-    """Forgets an answer."""
+class Drop(CompletionMessage, frozen=True):
+    """Forgets a completion."""
 
 
 class Compiling(GrammarMessage, frozen=True):
-    """The grammar is compiled; a shortest answer is looked for."""
+    """The grammar is compiled; a shortest completion is looked for."""
 
 
 class Compiled(GrammarMessage, frozen=True):
@@ -91,13 +91,13 @@ class Compiled(GrammarMessage, frozen=True):
     min_tokens: int
 
 
-class Advanced(AnswerMessage, frozen=True):
+class Advanced(CompletionMessage, frozen=True):
     """A token was taken, or tokens were forgotten."""
 
     finished: bool
 
 
-class Mask(AnswerMessage, frozen=True):
+class Mask(CompletionMessage, frozen=True):
     """Tokens that may be sampled next: 32-bit words. ``seconds``: the processor time that it took."""
 
     shortened: bool
@@ -106,17 +106,17 @@ class Mask(AnswerMessage, frozen=True):
 
 
 class Refused(GrammarMessage, frozen=True):
-    """A form that cannot be compiled, or an answer (by its number) that cannot go on."""
+    """A form that cannot be compiled, or a completion (by its number) that cannot go on."""
 
     message: str
     param: str
     hint: str | None
-    answer: int | None = None
+    completion: int | None = None
 
     @classmethod
-    def of(cls, error: ParameterError, answer: int | None = None) -> Refused:
+    def of(cls, error: ParameterError, completion: int | None = None) -> Refused:
         """The message that carries an error."""
-        return cls(str(error), error.param, error.hint, answer)
+        return cls(str(error), error.param, error.hint, completion)
 
     @property
     def error(self) -> ParameterError:
