@@ -20,8 +20,8 @@ from twofold.core.model import (
     RecurrentAttention,
 )
 from twofold.formats.base import open_model
+from twofold.models.gguf import check_runnable
 from twofold.models.read import describe_model, read_model
-from twofold.models.runnable import check_runnable
 
 ATTENDING = GroupedAttention(4, 2, 16)
 LAYER = LayerSpec(ATTENDING, GatedFFN(96))

@@ -298,7 +298,7 @@ class ModelSpec:
 
     @property
     def attention(self) -> GroupedAttention:
-        """The attention whose sizes all layers share, in a model that engines run (``models.runnable``)."""
+        """The attention whose sizes all layers share, in a model that engines run (``models.gguf``)."""
         first = self.layers[0].attention
         assert isinstance(first, GroupedAttention), "the model was not checked"
         return first

@@ -86,8 +86,7 @@ class StructuredOutputsParams:
     grammar: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.json_object, bool):
-            raise _impossible("json_object", self.json_object, "true or false")
+        check_flag("json_object", self.json_object)
         given = [name for name in ("json", "regex", "choice", "grammar") if getattr(self, name) is not None]
         given += ["json_object"] * (self.json_object is True)
         if len(given) != 1:
@@ -99,18 +98,18 @@ class StructuredOutputsParams:
         for name in ("regex", "grammar"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, str) and value):
-                raise _impossible(name, value, "text")
+                raise impossible(name, value, "text")
         if self.json is not None and not isinstance(self.json, str | Mapping):
-            raise _impossible("json", self.json, "a JSON schema")
+            raise impossible("json", self.json, "a JSON schema")
         if self.choice is not None:
             object.__setattr__(self, "choice", _choices(self.choice))
 
 
 def _choices(choice: object) -> tuple[str, ...]:
     if not isinstance(choice, Sequence) or isinstance(choice, str) or not 0 < len(choice) <= MAX_CHOICES:
-        raise _impossible("choice", choice, f"a list of 1 to {MAX_CHOICES} texts")
+        raise impossible("choice", choice, f"a list of 1 to {MAX_CHOICES} texts")
     if not all(isinstance(text, str) and text for text in choice):
-        raise _impossible("choice", choice, "a list of texts, none of them empty")
+        raise impossible("choice", choice, "a list of texts, none of them empty")
     return tuple(choice)
 
 
@@ -134,7 +133,7 @@ class ThinkingParams:
         for name in ("start", "end"):
             object.__setattr__(self, name, _token_ids(name, getattr(self, name), MAX_MARK_TOKENS))
         if not self.end:
-            raise _impossible("end", self.end, "the tokens that close the section")
+            raise impossible("end", self.end, "the tokens that close the section")
         if self.budget is not None:
             whole_number("budget", self.budget, 0, MAX_TOKEN_ID)
 
@@ -156,8 +155,7 @@ class BeamSearchParams(RequestParams):
         whole_number("beam_width", self.beam_width, 1, MAX_BEAMS)
         whole_number("max_tokens", self.max_tokens, 1, MAX_TOKEN_ID)
         _number("length_penalty", self.length_penalty, -10, 10)
-        if not isinstance(self.ignore_eos, bool):
-            raise _impossible("ignore_eos", self.ignore_eos, "true or false")
+        check_flag("ignore_eos", self.ignore_eos)
 
 
 @known_keywords
@@ -217,15 +215,16 @@ class SamplingParams(RequestParams):
     thinking: ThinkingParams | None = None
 
     def __post_init__(self) -> None:
-        self._freeze()
+        object.__setattr__(self, "stop", _stop_strings(self.stop))
+        object.__setattr__(self, "stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids, MAX_STOP_TOKENS))
+        object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
         self._check_numbers()
         self._check_counts()
         self._check_structured()
         if self.thinking is not None and not isinstance(self.thinking, ThinkingParams):
-            raise _impossible("thinking", self.thinking, "ThinkingParams")
+            raise impossible("thinking", self.thinking, "ThinkingParams")
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output", "detokenize"):
-            if not isinstance(getattr(self, name), bool):
-                raise _impossible(name, getattr(self, name), "true or false")
+            check_flag(name, getattr(self, name))
         if self.stop_strings and not self.detokenize:
             raise ParameterError("Stop strings need text, but detokenize is off.", param="stop")
 
@@ -255,12 +254,6 @@ class SamplingParams(RequestParams):
         """Whether sampling depends on the tokens before."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
-    def _freeze(self) -> None:
-        """Replaces what the caller may still change by checked immutable copies."""
-        object.__setattr__(self, "stop", _stop_strings(self.stop))
-        object.__setattr__(self, "stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids, MAX_STOP_TOKENS))
-        object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
-
     def _check_numbers(self) -> None:
         _number("temperature", self.temperature, 0, math.inf)
         _number("top_p", self.top_p, 0, 1, open_low=True)
@@ -288,7 +281,7 @@ class SamplingParams(RequestParams):
         if self.structured_outputs is None:
             return
         if not isinstance(self.structured_outputs, StructuredOutputsParams):
-            raise _impossible("structured_outputs", self.structured_outputs, "StructuredOutputsParams")
+            raise impossible("structured_outputs", self.structured_outputs, "StructuredOutputsParams")
         if self.ignore_eos or self.min_tokens:
             raise ParameterError(
                 "Structured output ends when its grammar is complete; remove ignore_eos and min_tokens.",
@@ -296,8 +289,15 @@ class SamplingParams(RequestParams):
             )
 
 
-def _impossible(name: str, value: object, wanted: str) -> ParameterError:
+def impossible(name: str, value: object, wanted: str) -> ParameterError:
+    """The error for a parameter that must be ``wanted`` and is not."""
     return ParameterError(f"{name} must be {wanted}, not {describe(value)}.", param=name)
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raises ParameterError for anything but True or False."""
+    if not isinstance(value, bool):
+        raise impossible(name, value, "true or false")
 
 
 def _number(name: str, value: object, low: float, high: float, *, open_low: bool = False) -> None:
@@ -307,13 +307,13 @@ def _number(name: str, value: object, low: float, high: float, *, open_low: bool
         if math.isfinite(number) and low <= number <= high and not (open_low and number == low):
             return
     above = f"a number {'above' if open_low else 'of at least'} {low}"
-    raise _impossible(name, value, above if high == math.inf else f"{above} and at most {high}")
+    raise impossible(name, value, above if high == math.inf else f"{above} and at most {high}")
 
 
 def whole_number(name: str, value: object, low: int, high: int) -> None:
     """Raises ParameterError for anything but an integer in [low, high]."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise _impossible(name, value, f"a whole number from {low} to {high}")
+        raise impossible(name, value, f"a whole number from {low} to {high}")
 
 
 def _stop_strings(stop: object) -> tuple[str, ...]:
@@ -321,7 +321,7 @@ def _stop_strings(stop: object) -> tuple[str, ...]:
         return ()
     given = (stop,) if isinstance(stop, str) else stop
     if not isinstance(given, Sequence) or isinstance(given, bytes) or not all(isinstance(s, str) for s in given):
-        raise _impossible("stop", stop, "a string or a list of strings")
+        raise impossible("stop", stop, "a string or a list of strings")
     if not all(0 < len(s) <= MAX_STOP_CHARS for s in given):
         which = "stop" if isinstance(stop, str) else "each of stop"
         wrong = next(len(s) for s in given if not 0 < len(s) <= MAX_STOP_CHARS)
@@ -335,7 +335,7 @@ def _token_ids(name: str, ids: object, limit: int) -> tuple[int, ...]:
     if ids is None:
         return ()
     if not isinstance(ids, Sequence) or isinstance(ids, str | bytes) or not all(_is_token(i) for i in ids):
-        raise _impossible(name, ids, "a list of token ids")
+        raise impossible(name, ids, "a list of token ids")
     if len(ids) > limit:
         raise ParameterError(f"{name} holds {len(ids)} token ids; the maximum is {limit}.", param=name)
     return tuple(ids)
@@ -349,7 +349,7 @@ def _biases(bias: object) -> Mapping[int, float]:
     if bias is None:
         return MappingProxyType({})
     if not isinstance(bias, Mapping) or not all(_is_token(token) for token in bias):
-        raise _impossible("logit_bias", bias, "a mapping from token ids to numbers")
+        raise impossible("logit_bias", bias, "a mapping from token ids to numbers")
     if len(bias) > MAX_BIASED_TOKENS:
         raise ParameterError(
             f"logit_bias holds {len(bias)} tokens; the maximum is {MAX_BIASED_TOKENS}.", param="logit_bias"

@@ -6,8 +6,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias, get_args
 
-from twofold.core.errors import ParameterError, describe
-from twofold.core.params import MAX_LOGPROBS, RequestParams, SamplingParams, check_choice, known_keywords, whole_number
+from twofold.core.errors import ParameterError
+from twofold.core.params import (
+    MAX_LOGPROBS,
+    RequestParams,
+    SamplingParams,
+    check_choice,
+    impossible,
+    known_keywords,
+    whole_number,
+)
 from twofold.core.step import Pooling
 
 TimeToLive = Literal["5m", "30m", "1h"]
@@ -38,7 +46,7 @@ class CachePin:
 @known_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
-    """How a request is treated beside others. None of it changes its answer.
+    """How a request is treated beside others. None of it changes its completions.
 
     priority        requests of a lower number go first; waiting makes every request more urgent
     tenant          whose request it is: tenants of equal priority share the machine evenly
@@ -58,22 +66,18 @@ class RequestOptions:
     cache_pins: tuple[CachePin, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.priority, int) or isinstance(self.priority, bool) or abs(self.priority) > MAX_PRIORITY:
-            raise _impossible("priority", self.priority, f"a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}")
+        whole_number("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
         for name in ("tenant", "cache_salt"):
             value = getattr(self, name)
             if not isinstance(value, str) or len(value) > MAX_NAME_CHARS:
-                raise _impossible(name, value, f"text of at most {MAX_NAME_CHARS} characters")
+                raise impossible(name, value, f"text of at most {MAX_NAME_CHARS} characters")
         for name in ("tpot_target_s", "deadline_s", "queue_limit_s"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int | float) or isinstance(value, bool) or not value > 0):
-                raise _impossible(name, value, "a number of seconds above 0")
-        self._check_pins()
-
-    def _check_pins(self) -> None:
+                raise impossible(name, value, "a number of seconds above 0")
         pins = self.cache_pins
         if not isinstance(pins, tuple) or not all(isinstance(pin, CachePin) for pin in pins) or len(pins) > MAX_PINS:
-            raise _impossible("cache_pins", pins, f"a tuple of at most {MAX_PINS} CachePin")
+            raise impossible("cache_pins", pins, f"a tuple of at most {MAX_PINS} CachePin")
         if any(later.tokens <= earlier.tokens for earlier, later in pairwise(pins)):
             raise ParameterError("cache_pins must ascend in tokens.", param="cache_pins")
 
@@ -148,7 +152,3 @@ class EngineRequest:
     def completions(self) -> int:
         """Sequences that are sampled for it; 1 where there is one sequence of another kind."""
         return self.params.answers if isinstance(self.params, SamplingParams) else 1
-
-
-def _impossible(name: str, value: object, wanted: str) -> ParameterError:
-    return ParameterError(f"{name} must be {wanted}, not {describe(value)}.", param=name)

@@ -12,7 +12,7 @@ from twofold.backends.base import BACKENDS, Backend, RunnerSizes, open_backend
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType
 from twofold.core.model import ModelSpec
-from twofold.core.params import check_choice, known_keywords
+from twofold.core.params import MAX_SEED, check_choice, check_flag, impossible, known_keywords, whole_number
 from twofold.engine.kv.manager import GroupSize
 from twofold.engine.kv.memory import KVDemand, largest_context, share_out
 from twofold.engine.scheduler.budget import StepLimits
@@ -104,22 +104,19 @@ class EngineOptions:
     chat_template: str | None = None
 
     def __post_init__(self) -> None:
-        _positive("max_num_seqs", self.max_num_seqs, MAX_STEP_ROWS)
-        _positive("max_num_batched_tokens", self.max_num_batched_tokens, MAX_STEP_ROWS)
-        _positive("block_size", self.block_size, MAX_BLOCK_SIZE)
-        _positive("max_waiting_seqs", self.max_waiting_seqs, 1 << 62)
-        for name in ("max_model_len", "kv_cache_memory_bytes", "threads"):
+        whole_number("max_num_seqs", self.max_num_seqs, 1, MAX_STEP_ROWS)
+        whole_number("max_num_batched_tokens", self.max_num_batched_tokens, 1, MAX_STEP_ROWS)
+        whole_number("block_size", self.block_size, 1, MAX_BLOCK_SIZE)
+        whole_number("max_waiting_seqs", self.max_waiting_seqs, 1, 1 << 62)
+        for name in ("max_model_len", "kv_cache_memory_bytes", "threads", "swap_space_bytes"):
             if getattr(self, name) is not None:
-                _positive(name, getattr(self, name), 1 << 62)
-        if self.swap_space_bytes is not None:
-            _whole("swap_space_bytes", self.swap_space_bytes, 0, 1 << 62)
-        _whole("seed", self.seed, 0, (1 << 64) - 1)
+                whole_number(name, getattr(self, name), 0 if name == "swap_space_bytes" else 1, 1 << 62)
+        whole_number("seed", self.seed, 0, MAX_SEED)
         check_choice("backend", self.backend, tuple(BACKENDS))
         check_choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", *get_args(KVType)))
         check_choice("token_budget", self.token_budget, get_args(TokenBudget))
         for name in ("enable_prefix_caching", "overlap"):
-            if not isinstance(getattr(self, name), bool):
-                raise ParameterError(f"{name} must be true or false, not {getattr(self, name)!r:.40}.", param=name)
+            check_flag(name, getattr(self, name))
         for name in ("tpot_target_ms", "itl_limit_ms"):
             if getattr(self, name) is not None:
                 self._check_pace(name, getattr(self, name))
@@ -150,7 +147,7 @@ class EngineOptions:
     def _check_pace(self, name: str, milliseconds: object) -> None:
         number = isinstance(milliseconds, int | float) and not isinstance(milliseconds, bool)
         if not number or not 0 < cast(float, milliseconds) <= MAX_TARGET_MS:
-            raise ParameterError(f"{name} must be a number above 0, not {milliseconds!r:.40}.", param=name)
+            raise impossible(name, milliseconds, f"a number above 0 and at most {MAX_TARGET_MS:,.0f}")
         if self.token_budget == "fixed":
             raise ParameterError(
                 f"A fixed token budget cannot keep {'a TPOT target' if name == 'tpot_target_ms' else 'a gap limit'}.",
@@ -235,12 +232,3 @@ def _allowed_memory(options: EngineOptions, one_sequence: int, free_memory: int)
     if options.kv_cache_memory_bytes is not None:
         return options.kv_cache_memory_bytes
     return min(int(free_memory * KV_SHARE_OF_FREE), max(DEFAULT_KV_BYTES, one_sequence))
-
-
-def _positive(name: str, value: object, most: int) -> None:
-    _whole(name, value, 1, most)
-
-
-def _whole(name: str, value: object, least: int, most: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ParameterError(f"{name} must be a whole number from {least} to {most}, not {value!r:.40}.", param=name)

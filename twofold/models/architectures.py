@@ -60,7 +60,7 @@ class Architecture:
 
     @property
     def runs(self) -> bool:
-        """Whether engines run its models (``models.runnable``)."""
+        """Whether engines run its models (``models.gguf``)."""
         return bool(self.name) and self.experts == "none" and not self.latent and not self.recurrent
 
 
