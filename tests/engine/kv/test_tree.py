@@ -127,4 +127,4 @@ def test_an_emptied_tree_keeps_nothing() -> None:
     for salt in "abc":
         store(manager, [1] * 12, salt)
     assert [found(manager, [1] * 12, salt) for salt in "abc"] == [0, 0, 12]
-    assert len(list(manager._tree.roots())) == 1
+    assert len(manager._tree._roots) == 1

@@ -17,18 +17,17 @@ Laws: those of ``pool`` (free + cached + held = all, for each group), ``tree`` a
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import gt, le
 
 from twofold.core.model import ATTENTION_CHUNK
 from twofold.core.step import BlockMove, MoveKind
-from twofold.engine.kv.allocator import BlockTableAllocator
 from twofold.engine.kv.block_tables import NEVER, AttentionWindow, BlockTables, Swapped
-from twofold.engine.kv.laws import check_block_tables, check_tree
 from twofold.engine.kv.pins import CacheCounters, PinBoard
 from twofold.engine.kv.pool import BlockPool, SlotPool, blocks_for
-from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, Path, path_to
+from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, Path, Root, path_to
 from twofold.engine.kv.tree import PrefixTree
 
 __all__ = ["BlockManager", "BlockTables", "CacheCounters", "GroupSize", "Swapped"]
@@ -41,6 +40,150 @@ class GroupSize:
     window: int | None
     blocks: int
     host_slots: int = 0
+
+
+class BlockTableAllocator:
+    """Fills block tables from the pools and the prefix tree. ``open`` are the tables in use, ``moves`` the recorded
+    moves of blocks, in order.
+
+    Law: a holding has the last block that it published, so that its path stays in the tree.
+    """
+
+    def __init__(
+        self, pools: Sequence[BlockPool], reaches: Sequence[AttentionWindow], tree: PrefixTree, *, caching: bool
+    ) -> None:
+        self._pools = pools
+        self._reaches = reaches
+        self._tree = tree
+        self._caching = caching
+        self._block_size = pools[0].block_size
+        self.open: set[BlockTables] = set()
+        self.moves: list[BlockMove] = []
+
+    def begin(self, salt: str) -> BlockTables:
+        """Empty block tables."""
+        holding = BlockTables(salt, len(self._pools))
+        self.open.add(holding)
+        return holding
+
+    def end(self, holding: BlockTables) -> None:
+        """Releases everything, the last block first."""
+        self.open.remove(holding)
+        for group, pool in enumerate(self._pools):
+            pool.release(reversed(holding.own(group)))
+        holding.tables, holding.tip = tuple(array("i") for _ in self._pools), None
+
+    def measure(self, holding: BlockTables) -> None:
+        """Computes until when nothing has to be done for a holding."""
+        holding.room = len(holding.tables[0]) * self._block_size
+        holding.slides = min(r.passes(first) for r, first in zip(self._reaches, holding.first, strict=True))
+        holding.due = (holding.published + 1) * self._block_size if self._caching else NEVER
+
+    def needed(self, group: int, holding: BlockTables, start: int, end: int) -> int:
+        """New blocks for rows ``start`` … ``end`` − 1, less those that are released at ``start`` and become free."""
+        pool, table = self._pools[group], holding.tables[group]
+        passed = table[holding.first[group] : self._reaches[group].first(start, holding.published)]
+        back = sum(pool.references(block) == 1 and not pool.pins(block) for block in passed)
+        return max(0, blocks_for(end, self._block_size) - len(table) - back)
+
+    def slide(self, holding: BlockTables, start: int) -> None:
+        """Releases the blocks that no row from ``start`` on reads."""
+        for group, pool in enumerate(self._pools):
+            old, new = holding.first[group], self._reaches[group].first(start, holding.published)
+            if new > old:
+                pool.release(reversed(holding.tables[group][old:new]))
+                holding.first[group] = new
+
+    def extend(self, holding: BlockTables, end: int) -> None:
+        """Takes blocks until ``end`` positions have one; the caller has checked that there are enough."""
+        for group, table in enumerate(holding.tables):
+            table.extend(self.take(group, blocks_for(end, self._block_size) - len(table)))
+
+    def take(self, group: int, count: int) -> array[int]:
+        """``count`` blocks, evicting idle ones; the caller has checked that there are enough."""
+        pool = self._pools[group]
+        while pool.free < count:
+            self._tree.evict(group)
+        return pool.take(max(count, 0))
+
+    def share(self, holding: BlockTables, group: int, blocks: array[int], first: int) -> None:
+        """Makes kept or held ``blocks`` the first ones of a holding, which does not hold those before ``first``."""
+        blocks[:first] = array("i", bytes(blocks.itemsize * min(first, len(blocks))))
+        holding.first[group] = first
+        holding.tables[group].extend(blocks)
+        self._pools[group].retain(holding.own(group))
+
+    def restore(
+        self, holding: BlockTables, firsts: Sequence[int], found: Sequence[array[int]], slots: Sequence[array[int]]
+    ) -> None:
+        """Moves blocks in from their ``slots``; those that were ``found`` in the tree are shared instead."""
+        for group, blocks in enumerate(found):
+            first, count = firsts[group], len(slots[group])
+            wanted = blocks[first : first + count]
+            wanted.extend(array("i", [ABSENT]) * (count - len(wanted)))
+            self._pools[group].retain(block for block in wanted if block != ABSENT)
+            holding.first[group] = first
+            holding.tables[group].extend(array("i", bytes(wanted.itemsize * first)) + wanted)
+        for group, table in enumerate(holding.tables):
+            absent = [index for index in range(firsts[group], len(table)) if table[index] == ABSENT]
+            for index, block in zip(absent, self.take(group, len(absent)), strict=True):
+                table[index] = block
+                self.move(MoveKind.IN, group, [slots[group][index - firsts[group]]], [block])
+
+    def copy(self, holding: BlockTables, sources: Sequence[int]) -> None:
+        """Appends a copy of one block of each group.
+
+        To make room the source itself may be evicted, if nothing else is idle: then it is the copy.
+        """
+        for group, source in enumerate(sources):
+            self._pools[group].touch(source)
+        for group, source in enumerate(sources):
+            target = self.take(group, 1)
+            holding.tables[group].extend(target)
+            if target[0] != source:
+                self.move(MoveKind.COPY, group, [source], target)
+
+    def offer(self, holding: BlockTables, at: int, whole: int) -> list[array[int]]:
+        """A holding's blocks ``at`` … ``whole`` − 1 of a path, ABSENT for those that a window has passed."""
+        offered = []
+        for group, table in enumerate(holding.tables):
+            passed = min(max(holding.first[group] - at, 0), whole - at)
+            offered.append(array("i", [ABSENT]) * passed + table[at + passed : whole])
+        return offered
+
+    def adopt(self, holding: BlockTables, at: int, blocks: Sequence[array[int]]) -> None:
+        """Replaces a holding's blocks from number ``at`` on by the tree's."""
+        for group, (pool, theirs) in enumerate(zip(self._pools, blocks, strict=True)):
+            table = holding.tables[group]
+            first = max(at, holding.first[group])
+            if table[first : at + len(theirs)] == theirs[first - at :]:
+                continue
+            for index in range(first, at + len(theirs)):
+                block = theirs[index - at]
+                if block != table[index]:
+                    pool.retain((block,))
+                    pool.release((table[index],))
+                    table[index] = block
+            if holding.sent is not None:
+                holding.sent[group] = min(holding.sent[group], first)
+
+    def move(self, kind: MoveKind, group: int, sources: Iterable[int], targets: Iterable[int]) -> None:
+        """Records moves of contents."""
+        pairs = zip(sources, targets, strict=True)
+        self.moves.extend(BlockMove(kind, group, source, target) for source, target in pairs)
+
+    def check(self) -> None:
+        """The reference counts are those of the open tables, whose published blocks are the tree's."""
+        for group, pool in enumerate(self._pools):
+            counts = Counter(block for holding in self.open for block in holding.own(group))
+            assert all(pool.references(block) == counts[block] for block in range(pool.blocks)), "a wrong count"
+        for holding in self.open:
+            path = path_to(holding.place(), holding.published)
+            assert not path.nodes or isinstance(path.nodes[0].parent, Root), "the path of tables leads to no root"
+            published = holding.published
+            assert not published or holding.first[0] < published, "tables lost their place in the tree"
+            for group, (table, first) in enumerate(zip(holding.tables, holding.first, strict=True)):
+                assert path.blocks(group)[first:] == table[first:published], "a published block is not the tree's"
 
 
 class BlockManager:
@@ -69,7 +212,7 @@ class BlockManager:
         self._reaches = [AttentionWindow(group.window, chunk, block_size) for group in groups]
         self._tree = PrefixTree(self._pools, self._reaches, self.counters)
         self._pins = PinBoard(self._pools, pinned_share, self.counters)
-        self._tables = BlockTableAllocator(self._pools, self._reaches, self._tree, caching=prefix_caching)
+        self._allocator = BlockTableAllocator(self._pools, self._reaches, self._tree, caching=prefix_caching)
         self._swapped: set[Swapped] = set()
 
     @property
@@ -124,7 +267,7 @@ class BlockManager:
             return (blocks_for(end, self.block_size) - start // self.block_size,) * len(self._pools)
         if end <= holding.room and start < holding.slides:
             return (0,) * len(self._pools)
-        return tuple(self._tables.needed(group, holding, start, end) for group in range(len(self._pools)))
+        return tuple(self._allocator.needed(group, holding, start, end) for group in range(len(self._pools)))
 
     def obtainable(self) -> tuple[int, ...]:
         """Blocks of each group that are free or can be evicted."""
@@ -136,12 +279,12 @@ class BlockManager:
         Whole blocks are shared. Where the beginning ends inside a block, that block is copied if there is a free one.
         """
         assert most < len(tokens), "the last token of a prompt is always computed"
-        self._tell(now)
-        holding = self._tables.begin(salt)
+        self._expire_due(now)
+        holding = self._allocator.begin(salt)
         if self.prefix_caching:
             self._reuse(holding, tokens[: max(most, 0)].tobytes(), now)
             self.counters.lookup(len(tokens), holding.cached)
-        self._tables.measure(holding)
+        self._allocator.measure(holding)
         return holding
 
     def grow(self, holding: BlockTables, start: int, end: int, now: float) -> bool:
@@ -151,12 +294,12 @@ class BlockManager:
         """
         if end <= holding.room and start < holding.slides:
             return True
-        self._tell(now)
+        self._expire_due(now)
         if any(map(gt, self.needed(holding, start, end), self.obtainable())):
             return False
-        self._tables.slide(holding, start)
-        self._tables.extend(holding, end)
-        self._tables.measure(holding)
+        self._allocator.slide(holding, start)
+        self._allocator.extend(holding, end)
+        self._allocator.measure(holding)
         return True
 
     def publish(self, holding: BlockTables, tokens: array[int], computed: int, now: float) -> None:
@@ -167,16 +310,16 @@ class BlockManager:
         """
         if computed < holding.due:
             return
-        self._tell(now)
+        self._expire_due(now)
         at, whole = holding.published, computed // self.block_size
         if holding.first[0] >= whole:
             return
         text = tokens[at * self.block_size : whole * self.block_size].tobytes()
-        blocks = self._tables.offer(holding, at, whole)
+        blocks = self._allocator.offer(holding, at, whole)
         holding.tip = self._tree.put(holding.salt, holding.place(), at, text, blocks)
         holding.published = whole
-        self._tables.adopt(holding, at, blocks)
-        self._tables.measure(holding)
+        self._allocator.adopt(holding, at, blocks)
+        self._allocator.measure(holding)
 
     def fork(self, holding: BlockTables, computed: int, now: float) -> BlockTables | None:
         """The blocks of a second sequence with the same first ``computed`` tokens, all of them cached for it.
@@ -185,28 +328,28 @@ class BlockManager:
         are shared, the block behind them is copied. None, with nothing changed, if there are too few.
         """
         assert all(map(le, holding.first, (r.first(computed) for r in self._reaches))), "a window has passed that place"
-        self._tell(now)
+        self._expire_due(now)
         whole, rest = divmod(computed, self.block_size)
         if rest and not all(self.obtainable()):
             return None
-        other = self._tables.begin(holding.salt)
+        other = self._allocator.begin(holding.salt)
         other.cached = computed
         other.published = min(holding.published, whole)
         other.tip = holding.place()
         for group, table in enumerate(holding.tables):
             first = max(holding.first[group], self._reaches[group].first(computed, other.published))
-            self._tables.share(other, group, table[:whole], first)
+            self._allocator.share(other, group, table[:whole], first)
         if other.first[0] >= other.published:
             other.published, other.tip = 0, None
         if rest:
-            self._tables.copy(other, [table[whole] for table in holding.tables])
-        self._tables.measure(other)
+            self._allocator.copy(other, [table[whole] for table in holding.tables])
+        self._allocator.measure(other)
         return other
 
     def close(self, holding: BlockTables, now: float) -> None:
         """Gives back all that a sequence holds. What is in the tree stays cached until its blocks are needed."""
-        self._tell(now)
-        self._tables.end(holding)
+        self._expire_due(now)
+        self._allocator.end(holding)
 
     def pin(self, holding: BlockTables, tokens: int, seconds: float, now: float) -> bool:
         """The whole blocks of the first ``tokens`` published tokens stay cached for ``seconds`` after their last use.
@@ -214,7 +357,7 @@ class BlockManager:
         A pin on the same blocks is prolonged; the longer time to live wins. False if no such blocks are published,
         the share of pinned blocks is used up, or a window has lost blocks that a row behind these tokens reads.
         """
-        self._tell(now)
+        self._expire_due(now)
         end = tokens // self.block_size
         if not 0 < end <= holding.published:
             return False
@@ -231,11 +374,11 @@ class BlockManager:
             return None
         places = tuple(slots.take(len(blocks)) for blocks, slots in zip(own, self._slots, strict=True))
         for group, (blocks, slots) in enumerate(zip(own, places, strict=True)):
-            self._tables.move(MoveKind.OUT, group, blocks, slots)
+            self._allocator.move(MoveKind.OUT, group, blocks, slots)
         text = path_to(holding.place(), holding.published).text(self.block_size)
         swapped = Swapped(holding.salt, text, holding.cached, tuple(holding.first), places)
         self._swapped.add(swapped)
-        self._tables.end(holding)
+        self._allocator.end(holding)
         return swapped
 
     def swap_in(self, swapped: Swapped, start: int, end: int, now: float) -> BlockTables | None:
@@ -243,18 +386,18 @@ class BlockManager:
 
         None, with nothing changed, if there are too few blocks.
         """
-        self._tell(now)
+        self._expire_due(now)
         path = self._tree.follow(swapped.salt, swapped.text)
         found = [path.blocks(group) for group in range(len(self._pools))]
         if any(self._lacks(group, swapped, blocks, end) for group, blocks in enumerate(found)):
             return None
-        holding = self._tables.begin(swapped.salt)
+        holding = self._allocator.begin(swapped.salt)
         holding.cached = swapped.cached
-        self._tables.restore(holding, swapped.first, found, swapped.slots)
+        self._allocator.restore(holding, swapped.first, found, swapped.slots)
         self.drop(swapped)
-        self._tables.extend(holding, end)
-        self._tables.slide(holding, start)
-        self._tables.measure(holding)
+        self._allocator.extend(holding, end)
+        self._allocator.slide(holding, start)
+        self._allocator.measure(holding)
         return holding
 
     def drop(self, swapped: Swapped) -> None:
@@ -264,8 +407,8 @@ class BlockManager:
             slots.release(taken)
 
     def take_moves(self) -> tuple[BlockMove, ...]:
-        """The moves asked for since the last call, in the order in which they have to be done."""
-        moves, self._tables.moves = tuple(self._tables.moves), []
+        """The moves recorded since the last call, in the order in which they have to be done."""
+        moves, self._allocator.moves = tuple(self._allocator.moves), []
         return moves
 
     def expire(self, now: float) -> None:
@@ -277,12 +420,12 @@ class BlockManager:
         for pool in self._pools:
             pool.check()
         self._pins.check()
-        check_tree(self._tree, self._pools, self._reaches)
-        check_block_tables(self._tables.open, self._pools)
+        self._tree.check()
+        self._allocator.check()
         for group, slots in enumerate(self._slots):
             slots.check(slot for swapped in self._swapped for slot in swapped.slots[group])
 
-    def _tell(self, now: float) -> None:
+    def _expire_due(self, now: float) -> None:
         if now >= self._pins.due:
             self._pins.expire(now)
 
@@ -298,9 +441,9 @@ class BlockManager:
         holding.tip = path.tip if path.whole else None
         self._pins.read([*found[0], *sources[:1]], holding.cached, now)
         for group, reach in enumerate(self._reaches):
-            self._tables.share(holding, group, found[group], reach.first(holding.cached, path.whole))
+            self._allocator.share(holding, group, found[group], reach.first(holding.cached, path.whole))
         if sources:
-            self._tables.copy(holding, sources)
+            self._allocator.copy(holding, sources)
 
     def _can_copy(self, path: Path) -> bool:
         """Whether a block of each group can be had once a path's own are held."""

@@ -14,7 +14,7 @@ without a window its place goes with it; in a window's group a hole stays. An ed
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from twofold.engine.kv.block_tables import AttentionWindow
 from twofold.engine.kv.pins import CacheCounters
@@ -97,16 +97,20 @@ class PrefixTree:
                     return
                 node = parent
 
-    def owner(self, group: int, block: int) -> RadixNode | None:
-        """The node that has this block."""
-        return self._owner[group][block]
-
-    def place(self, group: int, block: int) -> int:
-        """The place of a block that the tree has: how many blocks come before it on its path."""
-        return self._place[group][block]
-
-    def roots(self) -> Iterator[Root]:
-        yield from self._roots.values()
+    def check(self) -> None:
+        """Asserts that every node is in order, and that the tree has exactly the blocks that are kept; O(blocks)."""
+        seen: list[set[int]] = [set() for _ in self._pools]
+        for root in self._roots.values():
+            assert root.children, "a root is empty"
+            waiting = list(root.children.values())
+            while waiting:
+                node = waiting.pop()
+                waiting.extend(node.children.values())
+                self._check_node(node, seen)
+        for group, pool in enumerate(self._pools):
+            assert seen[group] == {block for block in range(pool.blocks) if pool.kept(block)}, "a kept block is lost"
+            if self._reaches[group].window is None:
+                self._check_age(group)
 
     def _shorten(self, path: Path) -> None:
         """Takes a path back to where all windows have what they need.
@@ -200,6 +204,37 @@ class PrefixTree:
         self._pools[group].forget(block)
         self._owner[group][block] = None
         self._counters.evicted += 1
+
+    def _check_node(self, node: RadixNode, seen: list[set[int]]) -> None:
+        size, parent = self._block_bytes, node.parent
+        assert parent is not None, "a node of the tree has no parent"
+        assert parent.children[bytes(node.key[:size])] is node, "a node is not its parent's child"
+        assert node.end > node.start == parent.end, "a run is empty, or starts elsewhere than its parent ends"
+        assert {len(node.key)} == {len(blocks) * size for blocks in node.blocks}, "a run has other tokens than blocks"
+        assert sorted(node.children) == node.order, "the order of children is not theirs"
+        assert node.children or any(blocks[-1] != ABSENT for blocks in node.blocks), "a leaf ends in nothing"
+        for group, blocks in enumerate(node.blocks):
+            for place, block in enumerate(blocks, node.start):
+                if block != ABSENT:
+                    assert block not in seen[group], "a block has two places"
+                    seen[group].add(block)
+                    found = self._owner[group][block], self._place[group][block]
+                    assert found == (node, place), "a block's place is wrong"
+            assert self._reaches[group].window is not None or ABSENT not in blocks, (
+                "a block of the whole text is absent"
+            )
+
+    def _check_age(self, group: int) -> None:
+        """What follows an idle block is idle too, and older."""
+        age = self._pools[group].age()
+        for block in age:
+            node = self._owner[group][block]
+            assert node is not None, "an idle block has no place"
+            after = node.blocks[group][self._place[group][block] - node.start + 1 :][:1]
+            following = list(after) or [child.blocks[group][0] for child in node.children.values()]
+            assert all(age.get(other, len(age)) < age[block] for other in following), (
+                "an idle block is older than its end"
+            )
 
 
 def _last_hole(spans: Sequence[tuple[AttentionWindow, array[int]]], start: int, whole: int) -> int:
