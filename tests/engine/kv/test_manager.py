@@ -21,8 +21,8 @@ def test_a_cached_beginning_is_shared_and_its_last_part_copied() -> None:
     first = begin(manager, 12)
     second = manager.open(ids([1] * 10 + [2]), "", 0.0, most=10)
     assert second.cached == 10
-    assert second.tables[0][:2] == first.tables[0][:2]
-    assert manager.take_moves() == (BlockMove(MoveKind.COPY, 0, first.tables[0][2], second.tables[0][2]),)
+    assert second.blocks[0][:2] == first.blocks[0][:2]
+    assert manager.take_moves() == (BlockMove(MoveKind.COPY, 0, first.blocks[0][2], second.blocks[0][2]),)
     assert manager.held == (4,)
     counters = manager.counters
     assert (counters.queries, counters.hits, counters.misses) == (13 + 11, 10, 13 + 1)
@@ -36,10 +36,10 @@ def test_most_bounds_what_is_cached() -> None:
 
 def test_without_room_for_a_copy_whole_blocks_are_shared() -> None:
     manager = manager_of(GroupSize(None, 4))
-    holding = begin(manager, 16)
+    tables = begin(manager, 16)
     assert manager.open(ids([1] * 10 + [2]), "", 0.0, most=10).cached == 8
     assert manager.take_moves() == ()
-    manager.close(holding, 0.0)
+    manager.close(tables, 0.0)
     manager.check()
 
 
@@ -53,8 +53,8 @@ def test_the_same_text_computed_twice_is_kept_once() -> None:
     manager.publish(one, text, 8, 0.0)
     manager.publish(two, text, 8, 0.0)
     assert manager.held == (4,)
-    assert one.tables[0][:2] == two.tables[0][:2]
-    assert one.tables[0][2] != two.tables[0][2]
+    assert one.blocks[0][:2] == two.blocks[0][:2]
+    assert one.blocks[0][2] != two.blocks[0][2]
     manager.check()
 
 
@@ -64,8 +64,8 @@ def test_a_fork_shares_what_is_full_and_copies_the_rest() -> None:
     child = manager.fork(parent, 10, 0.0)
     assert child is not None
     assert child.cached == 10
-    assert child.tables[0][:2] == parent.tables[0][:2]
-    assert manager.take_moves() == (BlockMove(MoveKind.COPY, 0, parent.tables[0][2], child.tables[0][2]),)
+    assert child.blocks[0][:2] == parent.blocks[0][:2]
+    assert manager.take_moves() == (BlockMove(MoveKind.COPY, 0, parent.blocks[0][2], child.blocks[0][2]),)
     assert manager.fork(parent, 10, 0.0) is not None
     assert manager.fork(parent, 10, 0.0) is None
     assert manager.fork(parent, 8, 0.0) is not None
@@ -95,31 +95,31 @@ def test_without_prefix_caching_nothing_is_found_or_kept() -> None:
     manager = manager_of(GroupSize(None, 5), caching=False)
     store(manager, range(12))
     assert (found(manager, range(12)), manager.free, manager.counters.queries) == (0, (5,), 0)
-    holding = begin(manager, 8)
-    assert not manager.pin(holding, 8, 300.0, 0.0)
+    tables = begin(manager, 8)
+    assert not manager.pin(tables, 8, 300.0, 0.0)
 
 
 def test_too_few_blocks_change_nothing() -> None:
     manager = manager_of(GroupSize(None, 4))
     store(manager, range(8))
-    holding = manager.open(ids([9] * 40), "", 0.0, most=39)
-    assert manager.needed(holding, 0, 17) == (5,)
-    assert not manager.grow(holding, 0, 17, 0.0)
+    tables = manager.open(ids([9] * 40), "", 0.0, most=39)
+    assert manager.needed(tables, 0, 17) == (5,)
+    assert not manager.grow(tables, 0, 17, 0.0)
     assert found(manager, range(8)) == 8
-    assert manager.grow(holding, 0, 16, 0.0)
+    assert manager.grow(tables, 0, 16, 0.0)
     assert found(manager, range(8)) == 0
 
 
 def test_a_window_gives_back_what_no_row_sees() -> None:
     """Window 8 in chunks of 8: a row at 23 reads from position 16 on, so blocks 0 … 3 can go, and not before."""
     manager = manager_of(GroupSize(None, 20), GroupSize(8, 6), caching=False)
-    holding = manager.open(ids(range(40)), "", 0.0, most=0)
-    assert manager.grow(holding, 0, 22, 0.0)
-    assert manager.grow(holding, 22, 23, 0.0)
-    assert holding.first == [0, 2]
-    assert manager.needed(holding, 23, 32) == (2, 0)
-    assert manager.grow(holding, 23, 32, 0.0)
-    assert holding.first == [0, 4]
+    tables = manager.open(ids(range(40)), "", 0.0, most=0)
+    assert manager.grow(tables, 0, 22, 0.0)
+    assert manager.grow(tables, 22, 23, 0.0)
+    assert tables.first == [0, 2]
+    assert manager.needed(tables, 23, 32) == (2, 0)
+    assert manager.grow(tables, 23, 32, 0.0)
+    assert tables.first == [0, 4]
     assert manager.held == (8, 4)
     manager.check()
 
@@ -144,15 +144,15 @@ def test_the_largest_sequence_is_what_the_widest_pool_holds() -> None:
 
 def test_a_swapped_sequence_shares_what_the_tree_still_has() -> None:
     manager = manager_of(GroupSize(None, 8, host_slots=4))
-    holding = begin(manager, 10)
-    before = holding.tables[0][:]
-    swapped = manager.swap_out(holding)
+    tables = begin(manager, 10)
+    before = tables.blocks[0][:]
+    swapped = manager.swap_out(tables)
     assert swapped is not None
     assert swapped.blocks == 3
     assert [move.kind for move in manager.take_moves()] == [MoveKind.OUT] * 3
     back = manager.swap_in(swapped, 10, 11, 0.0)
     assert back is not None
-    assert back.tables[0][:2] == before[:2]
+    assert back.blocks[0][:2] == before[:2]
     assert [move.kind for move in manager.take_moves()] == [MoveKind.IN]
     assert manager.free_slots == (4,)
     manager.check()
@@ -178,8 +178,8 @@ def test_a_swapped_sequence_whose_blocks_are_gone_comes_back_whole() -> None:
 
 def test_without_slots_nothing_is_swapped() -> None:
     manager = manager_of(GroupSize(None, 4, host_slots=2))
-    holding = begin(manager, 10)
-    assert manager.swap_out(holding) is None
+    tables = begin(manager, 10)
+    assert manager.swap_out(tables) is None
     assert manager.held == (3,)
     assert manager.take_moves() == ()
 
@@ -213,7 +213,7 @@ def test_only_the_first_group_may_be_without_a_window(windows: tuple[int | None,
 
 def test_check_sees_a_lost_block() -> None:
     manager = manager_of(GroupSize(None, 4))
-    holding = begin(manager, 10)
-    holding.tables[0].pop()
+    tables = begin(manager, 10)
+    tables.blocks[0].pop()
     with pytest.raises(AssertionError, match="wrong count"):
         manager.check()

@@ -23,9 +23,9 @@ def press(manager: BlockManager) -> None:
 
 
 def pinned(manager: BlockManager, tokens: int, seconds: float, now: float = 0.0) -> bool:
-    holding = begin(manager, tokens, now)
-    done = manager.pin(holding, tokens, seconds, now)
-    manager.close(holding, now)
+    tables = begin(manager, tokens, now)
+    done = manager.pin(tables, tokens, seconds, now)
+    manager.close(tables, now)
     return done
 
 
@@ -92,10 +92,10 @@ def test_no_more_than_the_share_is_pinned() -> None:
 
 def test_less_than_a_block_or_what_is_not_published_cannot_be_pinned() -> None:
     manager = manager_of(10)
-    holding = begin(manager, 6)
-    assert not manager.pin(holding, 3, 300.0, 0.0)
-    assert not manager.pin(holding, 8, 300.0, 0.0)
-    assert manager.pin(holding, 6, 300.0, 0.0)
+    tables = begin(manager, 6)
+    assert not manager.pin(tables, 3, 300.0, 0.0)
+    assert not manager.pin(tables, 8, 300.0, 0.0)
+    assert manager.pin(tables, 6, 300.0, 0.0)
 
 
 def test_nested_pins_are_counted_by_what_they_add() -> None:
@@ -116,12 +116,12 @@ def test_nested_pins_are_counted_by_what_they_add() -> None:
 
 def test_a_pin_ends_while_its_blocks_are_held() -> None:
     manager = manager_of(10)
-    holding = begin(manager, 8)
-    manager.pin(holding, 8, 300.0, 0.0)
+    tables = begin(manager, 8)
+    manager.pin(tables, 8, 300.0, 0.0)
     assert (manager.held, manager.cached, manager.pinned) == ((2,), (0,), (2,))
     manager.expire(300.0)
     assert (manager.held, manager.pinned) == ((2,), (0,))
-    manager.close(holding, 300.0)
+    manager.close(tables, 300.0)
     assert manager.cached == (2,)
 
 
@@ -129,17 +129,17 @@ def test_a_pin_ends_while_its_blocks_are_held() -> None:
 def test_every_call_that_is_told_the_time_ends_pins(call: str) -> None:
     manager = BlockManager([GroupSize(None, 10, host_slots=4)], BLOCK)
     pinned(manager, 8, 300.0)
-    holding, other = begin(manager, 5, kind=3), begin(manager, 5, kind=4)
+    tables, other = begin(manager, 5, kind=3), begin(manager, 5, kind=4)
     swapped = manager.swap_out(other)
     assert swapped is not None
     calls: dict[str, Callable[[], object]] = {
         "open": lambda: manager.open(array("i", [5]), "", 301.0, most=0),
-        "grow": lambda: manager.grow(holding, 5, 6 * BLOCK, 301.0),
-        "publish": lambda: manager.publish(holding, array("i", [3] * 8), 8, 301.0),
-        "fork": lambda: manager.fork(holding, 5, 301.0),
-        "pin": lambda: manager.pin(holding, 1, 300.0, 301.0),
+        "grow": lambda: manager.grow(tables, 5, 6 * BLOCK, 301.0),
+        "publish": lambda: manager.publish(tables, array("i", [3] * 8), 8, 301.0),
+        "fork": lambda: manager.fork(tables, 5, 301.0),
+        "pin": lambda: manager.pin(tables, 1, 300.0, 301.0),
         "swap_in": lambda: manager.swap_in(swapped, 5, 6, 301.0),
-        "close": lambda: manager.close(holding, 301.0),
+        "close": lambda: manager.close(tables, 301.0),
     }
     assert manager.pinned == (2,)
     calls[call]()
@@ -148,10 +148,10 @@ def test_every_call_that_is_told_the_time_ends_pins(call: str) -> None:
 
 def test_a_pin_keeps_what_a_window_reads_behind_it() -> None:
     manager = manager_of(12, window=8)
-    holding = begin(manager, 16)
-    assert manager.pin(holding, 16, 300.0, 0.0)
+    tables = begin(manager, 16)
+    assert manager.pin(tables, 16, 300.0, 0.0)
     assert manager.pinned == (4, 2)
-    manager.close(holding, 0.0)
+    manager.close(tables, 0.0)
     press(manager)
     assert found(manager, [1] * 16) == 16
     manager.check()
@@ -160,11 +160,11 @@ def test_a_pin_keeps_what_a_window_reads_behind_it() -> None:
 def test_a_pin_behind_which_a_window_lost_blocks_is_refused() -> None:
     manager = BlockManager([GroupSize(None, 40), GroupSize(8, 5)], BLOCK, chunk=8)
     text = array("i", [1] * 40 + [-1])
-    holding = manager.open(text, "", 0.0, most=0)
+    tables = manager.open(text, "", 0.0, most=0)
     for start in range(0, 40, 4):
-        assert manager.grow(holding, start, start + 4, 0.0)
-        manager.publish(holding, text, start + 4, 0.0)
-    assert not manager.pin(holding, 12, 300.0, 0.0)
+        assert manager.grow(tables, start, start + 4, 0.0)
+        manager.publish(tables, text, start + 4, 0.0)
+    assert not manager.pin(tables, 12, 300.0, 0.0)
     assert manager.counters.pins[300.0].refused == 12
-    assert manager.pin(holding, 40, 300.0, 0.0)
+    assert manager.pin(tables, 40, 300.0, 0.0)
     manager.check()

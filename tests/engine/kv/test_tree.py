@@ -109,11 +109,11 @@ def test_a_window_that_lost_blocks_is_found_where_it_has_them_all() -> None:
     33 lies in the chunk from 32; a row at 24 reads 4 and 5, and one at 20 reads 2 … 4."""
     manager = BlockManager([GroupSize(None, 40), GroupSize(8, 6)], BLOCK, chunk=8)
     text = ids([*range(40), -1])
-    holding = manager.open(text, "", 0.0, most=40)
+    tables = manager.open(text, "", 0.0, most=40)
     for start in range(0, 40, 4):
-        assert manager.grow(holding, start, start + 4, 0.0)
-        manager.publish(holding, text, start + 4, 0.0)
-    manager.close(holding, 0.0)
+        assert manager.grow(tables, start, start + 4, 0.0)
+        manager.publish(tables, text, start + 4, 0.0)
+    manager.close(tables, 0.0)
     assert found(manager, range(40)) == 40
     assert manager.cached == (10, 6)
     assert [found(manager, range(count)) for count in (39, 24, 20)] == [39, 24, 0]

@@ -17,10 +17,10 @@ def ids(tokens: Iterable[int]) -> array[int]:
 def store(manager: BlockManager, tokens: Sequence[int], salt: str = "") -> None:
     """A sequence that comes, is computed and goes."""
     text = ids([*tokens, -1])
-    holding = manager.open(text, salt, 0.0, most=len(tokens))
-    assert manager.grow(holding, holding.cached, len(tokens), 0.0)
-    manager.publish(holding, text, len(tokens), 0.0)
-    manager.close(holding, 0.0)
+    tables = manager.open(text, salt, 0.0, most=len(tokens))
+    assert manager.grow(tables, tables.cached, len(tokens), 0.0)
+    manager.publish(tables, text, len(tokens), 0.0)
+    manager.close(tables, 0.0)
 
 
 def found(manager: BlockManager, tokens: Sequence[int], salt: str = "") -> int:
@@ -30,7 +30,7 @@ def found(manager: BlockManager, tokens: Sequence[int], salt: str = "") -> int:
 def begin(manager: BlockManager, tokens: int, now: float = 0.0, kind: int = 1) -> BlockTables:
     """A sequence with these equal tokens computed."""
     text = array("i", [kind] * tokens + [-1])
-    holding = manager.open(text, "", now, most=tokens)
-    assert manager.grow(holding, holding.cached, tokens, now)
-    manager.publish(holding, text, tokens, now)
-    return holding
+    tables = manager.open(text, "", now, most=tokens)
+    assert manager.grow(tables, tables.cached, tokens, now)
+    manager.publish(tables, text, tokens, now)
+    return tables

@@ -25,12 +25,12 @@ LAYOUTS = {"full": FULL, "mixed": MIXED, "windows": WINDOWS, "tiny windows": TIN
 
 @dataclass(eq=False)
 class Text:
-    """A sequence: ``holding`` while it runs, ``swapped`` while it waits in host memory."""
+    """A sequence: ``tables`` while it runs, ``swapped`` while it waits in host memory."""
 
     tokens: array[int]
     salt: str
     computed: int
-    holding: BlockTables | None
+    tables: BlockTables | None
     swapped: Swapped | None = None
 
     def value(self, position: int) -> int:
@@ -63,7 +63,7 @@ class Twin:
         self.manager = BlockManager(self.groups, BLOCK, prefix_caching=self.caching, chunk=CHUNK)
 
     def running(self) -> list[Text]:
-        return [text for text in self.texts if text.holding is not None]
+        return [text for text in self.texts if text.tables is not None]
 
     def waiting(self) -> list[Text]:
         return [text for text in self.texts if text.swapped is not None]
@@ -71,30 +71,30 @@ class Twin:
     def open(self, tokens: array[int], salt: str) -> None:
         expected = self.manager.matched(tokens, salt)
         room = min(self.manager.obtainable())
-        holding = self.manager.open(tokens, salt, self.now, most=len(tokens) - 1)
-        assert holding.cached == expected or (holding.cached < expected and room < expected)
-        assert holding.cached < len(tokens)
-        self.texts.append(Text(tokens, salt, holding.cached, holding))
+        tables = self.manager.open(tokens, salt, self.now, most=len(tokens) - 1)
+        assert tables.cached == expected or (tables.cached < expected and room < expected)
+        assert tables.cached < len(tokens)
+        self.texts.append(Text(tokens, salt, tables.cached, tables))
 
     def step(self, text: Text, rows: int, drawn: int) -> bool:
         """Computes its next rows if blocks can be had, and draws a token once all are computed."""
-        holding, start = text.holding, text.computed
-        assert holding is not None
+        tables, start = text.tables, text.computed
+        assert tables is not None
         end = min(start + rows, len(text.tokens))
-        needed, obtainable, before = self.manager.needed(holding, start, end), self.manager.obtainable(), self.state()
-        grown = self.manager.grow(holding, start, end, self.now)
+        needed, obtainable, before = self.manager.needed(tables, start, end), self.manager.obtainable(), self.state()
+        grown = self.manager.grow(tables, start, end, self.now)
         assert grown == all(n <= o for n, o in zip(needed, obtainable, strict=True))
         if not grown:
             assert self.state() == before
             return False
         self.move()
-        for group, table in enumerate(holding.tables):
+        for group, table in enumerate(tables.blocks):
             for position in range(start, end):
                 contents = self.blocks.setdefault((group, table[position // BLOCK]), [0] * BLOCK)
                 contents[position % BLOCK] = text.value(position)
         text.computed = end
         self.look()
-        self.manager.publish(holding, text.tokens, end, self.now)
+        self.manager.publish(tables, text.tokens, end, self.now)
         if end == len(text.tokens):
             text.tokens.append(drawn)
         self.look()
@@ -102,42 +102,42 @@ class Twin:
 
     def fork(self, text: Text, back: int) -> bool:
         """Forks ``back`` tokens before what is computed, or there if windows have passed that place."""
-        assert text.holding is not None
+        assert text.tables is not None
         before, computed = self.state(), max(0, text.computed - back)
         reads = [self._first(size, computed) // BLOCK for size in self.groups]
-        if any(first > read for first, read in zip(text.holding.first, reads, strict=True)):
+        if any(first > read for first, read in zip(text.tables.first, reads, strict=True)):
             computed = text.computed
-        holding = self.manager.fork(text.holding, computed, self.now)
-        if holding is None:
+        tables = self.manager.fork(text.tables, computed, self.now)
+        if tables is None:
             assert self.state() == before
             return False
-        assert holding.cached == computed
+        assert tables.cached == computed
         tokens = text.tokens[: computed + 1] if computed < len(text.tokens) else text.tokens[:]
-        self.texts.append(Text(tokens, text.salt, computed, holding))
+        self.texts.append(Text(tokens, text.salt, computed, tables))
         return True
 
     def close(self, text: Text) -> None:
         self.texts.remove(text)
-        if text.holding is not None:
-            self.manager.close(text.holding, self.now)
+        if text.tables is not None:
+            self.manager.close(text.tables, self.now)
         if text.swapped is not None:
             self.manager.drop(text.swapped)
 
     def swap_out(self, text: Text) -> bool:
-        assert text.holding is not None
+        assert text.tables is not None
         before = self.state()
-        text.swapped = self.manager.swap_out(text.holding)
+        text.swapped = self.manager.swap_out(text.tables)
         if text.swapped is None:
             assert self.state() == before
             return False
-        text.holding = None
+        text.tables = None
         return True
 
     def swap_in(self, text: Text) -> bool:
         assert text.swapped is not None
         before = self.state()
-        text.holding = self.manager.swap_in(text.swapped, text.computed, len(text.tokens), self.now)
-        if text.holding is None:
+        text.tables = self.manager.swap_in(text.swapped, text.computed, len(text.tokens), self.now)
+        if text.tables is None:
             assert self.state() == before
             return False
         text.swapped = None
@@ -145,9 +145,9 @@ class Twin:
 
     def pin(self, text: Text, tokens: int, seconds: float) -> bool:
         """Pins some of what is published; also keeps what the pin promises."""
-        assert text.holding is not None
+        assert text.tables is not None
         whole = tokens // BLOCK * BLOCK
-        done = self.manager.pin(text.holding, tokens, seconds, self.now)
+        done = self.manager.pin(text.tables, tokens, seconds, self.now)
         if done:
             self.pins.append(Pinned(text.tokens[:whole], text.salt, seconds, self.now + seconds))
         return done
@@ -160,7 +160,7 @@ class Twin:
     def state(self) -> tuple[object, ...]:
         """What a call that fails must leave as it was."""
         manager = self.manager
-        tables = [tuple(map(tuple, text.holding.tables)) for text in self.running() if text.holding is not None]
+        tables = [tuple(map(tuple, text.tables.blocks)) for text in self.running() if text.tables is not None]
         return manager.free, manager.cached, manager.held, manager.pinned, manager.free_slots, tables
 
     def move(self) -> None:
@@ -171,8 +171,8 @@ class Twin:
     def look(self) -> None:
         """Every running sequence finds in its tables what its next row reads."""
         for text in self.running():
-            assert text.holding is not None
-            for group, (size, table) in enumerate(zip(self.groups, text.holding.tables, strict=True)):
+            assert text.tables is not None
+            for group, (size, table) in enumerate(zip(self.groups, text.tables.blocks, strict=True)):
                 for position in range(self._first(size, text.computed), text.computed):
                     contents = self.blocks[group, table[position // BLOCK]]
                     assert contents[position % BLOCK] == text.value(position), "a block holds something else"

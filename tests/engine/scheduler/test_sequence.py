@@ -10,8 +10,8 @@ from twofold.engine.scheduler.sequence import TRANSITIONS, Sequence, SequenceSta
 
 
 def admit(sequence: Sequence, computed: int = 0) -> Sequence:
-    holding = make_manager().open(sequence.tokens, "", 0.0, most=0)
-    sequence.admit(holding, computed)
+    tables = make_manager().open(sequence.tokens, "", 0.0, most=0)
+    sequence.admit(tables, computed)
     return sequence
 
 

@@ -104,7 +104,7 @@ class Traffic:
         for sequence in self.sequences.values():
             assert 0 <= sequence.cached <= sequence.computed <= sequence.known <= sequence.limit
             assert (sequence.finish_reason is not None) is (sequence.state is SequenceState.FINISHED)
-            assert (sequence.holding is not None) is (sequence.state is SequenceState.RUNNING)
+            assert (sequence.tables is not None) is (sequence.state is SequenceState.RUNNING)
             assert (sequence.swapped is not None) is (sequence.state is SequenceState.SWAPPED)
 
     def _note(self, sequence: Sequence) -> None:

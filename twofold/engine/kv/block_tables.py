@@ -14,14 +14,15 @@ NEVER = sys.maxsize
 
 
 class AttentionWindow:
-    """How far back the rows of a KV group see, in blocks. ``window``, ``chunk`` and ``block_size`` count positions.
+    """How far back the rows of a KV group see, in blocks. ``window`` (then ``positions``), ``chunk`` and ``block_size``
+    count positions.
 
     A row at position p of a window of w sees positions p − w + 1 … p; None sees all. Attention reads whole chunks of
     positions, so the first block that it touches is the one where the chunk of its first visible position begins.
     """
 
     def __init__(self, window: int | None, chunk: int, block_size: int) -> None:
-        self.window = window
+        self.positions = window
         self._chunk = chunk
         self._block_size = block_size
 
@@ -30,29 +31,29 @@ class AttentionWindow:
 
         Of ``published`` blocks the last counts as read: its holder keeps the sequence's path in the prefix tree.
         """
-        if self.window is None or start < self.window:
+        if self.positions is None or start < self.positions:
             return 0
-        first = (start - self.window + 1) // self._chunk * self._chunk // self._block_size
+        first = (start - self.positions + 1) // self._chunk * self._chunk // self._block_size
         return min(first, published - 1) if published else first
 
     def passes(self, block: int) -> int:
         """The first row from which on ``block`` is not read any more; NEVER without a window."""
-        if self.window is None:
+        if self.positions is None:
             return NEVER
-        return -(-(block + 1) * self._block_size // self._chunk) * self._chunk + self.window - 1
+        return -(-(block + 1) * self._block_size // self._chunk) * self._chunk + self.positions - 1
 
     def most(self) -> int:
         """Blocks that one row can need at most; NEVER without a window."""
-        if self.window is None:
+        if self.positions is None:
             return NEVER
-        turns = range(self.window - 1, self.window - 1 + math.lcm(self._chunk, self._block_size))
+        turns = range(self.positions - 1, self.positions - 1 + math.lcm(self._chunk, self._block_size))
         return max(row // self._block_size - self.first(row, row // self._block_size) + 1 for row in turns)
 
 
 class BlockTables:
     """The blocks of one running sequence.
 
-    tables     for each group the block of positions j·block_size …; entries before ``first`` were passed by the window
+    blocks     for each group the block of positions j·block_size …; entries before ``first`` were passed by the window
     first      for each group the first entry that is held
     cached     tokens whose keys and values were there when it was opened
     published  blocks that are in the prefix tree, on the path to ``tip``
@@ -62,11 +63,11 @@ class BlockTables:
     due        computed tokens at which there is something to publish
     """
 
-    __slots__ = ("cached", "due", "first", "published", "room", "salt", "sent", "slides", "tables", "tip")
+    __slots__ = ("blocks", "cached", "due", "first", "published", "room", "salt", "sent", "slides", "tip")
 
     def __init__(self, salt: str, groups: int) -> None:
         self.salt = salt
-        self.tables = tuple(array("i") for _ in range(groups))
+        self.blocks = tuple(array("i") for _ in range(groups))
         self.first = [0] * groups
         self.cached = 0
         self.published = 0
@@ -87,9 +88,9 @@ class BlockTables:
         """What changed in the tables since the last call: all of them at the first."""
         sent = self.sent
         if sent is None:
-            sent = self.sent = [0] * len(self.tables)
+            sent = self.sent = [0] * len(self.blocks)
         changes: tuple[TableChange, ...] = ()
-        for group, table in enumerate(self.tables):
+        for group, table in enumerate(self.blocks):
             if sent[group] < len(table):
                 changes += (TableChange(group, sent[group], table[sent[group] :]),)
                 sent[group] = len(table)
@@ -97,7 +98,7 @@ class BlockTables:
 
     def own(self, group: int) -> array[int]:
         """The blocks of a group that it holds, in order."""
-        return self.tables[group][self.first[group] :]
+        return self.blocks[group][self.first[group] :]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

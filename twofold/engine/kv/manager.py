@@ -8,9 +8,9 @@ Contents follow by block moves. A move is recorded when its blocks change owners
 before the rows of the next step. So a block may be reused at once: the move out of it precedes the move into it, and
 rows come last.
 
-Laws: those of ``pool`` (free + cached + held = all, for each group), ``tree`` and ``pins``, and for every holding:
-    1. It holds its tables' blocks from ``first`` on; of the widest group without a window, all.
-    2. Of its first ``published`` blocks it holds none but the tree's own.
+Laws: those of ``pool`` (free + cached + held = all, for each group), ``tree`` and ``pins``, and for the block tables of every sequence:
+    1. They hold their blocks from ``first`` on; of the widest group without a window, all.
+    2. Of the first ``published`` blocks they hold none but the tree's own.
     3. A full block is never written again. Only the block behind the last full one is, and it is not shared.
 """
 
@@ -46,14 +46,14 @@ class BlockTableAllocator:
     """Fills block tables from the pools and the prefix tree. ``open`` are the tables in use, ``moves`` the recorded
     moves of blocks, in order.
 
-    Law: a holding has the last block that it published, so that its path stays in the tree.
+    Law: tables hold the last block that they published, so that their path stays in the tree.
     """
 
     def __init__(
-        self, pools: Sequence[BlockPool], reaches: Sequence[AttentionWindow], tree: PrefixTree, *, caching: bool
+        self, pools: Sequence[BlockPool], windows: Sequence[AttentionWindow], tree: PrefixTree, *, caching: bool
     ) -> None:
         self._pools = pools
-        self._reaches = reaches
+        self._windows = windows
         self._tree = tree
         self._caching = caching
         self._block_size = pools[0].block_size
@@ -62,41 +62,41 @@ class BlockTableAllocator:
 
     def begin(self, salt: str) -> BlockTables:
         """Empty block tables."""
-        holding = BlockTables(salt, len(self._pools))
-        self.open.add(holding)
-        return holding
+        tables = BlockTables(salt, len(self._pools))
+        self.open.add(tables)
+        return tables
 
-    def end(self, holding: BlockTables) -> None:
+    def end(self, tables: BlockTables) -> None:
         """Releases everything, the last block first."""
-        self.open.remove(holding)
+        self.open.remove(tables)
         for group, pool in enumerate(self._pools):
-            pool.release(reversed(holding.own(group)))
-        holding.tables, holding.tip = tuple(array("i") for _ in self._pools), None
+            pool.release(reversed(tables.own(group)))
+        tables.blocks, tables.tip = tuple(array("i") for _ in self._pools), None
 
-    def measure(self, holding: BlockTables) -> None:
-        """Computes until when nothing has to be done for a holding."""
-        holding.room = len(holding.tables[0]) * self._block_size
-        holding.slides = min(r.passes(first) for r, first in zip(self._reaches, holding.first, strict=True))
-        holding.due = (holding.published + 1) * self._block_size if self._caching else NEVER
+    def measure(self, tables: BlockTables) -> None:
+        """Computes until which position nothing has to be done for these tables."""
+        tables.room = len(tables.blocks[0]) * self._block_size
+        tables.slides = min(window.passes(first) for window, first in zip(self._windows, tables.first, strict=True))
+        tables.due = (tables.published + 1) * self._block_size if self._caching else NEVER
 
-    def needed(self, group: int, holding: BlockTables, start: int, end: int) -> int:
+    def needed(self, group: int, tables: BlockTables, start: int, end: int) -> int:
         """New blocks for rows ``start`` … ``end`` − 1, less those that are released at ``start`` and become free."""
-        pool, table = self._pools[group], holding.tables[group]
-        passed = table[holding.first[group] : self._reaches[group].first(start, holding.published)]
+        pool, table = self._pools[group], tables.blocks[group]
+        passed = table[tables.first[group] : self._windows[group].first(start, tables.published)]
         back = sum(pool.references(block) == 1 and not pool.pins(block) for block in passed)
         return max(0, blocks_for(end, self._block_size) - len(table) - back)
 
-    def slide(self, holding: BlockTables, start: int) -> None:
+    def slide(self, tables: BlockTables, start: int) -> None:
         """Releases the blocks that no row from ``start`` on reads."""
         for group, pool in enumerate(self._pools):
-            old, new = holding.first[group], self._reaches[group].first(start, holding.published)
+            old, new = tables.first[group], self._windows[group].first(start, tables.published)
             if new > old:
-                pool.release(reversed(holding.tables[group][old:new]))
-                holding.first[group] = new
+                pool.release(reversed(tables.blocks[group][old:new]))
+                tables.first[group] = new
 
-    def extend(self, holding: BlockTables, end: int) -> None:
+    def extend(self, tables: BlockTables, end: int) -> None:
         """Takes blocks until ``end`` positions have one; the caller has checked that there are enough."""
-        for group, table in enumerate(holding.tables):
+        for group, table in enumerate(tables.blocks):
             table.extend(self.take(group, blocks_for(end, self._block_size) - len(table)))
 
     def take(self, group: int, count: int) -> array[int]:
@@ -106,15 +106,15 @@ class BlockTableAllocator:
             self._tree.evict(group)
         return pool.take(max(count, 0))
 
-    def share(self, holding: BlockTables, group: int, blocks: array[int], first: int) -> None:
-        """Makes kept or held ``blocks`` the first ones of a holding, which does not hold those before ``first``."""
+    def share(self, tables: BlockTables, group: int, blocks: array[int], first: int) -> None:
+        """Makes kept or held ``blocks`` the first ones of these tables, which do not hold those before ``first``."""
         blocks[:first] = array("i", bytes(blocks.itemsize * min(first, len(blocks))))
-        holding.first[group] = first
-        holding.tables[group].extend(blocks)
-        self._pools[group].retain(holding.own(group))
+        tables.first[group] = first
+        tables.blocks[group].extend(blocks)
+        self._pools[group].retain(tables.own(group))
 
     def restore(
-        self, holding: BlockTables, firsts: Sequence[int], found: Sequence[array[int]], slots: Sequence[array[int]]
+        self, tables: BlockTables, firsts: Sequence[int], found: Sequence[array[int]], slots: Sequence[array[int]]
     ) -> None:
         """Moves blocks in from their ``slots``; those that were ``found`` in the tree are shared instead."""
         for group, blocks in enumerate(found):
@@ -122,15 +122,15 @@ class BlockTableAllocator:
             wanted = blocks[first : first + count]
             wanted.extend(array("i", [ABSENT]) * (count - len(wanted)))
             self._pools[group].retain(block for block in wanted if block != ABSENT)
-            holding.first[group] = first
-            holding.tables[group].extend(array("i", bytes(wanted.itemsize * first)) + wanted)
-        for group, table in enumerate(holding.tables):
+            tables.first[group] = first
+            tables.blocks[group].extend(array("i", bytes(wanted.itemsize * first)) + wanted)
+        for group, table in enumerate(tables.blocks):
             absent = [index for index in range(firsts[group], len(table)) if table[index] == ABSENT]
             for index, block in zip(absent, self.take(group, len(absent)), strict=True):
                 table[index] = block
                 self.move(MoveKind.IN, group, [slots[group][index - firsts[group]]], [block])
 
-    def copy(self, holding: BlockTables, sources: Sequence[int]) -> None:
+    def copy(self, tables: BlockTables, sources: Sequence[int]) -> None:
         """Appends a copy of one block of each group.
 
         To make room the source itself may be evicted, if nothing else is idle: then it is the copy.
@@ -139,23 +139,23 @@ class BlockTableAllocator:
             self._pools[group].touch(source)
         for group, source in enumerate(sources):
             target = self.take(group, 1)
-            holding.tables[group].extend(target)
+            tables.blocks[group].extend(target)
             if target[0] != source:
                 self.move(MoveKind.COPY, group, [source], target)
 
-    def offer(self, holding: BlockTables, at: int, whole: int) -> list[array[int]]:
-        """A holding's blocks ``at`` … ``whole`` − 1 of a path, ABSENT for those that a window has passed."""
+    def offer(self, tables: BlockTables, at: int, whole: int) -> list[array[int]]:
+        """The tables' blocks ``at`` … ``whole`` − 1 of a path, ABSENT for those that a window has passed."""
         offered = []
-        for group, table in enumerate(holding.tables):
-            passed = min(max(holding.first[group] - at, 0), whole - at)
+        for group, table in enumerate(tables.blocks):
+            passed = min(max(tables.first[group] - at, 0), whole - at)
             offered.append(array("i", [ABSENT]) * passed + table[at + passed : whole])
         return offered
 
-    def adopt(self, holding: BlockTables, at: int, blocks: Sequence[array[int]]) -> None:
-        """Replaces a holding's blocks from number ``at`` on by the tree's."""
+    def adopt(self, tables: BlockTables, at: int, blocks: Sequence[array[int]]) -> None:
+        """Replaces the tables' blocks from number ``at`` on by the tree's."""
         for group, (pool, theirs) in enumerate(zip(self._pools, blocks, strict=True)):
-            table = holding.tables[group]
-            first = max(at, holding.first[group])
+            table = tables.blocks[group]
+            first = max(at, tables.first[group])
             if table[first : at + len(theirs)] == theirs[first - at :]:
                 continue
             for index in range(first, at + len(theirs)):
@@ -164,8 +164,8 @@ class BlockTableAllocator:
                     pool.retain((block,))
                     pool.release((table[index],))
                     table[index] = block
-            if holding.sent is not None:
-                holding.sent[group] = min(holding.sent[group], first)
+            if tables.sent is not None:
+                tables.sent[group] = min(tables.sent[group], first)
 
     def move(self, kind: MoveKind, group: int, sources: Iterable[int], targets: Iterable[int]) -> None:
         """Records moves of contents."""
@@ -175,14 +175,14 @@ class BlockTableAllocator:
     def check(self) -> None:
         """The reference counts are those of the open tables, whose published blocks are the tree's."""
         for group, pool in enumerate(self._pools):
-            counts = Counter(block for holding in self.open for block in holding.own(group))
+            counts = Counter(block for tables in self.open for block in tables.own(group))
             assert all(pool.references(block) == counts[block] for block in range(pool.blocks)), "a wrong count"
-        for holding in self.open:
-            path = path_to(holding.place(), holding.published)
+        for tables in self.open:
+            path = path_to(tables.place(), tables.published)
             assert not path.nodes or isinstance(path.nodes[0].parent, Root), "the path of tables leads to no root"
-            published = holding.published
-            assert not published or holding.first[0] < published, "tables lost their place in the tree"
-            for group, (table, first) in enumerate(zip(holding.tables, holding.first, strict=True)):
+            published = tables.published
+            assert not published or tables.first[0] < published, "tables lost their place in the tree"
+            for group, (table, first) in enumerate(zip(tables.blocks, tables.first, strict=True)):
                 assert path.blocks(group)[first:] == table[first:published], "a published block is not the tree's"
 
 
@@ -209,10 +209,10 @@ class BlockManager:
         self.counters = CacheCounters()
         self._pools = [BlockPool(group.blocks, block_size) for group in groups]
         self._slots = [SlotPool(group.host_slots) for group in groups]
-        self._reaches = [AttentionWindow(group.window, chunk, block_size) for group in groups]
-        self._tree = PrefixTree(self._pools, self._reaches, self.counters)
+        self._windows = [AttentionWindow(group.window, chunk, block_size) for group in groups]
+        self._tree = PrefixTree(self._pools, self._windows, self.counters)
         self._pins = PinBoard(self._pools, pinned_share, self.counters)
-        self._allocator = BlockTableAllocator(self._pools, self._reaches, self._tree, caching=prefix_caching)
+        self._allocator = BlockTableAllocator(self._pools, self._windows, self._tree, caching=prefix_caching)
         self._swapped: set[Swapped] = set()
 
     @property
@@ -243,8 +243,8 @@ class BlockManager:
     def largest(self) -> int:
         """Most positions that one sequence could ever hold, with all pools to itself and steps of one row."""
         return min(
-            NEVER if pool.blocks >= reach.most() else pool.blocks * self.block_size
-            for pool, reach in zip(self._pools, self._reaches, strict=True)
+            NEVER if pool.blocks >= window.most() else pool.blocks * self.block_size
+            for pool, window in zip(self._pools, self._windows, strict=True)
         )
 
     def fits_ever(self, positions: int) -> bool:
@@ -257,17 +257,17 @@ class BlockManager:
         path = self._tree.find(salt, tokens[:-1].tobytes())
         return path.whole * self.block_size + path.extra
 
-    def needed(self, holding: BlockTables | None, start: int, end: int) -> tuple[int, ...]:
+    def needed(self, tables: BlockTables | None, start: int, end: int) -> tuple[int, ...]:
         """New blocks of each group so that rows ``start`` … ``end`` − 1 can be computed.
 
-        Blocks that ``grow`` would give back at ``start`` count against them. Without a holding: for a sequence whose
+        Blocks that ``grow`` would give back at ``start`` count against them. Without tables: for a sequence whose
         first ``start`` tokens are cached; the whole blocks of these are shared.
         """
-        if holding is None:
+        if tables is None:
             return (blocks_for(end, self.block_size) - start // self.block_size,) * len(self._pools)
-        if end <= holding.room and start < holding.slides:
+        if end <= tables.room and start < tables.slides:
             return (0,) * len(self._pools)
-        return tuple(self._allocator.needed(group, holding, start, end) for group in range(len(self._pools)))
+        return tuple(self._allocator.needed(group, tables, start, end) for group in range(len(self._pools)))
 
     def obtainable(self) -> tuple[int, ...]:
         """Blocks of each group that are free or can be evicted."""
@@ -280,78 +280,80 @@ class BlockManager:
         """
         assert most < len(tokens), "the last token of a prompt is always computed"
         self._expire_due(now)
-        holding = self._allocator.begin(salt)
+        tables = self._allocator.begin(salt)
         if self.prefix_caching:
-            self._reuse(holding, tokens[: max(most, 0)].tobytes(), now)
-            self.counters.lookup(len(tokens), holding.cached)
-        self._allocator.measure(holding)
-        return holding
+            self._reuse(tables, tokens[: max(most, 0)].tobytes(), now)
+            self.counters.lookup(len(tokens), tables.cached)
+        self._allocator.measure(tables)
+        return tables
 
-    def grow(self, holding: BlockTables, start: int, end: int, now: float) -> bool:
+    def grow(self, tables: BlockTables, start: int, end: int, now: float) -> bool:
         """Gets blocks for rows ``start`` … ``end`` − 1, and gives back those that no row from ``start`` on reads.
 
         False, with nothing changed, if there are too few.
         """
-        if end <= holding.room and start < holding.slides:
+        if end <= tables.room and start < tables.slides:
             return True
         self._expire_due(now)
-        if any(map(gt, self.needed(holding, start, end), self.obtainable())):
+        if any(map(gt, self.needed(tables, start, end), self.obtainable())):
             return False
-        self._allocator.slide(holding, start)
-        self._allocator.extend(holding, end)
-        self._allocator.measure(holding)
+        self._allocator.slide(tables, start)
+        self._allocator.extend(tables, end)
+        self._allocator.measure(tables)
         return True
 
-    def publish(self, holding: BlockTables, tokens: array[int], computed: int, now: float) -> None:
+    def publish(self, tables: BlockTables, tokens: array[int], computed: int, now: float) -> None:
         """Makes the whole blocks of the first ``computed`` tokens findable.
 
         Where the tree has such a block from another sequence, that one is held from now on and the own one goes back:
         their contents are the same to the bit.
         """
-        if computed < holding.due:
+        if computed < tables.due:
             return
         self._expire_due(now)
-        at, whole = holding.published, computed // self.block_size
-        if holding.first[0] >= whole:
+        at, whole = tables.published, computed // self.block_size
+        if tables.first[0] >= whole:
             return
         text = tokens[at * self.block_size : whole * self.block_size].tobytes()
-        blocks = self._allocator.offer(holding, at, whole)
-        holding.tip = self._tree.put(holding.salt, holding.place(), at, text, blocks)
-        holding.published = whole
-        self._allocator.adopt(holding, at, blocks)
-        self._allocator.measure(holding)
+        blocks = self._allocator.offer(tables, at, whole)
+        tables.tip = self._tree.put(tables.salt, tables.place(), at, text, blocks)
+        tables.published = whole
+        self._allocator.adopt(tables, at, blocks)
+        self._allocator.measure(tables)
 
-    def fork(self, holding: BlockTables, computed: int, now: float) -> BlockTables | None:
+    def fork(self, tables: BlockTables, computed: int, now: float) -> BlockTables | None:
         """The blocks of a second sequence with the same first ``computed`` tokens, all of them cached for it.
 
         They may be fewer than are computed, as long as no window has passed what a row behind them reads. Whole blocks
         are shared, the block behind them is copied. None, with nothing changed, if there are too few.
         """
-        assert all(map(le, holding.first, (r.first(computed) for r in self._reaches))), "a window has passed that place"
+        assert all(map(le, tables.first, (window.first(computed) for window in self._windows))), (
+            "a window has passed that place"
+        )
         self._expire_due(now)
         whole, rest = divmod(computed, self.block_size)
         if rest and not all(self.obtainable()):
             return None
-        other = self._allocator.begin(holding.salt)
+        other = self._allocator.begin(tables.salt)
         other.cached = computed
-        other.published = min(holding.published, whole)
-        other.tip = holding.place()
-        for group, table in enumerate(holding.tables):
-            first = max(holding.first[group], self._reaches[group].first(computed, other.published))
+        other.published = min(tables.published, whole)
+        other.tip = tables.place()
+        for group, table in enumerate(tables.blocks):
+            first = max(tables.first[group], self._windows[group].first(computed, other.published))
             self._allocator.share(other, group, table[:whole], first)
         if other.first[0] >= other.published:
             other.published, other.tip = 0, None
         if rest:
-            self._allocator.copy(other, [table[whole] for table in holding.tables])
+            self._allocator.copy(other, [table[whole] for table in tables.blocks])
         self._allocator.measure(other)
         return other
 
-    def close(self, holding: BlockTables, now: float) -> None:
+    def close(self, tables: BlockTables, now: float) -> None:
         """Gives back all that a sequence holds. What is in the tree stays cached until its blocks are needed."""
         self._expire_due(now)
-        self._allocator.end(holding)
+        self._allocator.end(tables)
 
-    def pin(self, holding: BlockTables, tokens: int, seconds: float, now: float) -> bool:
+    def pin(self, tables: BlockTables, tokens: int, seconds: float, now: float) -> bool:
         """The whole blocks of the first ``tokens`` published tokens stay cached for ``seconds`` after their last use.
 
         A pin on the same blocks is prolonged; the longer time to live wins. False if no such blocks are published,
@@ -359,26 +361,26 @@ class BlockManager:
         """
         self._expire_due(now)
         end = tokens // self.block_size
-        if not 0 < end <= holding.published:
+        if not 0 < end <= tables.published:
             return False
-        path = path_to(holding.place(), end)
-        firsts = [reach.first(end * self.block_size, end) for reach in self._reaches]
+        path = path_to(tables.place(), end)
+        firsts = [window.first(end * self.block_size, end) for window in self._windows]
         blocks = tuple(path.blocks(group)[first:] for group, first in enumerate(firsts))
         return self._pins.add(blocks, end, seconds, now)
 
-    def swap_out(self, holding: BlockTables) -> Swapped | None:
+    def swap_out(self, tables: BlockTables) -> Swapped | None:
         """Moves a sequence's blocks to host memory and closes it. None, with nothing changed, if there are too few
         places."""
-        own = [holding.own(group) for group in range(len(self._pools))]
+        own = [tables.own(group) for group in range(len(self._pools))]
         if any(len(blocks) > slots.free for blocks, slots in zip(own, self._slots, strict=True)):
             return None
         places = tuple(slots.take(len(blocks)) for blocks, slots in zip(own, self._slots, strict=True))
         for group, (blocks, slots) in enumerate(zip(own, places, strict=True)):
             self._allocator.move(MoveKind.OUT, group, blocks, slots)
-        text = path_to(holding.place(), holding.published).text(self.block_size)
-        swapped = Swapped(holding.salt, text, holding.cached, tuple(holding.first), places)
+        text = path_to(tables.place(), tables.published).text(self.block_size)
+        swapped = Swapped(tables.salt, text, tables.cached, tuple(tables.first), places)
         self._swapped.add(swapped)
-        self._allocator.end(holding)
+        self._allocator.end(tables)
         return swapped
 
     def swap_in(self, swapped: Swapped, start: int, end: int, now: float) -> BlockTables | None:
@@ -391,14 +393,14 @@ class BlockManager:
         found = [path.blocks(group) for group in range(len(self._pools))]
         if any(self._lacks(group, swapped, blocks, end) for group, blocks in enumerate(found)):
             return None
-        holding = self._allocator.begin(swapped.salt)
-        holding.cached = swapped.cached
-        self._allocator.restore(holding, swapped.first, found, swapped.slots)
+        tables = self._allocator.begin(swapped.salt)
+        tables.cached = swapped.cached
+        self._allocator.restore(tables, swapped.first, found, swapped.slots)
         self.drop(swapped)
-        self._allocator.extend(holding, end)
-        self._allocator.slide(holding, start)
-        self._allocator.measure(holding)
-        return holding
+        self._allocator.extend(tables, end)
+        self._allocator.slide(tables, start)
+        self._allocator.measure(tables)
+        return tables
 
     def drop(self, swapped: Swapped) -> None:
         """Frees the places of a sequence that is in host memory."""
@@ -429,21 +431,21 @@ class BlockManager:
         if now >= self._pins.due:
             self._pins.expire(now)
 
-    def _reuse(self, holding: BlockTables, text: bytes, now: float) -> None:
+    def _reuse(self, tables: BlockTables, text: bytes, now: float) -> None:
         """Shares what the tree has of a text, copies the block where it ends, and prolongs the pins on the way."""
-        path = self._tree.find(holding.salt, text)
+        path = self._tree.find(tables.salt, text)
         if path.extra and not self._can_copy(path):
-            path = self._tree.find(holding.salt, text[: path.whole * self.block_size * TOKEN_BYTES])
+            path = self._tree.find(tables.salt, text[: path.whole * self.block_size * TOKEN_BYTES])
         sources = path.source_blocks() if path.extra else []
         found = [path.blocks(group) for group in range(len(self._pools))]
-        holding.cached = path.whole * self.block_size + path.extra
-        holding.published = path.whole
-        holding.tip = path.tip if path.whole else None
-        self._pins.read([*found[0], *sources[:1]], holding.cached, now)
-        for group, reach in enumerate(self._reaches):
-            self._allocator.share(holding, group, found[group], reach.first(holding.cached, path.whole))
+        tables.cached = path.whole * self.block_size + path.extra
+        tables.published = path.whole
+        tables.tip = path.tip if path.whole else None
+        self._pins.read([*found[0], *sources[:1]], tables.cached, now)
+        for group, window in enumerate(self._windows):
+            self._allocator.share(tables, group, found[group], window.first(tables.cached, path.whole))
         if sources:
-            self._allocator.copy(holding, sources)
+            self._allocator.copy(tables, sources)
 
     def _can_copy(self, path: Path) -> bool:
         """Whether a block of each group can be had once a path's own are held."""

@@ -25,11 +25,11 @@ from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, Path, RadixNode, Root, 
 class PrefixTree:
     """The tree over these pools, one for each group; the widest group is the first."""
 
-    def __init__(self, pools: Sequence[BlockPool], reaches: Sequence[AttentionWindow], counters: CacheCounters) -> None:
+    def __init__(self, pools: Sequence[BlockPool], windows: Sequence[AttentionWindow], counters: CacheCounters) -> None:
         self._pools = pools
         self._counters = counters
-        self._reaches = reaches
-        self._windows = [(group, reach) for group, reach in enumerate(reaches) if reach.window is not None]
+        self._windows = windows
+        self._windowed = [(group, window) for group, window in enumerate(windows) if window.positions is not None]
         self._block_size = pools[0].block_size
         self._block_bytes = TOKEN_BYTES * self._block_size
         self._owner: list[list[RadixNode | None]] = [[None] * pool.blocks for pool in pools]
@@ -49,7 +49,7 @@ class PrefixTree:
             return Path([], 0)
         path = follow(root, text, self._block_bytes)
         look_inside(root, path, text, self._block_bytes)
-        if self._windows:
+        if self._windowed:
             self._shorten(path)
         return path
 
@@ -83,7 +83,7 @@ class PrefixTree:
         block = self._pools[group].oldest()
         node = self._owner[group][block]
         assert node is not None, f"idle block {block} has no place in the tree"
-        if self._reaches[group].window is None:
+        if self._windows[group].positions is None:
             assert node.blocks[group][-1] == block, f"idle block {block} is older than one after it"
             self._cut(node)
             return
@@ -109,7 +109,7 @@ class PrefixTree:
                 self._check_node(node, seen)
         for group, pool in enumerate(self._pools):
             assert seen[group] == {block for block in range(pool.blocks) if pool.kept(block)}, "a kept block is lost"
-            if self._reaches[group].window is None:
+            if self._windows[group].positions is None:
                 self._check_age(group)
 
     def _shorten(self, path: Path) -> None:
@@ -118,7 +118,7 @@ class PrefixTree:
         Where a block is missing that a row at the path's end reads, every end behind that block lacks it too, since
         windows only move forward; so the next end to try is at the missing block.
         """
-        spans = [(reach, path.blocks(group)) for group, reach in self._windows]
+        spans = [(window, path.blocks(group)) for group, window in self._windowed]
         if path.extra:
             end = path.whole * self._block_size + path.extra
             if ABSENT in path.source_blocks() or _last_hole(spans, end, path.whole) != ABSENT:
@@ -220,7 +220,7 @@ class PrefixTree:
                     seen[group].add(block)
                     found = self._owner[group][block], self._place[group][block]
                     assert found == (node, place), "a block's place is wrong"
-            assert self._reaches[group].window is not None or ABSENT not in blocks, (
+            assert self._windows[group].positions is not None or ABSENT not in blocks, (
                 "a block of the whole text is absent"
             )
 
@@ -240,8 +240,8 @@ class PrefixTree:
 def _last_hole(spans: Sequence[tuple[AttentionWindow, array[int]]], start: int, whole: int) -> int:
     """The last place before ``whole`` that a row at ``start`` reads and where a window has no block, or ABSENT."""
     last = ABSENT
-    for reach, blocks in spans:
-        first = reach.first(start, whole)
+    for window, blocks in spans:
+        first = window.first(start, whole)
         if ABSENT in blocks[first:whole]:
             last = max(last, next(i for i in range(whole - 1, first - 1, -1) if blocks[i] == ABSENT))
     return last

@@ -35,9 +35,9 @@ DECAY: Final = 0.1
 class SequenceBlocks:
     """Joins sequences and the block manager. A sequence has blocks exactly while it runs."""
 
-    def __init__(self, manager: BlockManager, reaches: Row[AttentionWindow]) -> None:
+    def __init__(self, manager: BlockManager, windows: Row[AttentionWindow]) -> None:
         self._manager = manager
-        self._reaches = reaches
+        self._windows = windows
         self._pins: dict[int, tuple[CachePin, ...]] = {}
 
     def shareable(self, sequence: Sequence) -> int:
@@ -54,34 +54,34 @@ class SequenceBlocks:
             return self._swap_in(sequence, now)
         if not self._share(sequence, now):
             most = sequence.max_cached
-            holding = self._manager.open(sequence.tokens, sequence.options.cache_salt, now, most=most)
-            self._admit(sequence, holding, holding.cached)
+            tables = self._manager.open(sequence.tokens, sequence.options.cache_salt, now, most=most)
+            self._admit(sequence, tables, tables.cached)
         return True
 
     def branch(self, sequence: Sequence, parent: Sequence, computed: int, now: float) -> bool:
         """Makes a waiting sequence run with the blocks of its parent's first ``computed`` tokens; False, and nothing
         changed, where the parent has them no more or there are too few blocks."""
-        if parent.holding is None or not self._has_all(parent.holding, computed):
+        if parent.tables is None or not self._has_all(parent.tables, computed):
             return False
-        holding = self._manager.fork(parent.holding, computed, now)
-        if holding is None:
+        tables = self._manager.fork(parent.tables, computed, now)
+        if tables is None:
             return False
-        self._admit(sequence, holding, computed)
+        self._admit(sequence, tables, computed)
         return True
 
     def grow(self, sequence: Sequence, rows: int, now: float) -> bool:
         """Takes blocks for its next ``rows`` rows; False, with nothing changed, if there are too few."""
-        assert sequence.holding is not None, "only a running sequence grows"
-        return self._manager.grow(sequence.holding, sequence.computed, sequence.computed + rows, now)
+        assert sequence.tables is not None, "only a running sequence grows"
+        return self._manager.grow(sequence.tables, sequence.computed, sequence.computed + rows, now)
 
     def publish(self, sequence: Sequence, now: float) -> None:
         """Publishes computed blocks and sets requested pins; to be called after ``computed`` moved."""
-        holding, computed = sequence.holding, sequence.computed
-        assert holding is not None, "only a running sequence computes"
-        if computed >= holding.due:
-            self._manager.publish(holding, sequence.tokens, computed, now)
+        tables, computed = sequence.tables, sequence.computed
+        assert tables is not None, "only a running sequence computes"
+        if computed >= tables.due:
+            self._manager.publish(tables, sequence.tokens, computed, now)
         if self._pins:
-            self._pin(sequence, holding, now)
+            self._pin(sequence, tables, now)
 
     def preempt(self, sequence: Sequence, now: float) -> None:
         """Releases the blocks of a running sequence; it will compute its tokens again."""
@@ -90,8 +90,8 @@ class SequenceBlocks:
 
     def swap_out(self, sequence: Sequence) -> bool:
         """Moves a running sequence's blocks to the host; False, with nothing changed, if there is no room."""
-        assert sequence.holding is not None, "only a running sequence has blocks to swap"
-        swapped = self._manager.swap_out(sequence.holding)
+        assert sequence.tables is not None, "only a running sequence has blocks to swap"
+        swapped = self._manager.swap_out(sequence.tables)
         if swapped is None:
             return False
         self._pins.pop(sequence.sequence_id, None)
@@ -100,7 +100,7 @@ class SequenceBlocks:
 
     def release(self, sequence: Sequence, now: float) -> None:
         """Releases all blocks of a sequence, in the cache or on the host."""
-        if sequence.holding is not None:
+        if sequence.tables is not None:
             self._close(sequence, now)
         if sequence.swapped is not None:
             self._manager.drop(sequence.swapped)
@@ -112,8 +112,8 @@ class SequenceBlocks:
         return (
             parent is not None
             and sequence.state is SequenceState.WAITING
-            and parent.holding is not None
-            and self._has_all(parent.holding, computed)
+            and parent.tables is not None
+            and self._has_all(parent.tables, computed)
             and computed <= min(parent.computed, sequence.max_cached)
         )
 
@@ -125,25 +125,25 @@ class SequenceBlocks:
     def _swap_in(self, sequence: Sequence, now: float) -> bool:
         assert sequence.swapped is not None, "a swapped sequence is on the host"
         computed = sequence.computed
-        holding = self._manager.swap_in(sequence.swapped, computed, computed + 1, now)
-        if holding is None:
+        tables = self._manager.swap_in(sequence.swapped, computed, computed + 1, now)
+        if tables is None:
             return False
-        sequence.resume(holding)
+        sequence.resume(tables)
         self._set_pins(sequence)
         return True
 
-    def _admit(self, sequence: Sequence, holding: BlockTables, computed: int) -> None:
-        sequence.admit(holding, computed)
+    def _admit(self, sequence: Sequence, tables: BlockTables, computed: int) -> None:
+        sequence.admit(tables, computed)
         self._set_pins(sequence)
 
     def _set_pins(self, sequence: Sequence) -> None:
         if sequence.options.cache_pins:
             self._pins[sequence.sequence_id] = sequence.options.cache_pins
 
-    def _pin(self, sequence: Sequence, holding: BlockTables, now: float) -> None:
+    def _pin(self, sequence: Sequence, tables: BlockTables, now: float) -> None:
         pins = self._pins.get(sequence.sequence_id, ())
         while pins and pins[0].tokens <= sequence.computed:
-            if self._manager.pin(holding, pins[0].tokens, pins[0].seconds, now):
+            if self._manager.pin(tables, pins[0].tokens, pins[0].seconds, now):
                 whole = pins[0].tokens - pins[0].tokens % self._manager.block_size
                 sequence.record.pins.append(HeldPin(whole, pins[0].seconds))
             pins = pins[1:]
@@ -151,14 +151,14 @@ class SequenceBlocks:
         if not pins:
             self._pins.pop(sequence.sequence_id, None)
 
-    def _has_all(self, holding: BlockTables, computed: int) -> bool:
+    def _has_all(self, tables: BlockTables, computed: int) -> bool:
         """Whether it still has all blocks that a row at ``computed`` reads: windows may have passed some."""
-        return computed >= 1 and all(map(le, holding.first, (reach.first(computed) for reach in self._reaches)))
+        return computed >= 1 and all(map(le, tables.first, (window.first(computed) for window in self._windows)))
 
     def _close(self, sequence: Sequence, now: float) -> None:
-        assert sequence.holding is not None, "only a running sequence has blocks"
-        self._manager.close(sequence.holding, now)
-        sequence.holding = None
+        assert sequence.tables is not None, "only a running sequence has blocks"
+        self._manager.close(sequence.tables, now)
+        sequence.tables = None
         self._pins.pop(sequence.sequence_id, None)
 
 
@@ -170,17 +170,17 @@ class LookAhead:
     admitted as soon as its tokens and one more fit. In a group with a window a sequence never holds more than the
     window and one step.
 
-    ``reaches`` are the attention windows of the KV groups; ``rows`` is the most that a step computes. ``share`` is how
+    ``windows`` are the attention windows of the KV groups; ``rows`` is the most that a step computes. ``share`` is how
     much of their limits completions have used of late.
     """
 
-    def __init__(self, manager: BlockManager, blocks: SequenceBlocks, reaches: Row[AttentionWindow], rows: int) -> None:
+    def __init__(self, manager: BlockManager, blocks: SequenceBlocks, windows: Row[AttentionWindow], rows: int) -> None:
         self._manager = manager
         self._blocks = blocks
         self.share = 1.0
         self._refused: tuple[int, tuple[int, ...]] | None = None
         step = blocks_for(rows, manager.block_size)
-        self._most = [sys.maxsize if reach.window is None else reach.most() + step for reach in reaches]
+        self._most = [sys.maxsize if window.positions is None else window.most() + step for window in windows]
 
     def learn(self, sequence: Sequence) -> None:
         """Learns how much of its limit a sequence used that ended."""
@@ -197,7 +197,7 @@ class LookAhead:
             if min(free) < 0:
                 return False
             positions = self._expected(other, alone=False)
-            if other.holding is None or positions > other.holding.room:
+            if other.tables is None or positions > other.tables.room:
                 free = _minus(free, self._needed(other, positions, 0))
         return min(free) >= 0
 
@@ -231,11 +231,11 @@ class LookAhead:
 
     def _needed(self, sequence: Sequence, positions: int, found: int) -> tuple[int, ...]:
         """New blocks of each group until it has ``positions``."""
-        holding = sequence.holding
-        if holding is None:
+        tables = sequence.tables
+        if tables is None:
             return tuple(map(min, self._manager.needed(None, found, max(positions, found)), self._most))
-        counts = self._manager.needed(holding, sequence.computed, max(positions, sequence.computed))
-        own = map(len, map(holding.own, range(len(counts))))
+        counts = self._manager.needed(tables, sequence.computed, max(positions, sequence.computed))
+        own = map(len, map(tables.own, range(len(counts))))
         return tuple(min(n, max(most - o, 0)) for n, most, o in zip(counts, self._most, own, strict=True))
 
 
@@ -283,9 +283,9 @@ class PreemptionCost:
 
     def blocks(self, sequence: Sequence) -> int:
         """Blocks of all groups that it holds."""
-        holding = sequence.holding
-        assert holding is not None, "only a running sequence holds blocks"
-        return sum(len(holding.own(group)) for group in range(len(holding.tables)))
+        tables = sequence.tables
+        assert tables is not None, "only a running sequence holds blocks"
+        return sum(len(tables.own(group)) for group in range(len(tables.blocks)))
 
     def findable(self, sequence: Sequence) -> int:
         """Tokens of it that the prefix cache would give now."""

@@ -89,10 +89,10 @@ class Scheduler:
         self._groups = ParallelGroups()
         self._times = TimeLimits()
         self._windows = [window for window in windows if window is not None]
-        reaches = [AttentionWindow(window, ATTENTION_CHUNK, manager.block_size) for window in windows]
-        assert len(reaches) == len(manager.held), "every KV group has a window, or None"
-        self._blocks = SequenceBlocks(manager, reaches)
-        self._look_ahead = LookAhead(manager, self._blocks, reaches, limits.rows)
+        attention_windows = [AttentionWindow(window, ATTENTION_CHUNK, manager.block_size) for window in windows]
+        assert len(attention_windows) == len(manager.held), "every KV group has a window, or None"
+        self._blocks = SequenceBlocks(manager, attention_windows)
+        self._look_ahead = LookAhead(manager, self._blocks, attention_windows, limits.rows)
         self._cost = PreemptionCost(manager, step_time)
         self._waits = WaitTimes()
         self.preemptions = 0

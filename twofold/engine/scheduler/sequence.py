@@ -125,7 +125,7 @@ class Sequence:
         self.stop_token: int | None = None
         self.admitted_at: float | None = None
         self.first_token_at: float | None = None
-        self.holding: BlockTables | None = None
+        self.tables: BlockTables | None = None
         self.swapped: Swapped | None = None
         self._reached = 0
         self._scores_prompt = scores_prompt
@@ -190,46 +190,46 @@ class Sequence:
             return rows
         return 1 if rows == self.pending and self.wants_draw else 0
 
-    def admit(self, holding: BlockTables, computed: int) -> None:
+    def admit(self, tables: BlockTables, computed: int) -> None:
         """WAITING → RUNNING; the blocks have the keys and values of its first ``computed`` tokens."""
         self._become(SequenceState.RUNNING)
-        self.holding = holding
+        self.tables = tables
         self.cached = self.computed = computed
         self.decodes = self.pending == 1
         self._check()
 
-    def resume(self, holding: BlockTables) -> None:
+    def resume(self, tables: BlockTables) -> None:
         """SWAPPED → RUNNING, where it stopped."""
         self._become(SequenceState.RUNNING)
-        self.holding, self.swapped = holding, None
+        self.tables, self.swapped = tables, None
 
     def preempt(self) -> None:
         """RUNNING → WAITING: all tokens will be computed again."""
         self._become(SequenceState.WAITING)
-        self.holding = None
+        self.tables = None
         self.cached = self.computed = 0
         self.decodes = False
 
     def swap_out(self, swapped: Swapped) -> None:
         """RUNNING → SWAPPED."""
         self._become(SequenceState.SWAPPED)
-        self.holding, self.swapped = None, swapped
+        self.tables, self.swapped = None, swapped
 
     def next_step(self, rows: int, drafts: Iterable[int] = ()) -> SequenceStep:
         """The step that computes its next ``rows`` tokens, and ``drafts`` of those that may follow."""
-        assert self.holding is not None, "a sequence without blocks cannot take a step"
+        assert self.tables is not None, "a sequence without blocks cannot take a step"
         start, end, scored = self.computed, self.computed + rows, NO_TOKENS
         tokens, last, proposed = self.tokens[start:end], end == len(self.tokens), array("i", drafts)
         samples = 1 + len(proposed) if last and self.draws and not self.resting else 0
         assert samples or not proposed, "drafts follow the last known token of a sequence that samples"
         if self._scores_prompt and self.scores_prompt:
             scored = self.tokens[start + 1 : min(end + 1, self.prompt_length)]
-        begin = self._start() if self.holding.sent is None else None
+        begin = self._start() if self.tables.sent is None else None
         return SequenceStep(
             self.sequence_id,
             tokens + proposed,
             start,
-            self.holding.take_changes(),
+            self.tables.take_changes(),
             samples,
             len(proposed),
             self.candidates if samples else 0,
@@ -243,23 +243,23 @@ class Sequence:
     def follows(self, step: SequenceStep) -> bool:
         """Whether its next step can be planned while ``step``, its last known token, is computed: unless it ends, it
         samples another token whatever comes next, and has a block for it."""
-        holding, end = self.holding, step.end
+        tables, end = self.tables, step.end
         return (
             self.constraint is None
             and not self.candidates
             and end == len(self.tokens)
             and end + 1 < self.limit
-            and holding is not None
-            and end < holding.room
-            and end < holding.slides
+            and tables is not None
+            and end < tables.room
+            and end < tables.slides
         )
 
     def prepared(self, step: SequenceStep) -> SequenceStep:
         """A step that was planned ahead, with the changes of the block tables since."""
-        assert self.holding is not None, "a sequence without blocks cannot take a step"
+        assert self.tables is not None, "a sequence without blocks cannot take a step"
         assert step.start == self.computed, "it was made for another row"
         assert self.pending == 1, "it was made for the newest token"
-        changes = self.holding.take_changes()
+        changes = self.tables.take_changes()
         return replace(step, changes=changes) if changes else step
 
     def advance(self, rows: int, *, deferred: bool = False) -> None:
