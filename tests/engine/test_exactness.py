@@ -105,9 +105,9 @@ def crowd(llm: LLM, cases: list[Case], seed: int) -> dict[int, tuple[object, ...
             del under_way[gone]
         if under_way and chance.random() < 0.1:
             resting.add(one := chance.choice(list(under_way)))
-            engine.hold(one, hold=True)
+            engine.pause(one, paused=True)
         if resting and (chance.random() < 0.2 or len(resting) == len(under_way)):
-            engine.hold(resting.pop(), hold=False)
+            engine.pause(resting.pop(), paused=False)
     engine.check_idle()
     return done
 

@@ -1,4 +1,4 @@
-"""Time as an argument: the server runs on the wall clock, the planner and the tests on a virtual one."""
+"""Time as an argument, so that tests can use a clock of their own."""
 
 from __future__ import annotations
 

@@ -7,24 +7,24 @@
     │   ├── TemplateError                                   a chat template rejected the messages
     │   │   └── TemplateLimitError                          it takes too much time or memory, or makes too much text
     │   ├── AccessError                status 401           no key, or one that is not known
-    │   │   └── ForbiddenError         status 403           the key, or the place it came from, may not do this
-    │   ├── NotFoundError              status 404           nothing is there under that name
+    │   │   └── ForbiddenError         status 403           the key, or the address of the request, may not do this
+    │   ├── NotFoundError              status 404           there is nothing of that name
     │   │   └── MethodError            status 405           something is there, but not for this HTTP method
-    │   ├── ConflictError              status 409           what is there does not allow it now
+    │   ├── ConflictError              status 409           its state does not allow the request
     │   ├── TooLargeError              status 413           a body is longer than the server takes
-    │   ├── SlowClientError            status 408           a body did not come in time
-    │   └── QuotaError                 status 429           the caller's share is used up for now
+    │   ├── SlowClientError            status 408           a body did not arrive in time
+    │   └── QuotaError                 status 429           the caller's quota is used up for now
     ├── ModelError                     exit 3, status 422   the model cannot be used
     │   ├── FormatError                                     the file is truncated, corrupt or hostile
     │   ├── UnsupportedModelError                           valid, but holds something Twofold does not implement
-    │   └── ModelNotFoundError         status 404           nothing is known under that name
+    │   └── ModelNotFoundError         status 404           no model of that name is known
     ├── ResourceError                  exit 4, status 503   memory, disk or another limit of this machine
-    │   ├── BusyError                                       more is asked than can be done now; it can be later
+    │   ├── BusyError                                       too many requests now; a later one can succeed
     │   └── WorkerError                                     the process that runs a model ended
     ├── TimeLimitError                 exit 4, status 504   a request took longer than it may
     └── NetworkError                   exit 5, status 502   a download failed or there is no network
 
-An error carries what happened, and in ``hint`` the way out. The command line prints both and exits with
+An error says what happened, and ``hint`` what to do about it. The command line prints both and exits with
 ``exit_code``; the server answers with ``status``.
 """
 
@@ -88,13 +88,13 @@ class AccessError(UsageError):
 
 
 class ForbiddenError(AccessError):
-    """The key, or the place that a request came from, may not do this."""
+    """The key, or the address that a request was sent from, may not do this."""
 
     status = 403
 
 
 class NotFoundError(UsageError):
-    """Nothing is there under that name."""
+    """There is nothing of that name."""
 
     status = 404
 
@@ -110,7 +110,7 @@ class MethodError(NotFoundError):
 
 
 class ConflictError(UsageError):
-    """What is there does not allow it now."""
+    """The state of what the request names does not allow it."""
 
     status = 409
 
@@ -122,13 +122,13 @@ class TooLargeError(UsageError):
 
 
 class SlowClientError(UsageError):
-    """A body did not come in time."""
+    """A body did not arrive in time."""
 
     status = 408
 
 
 class QuotaError(UsageError):
-    """The caller's share is used up; in ``retry_after_s`` seconds there is some again."""
+    """The caller's quota is used up; after ``retry_after_s`` seconds a part of it is free again."""
 
     status = 429
 
@@ -153,7 +153,7 @@ class UnsupportedModelError(ModelError):
 
 
 class ModelNotFoundError(ModelError):
-    """Nothing is known under that model name."""
+    """No model of that name is known."""
 
     status = 404
 
@@ -166,7 +166,7 @@ class ResourceError(TwofoldError):
 
 
 class BusyError(ResourceError):
-    """More is asked than can be done now; in about ``retry_after_s`` seconds it can be."""
+    """There is too much to do now; a retry after about ``retry_after_s`` seconds can succeed."""
 
     def __init__(self, message: str, *, retry_after_s: float, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)

@@ -1,4 +1,4 @@
-"""How many bytes keys and values take: the only place that knows it, for engine, kernels, server and planner alike.
+"""How many bytes keys and values take: computed only here, for engine, kernels, server and planner.
 
     grouped attention      2 · heads · bytes of ``head_dim`` values, for each position and layer
     latent attention       bytes of the latent vector and of the rotated key

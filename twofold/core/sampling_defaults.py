@@ -83,7 +83,7 @@ class SamplingDefaults:
         return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
 
     def over(self, other: SamplingDefaults) -> Self:
-        """These, and where they say nothing those of ``other``."""
+        """These, and those of ``other`` where these are None."""
         return replace(self, **{**other.given(), **self.given()})
 
     def fill(self, params: SamplingParams, asked: Collection[str]) -> SamplingParams:
@@ -98,4 +98,4 @@ class SamplingDefaults:
 
 NONE: Final = SamplingDefaults()
 FALLBACK: Final = SamplingDefaults(temperature=0.2, top_p=0.9)
-"""For models whose file says nothing: small models talk nonsense at OpenAI's default, temperature 1."""
+"""For models whose file has none: small models write nonsense at OpenAI's default, temperature 1."""

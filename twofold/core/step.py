@@ -27,7 +27,7 @@ NO_TOKENS: Final = array("i")
 """Shared: it is never changed."""
 FinishReason = Literal["stop", "length", "abort", "deadline"]
 """stop: an end-of-sequence token, stop token or stop string. length: max_tokens or the context. abort: cancelled.
-deadline: the request's time was up."""
+deadline: the request reached its deadline."""
 
 
 class MoveKind(IntEnum):

@@ -1,8 +1,8 @@
 """The tensors that a model has: roles, sizes, formats, how often, and how devices share them.
 
 Roles belong to no file format: ``embedding``, ``head``, ``final_norm`` and ``positions`` occur once, those that
-``layer_weights`` lists once in each layer, as ``layers.INDEX.ROLE``. Files are read by these names, and everything that
-is counted comes from this list: parameters are its values, bytes its formats', multiply-adds those of its matrices.
+``layer_weights`` lists once in each layer, as ``layers.INDEX.ROLE``. Files are read by these names, and all counts
+are of this list: parameters are its values, bytes its formats', multiply-adds those of its matrices.
 """
 
 from __future__ import annotations

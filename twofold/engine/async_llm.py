@@ -184,10 +184,10 @@ class AsyncLLM(OpenModel):
         request = await self._request(prompt, params, options)
         request = replace(request, request_id=request_id, arrival=arrival)
 
-        def tell(hold: bool) -> None:
-            self._thread.call(lambda engine: engine.hold(request_id, hold=hold))
+        def pause(paused: bool) -> None:
+            self._thread.call(lambda engine: engine.pause(request_id, paused=paused))
 
-        stream = OutputStream(tell)
+        stream = OutputStream(pause)
         self._thread.submit(request, _StreamOutbox(self._delivery, asyncio.get_running_loop(), stream))
         finished = False
         try:

@@ -26,7 +26,7 @@ KV_SHARE_OF_FREE: Final = 0.5
 DEFAULT_SWAP_BYTES: Final = 1 << 30
 """Without a flag preempted sequences may take this much memory beside the KV cache, or half of the KV cache's."""
 MIN_LOGIT_ROWS: Final = 32
-"""Rows of logits a step has room for, so that scoring a prompt goes in chunks of some size."""
+"""Least rows of logits of a step, so that a prompt is scored in chunks of some size."""
 MAX_BLOCK_SIZE: Final = 1024
 MAX_STEP_ROWS: Final = 1 << 16
 MAX_TARGET_MS: Final = 1e6
@@ -71,7 +71,7 @@ class EngineOptions:
     swap_space_bytes        memory beside it for sequences that were preempted; 0 computes them again
     enable_prefix_caching   keep the keys and values of prompts for others that begin alike
     token_budget            live: prompts get the rows that keep running completions inside their TPOT target;
-                            fixed: all that max_num_batched_tokens leaves
+                            fixed: all rows of max_num_batched_tokens that are left
     tpot_target_ms          with the live budget, most milliseconds for each token after the first, where a request
                             names none, as a mean over its completion; 50 if left open
     itl_limit_ms            with the live budget, most milliseconds between two tokens of a completion for the sake of
@@ -228,7 +228,7 @@ def _asked_context(options: EngineOptions, spec: ModelSpec) -> int:
 
 
 def _allowed_memory(options: EngineOptions, one_sequence: int, free_memory: int) -> int:
-    """Bytes of the KV cache: as flagged, or a default that leaves most of the machine alone."""
+    """Bytes of the KV cache: as the option says, or a default that leaves most of the memory free."""
     if options.kv_cache_memory_bytes is not None:
         return options.kv_cache_memory_bytes
     return min(int(free_memory * KV_SHARE_OF_FREE), max(DEFAULT_KV_BYTES, one_sequence))

@@ -46,11 +46,6 @@ class StepReporter:
         self._number = 0
         self._ended: float | None = None
 
-    def plan(self, plan: StepPlan) -> None:
-        """Passes a step that is about to run to the listeners."""
-        for listener in self.plan_listeners:
-            listener(plan)
-
     def step(self, plan: StepPlan, outcome: StepOutcome, planned: float, ended: float) -> None:
         """Reports a step that was planned and had ended at these times."""
         number, since = self._number, planned if self._ended is None else self._ended
@@ -113,7 +108,7 @@ def run_step(runner: ModelRunner, plan: StepPlan, overlap: Callable[[], None] | 
         overlap_s = perf_counter() - began if overlaps else 0.0
     finally:
         handle.wait()
-    masks, settled = _ask(constraints)
+    masks, settled = _read_masks(constraints)
     outcome = handle.result(masks)
     sequences = outcome.sequences
     if settled:
@@ -121,7 +116,7 @@ def run_step(runner: ModelRunner, plan: StepPlan, overlap: Callable[[], None] | 
     return replace(outcome, sequences=sequences, overlap_s=overlap_s)
 
 
-def _ask(constraints: Mapping[int, TokenConstraint]) -> tuple[StepMasks, dict[int, SequenceOutcome]]:
+def _read_masks(constraints: Mapping[int, TokenConstraint]) -> tuple[StepMasks, dict[int, SequenceOutcome]]:
     """The masks of a step, and the outcomes of sequences that sample nothing: nothing can follow, what may follow is
     not known yet, or the constraint failed."""
     allowed, settled = {}, {}
@@ -159,8 +154,11 @@ class _Compiling:
 class Engine:
     """Requests over one model. ``context`` is the most tokens of a prompt with its completion; ``seed`` the source of
     seeds for requests without one: the n-th request of an engine samples the same tokens in every run. Without
-    ``overlap`` a step's results are delivered before the next one starts. ``keeps_targets`` is whether steps heed TPOT
+    ``overlap`` a step's results are delivered before the next one starts. ``keeps_targets`` is whether steps keep TPOT
     targets.
+
+    ``scheduler`` knows what waits, what runs, and how far predicted step times were off. ``idle``: the last step had
+    nothing to compute, because there is no work, or only work that waits for readers or grammars.
     """
 
     def __init__(
@@ -177,7 +175,7 @@ class Engine:
         keeps_targets: bool = True,
     ) -> None:
         self._runner = runner
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._state = EngineState(scheduler, tokenizer, clock)
         self._grammars = GrammarCompiler(tokenizer, tokenizer.eos_ids, vocab_size)
         self._inputs = InputProcessor(self._state, vocab_size=vocab_size, context=context, seed=seed)
@@ -191,27 +189,17 @@ class Engine:
         self._arrived: list[tuple[float, list[TokenEvent]]] = []
         self._outlet: Outlet | None = None
         self._wake: Callable[[], None] | None = None
-        self._idle = True
+        self.idle = True
         self._reporter = StepReporter(scheduler)
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work or bool(self._arrived) or bool(self._compiling)
-
-    @property
-    def idle(self) -> bool:
-        """Whether the last step had nothing to compute: no work, or only work that waits for readers or grammars."""
-        return self._idle
+        return self.scheduler.has_work or bool(self._arrived) or bool(self._compiling)
 
     @property
     def waiting(self) -> int:
         """Sequences that wait for a slot, those of requests that wait for their grammar included."""
-        return self._scheduler.waiting + sum(len(each.active.sequences) for each in self._compiling.values())
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """What waits, what runs, and how far steps were as long as predicted."""
-        return self._scheduler
+        return self.scheduler.waiting + sum(len(each.active.sequences) for each in self._compiling.values())
 
     def observe(self, observer: Observer) -> None:
         """Adds an observer, which gets the report of every step and every request from now on."""
@@ -302,36 +290,37 @@ class Engine:
         now = self._clock.now()
         refused = self._enter_compiled()
         self.expire()
-        plan = self._scheduler.plan(now)
-        left: list[OutputDelta] = []
-        self._hand_on(refused, left)
-        self._idle = not plan
+        plan = self.scheduler.plan(now)
+        returned: list[OutputDelta] = []
+        self._emit(refused, returned)
+        self.idle = not plan
         if plan:
             overlaps = self._overlap and (self._arrived or plan.decode_rows)
-            overlap = partial(self._overlapped, plan, left) if overlaps else None
-            self._reporter.plan(plan)
+            overlap = partial(self._overlapped, plan, returned) if overlaps else None
+            for listener in self._reporter.plan_listeners:
+                listener(plan)
             outcome = self._run(plan, overlap)
             ended = self._clock.now()
-            self._arrive(self._steer(self._scheduler.commit(plan, outcome, ended), ended, left), ended)
+            self._arrive(self._deliver_candidates(self.scheduler.commit(plan, outcome, ended), ended, returned), ended)
             self._reporter.step(plan, outcome, now, ended)
         else:
             self._reporter.idle()
-        if not self._overlap or not self._scheduler.has_work or not plan:
-            self._leave(left)
-        return left
+        if not self._overlap or not self.scheduler.has_work or not plan:
+            self._deliver_arrived(returned)
+        return returned
 
-    def hold(self, request_id: str, *, hold: bool) -> None:
+    def pause(self, request_id: str, *, paused: bool) -> None:
         """Pauses a request, or resumes it. A paused one computes nothing and holds no block and no slot."""
         request = self._requests.get(request_id)
         if request is not None:
-            change = self._scheduler.hold if hold else self._scheduler.resume
+            change = self.scheduler.pause if paused else self.scheduler.resume
             for sequence in request.sequences:
                 change(sequence.sequence_id, self._clock.now())
 
     def expire(self) -> None:
         """Ends sequences and cache pins whose time is up; called when no step runs."""
         now = self._clock.now()
-        self._arrive(self._scheduler.expire(now), now)
+        self._arrive(self.scheduler.expire(now), now)
 
     def now(self) -> float:
         """The engine's clock. Any thread may call it."""
@@ -339,7 +328,7 @@ class Engine:
 
     def check_idle(self) -> None:
         """Asserts that an engine without work holds nothing."""
-        self._scheduler.check_idle()
+        self.scheduler.check_idle()
         assert self.has_work or not (self._requests or self._state.owners), "a request was forgotten"
 
     def close(self) -> None:
@@ -387,25 +376,27 @@ class Engine:
                 refused.append(OutputDelta(request_id, 0, "", (), None, "abort", error=reason))
         return refused
 
-    def _steer(self, events: list[TokenEvent], now: float, left: list[OutputDelta]) -> list[TokenEvent]:
+    def _deliver_candidates(
+        self, events: list[TokenEvent], now: float, returned: list[OutputDelta]
+    ) -> list[TokenEvent]:
         """Delivers candidates to beam searches at once, so that they join the next step; returns the other events."""
         for event in events:
             request = self._state.owners.get(event.sequence_id) if event.candidates else None
             if request is not None:
-                self._hand_on(self._deliver(request, event, now), left)
+                self._emit(self._deliver(request, event, now), returned)
         return [event for event in events if not event.candidates]
 
     def _arrive(self, events: list[TokenEvent], now: float) -> None:
         if events:
             self._arrived.append((now, events))
 
-    def _overlapped(self, plan: StepPlan, left: list[OutputDelta]) -> None:
+    def _overlapped(self, plan: StepPlan, returned: list[OutputDelta]) -> None:
         """While ``plan`` is computed: delivers the results of the step before, and plans rows of the next one."""
-        self._leave(left)
-        self._scheduler.plan_ahead(plan)
+        self._deliver_arrived(returned)
+        self.scheduler.plan_ahead(plan)
 
-    def _leave(self, left: list[OutputDelta]) -> None:
-        """Delivers the events that have arrived: to the outlet, or appended to ``left``."""
+    def _deliver_arrived(self, returned: list[OutputDelta]) -> None:
+        """Delivers the events that have arrived: to the outlet, or appended to ``returned``."""
         arrived, self._arrived = self._arrived, []
         deltas: list[OutputDelta] = []
         for now, events in arrived:
@@ -413,11 +404,11 @@ class Engine:
                 request = self._state.owners.get(event.sequence_id)
                 if request is not None:
                     deltas += self._deliver(request, event, now) if event.error is None else self._fail(request, event)
-        self._hand_on(deltas, left)
+        self._emit(deltas, returned)
 
-    def _hand_on(self, deltas: list[OutputDelta], left: list[OutputDelta]) -> None:
+    def _emit(self, deltas: list[OutputDelta], returned: list[OutputDelta]) -> None:
         if self._outlet is None:
-            left += deltas
+            returned += deltas
         elif deltas:
             self._outlet(deltas)
 

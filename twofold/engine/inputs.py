@@ -66,11 +66,11 @@ class InputProcessor:
             case BeamSearchParams() as params:
                 return self._beams(request, params)
             case PoolingParams() as params:
-                sequence = self._sequence(request, READING, 0, pooling=params.pooling, draws=False)
+                sequence = self._sequence(request, READING, 0, pooling=params.pooling, samples=False)
                 return Embedding(request, self._engine, sequence, params)
             case ScoringParams(alternatives):
                 scoring = SamplingParams(temperature=0, prompt_logprobs=alternatives)
-                sequence = self._sequence(request, scoring, 0, draws=False, scores_prompt=True)
+                sequence = self._sequence(request, scoring, 0, samples=False, scores_prompt=True)
                 return Generation(request, self._engine, [sequence], scoring)
             case other:
                 raise AssertionError(f"a request of {type(other).__name__}")
@@ -120,11 +120,11 @@ class InputProcessor:
         return BeamSearch(request, self._engine, params, make_beam, longest=longest)
 
     def _sequence(
-        self, request: EngineRequest, params: SamplingParams, seed: int, *, draws: bool = True, **more: Any
+        self, request: EngineRequest, params: SamplingParams, seed: int, *, samples: bool = True, **more: Any
     ) -> Sequence:
         """A new sequence of a request."""
         limit = prompt = len(request.token_ids)
-        if draws:
+        if samples:
             limit = self._context if params.max_tokens is None else min(self._context, prompt + params.max_tokens)
         return Sequence(
             next(self._numbers),
@@ -136,7 +136,7 @@ class InputProcessor:
             options=request.options,
             arrival=request.arrived,
             record=SequenceRecord(),
-            draws=draws,
+            samples=samples,
             **more,
         )
 

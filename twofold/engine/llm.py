@@ -166,7 +166,7 @@ class LLM(OpenModel):
     ) -> list[RequestOutput]:
         """The log-probability of every token of the given texts, in ``prompt_logprobs``; nothing is generated.
 
-        ``alternatives`` most likely tokens of each position come with it. ``cumulative_logprob`` is the sum.
+        ``alternatives`` most likely tokens of each position are returned, too. ``cumulative_logprob`` is the sum.
         """
         return self._run_all(prompts, ScoringParams(alternatives), options)
 

@@ -1,4 +1,4 @@
-"""From a model file to something an engine can run: description, tokenizer, and whatever computes."""
+"""From a model file to an engine: description, tokenizer, runner and scheduler."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ from twofold.engine.outputs import OutputDelta, RequestOutput
 T = TypeVar("T")
 
 IDLE_S: Final = 0.05
-"""How long to wait where every request waits for its reader or its grammar: a deadline may pass meanwhile."""
+"""How long to wait if every request waits for its reader or its grammar: one may reach its deadline."""
 DEFERRED_S: Final = 0.002
-"""How long where a token constraint is still computed."""
+"""How long to wait for a token constraint that is still computed."""
 
 
 def never() -> bool:
@@ -50,7 +50,7 @@ class EngineLoop:
         return deltas
 
     def wait(self, seconds: float | None) -> None:
-        """Until ``wake``, or so long."""
+        """Waits until ``wake``, or for this long."""
         self._event.wait(seconds)
         self._event.clear()
 
@@ -59,14 +59,10 @@ class EngineClient:
     """Requests to an engine in this process. The loop runs on the caller's thread, inside of these calls."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self.engine = engine
         self._loop = EngineLoop(engine)
         self._inboxes: dict[str, deque[OutputDelta]] = {}
         self._closed = False
-
-    @property
-    def engine(self) -> Engine:
-        return self._engine
 
     def turn(self) -> list[OutputDelta]:
         """One turn of the loop; its deltas, but for those of streams, which are kept for their readers."""
@@ -83,17 +79,17 @@ class EngineClient:
     def stream(self, request: EngineRequest, stopped: Callable[[], bool] = never) -> Generator[OutputDelta]:
         """Runs a request, delta by delta; the last one carries the whole. Leaving the iterator aborts the request.
 
-        ``stopped`` is asked between steps; once true, the last delta is that of an aborted request. Raises the error
-        that ended the request.
+        ``stopped`` is called between steps; once it is true, the last delta is that of an aborted request. Raises the
+        error that ended the request.
         """
-        request_id = self._engine.add(request)
+        request_id = self.engine.add(request)
         inbox = self._inboxes[request_id] = deque()
         try:
             while True:
                 while not inbox and not stopped():
                     self.turn()
                 if not inbox:
-                    whole = self._engine.abort(request_id)
+                    whole = self.engine.abort(request_id)
                     yield OutputDelta(request_id, 0, "", (), None, "abort", request=whole)
                     return
                 delta = inbox.popleft()
@@ -108,12 +104,12 @@ class EngineClient:
     def run(self, requests: Iterable[EngineRequest], stopped: Callable[[], bool] = never) -> list[RequestOutput]:
         """Runs requests together; their outputs, in order. Raises the first error, which ends all of them.
 
-        ``stopped`` is asked between steps; once true, what runs is aborted, and outputs are as far as they came.
+        ``stopped`` is called between steps; once it is true, what runs is aborted, and outputs are as they are then.
         """
         request_ids: list[str] = []
         try:
             for request in requests:
-                request_ids.append(request_id := self._engine.add(request))
+                request_ids.append(request_id := self.engine.add(request))
                 self._inboxes[request_id] = deque(maxlen=1)  # the last delta has the whole
             return [self._whole(request_id, stopped) for request_id in request_ids]
         finally:
@@ -123,14 +119,14 @@ class EngineClient:
     def abort(self, request_id: str) -> RequestOutput | None:
         """Ends a request and frees all it holds; its output so far, or None if it has ended before."""
         self._inboxes.pop(request_id, None)
-        return self._engine.abort(request_id)
+        return self.engine.abort(request_id)
 
     def close(self) -> None:
         """Aborts what runs, and closes the engine."""
         self._closed = True
         for request_id in list(self._inboxes):
             self.abort(request_id)
-        self._engine.close()
+        self.engine.close()
 
     def check_open(self) -> None:
         """Raises UsageError once it is closed."""
@@ -166,7 +162,7 @@ class Outbox(Protocol):
 class EngineThread:
     """Runs an engine's loop until it is closed. ``flush`` is called after each round of outboxes, once for all of them.
 
-    When a step fails, the requests that it ended get the error; the loop goes on with the next ones.
+    When a step fails, the requests that it ended get the error; the loop continues with others.
     """
 
     def __init__(self, engine: Engine, flush: Callable[[], None]) -> None:
@@ -179,7 +175,7 @@ class EngineThread:
         self._lock = threading.Lock()
         self._open = True
         self._accepting = True
-        self._thread = threading.Thread(target=self._live, name="twofold-engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="twofold-engine", daemon=True)
         self._thread.start()
 
     @property
@@ -231,17 +227,17 @@ class EngineThread:
             self._commands.append(command)
         self._loop.wake()
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         while self._open:
-            self._obey()
+            self._run_commands()
             if self._engine.has_work:
                 self._turn()
             elif self._open:
                 self._loop.wait(None)
         self._fail_all(ResourceError("The engine was closed.", hint="Send it to another engine."), list(self._outboxes))
-        self._obey()
+        self._run_commands()
 
-    def _obey(self) -> None:
+    def _run_commands(self) -> None:
         while self._commands:
             self._commands.popleft()()
 

@@ -42,7 +42,7 @@ class CompletionOutput:
 class RequestOutput:
     """A request with its completions. ``prompt`` is None if token ids were given.
 
-    ``prompt_logprobs`` has an entry for each prompt token; the first is None, for nothing comes before it.
+    ``prompt_logprobs`` has an entry for each prompt token; the first is None, because no token precedes it.
     ``embedding`` is the vector of a request for one.
     """
 

@@ -220,7 +220,7 @@ class ActiveRequest(ABC):
 
     def _cancel(self, sequence: Sequence) -> None:
         if self._engine.owners.pop(sequence.sequence_id, None) is not None:
-            self._engine.scheduler.cancel(sequence.sequence_id, self._engine.clock.now())
+            self._engine.scheduler.end(sequence.sequence_id, self._engine.clock.now())
 
     def metrics(self, now: float) -> RequestMetrics:
         """Times, work and waits of all its sequences together."""
@@ -270,7 +270,7 @@ class Generation(ActiveRequest):
         if completion.finish is not None:
             del self._engine.owners[event.sequence_id]
             if event.finish is None:
-                self._engine.scheduler.stop(event.sequence_id, self._engine.clock.now())
+                self._engine.scheduler.end(event.sequence_id, self._engine.clock.now(), "stop")
         if not self._chooses:
             return [delta]
         return self._whole_deltas() if self.finished else []

@@ -1,7 +1,7 @@
-"""What is known of a model's steps on this machine before the first of them runs.
+"""Measured times of a model's steps on this machine, known before the engine runs the first.
 
-Calibration leaves the shapes of measured steps and their seconds in a file of the cache folder, by model file,
-processor, instruction set and threads. The step-time model begins with them; what then runs teaches it more.
+Calibration writes the shapes of measured steps and their seconds in a file of the cache folder, by model file,
+processor, instruction set and threads. The step-time model begins with them, and learns more from the steps that run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def model_key(path: Path) -> str:
 
 
 def read_step_samples(path: Path, backend: Backend, cache: Path) -> tuple[StepSample, ...]:
-    """Lessons for the model in a file; none where nothing was calibrated, or what there is cannot be read."""
+    """Samples of the model in a file; none where it was not calibrated, or the samples cannot be read."""
     try:
         document = json.loads(_file(path, backend, cache).read_text("utf-8"))
         if (document["version"], document["cpu"]) != (VERSION, backend.device):
@@ -43,7 +43,7 @@ def read_step_samples(path: Path, backend: Backend, cache: Path) -> tuple[StepSa
 
 
 def write_step_samples(samples: Iterable[StepSample], path: Path, backend: Backend, cache: Path) -> None:
-    """Writes the file whole or not at all; a folder that cannot be written keeps nothing."""
+    """Writes the file whole or not at all; without write permission nothing is kept."""
     file = _file(path, backend, cache)
     steps = [[*shape, seconds] for shape, seconds in samples]
     with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """The deltas of one request that its reader has not taken yet.
 
-A reader that does not keep up pauses its own request and no other: above HIGH_WATER the request is held in the engine,
-below LOW_WATER it is resumed. A reader may have a limit, above which the stream is cut.
+A reader that does not keep up pauses its own request and no other: above HIGH_WATER the request is paused in the
+engine, below LOW_WATER it is resumed. A reader may have a limit, above which the stream is cut.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ DELTA_BYTES: Final = 64
 class OutputStream:
     """From an engine to a reader. It belongs to the reader's event loop.
 
-    ``tell`` is called with True where the request must be held, with False where it may be resumed. More than ``most``
-    bytes cut the stream; None: no limit. ``began`` says whether a delta has come, ``over`` whether the request has
-    ended in the engine, and ``whole`` is its output then.
+    ``pause`` is called with True to pause the request, with False to resume it. More than ``most`` bytes cut the
+    stream; None: no limit. ``began`` is whether there was a delta, ``over`` whether the request has ended in the
+    engine, and ``whole`` is its output then.
     """
 
-    def __init__(self, tell: Callable[[bool], None], most: int | None = None) -> None:
+    def __init__(self, pause: Callable[[bool], None], most: int | None = None) -> None:
         self.began = False
         self.over = False
         self.whole: RequestOutput | None = None
-        self._tell = tell
+        self._pause = pause
         self._most = most
         self._deltas: deque[tuple[OutputDelta, int]] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
         self._bytes = 0
-        self._held = False
+        self._paused = False
 
     def push(self, delta: OutputDelta) -> None:
         """Adds a delta for the reader."""
@@ -56,9 +56,9 @@ class OutputStream:
             self._error = SlowClientError(
                 f"The stream was cut: {self._most >> 20} MiB were unread.", hint="Read the stream as it arrives."
             )
-        elif self._bytes > HIGH_WATER and not self._held:
-            self._held = True
-            self._tell(True)
+        elif self._bytes > HIGH_WATER and not self._paused:
+            self._paused = True
+            self._pause(True)
         self._wake()
 
     def break_off(self, error: Exception) -> None:
@@ -78,9 +78,9 @@ class OutputStream:
         if delta.error is not None:
             raise delta.error
         self._bytes -= size
-        if self._held and self._bytes < LOW_WATER:
-            self._held = False
-            self._tell(False)
+        if self._paused and self._bytes < LOW_WATER:
+            self._paused = False
+            self._pause(False)
         return delta
 
     def _wake(self) -> None:

@@ -32,7 +32,7 @@ def test_who_ran_and_was_preempted_is_not_refused() -> None:
     scheduler = make_scheduler(seqs=1)
     scheduler.add(make_sequence(0, answer=20, options=PATIENT), 0.0)
     turn(scheduler, now=0.0)
-    scheduler.hold(0, 1.0)
+    scheduler.pause(0, 1.0)
     scheduler.resume(0, 1.5)
     assert scheduler.expire(50.0) == []
     finish_all(scheduler)
@@ -71,6 +71,6 @@ def test_a_deadline_goes_before_a_refusal_and_both_leave_nothing() -> None:
 def test_a_sequence_that_is_cancelled_is_not_refused_later() -> None:
     scheduler = make_scheduler(seqs=1)
     scheduler.add(make_sequence(0, options=PATIENT), 0.0)
-    assert scheduler.cancel(0, 1.0)
+    assert scheduler.end(0, 1.0)
     assert scheduler.expire(9.0) == []
     scheduler.check_idle()

@@ -193,9 +193,9 @@ def test_cancel_while_waiting_running_and_in_flight() -> None:
     for number in range(2):
         scheduler.add(make_sequence(number, prompt=2), 0.0)
     plan = scheduler.plan(0.0)
-    assert scheduler.cancel(1, 0.0)
-    assert scheduler.cancel(0, 0.0)
-    assert not scheduler.cancel(0, 0.0)
+    assert scheduler.end(1, 0.0)
+    assert scheduler.end(0, 0.0)
+    assert not scheduler.end(0, 0.0)
     assert scheduler.commit(plan, answer_plan(plan), 0.0) == []
     scheduler.check_idle()
 
@@ -293,7 +293,7 @@ def test_siblings_go_on_without_a_cancelled_parent(state: str) -> None:
     scheduler.add(child, 0.0)
     if state == "running":
         turn(scheduler)
-    scheduler.cancel(0, 0.0)
+    scheduler.end(0, 0.0)
     finish_all(scheduler)
     assert child.finish_reason == "length"
     scheduler.check_idle()
@@ -309,7 +309,7 @@ def test_a_beam_branches_at_once_and_in_place() -> None:
     scheduler.fork(0, make_sequence(1, prompt=[*beam.tokens, 50], answer=3, candidates=2), 0.0)
     beam.extend(51)
     assert shape(turn(scheduler)[0]) == [(0, 6, 1), (1, 6, 1)]
-    assert all(scheduler.cancel(number, 0.0) for number in (0, 1))
+    assert all(scheduler.end(number, 0.0) for number in (0, 1))
     scheduler.check_idle()
 
 
@@ -331,7 +331,7 @@ def test_pooling_and_scoring_end_with_their_prompt() -> None:
     scheduler.add(make_sequence(0, prompt=10, answer=0, pooling="mean"), 0.0)
     events = finish_all(scheduler)
     assert [(list(event.hidden or ()), event.finish) for event in events] == [([8.0], None), ([2.0], "stop")]
-    scheduler.add(make_sequence(1, prompt=10, answer=0, draws=False, scores_prompt=True, prompt_logprobs=0), 0.0)
+    scheduler.add(make_sequence(1, prompt=10, answer=0, samples=False, scores_prompt=True, prompt_logprobs=0), 0.0)
     events = finish_all(scheduler)
     assert [(len(event.prompt_logprobs), event.finish) for event in events] == [(8, None), (1, "length")]
     scheduler.check_idle()
@@ -397,12 +397,12 @@ def test_what_was_planned_ahead_ends_with_its_sequence() -> None:
     turn(scheduler)
     plan = scheduler.plan(0.0)
     scheduler.plan_ahead(plan)
-    scheduler.cancel(1, 0.0)
+    scheduler.end(1, 0.0)
     scheduler.commit(plan, answer_plan(plan, lambda step: END if step.sequence_id == 2 else 1), 0.0)
     plan = scheduler.plan(0.0)
     assert shape(plan) == [(0, 2, 1)]
     assert plan.steps[0].tokens == SAMPLED_TOKEN
-    scheduler.cancel(0, 0.0)
+    scheduler.end(0, 0.0)
     scheduler.check_idle()
 
 
@@ -413,9 +413,9 @@ def test_a_paused_sequence_forgets_what_was_planned_ahead() -> None:
     plan = scheduler.plan(0.0)
     scheduler.plan_ahead(plan)
     scheduler.commit(plan, answer_plan(plan), 0.0)
-    scheduler.hold(0, 0.0)
+    scheduler.pause(0, 0.0)
     scheduler.resume(0, 0.0)
     (step,) = scheduler.plan(0.0).steps
     assert step.begin is not None
     assert SAMPLED_TOKEN[0] not in step.tokens
-    scheduler.cancel(0, 0.0)
+    scheduler.end(0, 0.0)

@@ -217,9 +217,9 @@ def test_a_beam_rests_until_it_is_extended() -> None:
     assert (step.samples, step.candidates) == (1, 2)
     sequence.advance(5)
     sequence.rest()
-    assert (sequence.pending, sequence.wants_draw) == (0, False)
+    assert (sequence.pending, sequence.samples_next) == (0, False)
     sequence.extend(4)
-    assert (sequence.pending, sequence.wants_draw) == (1, True)
+    assert (sequence.pending, sequence.samples_next) == (1, True)
     with pytest.raises(AssertionError, match="gave candidates"):
         sequence.extend(4)
 

@@ -83,7 +83,7 @@ def test_one_that_holds_all_blocks_gives_them_to_another() -> None:
 def test_held_sequences_leave_their_places_to_others_of_their_tenant() -> None:
     scheduler = full()
     for number in range(60):
-        scheduler.hold(number, 0.0)
+        scheduler.pause(number, 0.0)
     assert (scheduler.running, scheduler.waiting) == (0, 60)
     add(scheduler, "bob", range(100, 101), answer=1)
     assert [event.finish for event in turn(scheduler)[1] if event.sequence_id == 100] == ["length"]
@@ -101,7 +101,7 @@ def test_resumed_sequences_wait_for_their_tenants_turn() -> None:
     events = []
     for _ in range(6):
         for number in range(60):
-            scheduler.hold(number, 0.0)
+            scheduler.pause(number, 0.0)
             scheduler.resume(number, 0.0)
         events += turn(scheduler)[1]
     assert [event.finish for event in events if event.sequence_id == 100] == ["length"]
@@ -111,7 +111,7 @@ def test_a_resumed_sequence_goes_before_later_ones_of_its_tenant() -> None:
     scheduler = make_scheduler(seqs=1)
     add(scheduler, "bob", range(1))
     turn(scheduler)
-    scheduler.hold(0, 0.0)
+    scheduler.pause(0, 0.0)
     add(scheduler, "bob", range(1, 3), answer=2)
     turn(scheduler)
     scheduler.resume(0, 0.0)

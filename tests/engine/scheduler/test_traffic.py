@@ -57,7 +57,7 @@ class Traffic:
 
     def cancel(self, number: int) -> None:
         live = number in self.sequences and self.sequences[number].state is not SequenceState.FINISHED
-        assert self.scheduler.cancel(number, self.now) is live
+        assert self.scheduler.end(number, self.now) is live
 
     def step(self, token: int, lost: int = -1) -> None:
         """One turn; sequence ``lost`` is cancelled while the step is under way."""
@@ -132,7 +132,7 @@ class Traffic:
             assert step.start == sequence.computed
             assert step.tokens in (sequence.tokens[step.start : end], SAMPLED_TOKEN)
             assert step.tokens != SAMPLED_TOKEN or (step.start >= sequence.prompt_length and end == sequence.known)
-            assert step.samples == (end == sequence.known and sequence.wants_draw)
+            assert step.samples == (end == sequence.known and sequence.samples_next)
 
     def _check_told(self, number: int, sequence: Sequence) -> None:
         """All was told once: tokens, scores and hidden states, however often it was preempted."""
@@ -191,18 +191,18 @@ class TrafficMachine(RuleBasedStateMachine):
             parent = self.traffic.sequences[data.draw(st.sampled_from(sorted(self.traffic.sequences)))]
             prompt = list(parent.tokens[: parent.prompt_length])
         scores = kind in {"scores", "scores only"}
-        draws = kind not in {"scores only", "mean", "last"}
+        samples = kind not in {"scores only", "mean", "last"}
         self.traffic.add(
             make_sequence(
                 number,
                 prompt,
-                min(answer, self.traffic.most - len(prompt)) if draws else 0,
+                min(answer, self.traffic.most - len(prompt)) if samples else 0,
                 options=options,
                 arrival=self.traffic.now,
                 parent=parent,
                 scores_prompt=scores,
                 prompt_logprobs=1 if scores else None,
-                draws=draws,
+                samples=samples,
                 pooling="mean" if kind == "mean" else "last" if kind == "last" else None,
                 candidates=2 if kind == "beam" else 0,
             )
@@ -287,7 +287,7 @@ def _random_sequence(rng: random.Random, traffic: Traffic) -> Sequence:
         parent=parent,
         scores_prompt=kind == "scores",
         prompt_logprobs=1 if kind == "scores" else None,
-        draws=pooling is None,
+        samples=pooling is None,
         pooling=pooling,
         candidates=2 if kind == "beam" else 0,
     )

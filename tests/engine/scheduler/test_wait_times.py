@@ -82,7 +82,7 @@ def test_who_leaves_the_line_takes_its_stall_along() -> None:
     for sequence in sequences:
         scheduler.add(sequence, 0.0)
     turn(scheduler)
-    scheduler.cancel(1, 7.0)
+    scheduler.end(1, 7.0)
     assert sequences[1].record.stalls == {WaitReason.TURN: 7.0}
     finish_all(scheduler)
     scheduler.check_idle()

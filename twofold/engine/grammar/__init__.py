@@ -1,1 +1,1 @@
-"""Structured output: which tokens may come next so that a completion has the form its caller asked for."""
+"""Structured output: which tokens may follow so that a completion has the form that its caller asked for."""

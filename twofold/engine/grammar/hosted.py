@@ -111,7 +111,7 @@ def _read(control: socket.socket) -> bytes:
 
 
 class Inbox:
-    """The state of one completion by the host's messages. ``awaited`` counts the ``Advanced`` still to come."""
+    """The state of one completion by the messages of its host. ``awaited`` counts the expected ``Advanced``."""
 
     def __init__(self) -> None:
         self.finished = False

@@ -1,4 +1,4 @@
-"""What llguidance and the search for completions must know of a vocabulary: the exact bytes of every token.
+"""A vocabulary for llguidance and the search for completions: the exact bytes of every token.
 
 Built once for a model and read-only after that. A token of a grammar is matched by its bytes, so any cut of a text
 into tokens is allowed; control tokens match nothing but their own name in a Lark grammar.
@@ -37,7 +37,7 @@ _LAST: Final = string.ascii_letters + _OPENERS + _SPACES
 class Preferences:
     """Tokens that tend to bring a completion to its end, int32, best first.
 
-    structure  where a form is being followed: what closes comes first
+    structure  inside a structure: closing characters come first
     after      the same after a token of some kind, which then comes last, so that numbers and names end
     text       inside free text, where a closing brace is just a character: quotes come first
     words      the same, with long words before all other characters
@@ -71,7 +71,7 @@ class TokenSource(Protocol):
 
 
 class TokenVocabulary:
-    """A model's tokens as llguidance wants them. ``end_ids`` may end a completion, where its form is complete.
+    """A model's tokens in the form that llguidance reads. ``end_ids`` may end a completion, where its form is complete.
 
     ``size`` is how many logits a row has; ids that the tokenizer does not know are never allowed. ``words`` is the
     length of a mask, ``deepest`` the most brackets that one token opens.

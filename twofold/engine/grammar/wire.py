@@ -144,7 +144,7 @@ class Pipe:
         self._socket.sendall(len(data).to_bytes(LENGTH, "little") + data)
 
     def receive(self, *, block: bool = True) -> ToHost | FromHost | None:
-        """The next message; without ``block``, None where it is not there. EOFError where none can come."""
+        """The next message; without ``block``, None where there is none yet. EOFError once the other side has ended."""
         while True:
             end = LENGTH + int.from_bytes(self._read[:LENGTH], "little")
             if len(self._read) >= max(end, LENGTH):
@@ -187,7 +187,7 @@ def described(tokenizer: Tokenizer, end_ids: tuple[int, ...], size: int) -> Desc
 
 
 class _ReceivedVocabulary:
-    """A ``TokenSource`` that came from another process."""
+    """A ``TokenSource`` that another process described."""
 
     def __init__(self, description: Describe) -> None:
         self.vocab_size = len(description.tokens)

@@ -106,7 +106,7 @@ class Swapped:
     """A sequence whose blocks wait in host memory.
 
     ``slots`` has for each group the places of its blocks from number ``first`` on; ``text`` are the tokens, as bytes,
-    of the blocks that were in the prefix tree: those that still are need not come back from the host.
+    of the blocks that were in the prefix tree: those that still are need not be copied back from the host.
     """
 
     salt: str

@@ -8,7 +8,8 @@ Contents follow by block moves. A move is recorded when its blocks change owners
 before the rows of the next step. So a block may be reused at once: the move out of it precedes the move into it, and
 rows come last.
 
-Laws: those of ``pool`` (free + cached + held = all, for each group), ``tree`` and ``pins``, and for the block tables of every sequence:
+Laws: those of ``pool`` (free + cached + held = all, for each group), ``tree`` and ``pins``, and for the
+block tables of every sequence:
     1. They hold their blocks from ``first`` on; of the widest group without a window, all.
     2. Of the first ``published`` blocks they hold none but the tree's own.
     3. A full block is never written again. Only the block behind the last full one is, and it is not shared.
@@ -305,7 +306,7 @@ class BlockManager:
     def publish(self, tables: BlockTables, tokens: array[int], computed: int, now: float) -> None:
         """Makes the whole blocks of the first ``computed`` tokens findable.
 
-        Where the tree has such a block from another sequence, that one is held from now on and the own one goes back:
+        Where the tree has such a block from another sequence, that one is held from now on and the own one is released:
         their contents are the same to the bit.
         """
         if computed < tables.due:

@@ -1,7 +1,7 @@
-"""Prefixes that stay cached for a while after their last use, whatever else wants their blocks.
+"""Prefixes that stay cached for a while after their last use, even if others need their blocks.
 
 A pin is known by the last block of its prefix in the widest group: while it is pinned, that block cannot leave its
-place in the tree. Several pins may lie on one path; a block is protected while any of them lives.
+place in the tree. Several pins may lie on one path; a block is protected until the last of them has expired.
 
 Laws:
     1. At most ``share`` of each pool's blocks are pinned.
@@ -79,7 +79,7 @@ class PinBoard:
     def add(self, blocks: tuple[array[int], ...], end: int, seconds: float, now: float) -> bool:
         """Pins these blocks of a path's first ``end``, or prolongs the pin there is.
 
-        False if there is no room for them, or if one that a window needs is ABSENT.
+        False if too many blocks are pinned, or if one that a window needs is ABSENT.
         """
         pin = self._pins.get(blocks[0][-1])
         if pin is not None:
@@ -99,7 +99,7 @@ class PinBoard:
         return True
 
     def read(self, blocks: Iterable[int], tokens: int, now: float) -> None:
-        """A prompt reads ``tokens`` from these blocks of the widest group: the pins on its way live on from now.
+        """A prompt reads ``tokens`` from these blocks of the widest group: the pins on its way are prolonged.
 
         A prompt that ends within a pin's last block reads all that it can, so that pin is read too.
         """

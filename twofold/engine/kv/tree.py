@@ -1,4 +1,4 @@
-"""The prefix tree: which blocks hold the keys and values of which texts, by salt, and which of them go first.
+"""The prefix tree: which blocks hold the keys and values of which texts, by salt, and which of them are evicted first.
 
 Laws, beside those of ``radix``:
     1. A block is in the tree at one place at most, and is then kept by its pool.
@@ -8,7 +8,7 @@ Laws, beside those of ``radix``:
     4. A leaf's last place has a block of some group.
 
 Eviction is therefore LRU, O(1) a block, without a heap: the oldest idle block of a group is forgotten. In a group
-without a window its place goes with it; in a window's group a hole stays. An edge that was split stays split.
+without a window its place is removed, too; in a window's group a hole stays. An edge that was split stays split.
 """
 
 from __future__ import annotations

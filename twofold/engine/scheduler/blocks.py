@@ -184,7 +184,7 @@ class LookAhead:
 
     def learn(self, sequence: Sequence) -> None:
         """Learns how much of its limit a sequence used that ended."""
-        if sequence.draws:
+        if sequence.samples:
             used = sequence.generated / (sequence.limit - sequence.prompt_length)
             self.share += SHARE_DECAY * (used - self.share)
 
@@ -225,8 +225,8 @@ class LookAhead:
         """Positions that the sequence is expected to need."""
         if alone:
             return min(sequence.known + 1, sequence.positions_needed)
-        answer = self.share * (sequence.limit - sequence.prompt_length)
-        ahead = min(max(int(answer) - sequence.generated, MIN_AHEAD), HORIZON)
+        length = self.share * (sequence.limit - sequence.prompt_length)
+        ahead = min(max(int(length) - sequence.generated, MIN_AHEAD), HORIZON)
         return min(sequence.known + ahead, sequence.positions_needed)
 
     def _needed(self, sequence: Sequence, positions: int, found: int) -> tuple[int, ...]:

@@ -150,7 +150,7 @@ class StepLimits:
 
 
 class StepBuilder:
-    """The sequences of a step with their rows, in order. ``rows`` and ``logit_rows`` are what is left of the limits.
+    """The ``steps`` of sequences in a step, in order. ``rows`` and ``logit_rows`` are what is left of the limits.
 
     ``decode_rows`` counts rows of generated tokens. ``constraints`` are those of sequences that sample.
     """
@@ -162,12 +162,8 @@ class StepBuilder:
         self.decode_rows = 0
         self._attended = 0
         self._read = 0
-        self._steps: dict[int, SequenceStep] = {}
+        self.steps: dict[int, SequenceStep] = {}
         self.constraints: dict[int, TokenConstraint] = {}
-
-    @property
-    def steps(self) -> tuple[SequenceStep, ...]:
-        return tuple(self._steps.values())
 
     @property
     def shape(self) -> StepShape:
@@ -189,13 +185,13 @@ class StepBuilder:
         self._attended += visible(start, rows)
         self._read += start + rows
         self.decode_rows += _generated(sequence, step)
-        self._steps[sequence.sequence_id] = step
+        self.steps[sequence.sequence_id] = step
         if step.samples and sequence.constraint is not None:
             self.constraints[sequence.sequence_id] = sequence.constraint
 
     def drop(self, sequence: Sequence) -> None:
         """Removes the sequence's rows, if it has any."""
-        step = self._steps.pop(sequence.sequence_id, None)
+        step = self.steps.pop(sequence.sequence_id, None)
         self.constraints.pop(sequence.sequence_id, None)
         if step is not None:
             rows = len(step.tokens)

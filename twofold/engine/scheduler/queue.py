@@ -5,8 +5,8 @@
        oldest there has arrived d · ageing_s after its own, and none starves.
     2. Within a class, preempted sequences go before new ones.
     3. Among new ones, the tenant that received the least service goes first (the Virtual Token Counter of Sheng et al.
-       2024). A tenant that joins the queue starts at the least counter there or
-       above, so that no tenant saves up service while it is away.
+       2024). A tenant that joins the queue starts at the least counter there or above, so that
+       no tenant saves up service while it is away.
     4. Within a tenant first come, first served.
 
 Every operation is O(log n), however many wait: urgency is compared as priority · ageing_s + arrival of the oldest,
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from twofold.core.errors import BusyError
+from twofold.core.record import WaitReason
 from twofold.core.step import TokenEvent
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
 
@@ -29,7 +30,7 @@ T = TypeVar("T", bound=Hashable)
 SPARE = 16
 MAX_RETRY_S: Final = 120.0
 PROMPT_WEIGHT: Final = 1.0
-ANSWER_WEIGHT: Final = 2.0
+COMPLETION_WEIGHT: Final = 2.0
 """Service that a token computed of a prompt counts, and one that is generated; as in the paper."""
 KEPT_ACCOUNTS: Final = 1024
 """Accounts that are kept at least, those of absent tenants included."""
@@ -100,7 +101,8 @@ class TimeLimits:
             self._deadlines.put(sequence.sequence_id, sequence.arrival + deadline_s)
 
     def wait(self, sequence: Sequence) -> None:
-        """Limits how long a new sequence waits. Siblings have no limit: their request runs with this one."""
+        """Limits how long a new sequence waits. The other sequences of its request have no limit: they run with
+        this one."""
         limit_s = sequence.options.queue_limit_s
         if limit_s is not None and sequence.parent is None:
             self._waiting[sequence.sequence_id] = sequence
@@ -322,3 +324,70 @@ class WaitingQueue:
         if found is None:
             found = self._classes[priority] = _Class()
         return found
+
+
+@dataclass(slots=True)
+class _Mark:
+    """When a sequence began to wait in the queue, and the value of the blocks counter then."""
+
+    since: float
+    blocked_s: float
+    cause: WaitReason | None
+
+
+class WaitTimes:
+    """How long sequences waited, and for what, counted at no cost for each step.
+
+    Two counters run for the whole loop: the seconds in which a lack of blocks blocked the queue, and the seconds of
+    steps that were spent on prompts. A sequence notes the counters when its wait begins, and takes the difference when
+    it ends. Each plan calls ``set_blocked``: whether a lack of blocks blocks the queue from now on.
+    """
+
+    def __init__(self) -> None:
+        self._blocked_s = 0.0
+        self._blocked_since: float | None = None
+        self._prefill_s = 0.0
+        self._queued: dict[int, _Mark] = {}
+        self._decoding: dict[int, float] = {}
+
+    def set_blocked(self, blocked: bool, now: float) -> None:
+        self._blocked_s = self._blocked(now)
+        self._blocked_since = now if blocked else None
+
+    def enter_queue(self, sequence: Sequence, now: float, cause: WaitReason | None = None) -> None:
+        """The sequence waits from now on: for ``cause``, or for blocks and its turn."""
+        self._queued[sequence.sequence_id] = _Mark(now, self._blocked(now), cause)
+
+    def leave_queue(self, sequence: Sequence, now: float) -> None:
+        """The wait of a sequence ends, if it waited."""
+        mark = self._queued.pop(sequence.sequence_id, None)
+        if mark is None:
+            return
+        waited = now - mark.since
+        if mark.cause is not None:
+            sequence.record.stall(mark.cause, waited, until=now)
+            return
+        blocked = self._blocked(now) - mark.blocked_s
+        sequence.record.stall(WaitReason.BLOCKS, blocked)
+        sequence.record.stall(WaitReason.TURN, waited - blocked)
+
+    def begin_decode(self, sequence: Sequence) -> None:
+        """The sequence generates from now on, and prompt rows of others delay it."""
+        self._decoding[sequence.sequence_id] = self._prefill_s
+
+    def end_decode(self, sequence: Sequence) -> None:
+        """The sequence stops generating, if it did."""
+        mark = self._decoding.pop(sequence.sequence_id, None)
+        if mark is not None:
+            sequence.record.stall(WaitReason.PREFILL, self._prefill_s - mark)
+
+    def add_prefill(self, seconds: float) -> None:
+        """Counts seconds of a step that went to prompt rows while others generated."""
+        self._prefill_s += seconds
+
+    def idle(self) -> bool:
+        """Whether no sequence is counted as waiting or generating."""
+        return not (self._queued or self._decoding)
+
+    def _blocked(self, now: float) -> float:
+        return self._blocked_s + (0.0 if self._blocked_since is None else now - self._blocked_since)

@@ -10,7 +10,7 @@
                  slots share them evenly, and a single tenant gets all of them.
     plan_ahead  Plans the rows of the next step that do not depend on the tokens of this one.
     commit    Moves cursors, emits tokens, publishes full blocks, and teaches the step-time model.
-    cancel    Ends a sequence at any moment; ``expire`` ends those whose time is up.
+    end       Ends a sequence at any moment; ``expire`` ends those whose time is up.
 
 Blocks are taken as rows need them. When they run out, the least urgent running sequence is preempted, until there are
 enough or it was the one that needed them. So the most urgent running sequence is never stopped, and a sequence that
@@ -40,22 +40,24 @@ from twofold.engine.kv.manager import BlockManager
 from twofold.engine.scheduler.blocks import LookAhead, PreemptionCost, SequenceBlocks, least_urgent
 from twofold.engine.scheduler.budget import Budget, StepBuilder, StepLimits, StepPace
 from twofold.engine.scheduler.queue import (
-    ANSWER_WEIGHT,
+    COMPLETION_WEIGHT,
     PROMPT_WEIGHT,
     ParallelGroups,
     TenantQueue,
     TimeLimits,
     WaitingQueue,
+    WaitTimes,
     is_coming,
 )
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
-from twofold.engine.scheduler.step_time import StepTimeModel
-from twofold.engine.scheduler.wait_times import StepWork, WaitTimes
+from twofold.engine.scheduler.step_time import StepTimeModel, StepWork
 
 
 class Scheduler:
-    """Sequences wait, run and finish; ``plan`` and ``commit`` move them, ``cancel`` ends them at any moment.
+    """Sequences wait, run and finish; ``plan`` and ``commit`` move them, ``end`` ends them at any moment.
 
+    manager       the owner of KV blocks
+    step_time     the model that predicts how long steps take
     windows       of the KV groups, None for one that sees all
     max_waiting   most sequences that may wait
     ageing_s      seconds of waiting after which a class is as urgent as the next one
@@ -74,10 +76,10 @@ class Scheduler:
         max_waiting: int = 100_000,
         ageing_s: float = 10.0,
     ) -> None:
-        self._manager = manager
+        self.manager = manager
         self._limits = limits
         self._budget = budget
-        self._model = step_time
+        self.step_time = step_time
         self._max_waiting = max_waiting
         self._queue = WaitingQueue(ageing_s)
         self._live: dict[int, Sequence] = {}
@@ -97,16 +99,6 @@ class Scheduler:
         self._waits = WaitTimes()
         self.preemptions = 0
         self.swaps = 0
-
-    @property
-    def manager(self) -> BlockManager:
-        """The owner of KV blocks."""
-        return self._manager
-
-    @property
-    def step_time(self) -> StepTimeModel:
-        """The model that predicts how long steps take."""
-        return self._model
 
     @property
     def waiting(self) -> int:
@@ -131,10 +123,10 @@ class Scheduler:
 
         Raises ContextLengthError for one that could never run, ResourceError when too many wait.
         """
-        if not self._manager.fits_ever(sequence.positions_needed):
+        if not self.manager.fits_ever(sequence.positions_needed):
             raise ContextLengthError(
                 f"The sequence may need {sequence.positions_needed} tokens of KV cache, "
-                f"which holds {self._manager.largest()}.",
+                f"which holds {self.manager.largest()}.",
                 hint="Lower max_tokens, shorten the prompt, or enlarge the KV cache.",
             )
         if self.waiting >= self._max_waiting:
@@ -167,10 +159,10 @@ class Scheduler:
     def expire(self, now: float) -> list[TokenEvent]:
         """Ends sequences whose deadline has passed, or whose queue limit has before they ran. To be called in every
         turn of the loop, before ``plan``."""
-        self._manager.expire(now)
+        self.manager.expire(now)
         events = []
         while (event := self._times.reached(now)) is not None:
-            self._end(event.sequence_id, event.finish or "abort", now)
+            self.end(event.sequence_id, now, event.finish or "abort")
             events.append(event)
         return events
 
@@ -194,12 +186,12 @@ class Scheduler:
             self._waits.set_blocked(True, now)
         if not step.steps:
             self._unblock(step, pace, now)
-        predicted = self._model.predict(step.shape) if step.shape.rows else None
-        moves = self._manager.take_moves()
+        predicted = self.step_time.predict(step.shape) if step.shape.rows else None
+        moves = self.manager.take_moves()
         ended: tuple[int, ...] = ()
         if step.steps:
             ended, self._ended = tuple(self._ended), []
-        return StepPlan(step.steps, moves, ended, predicted, step.decode_rows, step.constraints)
+        return StepPlan(tuple(step.steps.values()), moves, ended, predicted, step.decode_rows, step.constraints)
 
     def plan_ahead(self, plan: StepPlan) -> None:
         """Plans the next rows of generating sequences while ``plan`` is computed; the runner puts the sampled tokens
@@ -215,8 +207,8 @@ class Scheduler:
 
     def commit(self, plan: StepPlan, outcome: StepOutcome, now: float) -> list[TokenEvent]:
         """Moves the cursors of the plan's sequences; those that have ended since are skipped."""
-        work = StepWork.measure(plan, outcome, self._model)
-        self._model.observe(work.shape, work.seconds)
+        work = StepWork.measure(plan, outcome, self.step_time)
+        self.step_time.observe(work.shape, work.seconds)
         self._cost.learn_moves(plan, outcome)
         self._waits.add_prefill(work.prefill_s)
         live = []
@@ -229,20 +221,21 @@ class Scheduler:
         gained = [self._gain(runner, step, result, work, now) for runner, step, result in live]
         return [event for event in gained if event is not None]
 
-    def cancel(self, sequence_id: int, now: float) -> bool:
-        """Ends a sequence as aborted and frees what it holds; False if it has ended already."""
-        return self._end(sequence_id, "abort", now)
+    def end(self, sequence_id: int, now: float, reason: FinishReason = "abort") -> bool:
+        """Ends a sequence at any moment and frees what it holds; False if it has ended already."""
+        sequence = self._live.get(sequence_id)
+        if sequence is None:
+            return False
+        sequence.finish(reason)
+        self._retire(sequence, now)
+        return True
 
-    def stop(self, sequence_id: int, now: float) -> bool:
-        """Ends a sequence as stopped, for a reason outside its tokens: a stop string."""
-        return self._end(sequence_id, "stop", now)
-
-    def hold(self, sequence_id: int, now: float) -> None:
+    def pause(self, sequence_id: int, now: float) -> None:
         """Pauses a sequence until ``resume``: it gives up its slot and its blocks."""
         sequence = self._live.get(sequence_id)
-        if sequence is None or sequence.held:
+        if sequence is None or sequence.paused:
             return
-        sequence.held = True
+        sequence.paused = True
         if sequence.state is SequenceState.RUNNING:
             self._displace(sequence, now)
         elif sequence in self._queue:
@@ -255,8 +248,8 @@ class Scheduler:
     def resume(self, sequence_id: int, now: float) -> None:
         """Queues a paused sequence again, ahead of sequences of its tenant that arrived later."""
         sequence = self._live.get(sequence_id)
-        if sequence is not None and sequence.held:
-            sequence.held = False
+        if sequence is not None and sequence.paused:
+            sequence.paused = False
             self._waits.leave_queue(sequence, now)
             self._waits.enter_queue(sequence, now)
             if not sequence.resting:
@@ -265,9 +258,9 @@ class Scheduler:
 
     def check_idle(self) -> None:
         """Asserts that nothing is held when nothing waits or runs; otherwise only that the blocks are consistent."""
-        self._manager.check()
+        self.manager.check()
         if not self.has_work:
-            assert not any(self._manager.held), f"{self._manager.held} KV blocks leaked"
+            assert not any(self.manager.held), f"{self.manager.held} KV blocks leaked"
             left = [len(self._ahead), len(self._queue), len(self._parked), len(self._groups), len(self._times)]
             assert not any(left), "a sequence was not removed"
             assert self._waits.idle(), "a wait was not ended"
@@ -324,8 +317,8 @@ class Scheduler:
             resting = [sequence for sequence in self._running.values() if sequence.resting]
             if resting and not step.steps:
                 self._preempt(step, least_urgent(resting, self._queue.urgency), now)
-            elif any(self._manager.pinned) and not self._running:
-                self._manager.expire(math.inf)
+            elif any(self.manager.pinned) and not self._running:
+                self.manager.expire(math.inf)
             else:
                 return
 
@@ -399,7 +392,7 @@ class Scheduler:
 
     def _unpark(self) -> None:
         """Queues preempted beams again once they were extended, unless they are paused."""
-        for sequence in [parked for parked in self._parked.values() if not (parked.resting or parked.held)]:
+        for sequence in [parked for parked in self._parked.values() if not (parked.resting or parked.paused)]:
             del self._parked[sequence.sequence_id]
             self._queue.put_back(sequence)
 
@@ -414,7 +407,7 @@ class Scheduler:
         if step.start < sequence.prompt_length and not is_coming(sequence):
             self._release_group(sequence)
         tokens = sequence.take(result)
-        self._accounts[sequence.sequence_id].service += ANSWER_WEIGHT * len(tokens)
+        self._accounts[sequence.sequence_id].service += COMPLETION_WEIGHT * len(tokens)
         if sequence.first_token_at is None and (tokens or result.candidates):
             sequence.first_token_at = now
             self._waits.begin_decode(sequence)
@@ -427,14 +420,6 @@ class Scheduler:
         assert number not in self._live, f"sequence {number} exists already"
         self._live[number] = sequence
         self._times.enter(sequence)
-
-    def _end(self, sequence_id: int, reason: FinishReason, now: float) -> bool:
-        sequence = self._live.get(sequence_id)
-        if sequence is None:
-            return False
-        sequence.finish(reason)
-        self._retire(sequence, now)
-        return True
 
     def _retire(self, sequence: Sequence, now: float) -> None:
         """Removes a finished sequence and frees what it held."""

@@ -1,6 +1,6 @@
 """The life of a sequence: one list of tokens, four cursors, four states.
 
-    cached     tokens whose keys and values came from a cache
+    cached     tokens whose keys and values were found in a cache
     computed   tokens whose keys and values are in the sequence's blocks, or were when it was swapped out
     known      tokens of the prompt and sampled tokens
     limit      most tokens: the prompt with max_tokens, or the context
@@ -71,7 +71,7 @@ class Sequence:
     record          counts its work and its waits
     end_ids         the model's end-of-sequence tokens
     scores_prompt   its steps also ask for the prompt's log-probabilities
-    draws           whether it samples; otherwise it finishes when its prompt is computed
+    samples         whether it samples; otherwise it finishes when its prompt is computed
     constraint      restricts the completion; ``append`` advances it
     parent          a sequence of the same prompt, whose blocks it will share
     pooling         its steps ask for hidden states instead of samples
@@ -93,7 +93,7 @@ class Sequence:
         record: SequenceRecord,
         end_ids: Iterable[int] = (),
         scores_prompt: bool = False,
-        draws: bool = True,
+        samples: bool = True,
         constraint: TokenConstraint | None = None,
         parent: Sequence | None = None,
         pooling: Pooling | None = None,
@@ -106,7 +106,7 @@ class Sequence:
         self.options = options
         self.arrival = arrival
         self.record = record
-        self.draws = draws and pooling is None
+        self.samples = samples and pooling is None
         self.constraint = constraint
         self.parent = parent
         self.pooling: Pooling | None = pooling
@@ -118,7 +118,7 @@ class Sequence:
         self.computed = 0
         self.resting = False
         self._passed = False
-        self.held = False
+        self.paused = False
         self.deferred = False
         self.decodes = False
         self.finish_reason: FinishReason | None = None
@@ -149,7 +149,7 @@ class Sequence:
     @property
     def positions_needed(self) -> int:
         """Most positions whose keys and values it stores (law 3)."""
-        return self.limit - 1 if self.draws else self.limit
+        return self.limit - 1 if self.samples else self.limit
 
     @property
     def scores_prompt(self) -> bool:
@@ -157,9 +157,9 @@ class Sequence:
         return self._scores_prompt and self._reached <= self.computed < self.prompt_length
 
     @property
-    def wants_draw(self) -> bool:
+    def samples_next(self) -> bool:
         """Whether it samples once all known tokens are computed."""
-        return self.draws and not self.resting
+        return self.samples and not self.resting
 
     @property
     def waits(self) -> bool:
@@ -169,26 +169,26 @@ class Sequence:
     @property
     def max_cached(self) -> int:
         """How many of its first tokens may come from a cache: rows with results of their own are always computed."""
-        if self._tells_rows:
+        if self._reports_rows:
             return min(self._reached, self.known - 1)
         return self.known - 1
 
     @property
     def longest_chunk(self) -> int:
         """Most rows of its next step. Rows whose results were reported share no step with others (law 5)."""
-        if self._tells_rows and self.computed < self._reached:
+        if self._reports_rows and self.computed < self._reached:
             return self._reached - self.computed
         return self.known - self.computed
 
     @property
-    def _tells_rows(self) -> bool:
+    def _reports_rows(self) -> bool:
         return self._scores_prompt or self.pooling == "mean"
 
     def logit_rows(self, rows: int) -> int:
         """How many of its next ``rows`` rows need logits."""
         if self.scores_prompt:
             return rows
-        return 1 if rows == self.pending and self.wants_draw else 0
+        return 1 if rows == self.pending and self.samples_next else 0
 
     def admit(self, tables: BlockTables, computed: int) -> None:
         """WAITING → RUNNING; the blocks have the keys and values of its first ``computed`` tokens."""
@@ -220,7 +220,7 @@ class Sequence:
         assert self.tables is not None, "a sequence without blocks cannot take a step"
         start, end, scored = self.computed, self.computed + rows, NO_TOKENS
         tokens, last, proposed = self.tokens[start:end], end == len(self.tokens), array("i", drafts)
-        samples = 1 + len(proposed) if last and self.draws and not self.resting else 0
+        samples = 1 + len(proposed) if last and self.samples and not self.resting else 0
         assert samples or not proposed, "drafts follow the last known token of a sequence that samples"
         if self._scores_prompt and self.scores_prompt:
             scored = self.tokens[start + 1 : min(end + 1, self.prompt_length)]
@@ -242,7 +242,7 @@ class Sequence:
 
     def follows(self, step: SequenceStep) -> bool:
         """Whether its next step can be planned while ``step``, its last known token, is computed: unless it ends, it
-        samples another token whatever comes next, and has a block for it."""
+        samples another token whatever this one is, and has a block for it."""
         tables, end = self.tables, step.end
         return (
             self.constraint is None
@@ -278,12 +278,12 @@ class Sequence:
             self.constraint.advance(result.tokens[0])
             self._passed = True
 
-    def append(self, drawn: Iterable[int]) -> tuple[int, ...]:
+    def append(self, sampled: Iterable[int]) -> tuple[int, ...]:
         """Makes sampled tokens known until one ends the sequence; returns those that were taken. All but the last are
         accepted drafts, which are computed already."""
-        assert self.pending == 0, "a draw needs every known token computed"
+        assert self.pending == 0, "sampling needs every known token computed"
         taken = []
-        for token in drawn:
+        for token in sampled:
             assert len(self.tokens) < self.limit, "no token can follow the last possible one"
             self.computed = len(self.tokens)
             self.tokens.append(token)
@@ -308,7 +308,7 @@ class Sequence:
             return self.append(result.tokens)
         elif result.candidates:
             self.rest()
-        elif not self.draws and self.pending == 0:
+        elif not self.samples and self.pending == 0:
             self.finish("length" if self.pooling is None else "stop")
         return ()
 
@@ -331,7 +331,7 @@ class Sequence:
 
     def rest(self) -> None:
         """Waits with candidates until ``extend``."""
-        assert self.pending == 0, "a draw needs every known token computed"
+        assert self.pending == 0, "sampling needs every known token computed"
         self.resting = True
 
     def extend(self, token: int) -> None:
@@ -365,7 +365,7 @@ class Sequence:
         return self.pooling if last else None
 
     def _start(self) -> SequenceStart:
-        if not self.draws:
+        if not self.samples:
             return SequenceStart()
         params = self.params
         until = self.prompt_length + params.min_tokens if params.min_tokens else 0

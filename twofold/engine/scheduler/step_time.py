@@ -18,10 +18,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from operator import mul
 from typing import Final, NamedTuple
 
 from twofold.core.model import visible
+from twofold.core.record import PhaseWork
+from twofold.core.step import SequenceStep, StepOutcome, StepPlan
 
 KNEE: Final = 32
 MIN_STEPS: Final = 6
@@ -154,3 +157,57 @@ class StepTimeModel:
 def _features(shape: StepShape) -> tuple[float, ...]:
     rows, logit_rows, pairs, read = shape
     return 1.0, float(rows), float(min(rows, KNEE)), float(logit_rows), float(pairs), float(read)
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """A step that ran: shape, seconds, predicted seconds, and those that prompt rows cost generating sequences."""
+
+    shape: StepShape
+    seconds: float
+    predicted_s: float | None
+    prefill_s: float
+
+    @classmethod
+    def measure(cls, plan: StepPlan, outcome: StepOutcome, model: StepTimeModel) -> StepWork:
+        rows = logit_rows = pairs = read = 0
+        decode = [0, 0, 0, 0]
+        for step in plan.steps:
+            count, start = len(step.tokens), step.start
+            logits = step.logit_rows
+            if step.decode and step.samples:
+                decode[0] += count
+                decode[1] += logits
+                decode[2] += visible(start, count)
+                decode[3] += start + count
+            rows += count
+            logit_rows += logits
+            pairs += visible(start, count)
+            read += start + count
+        shape = StepShape(rows, logit_rows, pairs, read)
+        return cls(
+            shape, outcome.seconds, plan.predicted_s, _prefill_seconds(shape, StepShape(*decode), outcome, model)
+        )
+
+    def note(self, work: PhaseWork, step: SequenceStep, windows: Iterable[int]) -> None:
+        """Adds one sequence's part of the step to the work of its phase."""
+        rows = len(step.tokens)
+        work.add_step(
+            step.start,
+            rows,
+            step_rows=self.shape.rows,
+            logit_rows=step.logit_rows,
+            seconds=self.seconds,
+            predicted_s=self.predicted_s,
+            windows=windows,
+        )
+
+
+def _prefill_seconds(shape: StepShape, decode: StepShape, outcome: StepOutcome, model: StepTimeModel) -> float:
+    """Seconds that generating sequences lost to prompt rows: actual · (1 − predicted without them / predicted)."""
+    if not decode.rows or decode.rows == shape.rows:
+        return 0.0
+    alone, together = model.predict(decode), model.predict(shape)
+    if alone is None or not together:
+        return 0.0
+    return outcome.seconds * max(1 - alone / together, 0.0)

@@ -225,7 +225,7 @@ class Service:
                 leaving = self._thread.abort(request_id)
                 leaving.add_done_callback(lambda ended: self._gone(request_id, ended.result()))
             case Hold(request_id, hold):
-                self._thread.call(lambda engine: engine.hold(request_id, hold=hold))
+                self._thread.call(lambda engine: engine.pause(request_id, paused=hold))
             case Ping():
                 self._thread.call(self._pong)
             case _:
