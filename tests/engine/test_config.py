@@ -10,8 +10,7 @@ import pytest
 from tests.engine.conftest import tiny_spec
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.model import ATTENTION_CHUNK, GatedFFN, GroupedAttention, LayerSpec, ModelSpec
-from twofold.engine.config import EngineKeywords, EngineOptions, resolve, runner_sizes
-from twofold.engine.kv.memory import MAX_BLOCKS
+from twofold.engine.config import MAX_BLOCKS, EngineKeywords, EngineOptions, resolve, runner_sizes
 
 GIB = 1 << 30
 SPEC = tiny_spec(context=1000)

@@ -1,20 +1,24 @@
 """From what a caller asked for to what an engine runs with: every automatic choice is made here, once.
 
 ``EngineOptions`` may leave things open. ``EngineConfig`` adds what ``resolve`` chose for them.
+
+A layer with a window keeps only what its rows can still see, so its KV group needs a bounded number of blocks for each
+sequence; the rest of the memory goes to the widest group, whose blocks grow with the text.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Literal, TypedDict, cast, get_args
 
 from twofold.backends.base import BACKENDS, Backend, RunnerSizes, open_backend
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType
-from twofold.core.model import ModelSpec
+from twofold.core.model import ATTENTION_CHUNK, KVGroup, ModelSpec
 from twofold.core.params import MAX_SEED, check_choice, check_flag, impossible, known_keywords, whole_number
 from twofold.engine.kv.manager import GroupSize
-from twofold.engine.kv.memory import KVDemand, largest_context, share_out
+from twofold.engine.kv.pool import blocks_for
 from twofold.engine.scheduler.budget import StepLimits
 
 TokenBudget = Literal["live", "fixed"]
@@ -27,6 +31,10 @@ DEFAULT_SWAP_BYTES: Final = 1 << 30
 """Without a flag preempted sequences may take this much memory beside the KV cache, or half of the KV cache's."""
 MIN_LOGIT_ROWS: Final = 32
 """Least rows of logits of a step, so that a prompt is scored in chunks of some size."""
+MAX_BLOCKS: Final = 1 << 18
+"""More blocks than this cost more to keep account of than prefixes of that age are worth."""
+WINDOW_SHARE: Final = 0.5
+"""Groups with windows take at most this share of the memory, unless one sequence needs more."""
 MAX_BLOCK_SIZE: Final = 1024
 MAX_STEP_ROWS: Final = 1 << 16
 MAX_TARGET_MS: Final = 1e6
@@ -232,3 +240,64 @@ def _allowed_memory(options: EngineOptions, one_sequence: int, free_memory: int)
     if options.kv_cache_memory_bytes is not None:
         return options.kv_cache_memory_bytes
     return min(int(free_memory * KV_SHARE_OF_FREE), max(DEFAULT_KV_BYTES, one_sequence))
+
+
+@dataclass(frozen=True, slots=True)
+class KVDemand:
+    """What sequences of a model need. ``rows`` are the most that a step computes: they are there beside the window."""
+
+    spec: ModelSpec
+    layout: KVLayout
+    rows: int
+
+    def blocks(self, group: KVGroup, context: int) -> int:
+        """Most blocks that a sequence of ``context`` tokens holds at once."""
+        size = self.layout.block_size
+        everything = blocks_for(context, size)
+        if group.window is None:
+            return everything
+        return min(everything, blocks_for(group.window + self.rows + ATTENTION_CHUNK, size) + 1)
+
+    def sequence_bytes(self, context: int) -> int:
+        """Bytes of one sequence of ``context`` tokens."""
+        return sum(self.blocks(g, context) * self.layout.block_bytes(g) for g in self.spec.kv_groups(context))
+
+
+def largest_context(demand: KVDemand, longest: int, memory: int) -> int:
+    """The longest sequence up to ``longest`` tokens that fits into ``memory`` bytes; if less, whole blocks."""
+    if demand.sequence_bytes(longest) <= memory:
+        return longest
+    size = demand.layout.block_size
+    low, high = 0, longest // size
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = demand.sequence_bytes(middle * size) <= memory
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low * size
+
+
+def share_out(
+    demand: KVDemand, context: int, memory: int, swap: int, sequences: int, *, keeps_prefixes: bool
+) -> tuple[GroupSize, ...]:
+    """Blocks of each group in ``memory`` bytes, and its host slots in ``swap`` bytes.
+
+    Groups after the first get what ``sequences`` sequences need at most. Without ``keeps_prefixes`` the first gets no
+    more than that either: there is nothing to keep in the rest.
+    """
+    groups = demand.spec.kv_groups(context)
+    assert all((a.window or context) >= (b.window or context) for a, b in pairwise(groups))
+    least = [demand.blocks(group, context) for group in groups]
+    sizes = [demand.layout.block_bytes(group) for group in groups]
+    blocks = list(least)
+    spare = memory - sum(count * size for count, size in zip(least, sizes, strict=True))
+    for index in range(1, len(groups)):
+        allowed = int(memory * WINDOW_SHARE / (len(groups) - 1)) // sizes[index]
+        more = min(least[index] * sequences, allowed, least[index] + spare // sizes[index]) - least[index]
+        blocks[index] += max(0, more)
+        spare -= max(0, more) * sizes[index]
+    blocks[0] += spare // sizes[0]
+    blocks[0] = min(blocks[0], least[0] * sequences if not keeps_prefixes else max(MAX_BLOCKS, least[0]))
+    total = sum(count * size for count, size in zip(blocks, sizes, strict=True))
+    return tuple(
+        GroupSize(group.window, count, count * swap // total) for group, count in zip(groups, blocks, strict=True)
+    )

@@ -53,24 +53,9 @@ class StepReporter:
         self._ended = ended
         if not self.observers:
             return
-        spent = outcome.seconds + outcome.moves_s
-        host_s = max(0.0, ended - spent - since)
-        report = self._report(number, plan, outcome, ended - spent, host_s)
-        for observer in self.observers:
-            observer.on_step(report)
-
-    def idle(self) -> None:
-        """No work is left: the time until the next step is not the engine's."""
-        self._ended = None
-
-    def request(self, report: RequestMetrics) -> None:
-        for observer in self.observers:
-            observer.on_request(report)
-
-    def _report(self, number: int, plan: StepPlan, outcome: StepOutcome, started: float, host_s: float) -> StepReport:
-        scheduler = self._scheduler
-        manager = scheduler.manager
-        return StepReport(
+        started = ended - (outcome.seconds + outcome.moves_s)
+        scheduler, manager = self._scheduler, self._scheduler.manager
+        report = StepReport(
             number=number,
             started=started,
             decode_rows=plan.decode_rows,
@@ -81,7 +66,7 @@ class StepReporter:
             predicted_s=plan.predicted_s,
             seconds=outcome.seconds,
             moves_s=outcome.moves_s,
-            host_s=host_s,
+            host_s=max(0.0, started - since),
             forward_s=outcome.forward_s,
             sample_s=outcome.sample_s,
             overlap_s=outcome.overlap_s,
@@ -89,6 +74,16 @@ class StepReporter:
             running=scheduler.running,
             blocks=BlockCounts(sum(manager.free), sum(manager.cached), sum(manager.held)),
         )
+        for observer in self.observers:
+            observer.on_step(report)
+
+    def idle(self) -> None:
+        """No work is left: the time until the next step is not the engine's."""
+        self._ended = None
+
+    def request(self, report: RequestMetrics) -> None:
+        for observer in self.observers:
+            observer.on_request(report)
 
 
 def run_step(runner: ModelRunner, plan: StepPlan, overlap: Callable[[], None] | None = None) -> StepOutcome:

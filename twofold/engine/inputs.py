@@ -70,7 +70,7 @@ class InputProcessor:
                 return Embedding(request, self._engine, sequence, params)
             case ScoringParams(alternatives):
                 scoring = SamplingParams(temperature=0, prompt_logprobs=alternatives)
-                sequence = self._sequence(request, scoring, 0, samples=False, scores_prompt=True)
+                sequence = self._sequence(request, scoring, 0, samples=False, reports_prompt=True)
                 return Generation(request, self._engine, [sequence], scoring)
             case other:
                 raise AssertionError(f"a request of {type(other).__name__}")
@@ -103,7 +103,7 @@ class InputProcessor:
                     asked,
                     derive_seed(seed, index),
                     parent=sequences[0] if sequences else None,
-                    scores_prompt=params.prompt_logprobs is not None and index == 0,
+                    reports_prompt=params.prompt_logprobs is not None and index == 0,
                 )
             )
         return Generation(request, self._engine, sequences, params)

@@ -130,6 +130,5 @@ def _scheduler(config: EngineConfig, limits: StepLimits, samples: Sequence[StepS
         limits,
         budget=budget,
         step_time=step_time,
-        windows=[group.window for group in config.kv_groups],
         max_waiting=options.max_waiting_seqs,
     )

@@ -38,7 +38,7 @@ def make_sequence(
     options: RequestOptions | None = None,
     arrival: float = 0.0,
     parent: Sequence | None = None,
-    scores_prompt: bool = False,
+    reports_prompt: bool = False,
     samples: bool = True,
     constraint: TokenConstraint | None = None,
     pooling: Pooling | None = None,
@@ -57,7 +57,7 @@ def make_sequence(
         arrival=arrival,
         record=SequenceRecord(),
         end_ids=(END,),
-        scores_prompt=scores_prompt,
+        reports_prompt=reports_prompt,
         samples=samples,
         constraint=constraint,
         parent=parent,
@@ -92,7 +92,6 @@ def make_scheduler(
         StepLimits(seqs, rows, logit_rows),
         budget=budget or FixedBudget(rows),
         step_time=model or StepTimeModel(),
-        windows=(None,) if window is None else (None, window),
         **options,
     )
 

@@ -19,10 +19,9 @@ from tests.engine.scheduler.mock import (
 from twofold.core.errors import ContextLengthError, ParameterError, ResourceError
 from twofold.core.request import CachePin, RequestOptions
 from twofold.core.step import SAMPLED_TOKEN, MoveKind, SequenceOutcome, StepOutcome, TokenEvent
-from twofold.engine.scheduler.budget import FixedBudget, StepLimits
+from twofold.engine.scheduler.budget import StepLimits
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import SequenceState
-from twofold.engine.scheduler.step_time import StepTimeModel
 
 
 def test_nothing_to_do() -> None:
@@ -71,13 +70,13 @@ def test_no_more_sequences_than_allowed() -> None:
 
 def test_scoring_a_prompt_is_limited_by_logit_rows() -> None:
     scheduler = make_scheduler(seqs=1, logit_rows=3)
-    scheduler.add(make_sequence(0, prompt=7, scores_prompt=True, prompt_logprobs=0), 0.0)
+    scheduler.add(make_sequence(0, prompt=7, reports_prompt=True, prompt_logprobs=0), 0.0)
     assert [len(turn(scheduler)[0].steps[0].tokens) for _ in range(3)] == [3, 3, 1]
 
 
 def test_a_prompt_stops_short_of_its_draw_when_logit_rows_are_gone() -> None:
     scheduler = make_scheduler(seqs=2, logit_rows=2, rows=20)
-    scheduler.add(make_sequence(0, prompt=9, scores_prompt=True, prompt_logprobs=0), 0.0)
+    scheduler.add(make_sequence(0, prompt=9, reports_prompt=True, prompt_logprobs=0), 0.0)
     scheduler.add(make_sequence(1, prompt=4), 0.0)
     assert shape(turn(scheduler)[0]) == [(0, 0, 2), (1, 0, 3)]
     assert shape(turn(scheduler)[0]) == [(1, 3, 1), (0, 2, 1)]
@@ -331,7 +330,7 @@ def test_pooling_and_scoring_end_with_their_prompt() -> None:
     scheduler.add(make_sequence(0, prompt=10, answer=0, pooling="mean"), 0.0)
     events = finish_all(scheduler)
     assert [(list(event.hidden or ()), event.finish) for event in events] == [([8.0], None), ([2.0], "stop")]
-    scheduler.add(make_sequence(1, prompt=10, answer=0, samples=False, scores_prompt=True, prompt_logprobs=0), 0.0)
+    scheduler.add(make_sequence(1, prompt=10, answer=0, samples=False, reports_prompt=True, prompt_logprobs=0), 0.0)
     events = finish_all(scheduler)
     assert [(len(event.prompt_logprobs), event.finish) for event in events] == [(8, None), (1, "length")]
     scheduler.check_idle()
@@ -367,11 +366,6 @@ def test_pins_give_way_to_a_sequence_that_could_not_run_otherwise() -> None:
     finish_all(scheduler)
     assert manager.pinned == (0,)
     scheduler.check_idle()
-
-
-def test_every_group_has_a_window_or_none() -> None:
-    with pytest.raises(AssertionError, match="every KV group"):
-        Scheduler(make_manager(window=8), StepLimits(1, 1, 1), budget=FixedBudget(1), step_time=StepTimeModel())
 
 
 def test_rows_are_planned_before_their_tokens_are_known() -> None:

@@ -82,7 +82,7 @@ def test_a_chunk_that_does_not_reach_the_end_draws_nothing() -> None:
 
 
 def test_scored_tokens_follow_the_rows() -> None:
-    sequence = make_sequence(prompt=5, scores_prompt=True, prompt_logprobs=2)
+    sequence = make_sequence(prompt=5, reports_prompt=True, prompt_logprobs=2)
     sequence.tokens[:] = type(sequence.tokens)("i", [10, 11, 12, 13, 14])
     admit(sequence)
     first = sequence.next_step(3)
@@ -96,7 +96,7 @@ def test_scored_tokens_follow_the_rows() -> None:
 
 
 def test_a_prompt_of_one_token_has_nothing_to_score() -> None:
-    sequence = make_sequence(prompt=1, scores_prompt=True, prompt_logprobs=0)
+    sequence = make_sequence(prompt=1, reports_prompt=True, prompt_logprobs=0)
     admit(sequence)
     assert sequence.next_step(1).logit_rows == 1
 
@@ -166,7 +166,7 @@ def test_a_preempted_sequence_computes_again_and_draws_once_more_where_it_was() 
 
 
 def test_scores_are_asked_for_once_however_often_a_prompt_is_computed() -> None:
-    sequence = admit(make_sequence(prompt=7, scores_prompt=True, prompt_logprobs=0))
+    sequence = admit(make_sequence(prompt=7, reports_prompt=True, prompt_logprobs=0))
     assert sequence.max_cached == 0
     sequence.advance(3)
     sequence.preempt()

@@ -36,8 +36,7 @@ from twofold.core.errors import ContextLengthError, ResourceError
 from twofold.core.params import SamplingParams
 from twofold.core.report import RequestMetrics, StepReport
 from twofold.core.request import RequestOptions
-from twofold.engine.config import EngineKeywords, EngineOptions
-from twofold.engine.kv.memory import KVDemand
+from twofold.engine.config import EngineKeywords, EngineOptions, KVDemand
 from twofold.engine.llm import LLM
 from twofold.engine.loop import EngineClient
 

@@ -147,25 +147,13 @@ def _unanchored(regex: str) -> str:
     return body[:-1] if body.endswith("$") and escapes % 2 == 0 else body
 
 
-class OutputConstraint(TokenConstraint, Protocol):
-    """The constraint of a structured output: there is always a mask."""
-
-    def mask(self) -> memoryview:
-        """``TokenConstraint.mask``."""
-        ...
-
-    def fork(self) -> OutputConstraint:
-        """``TokenConstraint.fork``."""
-        ...
-
-
 class OutputGrammar(Protocol):
     """A compiled grammar. ``min_tokens``: a valid output of this many tokens is known."""
 
     @property
     def min_tokens(self) -> int: ...
 
-    def start(self, max_tokens: int) -> OutputConstraint:
+    def start(self, max_tokens: int) -> TokenConstraint:
         """The constraint of one completion of at most ``max_tokens`` tokens, which is valid whenever it ends.
 
         Raises ParameterError if the grammar needs more tokens than that.

@@ -21,7 +21,7 @@ from typing import Any, Final
 from twofold.core.errors import ParameterError
 from twofold.core.params import ThinkingParams
 from twofold.core.step import ROLLBACK, TokenConstraint
-from twofold.engine.grammar.source import OutputConstraint, OutputGrammar
+from twofold.engine.grammar.source import OutputGrammar
 
 WORD_BITS: Final = 32
 
@@ -68,7 +68,7 @@ class ThinkingConstraint:
         self._room = max_tokens
         self._words = -(-vocab_size // WORD_BITS)
         self._unended = self._mask_without(end_ids) if grammar else None
-        self._inner: OutputConstraint | None = None
+        self._inner: TokenConstraint | None = None
         self._read = b""
         self._marked = 0
         self._between = 0
@@ -166,7 +166,7 @@ class ThinkingConstraint:
             )
         self._enter()
 
-    def _start_grammar(self) -> OutputConstraint | None:
+    def _start_grammar(self) -> TokenConstraint | None:
         return None if self._grammar is None else self._grammar.start(self._room)
 
     def _open(self, token: int, *, marked: bool) -> None:
@@ -230,7 +230,8 @@ class ThinkingConstraint:
         """What the grammar allows, and the next token of the start mark."""
         if self._made is None:
             token = self._opening_token
-            allowed = bytes(4 * self._words) if self._inner is None else self._inner.mask().tobytes()
+            mask = None if self._inner is None else self._inner.mask()
+            allowed = bytes(4 * self._words) if mask is None else mask.tobytes()
             self._made = _with(allowed, () if token is None else (token,))
         return self._made
 
@@ -254,8 +255,8 @@ def _with(words: bytes, tokens: Collection[int]) -> memoryview:
     return memoryview(bytes(changed)).cast("I")
 
 
-def _allows(mask: memoryview, token: int) -> bool:
-    return bool(mask.cast("B")[token >> 3] >> (token & 7) & 1)
+def _allows(mask: memoryview | None, token: int) -> bool:
+    return mask is None or bool(mask.cast("B")[token >> 3] >> (token & 7) & 1)
 
 
 def completion_constraint(

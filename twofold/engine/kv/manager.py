@@ -191,7 +191,7 @@ class BlockManager:
     """The blocks of a model's KV groups, the widest first; only that one may be without a window.
 
     ``pinned_share`` of each group's blocks may be pinned. Attention reads positions in pieces of ``chunk``. Every call
-    with a time first ends the pins that have expired.
+    with a time first ends the pins that have expired. ``windows`` are the attention windows of the groups.
     """
 
     def __init__(
@@ -210,10 +210,10 @@ class BlockManager:
         self.counters = CacheCounters()
         self._pools = [BlockPool(group.blocks, block_size) for group in groups]
         self._slots = [SlotPool(group.host_slots) for group in groups]
-        self._windows = [AttentionWindow(group.window, chunk, block_size) for group in groups]
-        self._tree = PrefixTree(self._pools, self._windows, self.counters)
+        self.windows = [AttentionWindow(group.window, chunk, block_size) for group in groups]
+        self._tree = PrefixTree(self._pools, self.windows, self.counters)
         self._pins = PinBoard(self._pools, pinned_share, self.counters)
-        self._allocator = BlockTableAllocator(self._pools, self._windows, self._tree, caching=prefix_caching)
+        self._allocator = BlockTableAllocator(self._pools, self.windows, self._tree, caching=prefix_caching)
         self._swapped: set[Swapped] = set()
 
     @property
@@ -245,7 +245,7 @@ class BlockManager:
         """Most positions that one sequence could ever hold, with all pools to itself and steps of one row."""
         return min(
             NEVER if pool.blocks >= window.most() else pool.blocks * self.block_size
-            for pool, window in zip(self._pools, self._windows, strict=True)
+            for pool, window in zip(self._pools, self.windows, strict=True)
         )
 
     def fits_ever(self, positions: int) -> bool:
@@ -328,7 +328,7 @@ class BlockManager:
         They may be fewer than are computed, as long as no window has passed what a row behind them reads. Whole blocks
         are shared, the block behind them is copied. None, with nothing changed, if there are too few.
         """
-        assert all(map(le, tables.first, (window.first(computed) for window in self._windows))), (
+        assert all(map(le, tables.first, (window.first(computed) for window in self.windows))), (
             "a window has passed that place"
         )
         self._expire_due(now)
@@ -340,7 +340,7 @@ class BlockManager:
         other.published = min(tables.published, whole)
         other.tip = tables.place()
         for group, table in enumerate(tables.blocks):
-            first = max(tables.first[group], self._windows[group].first(computed, other.published))
+            first = max(tables.first[group], self.windows[group].first(computed, other.published))
             self._allocator.share(other, group, table[:whole], first)
         if other.first[0] >= other.published:
             other.published, other.tip = 0, None
@@ -365,7 +365,7 @@ class BlockManager:
         if not 0 < end <= tables.published:
             return False
         path = path_to(tables.place(), end)
-        firsts = [window.first(end * self.block_size, end) for window in self._windows]
+        firsts = [window.first(end * self.block_size, end) for window in self.windows]
         blocks = tuple(path.blocks(group)[first:] for group, first in enumerate(firsts))
         return self._pins.add(blocks, end, seconds, now)
 
@@ -443,7 +443,7 @@ class BlockManager:
         tables.published = path.whole
         tables.tip = path.tip if path.whole else None
         self._pins.read([*found[0], *sources[:1]], tables.cached, now)
-        for group, window in enumerate(self._windows):
+        for group, window in enumerate(self.windows):
             self._allocator.share(tables, group, found[group], window.first(tables.cached, path.whole))
         if sources:
             self._allocator.copy(tables, sources)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable
-from collections.abc import Sequence as Row
 from operator import le
 from typing import Final
 
 from twofold.core.record import HeldPin
 from twofold.core.request import CachePin
 from twofold.core.step import StepOutcome, StepPlan
-from twofold.engine.kv.block_tables import AttentionWindow, BlockTables
+from twofold.engine.kv.block_tables import BlockTables
 from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.pool import blocks_for
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
@@ -35,9 +34,8 @@ DECAY: Final = 0.1
 class SequenceBlocks:
     """Joins sequences and the block manager. A sequence has blocks exactly while it runs."""
 
-    def __init__(self, manager: BlockManager, windows: Row[AttentionWindow]) -> None:
+    def __init__(self, manager: BlockManager) -> None:
         self._manager = manager
-        self._windows = windows
         self._pins: dict[int, tuple[CachePin, ...]] = {}
 
     def shareable(self, sequence: Sequence) -> int:
@@ -153,7 +151,9 @@ class SequenceBlocks:
 
     def _has_all(self, tables: BlockTables, computed: int) -> bool:
         """Whether it still has all blocks that a row at ``computed`` reads: windows may have passed some."""
-        return computed >= 1 and all(map(le, tables.first, (window.first(computed) for window in self._windows)))
+        return computed >= 1 and all(
+            map(le, tables.first, (window.first(computed) for window in self._manager.windows))
+        )
 
     def _close(self, sequence: Sequence, now: float) -> None:
         assert sequence.tables is not None, "only a running sequence has blocks"
@@ -170,17 +170,16 @@ class LookAhead:
     admitted as soon as its tokens and one more fit. In a group with a window a sequence never holds more than the
     window and one step.
 
-    ``windows`` are the attention windows of the KV groups; ``rows`` is the most that a step computes. ``share`` is how
-    much of their limits completions have used of late.
+    ``rows`` is the most that a step computes. ``share`` is how much of their limits completions have used of late.
     """
 
-    def __init__(self, manager: BlockManager, blocks: SequenceBlocks, windows: Row[AttentionWindow], rows: int) -> None:
+    def __init__(self, manager: BlockManager, blocks: SequenceBlocks, rows: int) -> None:
         self._manager = manager
         self._blocks = blocks
         self.share = 1.0
         self._refused: tuple[int, tuple[int, ...]] | None = None
         step = blocks_for(rows, manager.block_size)
-        self._most = [sys.maxsize if window.positions is None else window.most() + step for window in windows]
+        self._most = [sys.maxsize if each.positions is None else each.most() + step for each in manager.windows]
 
     def learn(self, sequence: Sequence) -> None:
         """Learns how much of its limit a sequence used that ended."""

@@ -21,10 +21,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence as Row
 
 from twofold.core.errors import ContextLengthError, ResourceError
-from twofold.core.model import ATTENTION_CHUNK
 from twofold.core.record import WaitReason
 from twofold.core.step import (
     SAMPLED_TOKEN,
@@ -35,7 +33,6 @@ from twofold.core.step import (
     StepPlan,
     TokenEvent,
 )
-from twofold.engine.kv.block_tables import AttentionWindow
 from twofold.engine.kv.manager import BlockManager
 from twofold.engine.scheduler.blocks import LookAhead, PreemptionCost, SequenceBlocks, least_urgent
 from twofold.engine.scheduler.budget import Budget, StepBuilder, StepLimits, StepPace
@@ -58,7 +55,6 @@ class Scheduler:
 
     manager       the owner of KV blocks
     step_time     the model that predicts how long steps take
-    windows       of the KV groups, None for one that sees all
     max_waiting   most sequences that may wait
     ageing_s      seconds of waiting after which a class is as urgent as the next one
 
@@ -72,7 +68,6 @@ class Scheduler:
         *,
         budget: Budget,
         step_time: StepTimeModel,
-        windows: Row[int | None] = (None,),
         max_waiting: int = 100_000,
         ageing_s: float = 10.0,
     ) -> None:
@@ -90,11 +85,9 @@ class Scheduler:
         self._ahead: dict[int, SequenceStep] = {}
         self._groups = ParallelGroups()
         self._times = TimeLimits()
-        self._windows = [window for window in windows if window is not None]
-        attention_windows = [AttentionWindow(window, ATTENTION_CHUNK, manager.block_size) for window in windows]
-        assert len(attention_windows) == len(manager.held), "every KV group has a window, or None"
-        self._blocks = SequenceBlocks(manager, attention_windows)
-        self._look_ahead = LookAhead(manager, self._blocks, attention_windows, limits.rows)
+        self._windows = [window.positions for window in manager.windows if window.positions is not None]
+        self._blocks = SequenceBlocks(manager)
+        self._look_ahead = LookAhead(manager, self._blocks, limits.rows)
         self._cost = PreemptionCost(manager, step_time)
         self._waits = WaitTimes()
         self.preemptions = 0
@@ -401,7 +394,16 @@ class Scheduler:
     ) -> TokenEvent | None:
         """Advances one sequence; its event, or None without a result."""
         record = sequence.record
-        work.note(record.decode if step.start >= sequence.prompt_length else record.prefill, step, self._windows)
+        phase = record.decode if step.start >= sequence.prompt_length else record.prefill
+        phase.add_step(
+            step.start,
+            len(step.tokens),
+            step_rows=work.shape.rows,
+            logit_rows=step.logit_rows,
+            seconds=work.seconds,
+            predicted_s=work.predicted_s,
+            windows=self._windows,
+        )
         sequence.advance(len(step.tokens), deferred=result.deferred)
         self._blocks.publish(sequence, now)
         if step.start < sequence.prompt_length and not is_coming(sequence):

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -64,13 +64,14 @@ TRANSITIONS: Final = {
 }
 
 
+@dataclass(eq=False)
 class Sequence:
     """One prompt and its completion.
 
     options         urgency, tenant, time and cache of its request, which arrived at ``arrival`` (seconds)
     record          counts its work and its waits
     end_ids         the model's end-of-sequence tokens
-    scores_prompt   its steps also ask for the prompt's log-probabilities
+    reports_prompt  its steps also ask for the prompt's log-probabilities
     samples         whether it samples; otherwise it finishes when its prompt is computed
     constraint      restricts the completion; ``append`` advances it
     parent          a sequence of the same prompt, whose blocks it will share
@@ -80,37 +81,25 @@ class Sequence:
     ``decodes``: at most its newest token is not computed yet. Otherwise it computes its prompt, or computes again.
     """
 
-    def __init__(
-        self,
-        sequence_id: int,
-        prompt: Iterable[int],
-        params: SamplingParams,
-        *,
-        seed: int,
-        limit: int,
-        options: RequestOptions,
-        arrival: float,
-        record: SequenceRecord,
-        end_ids: Iterable[int] = (),
-        scores_prompt: bool = False,
-        samples: bool = True,
-        constraint: TokenConstraint | None = None,
-        parent: Sequence | None = None,
-        pooling: Pooling | None = None,
-        candidates: int = 0,
-    ) -> None:
-        self.sequence_id = sequence_id
-        self.params = params
-        self.seed = seed
-        self.limit = limit
-        self.options = options
-        self.arrival = arrival
-        self.record = record
-        self.samples = samples and pooling is None
-        self.constraint = constraint
-        self.parent = parent
-        self.pooling: Pooling | None = pooling
-        self.candidates = candidates
+    sequence_id: int
+    prompt: InitVar[Iterable[int]]
+    params: SamplingParams
+    _: KW_ONLY
+    seed: int
+    limit: int
+    options: RequestOptions
+    arrival: float
+    record: SequenceRecord
+    end_ids: InitVar[Iterable[int]] = ()
+    reports_prompt: bool = False
+    samples: bool = True
+    constraint: TokenConstraint | None = None
+    parent: Sequence | None = None
+    pooling: Pooling | None = None
+    candidates: int = 0
+
+    def __post_init__(self, prompt: Iterable[int], end_ids: Iterable[int]) -> None:
+        self.samples = self.samples and self.pooling is None
         self.tokens = array("i", prompt)
         self.prompt_length = len(self.tokens)
         self.state = SequenceState.WAITING
@@ -128,8 +117,8 @@ class Sequence:
         self.tables: BlockTables | None = None
         self.swapped: Swapped | None = None
         self._reached = 0
-        self._scores_prompt = scores_prompt
-        self._stops = frozenset(params.stop_tokens) | (frozenset() if params.ignore_eos else frozenset(end_ids))
+        ends = frozenset() if self.params.ignore_eos else frozenset(end_ids)
+        self._stops = frozenset(self.params.stop_tokens) | ends
         self._suppressed = tuple(sorted(self._stops))
         self._check()
 
@@ -154,7 +143,7 @@ class Sequence:
     @property
     def scores_prompt(self) -> bool:
         """Whether its next rows each need logits, for the prompt's log-probabilities."""
-        return self._scores_prompt and self._reached <= self.computed < self.prompt_length
+        return self.reports_prompt and self._reached <= self.computed < self.prompt_length
 
     @property
     def samples_next(self) -> bool:
@@ -182,7 +171,7 @@ class Sequence:
 
     @property
     def _reports_rows(self) -> bool:
-        return self._scores_prompt or self.pooling == "mean"
+        return self.reports_prompt or self.pooling == "mean"
 
     def logit_rows(self, rows: int) -> int:
         """How many of its next ``rows`` rows need logits."""
@@ -222,7 +211,7 @@ class Sequence:
         tokens, last, proposed = self.tokens[start:end], end == len(self.tokens), array("i", drafts)
         samples = 1 + len(proposed) if last and self.samples and not self.resting else 0
         assert samples or not proposed, "drafts follow the last known token of a sequence that samples"
-        if self._scores_prompt and self.scores_prompt:
+        if self.reports_prompt and self.scores_prompt:
             scored = self.tokens[start + 1 : min(end + 1, self.prompt_length)]
         begin = self._start() if self.tables.sent is None else None
         return SequenceStep(

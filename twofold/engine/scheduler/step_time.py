@@ -23,8 +23,7 @@ from operator import mul
 from typing import Final, NamedTuple
 
 from twofold.core.model import visible
-from twofold.core.record import PhaseWork
-from twofold.core.step import SequenceStep, StepOutcome, StepPlan
+from twofold.core.step import StepOutcome, StepPlan
 
 KNEE: Final = 32
 MIN_STEPS: Final = 6
@@ -187,19 +186,6 @@ class StepWork:
         shape = StepShape(rows, logit_rows, pairs, read)
         return cls(
             shape, outcome.seconds, plan.predicted_s, _prefill_seconds(shape, StepShape(*decode), outcome, model)
-        )
-
-    def note(self, work: PhaseWork, step: SequenceStep, windows: Iterable[int]) -> None:
-        """Adds one sequence's part of the step to the work of its phase."""
-        rows = len(step.tokens)
-        work.add_step(
-            step.start,
-            rows,
-            step_rows=self.shape.rows,
-            logit_rows=step.logit_rows,
-            seconds=self.seconds,
-            predicted_s=self.predicted_s,
-            windows=windows,
         )
 
 

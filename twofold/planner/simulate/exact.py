@@ -153,6 +153,5 @@ def _scheduler(setting: EngineSetting) -> Scheduler:
         StepLimits(setting.sequences, setting.rows, setting.sequences),
         budget=budget,
         step_time=step_time,
-        windows=[group.window for group in setting.groups],
         max_waiting=1 << 62,
     )
