@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from twofold.core.clock import MonotonicClock, VirtualClock
+from tests.support.clock import VirtualClock
+from twofold.core.clock import MonotonicClock
 
 
 def test_the_machines_clock_does_not_go_back() -> None:

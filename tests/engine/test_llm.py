@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.conftest import VOCAB, MakeLLM
 from tests.engine.mock import MockForward, hash_logits
-from twofold.core.clock import VirtualClock
+from tests.support.clock import VirtualClock
 from twofold.core.errors import ContextLengthError, ParameterError, TwofoldError, UsageError
 from twofold.core.params import SamplingParams
 from twofold.engine.engine import Engine

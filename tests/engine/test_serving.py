@@ -7,7 +7,7 @@ import pytest
 
 from tests.engine.conftest import VOCAB, MakeLLM
 from tests.engine.mock import hash_logits
-from twofold.core.clock import VirtualClock
+from tests.support.clock import VirtualClock
 from twofold.core.errors import ContextLengthError, ParameterError, ResourceError
 from twofold.core.params import SamplingParams
 from twofold.core.record import WaitReason

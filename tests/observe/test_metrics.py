@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from tests.observe.served import failed, report, served, snapshot, step
-from twofold.core.clock import VirtualClock
+from tests.support.clock import VirtualClock
 from twofold.core.errors import ParameterError
 from twofold.observe.metrics.requests import Objective
 from twofold.observe.metrics.server import ServerMetrics

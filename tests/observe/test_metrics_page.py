@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import parser
 
 from tests.observe.served import served, snapshot, step
-from twofold.core.clock import VirtualClock
+from tests.support.clock import VirtualClock
 from twofold.observe.metrics.instruments import Instruments
 from twofold.observe.metrics.server import MetricsPage, ServerMetrics, wants_openmetrics
 

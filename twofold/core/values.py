@@ -22,10 +22,6 @@ class QuantFormat:
     block_bytes: int
 
     @property
-    def bits_per_weight(self) -> float:
-        return 8 * self.block_bytes / self.block_values
-
-    @property
     def is_float(self) -> bool:
         return self.block_values == 1
 

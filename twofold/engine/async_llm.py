@@ -100,7 +100,7 @@ class AsyncLLM(OpenModel):
         """Requests that have not ended."""
         return self._thread.under_way
 
-    async def generate(
+    def generate(
         self,
         prompt: Prompt,
         sampling_params: SamplingParams | None = None,
@@ -109,8 +109,7 @@ class AsyncLLM(OpenModel):
         options: RequestOptions = DEFAULT_OPTIONS,
     ) -> AsyncGenerator[OutputDelta, None]:
         """One request, delta by delta; the last one carries the whole. Leaving the iterator aborts the request."""
-        async for delta in self._deltas(prompt, sampling_params or DEFAULT_PARAMS, options, request_id):
-            yield delta
+        return self._deltas(prompt, sampling_params or DEFAULT_PARAMS, options, request_id)
 
     async def beam_search(
         self, prompt: Prompt, params: BeamSearchParams, *, options: RequestOptions = DEFAULT_OPTIONS

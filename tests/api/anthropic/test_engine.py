@@ -8,9 +8,9 @@ from typing import Any
 from tests.api.anthropic.conftest import HEAD, body
 from tests.api.completions import data_of
 from tests.engine.conftest import MakeLLM
+from tests.support.clock import VirtualClock
 from twofold.api.anthropic.messages import MessagesRequest
 from twofold.api.base import ModelFacts
-from twofold.core.clock import VirtualClock
 from twofold.core.params import SamplingParams
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.support.clock import VirtualClock
 from twofold.api.batch.lines import ENDPOINTS
 from twofold.api.batch.run import BatchProgress, open_batch
 from twofold.api.batch.runner import BatchRunner
-from twofold.core.clock import VirtualClock
 from twofold.engine.llm import LLM
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.clock import VirtualClock
 from twofold.api.batch import journal as journals
 from twofold.api.batch.journal import Journal
 from twofold.api.batch.lines import ENDPOINTS, BatchReader, InputLine, LineCall, decode_line, read_body, read_lines
 from twofold.api.fields import FieldError
-from twofold.core.clock import VirtualClock
 from twofold.core.errors import ResourceError, UsageError
 
 RECORD = {"custom_id": "a", "response": {"status_code": 200, "body": {"model": "m"}}, "error": None}

@@ -66,4 +66,4 @@ def test_packed_weights_are_as_large_as_the_files(tiny_gguf: Make, compiler_for:
         with cpu_model(tiny.path, compiler_for(ISAS[0]), SMALL) as model:
             matrices = sum(w.size for w in tiny.weights.values() if len(w.shape) == 2 and w.shape[0] > 1)
             packed = sum(matrix.panels * matrix.panel_bytes for matrix in model.weights._matrices.values())
-            assert packed <= 1.06 * matrices * form.bits_per_weight / 8
+            assert packed <= 1.06 * matrices * form.block_bytes / form.block_values

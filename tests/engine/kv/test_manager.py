@@ -138,8 +138,6 @@ def test_the_largest_sequence_is_what_the_widest_pool_holds() -> None:
     assert manager_of(GroupSize(None, 10), GroupSize(8, 4)).largest() == 40
     assert manager_of(GroupSize(None, 10), GroupSize(8, 3)).largest() == 12
     assert manager_of(GroupSize(8, 4)).largest() == NEVER
-    assert manager_of(GroupSize(None, 10)).fits_ever(40)
-    assert not manager_of(GroupSize(None, 10)).fits_ever(41)
 
 
 def test_a_swapped_sequence_shares_what_the_tree_still_has() -> None:

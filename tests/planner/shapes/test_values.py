@@ -24,7 +24,7 @@ from twofold.core.values import (
 def test_formats_of_gguf_files(quant: QuantFormat) -> None:
     form = ValueFormat.of_gguf(quant)
     assert form.nbytes(3, 512) == 3 * quant.row_bytes(512)
-    assert 8 * form.bytes_per_value == quant.bits_per_weight
+    assert form.bytes_per_value == quant.block_bytes / quant.block_values
 
 
 def test_tiles_at_the_edges_have_whole_scales() -> None:

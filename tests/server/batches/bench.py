@@ -14,8 +14,8 @@ from openai.types import Batch
 
 from tests.api.completions import data_of
 from tests.server.files.uploads import FORM, form, pieces
+from tests.support.clock import VirtualClock
 from twofold.api.batch.lines import LineCall
-from twofold.core.clock import VirtualClock
 from twofold.server.batches.files import BatchLimits
 from twofold.server.batches.service import BatchService
 from twofold.server.edge.limits import BodyLimits

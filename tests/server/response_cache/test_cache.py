@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.response_cache.jobs import IDS, job, output, vector_job, vector_output
-from twofold.core.clock import VirtualClock
+from tests.support.clock import VirtualClock
 from twofold.core.errors import ResourceError
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput

@@ -248,9 +248,6 @@ class BlockManager:
             for pool, window in zip(self._pools, self.windows, strict=True)
         )
 
-    def fits_ever(self, positions: int) -> bool:
-        return positions <= self.largest()
-
     def matched(self, tokens: array[int], salt: str) -> int:
         """Tokens that ``open`` would find for a prompt, of which the last token is always computed. Only looks."""
         if not self.prefix_caching:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from twofold.core.report import PinCounts
@@ -72,9 +72,6 @@ class PinBoard:
         self._serial = 0
         self.due = math.inf
         """No pin ends before this time."""
-
-    def __iter__(self) -> Iterator[Pin]:
-        return iter(self._pins.values())
 
     def add(self, blocks: tuple[array[int], ...], end: int, seconds: float, now: float) -> bool:
         """Pins these blocks of a path's first ``end``, or prolongs the pin there is.

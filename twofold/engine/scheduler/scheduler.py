@@ -116,10 +116,10 @@ class Scheduler:
 
         Raises ContextLengthError for one that could never run, ResourceError when too many wait.
         """
-        if not self.manager.fits_ever(sequence.positions_needed):
+        largest = self.manager.largest()
+        if sequence.positions_needed > largest:
             raise ContextLengthError(
-                f"The sequence may need {sequence.positions_needed} tokens of KV cache, "
-                f"which holds {self.manager.largest()}.",
+                f"The sequence may need {sequence.positions_needed} tokens of KV cache, which holds {largest}.",
                 hint="Lower max_tokens, shorten the prompt, or enlarge the KV cache.",
             )
         if self.waiting >= self._max_waiting:
@@ -376,11 +376,11 @@ class Scheduler:
 
     def _swap_out(self, victim: Sequence) -> bool:
         """Swaps the sequence out if that is cheaper and the host has room."""
-        blocks = self._cost.blocks(victim)
         if not (self._cost.prefers_swap(victim) and self._blocks.swap_out(victim)):
             return False
+        assert victim.swapped is not None, "its blocks are on the host"
         self.swaps += 1
-        victim.record.swapped += blocks
+        victim.record.swapped += victim.swapped.blocks
         return True
 
     def _unpark(self) -> None:
