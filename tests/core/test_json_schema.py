@@ -6,7 +6,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from twofold.core.json_schema import closed_schema
@@ -85,6 +85,7 @@ VALUES = some.recursive(
 )
 
 
+@settings(deadline=None)
 @given(SCHEMAS, SCHEMAS, some.lists(VALUES, max_size=8))
 def test_what_fits_the_closed_schema_fits_the_given_one(schema: Any, shared: Any, values: list[Any]) -> None:
     """And an object of all that a schema needs, and no more, still fits where it did."""

@@ -168,8 +168,10 @@ def test_any_walk_keeps_the_laws(tokenizer: Tokenizer, grammar: OutputGrammar, o
         budget, room = draw.choice([None, 0, 2, 6]), draw.randint(12, 30)
         rules = constraint(tokenizer, grammar if formed else None, room=room, budget=budget, opened=opened)
         tokens: list[int] = []
-        while len(tokens) < room and not rules.finished:
-            possible = allowed(rules)
+        while len(tokens) < room:
+            possible = allowed(rules)  # waits for the mask; then ``finished`` is known, however slow the machine is
+            if rules.finished:
+                break
             near = [token for token in likely if token in possible]
             tokens.append(draw.choice(near) if near and draw.random() < 0.7 else draw.choice(sorted(possible)))
             rules.advance(tokens[-1])
