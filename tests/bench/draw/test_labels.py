@@ -26,6 +26,13 @@ def test_words_of_a_guide_leave_the_end_where_curves_are() -> None:
     assert crossed.box[2] < alone.box[0]
 
 
+def test_the_outline_of_a_guides_words_hides_no_curve_at_the_top() -> None:
+    """As the ridge of a roofline, whose roof is the upper end of the plot."""
+    (words,) = placed(Line([(0, 0), (5, 10), (10, 10)]), Guide("x", 5, "ridge 295"))
+    (alone,) = placed(Guide("x", 5, "ridge 295"))
+    assert words.y > alone.y
+
+
 def test_labels_of_the_same_point_do_not_lie_on_each_other_and_the_rest_are_omitted() -> None:
     found = placed(*[Label(5, 5, f"point {index}") for index in range(40)])
     assert 1 < len(found) < 40

@@ -38,6 +38,8 @@ _TICK_EVERY: Final = 70.0
 _SIZE: Final = 12.0
 _ASCENT: Final = 10.0
 _DESCENT: Final = 3.0
+_HALO: Final = 1.5
+"""How far the paper-coloured outline of a text reaches: a curve under it disappears."""
 _OVERLAP: Final = 1e3
 """Cost of overlapping texts, or of a pixel outside of the plot; a covered pixel of a curve costs 1."""
 _LATER: Final = 2.0
@@ -76,7 +78,8 @@ STYLE: Final = "\n".join(
         ".tf-chart .title{font-size:15px;font-weight:600}",
         ".tf-chart .faint,.tf-chart .tick{fill:var(--tf-faint)}",
         ".tf-chart .tick{font-size:12px;font-variant-numeric:tabular-nums}",
-        ".tf-chart .halo{paint-order:stroke;stroke:var(--tf-paper);stroke-width:3px;stroke-linejoin:round}",
+        ".tf-chart .halo{paint-order:stroke;stroke:var(--tf-paper);stroke-linejoin:round;"
+        f"stroke-width:{2 * _HALO:g}px}}",
         ".tf-chart.alone{width:auto;max-width:100%;background:var(--tf-paper)}",
         ".tf-chart .grid{stroke:var(--tf-grid);fill:none}",
         ".tf-chart .axis{stroke:var(--tf-faint);fill:none}",
@@ -351,7 +354,7 @@ def _beside_guide(mark: Guide, layout: Layout) -> Iterator[PlacedText]:
             yield PlacedText(x + 5, baseline, mark.text)
             yield PlacedText(x - 5, baseline, mark.text, to_left=True)
     else:
-        for drop in (-4, 13):
+        for drop in (-6, 14):
             yield PlacedText(layout.right - 4, y + drop, mark.text, to_left=True)
             yield PlacedText(layout.left + 4, y + drop, mark.text)
             yield PlacedText((layout.left + layout.right) / 2, y + drop, mark.text)
@@ -388,7 +391,8 @@ def _cost(words: PlacedText, layout: Layout, curves: list[Segment], taken: list[
         left < other[2] and other[0] < right and top < other[3] and other[1] < bottom
         for other in (each.box for each in taken)
     )
-    return _OVERLAP * (outside + overlaps) + sum(_inside(segment, words.box) for segment in curves)
+    reach = left - _HALO, top - _HALO, right + _HALO, bottom + _HALO
+    return _OVERLAP * (outside + overlaps) + sum(_inside(segment, reach) for segment in curves)
 
 
 def _inside(segment: Segment, box: tuple[float, float, float, float]) -> float:
