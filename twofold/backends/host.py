@@ -1,4 +1,4 @@
-"""A model runner for models whose logits are NumPy arrays: block moves, one batch, one forward pass, sampling."""
+"""The runner of models whose logits are NumPy arrays: block moves, one batch, one forward pass, sampling."""
 
 from __future__ import annotations
 
@@ -175,10 +175,7 @@ def _nothing() -> None:
 
 
 class HostRunner:
-    """``ModelRunner`` over a ``Forward``.
-
-    A step that raised may be executed again: its rows write the same keys and values.
-    """
+    """``ModelRunner`` of a ``Forward``. A step that raised may be executed again: it writes the same K and V."""
 
     def __init__(
         self,
@@ -267,7 +264,7 @@ class HostStep:
         return tuple(outcomes)
 
     def _sample(self, logits: F32, masks: StepMasks) -> Sampled:
-        """What is sampled after the rows of all sequences, whether or not drafts before them are accepted."""
+        """Samples after the rows of all sequences, whether or not the drafts before them are accepted."""
         at: list[int] = []
         requests: list[SampleRequest] = []
         end = 0
@@ -293,7 +290,7 @@ class HostStep:
         return SequenceOutcome(step.sequence_id, prompt_logprobs=prompt, candidates=found)
 
     def _outcome(self, step: SequenceStep, kept: RunnerSequence, logits: F32, sampled: Sampled) -> SequenceOutcome:
-        """What the step gave, from the sequence's rows of ``logits`` and what was sampled after them."""
+        """The outcome of a step, from the sequence's rows of ``logits`` and the samples after them."""
         prompt = self._scored(step, logits)
         tokens = accept(sampled, step.tokens[len(step.tokens) - step.drafts :])
         if isinstance(tokens, TwofoldError):
@@ -314,9 +311,9 @@ class HostStep:
 
 
 def accept(sampled: Sampled, drafts: Sequence[int]) -> tuple[int, ...] | TwofoldError:
-    """The samples that hold: each up to the first that is not the draft in its place, that one included.
+    """The accepted samples: all up to and including the first that differs from the draft in its place.
 
-    A sample depends on its position and the tokens before it, so what is accepted is what single steps would sample.
+    A sample depends on its position and the tokens before it, so single steps would sample the same tokens.
     """
     tokens: list[int] = []
     for index, token in enumerate(sampled):
@@ -329,7 +326,7 @@ def accept(sampled: Sampled, drafts: Sequence[int]) -> tuple[int, ...] | Twofold
 
 
 def _pooled(step: SequenceStep, pooling: Pooling, hidden: F32, prompt: tuple[PositionLogprobs, ...]) -> SequenceOutcome:
-    """The step's rows of ``hidden``, pooled as ``SequenceOutcome.hidden`` says."""
+    """The outcome of a step with pooling: its rows of ``hidden``, pooled into ``SequenceOutcome.hidden``."""
     if pooling == "last":
         vector = hidden[-1].astype(np.float64)
     else:

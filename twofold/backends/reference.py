@@ -229,7 +229,7 @@ def _softmax(scores: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceBackend:
-    """``Backend`` on NumPy. It has no options; weights take four bytes a value, whatever their format in the file."""
+    """``Backend`` on NumPy. It has no options; weights of every format become float32."""
 
     name: ClassVar[str] = "reference"
     variant: ClassVar[str] = "reference"
@@ -244,7 +244,7 @@ class ReferenceBackend:
         return ()
 
     def limits(self, working_set: int) -> None:
-        """``Backend.limits``: not measured, since NumPy comes nowhere near them."""
+        """``Backend.limits``: not measured, because NumPy is far slower than the machine."""
 
     def free_memory(self) -> int:
         """``Backend.free_memory``."""

@@ -1,4 +1,4 @@
-"""What goes to a model runner and comes from it, as bytes: msgpack."""
+"""The records that a model runner receives and returns, as bytes (msgpack)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OUTCOMES: Final = msgspec.msgpack.Decoder(StepOutcome, dec_hook=from_plain)
 
 
 def to_bytes(record: StepInput | StepMasks | StepOutcome) -> bytes:
-    """A record as bytes. Of a plan only the part that a runner needs."""
+    """A record as bytes; of a plan only the part that a runner needs."""
     if isinstance(record, StepInput):
         record = StepInput(record.steps, record.moves, record.ended)
     return _ENCODER.encode(record)

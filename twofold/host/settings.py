@@ -1,6 +1,6 @@
-"""Reads settings files in TOML: each field once, with its type; fields that no caller read before ``close`` are errors.
+"""Settings files in TOML. Each field is read with its type; at ``close``, a field that was not read is an error.
 
-Numbers with a point are read as decimals, so that amounts of money stay exact.
+Numbers with a point are decimals, so that amounts of money stay exact.
 """
 
 from __future__ import annotations

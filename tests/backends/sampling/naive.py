@@ -18,7 +18,7 @@ FIRST = np.array([0])
 def draw(ops: RowOps, row: NDArray[np.float32], maximum: float, temperature: float, uniform: float) -> int:
     """One row alone."""
     maxima, temperatures = np.array([maximum], np.float32), np.array([temperature])
-    return int(ops.draw(row[None], FIRST, maxima, temperatures, np.array([uniform]))[0])
+    return int(ops.sample(row[None], FIRST, maxima, temperatures, np.array([uniform]))[0])
 
 
 def top(ops: RowOps, row: NDArray[np.float32], count: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -51,7 +51,7 @@ def _allows(mask: bytes | memoryview | None, token: int) -> bool:
 def naive_logits(row: NDArray[np.float32], request: SampleRequest) -> list[float]:
     """Penalties, then bias, then suppressed tokens and those that the mask rules out."""
     params, logits = request.params, [float(value) for value in row]
-    seen, answer = set(request.prompt) | set(request.answer), Counter(request.answer)
+    seen, answer = set(request.prompt) | set(request.completion), Counter(request.completion)
     for token in range(len(logits)):
         if token in seen:
             factor = params.repetition_penalty

@@ -116,7 +116,7 @@ def test_candidates_are_the_most_likely_tokens() -> None:
     row = make_logits(1)[0]
     row[[4, 9]] = row.max()
     params = SamplingParams(temperature=0.2, presence_penalty=2, logit_bias={0: 100})
-    found = SAMPLER.candidates(row, SampleRequest(params, 0, 0, answer=(4,), candidates=5))
+    found = SAMPLER.candidates(row, SampleRequest(params, 0, 0, completion=(4,), candidates=5))
     assert found == SAMPLER.score(row[None], [0], 5)[0].top
 
 

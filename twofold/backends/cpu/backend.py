@@ -28,8 +28,8 @@ from twofold.models.decoder import forward
 class CpuBackend:
     """``Backend`` for this machine's processor.
 
-    isa      instruction set of the kernels; None is the best that the processor has
-    threads  how many compute; None is one for each usable core
+    isa      instruction set of the kernels; None: the fastest that the processor has
+    threads  number of threads that compute; None: one for each usable core
 
     Raises ParameterError for an instruction set that is unknown or that the processor does not have.
     """
@@ -85,7 +85,7 @@ class CpuBackend:
         return MachineProbe(self.compiler(), self.workers, working_set)
 
     def compiler(self) -> Compiler:
-        """A compiler that keeps machine code in the cache folder."""
+        """A compiler that stores machine code in the cache folder."""
         return Compiler(CodegenTarget.of(self.table), CacheFolders.of().create().kernels)
 
     def load(self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> HostRunner:

@@ -1,8 +1,8 @@
-"""The operations of a decoder's step, recorded as a list of nodes.
+"""The operations of a decoder's step, as a list of nodes.
 
-``Recorder`` implements ``Ops`` by recording. A model is traced once; ``fuse`` then joins nodes that one kernel computes
-together, and ``program`` turns them into kernel calls. Nodes are compared by identity; a node's inputs are the nodes
-among its fields.
+``Recorder`` implements ``Ops`` and records the calls. A model is traced once; then ``fuse`` joins nodes that one kernel
+computes, and ``program`` turns the nodes into kernel calls. Nodes are compared by identity; a node's inputs are the
+nodes among its fields.
 """
 
 from __future__ import annotations
@@ -179,15 +179,15 @@ class Recorder:
 
 
 def fuse(nodes: Sequence[Node]) -> list[Node]:
-    """A shorter list, in which nodes that one kernel computes together are joined.
+    """A shorter list of nodes, with those joined that one kernel computes.
 
         add(x, linear(y))           →  linear with a residual
         add(x, norm(y))             →  norm with a residual
         rope(head_norm(x))          →  rotate
         store_kv(rope(k), v)        →  rotate into the cache, store values
 
-    Only a result with a single use is absorbed, so nothing is computed twice. The arithmetic stays the same: a sum with
-    a residual rounds where the separate addition would.
+    Only a result with a single use is joined, so nothing is computed twice. The arithmetic stays the same: a kernel
+    with a residual rounds as a separate addition does.
     """
     return _split_stores(_join_rotations(_join_residuals(list(nodes))))
 
@@ -211,7 +211,7 @@ def _join_residuals(nodes: list[Node]) -> list[Node]:
         node.replace_inputs(replaced)
         if not isinstance(node, Add):
             continue
-        # The sum moves to where its later term is computed: then the other one is there.
+        # The later term computes the sum, because the other one is available by then.
         for target, other in ((node.y, node.x), (node.x, node.y)):
             if order[other] > order[target]:
                 continue

@@ -96,8 +96,8 @@ class KernelRowOps:
         sums = self._running_sums(_pointers(logits, at), logits.shape[1], maxima, _inverses(temperatures))
         return sums[:, -1]
 
-    def draw(self, logits: F32, at: I64, maxima: F32, temperatures: F64, uniforms: F64) -> I64:
-        """``RowOps.draw``."""
+    def sample(self, logits: F32, at: I64, maxima: F32, temperatures: F64, uniforms: F64) -> I64:
+        """``RowOps.sample``."""
         rows = _pointers(logits, at)
         vocab, inverses, every = logits.shape[1], _inverses(temperatures), np.arange(len(rows))
         ends = self._running_sums(rows, vocab, maxima, inverses)

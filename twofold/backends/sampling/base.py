@@ -35,7 +35,7 @@ class SampleRequest:
 
     position     index in the sequence that the sampled token will have
     prompt       tokens of the prompt, empty unless penalties need them
-    answer       tokens generated before ``position``, empty unless penalties need them
+    completion   tokens generated before ``position``, empty unless penalties need them
     suppressed   tokens that cannot be sampled
     mask         as ``TokenConstraint.mask``: tokens whose bit is 0 cannot be sampled; None: no mask
     candidates   for beam search: the number of most likely tokens to return instead of a sample; penalties, bias and
@@ -46,7 +46,7 @@ class SampleRequest:
     seed: int
     position: int
     prompt: Sequence[int] = ()
-    answer: Sequence[int] = ()
+    completion: Sequence[int] = ()
     suppressed: Sequence[int] = ()
     mask: bytes | memoryview | None = None
     candidates: int = 0
@@ -82,10 +82,10 @@ class RowOps(Protocol):
         """Σ exp((logit − maximum) / temperature) of each row: [len(at)]."""
         ...
 
-    def draw(self, logits: F32, at: I64, maxima: F32, temperatures: F64, uniforms: F64) -> I64:
+    def sample(self, logits: F32, at: I64, maxima: F32, temperatures: F64, uniforms: F64) -> I64:
         """For each row the first id, in ascending order, where the running weight sum exceeds uniform · total.
 
-        Weights are exp((logit − maximum) / temperature); uniforms are in [0, 1). An id of weight 0 is never drawn.
+        Weights are exp((logit − maximum) / temperature); uniforms are in [0, 1). An id of weight 0 is never sampled.
         """
         ...
 
@@ -118,11 +118,11 @@ class NumpyRows:
         each = zip(logits[at], maxima.tolist(), temperatures.tolist(), strict=True)
         return np.array([_run_sums(_weights(*one)).cumsum()[-1] for one in each])
 
-    def draw(self, logits: F32, at: I64, maxima: F32, temperatures: F64, uniforms: F64) -> I64:
+    def sample(self, logits: F32, at: I64, maxima: F32, temperatures: F64, uniforms: F64) -> I64:
         each = zip(logits[at], maxima.tolist(), temperatures.tolist(), uniforms.tolist(), strict=True)
-        return np.array([self._draw(*one) for one in each], np.int64)
+        return np.array([self._sample(*one) for one in each], np.int64)
 
-    def _draw(self, row: F32, maximum: float, temperature: float, uniform: float) -> int:
+    def _sample(self, row: F32, maximum: float, temperature: float, uniform: float) -> int:
         weights = _weights(row, maximum, temperature)
         ends = _run_sums(weights).cumsum()
         target = uniform * ends[-1]

@@ -1,7 +1,7 @@
 """From rows of logits to the distributions that tokens are sampled from. The order of the rules:
 
     repetition penalty → frequency and presence penalties → bias     change logits
-    suppressed tokens, tokens that the mask rules out                are given −inf: no bias brings them back
+    suppressed tokens, tokens that the mask rules out                are set to −inf, whatever their bias
     temperature                                                      divides the logits
     top-k → top-p → min-p                                            keep the most likely tokens
 
@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 from twofold.backends.sampling.base import F32, F64, I64, RowOps, SampleRequest
 from twofold.core.params import SamplingParams
 
-LOOKS: Final = (64, 1024)
-"""Top-p and min-p inspect this many of the most likely tokens, one after the other; all tokens if neither suffices."""
+STAGES: Final = (64, 1024)
+"""Numbers of the most likely tokens that top-p and min-p inspect in turn, until one suffices; then all tokens."""
 MAX_INSPECTED: Final = 1 << 20
-"""Most tokens inspected in one pass, of all rows together: bounds the memory of a pass."""
+"""Max tokens that one pass inspects, of all rows together: bounds the memory of a pass."""
 
 
 def changes_logits(request: SampleRequest) -> bool:
-    """Whether the request samples from other logits than the model's."""
+    """Whether the request's rules change the model's logits."""
     return request.params.penalises or bool(request.params.biases) or rules_out(request)
 
 
@@ -88,14 +88,14 @@ def _penalise(logits: F32, requests: Sequence[SampleRequest]) -> None:
     flat = logits.reshape(-1)
     repeated = [index for index in penalised if requests[index].params.repetition_penalty != 1]
     if repeated:
-        texts = [requests[index].prompt for index in repeated] + [requests[index].answer for index in repeated]
+        texts = [requests[index].prompt for index in repeated] + [requests[index].completion for index in repeated]
         seen = np.unique(_cells(logits, repeated * 2, texts))
         seen = seen[flat[seen] > -np.inf]  # a tiny factor is 0 in float32, and −inf · 0 is not a number
         factors = np.array([request.params.repetition_penalty for request in requests], np.float32)
         values, factor = flat[seen], factors[seen // logits.shape[1]]
         flat[seen] = np.where(values > 0, values / factor, values * factor)
     cells, times = np.unique(
-        _cells(logits, penalised, [requests[index].answer for index in penalised]), return_counts=True
+        _cells(logits, penalised, [requests[index].completion for index in penalised]), return_counts=True
     )
     row = cells // logits.shape[1]
     frequency = np.array([request.params.frequency_penalty for request in requests], np.float32)
@@ -105,7 +105,7 @@ def _penalise(logits: F32, requests: Sequence[SampleRequest]) -> None:
 
 
 def filtered(params: SamplingParams) -> bool:
-    """Whether some tokens cannot be sampled at all."""
+    """Whether filters exclude some tokens."""
     return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
 
 
@@ -136,7 +136,7 @@ class Candidates(NamedTuple):
 def candidates(
     rows: RowOps, logits: F32, at: I64, maxima: F32, params: Sequence[SamplingParams]
 ) -> Iterator[Candidates]:
-    """What the filters keep of the rows ``at``: each of ``range(len(at))`` is in one of the results.
+    """The tokens that the filters keep in the rows ``at``: each of ``range(len(at))`` is in one of the results.
 
     All ``params`` have the same ``top_k``.
     """
@@ -147,8 +147,8 @@ def candidates(
     if top_k <= 0:
         bounded = any(one.top_p < 1 for one in params)
         totals = rows.weight_sums(logits, at, maxima, temperatures) if bounded else np.ones(len(at))
-    looks = (top_k,) if top_k > 0 else (*LOOKS, vocab)
-    pending = [(np.arange(len(at)), [min(look, vocab) for look in looks])]
+    stages = (top_k,) if top_k > 0 else (*STAGES, vocab)
+    pending = [(np.arange(len(at)), [min(stage, vocab) for stage in stages])]
     while pending:
         some, (count, *wider) = pending.pop()
         if len(some) * count > MAX_INSPECTED and len(some) > 1:

@@ -1,7 +1,8 @@
 """Philox4x32-10: random numbers as a function of (key, counter), with no state between calls.
 
-Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011). Because a draw depends only
-on the request's seed and the token's position, it is the same alone, in any batch, after a preemption or a restart.
+Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011). Because a sample depends
+only on the request's seed and the token's position, it is the same alone, in any batch, after a preemption and after a
+restart.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ ROUNDS: Final = 10
 WORD: Final = 0xFFFFFFFF
 
 FEW: Final = 8
-"""Fewer numbers are made faster one by one."""
-DRAW: Final = 0
+"""Fewer numbers than this are computed faster one by one."""
+SAMPLE: Final = 0
 DERIVE: Final = 1
-"""What a number is used for is the last word of its counter: uses never share numbers."""
+"""The use of a number is the last word of its counter, so that two uses never share numbers."""
 
 
 def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -39,23 +40,23 @@ def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[in
 
 def uniform(seed: int, position: int) -> float:
     """A number in [0, 1), a multiple of 2⁻⁵³, for the token at ``position`` of a request with this 64-bit seed."""
-    high, low, _, _ = philox((position & WORD, position >> 32, 0, DRAW), (seed & WORD, seed >> 32))
+    high, low, _, _ = philox((position & WORD, position >> 32, 0, SAMPLE), (seed & WORD, seed >> 32))
     return ((high << 21) | (low >> 11)) * 2.0**-53
 
 
 def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> Sequence[float]:
-    """``uniform`` of each pair: many at once cost little more than one."""
+    """``uniform`` of each pair; many at once cost little more than one."""
     if len(seeds) < FEW:
         return [uniform(seed, position) for seed, position in zip(seeds, positions, strict=True)]
     key, place = np.array(seeds, np.uint64), np.array(positions, np.uint64)
-    counter: Any = (place & WORD, place >> 32, np.zeros_like(place), np.full_like(place, DRAW))
+    counter: Any = (place & WORD, place >> 32, np.zeros_like(place), np.full_like(place, SAMPLE))
     high, low, _, _ = philox(counter, cast(Any, (key & WORD, key >> 32)))
     found: Sequence[float] = (((high << 21) | (low >> 11)) * 2.0**-53).tolist()  # type: ignore[attr-defined]
     return found
 
 
 def derive_seed(seed: int, index: int) -> int:
-    """A 64-bit seed for part ``index`` of whatever ``seed`` belongs to; part 0 keeps the seed itself."""
+    """A 64-bit seed for part ``index`` of what ``seed`` belongs to; part 0 has the seed itself."""
     if index == 0:
         return seed
     high, low, _, _ = philox((index & WORD, index >> 32, 0, DERIVE), (seed & WORD, seed >> 32))

@@ -54,7 +54,7 @@ class Sampler:
             chosen = [requests[index] for index in group]
             some = np.array(group)
             if mask_size is None:
-                found: Sequence[int | TwofoldError] = self._draw(logits, rows[some], maxima[some], chosen)
+                found: Sequence[int | TwofoldError] = self._sample(logits, rows[some], maxima[some], chosen)
             else:
                 found = self._sample_adjusted(logits, rows[some], chosen)
             for index, token in zip(group, found, strict=True):
@@ -96,24 +96,24 @@ class Sampler:
             for row, token, normaliser, others, tops in each
         )
 
-    def _draw(self, logits: F32, at: I64, maxima: F32, requests: Sequence[SampleRequest]) -> list[int]:
+    def _sample(self, logits: F32, at: I64, maxima: F32, requests: Sequence[SampleRequest]) -> list[int]:
         """Samples from the rows ``at`` by temperature and filters; ``maxima`` are the largest logits of these rows."""
         numbers = np.array(uniforms([one.seed for one in requests], [one.position for one in requests]))
         groups: defaultdict[int | None, list[int]] = defaultdict(list)
         for index, request in enumerate(requests):
             groups[request.params.top_k if filtered(request.params) else None].append(index)
-        drawn = np.empty(len(at), np.int64)
+        found = np.empty(len(at), np.int64)
         for top_k, group in groups.items():
             some = np.array(group)
             params = [requests[index].params for index in group]
             if top_k is None:
                 temperatures = np.array([one.temperature for one in params])
-                drawn[some] = self._rows.draw(logits, at[some], maxima[some], temperatures, numbers[some])
+                found[some] = self._rows.sample(logits, at[some], maxima[some], temperatures, numbers[some])
             else:
                 for kept in candidates(self._rows, logits, at[some], maxima[some], params):
                     chosen = some[kept.rows]
-                    drawn[chosen] = kept.pick(numbers[chosen])
-        tokens: list[int] = drawn.tolist()
+                    found[chosen] = kept.pick(numbers[chosen])
+        tokens: list[int] = found.tolist()
         return tokens
 
     def _sample_adjusted(self, logits: F32, at: I64, requests: Sequence[SampleRequest]) -> list[int | TwofoldError]:
@@ -130,7 +130,7 @@ class Sampler:
         if sampled:
             rows = np.array(sampled)
             for index, token in zip(
-                sampled, self._draw(copied, rows, maxima[rows], [requests[i] for i in sampled]), strict=True
+                sampled, self._sample(copied, rows, maxima[rows], [requests[i] for i in sampled]), strict=True
             ):
                 found[index] = token
         return found

@@ -132,7 +132,7 @@ def test_rows_do_not_depend_on_their_company(ops: RowOps, kind: str, count: int)
             assert_same_bits(found[index], alone)
     sums = ops.weight_sums(rows, at, maxima[at], temperatures)
     assert sums.tolist() == [weight_sum(ops, rows[i], maxima[i], t) for i, t in zip(at, temperatures, strict=True)]
-    assert ops.draw(rows, at, maxima[at], temperatures, uniforms).tolist() == [
+    assert ops.sample(rows, at, maxima[at], temperatures, uniforms).tolist() == [
         draw(ops, rows[i], maxima[i], t, u) for i, t, u in zip(at, temperatures, uniforms, strict=True)
     ]
 

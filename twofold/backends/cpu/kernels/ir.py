@@ -17,7 +17,7 @@ on every target.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -69,6 +69,33 @@ def literal(kind: Type, value: float) -> str:
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 
+def _binary(integer: str, floating: str = "") -> Callable[[Value, Value | float], Value]:
+    """An operator: LLVM's instruction for integers ("" if there is none), and for floats."""
+
+    def emit(left: Value, other: Value | float) -> Value:
+        right = left.kernel.lift(other, left.type)
+        op = floating if left.type.is_float else integer
+        if not op or right.type != left.type:
+            raise TypeError(f"no {integer} of {left.type} and {right.type}")
+        return left.kernel.emit(left.type, f"{op} {left.type} {left.name}, {right.name}")
+
+    return emit
+
+
+def _comparison(order: str) -> Callable[[Value, Value | float], Value]:
+    """A comparison: LLVM's condition, without its prefix for floats or signed integers."""
+
+    def emit(left: Value, other: Value | float) -> Value:
+        right = left.kernel.lift(other, left.type)
+        op = f"fcmp o{order}" if left.type.is_float else f"icmp {order if order == 'eq' else f's{order}'}"
+        return left.kernel.emit(I1.of(left.type.lanes), f"{op} {left.type} {left.name}, {right.name}")
+
+    return emit
+
+
+_add: Final = _binary("add", "fadd")
+
+
 class Value:
     """An SSA value. Integers wrap and compare as signed; ``>>`` shifts zeros in; ``ptr + n`` adds n bytes."""
 
@@ -79,74 +106,32 @@ class Value:
         self.type = kind
         self.name = name
 
-    def _binary(self, other: Value | float, integer: str, floating: str = "") -> Value:
-        right = self.kernel.lift(other, self.type)
-        op = floating if self.type.is_float else integer
-        if not op or right.type != self.type:
-            raise TypeError(f"no {integer} of {self.type} and {right.type}")
-        return self.kernel.emit(self.type, f"{op} {self.type} {self.name}, {right.name}")
-
-    def _compare(self, other: Value | float, order: str) -> Value:
-        right = self.kernel.lift(other, self.type)
-        signed = order if order in {"eq", "ne"} else f"s{order}"
-        op = f"fcmp o{order}" if self.type.is_float else f"icmp {signed}"
-        return self.kernel.emit(I1.of(self.type.lanes), f"{op} {self.type} {self.name}, {right.name}")
-
     def __add__(self, other: Value | float) -> Value:
         if self.type == PTR:
             offset = self.kernel.lift(other, I64)
             return self.kernel.emit(PTR, f"getelementptr i8, ptr {self.name}, i64 {offset.name}")
-        return self._binary(other, "add", "fadd")
+        return _add(self, other)
 
-    def __sub__(self, other: Value | float) -> Value:
-        return self._binary(other, "sub", "fsub")
-
-    def __mul__(self, other: Value | float) -> Value:
-        return self._binary(other, "mul", "fmul")
-
-    def __truediv__(self, other: Value | float) -> Value:
-        return self._binary(other, "", "fdiv")
-
-    def __floordiv__(self, other: Value | int) -> Value:
-        return self._binary(other, "sdiv")
-
-    def __mod__(self, other: Value | int) -> Value:
-        return self._binary(other, "srem")
-
-    def __and__(self, other: Value | int) -> Value:
-        return self._binary(other, "and")
-
-    def __or__(self, other: Value | int) -> Value:
-        return self._binary(other, "or")
-
-    def __xor__(self, other: Value | int) -> Value:
-        return self._binary(other, "xor")
-
-    def __lshift__(self, other: Value | int) -> Value:
-        return self._binary(other, "shl")
-
-    def __rshift__(self, other: Value | int) -> Value:
-        return self._binary(other, "lshr")
+    __sub__ = _binary("sub", "fsub")
+    __mul__ = _binary("mul", "fmul")
+    __truediv__ = _binary("", "fdiv")
+    __floordiv__ = _binary("sdiv")
+    __mod__ = _binary("srem")
+    __and__ = _binary("and")
+    __or__ = _binary("or")
+    __xor__ = _binary("xor")
+    __lshift__ = _binary("shl")
+    __rshift__ = _binary("lshr")
+    __lt__ = _comparison("lt")
+    __le__ = _comparison("le")
+    __gt__ = _comparison("gt")
+    __ge__ = _comparison("ge")
+    equals = _comparison("eq")
 
     def __neg__(self) -> Value:
         if self.type.is_float:
             return self.kernel.emit(self.type, f"fneg {self.type} {self.name}")
         return self.kernel.splat(self.type, 0) - self
-
-    def __lt__(self, other: Value | float) -> Value:
-        return self._compare(other, "lt")
-
-    def __le__(self, other: Value | float) -> Value:
-        return self._compare(other, "le")
-
-    def __gt__(self, other: Value | float) -> Value:
-        return self._compare(other, "gt")
-
-    def __ge__(self, other: Value | float) -> Value:
-        return self._compare(other, "ge")
-
-    def equals(self, other: Value | float) -> Value:
-        return self._compare(other, "eq")
 
     def as_bits(self, kind: Type) -> Value:
         """The same bits under another type of the same size."""
