@@ -170,10 +170,6 @@ Sampled: TypeAlias = Sequence[int | TwofoldError]
 """Sampled tokens, or the error that prevented them."""
 
 
-def _nothing() -> None:
-    return
-
-
 class HostRunner:
     """``ModelRunner`` of a ``Forward``. A step that raised may be executed again: it writes the same K and V."""
 
@@ -184,7 +180,7 @@ class HostRunner:
         sizes: RunnerSizes,
         *,
         compile_s: float = 0.0,
-        close: Callable[[], None] = _nothing,
+        close: Callable[[], None] = lambda: None,
     ) -> None:
         self.forward = forward
         self.sampler = sampler
