@@ -109,7 +109,7 @@ def test_one_rendering_that_is_stopped_harms_no_other(started: list[subprocess.P
         for future in slow:
             with pytest.raises(TemplateLimitError, match=r"more than 0.5 s of processor time"):
                 future.result()
-    assert len(started) <= 2 + chat.MOST
+    assert len(started) <= 2 + chat.MAX_PROCESSES
     assert sum(process.poll() is None for process in started) == 1
 
 
@@ -129,7 +129,7 @@ def test_templates_have_processes_of_their_own(started: list[subprocess.Popen[by
 
 
 def test_there_are_never_more_than_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(chat, "START_ANOTHER_S", 0.0)
     template = ChatTemplate(HELLO)
     most = 0
     barrier = threading.Barrier(12)
@@ -143,7 +143,7 @@ def test_there_are_never_more_than_some(monkeypatch: pytest.MonkeyPatch) -> None
 
     with ThreadPoolExecutor(12) as pool:
         assert [future.result() for future in [pool.submit(render) for _ in range(12)]] == ["Hi"] * 12
-    assert 1 <= most <= chat.MOST
+    assert 1 <= most <= chat.MAX_PROCESSES
     assert template.processes == 1
 
 
@@ -234,7 +234,7 @@ def test_it_ends_with_its_parent() -> None:
 def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     template = ChatTemplate(HELLO)
-    for _ in range(2 * chat.MOST):
+    for _ in range(2 * chat.MAX_PROCESSES):
         with pytest.raises(ResourceError, match="could not be started"):
             template.render(MESSAGES)
     monkeypatch.undo()

@@ -122,7 +122,7 @@ def schemas(bodies: Iterable[type[Body]]) -> dict[str, Schema]:
         body = left.pop()
         if body.__name__ not in found:
             made = object_of(body)
-            found[body.__name__] = made.form
+            found[body.__name__] = made.schema
             left += [inner for kind in made.kinds.values() for inner in kind.bodies]
     return found
 
@@ -133,7 +133,7 @@ class JsonKind:
 
     types   the JSON types that it has, as Python has them
     wanted  its description in errors
-    form    its JSON Schema
+    schema    its JSON Schema
     bodies  the declared objects in it
     words   the only values that it has
     items   what the entries of a list are
@@ -142,7 +142,7 @@ class JsonKind:
 
     types: tuple[type, ...]
     wanted: str
-    form: Schema
+    schema: Schema
     read: Read
     bodies: tuple[type[Body], ...] = ()
     words: AllowedValues | None = None
@@ -203,13 +203,13 @@ class Object:
             for each in self._declared
             if (UnsetType not in get_args(hints[each.name]) if replied else each.required)
         }
-        forms = {name: kind.form for name, kind in self.kinds.items()}
+        properties = {name: kind.schema for name, kind in self.kinds.items()}
         self.required |= {config.tag_field} if config.tag_field else set()
         for each in self._declared:
-            name, notes = each.encode_name, _notes(hints[each.name]).get("form", {})
-            form = notes if "$ref" in notes else self.kinds[name].form | notes
-            forms[name] = form if replied or name in self.required else nullable(form)
-        self.form: Schema = {"type": "object", "properties": forms, "additionalProperties": False} | _given(
+            name, notes = each.encode_name, _notes(hints[each.name]).get("schema", {})
+            schema = notes if "$ref" in notes else self.kinds[name].schema | notes
+            properties[name] = schema if replied or name in self.required else nullable(schema)
+        self.schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False} | _given(
             required=[name for name in self.kinds if name in self.required] or None
         )
 
@@ -248,21 +248,21 @@ def missing(path: Path) -> FieldError:
     return FieldError(f"{at(path)} is required.", param=at(path), code=MISSING)
 
 
-def nullable(form: Schema) -> Schema:
+def nullable(schema: Schema) -> Schema:
     """The schema, or null."""
-    kind, values = form.get("type"), form.get("enum")
-    is_nullable = kind == "null" or isinstance(kind, list) or {"type": "null"} in form.get("anyOf", ())
-    if not form or is_nullable or (values and None in values):
-        return form
+    kind, values = schema.get("type"), schema.get("enum")
+    is_nullable = kind == "null" or isinstance(kind, list) or {"type": "null"} in schema.get("anyOf", ())
+    if not schema or is_nullable or (values and None in values):
+        return schema
     more: Schema = {} if values is None else {"enum": [*values, None]}
     if isinstance(kind, str):
-        return {**form, **more, "type": [kind, "null"]}
+        return {**schema, **more, "type": [kind, "null"]}
     if more:
-        return form | more
+        return schema | more
     return (
-        {**form, "anyOf": [*form["anyOf"], {"type": "null"}]}
-        if "anyOf" in form
-        else {"anyOf": [form, {"type": "null"}]}
+        {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
+        if "anyOf" in schema
+        else {"anyOf": [schema, {"type": "null"}]}
     )
 
 
@@ -285,15 +285,15 @@ def _notes(hint: Any) -> Notes:
     parts = [part for part in get_args(hint) if part not in ABSENT]
     if get_origin(hint) in (Union, UnionType) and len(parts) == 1:
         return _notes(parts[0])
-    found: Notes = {"form": {}}
+    found: Notes = {"schema": {}}
     for note in parts[1:] if get_origin(hint) is Annotated else ():
         bounds = {name: getattr(note, name) for name in ("ge", "gt", "le", "min_length", "max_length", "pattern")}
         found |= _given(**bounds) | (note.extra or {})
-        found["form"] |= (note.extra_json_schema or {}) | _given(description=note.description)
+        found["schema"] |= (note.extra_json_schema or {}) | _given(description=note.description)
     return found
 
 
-def _plain(kind: type, wanted: str, form: Schema, fits: Callable[[Any], object] = lambda _: True) -> JsonKind:
+def _plain(kind: type, wanted: str, schema: Schema, fits: Callable[[Any], object] = lambda _: True) -> JsonKind:
     """A value without parts."""
 
     def read(value: Any, path: Path) -> Any:
@@ -304,24 +304,24 @@ def _plain(kind: type, wanted: str, form: Schema, fits: Callable[[Any], object] 
         return value
 
     types = (int, float) if kind is float else (kind,)
-    return JsonKind(types, wanted, form, read, fits=fits)
+    return JsonKind(types, wanted, schema, read, fits=fits)
 
 
 def _text(notes: Notes) -> JsonKind:
     low, high, pattern = notes.get("min_length", 0), notes.get("max_length"), notes.get("pattern")
-    most = sys.maxsize if high is None else high
+    limit = sys.maxsize if high is None else high
     match = re.compile(
         (pattern or "").replace("$", r"\Z")
     ).search  # JSON Schema's $ is the end, not a line feed's place
-    form = {"type": "string"} | _given(minLength=low or None, maxLength=high, pattern=pattern)
+    schema = {"type": "string"} | _given(minLength=low or None, maxLength=high, pattern=pattern)
     wanted = notes.get("wanted", "text" + _bounded(low, high, "characters"))
-    return _plain(str, wanted, form, lambda value: low <= len(value) <= most and match(value))
+    return _plain(str, wanted, schema, lambda value: low <= len(value) <= limit and match(value))
 
 
 def _number(notes: Notes, kind: type[float]) -> JsonKind:
     low, above, high = notes.get("ge"), notes.get("gt"), notes.get("le")
     least = -sys.float_info.max if low is None else low  # so that neither infinity nor NaN fits
-    most = sys.float_info.max if high is None else high
+    limit = sys.float_info.max if high is None else high
     name = "a whole number" if kind is int else "a number"
     bounds = f" above {above}" if above is not None else f" of at least {low}" if low is not None else ""
     wanted = (
@@ -329,28 +329,28 @@ def _number(notes: Notes, kind: type[float]) -> JsonKind:
         if None not in (low, high)
         else name + bounds + (f" and at most {high}" if high else "")
     )
-    form: Schema = {"type": "integer" if kind is int else "number"}
-    form |= _given(minimum=low, exclusiveMinimum=above, maximum=high)
-    return _plain(kind, wanted, form, lambda value: least <= value <= most and (above is None or value > above))
+    schema: Schema = {"type": "integer" if kind is int else "number"}
+    schema |= _given(minimum=low, exclusiveMinimum=above, maximum=high)
+    return _plain(kind, wanted, schema, lambda value: least <= value <= limit and (above is None or value > above))
 
 
 def _words(known: tuple[Any, ...], notes: Notes) -> JsonKind:
     words = AllowedValues(known, "offered" in notes or "only" in notes, notes["needed"], notes.get("hint"))
     types = tuple({type(value) for value in known})
-    form: Schema = {"enum": list(known)} if known else {"type": "null"}
+    schema: Schema = {"enum": list(known)} if known else {"type": "null"}
     wanted = " or ".join(map(str, known))
-    return JsonKind(types, wanted, form | ({"type": "string"} if types == (str,) else {}), words.read, words=words)
+    return JsonKind(types, wanted, schema | ({"type": "string"} if types == (str,) else {}), words.read, words=words)
 
 
 def _list(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
     items, low, high = kind_of(parts[0]), notes.get("min_length", 0), notes.get("max_length")
     wanted = "a list" + _bounded(low, high, "entries")
-    most = sys.maxsize if high is None else high
+    limit = sys.maxsize if high is None else high
     fast: Any = list[parts[0]] if items.types in ((int,), (str,)) and not items.words else None  # type: ignore[valid-type]
     words = _tags(items.bodies, "type") if "omits" in notes else None
 
     def read(value: Any, path: Path) -> Any:
-        if type(value) is not list or not low <= len(value) <= most:
+        if type(value) is not list or not low <= len(value) <= limit:
             raise impossible(at(path), value, wanted)
         if fast is not None:
             try:
@@ -367,7 +367,7 @@ def _list(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
                 found.append(notes["omitted"](one, (path, index)))
         return found
 
-    entry = items.form
+    entry = items.schema
     if words is not None:
         kind = {"type": "string", "not": {"enum": list(words.known)}}
         properties = {"type": kind} | notes.get("omitted_properties", {})
@@ -377,8 +377,8 @@ def _list(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
                 {"type": "object", "properties": properties, "required": ["type"], "additionalProperties": True},
             ]
         }
-    form = {"type": "array", "items": entry} | _given(minItems=low or None, maxItems=high)
-    return JsonKind((list,), wanted, form, read, items.bodies, items=items)
+    schema = {"type": "array", "items": entry} | _given(minItems=low or None, maxItems=high)
+    return JsonKind((list,), wanted, schema, read, items.bodies, items=items)
 
 
 def _is_omitted(value: Any, path: Path, words: AllowedValues) -> bool:
@@ -394,10 +394,10 @@ def _map(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
     """An object with names of the caller's; with any values it is read as it is."""
     names, values, high = kind_of(parts[0]), kind_of(parts[1]), notes.get("max_length")
     wanted = notes.get("wanted", "an object" + _bounded(0, high, "entries"))
-    most = sys.maxsize if high is None else high
+    limit = sys.maxsize if high is None else high
 
     def read(value: Any, path: Path) -> Any:
-        if type(value) is not dict or len(value) > most:
+        if type(value) is not dict or len(value) > limit:
             raise impossible(at(path), value, wanted)
         if parts[1] is Any:
             return value
@@ -407,10 +407,10 @@ def _map(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
                 raise FieldError(wrong, param=f"{at(path)}.{name[:MAX_QUOTED]}")
         return {name: values.read(one, (path, name)) for name, one in value.items()}
 
-    form: Schema = {"type": "object"}
-    form |= _given(additionalProperties=values.form or None, maxProperties=high)
-    form |= {"propertyNames": names.form} if len(names.form) > 1 else {}
-    return JsonKind((dict,), wanted, form, read, values.bodies)
+    schema: Schema = {"type": "object"}
+    schema |= _given(additionalProperties=values.schema or None, maxProperties=high)
+    schema |= {"propertyNames": names.schema} if len(names.schema) > 1 else {}
+    return JsonKind((dict,), wanted, schema, read, values.bodies)
 
 
 def _union(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
@@ -418,7 +418,7 @@ def _union(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
     kinds = [kind_of(part) for part in parts if part not in ABSENT]
     null = NoneType in parts
     if len(kinds) == 1:
-        return replace(kinds[0], form=nullable(kinds[0].form)) if null else kinds[0]
+        return replace(kinds[0], schema=nullable(kinds[0].schema)) if null else kinds[0]
     types = tuple(dict.fromkeys(each for kind in kinds for each in kind.types))
     wanted = notes.get("wanted", " or ".join(dict.fromkeys(kind.wanted for kind in kinds)))
     bodies = tuple(dict.fromkeys(body for kind in kinds for body in kind.bodies))
@@ -434,8 +434,8 @@ def _union(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
             return _chosen([object_of(kind.bodies[0]) for kind in fitting], value, path).read(value, path)
         return fitting[0].read(value, path)
 
-    form = {"anyOf": [kind.form for kind in kinds]}
-    return JsonKind(types, wanted, nullable(form) if null else form, read, bodies)
+    schema = {"anyOf": [kind.schema for kind in kinds]}
+    return JsonKind(types, wanted, nullable(schema) if null else schema, read, bodies)
 
 
 def _chosen(objects: list[Object], value: dict[str, Any], path: Path) -> Object:

@@ -144,7 +144,7 @@ def _tokens_before(
     for end in ends:
         limit = len(text[:end].encode())
         while count < len(token_ids):
-            after = _laid(raw, position, token_bytes(token_ids[count]))
+            after = _token_end(raw, position, token_bytes(token_ids[count]))
             if after is None or after > limit:
                 break
             position, count = after, count + 1
@@ -152,7 +152,7 @@ def _tokens_before(
     return counts
 
 
-def _laid(raw: bytes, position: int, piece: bytes) -> int | None:
+def _token_end(raw: bytes, position: int, piece: bytes) -> int | None:
     """The end of a token that starts here; None if it does not fit."""
     if raw.startswith(piece, position):
         return position + len(piece)

@@ -44,7 +44,7 @@ class NamedTool:
 
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
-AS_BEFORE: Final = Thinking()
+DEFAULT_THINKING: Final = Thinking()
 
 
 def function_tool(name: str, description: str | None, parameters: object, *, strict: bool) -> Message:
@@ -113,7 +113,7 @@ class Conversation:
     tools: Sequence[Message] = ()
     choice: ToolChoice = "auto"
     parallel: bool = True
-    thinking: Thinking = AS_BEFORE
+    thinking: Thinking = DEFAULT_THINKING
     variables: Mapping[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True
     continues: bool = False
@@ -205,8 +205,8 @@ class Conversation:
     def _with_calls(self, model: ModelFacts, params: SamplingParams) -> SamplingParams:
         """``params`` with the structured output of tool calls, if a call is required or both are possible."""
         if self.choice == "auto" and self.tools and params.structured_outputs is not None:
-            form = model.format.form_or(self.tools, params.structured_outputs, parallel=self.parallel)
-            return replace(params, structured_outputs=form)
+            outputs = model.format.calls_or(self.tools, params.structured_outputs, parallel=self.parallel)
+            return replace(params, structured_outputs=outputs)
         if self.choice in ("auto", "none"):
             return params
         if not self.tools:
@@ -226,8 +226,8 @@ class Conversation:
                 param="tool_choice",
                 hint=f"Did you mean {close!r}?" if close else None,
             )
-        form = model.format.form(self.tools, choice or "required", parallel=self.parallel)
-        return replace(params, structured_outputs=form)
+        outputs = model.format.call_grammar(self.tools, choice or "required", parallel=self.parallel)
+        return replace(params, structured_outputs=outputs)
 
 
 def tokenized(

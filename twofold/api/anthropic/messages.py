@@ -34,7 +34,7 @@ from twofold.api.anthropic.settings import (
     SchemaOutput,
     ThinkingConfig,
     ThinkingDisabled,
-    form_of,
+    structured_outputs_of,
     thinking_of,
 )
 from twofold.api.anthropic.stream import MessageBlocks, MessageStreamer
@@ -89,12 +89,12 @@ class MessagesPrompt(RequestObject, dict=True):
     workspace_id: None = None
 
     def __post_init__(self) -> None:
-        self.form  # noqa: B018 - both raise for what is impossible
+        self.structured_outputs  # noqa: B018 - both raise for what is impossible
         self.conversation  # noqa: B018
 
     @cached_property
-    def form(self) -> StructuredOutputsParams | None:
-        return form_of(self.output_config or OutputConfig(), self.output_format)
+    def structured_outputs(self) -> StructuredOutputsParams | None:
+        return structured_outputs_of(self.output_config or OutputConfig(), self.output_format)
 
     @cached_property
     def conversation(self) -> Conversation:
@@ -163,7 +163,7 @@ class MessagesRequest(MessagesPrompt, Explainable, kw_only=True):
             top_k=self.top_k or 0,
             max_tokens=self.max_tokens or 1,
             stop=self.stop_sequences,
-            structured_outputs=self.form,
+            structured_outputs=self.structured_outputs,
         )
 
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
@@ -177,7 +177,7 @@ class MessagesRequest(MessagesPrompt, Explainable, kw_only=True):
         made = MessageBlocks(head.id, omits_thinking=self.omits_thinking)
         deque(chain(made.take([*parser.push(text), *parser.flush()]), made.finish()), maxlen=0)  # no events are sent
         called = any(isinstance(block, ToolUseReplyBlock) for block in made.blocks)
-        reason, sequence = stop_of(output, model, most=self.max_tokens, called=called)
+        reason, sequence = stop_of(output, model, max_tokens=self.max_tokens, called=called)
         return MessageReply(
             id=f"msg_{head.id}",
             model=head.model,
@@ -193,7 +193,7 @@ class MessagesRequest(MessagesPrompt, Explainable, kw_only=True):
             head,
             model,
             self.conversation.parser(model),
-            most=self.max_tokens,
+            max_tokens=self.max_tokens,
             omits_thinking=self.omits_thinking,
             diagnostics=self._diagnostics(),
         )

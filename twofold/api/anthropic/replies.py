@@ -111,11 +111,13 @@ class MessageTokens(ReplyObject):
     context_management: OriginalTokens | UnsetType = UNSET
 
 
-def stop_of(output: RequestOutput, model: ModelFacts, *, most: int, called: bool) -> tuple[StopReason, str | None]:
+def stop_of(
+    output: RequestOutput, model: ModelFacts, *, max_tokens: int, called: bool
+) -> tuple[StopReason, str | None]:
     """Why the completion ended, and the stop sequence that ended it.
 
-    ``most`` is max_tokens; ``called`` says whether the completion calls tools. One that was cut off for another reason
-    than its length, such as its deadline, ends like one that was too long.
+    ``called`` says whether the completion calls tools. One that was cut off for another reason than its length, such as
+    its deadline, ends like one that was too long.
     """
     completion = output.outputs[0]
     if completion.finish_reason == "stop":
@@ -123,9 +125,8 @@ def stop_of(output: RequestOutput, model: ModelFacts, *, most: int, called: bool
             return "stop_sequence", completion.stop_reason
         return ("tool_use" if called else "end_turn"), None
     count = len(completion.token_ids)
-    full = (
-        completion.finish_reason == "length" and count < most and len(output.prompt_token_ids) + count >= model.context
-    )
+    limited = completion.finish_reason == "length" and count < max_tokens
+    full = limited and len(output.prompt_token_ids) + count >= model.context
     return ("model_context_window_exceeded" if full else "max_tokens"), None
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from twofold.api.body import RequestObject, only
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import Count, JsonSchema
-from twofold.api.prompts import AS_BEFORE, Thinking
+from twofold.api.prompts import DEFAULT_THINKING, Thinking
 from twofold.core.params import StructuredOutputsParams
 from twofold.core.request import MAX_PINS, TimeToLive
 
@@ -120,7 +120,7 @@ def thinking_of(config: ThinkingConfig | None, output: OutputConfig) -> Thinking
     """Whether the model thinks, and for how many tokens at most: the lower one of the budget and the effort's."""
     match config:
         case None:
-            thinking = AS_BEFORE
+            thinking = DEFAULT_THINKING
         case ThinkingDisabled():
             return Thinking("off")
         case ThinkingEnabled(budget_tokens=budget):
@@ -132,7 +132,7 @@ def thinking_of(config: ThinkingConfig | None, output: OutputConfig) -> Thinking
     return replace(thinking, budget=min(limits)) if limits else thinking
 
 
-def form_of(output: OutputConfig, older: SchemaOutput | None) -> StructuredOutputsParams | None:
+def structured_outputs_of(output: OutputConfig, older: SchemaOutput | None) -> StructuredOutputsParams | None:
     """The format of the output; ``output_format`` is the older name of the field. Raises FieldError for both."""
     if output.format is not None and older is not None:
         raise FieldError(

@@ -221,7 +221,7 @@ def event(data: MessageEvent) -> bytes:
 
 
 class MessageStreamer:
-    """``Streamer`` of a message. ``most`` is max_tokens; with 0 the message has no content."""
+    """``Streamer`` of a message. With ``max_tokens`` 0 the message has no content."""
 
     keep_alive = event(MessagePing())
 
@@ -231,13 +231,13 @@ class MessageStreamer:
         model: ModelFacts,
         parser: SectionParser,
         *,
-        most: int,
+        max_tokens: int,
         omits_thinking: bool,
         diagnostics: ReplyDiagnostics | UnsetType,
     ) -> None:
         self._head = head
         self._model = model
-        self._most = most
+        self._max_tokens = max_tokens
         self._diagnostics = diagnostics
         self._reader = CompletionReader(parser)
         self._blocks = MessageBlocks(head.id, omits_thinking=omits_thinking)
@@ -250,16 +250,16 @@ class MessageStreamer:
         return event(MessageStart(message=message)) + self.keep_alive
 
     def take(self, job: int, delta: OutputDelta) -> bytes:  # noqa: ARG002 - a message is one job
-        if not self._most:
+        if not self._max_tokens:
             return b""
         return b"".join(map(event, self._blocks.take(self._reader.take(delta))))
 
     def close(self, outputs: Sequence[RequestOutput], extra: Explanation | UnsetType = UNSET) -> bytes:
         (output,) = outputs
-        reason, sequence = stop_of(output, self._model, most=self._most, called=bool(self._reader.calls))
+        reason, sequence = stop_of(output, self._model, max_tokens=self._max_tokens, called=bool(self._reader.calls))
         ending = MessageDelta(
             delta=MessageEnding(reason, sequence),
-            usage=message_usage(self._head, output, self._model, answered=self._most > 0),
+            usage=message_usage(self._head, output, self._model, answered=self._max_tokens > 0),
             twofold=extra,
         )
         return b"".join(map(event, (*self._blocks.finish(), ending, MessageStop())))

@@ -65,7 +65,7 @@ AnthropicTools: TypeAlias = Annotated[
         extra={
             "omits": True,
             "omitted": omitted_tool,
-            "omitted_properties": {"cache_control": nullable(kind_of(CacheControl).form)},
+            "omitted_properties": {"cache_control": nullable(kind_of(CacheControl).schema)},
         },
     ),
 ]

@@ -108,11 +108,11 @@ class BatchRunner:
                     break
                 for delta in self._llm.client.turn():
                     self._take(delta)
-                self._tell()
+                self._report()
         finally:
             for request_id in self._running:
                 self._llm.engine.abort(request_id)
-        return self._tell()
+        return self._report()
 
     def _fill(self) -> None:
         """Adds requests to the engine until the window is full or the input ends."""
@@ -185,7 +185,7 @@ class BatchRunner:
 
     def _refuse(self, call: LineCall, error: TwofoldError) -> None:
         self._batch.write(call, error.status, error_reply(error))
-        self._tell()
+        self._report()
 
     def _take(self, delta: OutputDelta) -> None:
         running = self._running.get(delta.request_id)
@@ -209,9 +209,9 @@ class BatchRunner:
             if len(outputs) == len(line.jobs):
                 head = ReplyHead(line.call.line_key, int(self._wall()), self._names[0])
                 self._batch.write(line.call, 200, line.request.reply(head, outputs, self._facts))
-                self._tell()
+                self._report()
 
-    def _tell(self) -> BatchProgress:
+    def _report(self) -> BatchProgress:
         """Reports the progress to ``watch``."""
         tally, seconds = self._batch.journal.tally, self._clock.now() - self._began
         self._progress = replace(self._progress, done=tally.finished, failed=tally.failed, seconds=seconds)

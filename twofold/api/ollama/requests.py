@@ -48,7 +48,15 @@ from twofold.api.openai.bodies import (
 )
 from twofold.api.openai.chat import EFFORTS, MAX_INDEX, ChatTools
 from twofold.api.openai.logprobs import chat_logprobs
-from twofold.api.prompts import AS_BEFORE, Conversation, PoolingRequest, Thinking, function_call, infilled, tokenized
+from twofold.api.prompts import (
+    DEFAULT_THINKING,
+    Conversation,
+    PoolingRequest,
+    Thinking,
+    function_call,
+    infilled,
+    tokenized,
+)
 from twofold.core.errors import ContextLengthError
 from twofold.core.params import MAX_SEED, MAX_TOKEN_ID, SamplingParams, StructuredOutputsParams
 from twofold.core.request import EngineRequest, PoolingParams, RequestOptions
@@ -178,22 +186,22 @@ class OllamaRequest(OllamaBody):
 
     @cached_property
     def params(self) -> SamplingParams:
-        form = None
+        outputs = None
         if self.format == "json":
-            form = StructuredOutputsParams(json_object=True)
+            outputs = StructuredOutputsParams(json_object=True)
         elif isinstance(self.format, dict):
-            form = StructuredOutputsParams(json=self.format)
+            outputs = StructuredOutputsParams(json=self.format)
         return SamplingParams(
             **self.options.sampling_keywords(),
             max_tokens=self.options.num_predict if self.options.num_predict > 0 else None,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
-            structured_outputs=form,
+            structured_outputs=outputs,
         )
 
     @property
     def thinking(self) -> Thinking:
         if self.think is None:
-            return AS_BEFORE
+            return DEFAULT_THINKING
         if isinstance(self.think, bool):
             return Thinking("on", needed_by="think") if self.think else Thinking("off")
         return replace(EFFORTS[self.think], needed_by="think")

@@ -132,7 +132,7 @@ FullText: TypeAlias = Annotated[str, Meta(min_length=1)]
 JsonSchema: TypeAlias = Annotated[dict[str, Any], Meta(extra={"wanted": "a JSON schema"})]
 
 CONVERTED: Final = frozenset({"seed", "logit_bias", "structured_outputs"})
-"""Fields that ``SamplingParams`` knows by the same name, but in another form."""
+"""Fields that ``SamplingParams`` knows by the same name, but in another type."""
 
 
 class StreamOptions(RequestObject):
@@ -231,16 +231,16 @@ class SampledRequest(LabelledRequest):
 
     def _format(self) -> StructuredOutputsParams | None:
         """The format of the completion, from OpenAI's response_format or vLLM's structured_outputs."""
-        form = None
+        outputs = None
         match self.response_format:
             case PlainFormat(type="json_object"):
-                form = StructuredOutputsParams(json_object=True)
+                outputs = StructuredOutputsParams(json_object=True)
             case SchemaFormat(json_schema=described):
                 whole = described.schema is None
-                form = StructuredOutputsParams(json=described.schema, json_object=whole)
+                outputs = StructuredOutputsParams(json=described.schema, json_object=whole)
         if self.structured_outputs is None:
-            return form
-        if form is not None:
+            return outputs
+        if outputs is not None:
             raise FieldError(
                 "response_format and structured_outputs both set the output format.",
                 param="structured_outputs",

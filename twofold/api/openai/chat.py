@@ -29,7 +29,15 @@ from twofold.api.openai.replies import (
     usage,
 )
 from twofold.api.openai.streams import ChatStreamer
-from twofold.api.prompts import AS_BEFORE, Conversation, NamedTool, Thinking, ToolChoice, function_call, function_tool
+from twofold.api.prompts import (
+    DEFAULT_THINKING,
+    Conversation,
+    NamedTool,
+    Thinking,
+    ToolChoice,
+    function_call,
+    function_tool,
+)
 from twofold.core.params import SamplingParams
 from twofold.core.request import MAX_PINS, EngineRequest, TimeToLive
 from twofold.engine.outputs import CompletionOutput, RequestOutput
@@ -373,7 +381,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
         """From OpenAI's reasoning_effort and vLLM's thinking_token_budget."""
         budget = self.thinking_token_budget
         if self.reasoning_effort is None:
-            return AS_BEFORE if budget is None else Thinking("on", budget, "thinking_token_budget")
+            return DEFAULT_THINKING if budget is None else Thinking("on", budget, "thinking_token_budget")
         chosen = EFFORTS[self.reasoning_effort]
         if budget is None:
             return chosen

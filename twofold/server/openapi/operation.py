@@ -113,7 +113,7 @@ class ApiOperation:
 
 def schema_of(content: Any) -> Schema:
     """The JSON Schema of a type; a schema is returned as it is."""
-    return content if isinstance(content, dict) else kind_of(content).form
+    return content if isinstance(content, dict) else kind_of(content).schema
 
 
 def in_query(name: str, content: Any, description: str, **more: Any) -> Schema:

@@ -113,13 +113,15 @@ class CompletionFormat:
             self._opened[key] = known
         return known
 
-    def form(self, tools: Sequence[Tool], choice: str | Literal["required"], parallel: bool) -> StructuredOutputsParams:
+    def call_grammar(
+        self, tools: Sequence[Tool], choice: str | Literal["required"], parallel: bool
+    ) -> StructuredOutputsParams:
         """Structured output that is one call, or several if ``parallel``: of any tool, or of the one in ``choice``."""
         chosen = [tool for tool in tools if choice in ("required", name_of(tool))]
         assert chosen, "a named tool is one of the tools"
         return StructuredOutputsParams(grammar=self.family.rules(chosen, self._term, parallel=parallel))
 
-    def form_or(
+    def calls_or(
         self, tools: Sequence[Tool], content: StructuredOutputsParams, parallel: bool
     ) -> StructuredOutputsParams:
         """Structured output that is either calls or the JSON of ``content``.

@@ -47,9 +47,9 @@ RESERVED_VARIABLES: Final = names(
 )
 """What a caller's template variable cannot be called: the engine sets it, or Jinja has a use for it."""
 OTHER_TEMPLATE: Final = "Choose another one with chat_template: the name of a built-in family, or Jinja source."
-MOST: Final = 4
+MAX_PROCESSES: Final = 4
 """Processes of one template at the same time."""
-PATIENCE_S: Final = 0.2
+START_ANOTHER_S: Final = 0.2
 """How long a rendering waits for a process before it starts another one: most renderings take a millisecond."""
 WALL_S: Final = 60.0
 """For a second of processor time, on a machine that may be busy; a process that takes longer was stopped."""
@@ -157,8 +157,8 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
 class ChatTemplate:
     """A template, rendered for any thread: a slow rendering does not delay others.
 
-    A process starts when it is first needed. Up to ``MOST`` run at once; one is kept while idle, and replaced if it
-    ended. Raises TemplateError for source that is too long.
+    A process starts when it is first needed. Up to ``MAX_PROCESSES`` run at once; one is kept while idle, and replaced
+    if it ended. Raises TemplateError for source that is too long.
 
     processes  how many of them run
     clock      gives the local time that ``strftime_now`` shows
@@ -274,8 +274,8 @@ class ChatTemplate:
             if self._owner != os.getpid():  # this is a fork: they belong to the parent
                 self._idle, self.processes, self._owner = [], 0, os.getpid()
             if self.processes and not self._idle:
-                self._changed.wait_for(lambda: self._idle, PATIENCE_S)
-            self._changed.wait_for(lambda: self._idle or self.processes < MOST)
+                self._changed.wait_for(lambda: self._idle, START_ANOTHER_S)
+            self._changed.wait_for(lambda: self._idle or self.processes < MAX_PROCESSES)
             while self._idle:
                 process = self._idle.pop()
                 if process.popen.poll() is None:

@@ -78,7 +78,7 @@ from twofold.api.openai.responses.settings import (
     TextSettings,
     shown_tools,
 )
-from twofold.api.prompts import AS_BEFORE, Conversation, DraftMessage, ToolChoice, function_call
+from twofold.api.prompts import DEFAULT_THINKING, Conversation, DraftMessage, ToolChoice, function_call
 from twofold.core.errors import ContextLengthError, quoted
 from twofold.core.params import SamplingParams
 from twofold.core.request import MAX_PINS, EngineRequest, RequestOptions, TimeToLive
@@ -250,7 +250,7 @@ class TurnRequest(RequestObject, dict=True):
             tools=tools,
             choice=choice,
             parallel=self.parallel_tool_calls,
-            thinking=AS_BEFORE if self.reasoning is None else self.reasoning.thinking,
+            thinking=DEFAULT_THINKING if self.reasoning is None else self.reasoning.thinking,
             cache_points=tuple(points[-MAX_PINS:]),
         )
 
@@ -349,7 +349,7 @@ class ResponsesRequest(TurnRequest, HandlingFields):
             **self._sampling(),
             max_tokens=self.max_output_tokens,
             logprobs=(self.top_logprobs or 0) if wanted else None,
-            structured_outputs=(self.text or TextSettings()).form,
+            structured_outputs=(self.text or TextSettings()).structured_outputs,
         )
 
     def _sampling(self) -> dict[str, Any]:

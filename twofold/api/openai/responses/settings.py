@@ -12,7 +12,7 @@ from twofold.api.body import OFFERED, OMITTING, RequestObject, only
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import JsonSchema, PlainFormat
 from twofold.api.openai.chat import EFFORTS, Effort, PromptCacheOptions, ToolName
-from twofold.api.prompts import AS_BEFORE, NamedTool, Thinking, ToolChoice, function_tool
+from twofold.api.prompts import DEFAULT_THINKING, NamedTool, Thinking, ToolChoice, function_tool
 from twofold.core.errors import closest_match, quoted
 from twofold.core.params import StructuredOutputsParams
 from twofold.engine.prompts import Message
@@ -46,7 +46,7 @@ class ReasoningSettings(RequestObject):
 
     @property
     def thinking(self) -> Thinking:
-        chosen = AS_BEFORE if self.effort is None else EFFORTS[self.effort]
+        chosen = DEFAULT_THINKING if self.effort is None else EFFORTS[self.effort]
         return chosen if chosen.needed_by is None else replace(chosen, needed_by="reasoning.effort")
 
 
@@ -67,7 +67,7 @@ class TextSettings(RequestObject):
     verbosity: Literal["medium"] | None = None
 
     @property
-    def form(self) -> StructuredOutputsParams | None:
+    def structured_outputs(self) -> StructuredOutputsParams | None:
         if isinstance(self.format, ResponseSchemaFormat):
             return StructuredOutputsParams(json=self.format.schema)
         whole = self.format is not None and self.format.type == "json_object"
