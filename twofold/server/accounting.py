@@ -182,10 +182,8 @@ class UsageStore:
                 self._pending = taken
                 raise
 
-    async def data(
-        self, tenant: str | None, *, by: Sequence[str] = ("model", "tier"), since: str | None = None
-    ) -> UsageReply:
-        """Sums of a tenant (None: of all) from the day ``since`` on, grouped by the parts ``by``.
+    async def data(self, tenant: str, *, by: Sequence[str] = ("model", "tier"), since: str | None = None) -> UsageReply:
+        """Sums of a tenant from the day ``since`` on, grouped by the parts ``by``.
 
         Raises ParameterError for an unknown part or an invalid day, ResourceError if the file cannot be used.
         """
@@ -226,9 +224,9 @@ def _write(connection: sqlite3.Connection, taken: Mapping[UsageKey, Sums], days:
     connection.execute("DELETE FROM usage WHERE day < ?", (oldest.isoformat(),))
 
 
-def _read(connection: sqlite3.Connection, tenant: str | None, first: str) -> list[tuple[UsageKey, Sums]]:
-    query = f"SELECT {', '.join(COLUMNS)} FROM usage WHERE day >= ? AND (? IS NULL OR tenant = ?)"
-    return [_row(row) for row in connection.execute(query, (first, tenant, tenant))]
+def _read(connection: sqlite3.Connection, tenant: str, first: str) -> list[tuple[UsageKey, Sums]]:
+    query = f"SELECT {', '.join(COLUMNS)} FROM usage WHERE day >= ? AND tenant = ?"
+    return [_row(row) for row in connection.execute(query, (first, tenant))]
 
 
 def _row(row: Sequence[Any]) -> tuple[UsageKey, Sums]:

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -54,13 +53,12 @@ class ServerMetrics(EngineMetrics):
         objectives: Mapping[str, Objective] = DEFAULT_OBJECTIVES,
         *,
         clock: Clock | None = None,
-        executor: Executor | None = None,
     ) -> None:
         now, self.instruments = (clock or MonotonicClock()).now, Instruments()
         super().__init__(self.instruments)
         self._requests = RequestMetricsObserver(self.instruments, Recent(self.instruments, now), objectives)
         self.on_served = self._requests.on_served
-        self.read = MetricsPage(self.instruments, now, executor).read
+        self.read = MetricsPage(self.instruments, now).read
 
     def on_snapshot(self, model: str, snapshot: EngineSnapshot) -> None:
         self._requests.add_model(model)
@@ -97,12 +95,11 @@ class _CachedPage:
 
 
 class MetricsPage:
-    """Pages of instruments. ``executor`` writes them; None: the default executor of the event loop."""
+    """Pages of instruments, written on threads."""
 
-    def __init__(self, instruments: Instruments, now: Callable[[], float], executor: Executor | None = None) -> None:
+    def __init__(self, instruments: Instruments, now: Callable[[], float]) -> None:
         self._instruments = instruments
         self._now = now
-        self._executor = executor
         self._pages: OrderedDict[tuple[str, str | None], _CachedPage] = OrderedDict()
 
     async def read(self, accept: str = "", tenant: str | None = None) -> Page:
@@ -118,8 +115,7 @@ class MetricsPage:
                 made, copies = self._now(), self._instruments.snapshots()
                 if tenant is not None:
                     copies = [copy.only("tenant", tenant) if isinstance(copy, Values) else copy for copy in copies]
-                loop = asyncio.get_running_loop()
-                cached.page = await loop.run_in_executor(self._executor, _write, form, copies, made)
+                cached.page = await asyncio.to_thread(_write, form, copies, made)
             return cached.page
 
 

@@ -43,8 +43,6 @@ INLINE_BYTES: Final = 4 * KIB
 UPLOAD_SILENCE_S: Final = 30.0
 """Most seconds between two pieces of an upload, which may take long as a whole."""
 
-QUIET_S: Final = 15.0
-"""A stream that is silent for so long gets a keep-alive event, so that no proxy closes it."""
 UNBUFFERED: Final = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 """Headers of streams: no proxy shall buffer them."""
 OBJECTS: Final = 16
@@ -59,15 +57,15 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Site:
     """What all endpoints of a server share. ``tolerant``: unknown fields are ignored with a warning; else they are
-    errors. ``quiet_s``: a stream that is silent for so long gets a keep-alive event."""
+    errors. ``quiet_s``: a stream that is silent for so long gets a keep-alive event, so that no proxy closes it."""
 
     runner: RequestRunner
     quotas: Quotas
     body: BodyLimits
     bodies: ByteBudget
     pool: WorkPool
-    tolerant: bool = False
-    quiet_s: float = QUIET_S
+    tolerant: bool
+    quiet_s: float
 
 
 @dataclass(frozen=True, slots=True)
