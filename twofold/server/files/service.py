@@ -14,10 +14,10 @@ import re
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final, Literal, Self
+from typing import Annotated, Any, BinaryIO, Final, Literal, Self
 
 from msgspec import Meta
 
@@ -54,7 +54,7 @@ CREATE INDEX IF NOT EXISTS files_of_tenant ON files (tenant, number);
 class FileContent:
     """A file and its bytes, piece by piece; it is opened with the first piece."""
 
-    file: StoredFile
+    file: FileReply
     pieces: AsyncGenerator[bytes, None]
 
 
@@ -103,7 +103,7 @@ class FileService:
             raise BusyError(f"{UPLOADS_AT_ONCE} files are already being uploaded.", retry_after_s=1.0)
         self._uploads += 1
         try:
-            return (await self._upload(_uploading(self._store, tenant, content_type), body)).reply()
+            return await self._upload(_uploading(self._store, tenant, content_type), body)
         finally:
             self._uploads -= 1
 
@@ -113,11 +113,11 @@ class FileService:
         where = ":purpose IS NULL OR purpose = :purpose"
         page = partial(self._store.page, tenant, asked, f"({where})", purpose=asked.purpose)
         files, more = await self._thread.call(page)
-        return FilePage(**page_fields([file.reply() for file in files], more))
+        return FilePage(**page_fields(files, more))
 
     async def get(self, tenant: str, id: str) -> FileReply:
         """GET /v1/files/{id}."""
-        return (await self._thread.call(self._store.get, tenant, id)).reply()
+        return await self._thread.call(self._store.get, tenant, id)
 
     async def delete(self, tenant: str, id: str) -> FileDeleted:
         """DELETE /v1/files/{id}."""
@@ -129,11 +129,11 @@ class FileService:
         file, path = await self._thread.call(self._store.content, tenant, id)
         return FileContent(file, self._thread.each(_pieces(path)))
 
-    async def link(self, tenant: str, id: str, target: Path) -> StoredFile:
+    async def link(self, tenant: str, id: str, target: Path) -> FileReply:
         """Gives a file's bytes the second name ``target`` in the same file system."""
         return await self._thread.call(self._store.link, tenant, id, target)
 
-    async def adopt(self, id: str, tenant: str, path: Path, filename: str, lifetime_s: int | None) -> StoredFile:
+    async def adopt(self, id: str, tenant: str, path: Path, filename: str, lifetime_s: int | None) -> FileReply:
         """Stores a file of a batch; see FileStore."""
         return await self._thread.call(self._store.adopt, id, tenant, path, filename, lifetime_s)
 
@@ -142,8 +142,8 @@ class FileService:
         await self._thread.call(self._store.sweep)
 
     async def _upload(
-        self, upload: Generator[StoredFile | None, bytes | None, None], body: AsyncIterable[bytes]
-    ) -> StoredFile:
+        self, upload: Generator[FileReply | None, bytes | None, None], body: AsyncIterable[bytes]
+    ) -> FileReply:
         """Writes a body to disk as it arrives."""
         try:
             await self._thread.call(next, upload)
@@ -163,7 +163,7 @@ class FileService:
 
 def _uploading(
     store: FileStore, tenant: str, content_type: str | None
-) -> Generator[StoredFile | None, bytes | None, None]:
+) -> Generator[FileReply | None, bytes | None, None]:
     """Takes the pieces of a body and then None, for which it yields the stored file. Runs on the store's thread."""
     path, file = store.begin(tenant)
     try:
@@ -196,7 +196,7 @@ class FileLimits:
 
 
 class FileReply(ReplyObject, kw_only=True):
-    """OpenAI's file object."""
+    """OpenAI's file object. Times are in seconds since 1970; ``expires_at`` is None for a file that does not expire."""
 
     object: Literal["file"] = "file"
     status: Literal["processed"] = "processed"
@@ -209,37 +209,25 @@ class FileReply(ReplyObject, kw_only=True):
     expires_at: NonNegativeInt | None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A file's metadata. Times are in seconds since 1970; ``expires_at`` is None for a file that does not expire."""
-
-    id: str
-    tenant: str
-    filename: str
-    purpose: str
-    bytes: int
-    created_at: int
-    expires_at: int | None
-
-    def reply(self) -> FileReply:
-        """OpenAI's file object."""
-        return FileReply(**{field.name: getattr(self, field.name) for field in fields(self) if field.name != "tenant"})
+_COLUMNS: Final = ("id", "filename", "purpose", "bytes", "created_at", "expires_at")
 
 
-_COLUMNS: Final = ", ".join(field.name for field in fields(StoredFile))
+def _read(*row: Any) -> FileReply:
+    """The file of a row with _COLUMNS."""
+    return FileReply(**dict(zip(_COLUMNS, row, strict=True)))
 
 
 def new_file_id() -> str:
     return ID_PREFIX + secrets.token_hex(12)
 
 
-class FileStore(TenantStore[StoredFile]):
+class FileStore(TenantStore[FileReply]):
     """The files in ``folder``; ``wall`` returns seconds since 1970."""
 
     def __init__(self, folder: Path, limits: FileLimits, wall: Callable[[], float]) -> None:
         self.limits = limits
         present = "(expires_at IS NULL OR expires_at > :now)"
-        super().__init__(folder, "contents", "files", _SCHEMA, _COLUMNS, StoredFile, wall, present)
+        super().__init__(folder, "contents", "files", _SCHEMA, ", ".join(_COLUMNS), _read, wall, present)
 
     def begin(self, tenant: str) -> tuple[Path, BinaryIO]:
         """A new empty file for an upload, which ``add`` or ``drop`` ends. Raises TooLargeError at a tenant's limit."""
@@ -248,13 +236,13 @@ class FileStore(TenantStore[StoredFile]):
         with self.folder.guarded():
             return path, os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
 
-    def add(self, tenant: str, path: Path, form: UploadedForm) -> StoredFile:
+    def add(self, tenant: str, path: Path, form: UploadedForm) -> FileReply:
         """Stores an upload, whose bytes are at ``path``."""
         self.sweep()
         self._check_room(tenant, form.bytes)
         return self._put(new_file_id(), tenant, path, form.filename, form.purpose, form.lifetime_s)
 
-    def adopt(self, id: str, tenant: str, path: Path, filename: str, lifetime_s: int | None) -> StoredFile:
+    def adopt(self, id: str, tenant: str, path: Path, filename: str, lifetime_s: int | None) -> FileReply:
         """Stores a file of a batch under the ``id`` that was reserved for it. Idempotent."""
         return self._put(id, tenant, path, filename, "batch_output", lifetime_s)
 
@@ -262,12 +250,12 @@ class FileStore(TenantStore[StoredFile]):
         """Removes an unfinished upload."""
         path.unlink(missing_ok=True)
 
-    def content(self, tenant: str, id: str) -> tuple[StoredFile, Path]:
+    def content(self, tenant: str, id: str) -> tuple[FileReply, Path]:
         """The file and the path of its bytes. Raises NotFoundError."""
         file = self.get(tenant, id)
         return file, self._inner / file.id
 
-    def link(self, tenant: str, id: str, target: Path) -> StoredFile:
+    def link(self, tenant: str, id: str, target: Path) -> FileReply:
         """Gives a file's bytes a second name, which outlives the file."""
         file, path = self.content(tenant, id)
         with self.folder.guarded():
@@ -284,20 +272,22 @@ class FileStore(TenantStore[StoredFile]):
         for (id,) in self._base.rows("SELECT id FROM files WHERE expires_at <= ?", self._now()):
             self._remove(id)
 
-    def _put(self, id: str, tenant: str, path: Path, filename: str, purpose: str, lifetime_s: int | None) -> StoredFile:
+    def _put(self, id: str, tenant: str, path: Path, filename: str, purpose: str, lifetime_s: int | None) -> FileReply:
         now = int(self._now())
         with self.folder.guarded():
             size = path.stat().st_size
             os.replace(path, self._inner / id)
-        file = StoredFile(id, tenant, filename, purpose, size, now, None if lifetime_s is None else now + lifetime_s)
-        values = astuple(file)
-        places = ", ".join("?" * len(values))
+        expires_at = None if lifetime_s is None else now + lifetime_s
+        row = (id, filename, purpose, size, now, expires_at)
         try:
-            self._base.write(f"INSERT OR REPLACE INTO files ({_COLUMNS}) VALUES ({places})", *values)
+            columns = ", ".join(_COLUMNS)
+            self._base.write(
+                f"INSERT OR REPLACE INTO files ({columns}, tenant) VALUES (?, ?, ?, ?, ?, ?, ?)", *row, tenant
+            )
         except BaseException:  # a full disk: the caller gets the bytes back, to drop them or to retry
             os.replace(self._inner / id, path)
             raise
-        return file
+        return _read(*row)
 
     def _check_room(self, tenant: str, more: int) -> None:
         ((count, used),) = self._base.rows("SELECT COUNT(*), TOTAL(bytes) FROM files WHERE tenant = ?", tenant)
