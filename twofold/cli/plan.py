@@ -41,20 +41,20 @@ class TrafficOptions(LengthOptions):
     def load(self, trace: TraceOptions) -> MakeLoad:
         """The load for a rate and a number of requests; of a trace, 0 keeps its own. Raises ParameterError."""
         from twofold.bench.load.synthetic import LoadPlan  # noqa: PLC0415 - start-up time
-        from twofold.planner.simulate.jobs import said_nothing  # noqa: PLC0415
+        from twofold.planner.simulate.jobs import prompt_history  # noqa: PLC0415
 
         if trace.trace is not None:
             replay, plain = trace.replay(), replace(trace, time_scale=1.0)
 
             def make(rate: float, requests: int) -> Load:
                 scale = plain.scale(rate) if rate else trace.scale(None)
-                return replay(said_nothing, scale, requests or None, None)
+                return replay(prompt_history, scale, requests or None, None)
 
             return make
         if self.rate is None:
             raise ParameterError("A plan needs a rate.", param="rate", hint="Give --rate 10, or --trace FILE.")
         lengths = self.lengths()
-        return lambda rate, requests: LoadPlan(rate=rate, requests=requests, **lengths).load(said_nothing, 0)
+        return lambda rate, requests: LoadPlan(rate=rate, requests=requests, **lengths).load(prompt_history, 0)
 
     def traffic(self, trace: TraceOptions, make: MakeLoad) -> Traffic:
         """The traffic of the load, at the trace's own rate unless another one is given."""
@@ -233,7 +233,7 @@ def fit(
         rows=how.rows,
         share=how.share,
     )
-    found, others = fitting.answer(question), list(fitting.ways(question))
+    found, others = fitting.fit(question), list(fitting.ways(question))
     if json:
         print_json(fit_document(found, others))
     else:

@@ -95,12 +95,12 @@ def simulate(
     if check is not None:
         return _check(check, server, engine, json=json)
     from twofold.planner.simulate.figures import SCHEMA, figures, lines  # noqa: PLC0415 - start-up time
-    from twofold.planner.simulate.jobs import Jobs, repeated, said_nothing  # noqa: PLC0415
+    from twofold.planner.simulate.jobs import Jobs, prompt_history, repeated  # noqa: PLC0415
 
     if trace.trace is None:
-        made: Load = load.plan().load(said_nothing, load.seed or 0)
+        made: Load = load.plan().load(prompt_history, load.seed or 0)
     else:
-        made = trace.replay()(said_nothing, trace.scale(load.rate), load.requests, load.concurrency)
+        made = trace.replay()(prompt_history, trace.scale(load.rate), load.requests, load.concurrency)
     jobs, scenario = Jobs(made), _scenario(server, engine)
     found = figures(scenario.run(jobs if repeat == 1 else repeated(jobs, repeat)), scenario.setting.blocks, limits)
     if json:

@@ -18,7 +18,7 @@ from twofold.bench.draw.svg import svg
 from twofold.bench.draw.terminal import plot
 from twofold.core.errors import ParameterError
 from twofold.planner.explain.levers import LEVERS
-from twofold.planner.explain.picture import places, roofline
+from twofold.planner.explain.picture import roofline, roofline_points
 from twofold.planner.explain.report import data, explain, like, lines
 from twofold.planner.explain.scenario import waterfall
 from twofold.planner.machines.known import find_machine
@@ -109,7 +109,7 @@ def test_phases_lie_under_their_roof() -> None:
     """With what data sheets promise, one of them touches it."""
     scenario = scene(case=Case(prompt=4000, output=300), by=BARE)
     machine = scenario.predictor.machine
-    prefill, decode = places(scenario, waterfall(scenario))
+    prefill, decode = roofline_points(scenario, waterfall(scenario))
     assert prefill.intensity > machine.ridge() > decode.intensity
     assert prefill.speed == pytest.approx(machine.peak("bf16"), rel=0.05)
     assert decode.speed == pytest.approx(decode.intensity * machine.bandwidth, rel=0.01)
@@ -118,7 +118,7 @@ def test_phases_lie_under_their_roof() -> None:
 
 def test_a_phase_that_was_not_there_has_no_dot() -> None:
     scenario = scene(case=Case(prompt=100, output=1))
-    assert [each.name for each in places(scenario, waterfall(scenario))] == ["prefill"]
+    assert [each.name for each in roofline_points(scenario, waterfall(scenario))] == ["prefill"]
 
 
 @pytest.mark.parametrize("case", [ALONE, PLAIN, replace(PLAIN, chunk=512, cached=100)])

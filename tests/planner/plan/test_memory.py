@@ -13,7 +13,7 @@ from twofold.core.values import FP8, INT4
 from twofold.planner.count.memory import BLOCK, ReplicaMemory, activation_bytes
 from twofold.planner.count.setting import Setting
 from twofold.planner.machines.known import find_machine
-from twofold.planner.plan.fitting import Question, answer, ways
+from twofold.planner.plan.fitting import Question, fit, ways
 from twofold.planner.plan.report import fit_lines, fit_result_document
 from twofold.planner.shapes.known import find_shape
 
@@ -25,7 +25,7 @@ def question(model: str = "llama-3-70b", machine: str = "h100", **others: Any) -
 
 def test_80_gb_leave_no_room_for_two_128k_requests_of_llama_3_70b() -> None:
     """The claim is wrong twice: 16-bit weights alone are 141 GB, and two caches are 83.9 GB."""
-    found = answer(question())
+    found = fit(question())
     assert found.room.weights == pytest.approx(141.1e9, rel=1e-3)
     assert found.room.weights > found.room.memory
     assert found.needed == pytest.approx(83.9e9, rel=1e-3)
@@ -36,10 +36,10 @@ def test_80_gb_leave_no_room_for_two_128k_requests_of_llama_3_70b() -> None:
 
 
 def test_not_even_4_bit_weights_make_it_true() -> None:
-    found = answer(question(weights=INT4))
+    found = fit(question(weights=INT4))
     assert found.room.kv > 0
     assert found.sequences == 0
-    assert answer(question(weights=INT4, kv=FP8)).sequences == 1
+    assert fit(question(weights=INT4, kv=FP8)).sequences == 1
 
 
 def test_two_h100_hold_it_with_fp8_everywhere() -> None:
@@ -51,7 +51,7 @@ def test_two_h100_hold_it_with_fp8_everywhere() -> None:
 
 def test_llama_3_8b_on_an_a100_leaves_55_gib_for_its_cache() -> None:
     """vLLM's log: 55.1 GiB, with 0.9 of 80 GB."""
-    found = answer(question("llama-3-8b", "a100-80", context=8192, concurrency=1))
+    found = fit(question("llama-3-8b", "a100-80", context=8192, concurrency=1))
     assert found.room.kv / 2**30 == pytest.approx(55.1, rel=0.04)
 
 
@@ -82,7 +82,7 @@ def test_activations_grow_with_rows_and_hold_the_logits() -> None:
 
 def test_devices_that_cannot_share_the_heads_are_refused() -> None:
     with pytest.raises(ParameterError, match="heads"):
-        answer(question(tp=3))
+        fit(question(tp=3))
     assert {each.question.tp for each in ways(question("smollm2-135m", context=100))} == {1}
 
 
@@ -94,11 +94,11 @@ def test_impossible_questions(wrong: dict[str, Any]) -> None:
 
 def test_an_answer_is_told_with_its_bytes() -> None:
     asked = question()
-    text = "\n".join(fit_lines(answer(asked), list(ways(asked))))
+    text = "\n".join(fit_lines(fit(asked), list(ways(asked))))
     assert "141.1 GB" in text
     assert "83.9 GB" in text
     assert "does not fit: 148.0 GB too large" in text
     assert "supports contexts of up to 8,192 tokens" in text
-    found = fit_result_document(answer(asked))
+    found = fit_result_document(fit(asked))
     assert found["fits"] is False
     assert found["needed_kv_bytes"] == 83_886_080_000

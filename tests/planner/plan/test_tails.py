@@ -13,7 +13,7 @@ from twofold.planner.plan.plan import CapacityPlan, Count
 from twofold.planner.plan.search import PlanStudy, search
 from twofold.planner.plan.tails import BEST, MakeLoad, look, simulated
 from twofold.planner.plan.traffic import Slo, Traffic
-from twofold.planner.simulate.jobs import said_nothing
+from twofold.planner.simulate.jobs import prompt_history
 
 MIXED = ("lognormal:1500,0.8,8000", "lognormal:250,0.6,2000")
 
@@ -23,7 +23,7 @@ def loads(prompts: str, answers: str) -> MakeLoad:
 
     def make(rate: float, requests: int) -> Load:
         plan = LoadPlan(rate=rate, requests=requests, input_tokens=lengths[0], output_tokens=lengths[1])
-        return plan.load(said_nothing, 0)
+        return plan.load(prompt_history, 0)
 
     return make
 

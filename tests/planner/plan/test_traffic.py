@@ -10,7 +10,7 @@ from twofold.bench.load.lengths import Fixed, parse_lengths
 from twofold.bench.load.synthetic import LoadPlan, SharedPrefix
 from twofold.core.errors import ParameterError
 from twofold.planner.plan.traffic import EDGES, Traffic
-from twofold.planner.simulate.jobs import said_nothing
+from twofold.planner.simulate.jobs import prompt_history
 
 REQUESTS = st.lists(
     st.tuples(st.integers(2, 5000), st.floats(0, 0.99), st.integers(2, 500)).map(
@@ -23,7 +23,7 @@ REQUESTS = st.lists(
 
 def planned(**others: object) -> Traffic:
     load = LoadPlan(rate=4.0, requests=1000, kind="constant", **others)  # type: ignore[arg-type]
-    return Traffic.of(load.load(said_nothing, 0))
+    return Traffic.of(load.load(prompt_history, 0))
 
 
 def test_equal_requests_are_one_kind() -> None:
@@ -90,4 +90,4 @@ def test_what_cannot_be_planned_for(requests: list[tuple[int, int, int]], word: 
 def test_requests_that_come_all_at_once_have_no_rate() -> None:
     load = LoadPlan(rate=float("inf"), requests=10, kind="constant")
     with pytest.raises(ParameterError, match="arrive at once"):
-        Traffic.of(load.load(said_nothing, 0))
+        Traffic.of(load.load(prompt_history, 0))

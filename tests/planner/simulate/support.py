@@ -7,11 +7,12 @@ import random
 from collections.abc import Sequence
 
 from twofold.bench.load.base import Shared
+from twofold.engine.kv.manager import GroupSize
 from twofold.planner.predict.steps import StepSize
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
 from twofold.planner.simulate.jobs import Done, SimulatedJob
-from twofold.planner.simulate.setting import Blocks, EngineSetting
+from twofold.planner.simulate.setting import EngineSetting
 
 Kind = type[ExactReplica] | type[FastReplica]
 
@@ -38,7 +39,7 @@ def random_setting(rng: random.Random, context: int = 900) -> EngineSetting:
     blocks = -(-context // size) + rng.randint(0, rng.choice([2, 20, 100, 1000])) * 16 // size
     sequences = rng.choice([1, 4, 16, 64])
     return EngineSetting(
-        (Blocks(None, blocks),),
+        (GroupSize(None, blocks),),
         sequences=sequences,
         rows=max(sequences, rng.choice([16, 64, 256])),
         block_size=size,
@@ -73,4 +74,4 @@ def ran(replica: ExactReplica | FastReplica, jobs: Sequence[SimulatedJob]) -> di
 
 
 def setting_with(blocks: int = 10_000, **changes: object) -> EngineSetting:
-    return EngineSetting((Blocks(None, blocks),), **changes)  # type: ignore[arg-type]
+    return EngineSetting((GroupSize(None, blocks),), **changes)  # type: ignore[arg-type]

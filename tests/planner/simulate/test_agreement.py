@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planner.simulate.support import bent, linear, ran, random_jobs, random_setting, setting_with
+from twofold.engine.kv.manager import GroupSize
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
 from twofold.planner.simulate.jobs import Done, SimulatedJob
-from twofold.planner.simulate.setting import Blocks, EngineSetting
+from twofold.planner.simulate.setting import EngineSetting
 
 SAME = 1e-6
 """Seconds within which moments agree: rounding, summed over thousands of steps."""
@@ -59,8 +60,8 @@ def test_windows(seed: int, window: int) -> None:
     rng = random.Random(seed)
     jobs = random_jobs(rng, rng.randint(1, 12))
     size = rng.choice([4, 16])
-    many = Blocks(window, 4000)
-    exact_setting = EngineSetting((Blocks(None, 4000), many), sequences=16, rows=64, block_size=size)
+    many = GroupSize(window, 4000)
+    exact_setting = EngineSetting((GroupSize(None, 4000), many), sequences=16, rows=64, block_size=size)
     exact = ran(ExactReplica(exact_setting, linear, (None, window)), jobs)
     fast = ran(FastReplica(exact_setting, linear, (None, window)), jobs)
     assert agree(exact, fast)

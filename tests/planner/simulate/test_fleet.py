@@ -17,7 +17,7 @@ from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
 from twofold.planner.simulate.figures import figures
 from twofold.planner.simulate.fleet import Handover, Simulated, Source, make_router, simulate
-from twofold.planner.simulate.jobs import IndependentJobs, Jobs, SimulatedJob, repeated, said_nothing
+from twofold.planner.simulate.jobs import IndependentJobs, Jobs, SimulatedJob, prompt_history, repeated
 
 SETTING = setting_with(sequences=8, rows=256, context=4000)
 
@@ -31,7 +31,7 @@ def run(source: Source, count: int = 1, router: str = "round-robin", kind: Kind 
 
 
 def plan(**flags: object) -> Jobs:
-    return Jobs(LoadPlan(**flags).load(said_nothing, 0))  # type: ignore[arg-type]
+    return Jobs(LoadPlan(**flags).load(prompt_history, 0))  # type: ignore[arg-type]
 
 
 def equal_jobs(count: int, gap: float = 0.1) -> list[SimulatedJob]:

@@ -1,4 +1,4 @@
-"""What is run to learn how fast the engine is here: a few requests at a time, every step of which is a point.
+"""Probes that measure how fast the engine is on this machine: a few requests at a time. Each step is a point.
 
 Prompts are random and new each time, so that nothing of them is cached. The first steps compute the prompts, by chunks;
 the others give each request a token. Cheap probes come first: what does not fit into the time that is left is skipped.
@@ -29,7 +29,7 @@ WARM_ROWS: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """``batch`` prompts of ``prompt`` tokens, and answers of ``output`` tokens to each."""
+    """``batch`` prompts of ``prompt`` tokens, and completions of ``output`` tokens."""
 
     batch: int
     prompt: int
@@ -82,7 +82,7 @@ class ProbePoint:
 class Prober:
     """Runs probes over an engine and gathers the points.
 
-    ``stop`` is asked between steps; what a probe has given until then stays.
+    ``stop`` is called between steps. Points that were measured before it returned True are kept.
     """
 
     def __init__(self, client: EngineClient, vocabulary: int, stop: Callable[[], bool]) -> None:
@@ -96,7 +96,7 @@ class Prober:
         client.engine.observe(self)
 
     def on_step(self, report: StepReport) -> None:
-        """Notes a step that had rows."""
+        """Records a step that had rows."""
         if self._spans:
             self.points.append(ProbePoint(self._probe, self._spans, report.seconds + report.moves_s, report.host_s))
 
@@ -105,7 +105,7 @@ class Prober:
         self._spans = tuple((count, span) for span, count in counts.items())
 
     def on_request(self, report: RequestMetrics) -> None:
-        """Nothing is noted of requests."""
+        """Requests are not recorded."""
 
     def run(self, probes: Sequence[Probe], budget_s: float) -> list[Probe]:
         """The probes that were run: all that fit into ``budget_s`` seconds by the pace of those before."""

@@ -50,6 +50,15 @@ LEAST: Final = 1e-9
 """Seconds that stand for zero: the search multiplies, and cannot leave zero."""
 
 Values = dict[str, float]
+START: Final = {"eta_m": 0.5, "eta_c": 0.4, "eta_k": 0.3, "t_step": 3e-4, "t_req": 1e-4}
+Counts: TypeAlias = tuple[tuple[int, int], ...]
+MIN_PROBES: Final = 4
+"""With fewer, half of them would not suffice to fit."""
+PROBES_S: Final = 40.0
+CONTEXT: Final = 1_100
+SEQUENCES: Final = 24
+ENGINE: Final = engine_setting()
+VERSION: Final = "twofold.calibration/1"
 
 
 def search(error: Callable[[Values], float], start: Mapping[str, float]) -> tuple[Values, float]:
@@ -77,12 +86,6 @@ def mean_error(pairs: Iterable[tuple[float, float]]) -> float:
 
 def _bounded(name: str, value: float) -> float:
     return min(value, 1.0) if name in SHARES else max(value, LEAST)
-
-
-START: Final = {"eta_m": 0.5, "eta_c": 0.4, "eta_k": 0.3, "t_step": 3e-4, "t_req": 1e-4}
-Counts: TypeAlias = tuple[tuple[int, int], ...]
-MIN_PROBES: Final = 4
-"""With fewer, half of them would not suffice to fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +170,6 @@ def _shape(point: ProbePoint) -> StepShape:
     return shape
 
 
-PROBES_S: Final = 40.0
-CONTEXT: Final = 1_100
-SEQUENCES: Final = 24
-ENGINE: Final = engine_setting()
-
-
 def calibrate(
     path: Path,
     *,
@@ -247,9 +244,6 @@ def calibrated(path: Path, isa: str | None = None, threads: int | None = None) -
     if calibration is None:
         return None
     return Predictor(read_shape(path), calibration.machine(read_memory().usable), calibration.constants, ENGINE)
-
-
-VERSION: Final = "twofold.calibration/1"
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,11 +64,6 @@ class Operator:
     kv_written: int = 0
     all_reduce_bytes: int = 0
 
-    @property
-    def memory_bytes(self) -> float:
-        """Weights, keys and values: what must come from memory whatever is fused."""
-        return self.weight_bytes + self.kv_read + self.kv_written
-
     def __add__(self, other: Operator) -> Operator:
         assert (self.name, self.arithmetic) == (other.name, other.arithmetic)
         return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in COUNTS})

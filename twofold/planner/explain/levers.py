@@ -185,8 +185,8 @@ def _window(scenario: UniformScenario, _now: Prediction, _given: Assumptions) ->
 
 def _smaller(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     """The largest of the same family with at most 0.6 of the parameters; of all where the family has none."""
-    mine = scenario.shape
-    active, stem = parameters(mine).active, _SIZE.sub("", mine.name).lower()
+    current = scenario.shape
+    active, stem = parameters(current).active, _SIZE.sub("", current.name).lower()
     smaller = {
         name: own.active
         for name, shape in known_shapes().items()
@@ -203,7 +203,7 @@ def _smaller(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -
     except ParameterError:
         return LeverRefusal("cannot", f"{name} cannot be split across this many devices.")
     why = f"{scaled(active).strip()} → {scaled(found[name]).strip()} active parameters in the layers."
-    return Effect(f"{mine.name} → {name}", changed, why)
+    return Effect(f"{current.name} → {name}", changed, why)
 
 
 def _weights(wide: ValueFormat, packed: str) -> ApplyLever:
@@ -413,7 +413,7 @@ def _offload(scenario: UniformScenario, now: Prediction, given: Assumptions) -> 
     )
 
 
-def _squeeze(scenario: UniformScenario, _now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
+def _compress(scenario: UniformScenario, _now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
     left = max(1, round(scenario.case.fresh * given.keeps))
     if left == scenario.case.fresh:
         return ONE_FRESH
@@ -500,7 +500,7 @@ LEVERS: Final = (
         "prompt compression",
         ("prefill", "stalls"),
         "quality, the compressor's time, and prefix-cache hits",
-        _squeeze,
+        _compress,
     ),
     Lever("flash attention", ("prefill",), "nothing", _flash),
     Lever("shorter output", ("decode", "stalls"), "content of the answer", _shorter),

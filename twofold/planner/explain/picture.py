@@ -22,7 +22,7 @@ MIN_SHARE: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RooflinePoint:
     """A phase on the picture, for one device: FLOPs a byte, FLOPs a second."""
 
     name: str
@@ -30,7 +30,7 @@ class Place:
     speed: float
 
 
-def places(scenario: UniformScenario, fall: Waterfall) -> tuple[Place, ...]:
+def roofline_points(scenario: UniformScenario, fall: Waterfall) -> tuple[RooflinePoint, ...]:
     """The phases on the picture, as measured or else as predicted."""
     found = []
     for name, work in (("prefill", prefill_work(scenario)), ("decode", decode_work(scenario))):
@@ -41,7 +41,7 @@ def places(scenario: UniformScenario, fall: Waterfall) -> tuple[Place, ...]:
         elif name == "decode":
             flops, moved = flops * scenario.further, moved * scenario.further
         if flops and moved and phase.seconds > 0:
-            found.append(Place(name, flops / moved, flops / phase.seconds))
+            found.append(RooflinePoint(name, flops / moved, flops / phase.seconds))
     return tuple(found)
 
 
@@ -60,8 +60,8 @@ def decode_work(scenario: UniformScenario, batch: int | None = None) -> Work:
 def roofline(scenario: UniformScenario, fall: Waterfall) -> Chart:
     """The chart; both axes are logarithmic."""
     machine = scenario.predictor.machine
-    dots = places(scenario, fall)
-    way = tuple(_way(scenario))
+    dots = roofline_points(scenario, fall)
+    path = tuple(_decode_path(scenario))
     roofs = _arithmetics(scenario)
     low = min([0.5, *(each.intensity / 2 for each in dots)])
     high = max([4 * machine.ridge(each) for each in roofs] + [2 * each.intensity for each in dots])
@@ -73,13 +73,13 @@ def roofline(scenario: UniformScenario, fall: Waterfall) -> Chart:
         marks.append(Guide("x", ridge, f"ridge {number(ridge)}"))
     series = len(roofs)
     marks.append(Label(4 * low, 4 * low * machine.bandwidth, f"{scaled(machine.bandwidth)}B/s"))
-    marks.append(Line(way, "decode by batch size", series, dashed=True))
-    marks.append(Dots(way, "decode by batch size", series, [f"batch {2**n}" for n in range(len(way))], 2))
+    marks.append(Line(path, "decode by batch size", series, dashed=True))
+    marks.append(Dots(path, "decode by batch size", series, [f"batch {2**n}" for n in range(len(path))], 2))
     for index, place in enumerate(dots, series + 1):
         marks.append(Label(place.intensity, place.speed, place.name))
         title = f"{place.name}: {number(place.intensity)} FLOP/byte, {scaled(place.speed)}FLOP/s"
         marks.append(Dots(((place.intensity, place.speed),), place.name, index, (title,), radius=6))
-    marks += [Label(*point, f"batch {2**n}" if n in (0, len(way) - 1) else f"{2**n}") for n, point in enumerate(way)]
+    marks += [Label(*point, f"batch {2**n}" if n in (0, len(path) - 1) else f"{2**n}") for n, point in enumerate(path)]
     return Chart(
         f"Roofline of {machine.name}",
         tuple(marks),
@@ -89,7 +89,7 @@ def roofline(scenario: UniformScenario, fall: Waterfall) -> Chart:
     )
 
 
-def _words(scenario: UniformScenario, dots: tuple[Place, ...]) -> str:
+def _words(scenario: UniformScenario, dots: tuple[RooflinePoint, ...]) -> str:
     machine = scenario.predictor.machine
     reached = []
     for place in dots:
@@ -110,7 +110,7 @@ def _arithmetics(scenario: UniformScenario) -> tuple[Arithmetic, ...]:
     return tuple(kind for kind in ordered if sums[kind] >= MIN_SHARE)
 
 
-def _way(scenario: UniformScenario) -> Iterator[tuple[float, float]]:
+def _decode_path(scenario: UniformScenario) -> Iterator[tuple[float, float]]:
     """Decode steps of 1, 2, 4 … sequences, as many as fit in memory."""
     batch, most = 1, max(1, scenario.sequences)
     while batch <= most and batch <= 4096:

@@ -43,7 +43,7 @@ REASONS: Final[Mapping[str, str]] = {
 class Outcome:
     """Effect of a lever. ``gains`` are factors by goal, above 1 better; of a lever in use, those that it gives already.
 
-    saves_s   seconds of the whole answer by phase; negative where a phase gets longer
+    saves_s   seconds of the whole completion by phase; negative where a phase gets longer
     """
 
     lever: str

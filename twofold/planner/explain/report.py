@@ -17,7 +17,7 @@ from twofold.core.model import ModelSpec
 from twofold.core.values import INT4, INT8
 from twofold.planner.count.setting import Setting
 from twofold.planner.explain.levers import Assumptions
-from twofold.planner.explain.picture import places
+from twofold.planner.explain.picture import roofline_points
 from twofold.planner.explain.rank import MIN_GAIN, Outcome, Status, apply_all
 from twofold.planner.explain.scenario import (
     GOAL_WORDS,
@@ -37,6 +37,22 @@ from twofold.planner.predict.request import Case, Predictor
 from twofold.planner.predict.steps import StepParts
 
 MAX_DEVICES = 64
+SCHEMA: Final = "twofold.explain/1"
+BAR: Final = 24
+NAME: Final = 20
+MIN_PART: Final = 0.03
+"""Parts of a phase below that share of it are not shown."""
+STATUS_WORDS: Final[Mapping[Status, str]] = {
+    "gains": "Gain",
+    "felt": "Perceived latency",
+    "no gain": "No gain here",
+    "in use": "Already in use",
+    "cannot": "Not applicable here",
+}
+SHORT: Final[Mapping[Goal, str]] = {
+    "e2e": "E2E", "ttft": "TTFT", "tpot": "TPOT", "gap": "gap", "throughput": "tok/s",
+}  # fmt: skip
+EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,24 +172,6 @@ def _fits(scenario: UniformScenario, shape: ModelSpec, how: Setting) -> bool:
         return False
 
 
-SCHEMA: Final = "twofold.explain/1"
-BAR: Final = 24
-NAME: Final = 20
-MIN_PART: Final = 0.03
-"""Parts of a phase below that share of it are not shown."""
-STATUS_WORDS: Final[Mapping[Status, str]] = {
-    "gains": "Gain",
-    "felt": "Perceived latency",
-    "no gain": "No gain here",
-    "in use": "Already in use",
-    "cannot": "Not applicable here",
-}
-SHORT: Final[Mapping[Goal, str]] = {
-    "e2e": "E2E", "ttft": "TTFT", "tpot": "TPOT", "gap": "gap", "throughput": "tok/s",
-}  # fmt: skip
-EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
-
-
 def lines(given: Explanation, *, levers: int | None = None, width: int = 100) -> Iterator[str]:
     """Lines for a terminal; of the levers that gain, the first ``levers``."""
     yield given.title
@@ -202,7 +200,7 @@ def data(given: Explanation) -> dict[str, Any]:
         "floor_s": fall.floor,
         "phases": [_phase(phase) for phase in fall.phases],
         "figures": None if given.figures is None else asdict(given.figures),
-        "roofline": [asdict(each) for each in places(scenario, fall)] if scenario else [],
+        "roofline": [asdict(each) for each in roofline_points(scenario, fall)] if scenario else [],
         "levers": [_lever(each) for each in given.levers],
         "notes": list(given.notes),
     }

@@ -34,6 +34,10 @@ GOAL_WORDS: dict[Goal, str] = {
     "gap": "longest inter-token gap",
     "throughput": "output tokens per second per device",
 }
+PhaseName = Literal["queue", "prefill", "decode", "stalls"]
+Limit = Literal["memory", "arithmetic", "link", "overhead"]
+ROUNDING: Final = 1e-9
+NAMES: tuple[PhaseName, ...] = ("queue", "prefill", "decode", "stalls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +146,6 @@ def retimed(before: Prediction, *, ttft: float, tpot: float, interference: float
     queue = (before.concurrency - before.batch) / before.batch * served
     kept = before.interference if interference is None else interference
     return replace(before, ttft=ttft + queue, tpot=tpot, interference=kept, queue=queue)
-
-
-PhaseName = Literal["queue", "prefill", "decode", "stalls"]
-Limit = Literal["memory", "arithmetic", "link", "overhead"]
-ROUNDING: Final = 1e-9
-NAMES: tuple[PhaseName, ...] = ("queue", "prefill", "decode", "stalls")
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,8 +268,8 @@ def _read_bench(document: SourceFields, pick: str, goal: Goal) -> Observed:
     if not runs:
         raise _no_request(document.label)
     requests = runs[-1].parts("requests")
-    by_share = pick.startswith("p")
-    chosen = _by_share(requests, pick, MEASURES.get(goal, "e2e_s")) if by_share else _by_index(requests, pick)
+    by_percentile = pick.startswith("p")
+    chosen = _by_percentile(requests, pick, MEASURES.get(goal, "e2e_s")) if by_percentile else _by_index(requests, pick)
     return _inferred(chosen, requests, document.inner("target").optional_text("model"), pick)
 
 
@@ -288,7 +288,7 @@ def _by_index(requests: Sequence[SourceFields], pick: str) -> SourceFields:
     return found
 
 
-def _by_share(requests: Sequence[SourceFields], pick: str, measure: str) -> SourceFields:
+def _by_percentile(requests: Sequence[SourceFields], pick: str, measure: str) -> SourceFields:
     """Nearest rank: the least value that at least that share of the requests does not exceed."""
     try:
         share = float(pick[1:]) / 100
@@ -324,7 +324,7 @@ def _inferred(request: SourceFields, all_requests: Sequence[SourceFields], model
     late = max(0.0, request.number("started_s", due) - due)
     waited = min(request.number("queue_s", 0.0), first - due - late)
     stalls = _stalls(request.series("gaps_us"), last - first)
-    batch = _together(request, all_requests)
+    batch = _mean_concurrency(request, all_requests)
     lateness = f"the client sent it {duration(late)} late" if late > 0.001 else ""
     unknown = "" if "queue_s" in request else "with its queue, which the bench could not measure"
     notes = ["Queue and stalls are inferred from what the client saw."]
@@ -353,7 +353,7 @@ def _stalls(gaps_us: Sequence[float], most: float) -> float:
     return min(sum(gap - usual for gap in gaps_us if gap > LONG_GAP * usual) / 1e6, most)
 
 
-def _together(request: SourceFields, others: Iterable[SourceFields]) -> float:
+def _mean_concurrency(request: SourceFields, others: Iterable[SourceFields]) -> float:
     """Mean number of completions that were streamed while this one was, itself included."""
     start, end = request.number("first_s"), request.number("last_s")
     if end <= start:

@@ -39,6 +39,14 @@ MIN_PULL: Final = 0.1
 """Least pull of the number of sequences to its mean: that of the batch limit."""
 NOTHING: Final = 1e-9
 """Seconds that no chunk is below."""
+ONE_EACH: Final = Split(1, 1)
+"""The simulator's link between prefill and decode replicas."""
+LOGIT_ROWS: Final = 256
+"""Logits of a step that memory is set aside for."""
+ROOM_DEVIATIONS: Final = 2.0
+"""Least deviations above the mean for which there must be room: without it requests wait very long."""
+MARGIN_DEVIATIONS: Final = 4.0
+"""Deviations above the mean at which the batch limit is, so that few requests wait for a slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,16 +266,6 @@ def _mixed_state(model: Model, batch: int) -> ReplicaState | None:
     there = min(batch, rate * traffic.decoded * token_s)
     slope_s = model.slope_s(batch, step_s)
     return ReplicaState(there, rate, step_s, token_s, slope_s, queue, tuple(seconds for _, seconds in own))
-
-
-ONE_EACH: Final = Split(1, 1)
-"""The simulator's link between prefill and decode replicas."""
-LOGIT_ROWS: Final = 256
-"""Logits of a step that memory is set aside for."""
-ROOM_DEVIATIONS: Final = 2.0
-"""Least deviations above the mean for which there must be room: without it requests wait very long."""
-MARGIN_DEVIATIONS: Final = 4.0
-"""Deviations above the mean at which the batch limit is, so that few requests wait for a slot."""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class FitResult:
         return max(0, self.needed - self.room.kv)
 
 
-def answer(question: Question) -> FitResult:
+def fit(question: Question) -> FitResult:
     """Raises ParameterError if the devices cannot share the model."""
     how = Setting(tp=question.tp, kv=question.kv)
     how.check(question.shape)
@@ -92,6 +92,6 @@ def ways(question: Question) -> Iterator[FitResult]:
         changed = replace(question, shape=shape, tp=tp, weights=None, kv=kv)
         if tp == 1 or question.machine.link is not None:
             try:
-                yield answer(changed)
+                yield fit(changed)
             except ParameterError:  # the heads do not divide among the devices
                 continue

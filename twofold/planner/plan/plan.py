@@ -24,6 +24,9 @@ KV: Final = (BF16, FP8)
 """What is tried by default; None are the weights in the model's own format."""
 MIN_SAVED: Final = 0.98
 """Share of the stored bytes that a format must go below to be a choice."""
+RefusalBound = Literal["shape", "floor", "memory", "alone", "devices"]
+"""Why a configuration is refused, from the hardest reason to the softest: devices cannot share the model, a limit is
+below the machine's floor, it does not fit, it is too slow when idle, it needs too many devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +238,6 @@ class CapacityPlan:
     def estimates(self) -> dict[str, Estimate]:
         """By the measure's name."""
         return {"ttft": self.ttft, "tpot": self.tpot, "e2e": self.e2e}
-
-
-RefusalBound = Literal["shape", "floor", "memory", "alone", "devices"]
-"""Why a configuration is refused, from the hardest reason to the softest: devices cannot share the model, a limit is
-below the machine's floor, it does not fit, it is too slow when idle, it needs too many devices."""
 
 
 @dataclass(frozen=True, slots=True)

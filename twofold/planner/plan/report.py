@@ -1,4 +1,4 @@
-"""Plans and answers about memory, as lines for a terminal and as plain data for JSON.
+"""Plans, and whether a model fits, as lines for a terminal and as plain data for JSON.
 
 Bytes are of each device, GB are 10⁹ bytes; a time without a bound is null."""
 
@@ -22,6 +22,21 @@ from twofold.planner.predict.constants import error_words
 
 SCHEMA: Final = "twofold.plan/1"
 FIT_SCHEMA: Final = "twofold.plan-fit/1"
+COLUMNS = (
+    "$/h",
+    "$/M out",
+    "devices",
+    "replicas",
+    "replica",
+    "weights",
+    "KV",
+    "step",
+    "TTFT",
+    "TPOT",
+    "batch",
+    "",
+)
+WAYS = ("TP", "weights", "KV", "weights/device", "free for KV", "sequences", "max context")
 
 
 def study_document(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Mapping[str, Any]:
@@ -139,23 +154,6 @@ def _bounded(seconds: float) -> float | None:
     return seconds if math.isfinite(seconds) else None
 
 
-COLUMNS = (
-    "$/h",
-    "$/M out",
-    "devices",
-    "replicas",
-    "replica",
-    "weights",
-    "KV",
-    "step",
-    "TTFT",
-    "TPOT",
-    "batch",
-    "",
-)
-WAYS = ("TP", "weights", "KV", "weights/device", "free for KV", "sequences", "max context")
-
-
 def frontier_chart(study: PlanStudy, slo: Slo, *, priced: bool = True) -> Chart:
     """TPOT against cost of the Pareto front. ``priced``: cost is dollars an hour, else devices."""
     points = [(point.cost, point.tpot) for point in study.frontier]
@@ -220,20 +218,20 @@ def study_lines(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Ite
     yield plot(frontier_chart(study, slo, priced=best.cost is not None))
 
 
-def fit_lines(answer: FitResult, others: Sequence[FitResult]) -> Iterator[str]:
+def fit_lines(found: FitResult, others: Sequence[FitResult]) -> Iterator[str]:
     """The bytes of each part, whether they fit, and ways that do."""
-    asked, room = answer.question, answer.room
+    asked, room = found.question, found.room
     yield (
-        f"{asked.shape.name} on {asked.tp} × {asked.machine.name}: {answer.weights} weights, {asked.kv.name} keys and "
+        f"{asked.shape.name} on {asked.tp} × {asked.machine.name}: {found.weights} weights, {asked.kv.name} keys and "
         f"values, {asked.concurrency} × {asked.context:,} tokens"
     )
     each = " on each device" if asked.tp > 1 else ""
     yield f"memory{each}: {_gb(room.memory)}"
     lines = [(name, size) for name, size in room.lines() if name != "keys and values"]
-    for name, size in (*lines, ("keys and values", answer.needed)):
-        yield f"  {name:<18}{_gb(size):>10}{_detail(answer, name)}"
-    total = sum(size for _, size in lines) + answer.needed
-    verdict = "fits" if answer.fits else f"does not fit: {_gb(answer.missing)} too large"
+    for name, size in (*lines, ("keys and values", found.needed)):
+        yield f"  {name:<18}{_gb(size):>10}{_detail(found, name)}"
+    total = sum(size for _, size in lines) + found.needed
+    verdict = "fits" if found.fits else f"does not fit: {_gb(found.missing)} too large"
     yield f"  {'total':<18}{_gb(total):>10}  {verdict}"
     if asked.context > asked.shape.context_length:
         yield f"The model supports contexts of up to {asked.shape.context_length:,} tokens."
@@ -242,10 +240,10 @@ def fit_lines(answer: FitResult, others: Sequence[FitResult]) -> Iterator[str]:
     yield from _table(WAYS, [_way(other) for other in others])
 
 
-def _detail(answer: FitResult, name: str) -> str:
-    asked = answer.question
+def _detail(found: FitResult, name: str) -> str:
+    asked = found.question
     if name == "keys and values":
-        return f"  {asked.concurrency} × {_gb(answer.needed // asked.concurrency)}"
+        return f"  {asked.concurrency} × {_gb(found.needed // asked.concurrency)}"
     if name == "reserve":
         return f"  {share(1 - asked.share)} for libraries, CUDA graphs and fragmentation"
     if name == "activations":
@@ -253,15 +251,15 @@ def _detail(answer: FitResult, name: str) -> str:
     return ""
 
 
-def _way(answer: FitResult) -> tuple[str, ...]:
-    longest = f"{answer.longest:,}" if answer.longest else "–"
+def _way(found: FitResult) -> tuple[str, ...]:
+    longest = f"{found.longest:,}" if found.longest else "–"
     return (
-        str(answer.question.tp),
-        answer.weights,
-        answer.question.kv.name,
-        _gb(answer.room.weights),
-        _gb(max(0, answer.room.kv)),
-        f"{answer.sequences:,}" if answer.sequences else "–",
+        str(found.question.tp),
+        found.weights,
+        found.question.kv.name,
+        _gb(found.room.weights),
+        _gb(max(0, found.room.kv)),
+        f"{found.sequences:,}" if found.sequences else "–",
         longest,
     )
 

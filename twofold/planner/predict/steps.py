@@ -1,4 +1,4 @@
-"""What a step asks of a device, as seconds at the machine's peaks, and the seconds that it takes.
+"""The work of a step as seconds at a device's peaks, and the seconds that it takes.
 
     seconds = max(weights / η_m, matrices / η_c) + max(kv / η_k, attention / η_c)
               + messages / η_l + all-reduces · t_AR + layers · t_layer + t_step + sequences · t_req

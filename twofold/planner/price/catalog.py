@@ -47,6 +47,33 @@ _WIDER: Final[Mapping[RateKind, RateKind]] = {
     "cache_write": "input",
     "cache_read": "input",
 }
+_DATE: Final = re.compile(r"-(latest|\d{8}|\d{4}-\d{2}-\d{2})$")
+_CONTEXTS: Final = ("processing", "service_tier", "speed")
+"""Fields of a request that name its tier, in genai-prices."""
+MINIMUMS: Final[tuple[tuple[str, int], ...]] = (
+    # Anthropic, prompt caching, "Cache limitations" (platform.claude.com), as of 2026-11. Sonnet 4.6: its page said
+    # 1,024, and the service caches from 2,048 on (anthropics/anthropic-sdk-python, issue 1194).
+    ("anthropic/claude-3-haiku", 2048),
+    ("anthropic/claude-3-5-haiku", 2048),
+    ("anthropic/claude-haiku-4-5", 4096),
+    ("anthropic/claude-opus-4-5", 4096),
+    ("anthropic/claude-opus-4-6", 4096),
+    ("anthropic/claude-opus-4-7", 2048),
+    ("anthropic/claude-opus-5", 512),
+    ("anthropic/claude-fable-5", 512),
+    ("anthropic/claude-mythos-5", 512),
+    ("anthropic/claude-sonnet-4-6", 2048),
+    ("anthropic/", 1024),
+    # OpenAI, prompt caching (developers.openai.com), as of 2026-11: every model that caches.
+    ("openai/", 1024),
+    # Google, context caching (ai.google.dev), as of 2026-05.
+    ("google/gemini-2.5-pro", 4096),
+    ("google/gemini-3-pro", 4096),
+    ("google/gemini-3.1-pro", 4096),
+    ("google/", 1024),
+)
+"""Shortest prefixes that are cached, by the start of a model's name; the longest match counts. A successor has its
+predecessor's until its provider publishes another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,36 +181,6 @@ def _rate(rates: Mapping[RateKind, Rate], kind: RateKind) -> Rate:
     while kind not in rates:
         kind = _WIDER[kind]
     return rates[kind]
-
-
-_DATE: Final = re.compile(r"-(latest|\d{8}|\d{4}-\d{2}-\d{2})$")
-_CONTEXTS: Final = ("processing", "service_tier", "speed")
-"""Fields of a request that name its tier, in genai-prices."""
-
-MINIMUMS: Final[tuple[tuple[str, int], ...]] = (
-    # Anthropic, prompt caching, "Cache limitations" (platform.claude.com), as of 2026-11. Sonnet 4.6: its page said
-    # 1,024, and the service caches from 2,048 on (anthropics/anthropic-sdk-python, issue 1194).
-    ("anthropic/claude-3-haiku", 2048),
-    ("anthropic/claude-3-5-haiku", 2048),
-    ("anthropic/claude-haiku-4-5", 4096),
-    ("anthropic/claude-opus-4-5", 4096),
-    ("anthropic/claude-opus-4-6", 4096),
-    ("anthropic/claude-opus-4-7", 2048),
-    ("anthropic/claude-opus-5", 512),
-    ("anthropic/claude-fable-5", 512),
-    ("anthropic/claude-mythos-5", 512),
-    ("anthropic/claude-sonnet-4-6", 2048),
-    ("anthropic/", 1024),
-    # OpenAI, prompt caching (developers.openai.com), as of 2026-11: every model that caches.
-    ("openai/", 1024),
-    # Google, context caching (ai.google.dev), as of 2026-05.
-    ("google/gemini-2.5-pro", 4096),
-    ("google/gemini-3-pro", 4096),
-    ("google/gemini-3.1-pro", 4096),
-    ("google/", 1024),
-)
-"""Shortest prefixes that are cached, by the start of a model's name; the longest match counts. A successor has its
-predecessor's until its provider publishes another."""
 
 
 @dataclass(frozen=True, slots=True)

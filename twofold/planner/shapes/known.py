@@ -170,7 +170,7 @@ OTHER_NAMES: Mapping[str, str] = {
 """Other names of models of the same sizes."""
 
 SUFFIXES = ("-instruct", "-chat", "-it", "-base", "-pt", "-thinking", "-2507")
-"""Endings of names that say nothing about sizes."""
+"""Endings of names that do not change sizes."""
 
 
 @lru_cache(maxsize=1)

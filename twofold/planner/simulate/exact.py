@@ -16,7 +16,7 @@ from twofold.core.params import SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.request import RequestOptions
 from twofold.core.step import SequenceOutcome, StepOutcome, StepPlan
-from twofold.engine.kv.manager import BlockManager, GroupSize
+from twofold.engine.kv.manager import BlockManager
 from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget, StepLimits
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence
@@ -142,8 +142,7 @@ def tokens_of(job: SimulatedJob) -> tuple[array[int], int]:
 
 
 def _scheduler(setting: EngineSetting) -> Scheduler:
-    groups = [GroupSize(group.window, group.blocks) for group in setting.groups]
-    manager = BlockManager(groups, setting.block_size, prefix_caching=setting.prefix_caching)
+    manager = BlockManager(setting.groups, setting.block_size, prefix_caching=setting.prefix_caching)
     step_time = StepTimeModel(setting.step_samples)
     budget: Budget = FixedBudget(setting.rows)
     if setting.tpot_target_s is not None:

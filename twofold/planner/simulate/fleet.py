@@ -30,6 +30,8 @@ POINTS: Final = 64
 """Points of each replica on the hash ring."""
 PREFIX_TOKENS: Final = 1024
 """Length of the prefix that routes a prompt."""
+ROUND: Final = 4096
+"""Jobs that are submitted before independent replicas advance."""
 
 
 class Router(Protocol):
@@ -139,10 +141,6 @@ def _prefix(job: SimulatedJob) -> str:
 
 def _hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
-ROUND: Final = 4096
-"""Jobs that are submitted before independent replicas advance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +285,7 @@ class _Together:
             pool = min(pools, key=lambda pool: pool.next_s)
             time = self._events[0][0] if self._events else math.inf
             if pool.next_s < time:
-                self._hear(pool, pool.advance())
+                self._schedule_ends(pool, pool.advance())
             elif self._events:
                 time, _, event = heappop(self._events)
                 event(time)
@@ -321,9 +319,9 @@ class _Together:
         if self._second is not None and job.output > 1:
             self._halfway[job.number] = job, Done(job, None, None, None)
             job = job._replace(output=1)
-        self._hear(self._first, self._first.submit(job, at_s))
+        self._schedule_ends(self._first, self._first.submit(job, at_s))
 
-    def _hear(self, pool: _Pool, ended: Iterator[tuple[Done, int]]) -> None:
+    def _schedule_ends(self, pool: _Pool, ended: Iterator[tuple[Done, int]]) -> None:
         for done, number in ended:
             time = done.job.due_s if done.last_s is None else done.last_s
             self._at(time, lambda time, done=done, number=number: self._end(pool, done, number, time))  # type: ignore[misc]
@@ -349,12 +347,12 @@ class _Together:
             self._ended(done._replace(job=job), number, time)
             return
         self._halfway[job.number] = job, done
-        goes_on = job._replace(given=job.prompt)
-        self._at(time + self._handover.seconds(job.prompt), lambda time: self._go_on(goes_on, time))
+        continued = job._replace(given=job.prompt)
+        self._at(time + self._handover.seconds(job.prompt), lambda time: self._continue(continued, time))
 
-    def _go_on(self, job: SimulatedJob, time: float) -> None:
+    def _continue(self, job: SimulatedJob, time: float) -> None:
         assert self._second is not None
-        self._hear(self._second, self._second.submit(job, time))
+        self._schedule_ends(self._second, self._second.submit(job, time))
 
     def _ended(self, done: Done, number: int, time: float) -> None:
         self._columns.add(done, number)

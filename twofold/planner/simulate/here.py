@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from twofold.core.errors import ResourceError
-from twofold.engine.config import EngineConfig, EngineOptions, resolve
-from twofold.engine.step_samples import StepSample, read_step_samples
+from twofold.engine.config import EngineOptions, resolve
+from twofold.engine.kv.manager import GroupSize
+from twofold.engine.step_samples import read_step_samples
 from twofold.formats.base import open_model
 from twofold.host.paths import CacheFolders
 from twofold.models.read import read_model
 from twofold.planner.calibrate.run import calibrated
 from twofold.planner.simulate.scenario import Scenario
-from twofold.planner.simulate.setting import Blocks, EngineSetting
+from twofold.planner.simulate.setting import EngineSetting
 
 
 def this_machine(path: Path, options: EngineOptions) -> Scenario:
@@ -26,31 +27,24 @@ def this_machine(path: Path, options: EngineOptions) -> Scenario:
     with open_model(path) as file:
         spec, _ = read_model(file, options.max_model_len)
         config = resolve(options, spec, max(0, backend.free_memory() - file.nbytes))
+    used = config.options
+    live = used.token_budget == "live"
+    setting = EngineSetting(  # without host slots: no sequence is swapped
+        tuple(GroupSize(group.window, group.blocks) for group in config.kv_groups),
+        sequences=config.limits.sequences,
+        rows=config.limits.rows,
+        block_size=used.block_size,
+        context=config.context,
+        prefix_caching=used.enable_prefix_caching,
+        tpot_target_s=used.tpot_target_s if live else None,
+        itl_limit_s=used.itl_limit_s if live else None,
+        step_samples=read_step_samples(path, backend, CacheFolders.of().root) if live else (),
+    )
     return Scenario(
         shape=predictor.shape,
         machine=predictor.machine,
-        setting=setting_of(config, read_step_samples(path, backend, CacheFolders.of().root)),
+        setting=setting,
         how=predictor.how,
         constants=predictor.constants,
         exact=True,
-    )
-
-
-def setting_of(config: EngineConfig, step_samples: tuple[StepSample, ...] = ()) -> EngineSetting:
-    """The engine's configuration without host slots, so that no sequence is swapped.
-
-    Its live budget starts from ``step_samples``.
-    """
-    options = config.options
-    live = options.token_budget == "live"
-    return EngineSetting(
-        tuple(Blocks(group.window, group.blocks) for group in config.kv_groups),
-        sequences=config.limits.sequences,
-        rows=config.limits.rows,
-        block_size=options.block_size,
-        context=config.context,
-        prefix_caching=options.enable_prefix_caching,
-        tpot_target_s=options.tpot_target_s if live else None,
-        itl_limit_s=options.itl_limit_s if live else None,
-        step_samples=step_samples if live else (),
     )

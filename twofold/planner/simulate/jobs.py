@@ -104,8 +104,8 @@ def prompt_tokens(ask: Ask) -> int:
     return ask.input_tokens
 
 
-def said_nothing(ask: Ask) -> tuple[PromptMessage, ...]:
-    """The messages of a request, which loads continue: a simulation has no texts."""
+def prompt_history(ask: Ask) -> tuple[PromptMessage, ...]:
+    """The messages of a request, which loads continue; a simulation has no text to add."""
     return ask.history
 
 
@@ -152,7 +152,7 @@ def _rounds(jobs: list[SimulatedJob], times: int) -> Iterator[SimulatedJob]:
 class Done(NamedTuple):
     """A job that ended. Times are seconds of the simulation.
 
-    admitted_s, first_s, last_s  when it was admitted, and when its first and last token came; None if it was refused,
+    admitted_s, first_s, last_s  when it was admitted, and of its first and last token; None if it was refused,
                                  because it never could run
     cached                       cached tokens of its prompt
     """

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.kv_layout import KVLayout
 from twofold.core.model import ModelSpec
+from twofold.engine.kv.manager import GroupSize
 from twofold.engine.scheduler.step_time import StepShape
 from twofold.planner.count.memory import ReplicaMemory
 from twofold.planner.count.setting import PLAIN, Setting
@@ -23,14 +24,6 @@ WINDOW_SHARE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
-    """KV blocks of the layers with that window; None: without a window."""
-
-    window: int | None
-    blocks: int
-
-
-@dataclass(frozen=True, slots=True)
 class EngineSetting:
     """One replica.
 
@@ -42,7 +35,7 @@ class EngineSetting:
     step_samples      measured steps that the live budget starts from
     """
 
-    groups: tuple[Blocks, ...]
+    groups: tuple[GroupSize, ...]
     sequences: int = DEFAULT_SEQUENCES
     rows: int = DEFAULT_ROWS
     block_size: int = 16
@@ -79,7 +72,7 @@ def groups_for(
     block_size: int = 16,
     share: float = 0.9,
     memory: float | None = None,
-) -> tuple[Blocks, ...]:
+) -> tuple[GroupSize, ...]:
     """The KV blocks that fit beside weights and activations in ``share`` of a device's memory, or in ``memory`` bytes.
 
     Layers with windows get what ``sequences`` sequences need at most, the others the rest.
@@ -102,16 +95,16 @@ def groups_for(
 
 def _share_out(
     sizes: Mapping[int | None, int], pool: float, *, sequences: int, rows: int, block_size: int
-) -> tuple[Blocks, ...]:
+) -> tuple[GroupSize, ...]:
     """Blocks of each group; ``sizes`` are bytes of a block by the group's window, the widest group first."""
     widest, *windows = sizes
     narrow = []
     for window in windows:
         assert window is not None, "only the widest group may be without a window"
         most = sequences * (-(-(window + rows) // block_size) + 2)
-        narrow.append(Blocks(window, max(0, min(most, int(pool * WINDOW_SHARE / len(windows)) // sizes[window]))))
+        narrow.append(GroupSize(window, max(0, min(most, int(pool * WINDOW_SHARE / len(windows)) // sizes[window]))))
     left = pool - sum(each.blocks * sizes[each.window] for each in narrow)
-    return (Blocks(widest, max(0, int(left // sizes[widest]))), *narrow)
+    return (GroupSize(widest, max(0, int(left // sizes[widest]))), *narrow)
 
 
 StepSeconds: TypeAlias = Callable[[StepSize], float]

@@ -122,6 +122,11 @@ class Running:
         self.past: list[bool] = []
 
     @property
+    def held(self) -> JobBlocks:
+        assert self.holding is not None, "running sequences have blocks"
+        return self.holding
+
+    @property
     def key(self) -> tuple[float, int]:
         """Order of admission: first come, first served."""
         return self.arrival_s, self.job.number
@@ -198,7 +203,11 @@ class Decodes:
 
     def alike(self) -> int:
         """Steps until a member ends or leaves a window."""
-        while self._ends and not self._is_due(*self._ends[0]):
+        while self._ends:
+            step, number = self._ends[0]
+            member = self.members.get(number)
+            if member is not None and self._end_of(member) == step:
+                break
             heappop(self._ends)
         left = self._ends[0][0] - self.steps
         if self._crossings:
@@ -240,10 +249,6 @@ class Decodes:
             else self.known - self._hidden_at(at) + self._passed[at] * window + steps * (self.count - self._passed[at])
             for at, window in enumerate(self._windows)
         )
-
-    def _is_due(self, step: int, number: int) -> bool:
-        member = self.members.get(number)
-        return member is not None and self._end_of(member) == step
 
     def _end_of(self, member: Running) -> int:
         return member.since + member.limit - member.known

@@ -99,15 +99,12 @@ class FastReplica(Replica):
         running = self._decodes.count + len(self._prompts)
         return running < self._setting.sequences and self._decodes.count < self._setting.rows
 
-    def _head(self) -> Running:
-        return self._returning[0][1] if self._returning else self._waiting[0]
-
     def _admit(self, rows: int) -> None:
         """Admits from the waiting queue while rows, slots and blocks last."""
         while rows and (self._waiting or self._returning):
             if self._decodes.count + len(self._prompts) >= self._setting.sequences:
                 return
-            sequence = self._head()
+            sequence = self._returning[0][1] if self._returning else self._waiting[0]
             if not self._start(sequence):
                 self._stuck = True
                 return
@@ -159,9 +156,8 @@ class FastReplica(Replica):
             known = decodes.known_of(member)
             free -= self._lacks(self._expected(member, known), known)
         for each in self._prompts.values():
-            assert each.holding is not None, "running sequences have blocks"
             positions = self._expected(each, each.known)
-            free -= max(0, -(-positions // self._size) - each.holding.blocks)
+            free -= max(0, -(-positions // self._size) - each.held.blocks)
         return free >= 0
 
     def _lacks(self, positions: int, held: int) -> int:
@@ -196,8 +192,6 @@ class FastReplica(Replica):
 
     def _place(self, sequence: Running, rows: int) -> int:
         """Adds as many of a prompt's rows to the step as fit, and returns how many."""
-        holding = sequence.holding
-        assert holding is not None, "running sequences have blocks"
         rows = min(rows, sequence.known - sequence.computed)
         while rows > 1 and self._lacking(sequence, rows) > self._cache.obtainable:
             rows //= 2
@@ -206,13 +200,12 @@ class FastReplica(Replica):
             self._preempt(victim, grown=True)
             if victim is sequence:
                 return 0
-        self._cache.take(holding, lacking)
+        self._cache.take(sequence.held, lacking)
         self._chunks[sequence.job.number] = sequence, rows
         return rows
 
     def _lacking(self, sequence: Running, rows: int) -> int:
-        assert sequence.holding is not None, "running sequences have blocks"
-        return max(0, -(-(sequence.computed + rows) // self._size) - sequence.holding.blocks)
+        return max(0, -(-(sequence.computed + rows) // self._size) - sequence.held.blocks)
 
     def _run(self) -> None:
         """Computes the step and commits it."""
@@ -233,10 +226,8 @@ class FastReplica(Replica):
 
     def _gain(self, sequence: Running) -> None:
         """After a chunk: publishes its blocks, and at the end of the prompt adds a token."""
-        holding = sequence.holding
-        assert holding is not None, "running sequences have blocks"
         if sequence.job.shares:
-            self._cache.publish(holding, sequence.computed)
+            self._cache.publish(sequence.held, sequence.computed)
         if sequence.computed < sequence.known:
             return
         sequence.known += 1
@@ -321,14 +312,12 @@ class FastReplica(Replica):
 
     def _preempt(self, victim: Running, *, grown: bool) -> None:
         """Returns a sequence to the waiting queue; ``grown``: those that decode have the blocks of the planned step."""
-        holding = victim.holding
-        assert holding is not None, "running sequences have blocks"
         if victim.since >= 0:
             self._decodes.leave(victim)
             self._settle(victim, victim.known if grown else victim.computed)
         else:
             del self._prompts[victim.job.number]
-        self._cache.close(holding, victim.computed, victim.job)
+        self._cache.close(victim.held, victim.computed, victim.job)
         victim.holding = None
         victim.computed = 0
         victim.preemptions += 1
@@ -339,15 +328,12 @@ class FastReplica(Replica):
 
     def _settle(self, sequence: Running, positions: int) -> None:
         """Counts the blocks that a sequence took while it decoded."""
-        assert sequence.holding is not None, "running sequences have blocks"
-        sequence.holding.own = -(-positions // self._size) - sequence.holding.published
+        sequence.held.own = -(-positions // self._size) - sequence.held.published
 
     def _finish(self, sequence: Running) -> None:
-        holding = sequence.holding
-        assert holding is not None, "running sequences have blocks"
         computed = sequence.known - 1
         self._settle(sequence, computed)
-        self._cache.close(holding, computed)
+        self._cache.close(sequence.held, computed)
         self._stuck = False
         times = (sequence.admitted_s, sequence.first_s, self._now)
         self._end(Done(sequence.job, *times, sequence.cached, sequence.preemptions))
