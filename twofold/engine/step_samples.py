@@ -21,7 +21,7 @@ StepSample: TypeAlias = tuple[StepShape, float]
 """A step's shape, and the seconds that it took."""
 
 VERSION: Final = "twofold.lessons/1"
-MOST: Final = 1_000
+MAX_SAMPLES: Final = 1_000
 
 
 def model_key(path: Path) -> str:
@@ -37,7 +37,7 @@ def read_step_samples(path: Path, backend: Backend, cache: Path) -> tuple[StepSa
         document = json.loads(_file(path, backend, cache).read_text("utf-8"))
         if (document["version"], document["cpu"]) != (VERSION, backend.device):
             return ()
-        return tuple(_sample(*entry) for entry in document["steps"][:MOST])
+        return tuple(_sample(*entry) for entry in document["steps"][:MAX_SAMPLES])
     except (OSError, ValueError, TypeError, KeyError):
         return ()
 

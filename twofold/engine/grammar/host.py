@@ -19,6 +19,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from threading import Thread
 from typing import Final
 
@@ -47,12 +48,14 @@ STATUS: Final = b"S"
 NUMBER: Final = 8
 
 
+@dataclass(slots=True)
 class _HostedCompletion:
-    def __init__(self, constraint: GrammarConstraint, step_s: float) -> None:
-        self.constraint = constraint
-        self.step_s = step_s
-        self.bank = BANK_S
-        self.token: int | None = None
+    """``bank`` is the processor time left to it, ``token`` the last one if its path was not followed yet."""
+
+    constraint: GrammarConstraint
+    step_s: float
+    bank: float = BANK_S
+    token: int | None = None
 
 
 class Host:
@@ -90,8 +93,8 @@ class Host:
                 self._advance(number, token)
             case wire.Fork(number, other) if number in self._completions:
                 completion = self._completions[number]
-                self._completions[other] = _HostedCompletion(completion.constraint.fork(), completion.step_s)
-                self._completions[other].token = completion.token
+                constraint, step_s = completion.constraint.fork(), completion.step_s
+                self._completions[other] = _HostedCompletion(constraint, step_s, token=completion.token)
             case wire.Rollback(number, tokens) if number in self._completions:
                 completion = self._completions[number]
                 completion.constraint.rollback(tokens)
