@@ -277,7 +277,7 @@ class BlockManager:
         Whole blocks are shared. Where the beginning ends inside a block, that block is copied if there is a free one.
         """
         assert most < len(tokens), "the last token of a prompt is always computed"
-        self._expire_due(now)
+        self._pins.expire(now)
         tables = self._allocator.begin(salt)
         if self.prefix_caching:
             self._reuse(tables, tokens[: max(most, 0)].tobytes(), now)
@@ -292,7 +292,7 @@ class BlockManager:
         """
         if end <= tables.room and start < tables.slides:
             return True
-        self._expire_due(now)
+        self._pins.expire(now)
         if any(map(gt, self.needed(tables, start, end), self.obtainable())):
             return False
         self._allocator.slide(tables, start)
@@ -308,7 +308,7 @@ class BlockManager:
         """
         if computed < tables.due:
             return
-        self._expire_due(now)
+        self._pins.expire(now)
         at, whole = tables.published, computed // self.block_size
         if tables.first[0] >= whole:
             return
@@ -328,7 +328,7 @@ class BlockManager:
         assert all(map(le, tables.first, (window.first(computed) for window in self.windows))), (
             "a window has passed that place"
         )
-        self._expire_due(now)
+        self._pins.expire(now)
         whole, rest = divmod(computed, self.block_size)
         if rest and not all(self.obtainable()):
             return None
@@ -348,7 +348,7 @@ class BlockManager:
 
     def close(self, tables: BlockTables, now: float) -> None:
         """Gives back all that a sequence holds. What is in the tree stays cached until its blocks are needed."""
-        self._expire_due(now)
+        self._pins.expire(now)
         self._allocator.end(tables)
 
     def pin(self, tables: BlockTables, tokens: int, seconds: float, now: float) -> bool:
@@ -357,7 +357,7 @@ class BlockManager:
         A pin on the same blocks is prolonged; the longer time to live wins. False if no such blocks are published,
         the share of pinned blocks is used up, or a window has lost blocks that a row behind these tokens reads.
         """
-        self._expire_due(now)
+        self._pins.expire(now)
         end = tokens // self.block_size
         if not 0 < end <= tables.published:
             return False
@@ -386,7 +386,7 @@ class BlockManager:
 
         None, with nothing changed, if there are too few blocks.
         """
-        self._expire_due(now)
+        self._pins.expire(now)
         path = self._tree.follow(swapped.salt, swapped.text)
         found = [path.blocks(group) for group in range(len(self._pools))]
         if any(self._lacks(group, swapped, blocks, end) for group, blocks in enumerate(found)):
@@ -424,10 +424,6 @@ class BlockManager:
         self._allocator.check()
         for group, slots in enumerate(self._slots):
             slots.check(slot for swapped in self._swapped for slot in swapped.slots[group])
-
-    def _expire_due(self, now: float) -> None:
-        if now >= self._pins.due:
-            self._pins.expire(now)
 
     def _reuse(self, tables: BlockTables, text: bytes, now: float) -> None:
         """Shares what the tree has of a text, copies the block where it ends, and prolongs the pins on the way."""

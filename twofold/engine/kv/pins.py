@@ -11,7 +11,6 @@ Laws:
 from __future__ import annotations
 
 import heapq
-import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -70,8 +69,6 @@ class PinBoard:
         self._pins: dict[int, Pin] = {}
         self._heap: list[tuple[float, int, Pin]] = []
         self._serial = 0
-        self.due = math.inf
-        """No pin ends before this time."""
 
     def add(self, blocks: tuple[array[int], ...], end: int, seconds: float, now: float) -> bool:
         """Pins these blocks of a path's first ``end``, or prolongs the pin there is.
@@ -117,7 +114,6 @@ class PinBoard:
                 self._push(pin)
             else:
                 self._end(pin)
-        self.due = self._heap[0][0] if self._heap else math.inf
 
     def check(self) -> None:
         """Asserts the laws, and that the pools count the pins that there are."""
@@ -143,7 +139,6 @@ class PinBoard:
     def _push(self, pin: Pin) -> None:
         self._serial += 1
         heapq.heappush(self._heap, (pin.expires, self._serial, pin))
-        self.due = self._heap[0][0]
 
 
 def _unpinned(pool: BlockPool, blocks: array[int]) -> int:
