@@ -281,7 +281,8 @@ class BlockManager:
         tables = self._allocator.begin(salt)
         if self.prefix_caching:
             self._reuse(tables, tokens[: max(most, 0)].tobytes(), now)
-            self.counters.lookup(len(tokens), tables.cached)
+            self.counters.queries += len(tokens)
+            self.counters.hits += tables.cached
         self._allocator.measure(tables)
         return tables
 

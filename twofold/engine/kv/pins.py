@@ -22,22 +22,15 @@ from twofold.engine.kv.radix import ABSENT
 
 @dataclass(slots=True)
 class CacheCounters:
-    """``queries`` tokens were looked up, of which ``hits`` were found and ``misses`` were not; hits + misses = queries.
+    """``queries`` tokens were looked up, of which ``hits`` were found.
 
     ``evicted`` counts blocks of all groups that were forgotten to make room. ``pins`` are by seconds to live.
     """
 
     queries: int = 0
     hits: int = 0
-    misses: int = 0
     evicted: int = 0
     pins: dict[float, PinCounts] = field(default_factory=dict)
-
-    def lookup(self, tokens: int, found: int) -> None:
-        """Counts a prompt of ``tokens`` of which ``found`` were cached."""
-        self.queries += tokens
-        self.hits += found
-        self.misses += tokens - found
 
     def pins_of(self, seconds: float) -> PinCounts:
         """The counts of this time to live."""
