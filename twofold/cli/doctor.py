@@ -1,8 +1,8 @@
-"""``twofold doctor``: this machine, its limits, and problems."""
+"""``twofold doctor`` and ``twofold kernels``: this machine, its limits and problems, and the code made for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from twofold.backends.cpu.backend import CpuBackend
-from twofold.backends.cpu.kernels.isa import TABLES, Isa
-from twofold.cli.console import DownloadProgress, format_bytes, interrupts, print_json, status, write_out
+from twofold.backends.cpu.kernels.inspect import build, inspect
+from twofold.backends.cpu.kernels.isa import TABLES, Isa, choose
+from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features
+from twofold.cli.console import DownloadProgress, format_bytes, interrupts, print_json, print_lines, status
 from twofold.cli.options import FLAG, Json
 from twofold.core.limits import MachineLimits
 from twofold.formats.fetch import sources
@@ -20,7 +22,6 @@ from twofold.host.paths import CacheFolders
 from twofold.host.versions import versions
 
 if TYPE_CHECKING:
-    from twofold.core.values import Arithmetic
     from twofold.planner.calibrate.run import Calibration
 
 SMALL_MEMORY = 2 << 30
@@ -68,7 +69,7 @@ def doctor(
     calibrate: Annotated[bool, FLAG] = False,
     model: Annotated[str | None, Parameter(name=("--model", "-m"))] = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Measure this machine and report problems.
 
     Parameters
@@ -83,13 +84,13 @@ def doctor(
         Model to calibrate with (default: smollm2-135m).
     """
     if calibrate:
-        return _calibrate(model or sources.DEFAULT_MODEL, isa, threads, json=json)
+        _calibrate(model or sources.DEFAULT_MODEL, isa, threads, json=json)
+        return
     found = diagnose(CpuBackend(isa, threads))
     if json:
         print_json(asdict(found) | {"cpu": asdict(found.cpu) | {"features": sorted(found.cpu.features)}})
     else:
-        write_out("\n".join(_lines(found)) + "\n")
-    return 0
+        print_lines(_lines(found))
 
 
 def diagnose(backend: CpuBackend) -> Diagnosis:
@@ -137,7 +138,10 @@ def _lines(found: Diagnosis) -> Iterator[str]:
         ("threads", str(found.threads)),
         ("memory", f"{format_bytes(found.memory.available)} of {format_bytes(found.memory.usable)} available"),
         *_limit_rows(found.limits),
-        *((f"{name} folder", _folder_text(folder)) for name, folder in found.folders.items()),
+        *(
+            (f"{name} folder", f"{folder.path} ({folder.files} files, {format_bytes(folder.bytes)})")
+            for name, folder in found.folders.items()
+        ),
         ("models", ", ".join(found.models) or "none"),
     ]
     yield from (f"{label:<20}{text}" for label, text in rows)
@@ -145,11 +149,7 @@ def _lines(found: Diagnosis) -> Iterator[str]:
     yield from (f"{problem.message} → {problem.hint}" for problem in found.problems)
 
 
-def _folder_text(folder: Folder) -> str:
-    return f"{folder.path} ({folder.files} files, {format_bytes(folder.bytes)})"
-
-
-def _calibrate(model: str, isa: str | None, threads: int | None, *, json: bool) -> int:
+def _calibrate(model: str, isa: str | None, threads: int | None, *, json: bool) -> None:
     """Measures a model's steps, and prints the fitted constants with their error on held-out probes."""
     from twofold.planner.calibrate.run import calibrate, write_constants  # noqa: PLC0415
 
@@ -159,17 +159,17 @@ def _calibrate(model: str, isa: str | None, threads: int | None, *, json: bool) 
     if json:
         print_json(asdict(found) | {"constants": write_constants(found.constants)})
     else:
-        write_out("\n".join(_calibration_lines(path.stem, found)) + "\n")
-    return 0
+        print_lines(_calibration_lines(path.stem, found))
 
 
 def _calibration_lines(model: str, found: Calibration) -> Iterator[str]:
     by = found.constants
     error = 0.0 if by.error is None else float(by.error)
+    peaks = (f"{peak / 1e9:,.0f} GFLOP/s in {name}" for name, peak in found.peaks.items())
     rows = [
         ("model", model),
         ("weights read at", _share(by.eta_m, found.bandwidth)),
-        ("arithmetic at", f"{by.eta_c:.0%} of peak: " + ", ".join(_peaks(found.peaks))),
+        ("arithmetic at", f"{by.eta_c:.0%} of peak: {', '.join(peaks)}"),
         ("KV cache read at", _share(by.eta_k, found.bandwidth)),
         (
             "overlap",
@@ -188,10 +188,6 @@ def _share(share: float, of: float) -> str:
     return f"{share:.0%} of the memory bandwidth of {of / 1e9:.1f} GB/s"
 
 
-def _peaks(peaks: Mapping[Arithmetic, float]) -> Iterator[str]:
-    return (f"{peak / 1e9:,.0f} GFLOP/s in {name}" for name, peak in peaks.items())
-
-
 def _limit_rows(limits: MachineLimits) -> list[tuple[str, str]]:
     reads = ", ".join(f"{read.bytes_per_s / 1e9:.1f} GB/s over {read.size >> 20} MiB" for read in limits.reads)
     return [
@@ -199,3 +195,18 @@ def _limit_rows(limits: MachineLimits) -> list[tuple[str, str]]:
         ("8-bit integers", f"{limits.int8_macs_per_s / 1e9:,.0f} G multiply-adds/s"),
         ("32-bit floats", f"{limits.float_macs_per_s / 1e9:,.0f} G multiply-adds/s"),
     ]
+
+
+def kernels(
+    kernel: Annotated[str, Parameter(help="Kernel name, e.g. linear, pack, argmax.")],
+    format: Annotated[str | None, Parameter(help="Tensor format, e.g. Q4_K, for kernels that take one.")] = None,
+    /,
+    *,
+    isa: Annotated[str | None, Parameter(help="avx512, avx2 or portable. Default: the best available.")] = None,
+    ir: Annotated[bool, FLAG, Parameter(help="Print the LLVM IR.")] = False,
+    asm: Annotated[bool, FLAG, Parameter(help="Print the assembly.")] = False,
+) -> None:
+    """Show a kernel's compiled code, and count its instructions."""
+    table = choose(host_features(), isa)
+    result = inspect(build(kernel, format, table), Compiler(CodegenTarget.of(table)))
+    print_lines([*[result.ir] * ir, *[result.assembly] * asm, result.report()])

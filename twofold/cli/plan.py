@@ -8,18 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
 
+from twofold.bench.draw.svg import svg as draw
 from twofold.cli.bench.options import InputTokens, LengthOptions, OutputTokens, TraceOptions
 from twofold.cli.console import print_json, print_lines, write_file
 from twofold.cli.options import LIST, Json
 from twofold.core.errors import ParameterError, closest_match, describe_name
+from twofold.core.values import ValueFormat, find_format
+from twofold.planner.machines.known import find_machine
+from twofold.planner.machines.machine import Machine
+from twofold.planner.plan import fitting
+from twofold.planner.plan.plan import Choices
+from twofold.planner.plan.report import fit_document, fit_lines, frontier_chart, study_document, study_lines
+from twofold.planner.plan.search import Facts, nothing_found, search
+from twofold.planner.plan.traffic import Slo, Traffic
+from twofold.planner.shapes.known import resolve_shape
 
 if TYPE_CHECKING:
     from twofold.bench.load.base import Load
-    from twofold.core.values import ValueFormat
-    from twofold.planner.machines.machine import Machine
-    from twofold.planner.plan.plan import Choices
     from twofold.planner.plan.tails import MakeLoad
-    from twofold.planner.plan.traffic import Slo, Traffic
 
 SAMPLES: Final = 4096
 """Requests that represent a synthetic load."""
@@ -58,8 +64,6 @@ class TrafficOptions(LengthOptions):
 
     def traffic(self, trace: TraceOptions, make: MakeLoad) -> Traffic:
         """The traffic of the load, at the trace's own rate unless another one is given."""
-        from twofold.planner.plan.traffic import Traffic  # noqa: PLC0415 - start-up time
-
         return Traffic.of(make(self.rate or 0.0, SAMPLES if trace.trace is None else 0), self.rate)
 
 
@@ -85,11 +89,6 @@ class ChoiceOptions:
 
     def choices(self, models: str, hardware: str) -> Choices:
         """Raises ParameterError and ModelNotFoundError for unknown names."""
-        from twofold.core.values import find_format  # noqa: PLC0415
-        from twofold.planner.machines.known import find_machine  # noqa: PLC0415 - start-up time
-        from twofold.planner.plan.plan import Choices  # noqa: PLC0415
-        from twofold.planner.shapes.known import resolve_shape  # noqa: PLC0415
-
         return Choices(
             models=tuple(map(resolve_shape, _parts(models))),
             machines=tuple(map(find_machine, _parts(hardware))),
@@ -106,8 +105,6 @@ class ChoiceOptions:
 
     def prices(self, machines: tuple[Machine, ...]) -> dict[str, float]:
         """Dollars per device and hour by machine name. Raises ParameterError for one not in --hardware."""
-        from twofold.planner.machines.known import find_machine  # noqa: PLC0415
-
         found = {}
         for text in self.price or ():
             name, _, value = text.rpartition("=")
@@ -120,7 +117,7 @@ class ChoiceOptions:
 
 @Parameter(name="*", group="Memory")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldOptions:
+class MemoryOptions:
     """How a model is stored in memory."""
 
     tp: Annotated[int, Parameter(name=("--tp", "--tensor-parallel-size"), help="Tensor-parallel size.")] = 1
@@ -147,7 +144,7 @@ def plan(
     traffic: TrafficOptions = TrafficOptions(),
     trace: TraceOptions = TraceOptions(),  # noqa: B008 - frozen
     choice: ChoiceOptions = ChoiceOptions(),
-) -> int:
+) -> None:
     """Find the cheapest configurations that serve given traffic within an SLO.
 
     Parameters
@@ -167,10 +164,6 @@ def plan(
     svg
         Write the chart of TPOT against cost as SVG.
     """
-    from twofold.bench.draw.svg import svg as draw  # noqa: PLC0415 - start-up time
-    from twofold.planner.plan.report import frontier_chart, study_document, study_lines  # noqa: PLC0415
-    from twofold.planner.plan.search import Facts, nothing_found, search  # noqa: PLC0415
-
     limits = read_slo(slo, attainment)
     choices = choice.choices(model, hardware)
     facts = Facts(prices=choice.prices(choices.machines))
@@ -190,7 +183,6 @@ def plan(
         print_json(study_document(study, asked, limits, max(1, show)))
     else:
         print_lines(study_lines(study, asked, limits, max(1, show)))
-    return 0
 
 
 def fit(
@@ -200,8 +192,8 @@ def fit(
     context: Annotated[int | None, Parameter(name=("--context", "--max-model-len", "-c"))] = None,
     concurrency: Annotated[int, Parameter(name=("--concurrency", "--max-num-seqs"))] = 1,
     json: Json = False,
-    how: HoldOptions = HoldOptions(),
-) -> int:
+    how: MemoryOptions = MemoryOptions(),
+) -> None:
     """Show whether a model fits in memory, up to which context and concurrency.
 
     Parameters
@@ -215,12 +207,6 @@ def fit(
     concurrency
         Concurrent sequences.
     """
-    from twofold.core.values import find_format  # noqa: PLC0415
-    from twofold.planner.machines.known import find_machine  # noqa: PLC0415 - start-up time
-    from twofold.planner.plan import fitting  # noqa: PLC0415
-    from twofold.planner.plan.report import fit_document, fit_lines  # noqa: PLC0415
-    from twofold.planner.shapes.known import resolve_shape  # noqa: PLC0415
-
     shape = resolve_shape(model)
     question = fitting.Question(
         shape=shape,
@@ -238,13 +224,11 @@ def fit(
         print_json(fit_document(found, others))
     else:
         print_lines(fit_lines(found, others))
-    return 0
 
 
 def read_slo(text: str, attainment: float | None) -> Slo:
     """The limits that ``text`` describes. Raises ParameterError for invalid text and unknown scenarios."""
     from twofold.bench.metrics.goodput import SCENARIOS, Objectives  # noqa: PLC0415 - start-up time
-    from twofold.planner.plan.traffic import Slo  # noqa: PLC0415
 
     if text.startswith(MLPERF):
         name = text.removeprefix(MLPERF)
@@ -279,7 +263,6 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
 
 
 def _weights(name: str) -> ValueFormat | None:
-    from twofold.core.values import find_format  # noqa: PLC0415 - start-up time
 
     return None if name == STORED else find_format(name)
 

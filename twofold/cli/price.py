@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 
@@ -15,11 +15,16 @@ from twofold.cli.console import print_json, print_lines
 from twofold.cli.options import FLAG, Json
 from twofold.core.errors import ParameterError
 from twofold.core.request import TimeToLive
-
-if TYPE_CHECKING:
-    from twofold.planner.price.catalog import ApiModel
-    from twofold.planner.price.own import OwnCost, OwnMachines
-    from twofold.planner.price.workload import ApiCost, Compression, TracedCost, Workload
+from twofold.core.values import find_format
+from twofold.observe.billing import MachinePrices
+from twofold.planner.count.crossover import Crossovers
+from twofold.planner.count.setting import Setting
+from twofold.planner.machines.known import find_machine
+from twofold.planner.price.catalog import ApiModel, known_catalog
+from twofold.planner.price.lifetime import better_than, lifetime_document, lifetime_lines
+from twofold.planner.price.own import OwnMachines, hourly, own_cost
+from twofold.planner.price.workload import Compression, TracedCost, Workload, api_cost, traced_cost
+from twofold.planner.shapes.known import resolve_shape
 
 DEFAULTS: Final[Mapping[str, float]] = {"input_tokens": 1000, "output_tokens": 300, "requests_per_day": 1000.0}
 TierName = Literal["default", "batch", "flex", "priority", "fast"]
@@ -70,7 +75,6 @@ class WorkloadOptions:
         return {name: value for name, value in said.items() if value is not None}
 
     def workload(self) -> Workload:
-        from twofold.planner.price.workload import Workload  # noqa: PLC0415 - start-up time
 
         said = {**DEFAULTS, **self.given()}
         if self.cached is not None and self.cached > said["input_tokens"]:
@@ -86,7 +90,6 @@ class WorkloadOptions:
         if self.trace is None:
             return None
         from twofold.bench.load.trace import read_trace  # noqa: PLC0415
-        from twofold.planner.price.workload import traced_cost  # noqa: PLC0415 - start-up time
 
         if self.given():
             raise ParameterError(
@@ -97,7 +100,6 @@ class WorkloadOptions:
         return traced_cost(model, read_trace(self.trace), self.ttl, at, self.paid_tier)
 
     def compression(self) -> Compression | None:
-        from twofold.planner.price.workload import Compression  # noqa: PLC0415 - start-up time
 
         return None if self.compress is None else Compression(self.compress, self.compressor_price)
 
@@ -130,12 +132,6 @@ class OwnOptions:
         """The machines, or None without --hardware. Raises ParameterError for unknown names and invalid values."""
         if self.hardware is None:
             return None
-        from twofold.core.values import find_format  # noqa: PLC0415
-        from twofold.observe.billing import MachinePrices  # noqa: PLC0415
-        from twofold.planner.count.setting import Setting  # noqa: PLC0415 - start-up time
-        from twofold.planner.machines.known import find_machine  # noqa: PLC0415
-        from twofold.planner.price.own import OwnMachines, hourly  # noqa: PLC0415
-        from twofold.planner.shapes.known import resolve_shape  # noqa: PLC0415
 
         machine, shape = find_machine(self.hardware), resolve_shape(self.own_model, self.weights)
         if not 0 < self.busy_share <= 1:
@@ -165,84 +161,34 @@ def price(
     json: Json = False,
     workload: WorkloadOptions = WorkloadOptions(),
     own: OwnOptions = OwnOptions(),
-) -> int:
+) -> None:
     """Price a workload at an API, and on your own hardware."""
-    found = _Priced.of(model, workload, own.machines())
+    from twofold.planner.price import report  # noqa: PLC0415 - start-up time
+
+    machines, catalog, at = own.machines(), known_catalog(), datetime.now(UTC)
+    api_model, tier, compression = catalog.find(model), workload.paid_tier, workload.compression()
+    traced = workload.traced(api_model, at)
+    requests = workload.workload() if traced is None else traced.workload(tier)
+    api = api_cost(api_model, requests, at)
+    per_request = float(api.per_request) if traced is None else traced.per_request  # of a trace, of the mean request
+    ours = None if machines is None else (machines, own_cost(machines, requests), per_request)
     if json:
-        print_json(found.document())
-    else:
-        print_lines(found.lines())
-    return 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Priced:
-    """A workload with its price at an API and on own machines; of a trace, that of the mean request."""
-
-    api: ApiCost
-    at: datetime
-    machines: OwnMachines | None
-    own: OwnCost | None
-    compression: Compression | None
-    traced: TracedCost | None
-
-    @classmethod
-    def of(cls, name: str, asked: WorkloadOptions, machines: OwnMachines | None) -> _Priced:
-        from twofold.planner.price.catalog import known_catalog  # noqa: PLC0415 - start-up time
-        from twofold.planner.price.own import own_cost  # noqa: PLC0415
-        from twofold.planner.price.workload import api_cost  # noqa: PLC0415
-
-        at, model = datetime.now(UTC), known_catalog().find(name)
-        traced = asked.traced(model, at)
-        workload = asked.workload() if traced is None else traced.workload(asked.paid_tier)
-        api = api_cost(model, workload, at)
-        own = None if machines is None else own_cost(machines, workload)
-        return cls(api, at, machines, own, asked.compression(), traced)
-
-    @property
-    def api_request(self) -> float:
-        """The API's price of the mean request."""
-        return float(self.api.per_request) if self.traced is None else self.traced.per_request
-
-    def document(self) -> dict[str, Any]:
-        from twofold.planner.price.catalog import known_catalog  # noqa: PLC0415 - start-up time
-        from twofold.planner.price.report import (  # noqa: PLC0415
-            api_document,
-            compression_document,
-            own_document,
-            trace_document,
+        found = (
+            report.api_document(api, catalog, at) if traced is None else report.trace_document(traced, api, catalog, at)
         )
-
-        if self.traced is None:
-            found = api_document(self.api, known_catalog(), self.at)
-        else:
-            found = trace_document(self.traced, self.api, known_catalog(), self.at)
-        if self.compression is not None:
-            found["compression"] = compression_document(self.api, self.compression)
-        if self.machines is not None and self.own is not None:
-            found["own"] = own_document(self.machines, self.own, self.api_request)
-        return found
-
-    def lines(self) -> Iterator[str]:
-        from twofold.planner.price.catalog import known_catalog  # noqa: PLC0415 - start-up time
-        from twofold.planner.price.report import (  # noqa: PLC0415
-            api_lines,
-            compression_lines,
-            own_lines,
-            price_lines,
-            trace_lines,
-        )
-
-        workload = self.api.workload
-        yield from price_lines(self.api.model, known_catalog(), workload.input_tokens, self.at, workload.tier)
-        if self.traced is None:
-            yield from api_lines(self.api, self.at)
-        else:
-            yield from trace_lines(self.traced, self.api)
-        if self.compression is not None:
-            yield from compression_lines(self.api, self.compression)
-        if self.machines is not None and self.own is not None:
-            yield from own_lines(self.machines, self.own, self.api_request)
+        if compression is not None:
+            found["compression"] = report.compression_document(api, compression)
+        if ours is not None:
+            found["own"] = report.own_document(*ours)
+        print_json(found)
+        return
+    lines = [*report.price_lines(api_model, catalog, requests.input_tokens, at, requests.tier)]
+    lines += report.api_lines(api, at) if traced is None else report.trace_lines(traced, api)
+    if compression is not None:
+        lines += report.compression_lines(api, compression)
+    if ours is not None:
+        lines += report.own_lines(*ours)
+    print_lines(lines)
 
 
 def lifetime(
@@ -250,7 +196,7 @@ def lifetime(
     parameters: float = 13e9,
     served_tokens: float = 2e12,
     json: Json = False,
-) -> int:
+) -> None:
     """Find the model size and training with the lowest total cost of training and serving.
 
     Parameters
@@ -260,14 +206,11 @@ def lifetime(
     served_tokens
         Prompt and output tokens served over its lifetime.
     """
-    from twofold.planner.price.lifetime import better_than, lifetime_document, lifetime_lines  # noqa: PLC0415 - start-up time
-
     given, best = better_than(parameters, served_tokens)
     if json:
         print_json(lifetime_document(given, best))
     else:
         print_lines(lifetime_lines(given, best))
-    return 0
 
 
 def crossover(
@@ -280,7 +223,7 @@ def crossover(
     kv: str = "bf16",
     cliff: int | None = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Report the context and batch from which the KV cache outweighs weights or arithmetic.
 
     Parameters
@@ -298,19 +241,12 @@ def crossover(
     cliff
         Context length above which an API charges more: report what that implies.
     """
-    from twofold.core.values import find_format  # noqa: PLC0415
-    from twofold.planner.count.crossover import Crossovers  # noqa: PLC0415
-    from twofold.planner.count.setting import Setting  # noqa: PLC0415 - start-up time
-    from twofold.planner.machines.known import find_machine  # noqa: PLC0415
-    from twofold.planner.shapes.known import resolve_shape  # noqa: PLC0415
-
     shape = resolve_shape(model, weights)
     found = Crossovers.of(shape, find_machine(hardware), Setting(tp=tp, kv=find_format(kv)), cliff)
     if json:
         print_json(found.document())
     else:
         print_lines(found.lines())
-    return 0
 
 
 def _decimal(number: float | None) -> Decimal | None:

@@ -25,21 +25,19 @@ Model: TypeAlias = Annotated[str, Parameter(help="Name of the model on the serve
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
-def ps(*, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> int:
+def ps(*, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> None:
     """List the models of a running server: loaded or not, in use or idle."""
     models = _request(url, api_key, "GET", MODELS)["data"]
     if json:
         print_json(models)
-        return 0
+        return
     print_table([("NAME", "STATE", "MEMORY", "RUNNING", "WAITING", "IDLE", "UNLOADS"), *map(_row, models)])
-    return 0
 
 
-def load(model: Model, /, *, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> int:
+def load(model: Model, /, *, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> None:
     """Load a model of a running server, and wait until it is loaded."""
     found = _request(url, api_key, "POST", f"{MODELS}/{quote(model)}/load", LOAD_S)
     print_json(found) if json else note(f"Loaded {found['id']}.")
-    return 0
 
 
 def unload(
@@ -50,7 +48,7 @@ def unload(
     url: Url = DEFAULT_URL,
     api_key: Key = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Unload a model of a running server, once its running requests have finished. Later requests load it again."""
     found = _request(url, api_key, "POST", f"{MODELS}/{quote(model)}/unload")
     until = time.monotonic() + timeout
@@ -65,7 +63,6 @@ def unload(
         time.sleep(LOOK_S)
         found = next(each for each in _request(url, api_key, "GET", MODELS)["data"] if each["id"] == found["id"])
     print_json(found) if json else note(f"Unloaded {found['id']}.")
-    return 0
 
 
 def stop(
@@ -76,15 +73,15 @@ def stop(
     timeout: Annotated[float, DURATION, Parameter(help="Time limit for the model's running requests.")] = 600.0,
     url: Url = DEFAULT_URL,
     api_key: Key = None,
-) -> int:
+) -> None:
     """Stop a model of a running server, as ``unload`` does; or the server itself with --server."""
     if server == (model is not None):
         raise UsageError("stop needs a model or --server.", hint="twofold ps lists the models.")
     if model is not None:
-        return unload(model, timeout=timeout, url=url, api_key=api_key)
+        unload(model, timeout=timeout, url=url, api_key=api_key)
+        return
     _request(url, api_key, "POST", "/v1/twofold/shutdown")
     note(f"The server at {url} is stopping; running requests may finish.")
-    return 0
 
 
 def _request(url: str, api_key: str | None, method: str, path: str, limit_s: float = ANSWER_S) -> Any:

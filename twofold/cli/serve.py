@@ -108,6 +108,7 @@ class ServeOptions:
         """The server's configuration. Raises ParameterError for invalid values."""
         from twofold.host.paths import data_folder  # noqa: PLC0415
         from twofold.observe.billing import PriceSheet  # noqa: PLC0415 - start-up time
+        from twofold.observe.metrics.requests import DEFAULT_OBJECTIVES  # noqa: PLC0415
         from twofold.server.admission import QueueLimits  # noqa: PLC0415
         from twofold.server.config import ServerConfig  # noqa: PLC0415
         from twofold.server.edge.limits import BodyLimits, ConnectionLimits, affordable_connections  # noqa: PLC0415
@@ -137,7 +138,7 @@ class ServeOptions:
             queue=queue,
             tiers=self._tiers(engine["token_budget"]),
             prices=None if self.price_sheet is None else PriceSheet.read(self.price_sheet),
-            objectives=self._objectives(),
+            objectives={**DEFAULT_OBJECTIVES, **dict(map(_objective, self.slo))},
             data=self.data_folder or data_folder(),
             own_data=self.data_folder is not None,
             tolerant=self.unknown_fields == "warn",
@@ -148,23 +149,12 @@ class ServeOptions:
             private_key=self.ssl_keyfile,
         )
 
-    def log_settings(self) -> LogSettings:
-        """Raises ParameterError for an unknown word."""
-        from twofold.observe.logs import LogSettings  # noqa: PLC0415
-
-        return LogSettings(level=self.log_level, format=self.log_format, access=self.access_log)  # type: ignore[arg-type]
-
     def _tiers(self, token_budget: str) -> Tiers:
         from twofold.host.settings import read_toml  # noqa: PLC0415
         from twofold.server.admission import Tiers  # noqa: PLC0415
 
         tiers = Tiers.standard() if self.tiers is None else Tiers.of(read_toml(self.tiers))
         return tiers if token_budget == "live" else tiers.without_targets()
-
-    def _objectives(self) -> Mapping[str, Objective]:
-        from twofold.observe.metrics.requests import DEFAULT_OBJECTIVES  # noqa: PLC0415
-
-        return {**DEFAULT_OBJECTIVES, **dict(map(_objective, self.slo))}
 
     def _response_cache(self) -> ResponseCacheSettings | None:
         from twofold.server.response_cache import ResponseCacheSettings  # noqa: PLC0415
@@ -219,7 +209,7 @@ def serve(
     options: ServeOptions = ServeOptions(),
     engine: ServedEngineOptions = ENGINE,
     sampling: ServeSampling = SAMPLING,
-) -> int:
+) -> None:
     """Serve models over HTTP with OpenAI-, Anthropic- and Ollama-compatible APIs. Models are loaded on first use.
 
     The first model is loaded at once; without names it is --model.
@@ -234,14 +224,13 @@ def serve(
         )
     from twofold.server.server import Server  # noqa: PLC0415 - after flags are checked
 
-    with _observed(options.log_settings()) as observers:
+    with _observed(options) as observers:
         server = Server(config, observers=observers, say=note, progress=DownloadProgress())
         asyncio.run(server.run(lambda url: _announce(config, server.models(), url)))
-    return 0
 
 
 @contextmanager
-def _observed(settings: LogSettings) -> Iterator[list[ServedObserver]]:
+def _observed(options: ServeOptions) -> Iterator[list[ServedObserver]]:
     """Observers of requests beside the metrics: the log, and OpenTelemetry if the environment configures it."""
     from twofold.host.env import read_environment  # noqa: PLC0415
     from twofold.host.versions import twofold_version  # noqa: PLC0415
@@ -249,6 +238,7 @@ def _observed(settings: LogSettings) -> Iterator[list[ServedObserver]]:
     from twofold.observe.otel import Telemetry  # noqa: PLC0415
 
     environment = read_environment()
+    settings = LogSettings(level=options.log_level, format=options.log_format, access=options.access_log)  # type: ignore[arg-type]
     with ExitStack() as stack:
         log = ServerLog(STDERR, settings)
         stack.callback(log.close)

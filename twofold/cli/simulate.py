@@ -14,11 +14,18 @@ from twofold.cli.options import BYTES, FLAG, Json
 from twofold.cli.plan import read_slo
 from twofold.core.errors import ParameterError
 from twofold.core.units import count
+from twofold.core.values import find_format
+from twofold.formats.fetch.sources import locate
+from twofold.host.paths import CacheFolders
+from twofold.planner.count.setting import Setting
+from twofold.planner.machines.known import find_machine
+from twofold.planner.shapes.known import resolve_shape
+from twofold.planner.simulate.scenario import Scenario, Split
+from twofold.planner.simulate.setting import DEFAULT_ROWS, DEFAULT_SEQUENCES, EngineSetting, PredictedSteps, groups_for
 
 if TYPE_CHECKING:
     from twofold.bench.load.base import Load
     from twofold.engine.config import EngineKeywords
-    from twofold.planner.simulate.scenario import Scenario, Split
 
 HERE: Final = "this"
 """The name of the machine that runs the command."""
@@ -89,11 +96,12 @@ def simulate(
     engine: EngineFlags = EngineFlags(),
     load: LoadOptions = LoadOptions(),  # noqa: B008 - frozen
     trace: TraceOptions = TraceOptions(),  # noqa: B008 - frozen
-) -> int:
+) -> None:
     """Simulate traffic through the scheduler and KV cache on a virtual clock, with predicted step times."""
     limits = None if slo is None else read_slo(slo, attainment)
     if check is not None:
-        return _check(check, server, engine, json=json)
+        _check(check, server, engine, json=json)
+        return
     from twofold.planner.simulate.figures import SCHEMA, figures, lines  # noqa: PLC0415 - start-up time
     from twofold.planner.simulate.jobs import Jobs, prompt_history, repeated  # noqa: PLC0415
 
@@ -108,7 +116,6 @@ def simulate(
         print_json({"schema": SCHEMA, **described, "figures": found.plain()})
     else:
         print_lines(lines(found))
-    return 0
 
 
 def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
@@ -121,17 +128,6 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
         )
     if server.hardware == HERE:
         return _here(server, engine)
-    from twofold.core.values import find_format  # noqa: PLC0415
-    from twofold.planner.count.setting import Setting  # noqa: PLC0415
-    from twofold.planner.machines.known import find_machine  # noqa: PLC0415
-    from twofold.planner.shapes.known import resolve_shape  # noqa: PLC0415
-    from twofold.planner.simulate.scenario import Scenario  # noqa: PLC0415
-    from twofold.planner.simulate.setting import (  # noqa: PLC0415
-        DEFAULT_ROWS,
-        DEFAULT_SEQUENCES,
-        EngineSetting,
-        groups_for,
-    )
 
     shape, machine = resolve_shape(server.model, server.weights), find_machine(server.hardware)
     how = Setting(tp=server.tp, kv=find_format(server.kv))
@@ -171,8 +167,6 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
 def _here(server: ServerOptions, engine: EngineFlags) -> Scenario:
     """This machine with the local engine, as calibrated."""
     from twofold.engine.config import EngineOptions  # noqa: PLC0415
-    from twofold.formats.fetch.sources import locate  # noqa: PLC0415
-    from twofold.host.paths import CacheFolders  # noqa: PLC0415
     from twofold.planner.simulate.here import this_machine  # noqa: PLC0415
 
     assert server.model is not None, "a model was named"
@@ -183,7 +177,6 @@ def _here(server: ServerOptions, engine: EngineFlags) -> Scenario:
 
 
 def _split(server: ServerOptions) -> Split | None:
-    from twofold.planner.simulate.scenario import Split  # noqa: PLC0415
 
     if server.disaggregate is None:
         return None
@@ -215,9 +208,8 @@ def _described(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def _check(path: Path, server: ServerOptions, engine: EngineFlags, *, json: bool) -> int:
+def _check(path: Path, server: ServerOptions, engine: EngineFlags, *, json: bool) -> None:
     from twofold.planner.simulate.check import check, compared_lines, read_bench  # noqa: PLC0415
-    from twofold.planner.simulate.setting import PredictedSteps  # noqa: PLC0415
 
     document, runs = read_bench(path)
     if server.model is None:
@@ -237,4 +229,3 @@ def _check(path: Path, server: ServerOptions, engine: EngineFlags, *, json: bool
             print_lines([f"{count(len(run.jobs), 'request')}{omitted}", *compared_lines(found)])
     if json:
         print_json({"schema": "twofold.simulate-check/1", **_described(scenario), "runs": compared})
-    return 0

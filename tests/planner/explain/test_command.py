@@ -43,13 +43,13 @@ print(*sys.modules, file=sys.stderr)
 
 def explained(capsys: pytest.CaptureFixture[str], *arguments: Any, **options: Any) -> dict[str, Any]:
     """What is printed as JSON."""
-    assert explain(*arguments, **options, json=True) == 0
+    explain(*arguments, **options, json=True)
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
 def test_a_hypothetical(capsys: pytest.CaptureFixture[str]) -> None:
-    assert explain(what=H100) == 0
+    explain(what=H100)
     out = capsys.readouterr().out
     assert out.startswith("llama-3-8b (bf16, KV bf16) on h100: 1,000 prompt tokens, 100 output tokens, concurrency 4\n")
     assert "Roofline of h100" in out

@@ -23,7 +23,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         app.command(command)
 
     def call(*arguments: str) -> str:
-        assert app(arguments) == 0
+        assert app(arguments) is None
         return capsys.readouterr().out
 
     return call

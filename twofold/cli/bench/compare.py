@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from twofold.cli.bench.measure import write_document
+from twofold.cli.bench.serve import write_document
 from twofold.cli.console import print_json, rich_console, write_out
 from twofold.cli.options import Json
 
@@ -25,7 +25,7 @@ def compare(
     *,
     seed: Annotated[int, Parameter(help="Seed of the resampling that the intervals come from.")] = 0,
     json: Json = False,
-) -> int:
+) -> None:
     """Compare two results, with intervals, and separate differences from noise."""
     from twofold.bench.compare import compare as compared  # noqa: PLC0415 - start-up time
     from twofold.bench.report.document import read_file  # noqa: PLC0415
@@ -35,7 +35,6 @@ def compare(
         print_json(found.to_json())
     else:
         _print(found)
-    return 0
 
 
 def report(
@@ -47,7 +46,7 @@ def report(
         Parameter(name=("--output", "-o"), negative=(), show_default=False, help="Output file: .html, .csv or .json."),
     ] = [],  # noqa: B006 - cyclopts passes a new list
     json: Json = False,
-) -> int:
+) -> None:
     """Show a saved result, or convert it to HTML, CSV or JSON."""
     from twofold.bench.report.document import read_file  # noqa: PLC0415
     from twofold.bench.report.words import print_report  # noqa: PLC0415
@@ -59,7 +58,6 @@ def report(
         write_out(document.without_requests().to_json().decode() + "\n")
     elif not output:
         print_report(document, rich_console())
-    return 0
 
 
 def _print(found: Comparison) -> None:

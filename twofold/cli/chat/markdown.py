@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from rich.cells import cell_len
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.text import Text
 
 MIN_WIDTH: Final = 20
@@ -219,20 +219,13 @@ class MarkdownWriter:
         return Text.from_ansi("".join(self._sgr(self._text(span), span.styles) for span in spans(text, final=True)[0]))
 
     def _printed(self, shown: RenderableType) -> str:
-        console = self._console()
+        from rich.console import Console  # noqa: PLC0415
+
+        colours: Literal["standard"] | None = "standard" if self._colour else None
+        console = Console(force_terminal=True, width=self._columns, color_system=colours, legacy_windows=False)
         with console.capture() as captured:
             console.print(shown, soft_wrap=not hasattr(shown, "add_row"))
         return captured.get()
-
-    def _console(self) -> Console:
-        from rich.console import Console  # noqa: PLC0415
-
-        return Console(
-            force_terminal=True,
-            width=self._columns,
-            color_system="standard" if self._colour else None,
-            legacy_windows=False,
-        )
 
     @property
     def _columns(self) -> int:

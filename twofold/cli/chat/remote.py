@@ -25,7 +25,7 @@ from twofold.bench.endpoints.values import (
 from twofold.cli.chat.base import ChatCompletion, PromptRequest
 from twofold.cli.chat.phases import PhaseShare, RooflineShares, phase_line
 from twofold.cli.console import Write, interrupts
-from twofold.cli.options import RemoteOptions, SamplingOptions
+from twofold.cli.options import RemoteOptions, SamplingOptions, changed_fields
 from twofold.core.errors import (
     AccessError,
     BusyError,
@@ -49,7 +49,6 @@ OPTIONAL: Final = (
     *("ignore_eos", "stop_token_ids", "include_stop_str_in_output", "skip_special_tokens"),
 )
 """Parameters that are sent only if they differ from their defaults."""
-DEFAULTS: Final = SamplingOptions()
 
 
 @dataclass(slots=True)
@@ -227,7 +226,7 @@ def _events(reply: Streamed) -> Iterator[Event]:
 
 
 def _sampling(options: SamplingOptions) -> dict[str, Any]:
-    given = {name: getattr(options, name) for name in OPTIONAL if getattr(options, name) != getattr(DEFAULTS, name)}
+    given = {name: getattr(options, name) for name in changed_fields(options) if name in OPTIONAL}
     body = {"max_tokens": options.max_tokens} | given
     biases = options.params().biases
     return body | ({"logit_bias": {str(token): bias for token, bias in biases.items()}} if biases else {})
