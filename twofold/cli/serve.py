@@ -18,7 +18,6 @@ from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.core.units import GIB, MIB, count, parse_duration
 
 if TYPE_CHECKING:
-    from twofold.observe.logs import LogSettings
     from twofold.observe.metrics.requests import Objective
     from twofold.observe.served import ServedObserver
     from twofold.server.admission import Tiers
@@ -234,7 +233,7 @@ def _observed(options: ServeOptions) -> Iterator[list[ServedObserver]]:
     """Observers of requests beside the metrics: the log, and OpenTelemetry if the environment configures it."""
     from twofold.host.env import read_environment  # noqa: PLC0415
     from twofold.host.versions import twofold_version  # noqa: PLC0415
-    from twofold.observe.logs import ServerLog  # noqa: PLC0415
+    from twofold.observe.logs import LogSettings, ServerLog  # noqa: PLC0415
     from twofold.observe.otel import Telemetry  # noqa: PLC0415
 
     environment = read_environment()
