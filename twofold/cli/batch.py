@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import Parameter
 
 from twofold.cli.console import INTERRUPTED, interrupts, is_terminal, note, print_json, rich_console
-from twofold.cli.options import FLAG, LIST, CrowdOptions
+from twofold.cli.options import FLAG, LIST, ConcurrentModelOptions
 from twofold.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ LONG: Final = 4
 
 @Parameter(name="*", group="Model")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchOptions(CrowdOptions):
+class BatchOptions(ConcurrentModelOptions):
     """The model and its concurrency, which is high because throughput counts, not latency."""
 
     max_num_seqs: Annotated[
@@ -121,7 +121,15 @@ def _shown(before: BatchProgress) -> Iterator[Callable[[BatchProgress], None]]:
     elif not terminal:
         note(f"{before.lines} lines")
     if not terminal:
-        yield HalfwayNote(before)
+        half, noted = before.done + (before.lines - before.done) // 2, before.lines - before.done < LONG
+
+        def note_half(progress: BatchProgress) -> None:
+            nonlocal noted
+            if not noted and progress.done >= half:
+                noted = True
+                note(f"{progress.done} of {progress.lines} lines, {_speeds(progress)}")
+
+        yield note_half
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
     from rich.progress import Progress as Bars  # noqa: PLC0415
@@ -134,19 +142,6 @@ def _shown(before: BatchProgress) -> Iterator[Callable[[BatchProgress], None]]:
             bars.update(task, completed=progress.done, description=_speeds(progress))
 
         yield draw
-
-
-class HalfwayNote:
-    """For logs: a line when half of the open lines are done."""
-
-    def __init__(self, before: BatchProgress) -> None:
-        self._half = before.done + (before.lines - before.done) // 2
-        self._noted = before.lines - before.done < LONG
-
-    def __call__(self, progress: BatchProgress) -> None:
-        if not self._noted and progress.done >= self._half:
-            self._noted = True
-            note(f"{progress.done} of {progress.lines} lines, {_speeds(progress)}")
 
 
 def _speeds(progress: BatchProgress) -> str:

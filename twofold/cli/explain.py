@@ -130,8 +130,11 @@ def explain(
         _draw(found, svg)
     if json:
         print_json(report.data(found))
-    else:
-        _print(found, levers.top)
+        return
+    width = min(max(get_terminal_size().columns, MIN_WIDTH), MAX_WIDTH)
+    print_lines(report.lines(found, levers=levers.top, width=width))
+    if found.scenario is not None:
+        write_out("\n" + plot(roofline(found.scenario, found.waterfall), width=width) + "\n")
 
 
 def _explained(
@@ -244,10 +247,3 @@ def _draw(found: report.Explanation, path: Path) -> None:
         )
     picture = roofline(found.scenario, found.waterfall)
     write_file(path, draw(picture, height=SVG_HEIGHT, standalone=True) + "\n")
-
-
-def _print(found: report.Explanation, top: int) -> None:
-    width = min(max(get_terminal_size().columns, MIN_WIDTH), MAX_WIDTH)
-    print_lines(report.lines(found, levers=top, width=width))
-    if found.scenario is not None:
-        write_out("\n" + plot(roofline(found.scenario, found.waterfall), width=width) + "\n")

@@ -110,7 +110,7 @@ class ModelOptions:
 
 @Parameter(name="*", group="Model")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CrowdOptions(ModelOptions):
+class ConcurrentModelOptions(ModelOptions):
     """The model, and how many sequences share it."""
 
     max_num_seqs: Annotated[

@@ -99,10 +99,6 @@ class WorkloadOptions:
             )
         return traced_cost(model, read_trace(self.trace), self.ttl, at, self.paid_tier)
 
-    def compression(self) -> Compression | None:
-
-        return None if self.compress is None else Compression(self.compress, self.compressor_price)
-
 
 @Parameter(name="*", group="Your own hardware")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +162,8 @@ def price(
     from twofold.planner.price import report  # noqa: PLC0415 - start-up time
 
     machines, catalog, at = own.machines(), known_catalog(), datetime.now(UTC)
-    api_model, tier, compression = catalog.find(model), workload.paid_tier, workload.compression()
+    api_model, tier, ratio = catalog.find(model), workload.paid_tier, workload.compress
+    compression = None if ratio is None else Compression(ratio, workload.compressor_price)
     traced = workload.traced(api_model, at)
     requests = workload.workload() if traced is None else traced.workload(tier)
     api = api_cost(api_model, requests, at)

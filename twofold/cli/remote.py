@@ -13,9 +13,9 @@ from twofold.cli.options import DURATION, FLAG, Json
 from twofold.core.errors import AccessError, NetworkError, NotFoundError, TimeLimitError, UsageError
 
 MODELS = "/v1/twofold/models"
-ANSWER_S = 30.0
-LOAD_S = 3600.0
-LOOK_S = 0.2
+REPLY_TIMEOUT_S = 30.0
+LOAD_TIMEOUT_S = 3600.0
+POLL_S = 0.2
 
 Url: TypeAlias = Annotated[str, Parameter(name=("--url", "-u"), help="URL of the server.")]
 Key: TypeAlias = Annotated[
@@ -36,7 +36,7 @@ def ps(*, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> No
 
 def load(model: Model, /, *, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> None:
     """Load a model of a running server, and wait until it is loaded."""
-    found = _request(url, api_key, "POST", f"{MODELS}/{quote(model)}/load", LOAD_S)
+    found = _request(url, api_key, "POST", f"{MODELS}/{quote(model)}/load", LOAD_TIMEOUT_S)
     print_json(found) if json else note(f"Loaded {found['id']}.")
 
 
@@ -60,7 +60,7 @@ def unload(
                 f"{found['id']} is still in use after {timeout:g} s.",
                 hint="It is unloaded when its last request ends; raise --timeout to wait longer.",
             )
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
         found = next(each for each in _request(url, api_key, "GET", MODELS)["data"] if each["id"] == found["id"])
     print_json(found) if json else note(f"Unloaded {found['id']}.")
 
@@ -84,7 +84,7 @@ def stop(
     note(f"The server at {url} is stopping; running requests may finish.")
 
 
-def _request(url: str, api_key: str | None, method: str, path: str, limit_s: float = ANSWER_S) -> Any:
+def _request(url: str, api_key: str | None, method: str, path: str, limit_s: float = REPLY_TIMEOUT_S) -> Any:
     """The JSON of a server's reply. Raises the error in it."""
     import orjson  # noqa: PLC0415 - start-up time
 

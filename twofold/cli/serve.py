@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from twofold.cli.console import DownloadProgress, note
-from twofold.cli.options import DURATION, IN_GIB, IN_MIB, LIST, CrowdOptions
+from twofold.cli.options import DURATION, IN_GIB, IN_MIB, LIST, ConcurrentModelOptions
 from twofold.core.errors import ParameterError
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.core.units import GIB, MIB, count, parse_duration
@@ -167,7 +167,7 @@ class ServeOptions:
 
 @Parameter(name="*", group="Model")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServedEngineOptions(CrowdOptions):
+class ServedEngineOptions(ConcurrentModelOptions):
     """Engine options of every model; each has its own tokenizer."""
 
     tokenizer: Annotated[str | None, Parameter(parse=False, show=False)] = None

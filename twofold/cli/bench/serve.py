@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from twofold.bench.client.target import ServerTarget
     from twofold.bench.load.base import Prompt
     from twofold.bench.load.replay import TraceReplay
-    from twofold.bench.prompts.prompter import TokenCounter
     from twofold.bench.report.live import Goal
     from twofold.bench.search import Trial
     from twofold.bench.study import MakeLoad, Setup, Study
@@ -82,9 +81,9 @@ def serve(
     """
     from twofold.bench.client.target import ServerTarget  # noqa: PLC0415 - start-up time
 
-    measuring = Measuring(request, load, trace, measure, output, ignore_eos=False)
+    benchmark = Benchmark(request, load, trace, measure, output, ignore_eos=False)
     target = ServerTarget.of(url, verify=not insecure, ca_file=ca_file)
-    return measuring.study(measuring.setup(target, model, api_key), "serve")
+    return benchmark.study(benchmark.setup(target, model, api_key), "serve")
 
 
 def run(
@@ -103,14 +102,14 @@ def run(
     from twofold.bench.client.target import ServerTarget  # noqa: PLC0415
     from twofold.bench.own_server import own_server  # noqa: PLC0415
 
-    measuring = Measuring(request, load, trace, measure, output, ignore_eos=request.endpoint != "messages")
+    benchmark = Benchmark(request, load, trace, measure, output, ignore_eos=request.endpoint != "messages")
     note(f"Starting twofold serve {' '.join((model, *flags))}")
     with own_server(model, flags) as url:
-        return measuring.study(measuring.setup(ServerTarget.of(url), None, None), "run")
+        return benchmark.study(benchmark.setup(ServerTarget.of(url), None, None), "run")
 
 
-class Measuring:
-    """The flags of a bench, which are checked before a request is sent."""
+class Benchmark:
+    """A benchmark of a server, as flags describe it; they are checked before a request is sent."""
 
     def __init__(
         self,
@@ -170,21 +169,16 @@ class Measuring:
         prompts = secrets.randbits(SEED_BITS) if self.load.seed is None else self.load.seed
         return Setup(target, request.endpoint, model, options, client, self.load.seed or 0, prompts)
 
-    def counter(self) -> TokenCounter | None:
-        """The tokenizer of --tokenizer, or None."""
-        from twofold.bench.prompts.local import local_counter  # noqa: PLC0415
-        from twofold.host.paths import CacheFolders  # noqa: PLC0415
-
-        if self.request.tokenizer is None:
-            return None
-        chat = self.request.endpoint != "completions"
-        return local_counter(self.request.tokenizer, chat=chat, models=CacheFolders.of().models)
-
     def study(self, setup: Setup, command: str) -> int:
         """Runs the load and writes the result, also after an error. Returns the exit code."""
+        from twofold.bench.prompts.local import local_counter  # noqa: PLC0415
         from twofold.bench.study import Study, opened  # noqa: PLC0415
+        from twofold.host.paths import CacheFolders  # noqa: PLC0415
 
-        counter = self.counter()
+        counter = None
+        if self.request.tokenizer is not None:
+            chat = self.request.endpoint != "completions"
+            counter = local_counter(self.request.tokenizer, chat=chat, models=CacheFolders.of().models)
         with opened(setup, counter, self._lengths()) as session:
             show = None if self.output.quiet else _show
             study = Study(setup, session, self.rule, self.objectives, chunks=self.output.chunks, show=show)

@@ -91,14 +91,12 @@ class LocalModel:
         )
 
     def statistics(self) -> str:
-        """``ChatModel.statistics``."""
         if self._last is None:
             return ""
         metrics = self._last.metrics
         return phase_line(metrics, None if self._roofline is None else self._roofline.shares(metrics))
 
     def explain(self) -> list[str]:
-        """``ChatModel.explain``."""
         if self._last is None:
             return []
         metrics = self._last.metrics

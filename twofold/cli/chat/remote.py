@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import orjson
 
 from twofold.bench.client.response import Event
-from twofold.bench.client.target import Reply, ServerTarget, Streamed, exchange, streamed
+from twofold.bench.client.target import ServerTarget, Streamed, exchange, streamed
 from twofold.bench.endpoints.discover import MODELS, ServerFacts, find_server
 from twofold.bench.endpoints.values import (
     count_at,
@@ -42,7 +43,7 @@ from twofold.core.units import count
 
 CHAT: Final = "/v1/chat/completions"
 TEXT: Final = "/v1/completions"
-LOOK_S: Final = 30.0
+TIMEOUT_S: Final = 30.0
 OPTIONAL: Final = (
     *NAMES,
     *("seed", "stop", "presence_penalty", "frequency_penalty", "min_tokens"),
@@ -76,6 +77,7 @@ class RemoteModel:
     def __init__(self, options: RemoteOptions, model: str | None) -> None:
         assert options.url is not None
         self._target = ServerTarget.of(options.url)
+        self._exchange = partial(exchange, self._target, timeout_s=TIMEOUT_S)
         self._headers = {"user-agent": "twofold"}
         if options.api_key is not None:
             self._headers["authorization"] = f"Bearer {options.api_key}"
@@ -104,7 +106,7 @@ class RemoteModel:
         body |= _sampling(request.sampling) | _structured(request.structure)
         if self._ours:
             body["twofold"] = {"explain": True}
-        heard = self._state = _StreamState()
+        state = self._state = _StreamState()
         start = time.monotonic()
         with (
             interrupts() as interrupted,
@@ -113,26 +115,26 @@ class RemoteModel:
             if reply.status is not None and reply.status != 200:
                 raise _refusal(reply.status, reply.body())
             for event in _events(reply):
-                self._update(heard, event, write, time.monotonic() - start)
-        if not interrupted.is_set() and heard.finish is None:
+                self._update(state, event, write, time.monotonic() - start)
+        if not interrupted.is_set() and state.finish is None:
             raise NetworkError("The server ended the stream before the answer was complete.")
-        finish = None if interrupted.is_set() else heard.finish
-        used_tokens = (count_at(heard.usage, "prompt_tokens"), count_at(heard.usage, "completion_tokens"))
-        return ChatCompletion(heard.text, finish, *used_tokens)
+        finish = None if interrupted.is_set() else state.finish
+        used_tokens = (count_at(state.usage, "prompt_tokens"), count_at(state.usage, "completion_tokens"))
+        return ChatCompletion(state.text, finish, *used_tokens)
 
     def statistics(self) -> str:
         """``ChatModel.statistics``: from the server's record, or else as measured here."""
-        heard = self._state
-        prompts = objects_at(heard.record, "prompts")
+        state = self._state
+        prompts = objects_at(state.record, "prompts")
         if prompts:
             return _recorded_line(prompts[0])
-        if heard.first_s is None:
+        if state.first_s is None:
             return ""
-        prompt, output = (count_at(heard.usage, name) for name in ("prompt_tokens", "completion_tokens"))
+        prompt, output = (count_at(state.usage, name) for name in ("prompt_tokens", "completion_tokens"))
         if not prompt or not output:
-            return f"TTFT {heard.first_s * 1000:,.0f} ms · {heard.last_s:.1f} s"
-        cached = count_at(object_at(heard.usage, "prompt_tokens_details"), "cached_tokens") or 0
-        return phase_line(_metrics(prompt, cached, output, 0.0, heard.first_s, heard.last_s), None)
+            return f"TTFT {state.first_s * 1000:,.0f} ms · {state.last_s:.1f} s"
+        cached = count_at(object_at(state.usage, "prompt_tokens_details"), "cached_tokens") or 0
+        return phase_line(_metrics(prompt, cached, output, 0.0, state.first_s, state.last_s), None)
 
     def explain(self) -> list[str]:
         """``ChatModel.explain``: the phases of the server's record."""
@@ -156,14 +158,14 @@ class RemoteModel:
 
     def as_json(self) -> dict[str, Any]:
         """``ChatModel.as_json``. ``twofold`` is the server's record or null."""
-        heard = self._state
+        state = self._state
         return {
             "model": self.name,
-            "text": heard.text,
-            "finish_reason": heard.finish,
-            "usage": heard.usage or None,
-            "timing": {"ttft_s": heard.first_s, "total_s": heard.last_s},
-            "twofold": heard.record or None,
+            "text": state.text,
+            "finish_reason": state.finish,
+            "usage": state.usage or None,
+            "timing": {"ttft_s": state.first_s, "total_s": state.last_s},
+            "twofold": state.record or None,
         }
 
     def models(self) -> list[str]:
@@ -171,7 +173,6 @@ class RemoteModel:
         return [text_at(entry, "id") for entry in self._listed() if text_at(entry, "id")]
 
     def use(self, name: str) -> None:
-        """``ChatModel.use``."""
         self._facts, self._state = self._find(name), _StreamState()
 
     def _find(self, model: str | None) -> ServerFacts:
@@ -187,35 +188,32 @@ class RemoteModel:
         self._ours = any(entry.get("owned_by") == "twofold" for entry in entries)
         return entries
 
-    def _exchange(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], /) -> Reply:
-        return exchange(self._target, method, path, body, headers, LOOK_S)
-
-    def _update(self, heard: _StreamState, event: Event, write: Write, moment: float) -> None:
+    def _update(self, state: _StreamState, event: Event, write: Write, moment: float) -> None:
         """Updates the state by an event. Raises NetworkError for an error of the server."""
         if event[1].strip() == b"[DONE]":
             return
         try:
-            said = read_object(event[1])
+            fields = read_object(event[1])
         except ValueError as error:
             raise NetworkError(f"The server's stream cannot be read: {error}.") from error
-        if said.get("error"):
-            raise NetworkError(f"The server aborted the answer: {error_message(said)}")
-        heard.usage = object_at(said, "usage") or heard.usage
-        heard.record = object_at(said, "twofold") or heard.record
-        for choice in objects_at(said, "choices")[:1]:
+        if fields.get("error"):
+            raise NetworkError(f"The server aborted the answer: {error_message(fields)}")
+        state.usage = object_at(fields, "usage") or state.usage
+        state.record = object_at(fields, "twofold") or state.record
+        for choice in objects_at(fields, "choices")[:1]:
             delta = object_at(choice, "delta")
             thought = text_at(delta, "reasoning_content") or text_at(delta, "reasoning")
             text = text_at(delta, "content") or text_at(choice, "text")
             if thought or text:
-                heard.first_s, heard.last_s = (moment if heard.first_s is None else heard.first_s), moment
+                state.first_s, state.last_s = (moment if state.first_s is None else state.first_s), moment
             if thought:
-                write(thought if heard.thinks else f"<think>\n{thought}")
-                heard.thinks = True
+                write(thought if state.thinks else f"<think>\n{thought}")
+                state.thinks = True
             if text:
-                write(f"\n</think>\n\n{text}" if heard.thinks else text)
-                heard.thinks = False
-                heard.text += text
-            heard.finish = text_at(choice, "finish_reason") or heard.finish
+                write(f"\n</think>\n\n{text}" if state.thinks else text)
+                state.thinks = False
+                state.text += text
+            state.finish = text_at(choice, "finish_reason") or state.finish
 
 
 def _events(reply: Streamed) -> Iterator[Event]:

@@ -67,7 +67,6 @@ class TerminalReader:
         )
 
     def read(self) -> str:
-        """``Reader.read``."""
         placeholder = FormattedText([("fg:ansibrightblack", PLACEHOLDER)])
         text = self._session.prompt(FormattedText([("bold", PROMPT)]), placeholder=placeholder)
         return message(text)
