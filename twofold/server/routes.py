@@ -16,7 +16,7 @@ from twofold.api.anthropic.errors import AnthropicDialect
 from twofold.api.anthropic.messages import MessagesRequest
 from twofold.api.base import Dialect, DialectRequest, GeneratedReply, ReplyHead
 from twofold.api.batch.lines import ENDPOINTS
-from twofold.api.ollama.errors import OllamaDialect
+from twofold.api.ollama.replies import OllamaDialect
 from twofold.api.ollama.requests import (
     OllamaChatRequest,
     OllamaEmbeddingRequest,

@@ -16,7 +16,7 @@ from twofold.api.anthropic.errors import AnthropicDialect
 from twofold.api.base import Dialect, ModelFacts
 from twofold.api.body import object_of
 from twofold.api.fields import UNSUPPORTED, FieldError, ignoring
-from twofold.api.ollama.errors import OllamaDialect
+from twofold.api.ollama.replies import OllamaDialect
 from twofold.api.openai.errors import OpenAIDialect
 from twofold.core.errors import ParameterError, TwofoldError
 from twofold.text.parsers.format import CompletionFormat

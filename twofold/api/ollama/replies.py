@@ -1,4 +1,4 @@
-"""Ollama's replies: completions, vectors, and what was counted and timed.
+"""Ollama's replies: completions, vectors, and what was counted and timed; and its errors.
 
 A streamed reply is a JSON object a line, the last one with ``done`` true, counts and times.
 """
@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType, structs
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import DateTime, Explanation, NonNegativeInt, ReplyObject, encode
 from twofold.api.completion import CallMade, CompletionReader
-from twofold.api.ollama.errors import OllamaDialect
+from twofold.api.openai.errors import ErrorMessage, error_message
 from twofold.api.openai.logprobs import ChatTokenLogprob, chat_logprobs
 from twofold.api.openai.replies import chat_finish
 from twofold.core.errors import TwofoldError
@@ -22,6 +22,26 @@ from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.text.parsers.base import Content, Reasoning, SectionParser
 
 NANOSECONDS: Final = 1_000_000_000
+
+
+class OllamaError(ReplyObject):
+    """The reply to a request that failed, or the last line of a stream that did."""
+
+    error: ErrorMessage
+
+
+class OllamaDialect:
+    """``Dialect`` of Ollama's clients. Its documents send JSON with curl's default type, that of a form."""
+
+    name: Literal["ollama"] = "ollama"
+    stream_type = "application/x-ndjson"
+    any_type = True
+
+    def status(self, error: TwofoldError) -> int:
+        return error.status
+
+    def error(self, error: TwofoldError, request_id: str) -> OllamaError:  # noqa: ARG002 - it is in a header
+        return OllamaError(error_message(error))
 
 
 class OllamaPart(ReplyObject, kw_only=True):

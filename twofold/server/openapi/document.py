@@ -15,7 +15,7 @@ from msgspec import Meta
 from twofold.api.anthropic.errors import OVERLOADED, AnthropicError
 from twofold.api.base import Dialect
 from twofold.api.body import MAX_MODEL_CHARS, NonEmptyText, Schema, kind_of, object_of, schemas
-from twofold.api.ollama.errors import OllamaError
+from twofold.api.ollama.replies import OllamaError
 from twofold.api.openai.errors import OpenAIError
 from twofold.server.edge.refusals import MAX_RETRY_AFTER_S
 from twofold.server.openapi.generating import generating_operations
