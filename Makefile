@@ -25,10 +25,10 @@ CODE := $(wildcard twofold tests benchmarks)
 .DEFAULT_GOAL := run
 
 run: .venv/.runtime
-	@$(BIN)/twofold run --prompt "$$PROMPT" --model "$$MODEL" $(ARGS) </dev/null
+	@exec $(BIN)/twofold run --prompt "$$PROMPT" --model "$$MODEL" $(ARGS) </dev/null
 
 serve: .venv/.runtime
-	@$(BIN)/twofold serve "$$MODEL" $(ARGS)
+	@exec $(BIN)/twofold serve "$$MODEL" $(ARGS)
 
 test: .venv/.development
 	$(BIN)/python -m pytest $(ARGS)
