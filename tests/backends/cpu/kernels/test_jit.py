@@ -11,7 +11,7 @@ import pytest
 
 from tests.backends.cpu.kernels.harness import Machine, assert_same_bits
 from twofold.backends.cpu.kernels.ir import F32, F32X16, I8X64, I32, I32X16, PTR, Kernel
-from twofold.backends.cpu.kernels.isa import TABLES, Isa, choose
+from twofold.backends.cpu.kernels.isa import TABLES, Isa, choose, tuned
 from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, as_function, host_features
 from twofold.core.errors import ParameterError, ResourceError
 
@@ -193,6 +193,13 @@ def test_the_best_table_is_chosen() -> None:
     for isa in TABLES:
         assert choose(isa.needs).name == isa.name
         assert choose(frozenset().union(*(t.needs for t in TABLES)), isa.name) is isa
+
+
+def test_only_some_processors_take_all_rows_from_packed_panels() -> None:
+    by_name = {isa.name: isa for isa in TABLES}
+    assert not tuned(by_name["avx512"], "znver4").unpacks
+    assert tuned(by_name["avx512"], "emeraldrapids").unpacks
+    assert tuned(by_name["avx2"], "znver4").unpacks
 
 
 def test_an_unknown_table_names_the_nearest() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -53,6 +55,16 @@ def test_a_row_does_not_depend_on_its_company(machine: Machine, name: str) -> No
         for row_block in (12, 24, 1000):
             together = linear(machine, matrix, QuantisedRows.of(x[first:last]), row_block=row_block)
             assert_same_bits(together, alone[first:last])
+
+
+@pytest.mark.parametrize("name", ON_EVERY_MACHINE)
+def test_unpacking_panels_first_leaves_the_bits_alone(machine: Machine, name: str) -> None:
+    matrix = Matrix.random(name, 97, 512)
+    acts = QuantisedRows.of(rows_of(61, 512, seed=2))
+    packed, unpacked = (Machine(replace(machine.isa, unpacks=unpacks)) for unpacks in (False, True))
+    for row_block in (24, 1000):
+        expected = linear(packed, matrix, acts, row_block=row_block)
+        assert_same_bits(linear(unpacked, matrix, acts, row_block=row_block), expected)
 
 
 @pytest.mark.parametrize("rows", [1, 19])

@@ -22,7 +22,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 
 from twofold.backends.cpu.kernels.ir import Kernel
-from twofold.backends.cpu.kernels.isa import Isa
+from twofold.backends.cpu.kernels.isa import Isa, tuned
 from twofold.core.errors import ResourceError
 from twofold.host.paths import write_whole
 
@@ -47,9 +47,10 @@ class CodegenTarget:
 
     @staticmethod
     def of(isa: Isa) -> CodegenTarget:
-        """This machine's processor, limited to the features of ``isa``."""
+        """This machine's processor, limited to the features of ``isa``, and ``isa`` tuned for it."""
         if isa.cpu == "":
-            return CodegenTarget(isa, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+            cpu = llvm.get_host_cpu_name()
+            return CodegenTarget(tuned(isa, cpu), cpu, llvm.get_host_cpu_features().flatten())
         return CodegenTarget(isa, isa.cpu, "")
 
 

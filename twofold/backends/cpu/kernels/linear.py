@@ -14,6 +14,7 @@ rows of the batch:
 There are two ways through memory, with the same result to the bit. For a few rows, packed panels are unpacked in
 registers (decode: each panel is read once, at the speed of memory). For many rows, two panels at a time are unpacked
 into the first-level cache, and tiles of rows run over them (prefill: each panel is unpacked once for all rows).
+Some processors are faster the first way for any number of rows (``isa.PACKED_ONLY``).
 
     a tile: ROWS rows × PANELS panels of 16 outputs, each an i32 register while a group is summed
 
@@ -276,7 +277,7 @@ class Tiling:
     def of(isa: Isa) -> Tiling:
         if isa.registers >= 32:
             return Tiling((12, 8, 4, 2, 1), (12, 8, 4, 2, 1), 2, 17)
-        return Tiling((4, 2, 1), (2, 1), 1, 8)
+        return Tiling((4, 2, 1), (4, 2, 1), 1, 8)
 
 
 class Activations:
@@ -391,18 +392,27 @@ class LinearKernel:
 
     def generate(self) -> Kernel:
         k = self.k
-        few = self._rows < self._tiling.unpack_from
-        with k.when(few):
-            for panel in k.range(self._begin, self._end):
-                cover(k, 0, self._rows, self._tiling.packed_rows, partial(self._packed_tile, panel))
-        with k.when(few.equals(0)):
-            for first in k.range(0, self._rows, self._fields["row_block"]):
-                last = k.smin(first + self._fields["row_block"], self._rows)
-                self._many_rows(first, last)
+        if self._isa.unpacks:
+            few = self._rows < self._tiling.unpack_from
+            with k.when(few):
+                self._packed_rows(0, self._rows)
+            with k.when(few.equals(0)):
+                self._by_row_blocks(self._unpacked_rows)
+        else:
+            self._by_row_blocks(self._packed_rows)
         k.ret()
         return k
 
-    def _many_rows(self, first: Value, last: Value) -> None:
+    def _by_row_blocks(self, work: Callable[[Value, Value], None]) -> None:
+        k, block = self.k, self._fields["row_block"]
+        for first in k.range(0, self._rows, block):
+            work(first, k.smin(first + block, self._rows))
+
+    def _packed_rows(self, first: Value | int, last: Value) -> None:
+        for panel in self.k.range(self._begin, self._end):
+            cover(self.k, first, last, self._tiling.packed_rows, partial(self._packed_tile, panel))
+
+    def _unpacked_rows(self, first: Value, last: Value) -> None:
         """Unpacks ``panels`` panels at a time, then the rest one by one, and runs tiles over the rows."""
         k, wide = self.k, self._tiling.panels
         panel = k.var(I64, self._begin)
