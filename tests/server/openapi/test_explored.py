@@ -28,6 +28,7 @@ LINKED: Final = (
 """Paths whose operations follow one another. Among all of them schemathesis would hardly get to those of models."""
 USUAL_EXAMPLES: Final = 10
 MANY_EXAMPLES: Final = 200
+ROUNDS: Final = 4
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +70,22 @@ def test_endpoints_with_many_fields_are_answered_as_documented(free: LiveServer)
 
 @pytest.mark.parametrize("paths", LINKED, ids=lambda paths: paths[0])
 def test_whatever_follows_is_answered_as_documented(free: LiveServer, paths: tuple[str, ...]) -> None:
-    counts = explored(free, "stateful", paths=paths)
-    assert any(operation.startswith(f"POST {paths[0]}") and status == 200 for operation, _, status in counts)
-    assert any(operation.startswith("GET ") and "{" in operation and status == 200 for operation, _, status in counts)
+    """A busy machine may not get from a request to what it made in the time of one round."""
+    counts: Counts = Counter()
+    for seed in range(1, ROUNDS + 1):
+        counts += explored(free, "stateful", paths=paths, seed=seed)
+        answered = [operation for operation, _, status in counts if status == 200]
+        if any(o.startswith(f"POST {paths[0]}") for o in answered) and any(
+            o.startswith("GET ") and "{" in o for o in answered
+        ):
+            return
+    pytest.fail(f"What POST {paths[0]} makes was never read: {counts}")
 
 
-def explored(server: LiveServer, phase: str, key: str | None = None, paths: tuple[str, ...] = ("/",)) -> Counts:
-    """What one phase got for answers, none of which any check had something against; of ``paths`` and those below."""
+def explored(
+    server: LiveServer, phase: str, key: str | None = None, paths: tuple[str, ...] = ("/",), seed: int = 1
+) -> Counts:
+    """Returns how often one phase got which statuses, of ``paths`` and those below. No check may object to a reply."""
     longer = os.environ.get("TWOFOLD_EXPLORE")
     document = server.get("/openapi.json", headers={"authorization": f"Bearer {key}"} if key else {}).json()
     document["paths"] = {path: one for path, one in document["paths"].items() if path.startswith(paths)}
@@ -83,7 +93,7 @@ def explored(server: LiveServer, phase: str, key: str | None = None, paths: tupl
         server.url,
         key,
         examples=MANY_EXAMPLES if longer else USUAL_EXAMPLES,
-        seed=1,
+        seed=seed,
         phases=(phase,),
         seconds=float(longer) if longer else SECONDS[phase],
     )
