@@ -100,8 +100,8 @@ def test_counts_of_every_kind() -> None:
         ("the connection was refused", 1),
     ]
     assert (requests.whole, requests.empty, summary.itl.pings, summary.itl.empty) == (1, 1, 2, 1)
-    assert (tokens.prompt.told, tokens.prompt.equal, tokens.prompt.more) == (2, 1, 1)
-    assert (tokens.output.told, tokens.output.equal, tokens.output.fewer) == (3, 1, 2)
+    assert (tokens.prompt.counted, tokens.prompt.equal, tokens.prompt.more) == (2, 1, 1)
+    assert (tokens.output.counted, tokens.output.equal, tokens.output.fewer) == (3, 1, 2)
     assert (tokens.cached_told, tokens.cached_share) == (1, 0.5)
     assert {"whole", "empty", "ended_early", "inexact_prompts", "few_requests"} <= _kinds(summary)
 
@@ -113,7 +113,7 @@ def test_prompts_that_nobody_asked_a_length_of_are_not_held_against_it() -> None
     ask = {"due_s": 0.0, "input_tokens": 8, "output_tokens": 1}
     later.ask = type(later.ask)(0, **ask, history=(PromptMessage("user", "a"),))  # type: ignore[arg-type]
     texts.ask = type(texts.ask)(1, **ask, messages=(PromptMessage("user", "a"),))  # type: ignore[arg-type]
-    assert summarise(record([later, texts], 1.0)).tokens.prompt.told == 0
+    assert summarise(record([later, texts], 1.0)).tokens.prompt.counted == 0
 
 
 def test_nothing_measured_says_so() -> None:

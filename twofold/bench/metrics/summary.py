@@ -98,12 +98,12 @@ class RequestCounts:
 class Exactness:
     """Tokens as the server counts them against requested ones.
 
-    told            requests with both numbers
+    counted         requests with both numbers
     equal           requests with exactly the requested number; ``fewer`` and ``more``: the others
     mean_difference counted − requested
     """
 
-    told: int
+    counted: int
     equal: int
     fewer: int
     more: int
@@ -116,7 +116,7 @@ class Exactness:
         differences = [counted - requested for requested, counted in pairs]
         n = len(differences)
         return cls(
-            told=n,
+            counted=n,
             equal=differences.count(0),
             fewer=sum(1 for difference in differences if difference < 0),
             more=sum(1 for difference in differences if difference > 0),
@@ -439,12 +439,14 @@ def _measure_notes(
             f"token counts are missing for {itl.assumed_share:.0%} of chunks; tokens were spread evenly across them",
         )
     if tokens.output.fewer:
-        yield Note("ended_early", f"{tokens.output.fewer} of {tokens.output.told} responses are shorter than requested")
-    if tokens.prompt.told > tokens.prompt.equal:
-        wrong = tokens.prompt.told - tokens.prompt.equal
+        yield Note(
+            "ended_early", f"{tokens.output.fewer} of {tokens.output.counted} responses are shorter than requested"
+        )
+    if tokens.prompt.counted > tokens.prompt.equal:
+        wrong = tokens.prompt.counted - tokens.prompt.equal
         yield Note(
             "inexact_prompts",
-            f"{wrong} of {tokens.prompt.told} prompts differ from the requested length, by up to "
+            f"{wrong} of {tokens.prompt.counted} prompts differ from the requested length, by up to "
             f"{tokens.prompt.max_difference} tokens",
         )
 

@@ -98,13 +98,13 @@ class CountedCache:
         if not (self._keeps and shares):
             return JobBlocks([], 0), 0
         found, _ = self._walk(job, most)
-        holding = JobBlocks([], found // self.block_size)
-        self._use(holding, job)
-        return holding, found
+        job_blocks = JobBlocks([], found // self.block_size)
+        self._use(job_blocks, job)
+        return job_blocks, found
 
-    def take(self, holding: JobBlocks, count: int) -> None:
+    def take(self, job_blocks: JobBlocks, count: int) -> None:
         """Takes ``count`` more blocks for a job; the caller has checked that they are obtainable."""
-        holding.own += count
+        job_blocks.own += count
         self.take_many(count)
 
     def take_many(self, count: int) -> None:
@@ -114,33 +114,33 @@ class CountedCache:
         if lacking > 0:
             self._evict(lacking)
 
-    def publish(self, holding: JobBlocks, computed: int) -> None:
+    def publish(self, job_blocks: JobBlocks, computed: int) -> None:
         """Publishes the whole blocks of a job's first ``computed`` tokens; those that others published are shared."""
-        while holding.at < len(holding.path):
-            node = holding.path[holding.at]
+        while job_blocks.at < len(job_blocks.path):
+            node = job_blocks.path[job_blocks.at]
             reach = min(node.end, computed) // self.block_size
-            fresh = reach - max(holding.published, node.upto)
+            fresh = reach - max(job_blocks.published, node.upto)
             if fresh > 0:
                 node.upto = reach
-                holding.own -= fresh
-            double = min(reach, node.upto - max(fresh, 0)) - holding.published
+                job_blocks.own -= fresh
+            double = min(reach, node.upto - max(fresh, 0)) - job_blocks.published
             if double > 0:
-                holding.own -= double
+                job_blocks.own -= double
                 self.held -= double
-            holding.published = max(holding.published, reach)
+            job_blocks.published = max(job_blocks.published, reach)
             if computed < node.end:
                 return
-            holding.at += 1
+            job_blocks.at += 1
 
-    def close(self, holding: JobBlocks, computed: int, returning: SimulatedJob | None = None) -> None:
+    def close(self, job_blocks: JobBlocks, computed: int, returning: SimulatedJob | None = None) -> None:
         """Publishes what a job computed and releases its blocks. A job that is ``returning`` will find them."""
-        if returning is not None and self._keeps and not holding.path:
-            self._use(holding, returning)
-        self.publish(holding, computed)
-        self.held -= holding.own
-        holding.own = 0
-        self._running.discard(holding)
-        for node in reversed(holding.path):
+        if returning is not None and self._keeps and not job_blocks.path:
+            self._use(job_blocks, returning)
+        self.publish(job_blocks, computed)
+        self.held -= job_blocks.own
+        job_blocks.own = 0
+        self._running.discard(job_blocks)
+        for node in reversed(job_blocks.path):
             node.users -= 1
             if not node.users:
                 self._rest(node)
@@ -197,7 +197,7 @@ class CountedCache:
             if whole < end:
                 yield (max(start, whole), name, end), end
 
-    def _use(self, holding: JobBlocks, job: SimulatedJob) -> None:
+    def _use(self, job_blocks: JobBlocks, job: SimulatedJob) -> None:
         """Uses all nodes of a job, and creates those that do not exist."""
         node, at = self._root, 0
         for key, end in self._runs(job):
@@ -212,9 +212,9 @@ class CountedCache:
                     del self._age[child]
                     self._idle -= child.blocks
                     self.held += child.blocks
-                holding.path.append(child)
+                job_blocks.path.append(child)
                 node, at = child, child.end
-        self._running.add(holding)
+        self._running.add(job_blocks)
 
     def _attach(self, parent: PrefixNode, key: Key, end: int) -> PrefixNode:
         node = PrefixNode(parent, key, end, key[0] // self.block_size)
@@ -243,11 +243,11 @@ class CountedCache:
 
     def _lead_through(self, head: PrefixNode, node: PrefixNode) -> None:
         """Adds the first part of a split node to the paths of the running jobs that use it."""
-        for holding in self._running:
-            if node in holding.path:
-                at = holding.path.index(node)
-                holding.path.insert(at, head)
-                holding.at += holding.at > at
+        for job_blocks in self._running:
+            if node in job_blocks.path:
+                at = job_blocks.path.index(node)
+                job_blocks.path.insert(at, head)
+                job_blocks.at += job_blocks.at > at
 
     def _rest(self, node: PrefixNode) -> None:
         """Makes the blocks of a node without users idle."""

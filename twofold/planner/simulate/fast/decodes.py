@@ -98,8 +98,8 @@ class Running:
         "cached",
         "computed",
         "first_s",
-        "holding",
         "job",
+        "job_blocks",
         "known",
         "limit",
         "past",
@@ -115,7 +115,7 @@ class Running:
         self.computed = 0
         self.cached = 0
         self.since = -1
-        self.holding: JobBlocks | None = None
+        self.job_blocks: JobBlocks | None = None
         self.admitted_s: float | None = None
         self.first_s: float | None = None
         self.preemptions = 0
@@ -123,8 +123,8 @@ class Running:
 
     @property
     def held(self) -> JobBlocks:
-        assert self.holding is not None, "running sequences have blocks"
-        return self.holding
+        assert self.job_blocks is not None, "running sequences have blocks"
+        return self.job_blocks
 
     @property
     def key(self) -> tuple[float, int]:

@@ -126,11 +126,11 @@ class FastReplica(Replica):
             return False
         most = sequence.job.given or sequence.known - 1
         self._shares = self._shares or sequence.job.shares
-        holding, found = self._cache.open(sequence.job, most, shares=self._shares or sequence.preemptions > 0)
-        sequence.holding = holding
+        job_blocks, found = self._cache.open(sequence.job, most, shares=self._shares or sequence.preemptions > 0)
+        sequence.job_blocks = job_blocks
         sequence.computed = sequence.job.given or found
         if sequence.job.given:
-            self._cache.take(holding, -(-sequence.job.given // self._size) - holding.published)
+            self._cache.take(job_blocks, -(-sequence.job.given // self._size) - job_blocks.published)
         if sequence.admitted_s is None:
             sequence.admitted_s = self._now
             sequence.cached = min(found, sequence.job.prompt)
@@ -318,7 +318,7 @@ class FastReplica(Replica):
         else:
             del self._prompts[victim.job.number]
         self._cache.close(victim.held, victim.computed, victim.job)
-        victim.holding = None
+        victim.job_blocks = None
         victim.computed = 0
         victim.preemptions += 1
         self._preemptions += 1
