@@ -11,8 +11,8 @@ from typing import Any
 
 from benchmarks.setting import Setting
 from twofold.bench.phases.cases import Decode
-from twofold.bench.phases.report import percentile
 from twofold.core.params import SamplingParams
+from twofold.core.ranks import nearest_rank
 from twofold.core.record import SequenceRecord
 from twofold.core.request import RequestOptions
 from twofold.core.step import SequenceOutcome, StepOutcome, StepPlan
@@ -64,8 +64,8 @@ def _steps(waiting: int, steps: int) -> dict[str, float]:
         committing = time.perf_counter()
         scheduler.commit(plan, outcome, now)
         costs.append(planned - began + time.perf_counter() - committing)
-    steady = costs[2 * ANSWER :]
-    return {"p50_s": percentile(steady, 0.5), "p99_s": percentile(steady, 0.99)}
+    steady = sorted(costs[2 * ANSWER :])
+    return {"p50_s": nearest_rank(steady, 0.5), "p99_s": nearest_rank(steady, 0.99)}
 
 
 def _sequence(number: int, now: float) -> Sequence:

@@ -16,7 +16,7 @@ from benchmarks.figures import median, medians, random_tokens
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker
 from twofold.bench.phases.cases import Decode, Prefill
-from twofold.bench.phases.report import percentile
+from twofold.core.ranks import nearest_rank
 
 GOAL_ITL, GOAL_TTFT = 1.5, 1.6
 MAX_ROUNDS = 2
@@ -74,7 +74,7 @@ def _usual_itl(worker: Worker, setting: Setting, sizes: Sizes) -> float:
     """The undisturbed P99 ITL in seconds, the unit of the TPOT targets: the median of three runs."""
     _load(worker, setting, sizes, {})
     tries = [_interfere(worker, setting, sizes, random_tokens(8, setting.vocabulary, 1)) for _ in range(3)]
-    return median(percentile(found["before"], 0.99) for found in tries)
+    return median(nearest_rank(sorted(found["before"]), 0.99) for found in tries)
 
 
 def _load(worker: Worker, setting: Setting, sizes: Sizes, options: dict[str, Any]) -> None:
@@ -94,11 +94,11 @@ def _turn(worker: Worker, setting: Setting, sizes: Sizes, seed: int) -> dict[str
     _interfere(worker, setting, sizes, late[:256])  # lets the live budget learn from such steps
     alone = worker.ask(op="drive", arrivals=[{"at": 0.0, "prompt": late, "count": 1}])[0]["ttft"]
     found = _interfere(worker, setting, sizes, late)
-    before, during = (percentile(found[name], 0.99) for name in ("before", "during"))
+    before, during = (nearest_rank(sorted(found[name]), 0.99) for name in ("before", "during"))
     return {
-        "before_p50_s": percentile(found["before"], 0.5),
+        "before_p50_s": nearest_rank(sorted(found["before"]), 0.5),
         "before_p99_s": before,
-        "during_p50_s": percentile(found["during"], 0.5),
+        "during_p50_s": nearest_rank(sorted(found["during"]), 0.5),
         "during_p99_s": during,
         "itl_ratio": during / before,
         "alone_s": alone,

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from twofold.bench import compare
 from twofold.bench.compare import BootstrapSamples, Series, block_length, ratio_interval
-from twofold.bench.metrics.distribution import Floats, MeasureDistribution, nearest_rank
+from twofold.bench.metrics.distribution import Floats, MeasureDistribution
+from twofold.core.ranks import nearest_rank
 
 
 @settings(max_examples=40, deadline=None)

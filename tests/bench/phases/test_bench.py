@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.bench.phases.conftest import MakeBed
 from twofold.bench.phases.cases import Case, Decode, Mixed, Prefill, Prefix
-from twofold.bench.phases.report import DecodeRow, MixedRow, PrefillRow, PrefixRow, percentile
+from twofold.bench.phases.report import DecodeRow, MixedRow, PrefillRow, PrefixRow
 from twofold.core.errors import ResourceError
 
 
@@ -154,7 +154,3 @@ def test_what_has_no_obstacle_is_measured(
         assert row.seconds.rounds == 2
         assert row.case == case
     assert bed.idle
-
-
-def test_percentiles_are_by_nearest_rank() -> None:
-    assert [percentile([3.0, 1.0, 2.0, 4.0], share) for share in (0, 0.25, 0.26, 0.99, 1)] == [1, 1, 2, 4, 4]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
+
+from twofold.core.ranks import nearest_rank
 
 CHAT: Final = "/v1/chat/completions"
 MESSAGES: Final = "/v1/messages"
@@ -161,8 +162,7 @@ def endless(**more: Any) -> dict[str, Any]:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of all is not above."""
-    return sorted(values)[max(0, math.ceil(len(values) * share) - 1)]
+    return nearest_rank(sorted(values), share)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ are infinite values. Mean and standard deviation are those of finite values.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Final, TypeAlias
@@ -73,11 +73,6 @@ class MeasureDistribution:
 
 NOTHING: Final = MeasureDistribution(0, 0, None, None, None, None, None, None, None, None, None)
 """The distribution of no values."""
-
-
-def nearest_rank(ascending: Sequence[float] | Floats, share: float) -> float:
-    """The least of at least one value that at least that share of them does not exceed."""
-    return float(ascending[max(0, math.ceil(share * len(ascending) - 1e-9) - 1)])
 
 
 @dataclass(frozen=True, slots=True)

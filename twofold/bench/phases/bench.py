@@ -30,10 +30,10 @@ from twofold.bench.phases.report import (
     StartTimes,
     StepTime,
     TablePrinter,
-    percentile,
 )
 from twofold.core.errors import ContextLengthError, ResourceError
 from twofold.core.params import SamplingParams
+from twofold.core.ranks import nearest_rank
 from twofold.core.report import RequestMetrics, StepReport
 from twofold.core.request import RequestOptions
 from twofold.engine.config import EngineKeywords, EngineOptions, KVDemand
@@ -311,7 +311,7 @@ class PhaseBench:
             return None
         steps = [step for each in rounds for step in each]
         seconds = Spread.of([median(step.seconds for step in each) for each in rounds])
-        p99_s = percentile((step.seconds for step in steps), 0.99)
+        p99_s = nearest_rank(sorted(step.seconds for step in steps), 0.99)
         return DecodeRow(case, seconds, StepTime.mean(steps), p99_s, len(steps))
 
     def _mixed(self, case: Mixed) -> MixedRow | None:

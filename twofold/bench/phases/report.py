@@ -14,7 +14,6 @@ tokens        limit                 measured   least – most        tok/s   sha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from statistics import median
@@ -104,12 +103,6 @@ class Spread:
     def of(cls, values: Sequence[float]) -> Self:
         """Of at least one round."""
         return cls(median(values), min(values), max(values), len(values))
-
-
-def percentile(values: Iterable[float], share: float) -> float:
-    """The least of at least one value that at least this share of the values does not exceed (nearest rank)."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 @dataclass(frozen=True, slots=True)

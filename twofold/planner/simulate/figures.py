@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from twofold.core.ranks import nearest_rank
 from twofold.planner.plan.traffic import Slo
 from twofold.planner.simulate.fleet import Simulated
 from twofold.planner.simulate.jobs import Busy, Columns
@@ -23,11 +24,6 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 SCHEMA: Final = "twofold.simulate/1"
 SHARES: Final = (0.5, 0.9, 0.95, 0.99, 0.999)
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "queue": "queue"}
-
-
-def nearest_rank(ascending: Floats, share: float) -> float:
-    """The least of at least one value that at least that share of them does not exceed."""
-    return float(ascending[max(0, math.ceil(share * len(ascending) - 1e-9) - 1)])
 
 
 @dataclass(frozen=True, slots=True)
