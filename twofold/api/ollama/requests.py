@@ -175,14 +175,9 @@ class OllamaRequest(OllamaBody):
         if self.top_logprobs and not self.logprobs:
             raise FieldError("top_logprobs needs logprobs.", param="top_logprobs", hint='Set "logprobs": true.')
 
-    def conversation(self, model: ModelFacts) -> Conversation | None:
-        """The chat to complete; None if a prompt is continued as it is."""
-        raise NotImplementedError
-
-    def parser(self, model: ModelFacts) -> SectionParser:
-        """Divides the completion into content, thinking and tool calls."""
-        conversation = self.conversation(model)
-        return PlainParser() if conversation is None else conversation.parser(model)
+    def parser(self, model: ModelFacts) -> SectionParser:  # noqa: ARG002 - a chat needs the model's format
+        """Divides the completion into content, thinking and tool calls. A plain prompt has content only."""
+        return PlainParser()
 
     @cached_property
     def params(self) -> SamplingParams:
@@ -293,7 +288,12 @@ class OllamaChatRequest(OllamaRequest):
     messages: Annotated[list[OllamaMessage], Meta(max_length=MAX_MESSAGES)] | None = None
     tools: ChatTools | None = None
 
-    def conversation(self, model: ModelFacts) -> Conversation:  # noqa: ARG002 - every model needs a chat template
+    def parser(self, model: ModelFacts) -> SectionParser:
+        return self.conversation.parser(model)
+
+    @property
+    def conversation(self) -> Conversation:
+        """The chat to complete."""
         messages = [message.message() for message in self.messages or ()]
         last = messages[-1] if messages else {"role": "none"}
         return Conversation(
@@ -306,7 +306,7 @@ class OllamaChatRequest(OllamaRequest):
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         if not self.messages:
             return []
-        return [self.within(self.conversation(model).prepare(model, self.filled(model), RequestOptions()))]
+        return [self.within(self.conversation.prepare(model, self.filled(model), RequestOptions()))]
 
 
 OWN_TEMPLATE: Final = "The model's own chat template is used; with raw the prompt is sent as it is."
@@ -355,7 +355,12 @@ class OllamaGenerateRequest(OllamaRequest):
             return [self.within(infilled(self.prompt, self.suffix, model, params, RequestOptions()))]
         return [self.within(tokenized(self.prompt, model, params, RequestOptions()))]
 
+    def parser(self, model: ModelFacts) -> SectionParser:
+        conversation = self.conversation(model)
+        return super().parser(model) if conversation is None else conversation.parser(model)
+
     def conversation(self, model: ModelFacts) -> Conversation | None:
+        """The chat to complete; None if the prompt is continued without a chat template."""
         if self.raw or self.suffix or not model.tokenizer.has_chat_template:
             return None
         system: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
