@@ -22,13 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from twofold.bench.draw.form import duration, number
-from twofold.bench.metrics.distribution import Floats, Interval, nearest_rank
+from twofold.bench.metrics.distribution import Floats, Interval
 from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.record import plain
 from twofold.bench.report import figures
 from twofold.bench.report.document import Document, Request, Run
 from twofold.bench.search import correlation_time
 from twofold.core.errors import ParameterError
+from twofold.core.ranks import nearest_rank
 
 CONFIDENCE: Final = 0.99
 FEWEST: Final = 10

@@ -127,14 +127,18 @@ class SlowClientError(UsageError):
     status = 408
 
 
-class QuotaError(UsageError):
-    """The caller's quota is used up; after ``retry_after_s`` seconds a part of it is free again."""
-
-    status = 429
+class _RetryError(TwofoldError):
+    """A retry after about ``retry_after_s`` seconds can succeed."""
 
     def __init__(self, message: str, *, retry_after_s: float, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.retry_after_s = retry_after_s
+
+
+class QuotaError(_RetryError, UsageError):
+    """The caller's quota is used up; after ``retry_after_s`` seconds a part of it is free again."""
+
+    status = 429
 
 
 class ModelError(TwofoldError):
@@ -159,18 +163,14 @@ class ModelNotFoundError(ModelError):
 
 
 class ResourceError(TwofoldError):
-    """The machine has not enough memory, disk or permission."""
+    """The machine lacks memory, disk space or a permission."""
 
     exit_code = 4
     status = 503
 
 
-class BusyError(ResourceError):
-    """There is too much to do now; a retry after about ``retry_after_s`` seconds can succeed."""
-
-    def __init__(self, message: str, *, retry_after_s: float, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.retry_after_s = retry_after_s
+class BusyError(_RetryError, ResourceError):
+    """The engine or the server is overloaded; a retry after about ``retry_after_s`` seconds can succeed."""
 
 
 class WorkerError(ResourceError):

@@ -81,7 +81,7 @@ def _combines(schema: Mapping[str, Any]) -> bool:
 
 
 def _schemas(value: object) -> Iterator[Mapping[str, Any]]:
-    """Every object in plain data: the schemas, and a few that are none."""
+    """Every object in plain data: the schemas, and some objects that are not schemas."""
     if isinstance(value, Mapping):
         yield value
         for one in value.values():

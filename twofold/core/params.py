@@ -174,9 +174,9 @@ class SamplingParams(RequestParams):
     frequency_penalty     subtracted once for each time the completion already holds the token
     logit_bias            added to the logits of these token ids
     seed                  equal seeds give equal completions, in any batch; None takes one from the engine's seed
-    stop                  strings that end the completion; they are left out unless ``include_stop_str_in_output``
+    stop                  strings that end the completion; ``include_stop_str_in_output`` keeps them in the text
     stop_token_ids        token ids that end the completion
-    max_tokens            most tokens of the completion; None goes on to the end of the context
+    max_tokens            the maximum number of tokens of the completion; default: as many as fit the context
     min_tokens            no end-of-sequence, stop token or stop string before that many tokens
     ignore_eos            go on after the model's end-of-sequence tokens
     logprobs              report log-probabilities of each sampled token and of this many most likely ones

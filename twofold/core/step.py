@@ -82,7 +82,7 @@ class TokenConstraint(Protocol):
         ...
 
     def fork(self) -> TokenConstraint:
-        """A copy with the same tokens, independent from now on."""
+        """An independent copy with the same tokens."""
         ...
 
     def rollback(self, tokens: int) -> None:

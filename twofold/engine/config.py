@@ -140,12 +140,12 @@ class EngineOptions:
 
     @property
     def tpot_target_s(self) -> float:
-        """Seconds for each token after the first, where a request names none."""
+        """The target time for each token after the first in seconds: as the option says, or the default."""
         return (self.tpot_target_ms or DEFAULT_TARGET_MS) / 1000
 
     @property
     def itl_limit_s(self) -> float | None:
-        """Most seconds between two tokens; None if it was left open."""
+        """The maximum time between two tokens in seconds; None: no limit."""
         return None if self.itl_limit_ms is None else self.itl_limit_ms / 1000
 
     def kv_layout(self, spec: ModelSpec) -> KVLayout:
@@ -251,7 +251,7 @@ class KVDemand:
     rows: int
 
     def blocks(self, group: KVGroup, context: int) -> int:
-        """Most blocks that a sequence of ``context`` tokens holds at once."""
+        """The maximum number of blocks that a sequence of ``context`` tokens holds at once."""
         size = self.layout.block_size
         everything = blocks_for(context, size)
         if group.window is None:

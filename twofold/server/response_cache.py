@@ -264,7 +264,7 @@ class CachedOutput:
 
 
 def pack(outputs: Sequence[RequestOutput]) -> bytes | None:
-    """The bytes to store; None if an output is not whole, or has lone surrogates."""
+    """The bytes to store; None if an output was cut or has lone surrogates."""
     if not outputs or not all(map(_is_whole, outputs)):
         return None
     stored = [

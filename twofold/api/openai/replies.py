@@ -155,7 +155,7 @@ class CompletionReply(SampledReply, kw_only=True):
 
 
 def chat_finish(finish: FinishReason | None, calls: Sequence[CallMade] = ()) -> FinishWord | None:
-    """Why a completion ended, in OpenAI's words, which have none for a deadline. One with ``calls`` ended by them,
+    """Why a completion ended, in OpenAI's words, which do not include a deadline. One with ``calls`` ended by them,
     unless it reached a limit."""
     match finish:
         case "deadline":

@@ -27,7 +27,7 @@ from typing import Final, Literal
 
 from twofold.bench.client.response import Flight
 from twofold.bench.client.target import Address, ServerTarget
-from twofold.bench.metrics.distribution import nearest_rank
+from twofold.core.ranks import nearest_rank
 
 SO_TIMESTAMPNS: Final = 35
 TIMESPEC: Final = struct.Struct("@qq")

@@ -38,7 +38,7 @@ class LinearScale:
         return (value - self.low) / (self.high - self.low) if abs(value) < HUGE else None
 
     def ticks(self, most: int) -> tuple[float, ...]:
-        """Round values between both ends, ascending; at most about ``most``."""
+        """Round values between both ends, ascending; about ``most`` at most."""
         step = nice_step((self.high - self.low) / max(1, most))
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return tuple(round(index * step, 12) if step > 1e-9 else index * step for index in range(first, last + 1))

@@ -206,7 +206,7 @@ class OpenLoop:
             yield self.asks.ask(index, due_s)
 
     def follow(self, ended: EndedRequest, now_s: float) -> Ask | None:
-        """None: no request waits for another."""
+        """Returns None, because no request waits for another."""
         del ended, now_s
         return None
 

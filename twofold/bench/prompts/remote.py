@@ -26,7 +26,7 @@ from twofold.core.errors import NetworkError
 
 
 def remote_counter(exchange: Exchange, endpoint: str, options: EndpointOptions) -> TokenCounter | None:
-    """The cheapest way in which the server counts a short prompt; None if it has none.
+    """The cheapest way in which the server counts a short prompt; None if it cannot count.
 
     A connection that breaks counts as no count: the probe of the endpoint reports a server that is gone.
     """

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from twofold.bench.draw.form import duration, number, share
 from twofold.bench.load.base import FAILURES, Outcome
-from twofold.bench.metrics.distribution import nearest_rank
 from twofold.bench.record import RequestSample
+from twofold.core.ranks import nearest_rank
 
 _DRAW_EVERY_S: Final = 0.5
 _PARTS: Final = 4

@@ -205,7 +205,7 @@ class Benchmark:
                 study.measure_plan(self.plan)
 
     def _chosen(self) -> list[Mode]:
-        """The modes that flags ask for; there should be at most one."""
+        """The modes that flags select. More than one is an error of the caller."""
         modes: dict[Mode, object] = {
             "trace": self.trace.trace,
             "rates": self.rates,

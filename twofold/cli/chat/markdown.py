@@ -369,7 +369,7 @@ def spans(text: str, *, final: bool, before: str = " ", styles: frozenset[str] =
 
 
 def _special(text: str, at: int, previous: str, styles: frozenset[str], waits: bool) -> _Found | None:
-    """The styled text of the mark at ``at`` and its end; None while it is ambiguous."""
+    """The styled text of the mark at ``at``, and where the mark ends; None while it is ambiguous."""
     letter = text[at]
     if letter == "\\":
         if at + 1 < len(text):

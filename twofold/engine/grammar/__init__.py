@@ -1,1 +1,1 @@
-"""Structured output: which tokens may follow so that a completion has the form that its caller asked for."""
+"""Structured output: the tokens that may follow, so that a completion matches its grammar."""

@@ -196,7 +196,7 @@ def _patterns(schema: str) -> list[str]:
 
 
 class SchemaSizes:
-    """How many bytes the parts of a JSON schema need at the least, roughly and rather too many than too few."""
+    """An estimate, rather too high than too low, of the minimum number of bytes of the parts of a JSON schema."""
 
     def __init__(self, schema: Json) -> None:
         self._root = schema

@@ -61,7 +61,7 @@ class CompletionSearch:
         self._work = 0
 
     def find(self, matcher: LLMatcher, limit: int, spelled: bytes, work: int) -> Path | None:
-        """At most ``limit`` tokens after which the output is complete, or None if so much work found none.
+        """At most ``limit`` tokens after which the output is complete, or None if the search finds no such tokens.
 
         ``work`` is in units of one token tried, see above; the last step may exceed it. ``spelled`` is the output so
         far, needed where the grammar is a list of texts.
@@ -129,7 +129,7 @@ class CompletionSearch:
         return matcher.validate_tokens([token]) == 1
 
     def _ordered(self, matcher: LLMatcher, order: I32) -> list[int]:
-        """Returns the allowed tokens of ``order``, or any allowed tokens if ``order`` has none."""
+        """Returns the allowed tokens of ``order``; if all of them are forbidden, up to SOME other allowed tokens."""
         self._work -= MASK_WORK
         matcher.unsafe_compute_mask_ptr(self._address, self._words.nbytes)
         found = order[np.flatnonzero(has_bits(self._words, order))]

@@ -202,7 +202,7 @@ class GrammarConstraint:
         return not self._lost and self._room - len(self._path) <= self._headroom
 
     def _look(self) -> None:
-        """Looks for a path from here: what is left of the last one, else a new one; the shorter if none is in time."""
+        """Finds a path: the rest of the last one if it fits, else the shorter of that rest and of a new path."""
         rest = self._rest_of_path()
         found = rest if 0 < len(rest) <= self._room else self._searched()
         if rest and (found is None or len(rest) < len(found)):
@@ -236,7 +236,7 @@ class GrammarConstraint:
         self._unchecked = max(0, slack // (1 + self._headroom) - 1)
 
     def _narrow(self) -> None:
-        """Leaves the tokens from which the output is proven to be complete in time."""
+        """Restricts the mask to tokens after which the output is proven to end within its limit."""
         if self._matcher.is_accepting() and self._room <= 0:
             return
         allowed = allowed_ids(self._words)
@@ -271,7 +271,7 @@ class GrammarConstraint:
                 self._proofs[token] = proof
 
     def _keep_shortest(self) -> None:
-        """Leaves the proofs that close soonest; where the output is complete, none, so that only its end is left."""
+        """Keeps the proofs with the fewest tokens to the end. A complete output keeps none: only its end may follow."""
         least = -1 if self._matcher.is_accepting() else min(map(len, self._proofs.values()))
         self._proofs = {token: proof for token, proof in self._proofs.items() if len(proof) == least}
 

@@ -211,7 +211,7 @@ def _gbnf_rules(text: str) -> dict[str, _GbnfRule]:
                 raise _malformed(text, position, "defines a rule again")
         elif kind not in {"space", "newline"}:
             if current is None:
-                raise _malformed(text, position, "stands before the first rule")
+                raise _malformed(text, position, "precedes the first rule")
             current.parts.append((kind == "name", _part(str(kind), value)))
         position = match.end()
     unknown = {name for rule in rules.values() for name in rule.names} - rules.keys()

@@ -150,7 +150,7 @@ class ThinkingConstraint:
 
     @property
     def _least(self) -> int:
-        """Least tokens of an output of the grammar."""
+        """The minimum number of tokens of an output of the grammar."""
         return 0 if self._grammar is None else self._grammar.min_tokens
 
     def _begin(self) -> None:
@@ -268,7 +268,7 @@ def completion_constraint(
     end_ids: Collection[int],
     vocab_size: int,
 ) -> TokenConstraint | None:
-    """The constraint of one completion; None if it has none. Raises ParameterError as ``ThinkingConstraint``."""
+    """The constraint of one completion; None without one. Raises ParameterError as ``ThinkingConstraint``."""
     if thinking is None or (thinking.budget is None and grammar is None):
         return None if grammar is None else grammar.start(max_tokens)
     return ThinkingConstraint(

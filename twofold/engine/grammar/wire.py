@@ -144,7 +144,10 @@ class Pipe:
         self._socket.sendall(len(data).to_bytes(LENGTH, "little") + data)
 
     def receive(self, *, block: bool = True) -> ToHost | FromHost | None:
-        """The next message; without ``block``, None where there is none yet. EOFError once the other side has ended."""
+        """Returns the next message. Without ``block``, it returns None if no message has arrived.
+
+        Raises EOFError if the other side has closed the socket.
+        """
         while True:
             end = LENGTH + int.from_bytes(self._read[:LENGTH], "little")
             if len(self._read) >= max(end, LENGTH):

@@ -304,8 +304,8 @@ class BlockManager:
     def publish(self, tables: BlockTables, tokens: array[int], computed: int, now: float) -> None:
         """Makes the whole blocks of the first ``computed`` tokens findable.
 
-        Where the tree has such a block from another sequence, that one is held from now on and the own one is released:
-        their contents are the same to the bit.
+        If the tree already has a block with the same tokens, the sequence uses that block and releases its own: their
+        contents are the same to the bit.
         """
         if computed < tables.due:
             return

@@ -355,7 +355,7 @@ class WaitTimes:
         self._blocked_since = now if blocked else None
 
     def enter_queue(self, sequence: Sequence, now: float, cause: WaitReason | None = None) -> None:
-        """The sequence waits from now on: for ``cause``, or for blocks and its turn."""
+        """Starts a wait: for ``cause``, or for blocks and its turn."""
         self._queued[sequence.sequence_id] = _Mark(now, self._blocked(now), cause)
 
     def leave_queue(self, sequence: Sequence, now: float) -> None:
@@ -372,7 +372,7 @@ class WaitTimes:
         sequence.record.stall(WaitReason.TURN, waited - blocked)
 
     def begin_decode(self, sequence: Sequence) -> None:
-        """The sequence generates from now on, and prompt rows of others delay it."""
+        """Starts the decode phase of a sequence, in which prompt rows of others delay it."""
         self._decoding[sequence.sequence_id] = self._prefill_s
 
     def end_decode(self, sequence: Sequence) -> None:

@@ -64,7 +64,7 @@ class SlidingSums(Generic[K]):
             self._sums[key] = self._sums.get(key, 0.0) + amount
 
     def sums(self, now: float) -> dict[K, float]:
-        """A copy of the sums, without keys that have none in the window."""
+        """A copy of the sums. Keys without a value in the window are omitted."""
         self._forget(now)
         return self._sums.copy()
 

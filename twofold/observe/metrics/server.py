@@ -103,8 +103,10 @@ class MetricsPage:
         self._pages: OrderedDict[tuple[str, str | None], _CachedPage] = OrderedDict()
 
     async def read(self, accept: str = "", tenant: str | None = None) -> Page:
-        """The page for a request with this Accept header, at most MIN_AGE_S old. Of series with the label tenant it
-        has those of ``tenant``; all for None."""
+        """Returns the metrics page for this Accept header, at most MIN_AGE_S old.
+
+        With ``tenant`` it excludes series of other tenants.
+        """
         form = OPENMETRICS if wants_openmetrics(accept) else PLAIN
         cached = self._pages.setdefault((form, tenant), _CachedPage())
         self._pages.move_to_end((form, tenant))

@@ -177,7 +177,7 @@ class ReplicaMemory:
         return max(0, self.room().kv) // self.sequence_bytes(context)
 
     def longest(self, sequences: int, most: int) -> int:
-        """The longest context of ``sequences`` at once, in whole blocks and at most ``most``; 0 if none fits."""
+        """The longest context of ``sequences`` at once, in whole blocks and at most ``most``; 0 if no block fits."""
         pool = self.room().kv // sequences
         low, high = 0, -(-most // BLOCK)
         while low < high:

@@ -209,7 +209,7 @@ class _Counter:
             yield Operator("all_reduce", self.arithmetic, 2, all_reduce_bytes=2 * message)
 
     def end(self, shape: ModelSpec, logit_rows: int) -> Iterator[Operator]:
-        """The last norm and the head, of the rows whose logits are wanted; nothing is read if there are none."""
+        """The last norm and the head, for the rows whose logits are sampled; without such rows nothing is read."""
         if not logit_rows:
             return
         last = _Counter(self.hidden, logit_rows, (), self.how)
@@ -226,7 +226,7 @@ class _Counter:
         return Operator(weight.name, self.arithmetic, 1, weight_bytes=weight.format.nbytes(rows, columns))
 
     def _bias(self, weight: Weight) -> Operator:
-        """A bias is read with its matrix and added to its products: no call of its own."""
+        """The kernel of the matrix also reads the bias and adds it, so a bias needs no separate call."""
         rows, columns, copies = self.how.share(weight)
         name = weight.name.removesuffix(".bias")
         picked = self._picked(weight) if weight.copies > 1 else 1

@@ -146,7 +146,7 @@ class Choices:
 
 
 def stored_as(model: ModelSpec, formats: Iterable[ValueFormat | None]) -> Iterator[ModelSpec]:
-    """The model in each format, None being its own, without those that make it no smaller; itself if none is left."""
+    """Yields the model in its own format, if listed, and in each that makes it smaller; itself if no format is left."""
     own, most = main_format(model), MIN_SAVED * weight_bytes(model)
     found = []
     for form in formats:

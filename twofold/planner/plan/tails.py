@@ -14,11 +14,12 @@ import numpy as np
 
 from twofold.bench.load.base import Load
 from twofold.core.errors import TwofoldError
+from twofold.core.ranks import nearest_rank
 from twofold.planner.plan.evaluate import Candidate
 from twofold.planner.plan.plan import CapacityPlan, Choices, Count, Estimate
 from twofold.planner.plan.search import Facts, PlanStudy, by_cost, reasons
 from twofold.planner.plan.traffic import Slo, Traffic
-from twofold.planner.simulate.figures import Floats, nearest_rank
+from twofold.planner.simulate.figures import Floats
 from twofold.planner.simulate.fleet import Simulated
 from twofold.planner.simulate.jobs import Jobs
 from twofold.planner.simulate.scenario import Scenario, Split

@@ -123,7 +123,7 @@ def make_router(name: str, replicas: int) -> Router:
 
 
 def _most(loads: Sequence[int]) -> int:
-    """Open jobs from which a replica gets no more for its cache; at least one above the mean."""
+    """With this many open jobs a replica gets no more jobs because of its cache; at least one above the mean."""
     return math.ceil(BOUND * (sum(loads) + 1) / len(loads))
 
 

@@ -69,7 +69,7 @@ class DataFolder:
         return int(noted) if noted.isdigit() else None
 
     def serve(self, port: int) -> None:
-        """Notes the port of the server that uses it now; 0 is none."""
+        """Writes the port of the server that uses the folder into the lock file, unless ``port`` is 0."""
         if port:
             with self.guarded():
                 os.truncate(self._lock, 0)

@@ -462,7 +462,7 @@ class JsonFamily:
         return (
             f"# Tools\n\nYou can call functions. These are the functions, one in each line:\n{lines}\n\n"
             f"To call a function, write its name and its arguments in exactly this form:\n{example}\n"
-            "What it returns is told to you between <tool_response> and </tool_response>. "
+            "You receive its result between <tool_response> and </tool_response>. "
             "Where no function is needed, answer in plain words."
         )
 

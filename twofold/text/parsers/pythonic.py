@@ -77,7 +77,7 @@ class PythonicFamily:
         return (
             f"You can call functions. These are the functions, one in each line:\n{lines}\n\n"
             'To call functions, answer with nothing but a list such as [first(name="value", count=2), second()]. '
-            "What they return is told to you between <tool_response> and </tool_response>. "
+            "You receive their results between <tool_response> and </tool_response>. "
             "Where no function is needed, answer in plain words."
         )
 

@@ -70,7 +70,7 @@ def literal(kind: Type, value: float) -> str:
 
 
 def _binary(integer: str, floating: str = "") -> Callable[[Value, Value | float], Value]:
-    """An operator: LLVM's instruction for integers ("" if there is none), and for floats."""
+    """An operator, by its LLVM instructions for integers and for floats; "" if LLVM has no such instruction."""
 
     def emit(left: Value, other: Value | float) -> Value:
         right = left.kernel.lift(other, left.type)

@@ -189,7 +189,7 @@ def _read_entry(path: Path) -> bytes | None:
 
 
 def _write_entry(path: Path, code: bytes) -> None:
-    """Writes an entry, whole or not at all. If the disk does not take it, nothing is kept."""
+    """Writes an entry, or nothing if the disk is full or read-only."""
     with contextlib.suppress(OSError):
         write_whole(path, hashlib.sha256(code).digest() + code)
 

@@ -3,8 +3,8 @@
 A node is a run of whole blocks that some prompts have in common: ``first`` … ``upto`` − 1 of them are in the cache. It
 is split where prompts part, at a block's edge, as ``engine.kv.tree`` splits its edges; so a job uses a node to its end.
 The block in which one part of a prompt (a shared piece, or a stream) ends and the next begins belongs to the later
-one; a node without blocks represents the rest of the earlier part. A node in use is held as a whole; others
-are ordered by last use, the end of a prompt before its start, and lose their last blocks first.
+one; a node without blocks represents the rest of the earlier part. No block of a node in use is
+evicted. Other nodes are evicted in order of their last use, the end of a prompt before its start, last blocks first.
 
 Laws:
     1. held + idle + free = all; ``held`` counts blocks of nodes in use and the jobs' own blocks.
