@@ -29,7 +29,7 @@ MODEL = taught(600, noise=0.02)
 def generating(target: float | None = None, tokens: int = 1, first: float | None = 0.0) -> Sequence:
     sequence = make_sequence(options=RequestOptions(tpot_target_s=target), answer=100)
     sequence.tokens.extend([1] * tokens)
-    sequence.first_token_at = first
+    sequence.paced_from = None if first is None else (first, 1)
     return sequence
 
 

@@ -6,7 +6,9 @@ from collections import Counter
 
 from tests.engine.scheduler.mock import finish_all, make_scheduler, make_sequence, turn
 from twofold.core.request import RequestOptions
+from twofold.engine.scheduler.budget import MIN_PREFILL_ROWS, LiveBudget
 from twofold.engine.scheduler.scheduler import Scheduler
+from twofold.engine.scheduler.step_time import StepTimeModel
 
 PLACES = 4
 """Of ``make_scheduler``'s steps."""
@@ -118,3 +120,33 @@ def test_a_resumed_sequence_goes_before_later_ones_of_its_tenant() -> None:
     ended = [event.sequence_id for event in finish_all(scheduler) if event.finish]
     assert ended == [1, 0, 2]
     scheduler.check_idle()
+
+
+def test_the_time_that_a_preempted_sequence_waited_does_not_hold_up_prompts() -> None:
+    """Its TPOT is far above the target when it runs again; prompts beside it get their rows all the same."""
+    model = StepTimeModel()
+    budget = LiveBudget(model, tpot_target_s=0.04)
+    scheduler = make_scheduler(rows=64, logit_rows=4, blocks=400, budget=budget, model=model)
+    add(scheduler, "bob", range(PLACES), answer=300)
+    now = 0.0
+
+    def turns(count: int) -> None:
+        nonlocal now
+        for _ in range(count):
+            turn(scheduler, now=now, seconds=0.02)
+            now += 0.02
+
+    turns(50)
+    add(scheduler, "alice", range(100, 102), answer=200)
+    turns(50)
+    assert places(scheduler) == {"bob": 2, "alice": 2}
+    turns(180)
+    assert places(scheduler) == {"bob": PLACES}
+    add(scheduler, "carol", range(200, 201))
+    scheduler.add(make_sequence(300, prompt=50, answer=2, options=RequestOptions(tenant="carol"), arrival=now), now)
+    rows = []
+    for _ in range(12):
+        plan, _ = turn(scheduler, now=now, seconds=0.02)
+        rows += [len(step.tokens) for step in plan.steps if step.sequence_id == 300]
+        now += 0.02
+    assert rows[0] > MIN_PREFILL_ROWS

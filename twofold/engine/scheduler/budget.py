@@ -79,9 +79,10 @@ class LiveBudget:
 
     TPOT is a mean, so a sequence's slack is that of its whole completion: the time until its next token is due by a
     schedule of AIM times the target (its request's, or ``tpot_target_s``) from its first token on, and LENT of what it
-    will gain on that schedule without delays. But no single gap may be longer than ``itl_limit_s``, or LONGEST_GAP
-    targets. If the generating sequences alone take nearly all of the target, it cannot be met: prompts may then double
-    the step, up to ``itl_limit_s``.
+    will gain on that schedule without delays. After a preemption the schedule starts anew; otherwise prompts would
+    nearly stop until the sequence had made up for its time in the queue. No single gap may be longer than
+    ``itl_limit_s``, or LONGEST_GAP targets. If the generating sequences alone take nearly all of the target, it cannot
+    be met: prompts may then double the step, up to ``itl_limit_s``.
     """
 
     def __init__(self, model: StepTimeModel, tpot_target_s: float, itl_limit_s: float | None = None) -> None:
@@ -100,8 +101,9 @@ class LiveBudget:
             tightest = min(tightest, target)
             ahead = min(share * (sequence.limit - sequence.prompt_length) - sequence.generated, MAX_AHEAD)
             spare = LENT * max(AIM * target - alone, 0.0) * max(ahead, 0.0)
-            if sequence.first_token_at is not None:
-                spare += sequence.first_token_at + sequence.generated * AIM * target - now
+            if sequence.paced_from is not None:
+                began, tokens = sequence.paced_from
+                spare += began + (sequence.generated - tokens + 1) * AIM * target - now
             seconds = min(seconds, self._limit or LONGEST_GAP * target, spare)
         return Allowance(seconds, tightest)
 

@@ -368,6 +368,7 @@ class Scheduler:
         del self._running[victim.sequence_id], self._accounts[victim.sequence_id]
         self._ended.append(victim.sequence_id)
         self._ahead.pop(victim.sequence_id, None)
+        victim.paced_from = None
         self._waits.end_decode(victim)
         if not self._swap_out(victim):
             self._cost.lose(victim)
@@ -413,6 +414,8 @@ class Scheduler:
         if sequence.first_token_at is None and (tokens or result.candidates):
             sequence.first_token_at = now
             self._waits.begin_decode(sequence)
+        if sequence.paced_from is None and tokens:
+            sequence.paced_from = now, sequence.generated
         if sequence.state is SequenceState.FINISHED:
             self._retire(sequence, now)
         return sequence.event(tokens, result)

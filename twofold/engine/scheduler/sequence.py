@@ -79,6 +79,7 @@ class Sequence:
     candidates      its steps ask for this many candidates instead of a sample
 
     ``decodes``: at most its newest token is not computed yet. Otherwise it computes its prompt, or computes again.
+    ``paced_from``: its TPOT schedule starts at this time, with this number of generated tokens.
     """
 
     sequence_id: int
@@ -114,6 +115,7 @@ class Sequence:
         self.stop_token: int | None = None
         self.admitted_at: float | None = None
         self.first_token_at: float | None = None
+        self.paced_from: tuple[float, int] | None = None
         self.tables: BlockTables | None = None
         self.swapped: Swapped | None = None
         self._reached = 0
