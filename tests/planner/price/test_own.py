@@ -45,7 +45,7 @@ def test_each_phase_pays_for_its_own_tokens() -> None:
     assert cost.per_request == pytest.approx(parts / 1e6)
 
 
-def test_half_as_long_an_answer_saves_half_of_the_decode() -> None:
+def test_a_completion_half_as_long_saves_half_of_the_decode() -> None:
     assert found().half_output_saves == pytest.approx(0.2 * 0.02 * 51 / 100 - 0.2 * 0.02 / 100)
     assert found(replace(WORK, output_tokens=1)).half_output_saves == 0
 
@@ -116,9 +116,12 @@ def test_the_price_of_an_hour() -> None:
     for given in impossible:
         with pytest.raises(ParameterError):
             hourly(**given)
+    with pytest.raises(ParameterError) as caught:
+        hourly(watts=Decimal(1))
+    assert caught.value.param == "price_per_kwh"
 
 
-def test_it_is_told_beside_the_api() -> None:
+def test_own_hardware_is_compared_with_the_api() -> None:
     api = api_cost(read_table().find("gpt-5"), WORK, datetime(2026, 11, 21, tzinfo=UTC))
     cost = found()
     text = "\n".join(own_lines(OWN, cost, float(api.per_request)))

@@ -10,7 +10,7 @@ import pytest
 
 from twofold.core.errors import ParameterError
 from twofold.planner.price.catalog import parse_table, read_table
-from twofold.planner.price.report import api_document, api_lines, compression_lines, dollars, minutes, price_lines
+from twofold.planner.price.report import api_document, api_lines, compression_lines, dollars, price_lines, time_words
 from twofold.planner.price.workload import (
     ApiCost,
     Compression,
@@ -171,4 +171,4 @@ def test_amounts_and_times_are_short() -> None:
         "-$0.5",
         "$2.00e-06",
     ]
-    assert [minutes(x) for x in (3, 90, 7200)] == ["3 s", "1.5 min", "2.0 h"]
+    assert [time_words(x) for x in (3, 90, 7200)] == ["3 s", "1.5 min", "2.0 h"]

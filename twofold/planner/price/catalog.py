@@ -4,7 +4,7 @@
   its tokens of that kind.
 - A kind without a rate costs as much as the next wider one: writes for 5 minutes or an hour as writes, writes and reads
   of the cache as input.
-- The last price list that is in force counts, and the first one if none is. A tier's list changes only the kinds that
+- The last price list in force counts, or the first list if none is in force. A tier's list replaces only the kinds that
   it has.
 
 Prices are those of genai-prices if installed, else of the table that comes with Twofold. A model's name is an id
@@ -12,9 +12,9 @@ Prices are those of genai-prices if installed, else of the table that comes with
 without a date at its end.
 
 ``table.toml`` has Anthropic's, OpenAI's and Google's models, the day on which they were checked, and for each model its
-price lists, the standard ones first. A list has dollars of a million tokens by kind; a list with ``above`` has those of
-longer prompts, for the list before it. ``from`` is the day a list begins, ``tier`` its tier, and ``of`` a share of the
-standard prices."""
+price lists, the standard ones first. A list has dollars of a million tokens by kind; a list with ``above`` adds the
+prices of longer prompts to the list before it. ``from`` is the day on which a list begins, ``tier`` its tier, ``of`` a
+share of the standard prices."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Tier = Literal["default", "batch", "flex", "priority", "fast"]
 RATE_KINDS: Final[tuple[RateKind, ...]] = get_args(RateKind)
 TIERS: Final[tuple[Tier, ...]] = get_args(Tier)
 MAKERS: Final = ("anthropic", "openai", "google")
-"""Providers that sell their own models come first where a name has no provider."""
+"""Providers that make their models; for a name without a provider they are tried first."""
 _WIDER: Final[Mapping[RateKind, RateKind]] = {
     "cache_write_5m": "cache_write",
     "cache_write_1h": "cache_write",
@@ -49,7 +49,7 @@ _WIDER: Final[Mapping[RateKind, RateKind]] = {
 }
 _DATE: Final = re.compile(r"-(latest|\d{8}|\d{4}-\d{2}-\d{2})$")
 _CONTEXTS: Final = ("processing", "service_tier", "speed")
-"""Fields of a request that name its tier, in genai-prices."""
+"""Fields by which genai-prices names a request's tier."""
 MINIMUMS: Final[tuple[tuple[str, int], ...]] = (
     # Anthropic, prompt caching, "Cache limitations" (platform.claude.com), as of 2026-11. Sonnet 4.6: its page said
     # 1,024, and the service caches from 2,048 on (anthropics/anthropic-sdk-python, issue 1194).
@@ -72,8 +72,8 @@ MINIMUMS: Final[tuple[tuple[str, int], ...]] = (
     ("google/gemini-3.1-pro", 4096),
     ("google/", 1024),
 )
-"""Shortest prefixes that are cached, by the start of a model's name; the longest match counts. A successor has its
-predecessor's until its provider publishes another."""
+"""Minimum tokens of a cached prefix, by the start of a model's name; the longest match counts. A new model has its
+predecessor's minimum until its provider publishes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Rate:
     steps: tuple[tuple[int, Decimal], ...] = ()
 
     def of(self, prompt_tokens: int) -> Decimal:
-        """For a request with a prompt of that length, cached tokens included."""
+        """The price for a request whose prompt has ``prompt_tokens`` tokens, cached ones included."""
         found = self.base
         for above, price in self.steps:
             if prompt_tokens > above:
@@ -116,8 +116,8 @@ class ApiModel:
     """A model that a provider sells by the token.
 
     lists           standard prices
-    tiers           changes of them by tier
-    context         longest prompt, if known
+    tiers           prices that differ from them, by tier
+    context         longest prompt in tokens, if known
     other_charges   names of charges besides text tokens
     """
 
@@ -146,7 +146,7 @@ class ApiModel:
         return found
 
     def prices(self, prompt_tokens: int, at: datetime, tier: Tier = "default") -> TokenPrices:
-        """Prices of a million tokens of each kind, for a request whose prompt has ``tokens`` tokens."""
+        """Prices of a million tokens of each kind, for a request whose prompt has ``prompt_tokens`` tokens."""
         rates = self.rates(at, tier)
         return TokenPrices(
             input=_rate(rates, "input").of(prompt_tokens),
@@ -219,14 +219,14 @@ class Catalog:
         known = self._plain if "/" in wanted else {key.partition("/")[2] for key in self._plain}
         close = closest_match(wanted, known)
         hint = "" if close is None else f"Did you mean {self.models[self._exact(close) or ''].name!r}? "
-        more = "" if self.guess else " More have them with: pip install genai-prices."
+        more = "" if self.guess else " For prices of more models: pip install genai-prices."
         return ModelNotFoundError(
             f"No price is known for {name!r:.60}.", hint=hint + f"Prices are from {self.source}.{more}"
         )
 
 
 def _names(keys: Iterable[str]) -> dict[str, str]:
-    """Keys by their plain names, and by these without a date where no other model has that name."""
+    """Keys by plain name, and by plain name without a date unless another model has that name."""
     names = {plain_name(key): key for key in keys}
     return {_DATE.sub("", plain): key for plain, key in names.items()} | names
 
@@ -250,7 +250,7 @@ def read_published() -> Catalog:
     from genai_prices.data_snapshot import DataSnapshot  # noqa: PLC0415
 
     def guess(name: str) -> str | None:
-        """By genai-prices' own rules, which know what providers call their models."""
+        """Finds a model by genai-prices' own rules, which know the providers' names for it."""
         provider, _, rest = name.rpartition("/")
         snapshot = DataSnapshot(providers=providers, from_auto_update=False)
         for maker in (provider,) if provider else (*MAKERS, None):
@@ -301,7 +301,7 @@ def _published_list(priced: Any) -> PriceList:
 
 
 def _utc(moment: time) -> time:
-    """A time of day in UTC, which it is in already without an offset."""
+    """A time of day in UTC; a time without an offset is in UTC already."""
     if moment.tzinfo is None:
         return moment
     return datetime.combine(date(1970, 1, 1), moment).astimezone(UTC).time()
@@ -316,7 +316,7 @@ def _published_rates(prices: Any) -> Iterator[tuple[RateKind, Rate]]:
 
 
 def _other_charges(prices: Any) -> Iterable[str]:
-    """Charges that are not by text tokens, as ``web searches``."""
+    """Charges for anything but text tokens, such as ``web searches``."""
     known = {f"{kind}_mtok" for kind in RATE_KINDS}
     for name, price in vars(prices).items():
         if price is not None and name not in known and not name.startswith("_"):
@@ -372,6 +372,6 @@ def _shares(standard: list[PriceList], share: Decimal) -> Iterator[PriceList]:
 
 
 def min_cached(name: str) -> int:
-    """Tokens of the shortest prefix that the model ``provider/id`` caches; 0 if none is known."""
-    fitting = [(len(start), least) for start, least in MINIMUMS if name.startswith(start)]
+    """Minimum tokens of a prefix that the model ``provider/id`` caches; 0 if no minimum is known."""
+    fitting = [(len(start), minimum) for start, minimum in MINIMUMS if name.startswith(start)]
     return max(fitting)[1] if fitting else 0

@@ -1,11 +1,11 @@
-"""The size of a model and of its training that cost least over its life, serving included.
+"""The model size and training tokens with the minimum compute over a model's life, serving included.
 
-    least  6 · N · D + 2 · N · T    FLOPs: N parameters trained on D tokens, T tokens served
-    where  E + A / N^α + B / D^β = ℓ    the loss stays what it was asked to be
+    minimize   6 · N · D + 2 · N · T           FLOPs: N parameters trained on D tokens, T tokens served
+    subject to E + A / N^α + B / D^β = ℓ       the given loss
 
 The loss and its constants are Chinchilla's (Hoffmann et al. 2022, approach 3, with the paper's unrounded exponents);
-counting the served tokens is Sardana et al. 2023, "Beyond Chinchilla-Optimal". Without served tokens the best is
-Chinchilla's: there α · A / N^α = β · B / D^β. Loss decides alone: no data limit, no memory, no latency.
+counting the served tokens is Sardana et al. 2023, "Beyond Chinchilla-Optimal". Without served tokens the optimum is
+Chinchilla's: α · A / N^α = β · B / D^β. Limits of data, memory and latency are ignored.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LossLaw:
         return float((self.b / rest) ** (1 / self.beta)) if rest > 0 else math.inf
 
     def best_tokens(self, parameters: float) -> float:
-        """Training tokens for which no other size reaches the same loss with less training."""
+        """Training tokens for which no other size reaches the same loss with fewer training FLOPs."""
         return float((self.beta * self.b * parameters**self.alpha / (self.alpha * self.a)) ** (1 / self.beta))
 
     def min_parameters(self, loss: float) -> float:
@@ -53,7 +53,7 @@ CHINCHILLA: Final = LossLaw()
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """A model's life: parameters, training tokens, served tokens; in FLOPs what each part costs."""
+    """A model's life: parameters, training tokens, served tokens, and the FLOPs of training and serving."""
 
     parameters: float
     training_tokens: float
@@ -73,21 +73,21 @@ class Lifetime:
 
 
 def chinchilla(parameters: float, served_tokens: float = 0) -> Lifetime:
-    """A model of that size, trained as is best for its training alone. Raises ParameterError for impossible numbers."""
+    """A model of that size, trained as is best without serving. Raises ParameterError for impossible numbers."""
     if not 1e3 <= parameters <= MAX_PARAMETERS or not 0 <= served_tokens < math.inf:
         raise ParameterError(
-            "A model has 1e3 to 1e15 parameters and serves a number of tokens that is not negative.",
+            "A model must have 1e3 to 1e15 parameters and serve at least 0 tokens.",
             param="parameters",
-            hint="As in --parameters 13e9 --served-tokens 2e12.",
+            hint="For example: --parameters 13e9 --served-tokens 2e12",
         )
     return Lifetime(parameters, CHINCHILLA.best_tokens(parameters), served_tokens)
 
 
 def best_lifetime(loss: float, served_tokens: float) -> Lifetime:
-    """The size and training that reach ``loss`` at the least cost, serving included.
+    """The size and training that reach ``loss`` with the minimum FLOPs, serving included.
 
-    Raises ParameterError where no model reaches that loss. The cost has one least point over the logarithm of the
-    size: below it training grows without bound, above it every token costs more.
+    Raises ParameterError if no model reaches that loss. The cost has one minimum over the logarithm of the size:
+    smaller models need ever more training, and each token of larger ones costs more.
     """
     if not loss > CHINCHILLA.floor:
         raise ParameterError(
@@ -101,18 +101,18 @@ def best_lifetime(loss: float, served_tokens: float) -> Lifetime:
         size = math.exp(logarithm)
         return Lifetime(size, CHINCHILLA.tokens_for(size, loss), served_tokens).flops
 
-    size = math.exp(_least(cost, low, high))
+    size = math.exp(_argmin(cost, low, high))
     return Lifetime(size, CHINCHILLA.tokens_for(size, loss), served_tokens)
 
 
 def better_than(parameters: float, served_tokens: float) -> tuple[Lifetime, Lifetime]:
-    """A model of that size as Chinchilla trains it, and the cheapest of the same loss."""
+    """A model of that size as Chinchilla trains it, and the cheapest model with the same loss."""
     given = chinchilla(parameters, served_tokens)
     return given, best_lifetime(CHINCHILLA.loss(parameters, given.training_tokens), served_tokens)
 
 
-def _least(cost: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function with one least point has it (golden-section search, Kiefer 1953)."""
+def _argmin(cost: Callable[[float], float], low: float, high: float) -> float:
+    """The minimum point of a function with only one (golden-section search, Kiefer 1953)."""
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
     while high - low > 1e-9:
         if cost(left) <= cost(right):

@@ -1,12 +1,12 @@
-"""A workload on own hardware: machine seconds of prefill and decode, and their price.
+"""A workload on own hardware: the seconds that a replica spends on it, and their price.
 
     prefill of a request    seconds of a step with its new tokens after the cached ones
     decode of a request     (output − 1) · seconds of a step of B sequences / B, at the mean context
     of a million tokens     10⁶ · seconds a token · price of an hour / (3600 · busy share)
 
-Each phase pays for its own tokens: prefill for those of the prompt, decode for those of the completion, as
-``observe.billing`` does for requests that ran. The prefix stays in the cache, so only the first request of a
-session computes it. Steps of the phases are counted as separate, which chunked prefill approximates."""
+Prompt tokens pay for prefill, output tokens for decode, as in ``observe.billing``. The prefix stays in the cache, so
+only the first request of a session computes it. Prefill and decode count as separate steps, which approximates chunked
+prefill."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MILLION: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class OwnMachines:
-    """A model on ``how.tp`` machines at a price per hour; ``batch`` sequences in a decode step."""
+    """A model on ``how.tp`` machines at a price per hour; ``batch`` sequences in a decode step (None: all that fit)."""
 
     shape: ModelSpec
     machine: Machine
@@ -46,8 +46,9 @@ class OwnMachines:
 class OwnCost:
     """A workload on own hardware; a replica is ``devices`` machines with one copy of the model.
 
-    sequences             that fit in memory
+    sequences             number that fits in memory
     per_hour              dollars of a replica
+    busy_share            share of the time in which a replica runs requests
     batch, step_s         sequences in a decode step, and its seconds
     prefill_s, decode_s   seconds of a replica for each request
     """
@@ -68,7 +69,7 @@ class OwnCost:
 
     @property
     def per_second(self) -> float:
-        """Dollars of a replica's second in which requests run."""
+        """Dollars of a second in which a replica runs requests."""
         return self.per_hour / (HOUR_S * self.busy_share)
 
     @property
@@ -99,7 +100,7 @@ class OwnCost:
         return self.replicas * self.per_hour * 24 * float(MONTH_DAYS)
 
     def cheaper_from(self, api_request: float) -> float | None:
-        """Requests a day above which one replica costs less than an API at that price a request.
+        """Requests a day above which one replica costs less than an API at ``api_request`` dollars a request.
 
         None if even a fully used replica costs more.
         """
@@ -110,7 +111,7 @@ class OwnCost:
 
     @property
     def half_output_saves(self) -> float:
-        """What a request saves if its completion is half as long: half of its decode, at the same step."""
+        """Dollars that a request saves if its completion is half as long, with steps of the same length."""
         output = self.workload.output_tokens
         steps = max(0, output - 1)
         less = steps - max(0, output - output // 2 - 1)
@@ -127,7 +128,7 @@ def hourly(
 ) -> Decimal:
     """Dollars of a machine's hour: rent, electricity, and its purchase price over the years of its use.
 
-    Raises ParameterError if nothing is given, power without its price or the reverse, or a negative price.
+    Raises ParameterError for a negative value, if nothing is given, and for only one of ``watts`` and ``per_kwh``.
     """
     for name, given in (
         ("price_per_hour", per_hour),
@@ -141,8 +142,8 @@ def hourly(
         raise ParameterError(f"years must be above 0, not {years}.", param="years")
     if (watts is None) != (per_kwh is None):
         raise ParameterError(
-            "Electricity has a power and a price.",
-            param="watts" if watts is None else "per_kwh",
+            "Electricity needs both a power and a price.",
+            param="watts" if watts is None else "price_per_kwh",
             hint="Give --watts and --price-per-kwh, or neither.",
         )
     if per_hour is None and capital is None and watts is None:
@@ -151,18 +152,18 @@ def hourly(
             param="price_per_hour",
             hint="Give --price-per-hour, or --watts with --price-per-kwh, or --capital.",
         )
-    parts = (per_hour, watts * per_kwh / 1000 if watts is not None and per_kwh is not None else None)
+    power = None if watts is None or per_kwh is None else watts * per_kwh / 1000
     bought = None if capital is None else capital / (years * YEAR_HOURS)
-    return sum((part for part in (*parts, bought) if part is not None), Decimal(0))
+    return sum((part for part in (per_hour, power, bought) if part is not None), Decimal(0))
 
 
 def own_cost(own: OwnMachines, workload: Workload, seconds: Callable[[Demand], float] | None = None) -> OwnCost:
-    """The workload on these machines. Raises ResourceError if the model and one sequence do not fit.
+    """The cost of a workload on these machines. Raises ResourceError if the model and one sequence do not fit.
 
-    ``seconds`` of a step are predicted by default.
+    ``seconds`` returns the seconds of a step; None predicts them.
     """
     by = constants_for(own.machine, own.shape)
-    took = seconds or (lambda demand: demand.seconds(by))
+    step_seconds = seconds or (lambda demand: demand.seconds(by))
     context = workload.input_tokens + workload.output_tokens
     memory = ReplicaMemory(own.shape, own.machine.memory, own.how)
     sequences = memory.sequences(context)
@@ -172,9 +173,9 @@ def own_cost(own: OwnMachines, workload: Workload, seconds: Callable[[Demand], f
     cached = min(workload.prefix_tokens, workload.input_tokens - 1)
     missed = 1 / workload.session if workload.session else 0.0
     steps = StepPredictor.of(own.shape, own.machine, own.how)
-    whole, rest = (took(steps.prefill(workload.input_tokens - kept, kept)) for kept in (0, cached))
+    whole, rest = (step_seconds(steps.prefill(workload.input_tokens - kept, kept)) for kept in (0, cached))
     mean = workload.input_tokens + (workload.output_tokens + 1) // 2
-    step_s = took(steps.decode(batch, mean))
+    step_s = step_seconds(steps.decode(batch, mean))
     return OwnCost(
         workload=workload,
         sequences=sequences,

@@ -32,7 +32,7 @@ LABEL: Final = 18
 
 
 def dollars(amount: Decimal | float) -> str:
-    """An amount with cents from a dollar on, and three digits below."""
+    """An amount with cents from one dollar on, and with three digits below."""
     value = float(amount)
     sign = "-" if value < 0 else ""
     value = abs(value)
@@ -41,7 +41,8 @@ def dollars(amount: Decimal | float) -> str:
     return f"{sign}${value:.3g}" if value >= 1e-4 else f"{sign}${value:.2e}"
 
 
-def minutes(seconds: float) -> str:
+def time_words(seconds: float) -> str:
+    """3 s, 1.5 min, 2.0 h."""
     if seconds < 60:
         return f"{seconds:.3g} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
@@ -65,7 +66,7 @@ def price_lines(model: ApiModel, catalog: Catalog, tokens: int, at: datetime, ti
 
 
 def api_lines(cost: ApiCost, at: datetime) -> Iterator[str]:
-    """The workload with each way of caching, and what else its cost depends on."""
+    """The cost with each way of caching, and the effects of the cache, shorter output and price cliffs."""
     workload = cost.workload
     yield (
         f"{workload.input_tokens:,} input and {workload.output_tokens:,} output tokens per request, "
@@ -106,19 +107,19 @@ def _cache_lines(cost: ApiCost) -> Iterator[str]:
 
 def _gaps(found: CacheCost, ttl_s: float, gap_s: float) -> str:
     longest = found.longest_gap_s(ttl_s)
-    here = f"here it is {minutes(gap_s)}"
+    here = f"here it is {time_words(gap_s)}"
     if longest == float("inf"):
         return f"It pays off at any mean gap between requests; {here}."
     if longest == 0:
         return "It never pays off: a cache read costs no less than input."
-    return f"It pays off while the mean gap between requests is below {minutes(longest)}; {here}."
+    return f"It pays off while the mean gap between requests is below {time_words(longest)}; {here}."
 
 
 def trace_lines(traced: TracedCost, mean: ApiCost) -> Iterator[str]:
-    """The cost of a trace. The mean request has no cliffs, which single requests may exceed."""
+    """The cost of a trace. ``mean`` is its mean request, whose price ignores the cliffs that single requests exceed."""
     workload = mean.workload
     yield (
-        f"trace of {traced.requests:,} requests in {minutes(traced.seconds)}: {workload.input_tokens:,} input and "
+        f"trace of {traced.requests:,} requests in {time_words(traced.seconds)}: {workload.input_tokens:,} input and "
         f"{workload.output_tokens:,} output tokens on average"
     )
     found = [("no cache", traced.plain, "")]
@@ -128,14 +129,14 @@ def trace_lines(traced: TracedCost, mean: ApiCost) -> Iterator[str]:
         yield _line(label, dollars(total), f"{dollars(traced.per_month(total))} per month", note)
     if len(found) > 1:
         share = traced.saved_share
-        does = f"saves {share:.1%}" if share >= 0 else f"costs {-share:.1%} more"
-        yield f"  The cache {does}: {traced.written:,} tokens are written and {traced.read:,} read."
+        effect = f"saves {share:.1%}" if share >= 0 else f"costs {-share:.1%} more"
+        yield f"  The cache {effect}: {traced.written:,} tokens are written and {traced.read:,} read."
     if workload.output_tokens:
         yield _line("half the output", f"{dollars(mean.half_output_saves * traced.requests)} less")
 
 
 def own_lines(own: OwnMachines, cost: OwnCost, api_request: float) -> Iterator[str]:
-    """The workload on own hardware, beside an API at ``api_request`` dollars a request."""
+    """The workload on own hardware, compared with an API at ``api_request`` dollars a request."""
     yield (
         f"{own.shape.name} on {cost.devices} × {own.machine.name}, {dollars(cost.per_hour)} per hour, "
         f"{cost.busy_share:.0%} utilization (predicted)"
@@ -154,15 +155,15 @@ def own_lines(own: OwnMachines, cost: OwnCost, api_request: float) -> Iterator[s
     api_month = api_request * cost.workload.requests_per_day * float(MONTH_DAYS)
     yield _line("a month", dollars(cost.per_month), replicas, f"the API takes {dollars(api_month)}")
     start = cost.cheaper_from(api_request)
-    most = f"one replica serves {cost.requests_per_day:,.0f} requests a day"
+    capacity = f"one replica serves {cost.requests_per_day:,.0f} requests a day"
     if start is None:
-        yield f"  The API is cheaper at any volume: {most}, for {dollars(cost.per_hour * 24)}."
+        yield f"  The API is cheaper at any volume: {capacity}, for {dollars(cost.per_hour * 24)}."
     else:
-        yield f"  Own hardware is cheaper from {start:,.0f} requests a day on; {most}."
+        yield f"  Own hardware is cheaper from {start:,.0f} requests a day on; {capacity}."
 
 
 def compression_lines(cost: ApiCost, compression: Compression) -> Iterator[str]:
-    """Savings of compressed prompts: against fresh input, and against a cached prefix."""
+    """Savings by compressed prompts, against fresh input and against a cached prefix."""
     workload, saved = cost.workload, compression_saved(cost, compression)
     yield (
         f"prompts compressed {compression.ratio:g}:1 for {dollars(compression.cost)} each: saves {dollars(saved)} per "
@@ -212,7 +213,7 @@ def trace_document(traced: TracedCost, mean: ApiCost, catalog: Catalog, at: date
 
 
 def own_document(own: OwnMachines, cost: OwnCost, api_request: float) -> dict[str, Any]:
-    """The workload on own hardware, beside an API at ``api_request`` dollars a request."""
+    """The workload on own hardware, compared with an API at ``api_request`` dollars a request."""
     return {
         "model": own.shape.name,
         "machine": own.machine.name,
@@ -300,7 +301,7 @@ def _bill(bill: Bill) -> list[dict[str, Any]]:
 
 
 def _finite(number: float) -> float | None:
-    """JSON has no infinity."""
+    """None for infinity, which JSON lacks."""
     return number if number < float("inf") else None
 
 

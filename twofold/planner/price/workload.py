@@ -1,17 +1,17 @@
 """What a workload costs by the token: a request, a day, a month, with a cached prefix, without, or compressed.
 
-A request either reads its prefix from the cache or, on a miss, writes it: both are billed exactly, line by line, and
-the mean is weighted by the share that misses. All tokens after the prefix are fresh input. In units of the input price,
-with writing costing w and reading r:
+A request either reads its prefix from the cache or, on a miss, writes it. Both bills are exact, line by line; the mean
+is weighted by the share of misses. All tokens after the prefix are fresh input. In units of the input price, with a
+write that costs w and a read that costs r:
 
     reads after which a write has paid     (w − 1) / (1 − r)
     mean cost of a token of the prefix     m · w + (1 − m) · r, where the share m of the requests misses
     misses of Poisson arrivals             e^(−λT) if a read restarts the time to live T, else 1 / (1 + λT)
     of a session of n requests             (w + (n − 1) · r) / n
-    it pays                                where m < (1 − r) / (w − r)
+    a cache pays                           where m < (1 − r) / (w − r)
 
-Gaps of Poisson arrivals are exponential: one exceeds T with e^(−λT); and if reads do not restart T, the entry serves λT
-arrivals on average, and the next one misses (renewal reward). A compressor drops all but one of x tokens:
+Gaps of Poisson arrivals are exponential: a gap exceeds T with probability e^(−λT). If reads do not restart T, an entry
+serves λT arrivals on average, and the next one misses (renewal reward). A compressor keeps one of x tokens:
 
     saved by a request                     S · p · (1 − 1/x), S tokens at p each
     saved against a cached prefix          S · p · (r − 1/x), and so only where x > 1/r: compressed text depends on the
@@ -56,7 +56,7 @@ class CacheCost:
 
     @classmethod
     def of(cls, prices: TokenPrices, ttl: TimeToLive) -> CacheCost:
-        """By an API's prices, for entries of that time to live. Raises ParameterError if input is free."""
+        """From an API's prices, for entries of that time to live. Raises ParameterError if input is free."""
         if not prices.input:
             raise ParameterError("Input is free, so a cache saves nothing.", param="model")
         write = {"5m": prices.cache_write_5m, "30m": prices.cache_write_30m, "1h": prices.cache_write_1h}[ttl]
@@ -64,7 +64,7 @@ class CacheCost:
 
     @property
     def break_even_reads(self) -> float:
-        """Reads after which a write has cost no more than no cache; infinite where reading saves nothing."""
+        """Reads after which a cache has cost no more than none; infinite if reading saves nothing."""
         return (self.write - 1) / (1 - self.read) if self.read < 1 else math.inf
 
     @property
@@ -77,13 +77,13 @@ class CacheCost:
         return miss * self.write + (1 - miss) * self.read
 
     def longest_gap_s(self, ttl_s: float, *, refreshed: bool = True) -> float:
-        """Mean seconds between Poisson arrivals below which a cache pays."""
-        most = self.max_misses
-        if most >= 1:
+        """Mean seconds between Poisson arrivals below which a cache pays; ``refreshed`` as in ``miss_share``."""
+        misses = self.max_misses
+        if misses >= 1:
             return math.inf
-        if most <= 0:
+        if misses <= 0:
             return 0.0
-        return ttl_s / -math.log(most) if refreshed else ttl_s / (1 / most - 1)
+        return ttl_s / -math.log(misses) if refreshed else ttl_s / (1 / misses - 1)
 
 
 def miss_share(per_second: float, ttl_s: float, *, refreshed: bool = True) -> float:
@@ -128,7 +128,7 @@ class Workload:
         return miss_share(self.requests_per_day / DAY_S, TTL_SECONDS[self.ttl])
 
     def usage(self, found: Literal["nothing", "miss", "hit"]) -> TokenUsage:
-        """Tokens of a request by price."""
+        """Tokens of a request by kind, without a cache (``nothing``), or after a cache miss or hit."""
         rest = self.input_tokens - self.prefix_tokens
         match found:
             case "nothing":
@@ -159,7 +159,7 @@ class ApiCost:
 
     @property
     def per_request(self) -> Decimal:
-        """Of the mean request."""
+        """Dollars of the mean request."""
         if self.caching != "on":
             return self.plain.total
         missed = Decimal(repr(self.miss_share))
@@ -175,17 +175,17 @@ class ApiCost:
 
     @property
     def saved(self) -> Decimal:
-        """What the cache saves of a request; negative where it costs more than it saves."""
+        """Dollars that the cache saves in the mean request; negative if writing costs more than reading saves."""
         return self.plain.total - self.per_request
 
     @property
     def max_saved(self) -> Decimal:
-        """What the cache saves of a request that hits."""
+        """Dollars that the cache saves in a request that hits."""
         return self.plain.total - self.hit.total if self.caching == "on" else Decimal(0)
 
     @property
     def half_output_saves(self) -> Decimal:
-        """What a request saves if its completion is half as long."""
+        """Dollars that a request saves if its completion is half as long."""
         output = self.workload.output_tokens
         return ROUNDED.divide(self.prices.output * (output - output // 2), Decimal(1_000_000))
 
@@ -196,17 +196,15 @@ class ApiCost:
 
 
 def api_cost(model: ApiModel, workload: Workload, at: datetime) -> ApiCost:
-    """A workload by the prices of a moment. Raises ParameterError for a tier that the model does not have."""
+    """The cost of a workload at the prices of a moment. Raises ParameterError for a tier that the model lacks."""
     prices = model.prices(workload.input_tokens, at, workload.tier)
-    least = min_cached(model.name)
-    caching: Caching = "off" if not workload.prefix_tokens else "too short"
-    if workload.prefix_tokens and workload.prefix_tokens >= least:
-        caching = "on"
+    minimum, prefix = min_cached(model.name), workload.prefix_tokens
+    caching: Caching = "off" if not prefix else "on" if prefix >= minimum else "too short"
     plain = _bill(workload.usage("nothing"), prices, workload.tier)
     miss, hit = plain, plain
     if caching == "on":
         miss, hit = (_bill(workload.usage(found), prices, workload.tier) for found in ("miss", "hit"))
-    return ApiCost(model, workload, prices, caching, least, plain, miss, hit)
+    return ApiCost(model, workload, prices, caching, minimum, plain, miss, hit)
 
 
 def _bill(usage: TokenUsage, prices: TokenPrices, tier: Tier) -> Bill:
@@ -227,7 +225,7 @@ def caching_options(cost: ApiCost, at: datetime) -> Iterator[ApiCost]:
 
 @dataclass(frozen=True, slots=True)
 class Cliff:
-    """A step in a model's prices below the workload's prompts, and what a request pays for exceeding it."""
+    """A step in a model's prices that the workload's prompts exceed; ``paid``: dollars that it adds to a request."""
 
     above: int
     paid: Decimal
@@ -259,7 +257,7 @@ class Compression:
             )
 
     def saved(self, tokens: int, price: float, *, cached_at: float = 1.0) -> float:
-        """Returns what it saves on a prompt of ``tokens`` tokens at ``price`` each; negative if it does not pay.
+        """Dollars saved on a prompt of ``tokens`` tokens at ``price`` dollars each; negative if compression costs more.
 
         ``cached_at``: share of the price that uncompressed tokens cost, if read from a cache.
         """
@@ -267,27 +265,27 @@ class Compression:
 
 
 def min_ratio(tokens: int, price: float, cost: float = 0.0, *, cached_at: float = 1.0) -> float:
-    """The ratio above which it pays; infinite if none does."""
+    """The ratio above which compression pays; infinite if no ratio pays."""
     full = tokens * price
     rest = cached_at - cost / full if full else 0.0
     return 1 / rest if rest > 0 else math.inf
 
 
 def compression_saved(cost: ApiCost, compression: Compression) -> float:
-    """What a request with a compressed prompt saves against one with fresh input."""
+    """Dollars that a request with a compressed prompt saves against one with fresh input."""
     return compression.saved(cost.workload.input_tokens, float(cost.prices.input) / 1e6)
 
 
 @dataclass(frozen=True, slots=True)
 class AgainstCache:
-    """Compressing the prefix instead of reading it from the cache: what a request saves, and the ratio that pays."""
+    """Compressing the prefix instead of reading it from the cache: dollars saved, and the ratio above which it pays."""
 
     saved: float
     min_ratio: float
 
 
 def against_cache(cost: ApiCost, compression: Compression) -> AgainstCache | None:
-    """Compression against the workload's cached prefix; None if none is cached."""
+    """Compression against the workload's cached prefix; None if no prefix is cached or input is free."""
     if cost.caching != "on" or not cost.prices.input:
         return None
     price, read, tokens = float(cost.prices.input) / 1e6, cost.cache.read, cost.workload.prefix_tokens
@@ -326,7 +324,7 @@ class TracedCost:
 
     @property
     def saved_share(self) -> float:
-        """Share of the cost that the cache saves; negative where it costs more than it saves."""
+        """Share of the cost that the cache saves; negative if writing costs more than reading saves."""
         return float(1 - self.cached / self.plain) if self.plain else 0.0
 
     @property
@@ -335,7 +333,7 @@ class TracedCost:
         return float(self.cached) / self.requests
 
     def per_month(self, total: Decimal) -> float:
-        """A month at the trace's rate; NaN for a trace without duration."""
+        """Dollars of a month at the trace's rate, if the trace costs ``total``; NaN for a trace without duration."""
         days = float(MONTH_DAYS)
         return float(total) * DAY_S * days / self.seconds if self.seconds else float("nan")
 
@@ -356,50 +354,43 @@ class TracedCost:
 
 
 def traced_cost(model: ApiModel, trace: Trace, ttl: TimeToLive, at: datetime, tier: Tier = "default") -> TracedCost:
-    """The requests of a trace by the prices of a moment. Raises ParameterError for a tier that the model lacks.
+    """The cost of a trace at the prices of a moment. Raises ParameterError for a tier that the model lacks.
 
-    Later turns of sessions are not counted: when they arrive depends on the server.
+    Later turns of sessions are not counted: their arrival depends on the server.
     """
     cache = _PieceCache(TTL_SECONDS[ttl], min_cached(model.name))
     plain = cached = Decimal(0)
     fresh = read = written = output = 0
     for index, now in enumerate(trace.at_s):
         whole = TokenUsage(fresh=trace.input_tokens[index], output=trace.output_tokens[index])
-        found, kept = cache.ask(trace.pieces(index), now)
-        written_by_ttl = {f"written_{ttl}": kept}
-        usage = TokenUsage(fresh=whole.fresh - found - kept, cached=found, output=whole.output, **written_by_ttl)
+        hit, missed = cache.look_up(trace.pieces(index), now)
+        written_by_ttl = {f"written_{ttl}": missed}
+        usage = TokenUsage(fresh=whole.fresh - hit - missed, cached=hit, output=whole.output, **written_by_ttl)
         prices = model.prices(whole.prompt, at, tier)
         plain += total_of(line.amount for line in token_lines(whole, prices, ONE))
         cached += total_of(line.amount for line in token_lines(usage, prices, ONE))
-        fresh, read, written = fresh + usage.fresh, read + found, written + kept
+        fresh, read, written = fresh + usage.fresh, read + hit, written + missed
         output += whole.output
     seconds = trace.at_s[-1] - trace.at_s[0]
     return TracedCost(len(trace), seconds, ttl, plain, cached, fresh, read, written, output)
 
 
 class _PieceCache:
-    """When each prefix expires; a prefix is known by the keys of its pieces, in order."""
+    """Times at which prefixes expire; a prefix is identified by the keys of its pieces and its number of tokens."""
 
-    def __init__(self, ttl_s: float, least: int) -> None:
-        self._ttl_s, self._least = ttl_s, least
+    def __init__(self, ttl_s: float, min_tokens: int) -> None:
+        self._ttl_s, self._min_tokens = ttl_s, min_tokens
         self._expires: dict[tuple[int, int], float] = {}
 
-    def ask(self, pieces: Iterable[Shared], now: float) -> tuple[int, int]:
+    def look_up(self, pieces: Iterable[Shared], now: float) -> tuple[int, int]:
         """Tokens that a request with these pieces reads, and tokens that it writes."""
-        read = total = 0
-        fits = True
-        for place, end in self._places(pieces):
-            fits = fits and now < self._expires.get(place, 0.0)
-            read, total = end if fits else read, end
-            self._expires[place] = now + self._ttl_s
-        if total < self._least:
-            return 0, 0
-        return (read, total - read) if read >= self._least else (0, total)
-
-    def _places(self, pieces: Iterable[Shared]) -> Iterator[tuple[tuple[int, int], int]]:
-        """Each prefix, and its tokens."""
-        before, total = 0, 0
+        read, keys, total = 0, 0, 0
+        live = True
         for piece in pieces:
-            total += piece.tokens
-            before = hash((before, piece.key))
-            yield (before, total), total
+            keys, total = hash((keys, piece.key)), total + piece.tokens
+            live = live and now < self._expires.get((keys, total), 0.0)
+            read = total if live else read
+            self._expires[keys, total] = now + self._ttl_s
+        if total < self._min_tokens:
+            return 0, 0
+        return (read, total - read) if read >= self._min_tokens else (0, total)
