@@ -185,7 +185,7 @@ def _split(server: ServerOptions) -> Split | None:
         raise ParameterError(
             f"{server.disaggregate!r:.40} is not a valid split of replicas.",
             param="disaggregate",
-            hint="Write 1:3, one replica that prefills for three that decode.",
+            hint="For one prefill and three decode replicas, write 1:3.",
         )
     return Split(int(prefill), int(decode), server.link_gbs * 1e9)
 
@@ -220,7 +220,7 @@ def _check(path: Path, server: ServerOptions, engine: EngineFlags, *, json: bool
     for run in runs:
         if not run.jobs:
             continue
-        found = check(run, scenario.made(steps, 1)[0], steps.first_s)
+        found = check(run, scenario.make_replicas(steps, 1)[0], steps.first_s)
         compared.append(
             {"requests": len(run.jobs), "compared": [asdict(each) | {"error": each.error} for each in found]}
         )

@@ -11,7 +11,7 @@ from twofold.engine.kv.manager import GroupSize
 from twofold.planner.predict.steps import StepSize
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
-from twofold.planner.simulate.jobs import Done, SimulatedJob
+from twofold.planner.simulate.jobs import JobResult, SimulatedJob
 from twofold.planner.simulate.setting import EngineSetting
 
 Kind = type[ExactReplica] | type[FastReplica]
@@ -63,7 +63,7 @@ def random_jobs(rng: random.Random, count: int, *, shares: bool = False, even: b
     return jobs
 
 
-def ran(replica: ExactReplica | FastReplica, jobs: Sequence[SimulatedJob]) -> dict[int, Done]:
+def ran(replica: ExactReplica | FastReplica, jobs: Sequence[SimulatedJob]) -> dict[int, JobResult]:
     """All jobs to their ends, by their numbers; asserts that nothing is left."""
     for job in jobs:
         replica.submit(job, job.due_s)

@@ -13,7 +13,7 @@ from tests.planner.simulate.support import bent, linear, ran, random_jobs, rando
 from twofold.engine.kv.manager import GroupSize
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
-from twofold.planner.simulate.jobs import Done, SimulatedJob
+from twofold.planner.simulate.jobs import JobResult, SimulatedJob
 from twofold.planner.simulate.setting import EngineSetting
 
 SAME = 1e-6
@@ -22,12 +22,12 @@ NEARLY = 0.1
 """Where somebody was preempted: which block is forgotten first may differ, and so what is computed again."""
 
 
-def same(one: Done, other: Done, within: float = SAME) -> bool:
+def same(one: JobResult, other: JobResult, within: float = SAME) -> bool:
     pairs = zip(one[1:4], other[1:4], strict=True)
     return all(a is b is None or math.isclose(a or 0, b or 0, abs_tol=within) for a, b in pairs)
 
 
-def agree(exact: dict[int, Done], fast: dict[int, Done]) -> bool:
+def agree(exact: dict[int, JobResult], fast: dict[int, JobResult]) -> bool:
     """Whether all jobs have the same moments, tokens from the cache and preemptions."""
     within = NEARLY if any(done.preemptions for done in exact.values()) else SAME
     moments = all(same(exact[number], fast[number], within) for number in exact)

@@ -76,7 +76,7 @@ def test_cached_tokens_are_found_again(tmp_path: Path) -> None:
     _, (run,) = read_bench(written(document, tmp_path))
     replica = FastReplica(SETTING, linear)
     check(run, replica)
-    assert replica.busy.prefill_rows < sum(job.prompt for job in run.jobs) - 50 * 64
+    assert replica.work.prefill_rows < sum(job.prompt for job in run.jobs) - 50 * 64
 
 
 @pytest.mark.parametrize(

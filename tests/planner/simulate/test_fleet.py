@@ -121,8 +121,8 @@ def test_phases_apart() -> None:
     first, last = np.array(found.jobs.first_s), np.array(found.jobs.last_s)
     assert (last - first >= 0.1 + 15 * 0.005).all()
     assert np.mean(first) < np.mean(together.jobs.first_s), "nobody who generates delays a prompt"
-    assert prefill[0].busy.decode_s == 0
-    assert sum(each.busy.prefill_rows for each in decode) == 0
+    assert prefill[0].work.decode_s == 0
+    assert sum(each.work.prefill_rows for each in decode) == 0
     for replica in (*prefill, *decode):
         replica.check_idle()
 
@@ -137,7 +137,7 @@ def test_answers_of_one_token_do_not_travel() -> None:
         Handover(decode, lambda _: 9.0),
     )
     assert found.jobs.last_s[0] < 1
-    assert decode[0].busy.steps == 0
+    assert decode[0].work.steps == 0
 
 
 def test_a_job_gets_in_after_its_delay() -> None:

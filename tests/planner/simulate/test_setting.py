@@ -1,4 +1,4 @@
-"""How a replica is set up."""
+"""Settings of a replica."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from twofold.planner.simulate.exact import ExactReplica
 SAMPLES = tuple((StepShape(rows, 1, 40 * rows, 300), 0.01 + 1e-4 * rows) for rows in range(1, 20))
 
 
-def test_the_live_budget_begins_with_what_was_calibrated() -> None:
-    taught, naive = (
-        ExactReplica(setting_with(tpot_target_s=0.05, step_samples=step_samples), linear).step_time
+def test_the_live_budget_starts_from_the_calibrated_steps() -> None:
+    calibrated, empty = (
+        ExactReplica(setting_with(tpot_target_s=0.05, step_samples=step_samples), linear).scheduler.step_time
         for step_samples in (SAMPLES, ())
     )
-    assert naive.predict(StepShape(8, 1, 320, 300)) is None
-    told = taught.predict(StepShape(8, 1, 320, 300))
-    assert told is not None
-    assert 0.009 < told < 0.013
+    assert empty.predict(StepShape(8, 1, 320, 300)) is None
+    predicted = calibrated.predict(StepShape(8, 1, 320, 300))
+    assert predicted is not None
+    assert 0.009 < predicted < 0.013

@@ -1,8 +1,8 @@
 """A simulation against a measurement: the requests of a ``twofold bench`` document, sent to a simulated engine.
 
-The answered requests of each run are replayed when they were due, with the prompt, cached and output tokens that the
-server counted. Prompts share what the document says that they share, or as much as was cached. Of a closed loop no more
-jobs are open at once than it had clients."""
+The completed requests of each run are replayed when they were due, with the prompt, cached and output tokens that the
+server counted. Prompts share as many tokens as the document says, or as many as were cached. For a closed loop, at most
+as many jobs are open at once as it had clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ WRITE_ONE: Final = "Write one: twofold bench -o FILE.json"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """One run: its jobs, and (jobs,) TTFT and TPOT in seconds, NaN for a request without. ``max_open``: its clients."""
+    """One run: its jobs, and (jobs,) TTFT and TPOT in seconds, NaN if unknown.
+
+    max_open   clients of a closed loop; None for other loads
+    left_out   number of requests that failed or have no token counts
+    """
 
     max_open: int | None
     jobs: tuple[SimulatedJob, ...]
@@ -37,7 +41,7 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True)
 class PercentileError:
-    """One percentile: measured and simulated seconds. ``error`` is (simulated − measured) / measured."""
+    """One percentile: measured and simulated seconds."""
 
     measure: str
     percentile: str
@@ -46,11 +50,12 @@ class PercentileError:
 
     @property
     def error(self) -> float:
+        """Relative error of the simulation."""
         return (self.simulated - self.measured) / self.measured if self.measured else 0.0
 
 
 def read_bench(path: Path) -> tuple[DocumentFields, tuple[MeasuredRun, ...]]:
-    """The document and its runs. Raises FormatError for another file, or one without an answered request."""
+    """The document and its runs. Raises FormatError for another file, or one without a completed request."""
     try:
         document = DocumentFields.parse(path.read_bytes(), path.name, WRITE_ONE)
     except OSError as error:
@@ -60,14 +65,14 @@ def read_bench(path: Path) -> tuple[DocumentFields, tuple[MeasuredRun, ...]]:
     runs = tuple(map(_measured, document.parts("runs")))
     if not any(run.jobs for run in runs):
         raise FormatError(
-            f"{path.name} holds no request that was answered and whose tokens the server counted.",
-            hint="It must be written with -o FILE.json; --json alone does not store the requests.",
+            f"{path.name} has no completed request with token counts.",
+            hint="Write the file with -o FILE.json; --json alone does not store the requests.",
         )
     return document, runs
 
 
 def check(measured: MeasuredRun, replica: Replica, delay_s: float = 0.0) -> tuple[PercentileError, ...]:
-    """Simulates a run and compares P50 and P99 of TTFT and TPOT. ``delay_s``: from due to arrival at the replica."""
+    """Simulates a run and compares P50 and P99 of TTFT and TPOT. ``delay_s``: seconds from due to arrival."""
     jobs = IndependentJobs(measured.jobs, measured.max_open)
     found = simulate(jobs, [replica], RoundRobin(), delay_s=delay_s).jobs
     return (
@@ -77,15 +82,15 @@ def check(measured: MeasuredRun, replica: Replica, delay_s: float = 0.0) -> tupl
 
 
 def _compared(name: str, measured: Floats, simulated: Floats) -> Iterator[PercentileError]:
-    here, there = (Quantiles.of(values[~np.isnan(values)]) for values in (measured, simulated))
+    both = [Quantiles.of(values[~np.isnan(values)]) for values in (measured, simulated)]
     for percentile in ("p50", "p99"):
-        before, after = getattr(here, percentile), getattr(there, percentile)
-        if before is not None and after is not None:
-            yield PercentileError(name, percentile, before, after)
+        took, predicted = (getattr(quantiles, percentile) for quantiles in both)
+        if took is not None and predicted is not None:
+            yield PercentileError(name, percentile, took, predicted)
 
 
 def compared_lines(found: tuple[PercentileError, ...]) -> Iterator[str]:
-    """A measurement beside its simulation."""
+    """Measured percentiles, simulated ones and their errors, as a table."""
     yield f"{'':10}{'measured':>12}{'simulated':>12}{'error':>9}"
     for each in found:
         label = f"{NAMES[each.measure]} {each.percentile.upper()}"
@@ -94,7 +99,7 @@ def compared_lines(found: tuple[PercentileError, ...]) -> Iterator[str]:
 
 def _measured(run: DocumentFields) -> MeasuredRun:
     requests = run.parts("requests")
-    kept = [request for request in requests if _answered(request)]
+    kept = [request for request in requests if _completed(request)]
     kept.sort(key=lambda request: (request.number("due_s"), request.count("index")))
     load = run.part("load")
     return MeasuredRun(
@@ -106,7 +111,7 @@ def _measured(run: DocumentFields) -> MeasuredRun:
     )
 
 
-def _answered(request: DocumentFields) -> bool:
+def _completed(request: DocumentFields) -> bool:
     needed = ("prompt_tokens", "output_tokens", "ttft_s", "due_s")
     return request.optional_text("outcome") == "ok" and all(name in request for name in needed)
 

@@ -1,7 +1,7 @@
 """The engine's scheduler and cache on a virtual clock: every step is planned and committed, but not computed.
 
-A prompt's tokens are numbers made of its pieces' names and its stream, so that prompts share what their jobs say that
-they share, also inside of blocks; a sampled token is the next one of the stream."""
+Token ids are made from the keys of a prompt's pieces and the number of its stream, so prompts share the prefixes that
+their jobs share, also inside blocks. A sampled token is the next token of the stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from twofold.engine.scheduler.sequence import Sequence
 from twofold.engine.scheduler.step_time import StepTimeModel
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.predict.steps import StepSize
-from twofold.planner.simulate.jobs import Done, Replica, SimulatedJob, spans
+from twofold.planner.simulate.jobs import JobResult, Replica, SimulatedJob, spans
 from twofold.planner.simulate.setting import EngineSetting, StepSeconds
 
 MAX_TOKEN: Final = (1 << 30) - 1
@@ -41,28 +41,23 @@ class _RunningJob:
 
 
 class ExactReplica(Replica):
-    """One replica. ``windows`` are those of the steps' function."""
+    """One replica. ``windows``: the windows whose positions ``seconds`` takes, in its order; None for no window."""
 
     def __init__(self, setting: EngineSetting, seconds: StepSeconds, windows: tuple[int | None, ...] = (None,)) -> None:
         super().__init__()
         self._setting, self._seconds, self._windows = setting, seconds, windows
-        self._scheduler = _scheduler(setting)
+        self.scheduler = _make_scheduler(setting)
         self._jobs: dict[int, _RunningJob] = {}
 
     @property
     def next_s(self) -> float:
-        if self._scheduler.has_work:
+        if self.scheduler.has_work:
             return math.nextafter(self._now, math.inf)
         return math.nextafter(max(self._now, self._inbox[0][0]), math.inf) if self._inbox else math.inf
 
-    @property
-    def step_time(self) -> StepTimeModel:
-        """The scheduler's step-time model."""
-        return self._scheduler.step_time
-
     def advance(self, until_s: float) -> None:
         while True:
-            if not self._scheduler.has_work:
+            if not self.scheduler.has_work:
                 if not self._inbox or self._inbox[0][0] >= until_s:
                     return
                 self._now = max(self._now, self._inbox[0][0])
@@ -70,19 +65,19 @@ class ExactReplica(Replica):
                 return
             while self._inbox and self._inbox[0][0] <= self._now:
                 self._arrive(*self._inbox.popleft())
-            if self._scheduler.has_work:
+            if self.scheduler.has_work:
                 self._step()
 
     def matched(self, job: SimulatedJob) -> int:
         tokens, _ = tokens_of(job)
-        return self._scheduler.manager.matched(tokens, "")
+        return self.scheduler.manager.matched(tokens, "")
 
     def check_idle(self) -> None:
         """Asserts that an idle replica holds no blocks."""
-        self._scheduler.check_idle()
+        self.scheduler.check_idle()
 
     def _arrive(self, at_s: float, job: SimulatedJob) -> None:
-        assert not job.given, "the scheduler computes every prompt itself"
+        assert not job.prefilled, "the scheduler computes every prompt itself"
         tokens, base = tokens_of(job)
         limit = job.prompt + job.output
         record = SequenceRecord()
@@ -92,30 +87,30 @@ class ExactReplica(Replica):
         try:
             if limit > self._setting.context:
                 raise ContextLengthError(f"{limit} tokens are more than the context of {self._setting.context}.")
-            self._scheduler.add(sequence, self._now)
+            self.scheduler.add(sequence, self._now)
         except ContextLengthError:
-            self._end(Done(job, None, None, None))
+            self._end(JobResult(job, None, None, None))
             return
         self._jobs[job.number] = _RunningJob(job, sequence, base)
 
     def _step(self) -> None:
-        plan = self._scheduler.plan(self._now)
+        plan = self.scheduler.plan(self._now)
         seconds = self._seconds(self._size(plan))
-        self.busy.add(seconds, plan.rows - plan.decode_rows, plan.decode_rows, self._scheduler.manager.held[0])
+        self.work.add(seconds, plan.rows - plan.decode_rows, plan.decode_rows, self.scheduler.manager.held[0])
         self._now += seconds
-        for event in self._scheduler.commit(plan, StepOutcome(self._outcomes(plan), seconds), self._now):
+        for event in self.scheduler.commit(plan, StepOutcome(self._outcomes(plan), seconds), self._now):
             if event.finish is not None:
                 self._finish(self._jobs.pop(event.sequence_id))
 
     def _size(self, plan: StepPlan) -> StepSize:
-        places = [(step.start, len(step.tokens)) for step in plan.steps]
+        ranges = [(step.start, len(step.tokens)) for step in plan.steps]
         return StepSize(
             plan.rows,
             sum(step.samples for step in plan.steps),
-            len(places),
-            tuple(sum(visible(*place, window) for place in places) for window in self._windows),
-            tuple(sum(read_positions(*place, window) for place in places) for window in self._windows),
-            tuple((1, SequenceRows(new, start)) for start, new in places if new > 1),
+            len(ranges),
+            tuple(sum(visible(*each, window) for each in ranges) for window in self._windows),
+            tuple(sum(read_positions(*each, window) for each in ranges) for window in self._windows),
+            tuple((1, SequenceRows(new, start)) for start, new in ranges if new > 1),
         )
 
     def _outcomes(self, plan: StepPlan) -> tuple[SequenceOutcome, ...]:
@@ -128,11 +123,11 @@ class ExactReplica(Replica):
         sequence = running.sequence
         record = sequence.record
         times = (sequence.admitted_at, sequence.first_token_at, self._now)
-        self._end(Done(running.job, *times, record.cached, record.preemptions))
+        self._end(JobResult(running.job, *times, record.cached, record.preemptions))
 
 
 def tokens_of(job: SimulatedJob) -> tuple[array[int], int]:
-    """The prompt's tokens, and the base of the stream: its token at position p is ``base`` + p."""
+    """The prompt's tokens, and the base of its stream, whose token at position p is ``base`` + p."""
     tokens, base = array("i"), 0
     for name, start, end in spans(job):
         base = hash((name, 0x5EED)) & MAX_TOKEN
@@ -141,7 +136,7 @@ def tokens_of(job: SimulatedJob) -> tuple[array[int], int]:
     return tokens, base
 
 
-def _scheduler(setting: EngineSetting) -> Scheduler:
+def _make_scheduler(setting: EngineSetting) -> Scheduler:
     manager = BlockManager(setting.groups, setting.block_size, prefix_caching=setting.prefix_caching)
     step_time = StepTimeModel(setting.step_samples)
     budget: Budget = FixedBudget(setting.rows)

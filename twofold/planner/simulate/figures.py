@@ -1,8 +1,8 @@
 """Figures of a simulation: percentiles by nearest rank, goodput, cache hits, utilization of replicas.
 
-The percentile q of values is the least of them that at least the share q of them does not exceed; a job that could not
-run is infinitely slow in every measure. TTFT and E2E count from when a job was due. TPOT is (last − first) /
-(tokens − 1), of completions of at least two tokens."""
+The percentile q is the smallest value that at least the share q of the values does not exceed. A job that cannot run is
+infinitely slow in every measure. TTFT and E2E count from the time at which a job was due. TPOT is (last − first) /
+(tokens − 1), for completions of at least two tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from twofold.core.ranks import nearest_rank
 from twofold.planner.plan.traffic import Slo
 from twofold.planner.simulate.fleet import Simulated
-from twofold.planner.simulate.jobs import Busy, Columns
+from twofold.planner.simulate.jobs import JobColumns, ReplicaWork
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -28,7 +28,7 @@ NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "queue": "queue"}
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Quantiles of a measure in seconds, None without values. ``mean`` is that of the finite values."""
+    """Mean and quantiles of ``n`` values in seconds, None without values; the mean is that of the finite values."""
 
     n: int
     mean: float | None
@@ -53,7 +53,7 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGoodput:
-    """``attainment``: share of jobs within all limits; ``met``: whether it is that of the SLO."""
+    """``attainment``: share of jobs within all limits; ``met``: whether it is at least that of the SLO."""
 
     slo: str
     attainment: float
@@ -65,8 +65,8 @@ class SimulatedGoodput:
 class Usage:
     """The replicas of one kind together. Shares are of all their time until the last token of the simulation.
 
-    prefill, decode, mixed  in steps of prompts alone, of decoding alone, of both
-    kv_mean, kv_most        share of the KV blocks in use during steps, and the most of any replica
+    prefill, decode, mixed  shares of steps with prompts only, with decoding only, with both
+    kv_mean, kv_most        mean share of the KV blocks in use during steps, and the maximum in any replica
     rows_a_step             mean tokens computed in a step
     """
 
@@ -81,8 +81,8 @@ class Usage:
     rows_a_step: float
 
     @classmethod
-    def of(cls, replicas: tuple[Busy, ...], blocks: int, seconds: float) -> Usage:
-        """Of replicas with ``blocks`` KV blocks each, over ``seconds``."""
+    def of(cls, replicas: tuple[ReplicaWork, ...], blocks: int, seconds: float) -> Usage:
+        """The use of replicas with ``blocks`` KV blocks each, over ``seconds``."""
         time = seconds * len(replicas)
         prefill, decode, mixed = (
             sum(getattr(each, f"{kind}_s") for each in replicas) for kind in ("prefill", "decode", "mixed")
@@ -91,20 +91,20 @@ class Usage:
         busy = prefill + decode + mixed
         return cls(
             replicas=len(replicas),
-            prefill=_rate(prefill, time),
-            decode=_rate(decode, time),
-            mixed=_rate(mixed, time),
-            idle=max(0.0, 1 - _rate(busy, time)) if time else 1.0,
-            kv_mean=_rate(sum(each.block_s for each in replicas), busy * blocks),
+            prefill=_ratio(prefill, time),
+            decode=_ratio(decode, time),
+            mixed=_ratio(mixed, time),
+            idle=max(0.0, 1 - _ratio(busy, time)) if time else 1.0,
+            kv_mean=_ratio(sum(each.block_s for each in replicas), busy * blocks),
             kv_most=max(each.max_blocks for each in replicas) / blocks,
             steps=steps,
-            rows_a_step=_rate(sum(each.prefill_rows + each.decode_rows for each in replicas), steps),
+            rows_a_step=_ratio(sum(each.prefill_rows + each.decode_rows for each in replicas), steps),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedFigures:
-    """``queue`` is from due to admitted; ``waiting_mean`` and ``waiting_most`` count jobs between these."""
+    """``queue``: seconds from due to admitted; ``waiting_mean`` and ``waiting_most``: jobs that wait at a time."""
 
     requests: int
     refused: int
@@ -144,16 +144,16 @@ def figures(found: Simulated, blocks: int, slo: Slo | None = None) -> SimulatedF
         requests=len(due),
         refused=int((~ended).sum()),
         seconds=seconds,
-        requests_per_s=_rate(int(ended.sum()), seconds),
-        output_tokens_per_s=_rate(int(output[ended].sum()), seconds),
+        requests_per_s=_ratio(int(ended.sum()), seconds),
+        output_tokens_per_s=_ratio(int(output[ended].sum()), seconds),
         ttft=Quantiles.of(ttft),
         tpot=Quantiles.of(tpot[~np.isnan(tpot)]),
         e2e=Quantiles.of(e2e),
         queue=Quantiles.of(admitted - due),
-        waiting_mean=_rate(float(waited.sum()), seconds),
-        waiting_most=_most_between(due, admitted),
+        waiting_mean=_ratio(float(waited.sum()), seconds),
+        waiting_most=_max_concurrent(due, admitted),
         prompt_tokens=prompt,
-        cached_share=_rate(int(np.sum(jobs.cached)), prompt),
+        cached_share=_ratio(int(np.sum(jobs.cached)), prompt),
         output_tokens=int(output[ended].sum()),
         preemptions=int(np.sum(jobs.preemptions)),
         usage=_usages(found, blocks, seconds),
@@ -161,7 +161,7 @@ def figures(found: Simulated, blocks: int, slo: Slo | None = None) -> SimulatedF
     )
 
 
-def per_token(jobs: Columns) -> Floats:
+def per_token(jobs: JobColumns) -> Floats:
     """(jobs,) TPOT in seconds; NaN for a completion of one token."""
     first, last, output = np.array(jobs.first_s), np.array(jobs.last_s), np.array(jobs.output)
     never = ~np.isfinite(last)
@@ -177,22 +177,22 @@ def _goodput(slo: Slo, ttft: Floats, tpot: Floats, e2e: Floats, seconds: float) 
     met = ttft <= limits.get("ttft", math.inf)
     met &= np.isnan(tpot) | (tpot <= limits.get("tpot", math.inf))
     met &= (e2e <= limits.get("e2e", math.inf)) & np.isfinite(e2e)
-    share = _rate(int(met.sum()), len(met))
-    return SimulatedGoodput(str(slo), share, _rate(int(met.sum()), seconds), share >= slo.attainment)
+    share = _ratio(int(met.sum()), len(met))
+    return SimulatedGoodput(str(slo), share, _ratio(int(met.sum()), seconds), share >= slo.attainment)
 
 
 def _usages(found: Simulated, blocks: int, seconds: float) -> dict[str, Usage]:
     split = found.prefill_replicas
-    if split == len(found.busy):
-        return {"replicas": Usage.of(found.busy, blocks, seconds)}
+    if split == len(found.work):
+        return {"replicas": Usage.of(found.work, blocks, seconds)}
     return {
-        "prefill": Usage.of(found.busy[:split], blocks, seconds),
-        "decode": Usage.of(found.busy[split:], blocks, seconds),
+        "prefill": Usage.of(found.work[:split], blocks, seconds),
+        "decode": Usage.of(found.work[split:], blocks, seconds),
     }
 
 
-def _most_between(began: Floats, ended: Floats) -> int:
-    """Most jobs at once between these times; a job that ends when another begins does not count."""
+def _max_concurrent(began: Floats, ended: Floats) -> int:
+    """Maximum of jobs at once between these times; a job that ends when another begins does not overlap it."""
     kept = np.isfinite(ended) & (ended > began)
     moments = np.concatenate([began[kept], ended[kept]])
     changes = np.concatenate([np.ones(int(kept.sum()), int), -np.ones(int(kept.sum()), int)])
@@ -200,7 +200,7 @@ def _most_between(began: Floats, ended: Floats) -> int:
     return int(np.cumsum(changes[order]).max()) if len(order) else 0
 
 
-def _rate(count: float, of: float) -> float:
+def _ratio(count: float, of: float) -> float:
     return count / of if of else 0.0
 
 

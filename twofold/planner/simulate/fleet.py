@@ -1,9 +1,8 @@
-"""Many replicas on one virtual clock: jobs are routed to them, and jobs that follow from their ends are sent.
+"""Many replicas on one virtual clock: jobs are routed to them, and jobs that follow from ended ones are sent.
 
-A router knows how many jobs are open at each replica, as far as their ends were reported, and nothing else of their
-state; ``LongestMatch`` also knows their caches. If no end matters to what follows (an open load, and a router that
-looks at jobs alone) replicas run independently. Else they run together, each no further than to its next end:
-``Replica.next_s``.
+A router knows how many jobs are open at each replica, as far as their ends were reported; ``LongestMatch`` also knows
+the replicas' caches. If ended jobs affect nothing (an open load, and a router that ignores loads), the replicas run
+independently. Otherwise they run together, each at most to the next step in which a job may end (``Replica.next_s``).
 
 With disaggregation (Splitwise, Patel et al. 2024; DistServe, Zhong et al. 2024) a prefill replica computes the prompt
 and the first token; then keys and values are sent to a decode replica, which continues."""
@@ -22,25 +21,25 @@ from typing import ClassVar, Final, Protocol
 
 from twofold.bench.load.base import Outcome
 from twofold.core.errors import ParameterError, did_you_mean
-from twofold.planner.simulate.jobs import Busy, Columns, Done, Replica, SimulatedJob
+from twofold.planner.simulate.jobs import JobColumns, JobResult, Replica, ReplicaWork, SimulatedJob
 
 BOUND: Final = 1.25
 """Multiple of the mean number of open jobs above which a replica gets no job for its cache."""
 POINTS: Final = 64
 """Points of each replica on the hash ring."""
 PREFIX_TOKENS: Final = 1024
-"""Length of the prefix that routes a prompt."""
+"""Tokens of the prefix by which prompts are routed."""
 ROUND: Final = 4096
-"""Jobs that are submitted before independent replicas advance."""
+"""Jobs submitted at a time to replicas that run independently."""
 
 
 class Router(Protocol):
-    """``watches``: whether it needs the jobs that ended."""
+    """Chooses replicas; ``watches``: whether it depends on open jobs, so that ends must be reported in order."""
 
     watches: ClassVar[bool]
 
     def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:
-        """The number of a replica. ``loads`` are their open jobs."""
+        """Returns the index of a replica. ``loads``: open jobs of each replica, or empty if not ``watches``."""
         ...
 
 
@@ -52,21 +51,21 @@ class RoundRobin:
     def __init__(self) -> None:
         self._next = 0
 
-    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - the seam
+    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - protocol
         chosen = self._next
         self._next = (chosen + 1) % len(replicas)
         return chosen
 
 
 class LeastLoaded:
-    """The replica with the fewest open jobs; of several the one after the last choice."""
+    """The replica with the fewest open jobs; ties go to the next one after the last choice."""
 
     watches: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._last = -1
 
-    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - the seam
+    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - protocol
         count, after = len(loads), self._last + 1
         self._last = min(range(count), key=lambda number: (loads[number], (number - after) % count))
         return self._last
@@ -82,30 +81,30 @@ class PrefixAffinity:
 
     def __init__(self, replicas: int) -> None:
         ring = sorted((_hash(f"{number}/{point}"), number) for number in range(replicas) for point in range(POINTS))
-        self._places = [place for place, _ in ring]
+        self._points = [point for point, _ in ring]
         self._owners = [number for _, number in ring]
         self._others = LeastLoaded()
 
     def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:
         if not job.shares:
             return self._others.choose(job, loads, replicas)
-        most = _most(loads)
-        at = bisect_right(self._places, _hash(_prefix(job)))
+        limit = _load_limit(loads)
+        at = bisect_right(self._points, _hash(_prefix(job)))
         for step in range(len(self._owners)):
             owner = self._owners[(at + step) % len(self._owners)]
-            if loads[owner] < most:
+            if loads[owner] < limit:
                 return owner
-        raise AssertionError("some replica has no more than the mean")
+        raise AssertionError("the limit is above the mean, so some replica is below it")
 
 
 class LongestMatch:
-    """The replica with the longest cached prefix, unless it has too many open jobs; of several the least loaded."""
+    """The replica with the longest cached prefix, unless it has too many open jobs; ties go to the least loaded."""
 
     watches: ClassVar[bool] = True
 
     def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:
-        most = _most(loads)
-        able = [number for number, load in enumerate(loads) if load < most]
+        limit = _load_limit(loads)
+        able = [number for number, load in enumerate(loads) if load < limit]
         return max(able, key=lambda number: (replicas[number].matched(job) if job.shares else 0, -loads[number]))
 
 
@@ -122,8 +121,8 @@ def make_router(name: str, replicas: int) -> Router:
     raise ParameterError(f"There is no router {name!r:.40}.", param="router", hint=did_you_mean(name, makers))
 
 
-def _most(loads: Sequence[int]) -> int:
-    """With this many open jobs a replica gets no more jobs because of its cache; at least one above the mean."""
+def _load_limit(loads: Sequence[int]) -> int:
+    """Open jobs from which a replica gets no more jobs because of its cache; above the mean."""
     return math.ceil(BOUND * (sum(loads) + 1) / len(loads))
 
 
@@ -145,7 +144,7 @@ def _hash(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """Decode replicas, and the seconds in which keys and values reach them, by number of tokens."""
+    """Decode replicas, and the seconds of a transfer of keys and values to them, by number of tokens."""
 
     replicas: Sequence[Replica]
     seconds: Callable[[int], float]
@@ -153,10 +152,10 @@ class Handover:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """Jobs that ended, and what each replica did; with disaggregation prefill replicas come first."""
+    """Results of jobs, and the work of each replica; with disaggregation prefill replicas are first."""
 
-    jobs: Columns
-    busy: tuple[Busy, ...]
+    jobs: JobColumns
+    work: tuple[ReplicaWork, ...]
     prefill_replicas: int
 
 
@@ -172,7 +171,7 @@ class Source(Protocol):
     def max_open(self) -> int | None: ...
 
     def begin(self) -> Iterator[SimulatedJob]:
-        """The jobs that depend on no other, ascending in time."""
+        """The jobs that follow from no other, ascending in time."""
         ...
 
     def ended(self, job: SimulatedJob, outcome: Outcome, ended_s: float) -> SimulatedJob | None:
@@ -189,27 +188,27 @@ def simulate(
     delay_s: float = 0.0,
 ) -> Simulated:
     """Runs all jobs to their ends. A job reaches its replica ``delay_s`` after it was sent."""
-    columns = Columns()
-    apart = not (router.watches or jobs.follows or jobs.max_open is not None or handover)
-    if apart:
-        _run_apart(jobs.begin(), replicas, router, columns, delay_s)
+    columns = JobColumns()
+    independent = not (router.watches or jobs.follows or jobs.max_open is not None or handover)
+    if independent:
+        _run_independently(jobs.begin(), replicas, router, columns, delay_s)
     else:
-        _Together(jobs, replicas, router, handover, columns, delay_s).run()
+        _OrderedRun(jobs, replicas, router, handover, columns, delay_s).run()
     every = [*replicas, *(handover.replicas if handover else ())]
-    return Simulated(columns, tuple(each.busy for each in every), len(replicas))
+    return Simulated(columns, tuple(each.work for each in every), len(replicas))
 
 
-def _run_apart(
-    asked: Iterable[SimulatedJob], replicas: Sequence[Replica], router: Router, columns: Columns, delay_s: float
+def _run_independently(
+    jobs: Iterable[SimulatedJob], replicas: Sequence[Replica], router: Router, columns: JobColumns, delay_s: float
 ) -> None:
-    for number, job in enumerate(asked, 1):
+    for number, job in enumerate(jobs, 1):
         replicas[router.choose(job, (), replicas)].submit(job, job.due_s + delay_s)
         if number % ROUND == 0:
             _collect(replicas, columns, job.due_s + delay_s)
     _collect(replicas, columns, math.inf)
 
 
-def _collect(replicas: Sequence[Replica], columns: Columns, until_s: float) -> None:
+def _collect(replicas: Sequence[Replica], columns: JobColumns, until_s: float) -> None:
     for number, replica in enumerate(replicas):
         replica.advance(until_s)
         for done in replica.done:
@@ -218,7 +217,7 @@ def _collect(replicas: Sequence[Replica], columns: Columns, until_s: float) -> N
 
 
 class _Pool:
-    """Replicas that a router chooses from, with a heap of the times at which each is to advance."""
+    """Replicas that a router chooses from, with a heap of the times to which they advance next."""
 
     def __init__(self, replicas: Sequence[Replica], router: Router) -> None:
         self.replicas, self._router = replicas, router
@@ -232,8 +231,8 @@ class _Pool:
             heappop(self._due)
         return self._due[0][0] if self._due else math.inf
 
-    def submit(self, job: SimulatedJob, at_s: float) -> Iterator[tuple[Done, int]]:
-        """Submits a job to a replica. Returns the jobs that ended there so far."""
+    def submit(self, job: SimulatedJob, at_s: float) -> Iterator[tuple[JobResult, int]]:
+        """Submits a job to a replica, and returns results with the replica's number."""
         number = self._router.choose(job, self.loads, self.replicas)
         replica = self.replicas[number]
         replica.advance(at_s)
@@ -241,13 +240,13 @@ class _Pool:
         self.loads[number] += 1
         return self._drain(number)
 
-    def advance(self) -> Iterator[tuple[Done, int]]:
-        """Advances the replica whose time is next. Returns the jobs that ended there."""
+    def advance(self) -> Iterator[tuple[JobResult, int]]:
+        """Advances the replica whose time is next, and returns results with its number."""
         time, number = heappop(self._due)
         self.replicas[number].advance(time)
         return self._drain(number)
 
-    def _drain(self, number: int) -> Iterator[tuple[Done, int]]:
+    def _drain(self, number: int) -> Iterator[tuple[JobResult, int]]:
         replica = self.replicas[number]
         ended, replica.done = replica.done, []
         self._next[number] = replica.next_s
@@ -256,8 +255,12 @@ class _Pool:
         return ((done, number) for done in ended)
 
 
-class _Together:
-    """A run that handles ends in the order of their times."""
+class _OrderedRun:
+    """A run that handles ends in the order of their times.
+
+    _held      jobs that are due while ``max_open`` jobs are open
+    _halfway   jobs with separate prefill and decode that have not ended, with the result of their prefill
+    """
 
     def __init__(
         self,
@@ -265,21 +268,21 @@ class _Together:
         replicas: Sequence[Replica],
         router: Router,
         handover: Handover | None,
-        columns: Columns,
+        columns: JobColumns,
         delay_s: float,
     ) -> None:
         self._jobs, self._columns, self._handover, self._delay_s = jobs, columns, handover, delay_s
         self._first = _Pool(replicas, router)
         self._second = _Pool(handover.replicas, LeastLoaded()) if handover else None
-        self._asked = jobs.begin()
+        self._pending = jobs.begin()
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._serial = count()
         self._open = 0
         self._held: deque[SimulatedJob] = deque()
-        self._halfway: dict[int, tuple[SimulatedJob, Done]] = {}
+        self._halfway: dict[int, tuple[SimulatedJob, JobResult]] = {}
 
     def run(self) -> None:
-        self._ask_next()
+        self._schedule_next()
         pools = [pool for pool in (self._first, self._second) if pool]
         while True:
             pool = min(pools, key=lambda pool: pool.next_s)
@@ -292,15 +295,15 @@ class _Together:
             else:
                 return
 
-    def _ask_next(self) -> None:
-        """Schedules the next job that depends on no other."""
-        job = next(self._asked, None)
+    def _schedule_next(self) -> None:
+        """Schedules the next job that follows from no other."""
+        job = next(self._pending, None)
         if job is not None:
-            self._at(job.due_s, lambda _: self._arrive_and_ask(job))
+            self._schedule(job.due_s, lambda _: self._arrive_and_schedule_next(job))
 
-    def _arrive_and_ask(self, job: SimulatedJob) -> None:
+    def _arrive_and_schedule_next(self, job: SimulatedJob) -> None:
         self._arrive(job)
-        self._ask_next()
+        self._schedule_next()
 
     def _arrive(self, job: SimulatedJob) -> None:
         if self._jobs.max_open is not None and self._open >= self._jobs.max_open:
@@ -311,22 +314,22 @@ class _Together:
 
     def _send(self, job: SimulatedJob, at_s: float) -> None:
         if self._delay_s:
-            self._at(at_s + self._delay_s, lambda time: self._submit(job, time))
+            self._schedule(at_s + self._delay_s, lambda time: self._submit(job, time))
         else:
             self._submit(job, at_s)
 
     def _submit(self, job: SimulatedJob, at_s: float) -> None:
         if self._second is not None and job.output > 1:
-            self._halfway[job.number] = job, Done(job, None, None, None)
+            self._halfway[job.number] = job, JobResult(job, None, None, None)
             job = job._replace(output=1)
         self._schedule_ends(self._first, self._first.submit(job, at_s))
 
-    def _schedule_ends(self, pool: _Pool, ended: Iterator[tuple[Done, int]]) -> None:
+    def _schedule_ends(self, pool: _Pool, ended: Iterator[tuple[JobResult, int]]) -> None:
         for done, number in ended:
             time = done.job.due_s if done.last_s is None else done.last_s
-            self._at(time, lambda time, done=done, number=number: self._end(pool, done, number, time))  # type: ignore[misc]
+            self._schedule(time, lambda time, done=done, number=number: self._end(pool, done, number, time))  # type: ignore[misc]
 
-    def _end(self, pool: _Pool, done: Done, number: int, time: float) -> None:
+    def _end(self, pool: _Pool, done: JobResult, number: int, time: float) -> None:
         pool.loads[number] -= 1
         before = self._halfway.pop(done.job.number, None)
         if before is None:
@@ -338,31 +341,31 @@ class _Together:
             preemptions = prefilled.preemptions + done.preemptions
             whole = prefilled._replace(job=job, last_s=done.last_s, preemptions=preemptions)
             if done.last_s is None:
-                whole = Done(job, None, None, None)
+                whole = JobResult(job, None, None, None)
             self._ended(whole, number, time)
 
-    def _hand_over(self, job: SimulatedJob, done: Done, number: int, time: float) -> None:
+    def _hand_over(self, job: SimulatedJob, done: JobResult, number: int, time: float) -> None:
         assert self._handover is not None
         if done.last_s is None:
             self._ended(done._replace(job=job), number, time)
             return
         self._halfway[job.number] = job, done
-        continued = job._replace(given=job.prompt)
-        self._at(time + self._handover.seconds(job.prompt), lambda time: self._continue(continued, time))
+        continued = job._replace(prefilled=job.prompt)
+        self._schedule(time + self._handover.seconds(job.prompt), lambda time: self._continue(continued, time))
 
     def _continue(self, job: SimulatedJob, time: float) -> None:
         assert self._second is not None
         self._schedule_ends(self._second, self._second.submit(job, time))
 
-    def _ended(self, done: Done, number: int, time: float) -> None:
+    def _ended(self, done: JobResult, number: int, time: float) -> None:
         self._columns.add(done, number)
         self._open -= 1
         following = self._jobs.ended(done.job, "failed" if done.last_s is None else "ok", time)
         if following is not None:
-            self._at(max(time, following.due_s), lambda _: self._arrive(following))
+            self._schedule(max(time, following.due_s), lambda _: self._arrive(following))
         if self._held:
             self._open += 1
             self._send(self._held.popleft(), time)
 
-    def _at(self, time: float, event: Callable[[float], None]) -> None:
+    def _schedule(self, time: float, event: Callable[[float], None]) -> None:
         heappush(self._events, (time, next(self._serial), event))

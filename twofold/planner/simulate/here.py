@@ -17,12 +17,12 @@ from twofold.planner.simulate.setting import EngineSetting
 
 
 def this_machine(path: Path, options: EngineOptions) -> Scenario:
-    """An exact scenario of a model file. Raises ResourceError without a calibration for it and its threads."""
+    """An exact scenario of a model file. Raises ResourceError if this machine is not calibrated for the model."""
     backend, predictor = options.open_backend(), calibrated(path, options.isa, options.threads)
     if predictor is None:
         raise ResourceError(
             f"This machine is not calibrated for {path.name}.",
-            hint=f"Run once: twofold doctor --calibrate --model {path}, or name a machine with --hardware.",
+            hint=f"Run once: twofold doctor --calibrate --model {path}. Or name a machine with --hardware.",
         )
     with open_model(path) as file:
         spec, _ = read_model(file, options.max_model_len)

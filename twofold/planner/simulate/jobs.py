@@ -1,8 +1,8 @@
-"""Jobs of a simulated server, made of loads, and records of what happened to them and to replicas.
+"""Jobs of a simulated server, made from loads, and their results; the interface of replicas, and the work they did.
 
-A job's prompt begins with the pieces that its ask shares with others and continues with tokens of a ``stream``: its
-own, or its session's. Each turn of a session repeats all before it, so its prompts are prefixes of one stream, with the
-completions where they were generated."""
+A job's prompt begins with the pieces that it shares with other jobs and continues with tokens of a ``stream``: its own,
+or its session's. Each turn of a session repeats the turns before it, so a session's prompts are prefixes of one stream,
+which contains the completions too."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from twofold.core.errors import ParameterError
 class SimulatedJob(NamedTuple):
     """A request of ``prompt`` and ``output`` tokens, due at ``due_s`` seconds.
 
-    stream  name of the tokens after the ``pieces``; below 0: of a session
-    given   prompt tokens whose keys and values come with it, as does the first token of the completion: a job that was
-            prefilled elsewhere
+    stream     number of the stream after the ``pieces``; negative for a session's
+    prefilled  prompt tokens whose keys and values another replica computed, with the first token of the completion
     """
 
     number: int
@@ -31,7 +30,7 @@ class SimulatedJob(NamedTuple):
     output: int
     pieces: tuple[Shared, ...] = ()
     stream: int = 0
-    given: int = 0
+    prefilled: int = 0
 
     @property
     def shares(self) -> bool:
@@ -50,7 +49,7 @@ def spans(job: SimulatedJob) -> Iterator[tuple[int | tuple[int], int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """A request that ended, as loads take it."""
+    """An ended request, in the form that ``Load.follow`` takes."""
 
     ask: Ask
     outcome: Outcome
@@ -59,7 +58,7 @@ class EndedJob:
 
 
 class Jobs:
-    """The jobs of a load, and those that follow from the end of others; ``follows``: whether there can be any."""
+    """The jobs of a load, with those that follow from the end of other jobs; ``follows``: whether there can be any."""
 
     def __init__(self, load: Load) -> None:
         described = load.describe()
@@ -70,7 +69,7 @@ class Jobs:
         self._history: dict[int, tuple[int, tuple[Shared, ...]]] = {}
 
     def begin(self) -> Iterator[SimulatedJob]:
-        """The jobs that wait for no other, ascending in time."""
+        """The jobs that follow from no other, ascending in time."""
         return map(self._job, self._load.begin())
 
     def ended(self, job: SimulatedJob, outcome: Outcome, ended_s: float) -> SimulatedJob | None:
@@ -94,7 +93,7 @@ class Jobs:
 
 
 def prompt_tokens(ask: Ask) -> int:
-    """Tokens of a request's prompt. Raises ParameterError if only its text is known."""
+    """Tokens of a request's prompt. Raises ParameterError if the trace has only its text."""
     if not ask.input_tokens:
         raise ParameterError(
             f"Request {ask.index} has a text but no token count.",
@@ -105,12 +104,12 @@ def prompt_tokens(ask: Ask) -> int:
 
 
 def prompt_history(ask: Ask) -> tuple[PromptMessage, ...]:
-    """The messages of a request, which loads continue; a simulation has no text to add."""
+    """The messages before a request's own, for loads; a simulation generates no text to add."""
     return ask.history
 
 
 class IndependentJobs:
-    """Jobs that depend on no other, ascending in time; at most ``max_open`` of them run at once."""
+    """Jobs that follow from no other, ascending in time; at most ``max_open`` of them are open at once."""
 
     follows = False
 
@@ -121,14 +120,13 @@ class IndependentJobs:
         return iter(self._jobs)
 
     def ended(self, job: SimulatedJob, outcome: Outcome, ended_s: float) -> None:
-        """No job follows from the end of another."""
+        """Returns None: no job follows."""
 
 
 def repeated(jobs: Jobs, times: int) -> IndependentJobs:
-    """The jobs of an open load several times. A round begins where the one before ended, one mean gap later.
+    """The jobs of an open load, ``times`` times. A round begins one mean gap after the last job of the round before.
 
-    Pieces are shared between the rounds as they are within one; streams are not. Raises ParameterError for loads in
-    which jobs follow from others.
+    Pieces are shared between rounds, streams are not. Raises ParameterError for loads in which jobs follow from others.
     """
     if times < 1 or jobs.follows:
         raise ParameterError(
@@ -142,18 +140,18 @@ def repeated(jobs: Jobs, times: int) -> IndependentJobs:
 def _rounds(jobs: list[SimulatedJob], times: int) -> Iterator[SimulatedJob]:
     last_s = jobs[-1].due_s if jobs else 0.0
     began_s = 0.0
-    for turn in range(times):
+    for rounds in range(times):
         for job in jobs:
-            number = turn * len(jobs) + job.number
+            number = rounds * len(jobs) + job.number
             yield SimulatedJob(number, began_s + job.due_s, job.prompt, job.output, job.pieces, number)
         began_s += last_s + last_s / max(1, len(jobs) - 1)
 
 
-class Done(NamedTuple):
-    """A job that ended. Times are seconds of the simulation.
+class JobResult(NamedTuple):
+    """The result of a job. Times are seconds on the simulation's clock.
 
-    admitted_s, first_s, last_s  when it was admitted, and of its first and last token; None if it was refused,
-                                 because it never could run
+    admitted_s, first_s, last_s  times of admission, first and last token; None if the job was refused because it can
+                                 never run
     cached                       cached tokens of its prompt
     """
 
@@ -166,12 +164,12 @@ class Done(NamedTuple):
 
 
 @dataclass(slots=True)
-class Busy:
-    """What a replica did: seconds by kind of step, steps, tokens, and KV blocks in use.
+class ReplicaWork:
+    """The work of a replica: seconds by kind of step, steps, tokens computed, and KV blocks in use.
 
-    prefill_s, decode_s, mixed_s   seconds of steps of prompts alone, of decoding alone, of both
+    prefill_s, decode_s, mixed_s   seconds of steps with prompts only, with decoding only, with both
     block_s                        Σ blocks in use · seconds
-    max_blocks                     most blocks in use at once
+    max_blocks                     maximum of blocks in use at once
     """
 
     prefill_s: float = 0.0
@@ -188,7 +186,7 @@ class Busy:
         return self.prefill_s + self.decode_s + self.mixed_s
 
     def add(self, seconds: float, prefill_rows: int, decode_rows: int, blocks: float, steps: int = 1) -> None:
-        """Counts steps of one kind, ``seconds`` together, with ``decode_rows`` rows in each."""
+        """Counts ``steps`` steps of one kind: ``seconds`` and ``prefill_rows`` of all, ``decode_rows`` of each."""
         if not prefill_rows:
             self.decode_s += seconds
         elif decode_rows:
@@ -204,11 +202,11 @@ class Busy:
 
 
 class Replica(ABC):
-    """One engine on a virtual clock. ``open_jobs`` were submitted and are not in ``done`` yet."""
+    """One engine on a virtual clock. ``done``: results not yet collected; ``open_jobs``: number that have not ended."""
 
     def __init__(self) -> None:
-        self.done: list[Done] = []
-        self.busy = Busy()
+        self.done: list[JobResult] = []
+        self.work = ReplicaWork()
         self.open_jobs = 0
         self._now = 0.0
         self._inbox: deque[tuple[float, SimulatedJob]] = deque()
@@ -216,29 +214,29 @@ class Replica(ABC):
     @property
     @abstractmethod
     def next_s(self) -> float:
-        """The time to advance to, so that no end is noticed late; infinite when idle."""
+        """The time to advance to, at most to the next step in which a job may end; infinite when idle."""
 
     @abstractmethod
     def advance(self, until_s: float) -> None:
-        """Runs every step that begins before ``until_s``; jobs that end are appended to ``done``."""
+        """Runs every step that begins before ``until_s`` and appends the results of jobs that end to ``done``."""
 
     @abstractmethod
     def matched(self, job: SimulatedJob) -> int:
         """Tokens of the job's prompt that are in this replica's cache now."""
 
     def submit(self, job: SimulatedJob, at_s: float) -> None:
-        """Adds a job that arrives at ``at_s``, no sooner than any before it."""
+        """Adds a job that arrives at ``at_s``, not before any job already submitted."""
         self.open_jobs += 1
         self._inbox.append((at_s, job))
 
-    def _end(self, done: Done) -> None:
+    def _end(self, done: JobResult) -> None:
         self.open_jobs -= 1
         self.done.append(done)
 
 
 @dataclass(slots=True)
-class Columns:
-    """Jobs that ended, in columns: a million in some 80 MB. Times that a job never reached are infinite."""
+class JobColumns:
+    """Results of jobs in columns: a million take about 80 MB. Times that a job never reached are infinite."""
 
     index: array[int] = field(default_factory=lambda: array("q"))
     due_s: array[float] = field(default_factory=lambda: array("d"))
@@ -254,7 +252,7 @@ class Columns:
     def __len__(self) -> int:
         return len(self.index)
 
-    def add(self, done: Done, replica: int) -> None:
+    def add(self, done: JobResult, replica: int) -> None:
         job, admitted, first, last, cached, preemptions = done
         never = float("inf")
         self.index.append(job.number)

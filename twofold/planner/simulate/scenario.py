@@ -1,4 +1,4 @@
-"""The scenario of a simulation: a model on replicas of a machine, their settings, and the router."""
+"""The scenario of a simulation: a model on replicas of a machine, their settings, and their router."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MAX_REPLICAS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Prefill and decode on separate replicas. Each device sends its part of the keys and values over a link of
-    ``link`` bytes a second, ``latency_s`` after the first token."""
+    """Numbers of prefill and of decode replicas. Each device sends its part of the keys and values over a link of
+    ``link`` bytes a second with a latency of ``latency_s`` seconds."""
 
     prefill: int
     decode: int
@@ -35,7 +35,7 @@ class Split:
             raise ParameterError(
                 f"{self.prefill}:{self.decode} leaves a phase without a replica.",
                 param="disaggregate",
-                hint="Write 1:3, one replica that prefills for three that decode.",
+                hint="For one prefill and three decode replicas, write 1:3.",
             )
         if not self.link > 0 or self.latency_s < 0:
             raise ParameterError("The link bandwidth must be above 0, and its latency at least 0.", param="link")
@@ -43,10 +43,10 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """``replicas`` copies, or a ``split``. ``exact`` runs every step of the engine's scheduler, else time advances from
-    event to event.
+    """A model on ``replicas`` replicas or, with a ``split``, on prefill and decode replicas.
 
-    ``constants`` default to those of the machine and model.
+    exact      run every step by the engine's scheduler; else time advances from event to event
+    constants  of step times; None: those known for the machine and model
     """
 
     shape: ModelSpec
@@ -82,15 +82,15 @@ class Scenario:
             )
 
     def run(self, source: Source) -> Simulated:
-        """Runs all jobs to their ends."""
+        """Runs all jobs to their end."""
         steps = PredictedSteps(self.shape, self.machine, self.constants, self.how)
         split = self.split
-        first = self.made(steps, split.prefill if split else self.replicas)
-        handover = None if split is None else Handover(self.made(steps, split.decode), self._travel_s)
+        first = self.make_replicas(steps, split.prefill if split else self.replicas)
+        handover = None if split is None else Handover(self.make_replicas(steps, split.decode), self._travel_s)
         return simulate(source, first, make_router(self.router, len(first)), handover, delay_s=steps.first_s)
 
-    def made(self, steps: PredictedSteps, count: int) -> list[Replica]:
-        """Creates the replicas."""
+    def make_replicas(self, steps: PredictedSteps, count: int) -> list[Replica]:
+        """Creates ``count`` replicas."""
         kind = ExactReplica if self.exact else FastReplica
         return [kind(self.setting, steps, steps.windows) for _ in range(count)]
 

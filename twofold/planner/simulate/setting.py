@@ -1,4 +1,4 @@
-"""Settings of a simulated engine: limits of a step, blocks, budget; and the predicted seconds of its steps."""
+"""Settings of a simulated engine (limits of a step, blocks, token budget), and the predicted seconds of its steps."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from twofold.planner.predict.steps import StepPredictor, StepSize
 DEFAULT_SEQUENCES: Final = 256
 DEFAULT_ROWS: Final = 2048
 WINDOW_SHARE: Final = 0.5
-"""Most of the memory for layers with windows together, as in the engine."""
+"""Maximum share of the KV memory for all layers with windows, as in the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSetting:
-    """One replica.
+    """Settings of one replica.
 
-    sequences, rows   most of a step
+    sequences, rows   maximum in a step
     groups            KV blocks, the widest group first
-    context           most tokens of a prompt with its completion
-    prefix_caching    whether prompts reuse the cached prefixes of others
-    tpot_target_s     target of the live budget; None: prompts get all rows beside decoding
-    step_samples      measured steps that the live budget starts from
+    context           maximum tokens of a prompt with its completion
+    prefix_caching    whether prompts reuse cached prefixes
+    tpot_target_s     target of the live budget; None: prompts get all rows that decoding leaves
+    itl_limit_s       maximum seconds between two tokens with the live budget; None: its default
+    step_samples      measured steps from which the live budget starts
     """
 
     groups: tuple[GroupSize, ...]
@@ -75,7 +76,7 @@ def groups_for(
 ) -> tuple[GroupSize, ...]:
     """The KV blocks that fit beside weights and activations in ``share`` of a device's memory, or in ``memory`` bytes.
 
-    Layers with windows get what ``sequences`` sequences need at most, the others the rest.
+    Layers with windows get at most the blocks that ``sequences`` sequences can use, the other layers the rest.
     Raises ResourceError if the weights leave no room.
     """
     room = ReplicaMemory(shape, machine.memory, how, rows=rows, logit_rows=sequences, share=share).room()
@@ -87,7 +88,7 @@ def groups_for(
     if found[0].blocks < 1:
         raise ResourceError(
             f"{shape.name} takes {room.weights / 1e9:.1f} GB on each device and {room.activations / 1e9:.1f} GB for "
-            f"activations; of {machine.name}'s {room.memory / 1e9:.0f} GB nothing is left for the KV cache.",
+            f"activations, which leaves none of {machine.name}'s {room.memory / 1e9:.0f} GB for the KV cache.",
             hint="Use more devices (--tp), smaller weights (--weights int4), or a machine with more memory.",
         )
     return found
@@ -101,8 +102,9 @@ def _share_out(
     narrow = []
     for window in windows:
         assert window is not None, "only the widest group may be without a window"
-        most = sequences * (-(-(window + rows) // block_size) + 2)
-        narrow.append(GroupSize(window, max(0, min(most, int(pool * WINDOW_SHARE / len(windows)) // sizes[window]))))
+        needed = sequences * (-(-(window + rows) // block_size) + 2)
+        affordable = int(pool * WINDOW_SHARE / len(windows)) // sizes[window]
+        narrow.append(GroupSize(window, max(0, min(needed, affordable))))
     left = pool - sum(each.blocks * sizes[each.window] for each in narrow)
     return (GroupSize(widest, max(0, int(left // sizes[widest]))), *narrow)
 
@@ -113,7 +115,7 @@ StepSeconds: TypeAlias = Callable[[StepSize], float]
 class PredictedSteps:
     """Seconds of a model's steps on ``how.tp`` devices together.
 
-    ``windows`` are those of its layers, None for layers without; ``first_s``: seconds of a request before its steps.
+    ``windows``: windows of its layers, None for layers without; ``first_s``: seconds of a request before its steps.
     """
 
     def __init__(

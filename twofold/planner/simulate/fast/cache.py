@@ -1,14 +1,14 @@
-"""The prefix cache by runs of blocks instead of block by block: counts only, O(parts of a prompt) a job.
+"""The prefix cache as counts of blocks: O(parts of a prompt) for each job, instead of block by block.
 
-A node is a run of whole blocks that some prompts have in common: ``first`` … ``upto`` − 1 of them are in the cache. It
-is split where prompts part, at a block's edge, as ``engine.kv.tree`` splits its edges; so a job uses a node to its end.
-The block in which one part of a prompt (a shared piece, or a stream) ends and the next begins belongs to the later
-one; a node without blocks represents the rest of the earlier part. No block of a node in use is
-evicted. Other nodes are evicted in order of their last use, the end of a prompt before its start, last blocks first.
+A node is a run of whole blocks that some prompts have in common; blocks ``first`` … ``upto`` − 1 are in the cache. A
+node is split at a block's edge where prompts part, as ``engine.kv.tree`` splits its edges, so a job uses a node to its
+end. The block in which one part of a prompt (a shared piece, or a stream) ends and the next begins belongs to the next
+part; a node without blocks represents the end of the earlier part. Blocks of nodes in use are not evicted. Other nodes
+are evicted in order of their last use, the end of a prompt before its start, last blocks first.
 
 Laws:
     1. held + idle + free = all; ``held`` counts blocks of nodes in use and the jobs' own blocks.
-    2. A user of a node uses its parent.
+    2. A job that uses a node uses its parent.
     3. A job's own blocks follow those that it published."""
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ Key: TypeAlias = "tuple[int, Name, int]"
 
 
 class PrefixNode:
-    """Tokens up to ``end`` that prompts have in common; its blocks start at ``first``. ``users`` run now."""
+    """Tokens up to ``end`` that prompts have in common; its blocks start at ``first``.
+
+    ``users``: number of running jobs that use it; ``latest``: the child created last.
+    """
 
     __slots__ = ("children", "end", "first", "key", "latest", "parent", "upto", "users")
 
@@ -43,15 +46,15 @@ class PrefixNode:
     def has(self, block: int) -> bool:
         """Whether that block of this node, or of a node that continues it, is in the cache."""
         node: PrefixNode | None = self
-        while node is not None and node.upto <= block and node.first <= block:
+        while node is not None and node.upto <= block:
             node = node.latest
-        return node is not None and node.upto > block
+        return node is not None
 
 
 class JobBlocks:
     """Blocks of a running job: the first ``published`` belong to the nodes of its ``path``, ``own`` more to it alone.
 
-    The nodes before ``at`` are complete.
+    The first ``at`` nodes of the path are complete.
     """
 
     __slots__ = ("at", "own", "path", "published")
@@ -68,15 +71,15 @@ class JobBlocks:
 
 
 class CountedCache:
-    """``blocks`` of ``block_size`` positions."""
+    """A cache of ``blocks`` blocks of ``block_size`` positions; ``enabled``: whether blocks stay for later jobs."""
 
-    def __init__(self, blocks: int, block_size: int, *, keeps: bool = True) -> None:
+    def __init__(self, blocks: int, block_size: int, *, enabled: bool = True) -> None:
         self.total, self.block_size = blocks, block_size
         self.held = 0
         self._idle = 0
-        self._keeps = keeps
+        self._enabled = enabled
         self._root = PrefixNode(None, (0, 0, 0), 0, 0)
-        self._age: OrderedDict[PrefixNode, None] = OrderedDict()
+        self._lru: OrderedDict[PrefixNode, None] = OrderedDict()
         self._running: set[JobBlocks] = set()
 
     @property
@@ -84,20 +87,20 @@ class CountedCache:
         """Blocks that are free or can be evicted."""
         return self.total - self.held
 
-    def find(self, job: SimulatedJob, most: int) -> tuple[int, int]:
-        """How many of the job's first ``most`` tokens are cached, and how many blocks of these are idle."""
-        if not self._keeps:
+    def find(self, job: SimulatedJob, limit: int) -> tuple[int, int]:
+        """How many of the job's first ``limit`` tokens are cached, and how many blocks of these are idle."""
+        if not self._enabled:
             return 0, 0
-        return self._walk(job, most)
+        return self._walk(job, limit)
 
-    def open(self, job: SimulatedJob, most: int, *, shares: bool = True) -> tuple[JobBlocks, int]:
-        """Shares the cached part of the job's first ``most`` tokens. Returns its blocks, and how many are cached.
+    def open(self, job: SimulatedJob, limit: int, *, shares: bool = True) -> tuple[JobBlocks, int]:
+        """Shares the cached part of a job's first ``limit`` tokens. Returns its blocks, and how many tokens are cached.
 
-        Without ``shares`` the cache is not searched, and all its blocks are its own.
+        Without ``shares`` the cache is not searched, and all blocks of the job are its own.
         """
-        if not (self._keeps and shares):
+        if not (self._enabled and shares):
             return JobBlocks([], 0), 0
-        found, _ = self._walk(job, most)
+        found, _ = self._walk(job, limit)
         job_blocks = JobBlocks([], found // self.block_size)
         self._use(job_blocks, job)
         return job_blocks, found
@@ -108,14 +111,14 @@ class CountedCache:
         self.take_many(count)
 
     def take_many(self, count: int) -> None:
-        """Takes ``count`` blocks; their jobs are settled later."""
+        """Takes ``count`` blocks for several jobs, which are assigned to them later."""
         self.held += count
         lacking = self.held + self._idle - self.total
         if lacking > 0:
             self._evict(lacking)
 
     def publish(self, job_blocks: JobBlocks, computed: int) -> None:
-        """Publishes the whole blocks of a job's first ``computed`` tokens; those that others published are shared."""
+        """Publishes the whole blocks of a job's first ``computed`` tokens; shares those that other jobs published."""
         while job_blocks.at < len(job_blocks.path):
             node = job_blocks.path[job_blocks.at]
             reach = min(node.end, computed) // self.block_size
@@ -133,8 +136,8 @@ class CountedCache:
             job_blocks.at += 1
 
     def close(self, job_blocks: JobBlocks, computed: int, returning: SimulatedJob | None = None) -> None:
-        """Publishes what a job computed and releases its blocks. A job that is ``returning`` will find them."""
-        if returning is not None and self._keeps and not job_blocks.path:
+        """Publishes a job's computed tokens and releases its blocks. A ``returning`` job finds them later."""
+        if returning is not None and self._enabled and not job_blocks.path:
             self._use(job_blocks, returning)
         self.publish(job_blocks, computed)
         self.held -= job_blocks.own
@@ -143,26 +146,26 @@ class CountedCache:
         for node in reversed(job_blocks.path):
             node.users -= 1
             if not node.users:
-                self._rest(node)
+                self._release(node)
 
     def check(self) -> None:
-        """Asserts law 1 of an unused cache."""
+        """Asserts law 1 for a cache without running jobs."""
         assert self.held == 0, f"{self.held} blocks leaked"
-        assert self._idle == sum(node.blocks for node in self._age) <= self.total, "idle blocks are counted wrongly"
+        assert self._idle == sum(node.blocks for node in self._lru) <= self.total, "idle blocks are counted wrongly"
 
-    def _walk(self, job: SimulatedJob, most: int) -> tuple[int, int]:
-        """How many of the job's first ``most`` tokens are cached, and the idle blocks of these."""
+    def _walk(self, job: SimulatedJob, limit: int) -> tuple[int, int]:
+        """``find`` in an enabled cache. ``edge`` is the position reached, ``whole`` the cached blocks up to there."""
         size, node, whole, edge, idle = self.block_size, self._root, 0, 0, 0
         found = 0
-        for key, end in self._runs(job):
-            reach = min(end, most)
+        for key, end in self._node_keys(job):
+            reach = min(end, limit)
             if node.end > edge:
                 found = reach if key[1] == node.key[1] and node.upto > whole else 0
                 break
             while edge < reach:
                 child = node.children.get((edge, *key[1:]))
                 if not edge % size and (child is None or key[2]):
-                    found = self._beside(node, key[1], edge, reach)
+                    found = self._match_inside_block(node, key[1], edge, reach)
                 if child is None:
                     break
                 node, edge = child, min(child.end, reach)
@@ -177,18 +180,18 @@ class CountedCache:
             found = max(found, edge)
         return max(found, whole * size), idle
 
-    def _beside(self, node: PrefixNode, name: Name, edge: int, most: int) -> int:
-        """Tokens found, up to ``most``, where other prompts continue from a block's edge with that part and leave it
-        inside the block, which can be copied."""
+    def _match_inside_block(self, node: PrefixNode, name: Name, edge: int, limit: int) -> int:
+        """The end of the longest match in the block after ``edge``, up to ``limit``: other prompts continue there with
+        the same part and end it inside the block, which can be copied."""
         found = 0
         for key in ((edge, name, 0), *((edge, name, edge + more) for more in range(1, self.block_size))):
             child = node.children.get(key)
             if child is not None and child.has(edge // self.block_size):
-                found = max(found, min(key[2] or most, most))
+                found = max(found, min(key[2] or limit, limit))
         return found
 
-    def _runs(self, job: SimulatedJob) -> Iterator[tuple[Key, int]]:
-        """Nodes of a prompt: for each part its whole blocks, then the rest, as keys and ends."""
+    def _node_keys(self, job: SimulatedJob) -> Iterator[tuple[Key, int]]:
+        """Keys and ends of a prompt's nodes: for each part its whole blocks, then the rest."""
         size = self.block_size
         for name, start, end in spans(job):
             whole = end - end % size
@@ -198,9 +201,9 @@ class CountedCache:
                 yield (max(start, whole), name, end), end
 
     def _use(self, job_blocks: JobBlocks, job: SimulatedJob) -> None:
-        """Uses all nodes of a job, and creates those that do not exist."""
+        """Adds all nodes of a job to its path; creates missing ones, and splits a node that reaches beyond a part."""
         node, at = self._root, 0
-        for key, end in self._runs(job):
+        for key, end in self._node_keys(job):
             while at < end:
                 child = node.children.get((at, *key[1:]))
                 if child is None:
@@ -208,8 +211,8 @@ class CountedCache:
                 elif child.end > end:
                     child = self._cut(child, end)
                 child.users += 1
-                if child in self._age:
-                    del self._age[child]
+                if child in self._lru:
+                    del self._lru[child]
                     self._idle -= child.blocks
                     self.held += child.blocks
                 job_blocks.path.append(child)
@@ -222,7 +225,7 @@ class CountedCache:
         return node
 
     def _cut(self, node: PrefixNode, end: int) -> PrefixNode:
-        """Splits a node at ``end``, a block's edge. Returns the part before; the rest stays the same object."""
+        """Splits a node at ``end``, a block's edge. Returns a new node for the first part; the node keeps the rest."""
         parent, edge = node.parent, end // self.block_size
         assert parent is not None, "the root has no tokens"
         head = PrefixNode(parent, node.key, end, node.first)
@@ -233,15 +236,15 @@ class CountedCache:
         node.parent, node.key, node.first, node.upto = head, (end, *node.key[1:]), edge, max(node.upto, edge)
         head.children[node.key] = node
         if node.users:
-            self._lead_through(head, node)
+            self._insert_in_paths(head, node)
         elif head.blocks:
-            self._age[head] = None
+            self._lru[head] = None
             if not node.blocks:
-                del self._age[node]
+                del self._lru[node]
                 self._detach(node)
         return head
 
-    def _lead_through(self, head: PrefixNode, node: PrefixNode) -> None:
+    def _insert_in_paths(self, head: PrefixNode, node: PrefixNode) -> None:
         """Adds the first part of a split node to the paths of the running jobs that use it."""
         for job_blocks in self._running:
             if node in job_blocks.path:
@@ -249,30 +252,30 @@ class CountedCache:
                 job_blocks.path.insert(at, head)
                 job_blocks.at += job_blocks.at > at
 
-    def _rest(self, node: PrefixNode) -> None:
+    def _release(self, node: PrefixNode) -> None:
         """Makes the blocks of a node without users idle."""
         count = node.blocks
         if count > 0:
             self.held -= count
             self._idle += count
-            self._age[node] = None
+            self._lru[node] = None
         else:
             self._detach(node)
 
     def _evict(self, count: int) -> None:
         """Evicts the ``count`` least recently used idle blocks."""
         while count > 0:
-            node = next(iter(self._age))
+            node = next(iter(self._lru))
             gone = min(count, node.blocks)
             node.upto -= gone
             self._idle -= gone
             count -= gone
             if not node.blocks:
-                del self._age[node]
+                del self._lru[node]
                 self._detach(node)
 
     def _detach(self, node: PrefixNode) -> None:
-        """Removes a node without users, children and blocks, and its parents if they are such."""
+        """Removes a node if it has no users, children and blocks; then likewise its parents."""
         while node.parent is not None and not (node.users or node.children or node.blocks):
             parent = node.parent
             del parent.children[node.key]

@@ -1,8 +1,8 @@
-"""All sequences that decode, as a few sums: a step does the same to each of them.
+"""All decoding sequences as a few sums: each step adds one token to each of them.
 
-Steps are counted. A sequence that entered at step e with k tokens known has k + s − e at step s, so the steps at which
-it ends, leaves a window or needs a new block are known when it enters. Where the seconds of steps are linear in their
-number, any number of them is one computation: ``stretch``, ``Lines`` and ``steps_begun``."""
+A sequence that entered at step e with k known tokens has k + s − e at step s. So the steps at which it ends, grows
+beyond a window or needs a new block are known when it enters. Where step times grow linearly with each step, any number
+of steps is one computation: ``stretch``, ``LinearStepTimes`` and ``steps_begun``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ STRAIGHT: Final = 1e-6
 
 
 def stretch(seconds: StepSeconds, size: Callable[[int], StepSize], steps: int) -> tuple[float, float, int]:
-    """Seconds of the first step, the increase with each later one, and for how many steps that holds.
+    """Seconds of the first step, the increase with each later one, and for how many steps this holds.
 
-    The first, the last and the middle step are evaluated: enough for convex or concave seconds.
+    The first, the last and the middle step are evaluated, which is enough for convex or concave step times.
     """
     first = seconds(size(0))
     while steps > 1:
@@ -36,52 +36,52 @@ def stretch(seconds: StepSeconds, size: Callable[[int], StepSize], steps: int) -
     return first, 0.0, 1
 
 
-class Lines:
-    """Seconds of steps in which ``count`` sequences decode, where they are linear in the positions seen.
+class LinearStepTimes:
+    """Seconds of decode steps as linear functions of the positions seen, one for each number of sequences.
 
-    Evaluated once for each count, at some points between none and ``most`` positions.
+    Each function is fitted once, from evaluations at a few points up to ``max_seen`` positions.
     """
 
-    def __init__(self, seconds: StepSeconds, most: int) -> None:
-        self._seconds, self._most = seconds, most
+    def __init__(self, seconds: StepSeconds, max_seen: int) -> None:
+        self._seconds, self._max_seen = seconds, max_seen
         self._found: dict[int, tuple[float, float] | None] = {}
 
     def of(self, count: int) -> tuple[float, float] | None:
-        """Seconds without any position, and the increase with each; None if not linear."""
+        """Seconds at 0 positions, and the increase with each position; None if not linear."""
         if count not in self._found:
-            self._found[count] = self._look(count)
+            self._found[count] = self._fit(count)
         return self._found[count]
 
-    def _look(self, count: int) -> tuple[float, float] | None:
+    def _fit(self, count: int) -> tuple[float, float] | None:
         def at(seen: int) -> float:
             return self._seconds(StepSize(count, count, count, (seen,), (seen,)))
 
-        least = at(count)
-        each = (at(max(self._most, 2 * count)) - least) / (max(self._most, 2 * count) - count)
-        for seen in (self._most // part + count for part in (2, 8, 64, 512)):
-            if abs(at(seen) - (least + (seen - count) * each)) > STRAIGHT * least:
+        shortest, end = at(count), max(self._max_seen, 2 * count)
+        each = (at(end) - shortest) / (end - count)
+        for seen in (self._max_seen // part + count for part in (2, 8, 64, 512)):
+            if abs(at(seen) - (shortest + (seen - count) * each)) > STRAIGHT * shortest:
                 return None
-        return least - count * each, each
+        return shortest - count * each, each
 
 
-def steps_begun(time_s: float, first: float, slope: float, most: int) -> int:
-    """How many of ``most`` steps begin before ``time_s``; at least one.
+def steps_begun(time_s: float, first: float, slope: float, limit: int) -> int:
+    """How many of ``limit`` steps begin before ``time_s``; at least one.
 
-    The k-th begins at k · first + slope · k · (k − 1) / 2.
+    Step k, counted from 0, begins at k · first + slope · k · (k − 1) / 2.
     """
-    if time_s == math.inf or most == 1 or first <= 0:
-        return most
+    if time_s == math.inf or limit == 1 or first <= 0:
+        return limit
     steps = time_s / first
-    if steps < most or slope < 0:
+    if steps < limit or slope < 0:
         half = slope / 2
         linear = first - half
         root = linear * linear + 4 * half * time_s
         if half and root >= 0:
             steps = 2 * time_s / (linear + math.sqrt(root))
-    begun = min(most, max(1, math.ceil(steps)))
+    begun = min(limit, max(1, math.ceil(steps)))
     while begun > 1 and (begun - 1) * first + slope * ((begun - 1) * (begun - 2) / 2) >= time_s:
         begun -= 1
-    while begun < most and begun * first + slope * (begun * (begun - 1) / 2) < time_s:
+    while begun < limit and begun * first + slope * (begun * (begun - 1) / 2) < time_s:
         begun += 1
     return begun
 
@@ -89,7 +89,8 @@ def steps_begun(time_s: float, first: float, slope: float, most: int) -> int:
 class Running:
     """A running sequence with the scheduler's cursors: computed < known ≤ limit.
 
-    While it decodes, ``since`` is the step at which it entered, with the cursors of that time; else −1.
+    While it decodes, ``since`` is the step at which it entered, and the cursors are those of that step; else it is −1.
+    ``past``: for each window, whether the sequence is longer.
     """
 
     __slots__ = (
@@ -110,7 +111,7 @@ class Running:
     def __init__(self, job: SimulatedJob, arrival_s: float) -> None:
         self.job = job
         self.arrival_s = arrival_s
-        self.known = job.given + 1 if job.given else job.prompt
+        self.known = job.prefilled + 1 if job.prefilled else job.prompt
         self.limit = job.prompt + job.output
         self.computed = 0
         self.cached = 0
@@ -141,7 +142,7 @@ class Decodes:
         self.known = 0
         self.members: dict[int, Running] = {}
         self._block_size = block_size
-        self._takes_at = [0] * block_size
+        self._new_blocks_at = [0] * block_size
         self._ends: list[tuple[int, int]] = []
         self._windows = windows
         self._narrow = any(window is not None for window in windows)
@@ -150,13 +151,13 @@ class Decodes:
         self._crossings: list[tuple[int, int, int]] = []
 
     def enter(self, sequence: Running) -> None:
-        """Adds a sequence, which decodes from the next step on; all its known tokens but the last are computed."""
+        """Adds a sequence that decodes from the next step on; all its known tokens but the last are computed."""
         number = sequence.job.number
         sequence.since = self.steps
         self.count += 1
         self.known += sequence.known
         self.members[number] = sequence
-        self._takes_at[(sequence.known - 1 - self.steps) % self._block_size] += 1
+        self._new_blocks_at[(sequence.known - 1 - self.steps) % self._block_size] += 1
         heappush(self._ends, (self.steps + sequence.limit - sequence.known, number))
         if self._narrow:
             self._watch(sequence)
@@ -172,7 +173,7 @@ class Decodes:
         sequence.since = -1
         self.count -= 1
         self.known -= sequence.known
-        self._takes_at[(sequence.known - 1 - self.steps) % self._block_size] -= 1
+        self._new_blocks_at[(sequence.known - 1 - self.steps) % self._block_size] -= 1
 
     def known_of(self, sequence: Running) -> int:
         """Known tokens of a member now."""
@@ -191,7 +192,7 @@ class Decodes:
                 self._pass(member, at)
 
     def ended(self) -> list[Running]:
-        """Removes and returns the members that have all their tokens, in order of entering."""
+        """Removes and returns the members that have all their tokens."""
         found = []
         while self._ends and self._ends[0][0] <= self.steps:
             step, number = heappop(self._ends)
@@ -201,8 +202,8 @@ class Decodes:
                 found.append(member)
         return found
 
-    def alike(self) -> int:
-        """Steps until a member ends or leaves a window."""
+    def steps_until_event(self) -> int:
+        """Steps until a member ends or grows beyond a window."""
         while self._ends:
             step, number = self._ends[0]
             member = self.members.get(number)
@@ -215,32 +216,32 @@ class Decodes:
         return left
 
     @property
-    def takes_next(self) -> int:
+    def next_blocks(self) -> int:
         """New blocks that the next step needs."""
-        return self._takes_at[-self.steps % self._block_size]
+        return self._new_blocks_at[-self.steps % self._block_size]
 
-    def takes(self, steps: int) -> int:
+    def new_blocks(self, steps: int) -> int:
         """New blocks that the next ``steps`` steps need."""
-        size, takes = self._block_size, self._takes_at
+        size, members = self._block_size, self._new_blocks_at
         whole, rest = divmod(steps, size)
-        taken = whole * self.count
+        blocks = whole * self.count
         for step in range(self.steps, self.steps + rest):
-            taken += takes[-step % size]
-        return taken
+            blocks += members[-step % size]
+        return blocks
 
     def max_steps(self, blocks: int, steps: int) -> int:
-        """How many of the next ``steps`` steps ``blocks`` new blocks suffice for."""
+        """How many of the next ``steps`` steps can run with ``blocks`` new blocks."""
         size = self._block_size
         if blocks >= (steps // size + 1) * self.count:
             return steps
         low, high = 0, steps + 1
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self.takes(middle) <= blocks else (low, middle)
+            low, high = (middle, high) if self.new_blocks(middle) <= blocks else (low, middle)
         return low
 
     def seen(self, steps: int = 0) -> tuple[int, ...]:
-        """Positions that the members' rows see together, by window, ``steps`` steps from now."""
+        """Positions that the rows of all members see, by window, ``steps`` steps from now."""
         if not self._narrow:
             return (self.known + steps * self.count,) * len(self._windows)
         return tuple(
@@ -254,7 +255,7 @@ class Decodes:
         return member.since + member.limit - member.known
 
     def _hidden_at(self, at: int) -> int:
-        """Known tokens of the members past a window."""
+        """Known tokens of the members longer than a window."""
         return self._hidden[at] + self._passed[at] * self.steps
 
     def _watch(self, sequence: Running) -> None:
