@@ -1,4 +1,4 @@
-"""Where nothing keeps the limits: the bound that forbids it, and what would do."""
+"""No plan meets the limits: the error names the bound that is exceeded, and what meets them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_prompt_cannot_be_faster_than_the_peak() -> None:
     assert "a prompt of 4,000 tokens at the peak of" in str(error)
 
 
-def test_what_no_machine_can_do() -> None:
+def test_limits_that_no_machine_meets() -> None:
     error = forbidden(Slo(tpot=1e-5), steady(), "llama-3-70b")
     assert error.hint is not None
     assert "Nothing in the table" in error.hint
@@ -56,8 +56,8 @@ def test_too_few_devices_say_how_many() -> None:
     assert "It would take" in error.hint
 
 
-def test_overheads_are_told_from_floors() -> None:
-    """Between the speed of light and what a server really takes for a step."""
+def test_a_limit_above_the_floor_may_be_too_short_for_an_idle_replica() -> None:
+    """A limit between the floor of a step and the predicted seconds of a step."""
     slo = Slo(tpot=0.006)
     error = forbidden(slo, steady(), "llama-3-8b", "h100", weights=(None,), tp=(1,), kv=(BF16,))
     assert "on an idle replica" in str(error)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.planner.plan.support import configuration, model_of, steady
 from twofold.planner.count.step import SequenceRows
-from twofold.planner.plan.evaluate import FULL, decoding, mixed
+from twofold.planner.plan.evaluate import FULL, decode_curve, mixed_curve
 from twofold.planner.plan.plan import Speculation
 from twofold.planner.plan.traffic import Kind, Traffic
 from twofold.planner.predict.constants import constants_for
@@ -38,7 +38,7 @@ def test_first_and_last_chunks_stand_for_all(new: int, cached: int, rows: int) -
 def test_curves_rise_and_keep_littles_law(prompt: int, output: int, chunk: int, split: bool) -> None:
     traffic = steady(1.0, prompt, output)
     model = model_of(configuration(chunk=chunk, split=split), traffic)
-    curve = (decoding if split else mixed)(model, 200)
+    curve = (decode_curve if split else mixed_curve)(model, 200)
     assert len(curve.states) > 1
     rates = [state.rate for state in curve.states]
     assert rates == sorted(set(rates))
@@ -52,21 +52,21 @@ def test_curves_rise_and_keep_littles_law(prompt: int, output: int, chunk: int, 
 @settings(max_examples=30, deadline=None)
 @given(st.floats(0.001, 0.999))
 def test_between_two_states_everything_lies_between(part: float) -> None:
-    curve = mixed(model_of(configuration(), steady()), 256)
-    state = curve.at(part * curve.most)
+    curve = mixed_curve(model_of(configuration(), steady()), 256)
+    state = curve.at(part * curve.max_rate)
     assert state is not None
-    assert state.rate == pytest.approx(part * curve.most)
+    assert state.rate == pytest.approx(part * curve.max_rate)
     assert curve.states[0].token_s <= state.token_s <= curve.states[-1].token_s
     assert 0 <= state.batch <= curve.states[-1].batch
 
 
 def test_beyond_its_most_there_is_no_state() -> None:
-    curve = mixed(model_of(configuration(), steady()), 256)
-    assert curve.at(curve.most * 1.001) is None
+    curve = mixed_curve(model_of(configuration(), steady()), 256)
+    assert curve.at(curve.max_rate * 1.001) is None
 
 
 def test_rows_of_sequences_leave_fewer_for_prompts() -> None:
-    curve = mixed(model_of(configuration(chunk=64), steady(1.0, 10, 400)), 512)
+    curve = mixed_curve(model_of(configuration(chunk=64), steady(1.0, 10, 400)), 512)
     assert max(state.batch for state in curve.states) < 64
 
 
@@ -75,7 +75,7 @@ def test_tpot_is_near_that_of_the_predictor(prompt: int, output: int, sequences:
     """The predictor charges prompts whole, as measured on servers; here their chunks ride in steps of others."""
     asked = configuration()
     traffic = steady(1.0, prompt, output)
-    curve = mixed(model_of(asked, traffic), sequences)
+    curve = mixed_curve(model_of(asked, traffic), sequences)
     state = curve.states[-1]
     assert state.batch == pytest.approx(sequences)
     case = Case(prompt=prompt, output=output, concurrency=sequences)
@@ -100,6 +100,6 @@ def test_a_draft_model_costs_its_steps() -> None:
 
 def test_long_prompts_and_short_answers_are_bound_by_prompts() -> None:
     traffic = Traffic.of_requests(1.0, [(30_000, 0, 2)])
-    curve = mixed(model_of(configuration(), traffic), 256)
+    curve = mixed_curve(model_of(configuration(), traffic), 256)
     assert curve.states[-1].queue.busy == pytest.approx(FULL)
     assert curve.states[-1].batch < 1

@@ -1,4 +1,4 @@
-"""The search: least replicas, cheapest first, nothing below the floor, and how much work it does."""
+"""The search: fewest replicas, cheapest first, nothing below the floor, and how much work it does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.planner.plan.support import FACTS, candidate, choices, configuration,
 from twofold.core.errors import ParameterError
 from twofold.core.values import BF16, FP8
 from twofold.planner.plan.plan import CapacityPlan, Count
-from twofold.planner.plan.search import Facts, SearchPoint, frontier, least, search
+from twofold.planner.plan.search import Facts, SearchPoint, frontier, search, smallest_plan
 from twofold.planner.plan.traffic import Slo, Traffic
 from twofold.planner.predict.steps import StepPredictor
 
@@ -34,7 +34,7 @@ def test_one_replica_fewer_is_too_few(
 ) -> None:
     slo = Slo(ttft=ttft, tpot=tpot, attainment=0.9)
     asked = candidate(configuration(split=split), steady(rate, prompt, output), slo)
-    found = least(asked, 4096)
+    found = smallest_plan(asked, 4096)
     if not isinstance(found, CapacityPlan):
         assert found.why
         return

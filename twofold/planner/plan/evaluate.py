@@ -7,9 +7,9 @@ its chunks (a chunk's step less t(B)), O mean tokens of a completion after the f
     B    = λ · O · TPOT                 Little's law
     λ(B) = B / (O · t(B) + B · X)       both together
 
-Prompts queue for the rows of steps, one after the other. Work of X seconds takes X · t_c / (t_c − t(B)) beside
-decoding, t_c being the step of a full chunk: that is the service time of the queue. The step model is that of
-``predict``; the forms are those of SARATHI (Agrawal et al. 2023) in steady state."""
+Prompts queue for the rows of steps, one after the other. With t_c seconds of a step with a full chunk, a prompt's X
+seconds beside decoding take X · t_c / (t_c − t(B)), the service time of the queue. Step times are those of ``predict``;
+the formulas are those of SARATHI (Agrawal et al. 2023) in steady state."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ from twofold.planner.simulate.scenario import Split
 BATCHES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Loads at which a replica is evaluated; values between them are interpolated."""
 FULL: Final = 0.97
-"""Most of the time that prompts may take: beyond it queues are endless."""
-MIN_PULL: Final = 0.1
-"""Least pull of the number of sequences to its mean: that of the batch limit."""
-NOTHING: Final = 1e-9
-"""Seconds that no chunk is below."""
-ONE_EACH: Final = Split(1, 1)
-"""The simulator's link between prefill and decode replicas."""
+"""Maximum utilization by prompts: above it their queue grows too long."""
+MIN_FIXED_SHARE: Final = 0.1
+"""Assumed minimum share of a step that does not grow with the sequences; it bounds their variance."""
+TINY: Final = 1e-9
+"""Minimum seconds that a chunk adds to a step, against division by zero; also a relative tolerance."""
+LINK: Final = Split(1, 1)
+"""For the simulator's link between prefill and decode replicas."""
 LOGIT_ROWS: Final = 256
-"""Logits of a step that memory is set aside for."""
+"""Rows with logits in a step, for the memory of activations."""
 ROOM_DEVIATIONS: Final = 2.0
-"""Least deviations above the mean for which there must be room: without it requests wait very long."""
+"""Standard deviations above the mean number of sequences that must fit in memory, so that requests do not wait long."""
 MARGIN_DEVIATIONS: Final = 4.0
-"""Deviations above the mean at which the batch limit is, so that few requests wait for a slot."""
+"""Standard deviations above the mean of the batch limit, so that few requests wait for a slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """A replica at ``rate`` requests a second.
+    """A replica at ``rate`` requests a second, with ``batch`` decoding sequences on average.
 
-    step_s     seconds of a step of decoding alone
-    token_s    mean TPOT, with prompts in between
-    slope_s    what one more sequence adds to ``step_s``
-    queue      of prompts
-    kind_s     seconds of the own steps of each kind's prompt
+    step_s     seconds of a decode-only step
+    token_s    mean TPOT, including the delay by prompts
+    slope_s    seconds that one more sequence adds to ``step_s``
+    queue      the queue of prompts
+    kind_s     for each kind of request, seconds of its prompt's steps
     """
 
     batch: float
@@ -75,16 +75,16 @@ class ReplicaState:
 
     @property
     def variance(self) -> float:
-        """Of the number of sequences, with Poisson arrivals.
+        """Variance of the number of sequences, with Poisson arrivals.
 
-        Their mean over the share of a step that does not grow with them: more sequences make slower steps, and so stay
-        longer (linear noise approximation of a birth and death process).
+        It is their mean divided by the share of a step that does not grow with them: more sequences make slower steps,
+        and so stay longer (linear noise approximation of a birth and death process).
         """
         grows = self.slope_s * self.batch / self.step_s
-        return self.batch / max(MIN_PULL, 1 - grows)
+        return self.batch / max(MIN_FIXED_SHARE, 1 - grows)
 
     def toward(self, other: ReplicaState, rate: float) -> ReplicaState:
-        """Interpolates between two states."""
+        """Interpolates between this state and another, at ``rate`` requests a second."""
         part = (rate - self.rate) / (other.rate - self.rate)
 
         def between(low: float, high: float) -> float:
@@ -109,13 +109,13 @@ class Curve:
     states: tuple[ReplicaState, ...]
 
     @property
-    def most(self) -> float:
-        """The highest rate that it can sustain."""
+    def max_rate(self) -> float:
+        """The highest rate that the replica can sustain."""
         return self.states[-1].rate
 
     def at(self, rate: float) -> ReplicaState | None:
-        """Its state at that rate; None if it cannot sustain it."""
-        if rate > self.most:
+        """The replica's state at that rate; None if it cannot sustain the rate."""
+        if rate > self.max_rate:
             return None
         place = max(1, bisect_left(self.states, rate, key=lambda state: state.rate))
         return self.states[place - 1].toward(self.states[place], rate)
@@ -123,7 +123,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Model:
-    """Seconds of the steps of one configuration; ``draft``: steps of the draft model, if there is one."""
+    """Seconds of one configuration's steps; ``draft``: predicts steps of the draft model, if there is one."""
 
     configuration: Configuration
     traffic: Traffic
@@ -133,36 +133,38 @@ class Model:
 
     @classmethod
     def of(cls, configuration: Configuration, traffic: Traffic, constants: Constants) -> Model:
-        """Raises ParameterError where the devices cannot share the model, or have no link."""
+        """Raises ParameterError if the devices cannot share the model, or have no link."""
         machine, how, speculation = configuration.machine, configuration.how, configuration.speculation
         steps = StepPredictor.of(configuration.shape, machine, how)
-        guessing = speculation.draft if speculation else None
-        return cls(
-            configuration, traffic, constants, steps, StepPredictor.of(guessing, machine, how) if guessing else None
-        )
+        draft = speculation.draft if speculation else None
+        return cls(configuration, traffic, constants, steps, StepPredictor.of(draft, machine, how) if draft else None)
 
     def step_s(self, *spans: tuple[int, SequenceRows]) -> float:
         """Seconds of one step."""
         return self.steps.demand(spans).seconds(self.constants)
 
     def decode_s(self, batch: int) -> float:
-        """Seconds in which each sequence gets a token: a step, or with speculation its share of one."""
-        return self._decoded(self.step_s((batch, self._row())), batch) / self._tokens
+        """Seconds in which each sequence gets a token: a step, divided by its tokens if there is speculation."""
+        step_s = self.step_s((batch, self._row()))
+        if self.draft is not None:
+            draft_s = self.draft.decode(batch, self.traffic.context).seconds(self.constants)
+            step_s += self.configuration.drafts * draft_s
+        return step_s / self._tokens
 
     def slope_s(self, batch: int, step_s: float) -> float:
-        """Seconds that one more sequence adds to ``step_s``, that of ``batch`` sequences."""
+        """Seconds that one more sequence adds to ``step_s``, the seconds of a step with ``batch`` sequences."""
         return self.decode_s(batch + 1) - step_s if batch else 0.0
 
     def floor_s(self) -> float:
-        """Least seconds of a token on this machine: the bytes of one sequence's step."""
+        """Minimum seconds of a token on this machine: the floor of a step with one sequence."""
         return self.steps.demand([(1, self._row())]).floor / self._tokens
 
     def prompt_floor_s(self, kind: Kind) -> float:
-        """Least seconds of a first token."""
+        """Minimum seconds of a first token."""
         return self.steps.prefill(kind.new, kind.cached).floor
 
     def chunks(self, kind: Kind, rows: int) -> Iterator[tuple[float, SequenceRows]]:
-        """The steps of a prompt in chunks of ``rows``, with their numbers.
+        """The steps of a prompt in chunks of ``rows`` rows, as (number of steps, rows).
 
         The work of full chunks is linear in the positions that they see, so the first and the last represent all.
         """
@@ -176,7 +178,7 @@ class Model:
         yield 1, SequenceRows(rest, kind.cached + full * rows, 1)
 
     def prompt_s(self, kind: Kind, rows: int, beside: int = 0) -> tuple[float, float]:
-        """Number and seconds of a prompt's own steps, in which ``beside`` sequences decode."""
+        """Number and seconds of a prompt's steps, in which ``beside`` sequences decode."""
         others = [(beside, self._row())] if beside else []
         count = seconds = 0.0
         for times, span in self.chunks(kind, rows):
@@ -201,27 +203,20 @@ class Model:
         new = 1 + self.configuration.drafts
         return SequenceRows(new, max(0, self.traffic.context - 1), new)
 
-    def _decoded(self, step_s: float, batch: int) -> float:
-        """A step with the drafts before it."""
-        if self.draft is None:
-            return step_s
-        guess = self.draft.decode(batch, self.traffic.context).seconds(self.constants)
-        return step_s + self.configuration.drafts * guess
 
-
-def mixed(model: Model, max_batch: int) -> Curve:
+def mixed_curve(model: Model, max_batch: int) -> Curve:
     """The curve of a replica of both phases, up to ``max_batch`` sequences."""
     states: list[ReplicaState] = []
     for batch in _batches(max_batch):
         state = _mixed_state(model, batch)
         if state is not None:
             states.append(state)
-        if state is None or state.queue.busy >= FULL * (1 - NOTHING):
+        if state is None or state.queue.busy >= FULL * (1 - TINY):
             break
     return Curve(_rising(states))
 
 
-def decoding(model: Model, max_batch: int) -> Curve:
+def decode_curve(model: Model, max_batch: int) -> Curve:
     """The curve of a replica that only decodes."""
     return Curve(_rising([_decoding_state(model, batch) for batch in _batches(max_batch)]))
 
@@ -231,7 +226,7 @@ def _batches(most: int) -> tuple[int, ...]:
 
 
 def _rising(states: list[ReplicaState]) -> tuple[ReplicaState, ...]:
-    """States up to the highest rate; more sequences would only lower it."""
+    """States up to the highest rate: more sequences only lower it."""
     kept = states[:1]
     for state in states[1:]:
         if state.rate <= kept[-1].rate:
@@ -247,30 +242,34 @@ def _decoding_state(model: Model, batch: int) -> ReplicaState:
 
 
 def _mixed_state(model: Model, batch: int) -> ReplicaState | None:
-    """The state with ``batch`` sequences, or fewer if prompts would queue without end; None if no rows are left for
+    """The state with ``batch`` sequences, or with fewer if prompts reach ``FULL`` before; None if no rows are left for
     prompts."""
     configuration, traffic = model.configuration, model.traffic
     rows = configuration.chunk - batch * (1 + configuration.drafts)
     if rows < 1:
         return None
     alone_s = model.step_s((batch, model._row())) if batch else 0.0
-    own = [model.prompt_s(kind, rows, batch) for kind in traffic.kinds]
-    added = [seconds - steps * alone_s for steps, seconds in own]
+    prompts = [model.prompt_s(kind, rows, batch) for kind in traffic.kinds]
+    added = [seconds - steps * alone_s for steps, seconds in prompts]
     mean = traffic.mean(added)
     step_s = model.decode_s(max(1, batch))
     full_s = model.full_s(rows, batch)
-    stretch = full_s / max(full_s - alone_s, NOTHING)
+    stretch = full_s / max(full_s - alone_s, TINY)
     rate = min(batch / (traffic.decoded * step_s + batch * mean), FULL / (mean * stretch))
     queue = Queue(rate, mean * stretch, traffic.mean(each**2 for each in added) * stretch**2)
     token_s = step_s / (1 - rate * mean)
-    there = min(batch, rate * traffic.decoded * token_s)
+    running = min(batch, rate * traffic.decoded * token_s)
     slope_s = model.slope_s(batch, step_s)
-    return ReplicaState(there, rate, step_s, token_s, slope_s, queue, tuple(seconds for _, seconds in own))
+    return ReplicaState(running, rate, step_s, token_s, slope_s, queue, tuple(seconds for _, seconds in prompts))
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A configuration for some traffic and limits. Raises ParameterError if its devices cannot share the model."""
+    """A configuration for some traffic and limits. Raises ParameterError if its devices cannot share the model.
+
+    errors   of predictions for its model and machine
+    price    dollars of a device's hour; None if unknown
+    """
 
     configuration: Configuration
     traffic: Traffic
@@ -301,7 +300,7 @@ class Candidate:
     def curve(self) -> Curve:
         """Of a replica of both phases, or one that only decodes."""
         most = max(1, min(self.sequences, BATCHES[-1]))
-        return (decoding if self.configuration.split else mixed)(self.model, most)
+        return (decode_curve if self.configuration.split else mixed_curve)(self.model, most)
 
     @cached_property
     def slowest(self) -> Kind:
@@ -314,13 +313,13 @@ class Candidate:
         return kind
 
     def refusal(self) -> PlanRefusal | None:
-        """The hardest bound that it exceeds with any number of replicas, or None."""
+        """The hardest bound that the configuration exceeds with any number of replicas, or None."""
         return self._below_floor() or self._no_room() or self._slow_alone()
 
     def state(self, count: Count) -> tuple[ReplicaState, Queue, tuple[float, ...]] | None:
         """A decoding replica's state, the queue of prompts, and seconds of each kind's prompt without its wait.
 
-        None if these replicas cannot sustain the load, or cannot hold its sequences.
+        None if these replicas cannot sustain the load, or have no room for its sequences.
         """
         state = self.curve.at(self.traffic.rate / (count.decode or count.both))
         if state is None or self.busy_batch(state, max(ROOM_DEVIATIONS, self.slo.deviations)) > self.sequences:
@@ -363,29 +362,27 @@ class Candidate:
 
     @staticmethod
     def busy_batch(state: ReplicaState, deviations: float) -> float:
-        """Running sequences at a busy time."""
+        """Running sequences at a busy time: their mean and ``deviations`` standard deviations."""
         return state.batch + deviations * math.sqrt(state.variance)
 
     def _batch_limit(self, state: ReplicaState, prompt_s: float) -> int:
-        """Slots for a busy time, and for prompts in prefill, which takes ``prompt_s``."""
+        """Slots for the sequences of a busy time, and for prompts, whose prefill takes ``prompt_s`` seconds."""
         return min(self.sequences, 1 + math.ceil(self.busy_batch(state, MARGIN_DEVIATIONS) + state.rate * prompt_s))
 
     def _ttft(self, state: ReplicaState, queue: Queue, prompts: tuple[float, ...]) -> Estimate:
-        fixed, kinds = self._entry(state), self.traffic.kinds
+        fixed, kinds = self._before_queue_s(state), self.traffic.kinds
         after = [(kind.share, seconds) for kind, seconds in zip(kinds, prompts, strict=True)]
         mean = fixed + queue.mean_wait + self.traffic.mean(prompts)
         at = fixed + quantile(self.slo.attainment, queue, after)
         return Estimate(mean, at, self.model.prompt_floor_s(self.slowest), self.errors.ttft)
 
-    def _entry(self, state: ReplicaState) -> float:
+    def _before_queue_s(self, state: ReplicaState) -> float:
         """Seconds before a prompt queues: outside of steps, and for the running step."""
-        if self.configuration.split:
-            return float(self.constants.t_first)
-        there = min(1.0, state.batch)
-        return float(self.constants.t_first) + ENTRY_STEPS * there * state.step_s
+        entry = 0.0 if self.configuration.split else ENTRY_STEPS * min(1.0, state.batch) * state.step_s
+        return float(self.constants.t_first) + entry
 
     def _tpot(self, state: ReplicaState, queue: Queue) -> Estimate:
-        """Varies with the number of sequences, and with the prompts that arrive during a completion."""
+        """TPOT, which varies with the number of sequences and with the prompts that arrive during a completion."""
         crowd = (state.slope_s * state.token_s / state.step_s) ** 2 * state.variance
         square = 0.0 if self.configuration.split else queue.square
         prompts = queue.rate * state.token_s * square * self.traffic.shortness
@@ -414,10 +411,10 @@ class Candidate:
     def _moved_s(self) -> float:
         """Mean seconds in which keys and values are sent to the decode replica, after the first token."""
         sent = self.traffic.mean(self.memory.sequence_bytes(kind.prompt) for kind in self.traffic.kinds)
-        return ONE_EACH.latency_s + sent / ONE_EACH.link
+        return LINK.latency_s + sent / LINK.link
 
     def _prefill_queue(self, replicas: int) -> Queue:
-        """Of one prefill replica with random routing; better routing waits less."""
+        """The queue of one prefill replica with random routing; better routing shortens waits."""
         seconds = self.prompt_s
         mean, square = self.traffic.mean(seconds), self.traffic.mean(each**2 for each in seconds)
         return Queue(self.traffic.rate / replicas, mean, square)
@@ -438,7 +435,7 @@ class Candidate:
         for name, limit in self.slo.limits():
             floor = floors[name]()
             if floor > limit:
-                why = f"the floor of {name.upper()} is {floor * 1e3:,.1f} ms: {self._floor_reason(name)}"
+                why = f"the floor of {name.upper()} is {floor * 1e3:,.1f} ms, set by {self._floor_reason(name)}"
                 return PlanRefusal(self.configuration, "floor", why, name, floor, limit)
         return None
 
@@ -467,7 +464,7 @@ class Candidate:
         return PlanRefusal(c, "memory", why)
 
     def _slow_alone(self) -> PlanRefusal | None:
-        """No replica is faster than an idle one."""
+        """Whether even an idle replica misses a limit."""
         c = self.configuration
         alone = {"tpot": self.model.decode_s(1), "ttft": self._alone_s()}
         if c.split:
@@ -493,7 +490,7 @@ def candidates(
     slo: Slo,
     facts: Callable[[Configuration], tuple[Constants, Errors, float | None]],
 ) -> Iterator[Candidate | PlanRefusal]:
-    """A candidate for each configuration, or why its devices cannot share the model."""
+    """A candidate for each configuration, or a refusal if its devices cannot share the model."""
     for configuration in configurations:
         try:
             yield Candidate(configuration, traffic, slo, *facts(configuration))

@@ -1,4 +1,4 @@
-"""Whether a model fits in the memory of some machines: with which context, and how many sequences."""
+"""Whether a model fits in the memory of some machines, with which context, and how many sequences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from twofold.planner.plan.plan import KV, TP, WEIGHTS, stored_as
 class Question:
     """``concurrency`` sequences of ``context`` tokens on ``tp`` machines; ``weights`` None: in the model's own format.
 
-    ``rows``: most of a step, for activations; ``share`` of the memory may be used.
+    ``rows``: maximum in a step, for activations; ``share``: of the memory that may be used.
     """
 
     shape: ModelSpec
@@ -38,16 +38,18 @@ class Question:
             if getattr(self, name) < 1:
                 raise ParameterError(f"{name} must be at least 1, not {getattr(self, name)}.", param=name)
         if not 0 < self.share <= 1:
-            raise ParameterError(f"A share of memory is above 0 and at most 1, not {self.share:g}.", param="share")
+            raise ParameterError(f"share must be above 0 and at most 1, not {self.share:g}.", param="share")
 
 
 @dataclass(frozen=True, slots=True)
 class FitResult:
-    """Bytes are those of each device.
+    """How a model fits; bytes are those of each device.
 
-    needed     keys and values of all sequences of the question
-    sequences  of that context that fit
-    longest    context of that many sequences that fits; 0 if none does. At most the model's own or the given one
+    weights    name of the format of most weights
+    needed     bytes of keys and values of all sequences of the question
+    sequences  number of sequences of the question's context that fit
+    longest    longest context that fits at the question's concurrency, up to the larger of the model's context and the
+               question's; 0 if none fits
     """
 
     question: Question
@@ -68,7 +70,7 @@ class FitResult:
 
 
 def fit(question: Question) -> FitResult:
-    """Raises ParameterError if the devices cannot share the model."""
+    """How the model of a question fits. Raises ParameterError if the devices cannot share it."""
     how = Setting(tp=question.tp, kv=question.kv)
     how.check(question.shape)
     shape = question.shape if question.weights is None else question.shape.stored_as(question.weights)
@@ -86,7 +88,7 @@ def fit(question: Question) -> FitResult:
 
 
 def ways(question: Question) -> Iterator[FitResult]:
-    """The question with other numbers of devices and formats of weights, keys and values: fewest devices first."""
+    """Results for other numbers of devices and other formats of weights, keys and values, the fewest devices first."""
     shapes = tuple(stored_as(question.shape, WEIGHTS))
     for tp, shape, kv in product(sorted({question.tp, *TP}), shapes, KV):
         changed = replace(question, shape=shape, tp=tp, weights=None, kv=kv)

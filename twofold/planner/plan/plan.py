@@ -1,5 +1,5 @@
 """The choices of a planner, one configuration of them, and plans: a configuration, its number of replicas and its
-estimated times; or why it is refused."""
+estimated times; or a refusal with its reason."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from twofold.planner.predict.speculation import tokens_a_turn
 TP: Final = (1, 2, 4, 8)
 WEIGHTS: Final[tuple[ValueFormat | None, ...]] = (None, FP8, INT4)
 KV: Final = (BF16, FP8)
-"""What is tried by default; None are the weights in the model's own format."""
-MIN_SAVED: Final = 0.98
-"""Share of the stored bytes that a format must go below to be a choice."""
+"""Default choices; None stands for the model's own weight format."""
+MAX_KEPT: Final = 0.98
+"""Share of the stored bytes below which another format is a choice."""
 RefusalBound = Literal["shape", "floor", "memory", "alone", "devices"]
-"""Why a configuration is refused, from the hardest reason to the softest: devices cannot share the model, a limit is
-below the machine's floor, it does not fit, it is too slow when idle, it needs too many devices."""
+"""Why a configuration is refused, the hardest reason first: the devices cannot share the model, a limit is below the
+machine's floor, the model does not fit, an idle replica is too slow, too many devices are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """``drafts`` tokens are guessed for each step, each accepted with probability ``acceptance`` if those before were.
+    """``drafts`` draft tokens in each step, each accepted with probability ``acceptance`` if those before it were.
 
-    ``draft``: the draft model; None if drafts cost nothing, as from a lookup in the prompt.
+    ``draft``: the draft model; None if drafts cost nothing, for example by a lookup in the prompt.
     """
 
     drafts: int
@@ -58,11 +58,11 @@ class Speculation:
 class Configuration:
     """A replica of a plan.
 
-    shape        with its weights in the format that is served
-    weights      name of the format of most of them
+    shape        the model, with its weights in the format that is served
+    weights      name of the format of most weights
     stored       whether that is the model's own format
-    chunk        most rows of a step
-    split        prefill and decode on separate replicas
+    chunk        maximum rows of a step
+    split        whether prefill and decode run on separate replicas
     """
 
     shape: ModelSpec
@@ -97,10 +97,10 @@ class Configuration:
 class Choices:
     """Every combination of these is tried.
 
-    weights   formats; None is the model's own. A format that makes it no smaller is skipped
-    drafts    draft tokens of a step, with the ``acceptance`` rate of each; none are tried without a rate
-    split     whether prefill and decode may be on separate replicas
-    devices   most devices of all replicas together
+    weights   formats; None is the model's own. A format that makes the model no smaller is skipped
+    drafts    draft tokens of a step, with the ``acceptance`` rate of each; without a rate none are tried
+    split     whether prefill and decode may run on separate replicas
+    devices   maximum devices of all replicas together
     """
 
     models: tuple[ModelSpec, ...]
@@ -126,7 +126,7 @@ class Choices:
             raise ParameterError("A plan needs at least one device.", param="max-devices")
 
     def configurations(self) -> Iterator[Configuration]:
-        """All configurations, by model and machine. Split ones have no choice of chunks: prompts run whole."""
+        """All configurations, by model and machine. Split ones have no choice of chunks: their prompts run whole."""
         for model, machine, tp in product(self.models, self.machines, self.tp):
             for shape, kv in product(stored_as(model, self.weights), self.kv):
                 how, name = Setting(tp=tp, kv=kv), main_format(shape).name
@@ -146,13 +146,13 @@ class Choices:
 
 
 def stored_as(model: ModelSpec, formats: Iterable[ValueFormat | None]) -> Iterator[ModelSpec]:
-    """Yields the model in its own format, if listed, and in each that makes it smaller; itself if no format is left."""
-    own, most = main_format(model), MIN_SAVED * weight_bytes(model)
+    """Yields the model in its own format, if listed, and in each that makes it smaller; in its own if none is left."""
+    own, limit = main_format(model), MAX_KEPT * weight_bytes(model)
     found = []
     for form in formats:
         if form is None or form == own:
             found.append(model)
-        elif weight_bytes(smaller := model.stored_as(form)) < most:
+        elif weight_bytes(smaller := model.stored_as(form)) < limit:
             found.append(smaller)
     yield from dict.fromkeys(found or [model])
 
@@ -163,8 +163,8 @@ class Estimate:
 
     mean   over requests
     at     percentile of the attainment
-    floor  least seconds on this machine
-    error  mean relative error of its predictions against measurements; None: unknown
+    floor  minimum on this machine
+    error  mean relative error of predictions of this measure; None: unknown
     """
 
     mean: float
@@ -182,7 +182,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Numbers of replicas: of both phases, or of each."""
+    """Numbers of replicas that run both phases, or of prefill and decode replicas."""
 
     both: int = 0
     prefill: int = 0
@@ -198,19 +198,19 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
-    """A configuration with a number of replicas. ``source`` of the estimates: the closed forms of ``replica``, or a
-    simulation.
+    """A configuration with a number of replicas. ``source`` of its times: formulas (``evaluate``), or a simulation.
 
-    batch        mean sequences that decode together on a replica
-    batch_limit  most concurrent sequences to set
-    room         memory of each device
-    token_bytes  bytes of keys and values of a token
-    sequences    sequences of mean length that fit on a replica
-    prompt_share share of a replica's time in prefill; of a prefill replica's, if separate
-    cost         dollars an hour; None if the machine has no price
-    sure         whether limits are met at the upper ends of the error bands; None if these are unknown
-    reasons      explanations, in sentences
-    attained     share of the requests that met all limits in a simulation
+    batch            mean sequences that decode together on a replica
+    batch_limit      maximum of concurrent sequences to set
+    room             memory of each device
+    token_bytes      bytes of keys and values of a token
+    sequences        sequences of mean length that fit on a replica
+    prompt_share     share of a replica's time in prefill; with a split, of a prefill replica's time
+    cost             dollars an hour; None if the machine has no price
+    cost_per_million dollars of a million output tokens, or None
+    sure             whether limits are met at the upper ends of the error bands; None if these are unknown
+    reasons          explanations, in sentences
+    attained         share of the requests that met all limits in a simulation
     """
 
     configuration: Configuration

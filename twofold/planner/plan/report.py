@@ -53,7 +53,7 @@ def study_document(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> 
 
 
 def traffic_document(traffic: Traffic) -> Mapping[str, Any]:
-    """Means over requests."""
+    """The rate, and means over requests."""
     kinds = traffic.kinds
     return {
         "rate": traffic.rate,
@@ -90,7 +90,7 @@ def room_document(room: DeviceMemory) -> dict[str, int]:
 
 
 def fit_document(found: FitResult, others: Iterable[FitResult]) -> Mapping[str, Any]:
-    """Whether a model fits, as it was asked and in other ways."""
+    """Whether a model fits as asked, and in other ways."""
     return {"schema": FIT_SCHEMA, **fit_result_document(found), "ways": [fit_result_document(each) for each in others]}
 
 
@@ -114,7 +114,7 @@ def fit_result_document(found: FitResult) -> Mapping[str, Any]:
 
 
 def _configuration(configuration: Configuration) -> Mapping[str, Any]:
-    guessing = configuration.speculation
+    speculation = configuration.speculation
     return {
         "model": configuration.shape.name,
         "hardware": configuration.machine.name,
@@ -123,11 +123,11 @@ def _configuration(configuration: Configuration) -> Mapping[str, Any]:
         "kv": configuration.how.kv.name,
         "chunk": None if configuration.split else configuration.chunk,
         "split": configuration.split,
-        "speculation": guessing
+        "speculation": speculation
         and {
-            "drafts": guessing.drafts,
-            "acceptance": guessing.acceptance,
-            "draft": guessing.draft.name if guessing.draft else None,
+            "drafts": speculation.drafts,
+            "acceptance": speculation.acceptance,
+            "draft": speculation.draft.name if speculation.draft else None,
         },
     }
 
@@ -179,7 +179,7 @@ def frontier_chart(study: PlanStudy, slo: Slo, *, priced: bool = True) -> Chart:
 
 
 def _names(study: PlanStudy) -> Iterator[tuple[SearchPoint, str]]:
-    """The points that meet the SLO, each with the parts of its name that differ between them, or else its replicas."""
+    """Each point that meets the SLO, with the parts of its name that differ from the other points."""
     met = [point for point in study.frontier if point.met]
     parts = [point.name.split(" · ") for point in met]
     shared = set.intersection(*map(set, parts)) if len(parts) > 1 else set()
@@ -211,7 +211,7 @@ def study_lines(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Ite
     yield error_words(measured_errors(best.configuration))
     if best.source == "simulation":
         met = f"the first met the SLO in {best.attained or 0.0:.1%} of requests"
-        yield f"~ marks estimates from means and variances; the others were simulated: {met}."
+        yield f"~ marks estimates from means and variances. The others were simulated: {met}."
     else:
         yield "~ marks estimates from means and variances, without a simulation."
     yield ""
@@ -219,7 +219,7 @@ def study_lines(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Ite
 
 
 def fit_lines(found: FitResult, others: Sequence[FitResult]) -> Iterator[str]:
-    """The bytes of each part, whether they fit, and ways that do."""
+    """The bytes of each part, whether they fit, and what fits in other ways."""
     asked, room = found.question, found.room
     yield (
         f"{asked.shape.name} on {asked.tp} × {asked.machine.name}: {found.weights} weights, {asked.kv.name} keys and "
@@ -281,7 +281,7 @@ def _row(plan: CapacityPlan, named: bool) -> tuple[str, ...]:
         _time(plan.ttft, plan.source),
         _time(plan.tpot, plan.source),
         f"{plan.batch:.0f} (max {plan.batch_limit})",
-        {True: "sure", False: "", None: ""}[plan.sure],
+        "sure" if plan.sure else "",
     )
 
 

@@ -1,8 +1,9 @@
-"""Finds the cheapest plans for some traffic within limits, explains them, and the frontier of TPOT against cost.
+"""Finds the cheapest plans for some traffic within limits, with reasons, and the frontier of TPOT against cost.
 
-Each configuration is evaluated once: the bound that it exceeds with any number of replicas, or its curve of load, and
-from that the least number of replicas that meets the limits. Estimates are monotone in that number, so it is found by
-bisection. If there is no plan, the error names the bound that forbids the closest configuration, and what would do."""
+Each configuration is evaluated once. Either it exceeds a bound with any number of replicas, or its load curve gives the
+minimum number of replicas that meets the limits. Estimates are monotone in that number, so bisection finds it. If there
+is no plan, the error names the closest configuration, the bound that it exceeds, and configurations that meet the
+limits."""
 
 from __future__ import annotations
 
@@ -36,35 +37,35 @@ from twofold.planner.predict.constants import Constants, Errors, constants_for, 
 from twofold.planner.predict.steps import PART_WORDS
 
 MIN_GAIN: Final = 0.01
-"""Least reduction of TPOT by a more expensive point of the frontier."""
+"""Minimum relative reduction of TPOT by a more expensive point of the frontier."""
 SHOWN: Final = 3
-"""Most configurations that an error suggests."""
+"""Maximum of configurations that an error suggests."""
 MAX_DEVICES: Final = 1 << 20
-"""Most devices that the search for enough devices tries."""
+"""Maximum of devices that an error suggests."""
 BOUND_WORDS: Final[dict[RefusalBound, str]] = {
-    "shape": "cannot be split across the devices",
-    "floor": "below what the machine can do at all",
-    "memory": "without room",
+    "shape": "not divisible across the devices",
+    "floor": "beyond the physical limit of the machine",
+    "memory": "too large for the memory",
     "alone": "too slow even when idle",
     "devices": "short of devices",
 }
 
 
 def reasons(candidate: Candidate, plan: CapacityPlan) -> Iterator[str]:
-    """The most important first."""
-    yield _number(candidate, plan)
-    yield _decode(candidate, plan)
-    if guessing := candidate.configuration.speculation:
+    """Explains a plan in sentences, the most important first."""
+    yield _replicas_reason(candidate, plan)
+    yield _decode_reason(candidate, plan)
+    if speculation := candidate.configuration.speculation:
         yield (
-            f"{guessing.drafts} draft tokens per step yield {guessing.tokens:.2f} tokens at an acceptance rate of "
-            f"{guessing.acceptance:.2g}."
+            f"{speculation.drafts} draft tokens per step yield {speculation.tokens:.2f} tokens at an acceptance rate "
+            f"of {speculation.acceptance:.2g}."
         )
-    yield _memory(candidate, plan)
-    yield from _quality(candidate)
+    yield _memory_reason(candidate, plan)
+    yield from _quality_reasons(candidate)
 
 
-def _number(candidate: Candidate, plan: CapacityPlan) -> str:
-    """Why this number of replicas: the limit that one fewer would miss."""
+def _replicas_reason(candidate: Candidate, plan: CapacityPlan) -> str:
+    """Why this number of replicas: the limit that a plan with one fewer misses."""
     count = plan.count
     if not count.both:
         return f"{count.prefill} for prefill, {plan.prompt_share:.0%} utilized, and {count.decode} for decode."
@@ -81,7 +82,7 @@ def _number(candidate: Candidate, plan: CapacityPlan) -> str:
     return f"{count.both} replicas are enough."
 
 
-def _decode(candidate: Candidate, plan: CapacityPlan) -> str:
+def _decode_reason(candidate: Candidate, plan: CapacityPlan) -> str:
     batch = max(1, round(plan.batch))
     model = candidate.model
     parts = model.steps.demand([(batch, SequenceRows(1, candidate.traffic.context - 1))]).parts(model.constants)
@@ -90,14 +91,14 @@ def _decode(candidate: Candidate, plan: CapacityPlan) -> str:
     return f"A decode step of {batch} sequences is dominated by {words} ({share:.0%})."
 
 
-def _memory(candidate: Candidate, plan: CapacityPlan) -> str:
+def _memory_reason(candidate: Candidate, plan: CapacityPlan) -> str:
     return (
         f"{plan.room.weights / 1e9:,.1f} GB of weights on each device leave {plan.room.kv / 1e9:,.1f} GB: room for "
         f"{plan.sequences:,} sequences of {candidate.traffic.context:,} tokens."
     )
 
 
-def _quality(candidate: Candidate) -> Iterator[str]:
+def _quality_reasons(candidate: Candidate) -> Iterator[str]:
     c = candidate.configuration
     if not c.stored:
         yield f"{c.weights} weights may reduce quality: compare output quality with the unquantized model."
@@ -107,27 +108,27 @@ def _quality(candidate: Candidate) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts about machines beside their data sheets.
+    """Facts about machines that their data sheets lack.
 
-    constants  of the step-time model
-    prices     dollars an hour that replace the table's, by the machine's name
+    constants  returns the constants of the step-time model
+    prices     dollars of a device's hour that replace the table's, by machine name
     """
 
     constants: Callable[[Machine, ModelSpec], Constants] = constants_for
     prices: Mapping[str, float] = field(default_factory=dict)
 
     def price(self, machine: Machine) -> float | None:
-        """Of one device for an hour."""
+        """Dollars of a device's hour; None if unknown."""
         return self.prices.get(machine.name, None if machine.price is None else float(machine.price))
 
     def of(self, configuration: Configuration) -> tuple[Constants, Errors, float | None]:
-        """Of the configuration's model and machine."""
+        """Constants, prediction errors and price for a configuration's model and machine."""
         constants = self.constants(configuration.machine, configuration.shape)
         return constants, measured_errors(configuration, constants), self.price(configuration.machine)
 
 
 def measured_errors(configuration: Configuration, by: Constants | None = None) -> Errors:
-    """Errors of predictions for a configuration. That of TTFT is unknown: it was measured in closed loops, and plans
+    """Prediction errors for a configuration. The error of TTFT is unknown: it was measured in closed loops, but plans
     have random arrivals."""
     shape, machine = configuration.shape, configuration.machine
     return replace(errors_for(shape, machine, by or constants_for(machine, shape)), ttft=None)
@@ -146,12 +147,11 @@ class SearchPoint:
 
 @dataclass(frozen=True, slots=True)
 class PlanStudy:
-    """What a search found.
+    """The result of a search.
 
-    plans      that meet the limits, cheapest first, one for each way to hold the model
-    refusals   of all other configurations
-    frontier   points that no other is both faster and cheaper than, by ascending cost, whether they meet the limits
-               or not
+    plans      those that meet the limits, cheapest first; of plans that differ only in chunks or drafts the cheapest
+    refusals   configurations that cannot meet the limits
+    frontier   points such that no other is both faster and cheaper, by ascending cost; they may miss the limits
     tried      number of configurations
     """
 
@@ -174,7 +174,7 @@ def search(choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> PlanSt
         if isinstance(candidate, PlanRefusal):
             refusals.append(candidate)
             continue
-        outcome = candidate.refusal() or least(candidate, choices.devices)
+        outcome = candidate.refusal() or smallest_plan(candidate, choices.devices)
         if isinstance(outcome, PlanRefusal):
             refusals.append(outcome)
         else:
@@ -185,7 +185,7 @@ def search(choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> PlanSt
 
 
 def best(plans: Iterable[CapacityPlan]) -> list[CapacityPlan]:
-    """Cheapest first; of plans that differ in chunks or drafts alone only the first."""
+    """Plans by cost, the cheapest first; of plans that differ only in chunks or drafts only the first."""
     kept: dict[tuple[object, ...], CapacityPlan] = {}
     for plan in by_cost(plans):
         c = plan.configuration
@@ -203,7 +203,7 @@ def frontier(points: Iterable[SearchPoint]) -> list[SearchPoint]:
 
 
 def by_cost(plans: Iterable[CapacityPlan]) -> list[CapacityPlan]:
-    """Cheapest first; then by fewest devices, least risk for quality, and speed."""
+    """Plans by cost, then by number of devices, risk for quality, and speed."""
     return sorted(plans, key=_rank)
 
 
@@ -214,7 +214,7 @@ def _rank(plan: CapacityPlan) -> tuple[float, int, int, float, float]:
 
 
 def _check_prices(choices: Choices, facts: Facts) -> None:
-    """Several machines are compared by price, so each needs one; a single one can be counted in devices."""
+    """Raises ParameterError if one of several machines has no price; plans for one machine are compared by devices."""
     missing = [machine.name for machine in choices.machines if facts.price(machine) is None]
     if missing and len(choices.machines) > 1:
         raise ParameterError(
@@ -224,63 +224,62 @@ def _check_prices(choices: Choices, facts: Facts) -> None:
         )
 
 
-def least(candidate: Candidate, devices: int) -> CapacityPlan | PlanRefusal:
-    """The plan with the fewest replicas that meets the limits."""
-    most = devices // candidate.configuration.tp
+def smallest_plan(candidate: Candidate, devices: int) -> CapacityPlan | PlanRefusal:
+    """The plan with the fewest replicas that meets the limits, or a refusal if it needs more than ``devices``."""
+    limit = devices // candidate.configuration.tp
 
-    def kept(count: Count) -> bool:
+    def meets(count: Count) -> bool:
         plan = candidate.plan(count)
         return plan is not None and candidate.meets(plan)
 
     if candidate.configuration.split:
-        decode = _first(lambda n: kept(Count(prefill=most, decode=n)), most)
-        prefill = decode and _first(lambda n: kept(Count(prefill=n, decode=decode)), most - decode)
-        count = Count(prefill=prefill or 0, decode=decode or 0)
-        enough = bool(prefill)
+        decode = _smallest(lambda n: meets(Count(prefill=limit, decode=n)), limit)
+        prefill = decode and _smallest(lambda n: meets(Count(prefill=n, decode=decode)), limit - decode)
+        count = Count(prefill=prefill, decode=decode) if decode and prefill else None
     else:
-        both = _first(lambda n: kept(Count(both=n)), most)
-        count, enough = Count(both=both or 0), bool(both)
-    plan = candidate.plan(count) if enough else None
+        both = _smallest(lambda n: meets(Count(both=n)), limit)
+        count = Count(both=both) if both else None
+    plan = candidate.plan(count) if count else None
     return plan or _too_few(candidate, devices)
 
 
-def _first(ok: Callable[[int], bool], most: int) -> int | None:
-    """The least number up to ``most`` that is enough, if every larger one is too."""
+def _smallest(enough: Callable[[int], bool], limit: int) -> int | None:
+    """The smallest number up to ``limit`` that is enough; every larger number is enough too. None if there is none."""
     high = 1
-    while high < most and not ok(high):
+    while high < limit and not enough(high):
         high *= 2
-    high = min(high, most)
-    if most < 1 or not ok(high):
+    high = min(high, limit)
+    if limit < 1 or not enough(high):
         return None
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if ok(middle) else (middle, high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return high
 
 
 def _too_few(candidate: Candidate, devices: int) -> PlanRefusal:
-    """What fails with the most devices allowed."""
+    """The refusal of a candidate that ``devices`` devices are too few for."""
     configuration = candidate.configuration
-    most = devices // configuration.tp
-    if not most:
+    replicas = devices // configuration.tp
+    if not replicas:
         return PlanRefusal(
             configuration, "devices", f"one replica has {configuration.tp} devices, more than {devices:,}"
         )
-    half = max(1, most // 2)
-    count = Count(prefill=half, decode=half) if configuration.split else Count(both=most)
+    half = max(1, replicas // 2)
+    count = Count(prefill=half, decode=half) if configuration.split else Count(both=replicas)
     plan = candidate.plan(count)
     if plan is None:
-        return PlanRefusal(configuration, "devices", f"{devices:,} devices cannot take the load")
+        return PlanRefusal(configuration, "devices", f"{devices:,} devices cannot sustain the load")
     for name, limit in candidate.slo.limits():
         if (value := plan.estimates()[name].at) > limit:
-            why = f"{name} is {value * 1e3:,.1f} ms for {candidate.slo.attainment:.4g} of the requests"
+            why = f"{name.upper()} is {value * 1e3:,.1f} ms at P{100 * candidate.slo.attainment:.4g}"
             return PlanRefusal(configuration, "devices", f"{why} with {devices:,} devices", name, value, limit)
     return PlanRefusal(configuration, "devices", f"{devices:,} devices are not enough for both phases")
 
 
 def _points(candidate: Candidate, devices: int) -> Iterable[SearchPoint]:
-    """The configuration at the loads of its curve, with at most that many devices."""
+    """The configuration at each load of its curve for which ``devices`` devices are enough."""
     rate, tp = candidate.traffic.rate, candidate.configuration.tp
     counts = {math.ceil(rate / state.rate) for state in candidate.curve.states[1:]}
     prefill = _prefill(candidate, devices // tp) if candidate.configuration.split else 0
@@ -294,52 +293,52 @@ def _points(candidate: Candidate, devices: int) -> Iterable[SearchPoint]:
             yield SearchPoint(candidate.configuration.name, count, plan.tpot.mean, cost, candidate.meets(plan))
 
 
-def _prefill(candidate: Candidate, most: int) -> int:
-    """The fewest prefill replicas that meet the limit of TTFT, or else that sustain the load; 0 if none do."""
-    limit = candidate.slo.ttft
+def _prefill(candidate: Candidate, limit: int) -> int:
+    """The fewest of up to ``limit`` prefill replicas that meet the limit of TTFT, or else sustain the load; or 0."""
+    ttft = candidate.slo.ttft
 
-    def enough(number: int, limit: float | None) -> bool:
-        plan = candidate.plan(Count(prefill=number, decode=most))
-        return plan is not None and (limit is None or plan.ttft.at <= limit)
+    def enough(number: int, ttft: float | None) -> bool:
+        plan = candidate.plan(Count(prefill=number, decode=limit))
+        return plan is not None and (ttft is None or plan.ttft.at <= ttft)
 
-    return _first(lambda n: enough(n, limit), most) or _first(lambda n: enough(n, None), most) or 0
+    return _smallest(lambda n: enough(n, ttft), limit) or _smallest(lambda n: enough(n, None), limit) or 0
 
 
 def nothing_found(study: PlanStudy, choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> ParameterError:
-    """The error for a study without plans: the closest configuration, and what would do."""
-    nearest = closest(study.refusals)
+    """The error for a study without plans: the closest configuration, and configurations that meet the limits."""
+    nearest = closest_refusal(study.refusals)
     counts = {bound: sum(each.bound == bound for each in study.refusals) for bound in BOUND_WORDS}
     reasons = ", ".join(f"{count} {BOUND_WORDS[bound]}" for bound, count in counts.items() if count)
     message = (
-        f"None of {study.tried} configurations keeps {slo} ({reasons}). The nearest, {nearest.configuration.name}: "
+        f"None of {study.tried} configurations meets {slo} ({reasons}). The closest is {nearest.configuration.name}: "
         f"{nearest.why}."
     )
     if nearest.bound == "devices":
-        hint = _enough(nearest.configuration, traffic, slo, facts)
-    elif others := list(islice(would_do(choices, traffic, slo, facts), SHOWN)):
-        hint = f"Would do, if there are enough of them: {'; '.join(_short(each, choices) for each in others)}."
+        hint = _devices_hint(nearest.configuration, traffic, slo, facts)
+    elif others := list(islice(alternatives(choices, traffic, slo, facts), SHOWN)):
+        hint = f"With enough replicas, these can meet it: {'; '.join(_short(each, choices) for each in others)}."
     else:
-        hint = "Nothing in the table of hardware would do: allow more time, or use a smaller model."
+        hint = "Nothing in the table of hardware meets it: relax the limits, or use a smaller model."
     return ParameterError(message, param="slo", hint=hint)
 
 
-def _enough(configuration: Configuration, traffic: Traffic, slo: Slo, facts: Facts) -> str:
-    """The number of devices that would do."""
-    plan = least(Candidate(configuration, traffic, slo, *facts.of(configuration)), MAX_DEVICES)
+def _devices_hint(configuration: Configuration, traffic: Traffic, slo: Slo, facts: Facts) -> str:
+    """The number of devices with which a configuration meets the limits."""
+    plan = smallest_plan(Candidate(configuration, traffic, slo, *facts.of(configuration)), MAX_DEVICES)
     if isinstance(plan, PlanRefusal):
-        return f"Not even {MAX_DEVICES:,} devices would do: allow more time, or other configurations."
-    return f"It would take {plan.devices:,} devices: raise --max-devices, or allow more time."
+        return f"Not even {MAX_DEVICES:,} devices are enough: relax the limits, or allow other configurations."
+    return f"It would take {plan.devices:,} devices: raise --max-devices, or relax the limits."
 
 
-def closest(refusals: Sequence[PlanRefusal]) -> PlanRefusal:
-    """The refusal with the softest bound, and of these the one nearest to its limit."""
+def closest_refusal(refusals: Sequence[PlanRefusal]) -> PlanRefusal:
+    """The refusal with the softest bound, and of several the one closest to its limit."""
     order = get_args(RefusalBound)
     return min(refusals, key=lambda each: (-order.index(each.bound), each.value / each.limit if each.limit else 0.0))
 
 
-def would_do(choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> Iterable[Configuration]:
-    """Configurations that exceed no bound at low load, one for each model, machine and weight format: first those most
-    like the choices, then the cheapest."""
+def alternatives(choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> Iterable[Configuration]:
+    """Configurations that exceed no bound at low load, one for each model, machine and weight format: those most like
+    the choices first, then the cheapest."""
     gpus = (machine for machine in known_machines().values() if machine.kind == "gpu")
     machines = {machine.name: machine for machine in (*choices.machines, *gpus)}
     wider = replace(
@@ -356,7 +355,7 @@ def would_do(choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> Iter
 
     def rank(c: Configuration) -> tuple[int, float, int]:
         price = facts.price(c.machine)
-        return _changes(c, choices), math.inf if price is None else price * c.tp, c.tp
+        return _differences(c, choices), math.inf if price is None else price * c.tp, c.tp
 
     first: dict[tuple[str, str, str], Configuration] = {}
     for c in sorted(good, key=rank):
@@ -371,8 +370,8 @@ def _short(configuration: Configuration, asked: Choices) -> str:
     return f"{model}{c.weights} weights on {c.tp}×{c.machine.name}{kv}"
 
 
-def _changes(configuration: Configuration, asked: Choices) -> int:
-    """In how many ways a configuration differs from the choices."""
+def _differences(configuration: Configuration, asked: Choices) -> int:
+    """In how many respects a configuration differs from the choices."""
     names = {main_format(shape).name for model in asked.models for shape in stored_as(model, asked.weights)}
     return sum(
         (

@@ -1,7 +1,7 @@
-"""Simulations of the best few plans, whose tails are measured instead of estimated.
+"""Simulations of the best few plans: their latency percentiles replace the estimates.
 
-A plan is simulated on its own replicas, on eight of them with their share of the traffic if there are more, with
-arrivals of the load. If limits are missed, replicas are added; if they are met, replicas are removed."""
+A plan is simulated with the arrivals of the load, on its own replicas or on eight of them with their share of the
+traffic. If limits are missed, replicas are added; if they are met, replicas are removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from twofold.planner.plan.evaluate import Candidate
 from twofold.planner.plan.plan import CapacityPlan, Choices, Count, Estimate
 from twofold.planner.plan.search import Facts, PlanStudy, by_cost, reasons
 from twofold.planner.plan.traffic import Slo, Traffic
-from twofold.planner.simulate.figures import Floats
+from twofold.planner.simulate.figures import Floats, per_token
 from twofold.planner.simulate.fleet import Simulated
 from twofold.planner.simulate.jobs import Jobs
 from twofold.planner.simulate.scenario import Scenario, Split
@@ -29,25 +29,25 @@ MakeLoad: TypeAlias = Callable[[float, int], Load]
 """Makes a load from its rate and its number of requests."""
 
 BEST: Final = 3
-"""Plans at the head of the list that are simulated."""
-MOST: Final = 6
-"""Most simulations for these; as many again for the first plan alone."""
+"""Number of plans to simulate, the cheapest first."""
+MAX_PLANS: Final = 6
+"""Maximum of plans that are simulated to find these; as many again until the cheapest plan is simulated."""
 REPLICAS: Final = 8
+"""Maximum of simulated replicas that run both phases."""
 REQUESTS: Final = 400
-"""Least requests of each simulated replica."""
-LEAST: Final = 2000
-"""Least requests of all replicas together."""
-BEYOND: Final = 50
-"""Least requests beyond the percentile."""
+"""Minimum requests of each simulated replica."""
+MIN_REQUESTS: Final = 2000
+MIN_BEYOND: Final = 50
+"""Minimum requests beyond the percentile."""
 EDGE: Final = 0.1
 """Share of the requests at the start and at the end that do not count, while replicas fill and empty."""
 ROUNDS: Final = 5
-"""Most changes of a plan's number of replicas."""
+"""Maximum of numbers of replicas that are simulated for a plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatencySamples:
-    """(requests,) seconds by measure, of the requests that count."""
+    """(requests,) seconds by measure, for the requests that count; infinite if one was refused."""
 
     times: Mapping[str, Floats]
 
@@ -57,8 +57,8 @@ class LatencySamples:
         due, first, last = (np.array(column) for column in (jobs.due_s, jobs.first_s, jobs.last_s))
         low, high = np.quantile(due, (EDGE, 1 - EDGE))
         kept = (due >= low) & (due <= high)
-        tokens = np.maximum(1, np.array(jobs.output) - 1)
-        times = {"ttft": first - due, "tpot": (last - first) / tokens, "e2e": last - due}
+        tpot = np.nan_to_num(per_token(jobs), nan=0.0, posinf=np.inf)
+        times = {"ttft": first - due, "tpot": tpot, "e2e": last - due}
         return cls({name: each[kept] for name, each in times.items()})
 
     def estimate(self, name: str, share: float, before: Estimate) -> Estimate:
@@ -67,8 +67,8 @@ class LatencySamples:
         return replace(before, mean=float(ascending.mean()), at=nearest_rank(ascending, share))
 
     def attained(self, slo: Slo) -> float:
-        """The share of the requests within all limits."""
-        met = np.ones(len(self.times["ttft"]), bool)
+        """The share of the requests that ended within all limits."""
+        met = np.isfinite(self.times["e2e"])
         for name, limit in slo.limits():
             met &= self.times[name] <= limit
         return float(met.mean())
@@ -78,20 +78,20 @@ def simulated(
     study: PlanStudy, choices: Choices, traffic: Traffic, slo: Slo, facts: Facts, make: MakeLoad
 ) -> PlanStudy:
     """The study with its best few plans simulated; plans that the simulator does not support stay estimates."""
-    waiting, looked = list(study.plans), list[CapacityPlan]()
-    for number in range(2 * MOST):
-        first = by_cost([*looked, *waiting])[: BEST if number < MOST else 1]
-        plan = next((each for each in first if each in waiting), None)
+    estimated, done = list(study.plans), list[CapacityPlan]()
+    for number in range(2 * MAX_PLANS):
+        first = by_cost([*done, *estimated])[: BEST if number < MAX_PLANS else 1]
+        plan = next((each for each in first if each in estimated), None)
         if plan is None:
             break
-        waiting.remove(plan)
+        estimated.remove(plan)
         candidate = Candidate(plan.configuration, traffic, slo, *facts.of(plan.configuration))
-        looked += _settled(candidate, plan, make, choices.devices)
-    return replace(study, plans=tuple(by_cost([*looked, *waiting])))
+        done += _corrected(candidate, plan, make, choices.devices)
+    return replace(study, plans=tuple(by_cost([*done, *estimated])))
 
 
-def _settled(candidate: Candidate, plan: CapacityPlan, make: MakeLoad, devices: int) -> Iterator[CapacityPlan]:
-    """The plan with as many replicas as it needs; nothing if they are too many."""
+def _corrected(candidate: Candidate, plan: CapacityPlan, make: MakeLoad, devices: int) -> Iterator[CapacityPlan]:
+    """The plan with as many replicas as it needs by simulation; nothing if it needs more than ``devices`` devices."""
     if plan.configuration.speculation is not None:
         yield plan
         return
@@ -100,14 +100,14 @@ def _settled(candidate: Candidate, plan: CapacityPlan, make: MakeLoad, devices: 
     for _ in range(ROUNDS):
         tried.add(plan.count)
         try:
-            looked = look(candidate, plan, make)
-        except TwofoldError:  # what the simulator does not support stays an estimate
+            found = simulated_plan(candidate, plan, make)
+        except TwofoldError:  # the simulator does not support this plan, so it stays an estimate
             yield plan
             return
-        good = (looked.attained or 0.0) >= candidate.slo.attainment
+        good = (found.attained or 0.0) >= candidate.slo.attainment
         if good:
-            kept = looked
-        count = _fewer(plan.count) if good else _more(candidate, looked)
+            kept = found
+        count = _fewer(plan.count) if good else _more(candidate, found)
         following = candidate.plan(count) if count is not None and count not in tried else None
         if following is None or following.devices > devices or (kept is not None and not good):
             break
@@ -116,15 +116,14 @@ def _settled(candidate: Candidate, plan: CapacityPlan, make: MakeLoad, devices: 
         yield replace(kept, reasons=tuple(reasons(candidate, kept)))
 
 
-def look(candidate: Candidate, plan: CapacityPlan, make: MakeLoad) -> CapacityPlan:
-    """The plan with simulated times."""
-    count, shown = plan.count, min(REPLICAS, plan.count.replicas)
-    whole = bool(count.decode)
-    part = 1.0 if whole else shown / count.both
-    requests = max(REQUESTS * shown, LEAST, math.ceil(BEYOND / (1 - candidate.slo.attainment)))
-    jobs = Jobs(make(candidate.traffic.rate * part, requests))
-    seen = LatencySamples.of(_scenario(candidate, plan, count.both if whole else shown).run(jobs))
+def simulated_plan(candidate: Candidate, plan: CapacityPlan, make: MakeLoad) -> CapacityPlan:
+    """The plan with simulated times. Raises TwofoldError if the simulator does not support it."""
+    count, replicas = plan.count, min(REPLICAS, plan.count.replicas)
+    part = replicas / count.both if count.both else 1.0
     share = candidate.slo.attainment
+    requests = max(REQUESTS * replicas, MIN_REQUESTS, math.ceil(MIN_BEYOND / (1 - share)))
+    jobs = Jobs(make(candidate.traffic.rate * part, requests))
+    seen = LatencySamples.of(_scenario(candidate, plan, replicas).run(jobs))
     times = {name: seen.estimate(name, share, before) for name, before in plan.estimates().items()}
     return replace(
         plan,
@@ -151,7 +150,7 @@ def _scenario(candidate: Candidate, plan: CapacityPlan, replicas: int) -> Scenar
         setting=EngineSetting(groups, sequences=plan.batch_limit, rows=rows),
         how=c.how,
         constants=candidate.constants,
-        replicas=max(1, replicas),
+        replicas=replicas,
         split=Split(count.prefill, count.decode) if c.split else None,
         router="least-loaded",
     )
@@ -166,11 +165,10 @@ def _fewer(count: Count) -> Count | None:
 
 
 def _more(candidate: Candidate, plan: CapacityPlan) -> Count:
-    """One tenth more of the replicas that are short."""
+    """A tenth more replicas, of the phase that misses its limit."""
     count = plan.count
     if count.both:
         return Count(both=count.both + max(1, count.both // 10))
-    slow = candidate.slo.tpot is not None and plan.tpot.at > candidate.slo.tpot
-    if slow:
+    if candidate.slo.tpot is not None and plan.tpot.at > candidate.slo.tpot:
         return Count(prefill=count.prefill, decode=count.decode + max(1, count.decode // 10))
     return Count(prefill=count.prefill + max(1, count.prefill // 10), decode=count.decode)

@@ -1,4 +1,4 @@
-"""Traffic as a planner sees it: a rate, and a few kinds of requests that represent all; and the SLO of a plan.
+"""Traffic for a planner: a rate, and a few kinds of requests that represent all requests; and the SLO of a plan.
 
 Requests are sorted by the prompt tokens that need prefill, and divided into kinds: tenths, and smaller ones at the end,
 because the longest prompts determine tails. A kind is the mean of its requests."""
@@ -16,7 +16,7 @@ from twofold.core.errors import ParameterError
 from twofold.planner.simulate.jobs import prompt_tokens
 
 EDGES: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0)
-"""Shares of the requests between kinds."""
+"""Shares of the requests at which kinds begin and end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Kind:
 class Traffic:
     """``rate`` requests a second, of these kinds.
 
-    longest    most tokens of a request with its completion
-    shortness  mean of 1 / (tokens of a completion after the first): TPOT of short completions varies most
+    longest    maximum tokens of a request with its completion
+    shortness  mean of 1 / (tokens of a completion after the first): TPOT varies most for short completions
     """
 
     rate: float
@@ -49,7 +49,7 @@ class Traffic:
 
     @classmethod
     def of(cls, load: Load, rate: float | None = None) -> Traffic:
-        """The requests of a load that depend on no other, at their own rate if no other is given.
+        """The requests of a load that follow from no other, at ``rate`` requests a second; None: at their own rate.
 
         A prompt's shared pieces are cached if an earlier prompt has the same prefix; nothing is evicted.
         Raises ParameterError if there are too few requests to have a rate, or completions of one token.
@@ -65,7 +65,7 @@ class Traffic:
 
     @classmethod
     def of_requests(cls, rate: float, requests: Iterable[tuple[int, int, int]]) -> Traffic:
-        """Of (prompt, cached, output) tokens."""
+        """Traffic of requests with these (prompt, cached, output) tokens. Raises ParameterError as ``of`` does."""
         listed = sorted(requests, key=lambda each: each[0] - each[1])
         if not listed:
             raise ParameterError("There are no requests to plan for.", param="load")
@@ -97,7 +97,7 @@ class Traffic:
         return self.mean(kind.cached for kind in self.kinds) / self.mean(kind.prompt for kind in self.kinds)
 
     def mean(self, values: Iterable[float]) -> float:
-        """Mean over requests of one value for each kind."""
+        """Mean over requests, given one value for each kind."""
         return sum(kind.share * value for kind, value in zip(self.kinds, values, strict=True))
 
 
@@ -116,13 +116,13 @@ def _requests(asks: Iterable[Ask]) -> Iterable[tuple[int, int, int]]:
 
 
 def _cached(ask: Ask, seen: set[int]) -> int:
-    """Tokens of the prefix that an earlier prompt had too; its own prefixes are added to ``seen``."""
-    cached, path, known = 0, 0, True
+    """Tokens of the prefix that an earlier prompt has too; adds this prompt's prefixes to ``seen``."""
+    cached, prefix, known = 0, 0, True
     for piece in ask.shared:
-        path = hash((path, piece.key, piece.tokens))
-        known = known and path in seen
+        prefix = hash((prefix, piece.key, piece.tokens))
+        known = known and prefix in seen
         cached += piece.tokens if known else 0
-        seen.add(path)
+        seen.add(prefix)
     return cached
 
 
@@ -140,7 +140,7 @@ def _kind(requests: Sequence[tuple[int, int, int]], share: float) -> Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """Most seconds of each measure; None: no limit.
+    """Maximum seconds of each measure; None: no limit.
 
     ttft        from arrival to the first token
     tpot        mean of the tokens after the first
@@ -173,7 +173,7 @@ class Slo:
 
     @property
     def deviations(self) -> float:
-        """Standard deviations above the mean at that share of a normal distribution."""
+        """Standard deviations above the mean at which a normal distribution reaches the attainment."""
         return NormalDist().inv_cdf(self.attainment)
 
     def __str__(self) -> str:
