@@ -52,6 +52,12 @@ def test_a_line_that_is_too_long_is_known_and_left_out(tmp_path: Path, size: int
     assert other.key != long.key
 
 
+def test_a_first_line_with_a_mark_may_be_too_long(tmp_path: Path) -> None:
+    long, after = read(tmp_path / "in", b"\xef\xbb\xbf" + b"x" * 9 + b"\nnext\n", 8)
+    assert (long.number, long.data) == (1, None)
+    assert (after.number, after.data) == (2, b"next")
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [

@@ -36,7 +36,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class InputLine:
-    """A line that is not blank. ``number`` counts from 1; ``data`` is None where the line is too long."""
+    """A line that is not blank. ``number`` counts from 1; ``data`` is None if the line is too long."""
 
     number: int
     key: str
@@ -45,7 +45,7 @@ class InputLine:
 
 @dataclass(frozen=True, slots=True)
 class LineCall:
-    """A valid line. On a server, ``tenant`` and ``key`` are the tenant and the API key id that created its batch."""
+    """A valid line. On a server, ``tenant`` and ``key`` are those of its batch: tenant and id of the API key."""
 
     line_key: str
     custom_id: str
@@ -82,7 +82,7 @@ class BatchReader:
         self._custom_ids: set[bytes] = set()
 
     def read(self, line: InputLine) -> LineCall:
-        """The call that the line asks for. Raises FieldError, also for the custom_id of an earlier line."""
+        """The call of the line. Raises FieldError, also if an earlier line has its custom_id."""
         fields = decode_line(line, self.max_bytes)
         self._claim(_custom_id(fields))
         declared = BatchLine.read(fields)
@@ -95,14 +95,14 @@ class BatchReader:
         return LineCall(line.key, declared.custom_id, url, declared.body, self._tenant, self._key)
 
     def custom_id(self, line: InputLine) -> str | None:
-        """The caller's name for a line; None where it has no valid one."""
+        """The caller's name for a line; None if it has no valid one."""
         try:
             return _custom_id(decode_line(line, self.max_bytes))
         except FieldError:
             return None
 
     def _claim(self, custom_id: str | None) -> None:
-        """A custom_id belongs to the first line that has it."""
+        """Records a custom_id. Raises FieldError if an earlier line has it."""
         if custom_id is None:
             return
         digest = digest_of(custom_id)
@@ -118,18 +118,16 @@ def _custom_id(fields: dict[str, Any]) -> str | None:
 
 
 def read_lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Generator[InputLine, None, None]:
-    """The lines of a file, in order; of a line longer than ``max_bytes``, only its key. Memory holds their digests."""
+    """The lines of a file, in order; of a line longer than ``max_bytes``, only its key. Memory holds all digests."""
     seen: Counter[bytes] = Counter()
     with path.open("rb") as file:
         for number in count(1):
             data = file.readline(max_bytes + 1)
             if not data:
                 return
-            if number == 1:
-                data = data.removeprefix(_BOM)
-            stripped = data.strip()
-            digest = blake2b(stripped, digest_size=KEY_BYTES)
             long = len(data) > max_bytes and not data.endswith(b"\n")
+            stripped = (data.removeprefix(_BOM) if number == 1 else data).strip()
+            digest = blake2b(stripped, digest_size=KEY_BYTES)
             if long:
                 _skip(file, digest.update)
             if not stripped and not long:
@@ -142,7 +140,7 @@ def read_lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Generator[InputLi
 
 
 def chunked(lines: Iterator[InputLine]) -> Iterator[list[InputLine]]:
-    """The lines in lists of at most CHUNK_LINES lines and about CHUNK_BYTES, which take little time and memory."""
+    """The lines in lists of at most CHUNK_LINES and about CHUNK_BYTES, which take little time and memory."""
     while found := next_chunk(lines):
         yield found
 
@@ -159,10 +157,10 @@ def next_chunk(lines: Iterator[InputLine]) -> list[InputLine]:
     return found
 
 
-def _skip(file: BinaryIO, hear: Callable[[bytes], None]) -> None:
-    """Reads to the end of the line."""
+def _skip(file: BinaryIO, update: Callable[[bytes], None]) -> None:
+    """Reads to the end of the line, and passes its bytes to ``update``."""
     while data := file.readline(MAX_LINE_BYTES):
-        hear(data)
+        update(data)
         if data.endswith(b"\n"):
             return
 
@@ -221,7 +219,7 @@ MAX_DEPTH: Final = 64
 
 
 def read_body(call: LineCall) -> DialectRequest:
-    """The request of a line. Raises FieldError, also for a stream and for a service tier of its own."""
+    """The request of a line. Raises FieldError, also if it asks for a stream or a service tier."""
     check_body(call.body)
     request = ENDPOINTS[call.endpoint](call.body)
     if request.stream:
