@@ -45,6 +45,16 @@ def test_a_call_that_must_be_made_has_its_form(model: ModelFacts) -> None:
     assert chat(tools=[TOOL], tool_choice=choice).conversation.choice == NamedTool("weather")
 
 
+def test_a_tool_may_be_called_required(model: ModelFacts) -> None:
+    tools = [TOOL, {"type": "function", "function": {"name": "required"}}]
+    (job,) = chat(tools=tools, tool_choice={"type": "function", "function": {"name": "required"}}).prepare(model)
+    assert isinstance(job.params, SamplingParams)
+    assert job.params.structured_outputs is not None
+    grammar = str(job.params.structured_outputs.grammar)
+    assert "required" in grammar
+    assert "weather" not in grammar
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

@@ -1,6 +1,6 @@
 """Prompts of all API protocols: chats, texts to continue, texts with a gap to fill in, and texts to embed.
 
-Messages and tools have the form of OpenAI's chats, because chat templates read that one.
+Messages and tools have the form of OpenAI's chats, because chat templates expect it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ThinkingMode = Literal["default", "off", "on"]
 class Thinking:
     """Whether the model thinks first, and for how many tokens at most.
 
-    default     as its chat template does it
+    mode        "default" leaves it to the chat template
     needed_by   the field that a model without a thinking mode does not support; None if the field is only a limit
     """
 
@@ -54,7 +54,7 @@ def function_tool(name: str, description: str | None, parameters: object, *, str
 
 
 def function_call(call_id: str | None, name: str, arguments: str | Mapping[str, Any]) -> Message:
-    """A call of a message as chat templates read it."""
+    """A tool call of an assistant's message as chat templates read it."""
     function = {"name": name, "arguments": arguments}
     return ({} if call_id is None else {"id": call_id}) | {"type": "function", "function": function}
 
@@ -63,7 +63,7 @@ def function_call(call_id: str | None, name: str, arguments: str | Mapping[str, 
 class DraftMessage:
     """A message while its parts are read. ``result_of`` is the id of the call whose result it is.
 
-    held   times to live, each with the text or call, by its number, up to which the prompt stays cached
+    held   time to live of each prefix that shall stay cached, and the kind and index of the text or call that ends it
     """
 
     role: str
@@ -93,7 +93,7 @@ class DraftMessage:
         return message
 
     def points(self, index: int) -> Iterator[CachePoint]:
-        """The cache points of the message, the ``index``-th."""
+        """The cache points of the message, which is the ``index``-th of its conversation."""
         parts = len(self.texts) or (0 if self.calls else 1)
         for ttl, kind, number in self.held:
             yield CachePoint(ttl=ttl, message=index, part=number if kind == "text" else parts + number)
@@ -101,7 +101,7 @@ class DraftMessage:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A chat up to the wanted completion. ``variables`` go to the chat template.
+    """A chat up to the requested completion. ``variables`` go to the chat template.
 
     choice         which tools may be called; with "none" the model does not see them
     parallel       whether one completion may have several calls
@@ -120,11 +120,11 @@ class Conversation:
     cache_points: tuple[CachePoint, ...] = ()
 
     def prepare(self, model: ModelFacts, params: SamplingParams, options: RequestOptions) -> EngineRequest:
-        """The rendered prompt as token ids, with the additions of tools and thinking to ``params``, and pins to
-        ``options``.
+        """The engine's request: the rendered prompt as token ids, ``params`` with settings for tools and thinking, and
+        ``options`` with cache pins.
 
         Raises TemplateError if the template refuses the messages, ContextLengthError if the prompt is too long,
-        ParameterError for what the model does not support.
+        ParameterError for a feature that the model does not support.
         """
         marks, thinking = model.format.thinking, self.thinking
         if marks is None and thinking.needed_by is not None and thinking.mode == "on":
@@ -151,12 +151,12 @@ class Conversation:
         return EngineRequest(tuple(ids), self._params(model, marks, params), options)
 
     def parser(self, model: ModelFacts) -> SectionParser:
-        """Divides one completion into sections."""
+        """A parser that divides one completion into sections."""
         return model.format.parser(self._callable, parallel=self.parallel, opened=self._opened(model))
 
     @property
     def _callable(self) -> Sequence[Message] | None:
-        """The tools that the model is shown."""
+        """The tools that the model is shown; None if there are none."""
         return self.tools if self.tools and self.choice != "none" else None
 
     def _opened(self, model: ModelFacts) -> bool:
@@ -197,7 +197,7 @@ class Conversation:
         return params
 
     def _budget(self, marks: ThinkingMarks) -> int | None:
-        """Most tokens of the thinking section; a budget of 0 turns thinking off for a model without a switch."""
+        """Maximum tokens of the thinking section; a budget of 0 turns thinking off for a model without a switch."""
         if self.thinking.mode == "off" and marks.switch is None:
             return 0
         return self.thinking.budget
@@ -217,16 +217,18 @@ class Conversation:
                 param="tool_choice",
                 hint='Set tool_choice to "auto" or "none", or remove the structured output.',
             )
-        choice = self.choice.name if isinstance(self.choice, NamedTool) else None
-        known = [tool["function"]["name"] for tool in self.tools]
-        if choice is not None and choice not in known:
-            close = closest_match(choice, known)
-            raise ParameterError(
-                f"tool_choice names {quoted(choice)}, which is not in tools.",
-                param="tool_choice",
-                hint=f"Did you mean {close!r}?" if close else None,
-            )
-        outputs = model.format.call_grammar(self.tools, choice or "required", parallel=self.parallel)
+        tools = self.tools
+        if isinstance(self.choice, NamedTool):
+            name, known = self.choice.name, [tool["function"]["name"] for tool in tools]
+            tools = [tool for tool in tools if tool["function"]["name"] == name]
+            if not tools:
+                close = closest_match(name, known)
+                raise ParameterError(
+                    f"tool_choice names {quoted(name)}, which is not in tools.",
+                    param="tool_choice",
+                    hint=f"Did you mean {close!r}?" if close else None,
+                )
+        outputs = model.format.call_grammar(tools, parallel=self.parallel)
         return replace(params, structured_outputs=outputs)
 
 
@@ -244,9 +246,10 @@ def tokenized(
 def infilled(
     prefix: str, suffix: str, model: ModelFacts, params: SamplingParams, options: RequestOptions
 ) -> EngineRequest:
-    """The request for the text between two texts. Raises ParameterError if the model has no tokens for that."""
+    """The request for the text between two texts. Raises ContextLengthError if they are too long, ParameterError if the
+    model has no tokens for infilling."""
     ids = model.tokenizer.within(PromptLimit(model.context)).encode_infill(prefix, suffix)
-    assert model.tokenizer.infill is not None, "it was just used"
+    assert model.tokenizer.infill is not None, "encode_infill needs it"
     ends = tuple(dict.fromkeys((*params.stop_tokens, *model.tokenizer.infill.ends)))
     return EngineRequest(tuple(ids), replace(params, stop_token_ids=ends), options, prefix)
 

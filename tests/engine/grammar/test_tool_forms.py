@@ -176,7 +176,7 @@ def test_the_default_model_calls_a_tool_that_it_must_call(default_model: Path) -
         messages, tools = form.shown([{"role": "user", "content": "How is the weather in Rome?"}], [WEATHER])
         assert tools is None
         wanted = SamplingParams(
-            temperature=0, max_tokens=100, structured_outputs=form.call_grammar([WEATHER], "required", parallel=False)
+            temperature=0, max_tokens=100, structured_outputs=form.call_grammar([WEATHER], parallel=False)
         )
         prompt: TokensPrompt = {"prompt_token_ids": tokens.apply_chat_template(messages)}
         text = llm.generate(prompt, wanted)[0].outputs[0].text

@@ -9,13 +9,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 from twofold.core.errors import ParameterError
 from twofold.core.json_schema import closed_schema
 from twofold.core.params import StructuredOutputsParams
 from twofold.text.parsers.base import PlainParser, SectionParser
-from twofold.text.parsers.family import Tool, ToolFamily, name_of
+from twofold.text.parsers.family import Tool, ToolFamily
 from twofold.text.parsers.gemma import FUNCTION_GEMMA, GEMMA4
 from twofold.text.parsers.json_calls import HERMES, LLAMA3, MISTRAL
 from twofold.text.parsers.pythonic import PYTHONIC
@@ -113,16 +113,12 @@ class CompletionFormat:
             self._opened[key] = known
         return known
 
-    def call_grammar(
-        self, tools: Sequence[Tool], choice: str | Literal["required"], parallel: bool
-    ) -> StructuredOutputsParams:
-        """Structured output that is one call, or several if ``parallel``: of any tool, or of the one in ``choice``."""
-        chosen = [tool for tool in tools if choice in ("required", name_of(tool))]
-        assert chosen, "a named tool is one of the tools"
-        return StructuredOutputsParams(grammar=self.family.rules(chosen, self._term, parallel=parallel))
+    def call_grammar(self, tools: Sequence[Tool], *, parallel: bool) -> StructuredOutputsParams:
+        """Structured output that is one call of any of ``tools``, or several calls if ``parallel``."""
+        return StructuredOutputsParams(grammar=self.family.rules(tools, self._term, parallel=parallel))
 
     def calls_or(
-        self, tools: Sequence[Tool], content: StructuredOutputsParams, parallel: bool
+        self, tools: Sequence[Tool], content: StructuredOutputsParams, *, parallel: bool
     ) -> StructuredOutputsParams:
         """Structured output that is either calls or the JSON of ``content``.
 
