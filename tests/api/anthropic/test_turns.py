@@ -167,6 +167,8 @@ def test_tool_choice(given: Any, choice: Any, parallel: bool) -> None:
          "messages[2].content[0].content[0].type"),
         ([user("a"), assistant("b ")], "messages[1].content"),
         ([user("a"), assistant([{"type": "text", "text": "b\n"}])], "messages[1].content"),
+        ([user("a"), assistant([{"type": "text", "text": "b"}, {"type": "text", "text": ""}])], "messages[1].content"),
+        ([user("a"), assistant("b"), assistant("")], "messages[2].content"),
         ([user("a"), assistant([USE])], "messages[1].content"),
         ([user("a")] * 4097, "messages"),
     ],

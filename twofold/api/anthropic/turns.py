@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta
 
 from twofold.api.anthropic.settings import CacheControl, CacheControls
-from twofold.api.body import Path, RequestObject, kind_of, nullable, only
+from twofold.api.body import OFFERED, Path, RequestObject, kind_of, nullable, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import JsonSchema
@@ -25,15 +25,13 @@ from twofold.core.errors import closest_match, quoted
 from twofold.core.request import TimeToLive
 from twofold.engine.prompts import Message
 
-DESCRIBE: Final = "Describe the tool by its name, description and input_schema."
-
 
 class AnthropicTool(RequestObject):
     """A tool that the caller runs. ``eager_input_streaming``: arguments are always sent as they are sampled."""
 
     name: ToolName
     input_schema: JsonSchema
-    type: Annotated[Literal["custom"], Meta(extra={"offered": True, "hint": DESCRIBE})] = "custom"
+    type: Annotated[Literal["custom"], OFFERED] = "custom"
     description: str = ""
     strict: bool = False
     eager_input_streaming: Literal[True] = True
@@ -52,7 +50,7 @@ class AnthropicTool(RequestObject):
 
 
 def omitted_tool(given: dict[str, Any], path: Path) -> AnthropicTool:
-    """A tool of Anthropic's own, which nothing here can run or describe to a model: only its cache control counts."""
+    """Stands for a tool of Anthropic's own, which Twofold can neither run nor describe. Its cache control counts."""
     control = given.get("cache_control")
     read = None if control is None else kind_of(CacheControl).read(control, (path, "cache_control"))
     return AnthropicTool(name="", input_schema={}, cache_control=read)
@@ -97,8 +95,8 @@ def tool_choice(choice: ToolKindChoice | ToolNameChoice | None) -> ToolChoice:
 
 
 def read_tools(given: Sequence[AnthropicTool], controls: CacheControls) -> tuple[list[Message], list[CachePoint]]:
-    """The tools that the model is shown, and the cache points after some of them. That of an omitted tool lies after
-    the last one before it. Raises FieldError for two tools of one name."""
+    """The tools that the model is shown, and the cache points after some of them. The cache point of an omitted tool
+    lies after the last shown tool before it. Raises FieldError for two tools of one name."""
     tools: list[Message] = []
     points: list[CachePoint] = []
     names: set[str] = set()
@@ -117,7 +115,7 @@ def read_tools(given: Sequence[AnthropicTool], controls: CacheControls) -> tuple
 
 
 BILLING_HEADER: Final = "x-anthropic-billing-header:"
-"""Starts a line with a number that changes with each request, so that no prefix after it is ever in a cache."""
+"""Starts a line with a number that differs in each request, so that no longer prefix would be found in the cache."""
 FAILED: Final = "Error: "
 """Prefix of the result of a tool that failed; chat templates have no field for that."""
 Role = Literal["user", "assistant", "system", "tool"]
@@ -125,7 +123,7 @@ TEXT_ONLY: Final = Meta(extra={"offered": True, "hint": "The loaded models are t
 
 
 class TextBlock(RequestObject):
-    """Text; citations, which only other blocks could give it, are empty."""
+    """Text. Its citations must be empty: they would refer to blocks that are not supported."""
 
     type: Annotated[Literal["text"], TEXT_ONLY]
     text: str
@@ -136,7 +134,7 @@ class TextBlock(RequestObject):
 class ThinkingBlock(RequestObject):
     """Reasoning of the assistant; its signature is not checked here."""
 
-    type: Annotated[Literal["thinking"], TEXT_ONLY]
+    type: Annotated[Literal["thinking"], OFFERED]
     thinking: str
     signature: str | None = None
 
@@ -144,14 +142,14 @@ class ThinkingBlock(RequestObject):
 class RedactedBlock(RequestObject):
     """Reasoning that only Anthropic can read: it is dropped."""
 
-    type: Annotated[Literal["redacted_thinking"], TEXT_ONLY]
+    type: Annotated[Literal["redacted_thinking"], OFFERED]
     data: str | None = None
 
 
 class ToolUseBlock(RequestObject):
     """A call of a tool."""
 
-    type: Annotated[Literal["tool_use"], TEXT_ONLY]
+    type: Annotated[Literal["tool_use"], OFFERED]
     id: str
     name: str
     input: dict[str, Any]
@@ -163,7 +161,7 @@ class ToolUseBlock(RequestObject):
 class ToolResultBlock(RequestObject):
     """The result of a call."""
 
-    type: Annotated[Literal["tool_result"], TEXT_ONLY]
+    type: Annotated[Literal["tool_result"], OFFERED]
     tool_use_id: str
     content: str | list[TextBlock] | None = None
     is_error: bool = False
@@ -197,7 +195,7 @@ AnthropicMessage: TypeAlias = UserMessage | AssistantMessage | SystemMessage
 
 
 class TurnReader:
-    """Reads a body's ``system`` and then its ``messages`` into turns. Raises FieldError for what no chat can have."""
+    """Reads a body's ``system`` and then its ``messages`` into turns. Raises FieldError for impossible messages."""
 
     def __init__(self, controls: CacheControls) -> None:
         self._controls = controls
@@ -207,7 +205,7 @@ class TurnReader:
         """Whether the completion continues the last turn."""
 
     def system(self, given: str | Sequence[TextBlock] | None) -> None:
-        """The system prompt."""
+        """Reads the system prompt."""
         blocks = [TextBlock(type="text", text=given)] if isinstance(given, str) else given or ()
         for index, block in enumerate(blocks):
             unbilled = _unbilled(block.text)
@@ -215,7 +213,7 @@ class TurnReader:
                 self._add_text("system", unbilled, self._controls.take(block.cache_control, f"system[{index}]"))
 
     def messages(self, given: Sequence[AnthropicMessage]) -> None:
-        """All messages, in order."""
+        """Reads all messages, in order."""
         for index, message in enumerate(given):
             where = f"messages[{index}].content"
             if isinstance(message.content, str):
@@ -226,19 +224,18 @@ class TurnReader:
             for number, block in enumerate(message.content):
                 self._block(block, message.role, f"{where}[{number}]")
         if given[-1].role == "assistant":
-            self._begin_answer(f"messages[{len(given) - 1}].content")
+            self._continue(f"messages[{len(given) - 1}].content")
 
-    def _begin_answer(self, where: str) -> None:
-        """Takes the last turn, the assistant's, as the start of the completion; an empty one is dropped."""
+    def _continue(self, where: str) -> None:
+        """Lets the completion continue the last turn, which is the assistant's; an empty turn is dropped."""
         turn = self.turns[-1]
-        text = "".join(turn.texts[-1:])
+        text = "\n".join(turn.texts)  # as templates get the parts
         if turn.calls or text != text.rstrip():
-            fault = "cannot end with a call of a tool" if turn.calls else "cannot end with white space"
-            raise FieldError(
-                f"{where} is the last message, the assistant's: it {fault}.",
-                param=where,
-                hint="Strip it." if not turn.calls else "Send the call's tool_result after it.",
-            )
+            fault, hint = "white space", "Remove the white space, or the empty block."
+            if turn.calls:
+                fault, hint = "a call of a tool", "Send the call's tool_result after it."
+            message = f"{where} is the last message, the assistant's: it cannot end with {fault}."
+            raise FieldError(message, param=where, hint=hint)
         self.continues = bool(text)
         if not text:
             self.turns.pop()
@@ -265,7 +262,7 @@ class TurnReader:
         if identity not in self._called:
             close = closest_match(identity, self._called)
             raise FieldError(
-                f"{name} {quoted(identity)} is the id of no tool_use before it.",
+                f"{name} {quoted(identity)} matches no earlier tool_use.",
                 param=name,
                 hint=f"Did you mean {close!r}?" if close else None,
             )
