@@ -36,8 +36,8 @@ AskedTier = Literal["auto", "default", "flex", "priority"]
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Facts of a model that API protocols need. ``context`` is the most tokens of a prompt with its completion;
-    ``sampling`` has the defaults of sampling parameters."""
+    """Facts of a model that API protocols need. ``context`` is the maximum tokens of a prompt and its completion
+    together; ``sampling`` has the server's defaults of sampling parameters."""
 
     tokenizer: Tokenizer
     format: CompletionFormat
@@ -46,20 +46,20 @@ class ModelFacts:
     sampling: SamplingDefaults = NONE
 
     def unbounded(self) -> ModelFacts:
-        """The same without a limit of the context, for prompts that are only counted."""
+        """The same facts without a context limit, for prompts that are only counted."""
         return replace(self, context=sys.maxsize)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyHead:
-    """Facts of a reply.
+    """What is known of a reply before its first token.
 
     id            without the prefix of the API protocol
     created       seconds since 1970
-    model         the requested name
+    model         name of the model, as the reply gives it
     service_tier  None without tiers, as in a batch file
-    prompt_tokens of each prompt, for events before the prompts have run
-    waited_s      seconds from the request's arrival until its prompts were tokenised and its model loaded
+    prompt_tokens tokens of each prompt, for events that are sent before the prompts have run
+    waited_s      seconds from the request's arrival until its prompts were tokenised and its model was loaded
     """
 
     id: str
@@ -71,10 +71,10 @@ class ReplyHead:
 
 
 class Streamer(Protocol):
-    """Writes the events of a streamed reply. Every method returns bytes of the protocol's ``stream_type``, or none."""
+    """Writes the events of a streamed reply. Every method returns bytes of the protocol's ``stream_type``, or b""."""
 
     keep_alive: bytes
-    """An event without meaning, for streams that are silent for long."""
+    """An event that clients ignore. It is sent when a stream is silent for long."""
 
     def open(self) -> bytes:
         """The events before the first token."""
@@ -85,7 +85,7 @@ class Streamer(Protocol):
         ...
 
     def close(self, outputs: Sequence[RequestOutput], extra: Explanation | UnsetType = UNSET) -> bytes:
-        """The events after the last token. ``outputs`` has one for each job; ``extra`` is sent under ``twofold``."""
+        """The events after the last token. ``outputs`` has one per job; ``extra`` is sent under ``twofold``."""
         ...
 
     def fail(self, error: TwofoldError, request_id: str) -> bytes:
@@ -101,7 +101,7 @@ class GeneratedReply(Protocol):
 
 
 class DialectRequest(Protocol):
-    """A request that was read.
+    """A request whose body was read and checked.
 
     model    name of the requested model; None for the default one
     stream   whether the reply is streamed
@@ -122,19 +122,19 @@ class DialectRequest(Protocol):
     def explain(self) -> bool: ...
 
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
-        """The requests to the engine. It may take long: templates are rendered and texts tokenised.
+        """The requests to the engine, one per prompt. This may take long: templates are rendered and texts tokenised.
 
         Raises TemplateError if the chat template refuses the messages, ContextLengthError for a prompt that is too
-        long, ParameterError for what this model does not support, such as thinking.
+        long, ParameterError for a feature that this model lacks, such as thinking.
         """
         ...
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> GeneratedReply:
-        """The body of the response. ``outputs`` has one for each job, in their order."""
+        """The body of the response. ``outputs`` has one per job, in their order."""
         ...
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> Streamer:
-        """The writer of the reply's events, if ``stream`` was asked for."""
+        """The writer of the reply's events, if ``stream`` is set."""
         ...
 
 

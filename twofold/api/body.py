@@ -13,8 +13,8 @@ declaration, and so is the reader of a request.
         text: str | None                             always present, may be null
         token_ids: Sequence[int] | UnsetType = UNSET absent where it is UNSET
 
-msgspec's own decoder does not do it: it refuses 2.0 for a whole number, null for an absent field, and unions of several
-objects or lists; its errors give neither the value nor the way out.
+msgspec's own decoder would refuse 2.0 for a whole number, null for an absent field, and unions of several objects or
+lists; its errors give neither the value nor a hint.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import msgspec
 from msgspec import Meta, UnsetType
 
 from twofold.api.fields import (
-    EXACT,
+    MAX_EXACT,
     MISSING,
     UNSUPPORTED_VALUE,
     FieldError,
@@ -47,23 +47,24 @@ Notes: TypeAlias = dict[str, Any]
 Path: TypeAlias = "tuple[Path, str | int] | None"
 """Where a value is in the body, the innermost name or index last; None is the body itself."""
 Read: TypeAlias = Callable[[Any, Path], Any]
-"""Gives a value as the Struct holds it. Raises FieldError."""
+"""Returns a value in the type that the Struct declares. Raises FieldError."""
 
 ABSENT: Final = (NoneType, UnsetType)
 TAGS: Final = ("type", "role")
 """Fields that distinguish the objects of a union."""
 OMITTING: Final = Meta(extra={"omits": True})
-"""Note of a list, such as that of a chat's tools: objects of unknown types are omitted with a warning. With ``omits``,
-``omitted`` makes what replaces such an object, and ``omitted_properties`` has the schemas of what that reads of it."""
+"""Note of a list, such as a chat's tools: objects of unknown types are omitted with a warning. Beside ``omits``, a note
+may have ``omitted``, which makes a replacement for such an object, and ``omitted_properties``: schemas of the fields
+that it reads."""
 OFFERED: Final = Meta(extra={"offered": True})
-"""Note of words of which the API knows more than are offered here."""
+"""Note of a choice: the API has more values than Twofold supports."""
 COMPONENTS: Final = "#/components/schemas/"
 NonNegativeInt: TypeAlias = Annotated[int, Meta(ge=0)]
 NonNegativeFloat: TypeAlias = Annotated[float, Meta(ge=0)]
 NonEmptyText: TypeAlias = Annotated[str, Meta(min_length=1)]
 DateTime: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Explanation: TypeAlias = Annotated[Any, Meta(extra_json_schema={"$ref": f"{COMPONENTS}RequestRecord"})]
-"""The record of a request, in the reply to a request for it."""
+"""The record of a request, in its reply if the caller asked for an explanation."""
 encode: Final = msgspec.json.Encoder().encode
 
 
@@ -110,7 +111,7 @@ Body: TypeAlias = RequestObject | ReplyObject
 
 
 def only(*values: object, hint: str | None = None) -> Meta:
-    """Note of a field that is refused but for these values; ``hint`` is the way out."""
+    """Note of a field that may have only these values; ``hint`` says what to do instead."""
     return Meta(extra={"only": values, "hint": hint})
 
 
@@ -131,12 +132,12 @@ def schemas(bodies: Iterable[type[Body]]) -> dict[str, Schema]:
 class JsonKind:
     """What a value may be.
 
-    types   the JSON types that it has, as Python has them
+    types   its JSON types, as Python classes
     wanted  its description in errors
-    schema    its JSON Schema
+    schema  its JSON Schema
     bodies  the declared objects in it
-    words   the only values that it has
-    items   what the entries of a list are
+    words   its allowed values, if it is a choice
+    items   the kind of a list's entries
     fits    whether a text or a number is within its bounds
     """
 
@@ -152,11 +153,11 @@ class JsonKind:
 
 @dataclass(frozen=True, slots=True)
 class AllowedValues:
-    """The only values of a field.
+    """The only values that a field may have.
 
-    offered  the API knows others
-    needed   the field is required, so that another value is a mistake although there is only one
-    hint     the way out
+    offered  the API has more values than Twofold supports
+    needed   the field is required, so that another value is a mistake although only one is known
+    hint     what to do about another value
     """
 
     known: tuple[Any, ...]
@@ -171,7 +172,7 @@ class AllowedValues:
         raise self.error(at(path), value)
 
     def error(self, name: str, value: object) -> FieldError:
-        """The error for another value: a mistake among the words of a choice, else what is not supported here."""
+        """The error for another value: a mistake if the field is a choice, else a value that is not supported."""
         if not self.known:
             return unsupported(name, "Remove it.")
         close = closest_match(value, self.known) if isinstance(value, str) and isinstance(self.known[0], str) else None
@@ -186,9 +187,9 @@ class AllowedValues:
         )
 
 
-class Object:
-    """How the objects of a Struct are read and described. An optional field of a request may be null; one of a reply is
-    null only where its type says so."""
+class DeclaredObject:
+    """Reads and describes the objects of a Struct. Optional fields of a request may be null; fields of a reply only if
+    their type says so."""
 
     def __init__(self, body: type[Body]) -> None:
         hints = get_type_hints(body, include_extras=True)
@@ -230,7 +231,7 @@ class Object:
         return self._body(**found)
 
 
-object_of = cache(Object)
+object_of = cache(DeclaredObject)
 
 
 def at(path: Path) -> str:
@@ -249,7 +250,7 @@ def missing(path: Path) -> FieldError:
 
 
 def nullable(schema: Schema) -> Schema:
-    """The schema, or null."""
+    """The schema with null allowed."""
     kind, values = schema.get("type"), schema.get("enum")
     is_nullable = kind == "null" or isinstance(kind, list) or {"type": "null"} in schema.get("anyOf", ())
     if not schema or is_nullable or (values and None in values):
@@ -267,7 +268,7 @@ def nullable(schema: Schema) -> Schema:
 
 
 def kind_of(hint: Any, *, needed: bool = False) -> JsonKind:
-    """What the type of a field means; ``needed``: of a required one."""
+    """The kind of a field's type. ``needed`` says that the field is required."""
     notes = _notes(hint) | {"needed": needed}
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
@@ -297,7 +298,7 @@ def _plain(kind: type, wanted: str, schema: Schema, fits: Callable[[Any], object
     """A value without parts."""
 
     def read(value: Any, path: Path) -> Any:
-        if kind is int and type(value) is float and value.is_integer() and abs(value) <= EXACT:
+        if kind is int and type(value) is float and value.is_integer() and abs(value) <= MAX_EXACT:
             value = int(value)  # JSON has one kind of numbers, and some clients write 2 as 2.0
         if type(value) not in types or not fits(value):
             raise impossible(at(path), value, wanted)
@@ -310,9 +311,8 @@ def _plain(kind: type, wanted: str, schema: Schema, fits: Callable[[Any], object
 def _text(notes: Notes) -> JsonKind:
     low, high, pattern = notes.get("min_length", 0), notes.get("max_length"), notes.get("pattern")
     limit = sys.maxsize if high is None else high
-    match = re.compile(
-        (pattern or "").replace("$", r"\Z")
-    ).search  # JSON Schema's $ is the end, not a line feed's place
+    # In JSON Schema, $ matches only at the end, not before a final line feed.
+    match = re.compile((pattern or "").replace("$", r"\Z")).search
     schema = {"type": "string"} | _given(minLength=low or None, maxLength=high, pattern=pattern)
     wanted = notes.get("wanted", "text" + _bounded(low, high, "characters"))
     return _plain(str, wanted, schema, lambda value: low <= len(value) <= limit and match(value))
@@ -320,8 +320,8 @@ def _text(notes: Notes) -> JsonKind:
 
 def _number(notes: Notes, kind: type[float]) -> JsonKind:
     low, above, high = notes.get("ge"), notes.get("gt"), notes.get("le")
-    least = -sys.float_info.max if low is None else low  # so that neither infinity nor NaN fits
-    limit = sys.float_info.max if high is None else high
+    minimum = -sys.float_info.max if low is None else low  # so that neither infinity nor NaN fits
+    maximum = sys.float_info.max if high is None else high
     name = "a whole number" if kind is int else "a number"
     bounds = f" above {above}" if above is not None else f" of at least {low}" if low is not None else ""
     wanted = (
@@ -331,7 +331,7 @@ def _number(notes: Notes, kind: type[float]) -> JsonKind:
     )
     schema: Schema = {"type": "integer" if kind is int else "number"}
     schema |= _given(minimum=low, exclusiveMinimum=above, maximum=high)
-    return _plain(kind, wanted, schema, lambda value: least <= value <= limit and (above is None or value > above))
+    return _plain(kind, wanted, schema, lambda value: minimum <= value <= maximum and (above is None or value > above))
 
 
 def _words(known: tuple[Any, ...], notes: Notes) -> JsonKind:
@@ -391,7 +391,7 @@ def _is_omitted(value: Any, path: Path, words: AllowedValues) -> bool:
 
 
 def _map(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
-    """An object with names of the caller's; with any values it is read as it is."""
+    """An object whose names the caller chooses. If its values may be anything, it is returned as it is."""
     names, values, high = kind_of(parts[0]), kind_of(parts[1]), notes.get("max_length")
     wanted = notes.get("wanted", "an object" + _bounded(0, high, "entries"))
     limit = sys.maxsize if high is None else high
@@ -414,7 +414,7 @@ def _map(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
 
 
 def _union(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
-    """Told apart by the JSON type; lists also by their first entry, objects by their TAGS or their required fields."""
+    """Chooses by the JSON type; lists also by their first entry, objects by their TAGS or their required fields."""
     kinds = [kind_of(part) for part in parts if part not in ABSENT]
     null = NoneType in parts
     if len(kinds) == 1:
@@ -438,8 +438,8 @@ def _union(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
     return JsonKind(types, wanted, nullable(schema) if null else schema, read, bodies)
 
 
-def _chosen(objects: list[Object], value: dict[str, Any], path: Path) -> Object:
-    """The object of a union that this one is. Raises FieldError."""
+def _chosen(objects: list[DeclaredObject], value: dict[str, Any], path: Path) -> DeclaredObject:
+    """The object of a union that ``value`` is. Raises FieldError."""
     for tag in TAGS:
         words = {one: one.kinds[tag].words for one in objects if tag in one.kinds}
         given = value.get(tag)
@@ -491,5 +491,5 @@ def _bounded(low: int, high: int | None, unit: str) -> str:
 
 
 def _given(**values: Any) -> Schema:
-    """Those that are not None."""
+    """The values that are not None."""
     return {name: value for name, value in values.items() if value is not None}

@@ -1,9 +1,9 @@
-"""Pins of the prefix cache: how many tokens the prefixes have that a request wants to stay cached.
+"""Finds the prefixes of a prompt that shall stay cached, and counts their tokens, for pins of the prefix cache.
 
 Callers name parts of a conversation, the prefix cache holds tokens, and the chat template between them may put
 anything anywhere. So the end of a prefix is found by trial: the conversation is rendered again with other text after
-the point, and the common prefix of both renderings is what the point covers, whatever the template did. If all that can
-follow starts alike, for example with a line break, that belongs to the prefix.
+the point, and the common prefix of both renderings is what the point covers, whatever the template did. Text that
+follows the point in both, for example a line break, belongs to the prefix.
 
 Laws: pins ascend; whatever follows a point, the tokens of its pin stay the same.
 """
@@ -30,7 +30,7 @@ WHITE: Final = b" \t\n\r\v\f"
 class CachePoint:
     """The prefix up to the end of a tool, or of a part of a message; with neither of them, the whole prompt.
 
-    part   counts the parts of the message's content, of which a text is one, and then its tool calls; None is the last
+    part   index in the message's text parts (a plain text is one) and then its tool calls; None is the last
     """
 
     ttl: TimeToLive = "5m"
@@ -99,6 +99,7 @@ def _other_tools(tools: Sequence[Message], last: int, mark: str) -> Sequence[Mes
 
 
 def _other_message(message: Message, part: int | None, mark: str) -> Message:
+    """The message with other text after the part: without the calls behind it, or with ``mark`` or a new call added."""
     content = message.get("content")
     parts: list[Any] = [] if content is None else [content] if isinstance(content, str) else list(content)
     calls = list(message.get("tool_calls") or ())
@@ -153,7 +154,7 @@ def _tokens_before(
 
 
 def _token_end(raw: bytes, position: int, piece: bytes) -> int | None:
-    """The end of a token that starts here; None if it does not fit."""
+    """The position after the token ``piece``, white space aside; None if ``raw`` does not continue with it."""
     if raw.startswith(piece, position):
         return position + len(piece)
     skipped = position

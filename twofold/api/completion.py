@@ -13,21 +13,21 @@ from twofold.core.request import TTL_SECONDS
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, SectionParser, ToolCall
 
-NOTHING: Final = "{}"
-"""The arguments of a call without any."""
+NO_ARGUMENTS: Final = "{}"
+"""JSON text of the arguments of a call without any."""
 
 
 @dataclass(slots=True)
-class CallMade:
-    """A call, and the JSON text of its arguments so far."""
+class ParsedCall:
+    """A tool call that was parsed from a completion, and the JSON text of its arguments so far."""
 
     name: str
     arguments: str = ""
 
-    def object(self) -> dict[str, Any] | None:
-        """The arguments; None if they are incomplete."""
+    def parsed_arguments(self) -> dict[str, Any] | None:
+        """The arguments as an object; None if they are incomplete."""
         try:
-            value = orjson.loads(self.arguments or NOTHING)
+            value = orjson.loads(self.arguments or NO_ARGUMENTS)
         except orjson.JSONDecodeError:
             return None
         return value if isinstance(value, dict) else None
@@ -35,10 +35,10 @@ class CallMade:
 
 @dataclass(slots=True)
 class CompletionReader:
-    """Divides one completion into its sections, piece by piece, and collects each section."""
+    """Divides one completion into sections, delta by delta, and collects them."""
 
     parser: SectionParser
-    calls: list[CallMade] = field(default_factory=list)
+    calls: list[ParsedCall] = field(default_factory=list)
     _content: list[str] = field(default_factory=list)
     _reasoning: list[str] = field(default_factory=list)
 
@@ -51,7 +51,7 @@ class CompletionReader:
         return "".join(self._reasoning)
 
     def take(self, delta: OutputDelta) -> list[Piece]:
-        """The pieces that a delta completes; all that is left with the delta that ends the completion."""
+        """The pieces that a delta completes; the last delta also gives all withheld text."""
         pieces = list(self.parser.push(delta.text)) if delta.text else []
         if delta.finish_reason is not None:
             pieces += self.parser.flush()
@@ -62,14 +62,14 @@ class CompletionReader:
                 case Reasoning(text):
                     self._reasoning.append(text)
                 case ToolCall(_, name):
-                    self.calls.append(CallMade(name))
+                    self.calls.append(ParsedCall(name))
                 case Arguments(index, text):
                     self.calls[index].arguments += text
         return pieces
 
 
 def read_completion(parser: SectionParser, text: str) -> CompletionReader:
-    """A whole completion."""
+    """Reads a whole completion at once."""
     reader = CompletionReader(parser)
     reader.take(OutputDelta("", 0, text, (), finish_reason="stop"))
     return reader
@@ -85,7 +85,7 @@ def reasoning_tokens(outputs: Sequence[RequestOutput], model: ModelFacts) -> int
 
 @dataclass(frozen=True, slots=True)
 class CacheUsage:
-    """Tokens of prompts: ``read`` from the prefix cache, written (computed and pinned there) by seconds to live.
+    """Tokens of prompts: ``read`` from the prefix cache; ``written_by_seconds``: pinned there, by seconds to live.
 
     Law: fresh + read + written = prompt.
     """
@@ -96,7 +96,7 @@ class CacheUsage:
 
     @classmethod
     def of(cls, outputs: Iterable[RequestOutput]) -> CacheUsage:
-        """Of completed requests, with the pins that were granted. If several cover a token, the longest counts."""
+        """The usage of completed requests. Only granted pins count, the longest of those that cover a token."""
         prompt = read = 0
         written = dict.fromkeys(sorted(TTL_SECONDS.values()), 0)
         for output in outputs:
@@ -114,5 +114,5 @@ class CacheUsage:
 
     @property
     def fresh(self) -> int:
-        """Computed, and not pinned."""
+        """Tokens that were computed and are not pinned."""
         return self.prompt - self.read - self.written

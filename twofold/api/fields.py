@@ -1,7 +1,7 @@
 """Errors about fields of bodies, and what is ignored in bodies.
 
-Unknown fields are errors. What a completion does not need (tools of unknown types, and unknown fields if the server is
-tolerant) is ignored with a warning in the response, see ``ignoring``.
+Unknown fields are errors. Parts that the completion does not need (tools of unknown types, and unknown fields if the
+server is tolerant) are ignored with a warning in the response, see ``ignoring``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from dataclasses import field as made
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from twofold.core.errors import MAX_QUOTED, ParameterError, describe, did_you_mean, plain_name, spelled
@@ -21,9 +20,9 @@ UNSUPPORTED: Final = "unsupported_parameter"
 UNSUPPORTED_VALUE: Final = "unsupported_value"
 IMPOSSIBLE: Final = "invalid_value"
 MAX_IGNORED: Final = 16
-"""Most ignored parts of a request that its warning names."""
-EXACT: Final = 1 << 53
-"""Up to here a floating-point number holds every whole one."""
+"""Maximum ignored parts of a request that its warning names."""
+MAX_EXACT: Final = 1 << 53
+"""Up to this number, a float represents every integer exactly."""
 
 
 class FieldError(ParameterError):
@@ -44,8 +43,8 @@ class IgnoredFields:
     """
 
     unknown: bool
-    shown: list[str] = made(default_factory=list)
-    logged: list[str] = made(default_factory=list)
+    shown: list[str] = field(default_factory=list)
+    logged: list[str] = field(default_factory=list)
 
     def add(self, shown: str, logged: str) -> None:
         if len(self.shown) < MAX_IGNORED and shown not in self.shown:
@@ -58,7 +57,7 @@ _ignored: ContextVar[IgnoredFields | None] = ContextVar("ignored", default=None)
 
 @contextmanager
 def ignoring(*, unknown: bool) -> Iterator[IgnoredFields]:
-    """Ignores parts of the bodies that are read meanwhile; outside of it, as for batch files, those are errors."""
+    """Within this context, parts of bodies are ignored and noted; outside of it, as for batches, they are errors."""
     ignored = IgnoredFields(unknown)
     token = _ignored.set(ignored)
     try:
@@ -75,16 +74,16 @@ def ignore_object(path: str, kind: str, error: FieldError) -> None:
     ignored.add(f"{path} of type {spelled(kind)}", f"{path} of type {plain_name(kind)}")
 
 
-def refuse_unknown(where: str, field: str, known: Collection[str]) -> None:
+def refuse_unknown(where: str, name: str, known: Collection[str]) -> None:
     """Raises FieldError for an unknown field of the object at ``where``, with the closest known name; or ignores it
     with a warning, if the server is tolerant."""
     ignored = _ignored.get()
     if ignored is not None and ignored.unknown:
-        ignored.add(where + spelled(field), plain_name(where + field))
+        ignored.add(where + spelled(name), plain_name(where + name))
         return
-    hint = did_you_mean(field, sorted(known))
-    message = f"{where}{spelled(field)} is not a known field."
-    raise FieldError(message, param=where + field[:MAX_QUOTED], code=UNKNOWN, hint=hint)
+    hint = did_you_mean(name, sorted(known))
+    message = f"{where}{spelled(name)} is not a known field."
+    raise FieldError(message, param=where + name[:MAX_QUOTED], code=UNKNOWN, hint=hint)
 
 
 def impossible(name: str, value: object, wanted: str) -> FieldError:

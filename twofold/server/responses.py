@@ -66,7 +66,7 @@ class Continued(Protocol):
     """A request that may continue stored responses."""
 
     @property
-    def previous(self) -> str | None: ...
+    def previous_response_id(self) -> str | None: ...
 
     @property
     def references(self) -> Sequence[str]: ...
@@ -99,11 +99,12 @@ class ResponseService:
 
         Raises NotFoundError where a part is not stored, FieldError where it is too long.
         """
-        if request.previous is None and not request.references:
+        previous = request.previous_response_id
+        if previous is None and not request.references:
             return request
         history: list[Item] = []
-        if request.previous is not None:
-            history = _whole(await self._thread.call(self._table.chain, tenant, request.previous), request.previous)
+        if previous is not None:
+            history = _whole(await self._thread.call(self._table.chain, tenant, previous), previous)
         return request.known(history, await self._items(tenant, request.references, history))
 
     async def keep(self, tenant: str, request: ResponsesRequest, head: ReplyHead, response: ResponseReply) -> None:

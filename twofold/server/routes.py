@@ -207,7 +207,7 @@ class _ResponseStore:
     responses: ResponseService
 
     async def complete(self, context: RequestContext, request: ResponsesRequest) -> ResponsesRequest:
-        if request.previous is not None:
+        if request.previous_response_id is not None:
             context.size = max(context.size, LONG_HISTORY)  # the conversation that it continues may be long
         return await self.responses.known(context.caller.tenant, request)
 

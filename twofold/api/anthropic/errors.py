@@ -39,7 +39,7 @@ MAX_MESSAGE_BYTES: Final = 3 << 10
 
 
 class AnthropicErrorBody(ReplyObject):
-    """What happened and the way out."""
+    """What happened, and what to do about it."""
 
     type: AnthropicErrorType
     message: Annotated[str, Meta(min_length=1, max_length=MAX_MESSAGE_BYTES + 1)]

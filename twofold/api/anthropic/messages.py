@@ -62,7 +62,7 @@ from twofold.text.templates.messages import MAX_MESSAGES
 
 
 class MessagesPrompt(RequestObject, dict=True):
-    """The fields of both endpoints. Those that are None concern services that only Anthropic runs."""
+    """The fields of both endpoints. Fields of type None concern services that only Anthropic runs."""
 
     model: ModelName
     messages: Annotated[list[AnthropicMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
@@ -89,7 +89,7 @@ class MessagesPrompt(RequestObject, dict=True):
     workspace_id: None = None
 
     def __post_init__(self) -> None:
-        self.structured_outputs  # noqa: B018 - both raise for what is impossible
+        self.structured_outputs  # noqa: B018 - both raise FieldError for impossible values
         self.conversation  # noqa: B018
 
     @cached_property
@@ -98,7 +98,7 @@ class MessagesPrompt(RequestObject, dict=True):
 
     @cached_property
     def conversation(self) -> Conversation:
-        """Controls of the cache count in this order: tools, system, messages, and then the body's own."""
+        """The chat. Cache controls count in this order: tools, system, messages, and then the body's own control."""
         controls = CacheControls()
         tools, tool_points = read_tools(self.tools or (), controls)
         turns = TurnReader(controls)
@@ -127,7 +127,7 @@ class MessagesPrompt(RequestObject, dict=True):
 
 
 class MessageDiagnostics(RequestObject):
-    """Asks why the cache missed, which is not known here."""
+    """Asks why the cache missed. The reply says that the reason is not known."""
 
     previous_message_id: str | None = None
 
@@ -151,12 +151,12 @@ class MessagesRequest(MessagesPrompt, Explainable, kw_only=True):
 
     @property
     def omits_thinking(self) -> bool:
-        """Whether the reply shows that the model thought, but not what."""
+        """Whether thinking blocks of the reply are empty: they show that the model thought, not what it thought."""
         return not isinstance(self.thinking, ThinkingDisabled | None) and self.thinking.display == "omitted"
 
     @cached_property
     def params(self) -> SamplingParams:
-        """With max_tokens 0 the one token that is sampled nevertheless is dropped."""
+        """The sampling parameters. With max_tokens 0 one token is sampled nevertheless, and dropped."""
         return SamplingParams(
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
@@ -184,7 +184,7 @@ class MessagesRequest(MessagesPrompt, Explainable, kw_only=True):
             content=made.blocks,
             stop_reason=reason,
             stop_sequence=sequence,
-            usage=message_usage(head, output, model, answered=self.max_tokens > 0),
+            usage=message_usage(head, output, model, max_tokens=self.max_tokens),
             diagnostics=self._diagnostics(),
         )
 
@@ -208,7 +208,7 @@ class CountTokensRequest(MessagesPrompt):
     """The body of /v1/messages/count_tokens."""
 
     def count(self, model: ModelFacts) -> int:
-        """Tokens of the prompt, cached ones included. It takes as long as preparing it; raises what that raises."""
+        """Tokens of the prompt, cached ones included. As slow as ``Conversation.prepare``, with the same errors."""
         conversation = replace(self.conversation, cache_points=())
         job = conversation.prepare(model.unbounded(), SamplingParams(max_tokens=1), RequestOptions())
         return len(job.token_ids)

@@ -78,7 +78,7 @@ class CacheMissReason(ReplyObject, kw_only=True):
 
 
 class ReplyDiagnostics(ReplyObject, kw_only=True):
-    """What ``diagnostics`` of a request asks for."""
+    """The reply to ``diagnostics`` of a request."""
 
     cache_miss_reason: CacheMissReason
 
@@ -116,8 +116,8 @@ def stop_of(
 ) -> tuple[StopReason, str | None]:
     """Why the completion ended, and the stop sequence that ended it.
 
-    ``called`` says whether the completion calls tools. One that was cut off for another reason than its length, such as
-    its deadline, ends like one that was too long.
+    ``called`` says whether the completion calls tools. A completion that was cut off for another reason than its
+    length, such as a deadline, has the stop reason max_tokens.
     """
     completion = output.outputs[0]
     if completion.finish_reason == "stop":
@@ -130,15 +130,15 @@ def stop_of(
     return ("model_context_window_exceeded" if full else "max_tokens"), None
 
 
-def message_usage(head: ReplyHead, output: RequestOutput, model: ModelFacts, *, answered: bool = True) -> MessageUsage:
-    """Tokens of the whole request; none of output where ``answered`` is false."""
-    used = running_usage(head, CacheUsage.of([output]), output.metrics.output_tokens if answered else 0)
-    used.output_tokens_details = ThinkingTokens(reasoning_tokens([output], model) if answered else 0)
+def message_usage(head: ReplyHead, output: RequestOutput, model: ModelFacts, *, max_tokens: int) -> MessageUsage:
+    """Tokens of the whole request. With ``max_tokens`` 0 no output token counts."""
+    used = running_usage(head, CacheUsage.of([output]), output.metrics.output_tokens if max_tokens else 0)
+    used.output_tokens_details = ThinkingTokens(reasoning_tokens([output], model) if max_tokens else 0)
     return used
 
 
 def running_usage(head: ReplyHead, cache: CacheUsage, output_tokens: int = 0) -> MessageUsage:
-    """What is known of the tokens while a completion is generated."""
+    """Token counts without thinking tokens, which are counted when the completion has ended."""
     written_1h = cache.written_by_seconds.get(TTL_SECONDS["1h"], 0)
     return MessageUsage(
         input_tokens=cache.fresh,

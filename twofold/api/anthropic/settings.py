@@ -1,7 +1,7 @@
 """Fields of Anthropic's two endpoints beside system, messages and tools: cache control, thinking and output format.
 
-Rules of ``cache_control``: at most four; those of an hour before those of five minutes, in the order tools, system,
-messages.
+Rules of ``cache_control``: at most four controls; in the order tools, system, messages, those of one hour come before
+those of five minutes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class CacheControls:
         self._shortened = False
 
     def take(self, control: CacheControl | None, owner: str) -> TimeToLive | None:
-        """The time for which everything up to the end of the object at ``owner`` stays; None without a control.
+        """The time for which the prompt up to the end of the object at ``owner`` stays cached; None without a control.
 
-        Raises FieldError for a control too many, or one that outlives one before it.
+        Raises FieldError for more than MAX_PINS controls, and for one hour after five minutes.
         """
         if control is None:
             return None
@@ -53,13 +53,13 @@ class CacheControls:
 
 
 EFFORTS: Final[dict[str, int | None]] = {"low": 1024, "medium": 4096, "high": None, "xhigh": None, "max": None}
-"""Most tokens that a model may think for an effort; "high" is what leaving it out means."""
+"""Maximum tokens of thinking by effort; "high" is the default."""
 
 Display: TypeAlias = Literal["summarized", "omitted"]
 
 
 class ThinkingEnabled(RequestObject):
-    """The model thinks within a budget, which is an upper limit, so models that do not think keep to it too."""
+    """The model thinks within a budget. It is an upper limit, so models that do not think are allowed, too."""
 
     type: Literal["enabled"]
     budget_tokens: Count
@@ -83,7 +83,7 @@ ThinkingConfig: TypeAlias = ThinkingEnabled | ThinkingAdaptive | ThinkingDisable
 
 
 class SchemaOutput(RequestObject):
-    """JSON of a schema."""
+    """JSON that follows a schema."""
 
     type: Literal["json_schema"]
     schema: JsonSchema
@@ -111,13 +111,13 @@ class ContextManagement(RequestObject):
 
 
 class MessageMetadata(RequestObject):
-    """Whose request it is; it changes no output."""
+    """Whose request it is; the label changes no output."""
 
     user_id: str | None = None
 
 
 def thinking_of(config: ThinkingConfig | None, output: OutputConfig) -> Thinking:
-    """Whether the model thinks, and for how many tokens at most: the lower one of the budget and the effort's."""
+    """Whether the model thinks, and for how many tokens at most: the lower of the budget and the effort's limit."""
     match config:
         case None:
             thinking = DEFAULT_THINKING

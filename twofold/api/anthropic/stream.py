@@ -2,7 +2,7 @@
 
     message_start (content_block_start content_block_delta … content_block_stop) … message_delta message_stop
 
-White space between sections makes no block: text begins with the first other character. Final token counts are in
+White space alone makes no block; it is put before the text that follows it. Final token counts are in
 ``message_delta``: earlier it is not known how much of the prompt came from the cache.
 """
 
@@ -29,13 +29,13 @@ from twofold.api.anthropic.replies import (
 )
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject, encode
-from twofold.api.completion import CacheUsage, CallMade, CompletionReader
+from twofold.api.completion import CacheUsage, CompletionReader, ParsedCall
 from twofold.core.errors import TwofoldError
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, SectionParser, ToolCall
 
 SIGNATURE: Final = "unsigned"
-"""In place of Anthropic's signature of a thinking block. Clients send it back; it is not checked."""
+"""Sent instead of Anthropic's signature of a thinking block. Clients send it back; it is not checked."""
 
 
 class MessageStart(ReplyObject, kw_only=True):
@@ -142,9 +142,9 @@ MessageEvent: TypeAlias = (
 class MessageBlocks:
     """The blocks of a completion, and the events by which they grow.
 
-    blocks  those that are complete, without a call whose arguments are incomplete
+    blocks  the complete blocks, except calls whose arguments are incomplete
 
-    ``identity`` is the id of the reply, from which those of calls are made; ``omits_thinking`` empties thinking blocks.
+    ``identity`` is the id of the reply; ids of calls are made from it. ``omits_thinking`` empties thinking blocks.
     """
 
     def __init__(self, identity: str, *, omits_thinking: bool) -> None:
@@ -157,7 +157,7 @@ class MessageBlocks:
         self._blank = ""
 
     def take(self, pieces: Iterable[Piece]) -> Iterator[MessageEvent]:
-        """The events of more of the completion."""
+        """The events of these pieces."""
         for piece in pieces:
             match piece:
                 case Content(text):
@@ -211,12 +211,12 @@ def _filled(block: ReplyBlock, text: str) -> ReplyBlock | None:
             return TextReplyBlock(text=text)
         case ThinkingReplyBlock():
             return ThinkingReplyBlock(thinking=text, signature=SIGNATURE)
-    arguments = CallMade(block.name, text).object()
+    arguments = ParsedCall(block.name, text).parsed_arguments()
     return None if arguments is None else structs.replace(block, input=arguments)
 
 
 def event(data: MessageEvent) -> bytes:
-    """A server-sent event, named as its data's type."""
+    """A server-sent event, named by the type of its data."""
     return b"event: %b\ndata: %b\n\n" % (data.type.encode(), encode(data))
 
 
@@ -259,7 +259,7 @@ class MessageStreamer:
         reason, sequence = stop_of(output, self._model, max_tokens=self._max_tokens, called=bool(self._reader.calls))
         ending = MessageDelta(
             delta=MessageEnding(reason, sequence),
-            usage=message_usage(self._head, output, self._model, answered=self._max_tokens > 0),
+            usage=message_usage(self._head, output, self._model, max_tokens=self._max_tokens),
             twofold=extra,
         )
         return b"".join(map(event, (*self._blocks.finish(), ending, MessageStop())))

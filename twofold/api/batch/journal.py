@@ -59,7 +59,7 @@ class BatchTally:
         )
 
 
-NOTHING: Final = BatchTally()
+EMPTY_TALLY: Final = BatchTally()
 
 
 class Journal:
@@ -70,7 +70,7 @@ class Journal:
     models     the models that completed them
     tally      of all results, those of ``write`` included
 
-    Raises UsageError for a file that no batch wrote or that another process holds, ResourceError where it cannot be
+    Raises UsageError for a file that no batch wrote or that another process holds, ResourceError if it cannot be
     written.
     """
 
@@ -79,7 +79,7 @@ class Journal:
         self._clock = clock
         self.finished: set[str] = set()
         self.models: set[str] = set()
-        self.tally = NOTHING
+        self.tally = EMPTY_TALLY
         self._size = 0
         self._torn = True
         self._file = _opened(path)
@@ -101,7 +101,7 @@ class Journal:
     def check(self, keys: Iterable[str]) -> int:
         """Checks that the output belongs to an input with these ``keys``; returns their number.
 
-        Raises UsageError where the output has results of another input.
+        Raises UsageError if the output has results of another input.
         """
         strange, total = set(self.finished), 0
         for key in keys:
@@ -115,12 +115,12 @@ class Journal:
         return total
 
     def check_model(self, model: str) -> None:
-        """Raises UsageError where another model made the results of the file."""
+        """Raises UsageError if another model made results of the file."""
         for other in sorted(self.models - {model}):
             raise UsageError(f"{self._path} has results of the model {other!r}, not of {model!r}.", hint=_OTHER_FILE)
 
     def write(self, key: str, record: Mapping[str, Any]) -> None:
-        """Appends the result of the line ``key``. Raises ResourceError on a full disk, without a part of the result."""
+        """Appends the result of the line ``key``, or nothing: raises ResourceError if the disk is full."""
         data = encode_result(key, record)
         try:
             if self._torn:
@@ -139,7 +139,7 @@ class Journal:
             ) from error
 
     def close(self) -> None:
-        """Writes through to the disk and releases the lock. Closing twice is fine."""
+        """Writes everything to the disk and releases the lock. Closing twice is allowed."""
         if self._file.closed:
             return
         try:
@@ -161,7 +161,7 @@ class Journal:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """The file, without a buffer; every write goes to its end."""
+    """The file, opened without a buffer; every write appends."""
     if path.exists() and not path.is_file():
         raise UsageError(f"{path} is not a regular file.", hint="A batch needs one, so that it can be resumed.")
     try:
@@ -173,7 +173,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _lock(file: BinaryIO, path: Path) -> None:
-    """Locks an open file, until it is closed, or raises UsageError."""
+    """Locks an open file until it is closed. Raises UsageError if another process has locked it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -182,9 +182,9 @@ def _lock(file: BinaryIO, path: Path) -> None:
 
 
 def read_results(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """The whole lines of an output, as bytes and as objects.
+    """The complete lines of an output file, as bytes and as decoded objects.
 
-    Raises UsageError for a file that is no output of a batch; its torn last line must be the start of a result.
+    Raises UsageError for a file that is not the output of a batch. A torn last line must be the start of a result.
     """
     with path.open("rb") as file:
         for number, data in enumerate(file, 1):
@@ -195,7 +195,7 @@ def read_results(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
                 return
             try:
                 result: dict[str, Any] = json.loads(data)
-                NOTHING.plus(result)  # raises where it is no result
+                EMPTY_TALLY.plus(result)  # raises unless it is a result
                 ours = result["id"].startswith(ID_PREFIX) and (
                     result["error"] is not None or "model" in result["response"]["body"]
                 )
@@ -220,7 +220,7 @@ def encode_result(key: str, record: Mapping[str, Any]) -> bytes:
 
 
 def _write_all(file: BinaryIO, data: bytes) -> None:
-    """One write; more only where the system takes part of it."""
+    """Writes all of ``data``: in one call, or in several if the system accepts only a part."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]

@@ -4,8 +4,7 @@
         for call in run.calls():
             run.write(call, 200, body)
 
-The callers differ in how they run a line: ``runner`` in an engine of this process, a server through the path of its
-HTTP requests.
+``runner`` runs the lines in an engine of this process; a server runs them as it runs HTTP requests.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class BatchRun:
 
     @property
     def progress(self) -> BatchProgress:
-        """Finished lines; without tokens and seconds."""
+        """Counts of finished lines, without tokens and seconds."""
         tally = self.journal.tally
         return BatchProgress(self._count, len(self.journal.finished), tally.finished, tally.failed)
 
@@ -75,7 +74,7 @@ class BatchRun:
         return chain.from_iterable(iter(self.next_calls, None))
 
     def next_calls(self) -> list[LineCall] | None:
-        """Those of the next few lines, perhaps none; None at the end of the input. Raises ResourceError."""
+        """The calls of the next few lines, perhaps none; None at the end of the input. Raises ResourceError."""
         lines = next_chunk(self._lines)
         return [call for line in lines if (call := self._read(line)) is not None] if lines else None
 
@@ -94,7 +93,7 @@ class BatchRun:
     def _read(self, line: InputLine) -> LineCall | None:
         finished = line.key in self.journal.finished
         try:
-            call = self._reader.read(line)  # of a finished line, too: it has its custom_id
+            call = self._reader.read(line)  # also for a finished line, to record its custom_id
         except FieldError as error:
             if not finished:
                 message = f"Line {line.number}: {error_message(error)}"
@@ -107,7 +106,7 @@ class BatchRun:
 def open_batch(
     source: Path, target: Path, clock: Clock, endpoints: Collection[str], *, overwrite: bool = False
 ) -> Iterator[BatchRun]:
-    """Opens both files. Raises UsageError unless the output is new or belongs to the input, ResourceError where it
+    """Opens both files. Raises UsageError unless the output is new or belongs to the input, ResourceError if it
     cannot be written."""
     _check_source(source)
     if target.exists() and source.samefile(target):

@@ -66,13 +66,13 @@ class _RunningRequest:
 class BatchRunner:
     """One run over a batch.
 
-    names      of the model: lines may ask for any of them, the first one is in the results
+    names      names of the model: lines may ask for any of them; results have the first
     any_model  lines may ask for any model, and get this one
-    watch      is called after every step and every line
-    stopped    is called between steps; True ends the run and leaves unfinished lines to the next one
+    watch      called after every step and every line
+    stopped    called between steps; True ends the run and leaves unfinished lines to the next run
     wall       seconds since 1970, for ``created``
 
-    Raises UsageError where the output has results of another model.
+    Raises UsageError if the output has results of another model.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class BatchRunner:
         self._began = clock.now()
 
     def run(self) -> BatchProgress:
-        """Runs every line that has no result. Raises ResourceError where the output cannot be written."""
+        """Runs every line that has no result. Raises ResourceError if the output cannot be written."""
         self._began = self._clock.now()
         try:
             while not self._stopped():
@@ -119,9 +119,8 @@ class BatchRunner:
         sequences = sum(running.job.completions for running in self._running.values())
         while sequences < self._window and not self._stopped():
             if self._waiting:
-                most = self._llm.config.options.max_waiting_seqs
-                full = self._llm.engine.waiting + self._waiting[0].job.completions > most
-                if self._running and full:
+                waiting = self._llm.engine.waiting + self._waiting[0].job.completions
+                if self._running and waiting > self._llm.config.options.max_waiting_seqs:
                     return
                 sequences += self._start(self._waiting.popleft())
             elif (call := next(self._calls, None)) is not None:
@@ -130,7 +129,7 @@ class BatchRunner:
                 return
 
     def _open(self, call: LineCall) -> None:
-        """Prepares a line: its requests wait, or it ends with an error."""
+        """Prepares a line: queues its requests, or ends it with an error."""
         try:
             opened = self._prepared(call)
         except TwofoldError as error:

@@ -1,6 +1,6 @@
 """Ollama's replies: completions, vectors, and what was counted and timed; and its errors.
 
-A streamed reply is a JSON object a line, the last one with ``done`` true, counts and times.
+A streamed reply is one JSON object per line; the last one has ``done`` true, and counts and times.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType, structs
 
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import DateTime, Explanation, NonNegativeInt, ReplyObject, encode
-from twofold.api.completion import CallMade, CompletionReader
+from twofold.api.completion import CompletionReader, ParsedCall
 from twofold.api.openai.errors import ErrorMessage, error_message
 from twofold.api.openai.logprobs import ChatTokenLogprob, chat_logprobs
 from twofold.api.openai.replies import chat_finish
@@ -31,7 +31,7 @@ class OllamaError(ReplyObject):
 
 
 class OllamaDialect:
-    """``Dialect`` of Ollama's clients. Its documents send JSON with curl's default type, that of a form."""
+    """``Dialect`` of Ollama's clients. Its documentation sends JSON with curl's default type, that of a form."""
 
     name: Literal["ollama"] = "ollama"
     stream_type = "application/x-ndjson"
@@ -45,7 +45,7 @@ class OllamaDialect:
 
 
 class OllamaPart(ReplyObject, kw_only=True):
-    """What all objects of a reply have; times are in nanoseconds, and with the counts only in the last object."""
+    """The fields of every object of a reply. Counts, and times in nanoseconds, are only in the last object."""
 
     model: str
     created_at: DateTime
@@ -147,12 +147,12 @@ def ended(part: OllamaPart, head: ReplyHead, output: RequestOutput | None, *, un
     if output is None:
         return structs.replace(part, done=True, done_reason="unload" if unloads else "load")
     reason = chat_finish(output.outputs[0].finish_reason)
-    return structs.replace(part, done=True, done_reason=reason, **figures(head, [output]))
+    return structs.replace(part, done=True, done_reason=reason, **counts_and_times(head, [output]))
 
 
-def figures(head: ReplyHead, outputs: Sequence[RequestOutput]) -> dict[str, int]:
-    """Counts of tokens, and nanoseconds: load_duration is the time before the engine had the request, so loading and
-    tokenising; total_duration includes the time in the engine's queue."""
+def counts_and_times(head: ReplyHead, outputs: Sequence[RequestOutput]) -> dict[str, int]:
+    """Token counts, and times in nanoseconds: load_duration is the time before the engine had the request (loading and
+    tokenising); total_duration includes the time in the engine's queue."""
     took = max((output.metrics.finished - output.metrics.arrival for output in outputs), default=0.0)
     return {
         "total_duration": _nanoseconds(head.waited_s + took),
@@ -164,11 +164,11 @@ def figures(head: ReplyHead, outputs: Sequence[RequestOutput]) -> dict[str, int]
     }
 
 
-def tool_calls(head: ReplyHead, calls: Sequence[CallMade]) -> list[OllamaCallReply]:
+def tool_calls(head: ReplyHead, calls: Sequence[ParsedCall]) -> list[OllamaCallReply]:
     """The calls of a completion, with arguments as objects; a call whose arguments are incomplete is omitted."""
     found = []
     for index, call in enumerate(calls):
-        arguments = call.object()
+        arguments = call.parsed_arguments()
         if arguments is not None:
             found.append(OllamaCallReply(f"call_{head.id}_{index}", OllamaFunctionReply(index, call.name, arguments)))
     return found

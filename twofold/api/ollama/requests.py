@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 from msgspec import Meta, field
 
 from twofold.api.base import AskedTier, ModelFacts, ReplyHead
-from twofold.api.body import Explainable, ModelName, OwnFields, RequestObject, only
+from twofold.api.body import Explainable, ModelName, NonEmptyText, OwnFields, RequestObject, only
 from twofold.api.completion import read_completion
 from twofold.api.fields import FieldError, unsupported
 from twofold.api.ollama.replies import (
@@ -27,14 +27,13 @@ from twofold.api.ollama.replies import (
     OllamaGenerateReply,
     OllamaPart,
     OllamaReplyType,
+    counts_and_times,
     ended,
-    figures,
     tool_calls,
 )
 from twofold.api.openai.bodies import (
     MAX_PROMPTS,
     Count,
-    FullText,
     JsonSchema,
     MinP,
     Penalty,
@@ -93,14 +92,14 @@ class OllamaOptions(RequestObject):
     frequency_penalty: Penalty | None = None
     repeat_penalty: Repetition | None = None
     repeat_last_n: Annotated[
-        int, Meta(ge=-1, le=MAX_TOKEN_ID, description="With a penalty only -1, the whole context.")
+        int, Meta(ge=-1, le=MAX_TOKEN_ID, description="With a penalty, only -1 (the whole context).")
     ] = -1
     stop: Stops | None = None
     seed: Annotated[int, Meta(ge=-1, le=MAX_SEED, description="-1 for a random one.")] = -1
     num_predict: Annotated[
-        int, Meta(ge=-2, le=MAX_TOKEN_ID, description="Most output tokens; 0 or less for all that fit.")
+        int, Meta(ge=-2, le=MAX_TOKEN_ID, description="Maximum output tokens; 0 or less for all that fit.")
     ] = -1
-    num_ctx: Annotated[Count, Meta(description="Most tokens of prompt and output.")] | None = None
+    num_ctx: Annotated[Count, Meta(description="Maximum tokens of prompt and output together.")] | None = None
     numa: ServerSetting = None
     num_batch: ServerSetting = None
     num_gpu: ServerSetting = None
@@ -128,7 +127,7 @@ class OllamaOptions(RequestObject):
             raise unsupported("options.repeat_last_n", hint)
 
     def sampling_keywords(self) -> dict[str, Any]:
-        """Keywords of ``SamplingParams`` that were given."""
+        """Keywords of ``SamplingParams`` for the options that were given."""
         given: dict[str, Any] = {name: getattr(self, name) for name in SAME_NAME}
         given |= {"repetition_penalty": self.repeat_penalty, "seed": None if self.seed == -1 else self.seed}
         return {name: value for name, value in given.items() if value is not None}
@@ -206,7 +205,7 @@ class OllamaRequest(OllamaBody):
         return model.sampling.fill(self.params, self.options.sampling_keywords())
 
     def within(self, job: EngineRequest) -> EngineRequest:
-        """The job with no more output tokens than num_ctx leaves. Raises ContextLengthError."""
+        """The job with at most the output tokens that num_ctx leaves. Raises ContextLengthError if it leaves none."""
         window = self.options.num_ctx
         if window is None or not isinstance(job.params, SamplingParams):
             return job
@@ -244,7 +243,7 @@ TEXTS: Final = {"thinking": "reasoning_content", "tool_name": "name", "tool_call
 class OllamaCalledFunction(RequestObject):
     """A function with its arguments."""
 
-    name: FullText
+    name: NonEmptyText
     arguments: dict[str, Any] | None = None
     index: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | None = None
 
@@ -281,7 +280,7 @@ class OllamaMessage(RequestObject):
 
 
 class OllamaChatRequest(OllamaRequest):
-    """A chat. A last message of the assistant's is continued; without messages a request only loads the model."""
+    """A chat. A last message of the assistant is continued; without messages a request only loads the model."""
 
     reply_type = OllamaChatReply
 
@@ -371,8 +370,8 @@ class OllamaVectorBody(OllamaBody, PoolingRequest):
     """The fields of both endpoints."""
 
     def prompts(self, texts: Iterable[str], model: ModelFacts, *, truncate: bool) -> Iterator[tuple[int, ...]]:
-        """The texts as tokens. ``truncate`` cuts what is longer than the model's context or num_ctx; without it that is
-        a ContextLengthError."""
+        """The token ids of each text. A text longer than the model's context or num_ctx is cut if ``truncate`` is set,
+        else raises ContextLengthError."""
         room = min(model.context, self.options.num_ctx or model.context)
         for text in texts:
             ids = tokenized(text, model.unbounded(), self.params, self.request_options).token_ids
@@ -400,7 +399,7 @@ class OllamaEmbedRequest(OllamaVectorBody, kw_only=True):
         return self.jobs(model, self.prompts(texts, model, truncate=self.truncate))
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> OllamaEmbedReply:  # noqa: ARG002
-        counts = figures(head, outputs)
+        counts = counts_and_times(head, outputs)
         return OllamaEmbedReply(
             model=head.model,
             embeddings=[output.embedding or () for output in outputs],

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta, structs
 
 from twofold.api.base import AskedTier
-from twofold.api.body import OFFERED, Explainable, ModelName, OwnFields, RequestObject
+from twofold.api.body import OFFERED, Explainable, ModelName, NonEmptyText, OwnFields, RequestObject
 from twofold.api.fields import FieldError
 from twofold.api.prompts import PoolingRequest
 from twofold.core.errors import ParameterError
@@ -42,18 +42,16 @@ TIERS: Final[Mapping[str, AskedTier]] = {
     "priority": "priority",
     "fast": "priority",
 }
-"""What OpenAI calls our tiers."""
-
+"""Our tiers by OpenAI's names."""
 
 Tier: TypeAlias = Annotated[Literal["auto", "default", "flex", "priority", "fast"], OFFERED]
-TokenIds: TypeAlias = Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]], Meta(min_length=1)]
+TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
+TokenIds: TypeAlias = Annotated[list[TokenId], Meta(min_length=1)]
 Prompts: TypeAlias = Annotated[
     str | TokenIds | Annotated[list[str | TokenIds], Meta(min_length=1, max_length=MAX_PROMPTS)],
     Meta(extra={"wanted": "text, a list of texts, token ids or a list of lists of token ids"}),
 ]
-Label: TypeAlias = Annotated[str, Meta(description="Sorts requests; it changes no answer.")]
-
-
+Label: TypeAlias = Annotated[str, Meta(description="A label of the caller; it changes no completion.")]
 Priority: TypeAlias = Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="A lower number goes first.")]
 CacheSalt: TypeAlias = Annotated[
     str, Meta(max_length=MAX_NAME_CHARS, description="Only prompts of the same salt share cached prefixes.")
@@ -61,7 +59,7 @@ CacheSalt: TypeAlias = Annotated[
 
 
 class HandlingFields(Explainable):
-    """How a request is treated, by its fields."""
+    """Fields that say how a request is handled: its tier, its priority, and who shares its cached prefixes."""
 
     __slots__ = ()
     service_tier: Tier
@@ -88,7 +86,7 @@ class OpenAIRequest(RequestObject, HandlingFields):
 
 
 class LabelledRequest(OpenAIRequest):
-    """With the labels by which OpenAI's customers sort their requests."""
+    """A request with the labels by which OpenAI's customers sort their requests."""
 
     user: Label | None = None
     safety_identifier: Label | None = None
@@ -117,7 +115,6 @@ def given_prompts(given: Prompts) -> tuple[TextOrTokens, ...]:
 
 MIN_SEED: Final = -(1 << 63)
 
-TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_TOKEN_ID)]
 TopLogprobs: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 Temperature: TypeAlias = Annotated[float, Meta(ge=0)]
@@ -128,7 +125,6 @@ Repetition: TypeAlias = Annotated[float, Meta(gt=0)]
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 Stop: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
 Stops: TypeAlias = Stop | Annotated[list[Stop], Meta(max_length=MAX_STOPS)]
-FullText: TypeAlias = Annotated[str, Meta(min_length=1)]
 JsonSchema: TypeAlias = Annotated[dict[str, Any], Meta(extra={"wanted": "a JSON schema"})]
 
 CONVERTED: Final = frozenset({"seed", "logit_bias", "structured_outputs"})
@@ -159,7 +155,7 @@ class DescribedSchema(RequestObject):
 
 
 class SchemaFormat(RequestObject):
-    """JSON of a schema."""
+    """JSON that follows a schema."""
 
     type: Literal["json_schema"]
     json_schema: DescribedSchema
@@ -170,9 +166,9 @@ class StructuredOutputs(RequestObject):
 
     json: JsonSchema | str | None = None
     json_object: bool = False
-    regex: FullText | None = None
-    choice: Annotated[list[FullText], Meta(min_length=1, max_length=MAX_CHOICES)] | None = None
-    grammar: FullText | None = None
+    regex: NonEmptyText | None = None
+    choice: Annotated[list[NonEmptyText], Meta(min_length=1, max_length=MAX_CHOICES)] | None = None
+    grammar: NonEmptyText | None = None
 
 
 class SampledRequest(LabelledRequest):
@@ -213,8 +209,8 @@ class SampledRequest(LabelledRequest):
             )
 
     @property
-    def asked(self) -> frozenset[str]:
-        """Sampling parameters with defaults of the server's that the body gave itself."""
+    def given_parameters(self) -> frozenset[str]:
+        """Names of the sampling parameters in the body that replace defaults of the server."""
         return frozenset(name for name in NAMES if getattr(self, name) is not None)
 
     def sampling_keywords(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Bodies of /v1/chat/completions: messages, tools, and how completions are sampled.
 
-The chat template decides what a message means, and may refuse it; here only what is no message is refused.
+The chat template decides what a message means, and may refuse it. This module refuses only what is not a message.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import UNSET, Meta, structs
 
 from twofold.api.base import ModelFacts, ReplyHead
-from twofold.api.body import OFFERED, OMITTING, RequestObject, only
+from twofold.api.body import OFFERED, OMITTING, NonEmptyText, RequestObject, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.completion import read_completion
 from twofold.api.fields import FieldError
-from twofold.api.openai.bodies import Count, FullText, JsonSchema, SampledRequest, TokenId, TopLogprobs
+from twofold.api.openai.bodies import Count, JsonSchema, SampledRequest, TokenId, TopLogprobs
 from twofold.api.openai.logprobs import ChatLogprobs, chat_logprobs
 from twofold.api.openai.replies import (
     CalledFunctionReply,
@@ -78,7 +78,7 @@ class ChatRefusalPart(RequestObject):
 class CalledFunction(RequestObject):
     """A function with its arguments: JSON text, or an object."""
 
-    name: FullText
+    name: NonEmptyText
     arguments: str | dict[str, Any] = ""
 
 
@@ -178,7 +178,7 @@ class ChatTool(RequestObject):
 
 
 class FunctionName(RequestObject):
-    """The function that is meant."""
+    """A function, by its name."""
 
     name: str
 
@@ -247,7 +247,7 @@ EFFORTS: Final[Mapping[str, Thinking]] = {
     "xhigh": Thinking("on", 65536, "reasoning_effort"),
     "max": Thinking("on", None, "reasoning_effort"),
 }
-"""Most tokens of thinking by effort; thinking_token_budget sets them exactly."""
+"""Maximum tokens of thinking by effort; thinking_token_budget sets them exactly."""
 
 
 class ChatRequest(SampledRequest, kw_only=True, dict=True):
@@ -310,7 +310,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
         older, newer = self.max_tokens, self.max_completion_tokens
         if None not in (older, newer) and older != newer:
             raise FieldError(
-                f"max_tokens is {older}, max_completion_tokens {newer}.",
+                f"max_tokens is {older}, but max_completion_tokens is {newer}.",
                 param="max_tokens",
                 hint="Remove max_tokens.",
             )
@@ -322,7 +322,8 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
         )
 
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
-        return [self.conversation.prepare(model, model.sampling.fill(self.params, self.asked), self.request_options)]
+        params = model.sampling.fill(self.params, self.given_parameters)
+        return [self.conversation.prepare(model, params, self.request_options)]
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> ChatReply:
         (output,) = outputs

@@ -63,7 +63,7 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
         )
 
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
-        options, params = self.request_options, model.sampling.fill(self.params, self.asked)
+        options, params = self.request_options, model.sampling.fill(self.params, self.given_parameters)
         if self.suffix:
             return [infilled(str(given), self.suffix, model, params, options) for given in self.given]
         return [tokenized(given, model, params, options) for given in self.given]
@@ -104,7 +104,7 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
             raise FieldError("suffix needs a prompt that is text, not token ids.", param="suffix")
 
     def _check_stream(self) -> None:
-        """Raises FieldError for what is known only with the whole completion."""
+        """Raises FieldError for fields that need the whole completion."""
         if not self.stream:
             return
         whole = {
@@ -112,8 +112,8 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
             "logprobs": self.echo and self.params.logprobs is not None,
             "max_tokens": self.prompt_only,
         }
-        for name, asked in whole.items():
-            if asked:
+        for name, needed in whole.items():
+            if needed:
                 echoed = "" if name == "best_of" else " with echo"
                 raise FieldError(
                     f"{name}{echoed} cannot be streamed.", param=name, code=UNSUPPORTED, hint="Remove stream."

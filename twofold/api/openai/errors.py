@@ -66,7 +66,7 @@ ErrorMessage: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_MESSA
 
 
 class OpenAIErrorBody(ReplyObject):
-    """What happened and the way out, which field it is about, and codes for programs."""
+    """What happened and what to do about it, the field that caused it, and a type and a code for programs."""
 
     message: ErrorMessage
     type: ErrorType

@@ -10,14 +10,14 @@ from msgspec import UNSET, Meta, UnsetType
 
 from twofold.api.base import ModelFacts, ReplyHead, TierName
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject
-from twofold.api.completion import CacheUsage, CallMade, reasoning_tokens
+from twofold.api.completion import CacheUsage, ParsedCall, reasoning_tokens
 from twofold.api.openai.logprobs import ChatLogprobs, TextLogprobs
 from twofold.core.step import FinishReason
 from twofold.engine.outputs import RequestOutput
 
 
 class PromptDetails(ReplyObject, kw_only=True):
-    """Prompt tokens that were read from the cache, and those that were written to it for longer."""
+    """Prompt tokens that were read from the cache, and those that were pinned in it."""
 
     cached_tokens: NonNegativeInt
     cache_write_tokens: NonNegativeInt | UnsetType = UNSET
@@ -154,9 +154,9 @@ class CompletionReply(SampledReply, kw_only=True):
     choices: Annotated[list[TextChoice], Meta(min_length=1)]
 
 
-def chat_finish(finish: FinishReason | None, calls: Sequence[CallMade] = ()) -> FinishWord | None:
-    """Why a completion ended, in OpenAI's words, which do not include a deadline. One with ``calls`` ended by them,
-    unless it reached a limit."""
+def chat_finish(finish: FinishReason | None, calls: Sequence[ParsedCall] = ()) -> FinishWord | None:
+    """Why a completion ended, in OpenAI's words, which do not include a deadline. A completion with ``calls`` ended
+    with "tool_calls", unless it reached a limit."""
     match finish:
         case "deadline":
             return "length"

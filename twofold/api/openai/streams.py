@@ -172,7 +172,7 @@ class ChatStreamer(ChunkStreamer):
         return b"".join(self._choice(ChatChunkChoice(index=index, delta=role)) for index in range(self._n))
 
     def take(self, job: int, delta: OutputDelta) -> bytes:  # noqa: ARG002 - a chat is one job
-        """With log-probabilities or token ids each token is in a chunk, also while its text is withheld."""
+        """With log-probabilities or token ids each token is in a chunk, even while its text is withheld."""
         self._outputs[delta.index] += len(delta.token_ids)
         reader = self._readers[delta.index]
         pieces = reader.take(delta)

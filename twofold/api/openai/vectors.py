@@ -16,16 +16,16 @@ from typing import Annotated, Final, Literal, TypeAlias
 from msgspec import UNSET, Meta, UnsetType
 
 from twofold.api.base import ModelFacts, ReplyHead
-from twofold.api.body import Explanation, NonNegativeInt, ReplyObject, RequestObject, missing
+from twofold.api.body import Explanation, NonEmptyText, NonNegativeInt, ReplyObject, RequestObject, missing
 from twofold.api.fields import FieldError
-from twofold.api.openai.bodies import Count, FullText, Prompts, TokenId, VectorRequest, given_prompts
+from twofold.api.openai.bodies import Count, Prompts, TokenId, VectorRequest, given_prompts
 from twofold.api.openai.replies import PromptUsage, prompt_usage
 from twofold.core.request import EngineRequest, PoolingParams
 from twofold.engine.outputs import RequestOutput
 
 MAX_DOCUMENTS: Final = 1000
 
-Texts: TypeAlias = FullText | Annotated[list[FullText], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
+Texts: TypeAlias = NonEmptyText | Annotated[list[NonEmptyText], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
 Cosine: TypeAlias = Annotated[float, Meta(ge=-1, le=1)]
 
 
@@ -75,7 +75,7 @@ class EmbeddingRequest(VectorRequest, kw_only=True):
 class RankedDocument(RequestObject):
     """A document as Cohere and Jina have it."""
 
-    text: FullText
+    text: NonEmptyText
 
 
 class RerankedDocument(ReplyObject):
@@ -123,10 +123,10 @@ class ScoreReply(ReplyObject, kw_only=True):
 
 
 class RerankRequest(VectorRequest, kw_only=True):
-    """Documents to put in order by how alike they are to a query: Jina's and Cohere's body, as vLLM takes it."""
+    """Documents to sort by their similarity to a query: Jina's and Cohere's body, as vLLM takes it."""
 
-    query: FullText
-    documents: Annotated[list[FullText | RankedDocument], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
+    query: NonEmptyText
+    documents: Annotated[list[NonEmptyText | RankedDocument], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
     top_n: Annotated[TokenId, Meta(description="How many results to return; 0 for all.")] = 0
     return_documents: bool = True
 
@@ -153,8 +153,8 @@ class RerankRequest(VectorRequest, kw_only=True):
 
 
 class ScoreRequest(VectorRequest, kw_only=True):
-    """Pairs of texts to score: one text against several, or as many as many. Each side has vLLM's older name and its
-    newer one."""
+    """Pairs of texts to score: one text with each of several, or two lists of one length. Each side has vLLM's older
+    name and its newer one."""
 
     text_1: Texts | None = None
     queries: Texts | None = None
@@ -165,7 +165,7 @@ class ScoreRequest(VectorRequest, kw_only=True):
         ones, others = self._side("text_1", "queries"), self._side("text_2", "documents")
         if len(ones) not in (1, len(others)):
             raise FieldError(
-                f"text_1 holds {len(ones)} texts and text_2 {len(others)}; text_1 must hold one, or as many.",
+                f"text_1 holds {len(ones)} texts and text_2 {len(others)}; text_1 must hold one, or as many as text_2.",
                 param="text_1",
             )
 
@@ -187,7 +187,7 @@ class ScoreRequest(VectorRequest, kw_only=True):
         )
 
     def _side(self, older: str, newer: str) -> list[str]:
-        """One side of the pairs, under either name. Raises FieldError for both or none."""
+        """One side of the pairs, under either name. Raises FieldError if both names or neither are given."""
         given: list[Texts] = [texts for name in (older, newer) if (texts := getattr(self, name)) is not None]
         if len(given) > 1:
             message = f"{older} and {newer} are two names of one field."

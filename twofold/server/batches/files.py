@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from twofold.api.batch.journal import ID_PREFIX, NOTHING, BatchTally, encode_result, read_results
+from twofold.api.batch.journal import EMPTY_TALLY, ID_PREFIX, BatchTally, encode_result, read_results
 from twofold.api.batch.lines import CHUNK_LINES, BatchReader, chunked, read_lines
 from twofold.api.batch.run import refusal
 from twofold.api.fields import FieldError
@@ -94,7 +94,7 @@ def write_results(paths: BatchPaths, line_bytes: int, reason: LineError) -> Gene
 
     Every line of the input without a result gets ``reason`` as its error. Raises OSError.
     """
-    tally, left = NOTHING, 0
+    tally, left = EMPTY_TALLY, 0
     finished: set[str] = set()
     reader = BatchReader((), line_bytes)
     paths.journal.touch()

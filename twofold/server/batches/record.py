@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from twofold.api.batch.journal import NOTHING, BatchTally
+from twofold.api.batch.journal import EMPTY_TALLY, BatchTally
 from twofold.api.body import NonNegativeInt, ReplyObject, RequestObject
 from twofold.api.openai.replies import OutputDetails, PromptDetails, ResponseUsage
 from twofold.server.files.form import FileLifetime
@@ -161,7 +161,7 @@ class BatchRecord:
     status: Status = "validating"
     lines: int = 0
     model: str | None = None
-    tally: BatchTally = NOTHING
+    tally: BatchTally = EMPTY_TALLY
     errors: tuple[LineError, ...] = ()
     moments: Mapping[str, int] = field(default_factory=dict)
 

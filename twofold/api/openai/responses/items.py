@@ -13,16 +13,15 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, UnsetType, field, structs
 
-from twofold.api.body import OFFERED, ReplyObject, RequestObject, missing, only
+from twofold.api.body import OFFERED, NonEmptyText, ReplyObject, RequestObject, missing, only
 from twofold.api.fields import FieldError
-from twofold.api.openai.bodies import FullText
 from twofold.api.openai.chat import CacheBreakpoint
 from twofold.api.openai.logprobs import ChatTokenLogprob
 
 MAX_ITEMS: Final = 4096
 MAX_ID_CHARS: Final = 256
 SEALED: Final = "twofold1:"
-"""Start of our ``encrypted_content``. It saves clients a field; it is not encrypted."""
+"""Start of Twofold's ``encrypted_content``: base64 of reasoning, for clients that send back only this field."""
 
 
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
@@ -185,8 +184,8 @@ class FunctionCallItem(LabelledItem, kw_only=True):
     """A call of a function."""
 
     type: Annotated[Literal["function_call"], OFFERED]
-    call_id: FullText
-    name: FullText
+    call_id: NonEmptyText
+    name: NonEmptyText
     arguments: str
     namespace: None = None
     caller: Direct = None
@@ -200,7 +199,7 @@ class FunctionOutputItem(LabelledItem, kw_only=True):
     """The output of a call."""
 
     type: Annotated[Literal["function_call_output"], OFFERED]
-    call_id: FullText
+    call_id: NonEmptyText
     output: str | Annotated[list[ResponseTextPart], Meta(min_length=1)]
     caller: Direct = None
     name: str | None = None
@@ -212,7 +211,7 @@ class FunctionOutputItem(LabelledItem, kw_only=True):
 
 
 class ReasoningItem(LabelledItem, kw_only=True):
-    """The model's reasoning. ``encrypted_content``, as a response had it, counts where there is no content."""
+    """The model's reasoning. ``encrypted_content``, as a response had it, counts if there is no content."""
 
     type: Annotated[Literal["reasoning"], OFFERED]
     summary: list[SummaryText] | None = None
@@ -222,14 +221,14 @@ class ReasoningItem(LabelledItem, kw_only=True):
     def item(self, where: str) -> Item:
         content = self.content or []
         if not content and self.encrypted_content is not None:
-            content = [ReasoningText("reasoning_text", _opened(self.encrypted_content, f"{where}.encrypted_content"))]
+            content = [ReasoningText("reasoning_text", _unsealed(self.encrypted_content, f"{where}.encrypted_content"))]
         return ThoughtItem(summary=self.summary or [], content=content, **self.labels())
 
 
 class ItemReference(RequestObject):
     """An item of a response, by its id."""
 
-    id: FullText
+    id: NonEmptyText
     type: Annotated[Literal["item_reference"], OFFERED] = "item_reference"
 
     def item(self, where: str) -> ItemReference:  # noqa: ARG002
@@ -251,7 +250,7 @@ def input_items(given: str | Sequence[ResponseItem] | None, *, needed: bool) -> 
 
 
 def named_items(items: Iterable[Item], response: str) -> list[Item]:
-    """The items with an id each; those without one get theirs from the response they were sent for."""
+    """The items with an id each. Items without one get an id made from that of the response they were sent for."""
     return [
         item if item.id else structs.replace(item, id=f"{PREFIXES[type(item)]}_{response}_i{index}")
         for index, item in enumerate(items)
@@ -292,8 +291,8 @@ def _message(given: InputMessage | OutputMessage) -> MessageItem:
     return MessageItem(role=role, content=parts, phase=given.phase or UNSET, **given.labels())
 
 
-def _opened(hidden: str, name: str) -> str:
-    """The text of ``sealed`` reasoning."""
+def _unsealed(hidden: str, name: str) -> str:
+    """The text of ``sealed`` reasoning. Raises FieldError for other text."""
     try:
         if hidden.startswith(SEALED):
             return b64decode(hidden.removeprefix(SEALED), validate=True).decode()

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType, structs
 
 from twofold.api.base import ModelFacts, ReplyHead, TierName
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject, encode
-from twofold.api.completion import NOTHING, CacheUsage, reasoning_tokens
+from twofold.api.completion import NO_ARGUMENTS, CacheUsage, reasoning_tokens
 from twofold.api.openai.bodies import PlainFormat
 from twofold.api.openai.chat import Effort
 from twofold.api.openai.errors import error_message
@@ -241,7 +241,7 @@ REASONS: Final[Mapping[FinishReason | None, IncompleteReason]] = {"length": "max
 
 
 def item_status(finish: FinishReason | None) -> Literal["completed", "incomplete"]:
-    """The status of the last item."""
+    """The status of the last item, by the finish reason of the completion."""
     return "completed" if finish == "stop" else "incomplete"
 
 
@@ -302,18 +302,18 @@ def _failure(error: TwofoldError) -> str:
 OutputItem: TypeAlias = MessageItem | ThoughtItem | CallItem
 EndStatus: TypeAlias = Literal["completed", "incomplete"]
 Entries: TypeAlias = Sequence[ChatTokenLogprob]
-"""One for each token."""
+"""Log-probabilities, one entry per token."""
 
 
 def sampled_logprobs(sampled: CompletionOutput | OutputDelta, tokenizer: Tokenizer, top: int) -> Entries:
-    """Those of the sampled tokens, without an end-of-sequence token."""
-    ended = sampled.finish_reason == "stop" and not isinstance(sampled.stop_reason, str)
-    count = len(sampled.token_ids) - ended
+    """Log-probabilities of the sampled tokens, without the end-of-sequence token."""
+    has_end = sampled.finish_reason == "stop" and not isinstance(sampled.stop_reason, str)
+    count = len(sampled.token_ids) - has_end
     return chat_logprobs(sampled.token_ids[:count], (sampled.logprobs or ())[:count], tokenizer, top)
 
 
 def token_by_token(text: str, entries: Entries) -> Iterator[tuple[str, Entries]]:
-    """A text cut where its tokens end, as in a stream; uncut where tokens and text do not agree."""
+    """A text cut where its tokens end, as in a stream; uncut if tokens and text do not agree."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     pieces = [decoder.decode(bytes(entry.bytes)) for entry in entries]
     if "".join(pieces) == text:
@@ -352,7 +352,7 @@ class OutputItems:
         yield from self._take(self._parser.push(text) if text else ())
 
     def close(self, status: EndStatus) -> Iterator[ResponseEvent]:
-        """Ends the completion. If it is completed and calls nothing it has a message, if an empty one."""
+        """Ends the completion. A completed one without calls gets a message, even if it is empty."""
         yield from self._take(self._parser.flush())
         only_reasoning = all(isinstance(item, ThoughtItem) for item in self.items)
         if status == "completed" and only_reasoning and (self._open is None or self._is_open(ThoughtItem)):
@@ -444,7 +444,7 @@ class _OpenItem:
     def end(self, status: EndStatus) -> Iterator[ResponseEvent]:
         item, index = self.item, self._index
         if isinstance(item, CallItem) and status == "completed" and not self._texts:
-            yield self.add(NOTHING, ())
+            yield self.add(NO_ARGUMENTS, ())
         item.status, text = status, "".join(self._texts)
         match item:
             case MessageItem():

@@ -26,6 +26,7 @@ from twofold.api.openai.bodies import (
     CacheSalt,
     Count,
     HandlingFields,
+    Label,
     MinP,
     PlainFormat,
     Priority,
@@ -102,7 +103,7 @@ REPEATED: Final = (
 )
 """Fields that the reply repeats."""
 
-ResponseLabel: TypeAlias = Annotated[str, Meta(max_length=512, description="Sorts requests; it changes no answer.")]
+ResponseLabel: TypeAlias = Annotated[Label, Meta(max_length=512)]
 
 
 def _is_message(item: Item, *roles: str) -> bool:
@@ -196,16 +197,11 @@ class TurnRequest(RequestObject, dict=True):
     prompt_cache_options: ResponseCacheOptions | None = None
 
     history: ClassVar[tuple[Item, ...]] = ()
-    """Items of the response that it continues, and of earlier ones."""
+    """Items of the response that the request continues, and of earlier ones."""
 
     def __post_init__(self) -> None:
         self.items  # noqa: B018 - both raise FieldError for impossible values
         self.shown_tools  # noqa: B018
-
-    @property
-    def previous(self) -> str | None:
-        """The id of the response that it continues."""
-        return self.previous_response_id
 
     @cached_property
     def items(self) -> tuple[Item | ItemReference, ...]:
@@ -228,7 +224,7 @@ class TurnRequest(RequestObject, dict=True):
         return tuple(item for item in self.items if not isinstance(item, ItemReference))
 
     def known(self, history: Sequence[Item], found: Mapping[str, Item]) -> Self:
-        """With the items of the conversation so far, and with those that references stand for."""
+        """The request with the items of the conversation so far, and those that its references stand for."""
         items = tuple(found.get(item.id, item) if isinstance(item, ItemReference) else item for item in self.items)
         known = copy(self)
         known.__dict__.update(history=tuple(history), items=items)
@@ -255,10 +251,9 @@ class TurnRequest(RequestObject, dict=True):
         )
 
     def job(self, model: ModelFacts, params: SamplingParams, options: RequestOptions) -> EngineRequest:
-        """The prompt to run. If it may be truncated, as much of the end of the conversation as leaves room for a
-        completion.
+        """The prompt to run. If truncation is allowed, the end of the conversation that leaves room for a completion.
 
-        Raises TemplateError, ContextLengthError, and ParameterError for what the model does not support.
+        Raises TemplateError, ContextLengthError, and ParameterError for a feature that the model does not support.
         """
         if self.truncation != "auto":
             return self.chat().prepare(model, params, options)
@@ -332,7 +327,7 @@ class ResponsesRequest(TurnRequest, HandlingFields):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        assert self.params, "it raises for what is impossible"
+        self.params  # noqa: B018 - raises FieldError for impossible values
 
     @property
     def seal(self) -> bool:
@@ -353,7 +348,7 @@ class ResponsesRequest(TurnRequest, HandlingFields):
         )
 
     def _sampling(self) -> dict[str, Any]:
-        """Sampling parameters that the body set itself."""
+        """Keywords of ``SamplingParams`` that the body gives."""
         return {name: value for name in SAMPLED if (value := getattr(self, name)) is not None}
 
     def new_items(self, head: ReplyHead) -> list[Item]:
@@ -402,7 +397,7 @@ class ResponsesRequest(TurnRequest, HandlingFields):
         )
 
     def _filled(self, model: ModelFacts) -> SamplingParams:
-        """The parameters, with the server's defaults where the request says nothing."""
+        """The parameters, with the server's defaults for those that are not given."""
         return model.sampling.fill(self.params, self._sampling())
 
     def _parser(self, model: ModelFacts) -> SectionParser:
@@ -417,7 +412,7 @@ class InputTokensRequest(TurnRequest):
     def count(self, model: ModelFacts) -> InputTokensReply:
         """The reply. It may take a while: the chat template is rendered and the text tokenised.
 
-        Raises TemplateError where the chat template refuses the messages.
+        Raises TemplateError if the chat template refuses the messages.
         """
         limit = model if self.truncation == "auto" else model.unbounded()
         job = self.job(limit, SamplingParams(max_tokens=1), RequestOptions())

@@ -51,7 +51,7 @@ class ReasoningSettings(RequestObject):
 
 
 class ResponseSchemaFormat(RequestObject, kw_only=True):
-    """JSON of a schema. The output follows the schema even if ``strict`` is false."""
+    """JSON that follows a schema. The output follows the schema even if ``strict`` is false."""
 
     type: Literal["json_schema"]
     name: str
