@@ -62,7 +62,7 @@ class TestVariables:
 
     @pytest.mark.parametrize("name", [*sorted(RESERVED_VARIABLES), "unk_token"])
     def test_taken_names(self, name: str) -> None:
-        with pytest.raises(ParameterError, match=f"'{name}' is set by the engine") as caught:
+        with pytest.raises(ParameterError, match=f"'{name}' is reserved") as caught:
             rendered("x", variables={name: 1}, special_tokens=TOKENS | {"unk_token": "?"})
         assert caught.value.param == f"chat_template_kwargs.{name}"
 

@@ -57,7 +57,7 @@ def test_a_model_has_its_process_while_it_is_open(default_model: Path, started: 
     with LLM(default_model, max_model_len=256, kv_cache_memory_bytes=32 << 20) as llm:
         assert len(started) == 1
         assert len(llm.chat(MESSAGES, SamplingParams(max_tokens=1))) == 1
-        with pytest.raises(ParameterError, match="'self' is set by the engine"):
+        with pytest.raises(ParameterError, match="'self' is reserved"):
             llm.chat(MESSAGES, SamplingParams(max_tokens=1), chat_template_kwargs={"self": 1})
     assert len(started) == 1
     assert started[0].returncode is not None

@@ -46,11 +46,9 @@ class StreamDetokenizer:
 class StopStrings:
     """Cuts a stream as soon as one of ``stops`` is complete, however the stream is split into pieces.
 
-    One automaton for each string, by the failure function of Knuth, Morris & Pratt 1977.
-
-    Of several that the same character completes, the longest counts. ``include`` leaves the stop string in the text.
-    Only the longest prefix of a stop string at the end of the stream is withheld.
-    Raises ParameterError for an empty string, too many, or too long ones.
+    If one character completes several of them, the longest counts. ``include`` leaves the stop string in the text.
+    Only the longest prefix of a stop string at the end of the stream is withheld. Raises ParameterError for an empty
+    string, too many strings, or too long ones. Method: an automaton per string (Knuth, Morris & Pratt 1977).
     """
 
     def __init__(self, stops: str | Iterable[str], *, include: bool = False) -> None:
@@ -61,7 +59,7 @@ class StopStrings:
         """The stop string that ended the stream."""
 
     def push(self, text: str) -> tuple[str, bool]:
-        """The text to emit, and whether the stream has stopped; after that nothing is emitted."""
+        """The text to emit, and whether the stream has stopped. A stopped stream emits nothing."""
         if self.stopped is not None:
             return "", True
         if not self._matchers:
@@ -86,7 +84,7 @@ class StopStrings:
 
 @dataclass(slots=True)
 class _Matcher:
-    """How many characters of ``stop`` the stream ends with."""
+    """Counts how many first characters of ``stop`` the stream ends with."""
 
     stop: str
     matched: int = 0
@@ -105,7 +103,7 @@ class _Matcher:
 
 
 def _borders(text: str) -> list[int]:
-    """For each prefix, the length of the longest proper prefix of it that it also ends with."""
+    """For each prefix of ``text``, the length of its longest proper prefix that is also its suffix."""
     borders = [0] * len(text)
     length = 0
     for index in range(1, len(text)):

@@ -2,7 +2,7 @@
 
 Tokenising 2 MB takes seconds and hundreds of megabytes, and a text that cannot fit needs neither. For each byte
 value b, a token has at most m(b) bytes b, so a text with c(b) of them has at least c(b) / m(b) tokens. The same is true
-of all bytes and the length of the longest token. Bytes that may not become a token do not count:
+of all bytes and the length of the longest token. Bytes that do not always become part of a token do not count:
 
 - those without a token in the vocabulary, because the encoder drops them or fuses a run of them into one token;
 - white space, if control tokens include the white space after them;
@@ -42,11 +42,11 @@ class PromptLimit:
         """Maximum tokens of a prompt."""
         return self.context - self.reserved
 
-    def check(self, tokens: int, *, more: bool = False) -> None:
-        """Raises ContextLengthError for too many tokens; with ``more``, ``tokens`` is a lower bound."""
+    def check(self, tokens: int, *, at_least: bool = False) -> None:
+        """Raises ContextLengthError for too many tokens; with ``at_least``, ``tokens`` is a lower bound."""
         if tokens > self.tokens:
             raise ContextLengthError(
-                f"The prompt has {'at least ' if more else ''}{tokens} tokens; "
+                f"The prompt has {'at least ' if at_least else ''}{tokens} tokens; "
                 f"{'with one output token, ' if self.reserved else ''}it does not fit the context of {self.context}.",
                 hint="Shorten the prompt, or raise max_model_len if the model allows it.",
             )
@@ -61,7 +61,7 @@ class LowerBound:
         if eats_space:
             counted[list((WHITE + WHITE_MORE).encode())] = False
         self._counted = counted
-        self._most, self._longest = _most_bytes(vocabulary)
+        self._max_counts, self._longest = _max_bytes(vocabulary)
 
     def tokens(self, text: str) -> int:
         """The lower bound for ``text``. Raises UnicodeEncodeError for a lone surrogate."""
@@ -72,7 +72,7 @@ class LowerBound:
             kept = piece[:-1][(piece[:-1] < 0x80) & (piece[1:] < 0x80)] if self._composes else piece[:PIECE]
             counts += np.bincount(kept, minlength=256)
         counts[~self._counted] = 0
-        return int(max(np.ceil(counts / self._most).max(), np.ceil(counts.sum() / self._longest)))
+        return int(max(np.ceil(counts / self._max_counts).max(), np.ceil(counts.sum() / self._longest)))
 
 
 def _counted(vocabulary: Vocabulary) -> NDArray[np.bool_]:
@@ -91,14 +91,14 @@ def _counted(vocabulary: Vocabulary) -> NDArray[np.bool_]:
     return counted
 
 
-def _most_bytes(vocabulary: Vocabulary) -> tuple[NDArray[np.int64], int]:
+def _max_bytes(vocabulary: Vocabulary) -> tuple[NDArray[np.int64], int]:
     """int64 [256]: the maximum count of each byte value in one token, at least 1; and the longest token in bytes."""
     spellings: list[bytes] = []
     for text, kind in zip(vocabulary.texts, vocabulary.types.tolist(), strict=True):
         if vocabulary.model == "gpt2" and kind in (TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED):
             spellings.append(bytelevel.token_bytes(text))
         elif kind == TokenType.BYTE:
-            spellings.append(b"?")
+            spellings.append(b"?")  # any one byte
         else:
             spellings.append(text.encode())
             if sentencepiece.SPACE in text:
@@ -106,6 +106,6 @@ def _most_bytes(vocabulary: Vocabulary) -> tuple[NDArray[np.int64], int]:
     lengths = np.fromiter(map(len, spellings), np.int64, len(spellings))
     keys = np.repeat(np.arange(len(spellings)) * 256, lengths) + np.frombuffer(b"".join(spellings), np.uint8)
     found, times = np.unique(keys, return_counts=True)
-    most = np.ones(256, np.int64)
-    np.maximum.at(most, found % 256, times)
-    return most, max(1, int(lengths.max(initial=1)))
+    counts = np.ones(256, np.int64)
+    np.maximum.at(counts, found % 256, times)
+    return counts, max(1, int(lengths.max(initial=1)))

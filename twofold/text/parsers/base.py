@@ -93,11 +93,11 @@ class MarkFinder:
 
 
 State: TypeAlias = Callable[[str, int], int]
-"""Continues at a position and returns the next one; the same one without a new state waits for more text."""
+"""Reads text from a position; returns the next one, or the same one, in the same state, to wait for more text."""
 
 
 class PieceWriter:
-    """Collects pieces. Drops space around calls, except that before a call if content precedes and follows it."""
+    """Collects pieces. Drops space around calls, but keeps the space before a call that lies between content."""
 
     def __init__(self) -> None:
         self.calls = 0

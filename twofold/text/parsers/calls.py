@@ -34,8 +34,8 @@ class CallReader:
         self.done = self.broken = self.emitted = False
 
     def read(self, text: str, at: int) -> int:
-        """Continues at ``text[at]``. Returns the position after the call, that of invalid text, or that of text which
-        is needed again with more."""
+        """Continues at ``text[at]``. Returns the position after the call, that of invalid text, or that of text to be
+        read again together with more text."""
         while at < len(text) and not (self.done or self.broken):
             state = self._state
             place = state(text, at)
@@ -45,19 +45,19 @@ class CallReader:
         return at
 
     def end(self) -> None:
-        """Emits the arguments read so far; here nothing, for readers that emit them whole."""
+        """Emits the arguments read so far. Readers that emit whole calls have nothing to emit."""
 
 
 MakeReader: TypeAlias = Callable[[PieceWriter, frozenset[str] | None], CallReader]
-"""Makes a reader that emits to a writer; it accepts calls of these tools, or of any."""
+"""Makes a reader that emits to a writer. It accepts calls of these tools only; with None, of any."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallSyntax:
-    """Where calls are in a completion.
+    """How calls are marked in a completion.
 
-    marks   opening marks of one or more calls, with their closing marks, which may be empty
-    begins  matches the first character of a call
+    marks   opening marks of one or more calls, with their closing marks ("" for none)
+    begins  matches the start of a call
     bare    first characters of a completion that is a call without a mark
     reader  reads one call
     """
@@ -110,7 +110,7 @@ class CallParser:
         return self._out.take()
 
     def _begin(self, text: str, at: int) -> int:
-        """Space at the start of a completion, then perhaps a call without a mark."""
+        """Space at the start of a completion, then content or a call without a mark."""
         end = skip(text, at)
         self._out.content(text[at:end])
         if end == len(text):
@@ -127,7 +127,7 @@ class CallParser:
         return end
 
     def _fence(self, text: str, at: int) -> int:
-        """A code fence at the start of a completion, with JSON in it or anything else."""
+        """A code fence at the start of a completion. It is content unless JSON begins in it."""
         found = _FENCE_LINE.match(text, at)
         if found:
             self._seen, self._bare, self._closes = [found[0]], True, FENCE

@@ -32,7 +32,7 @@ class ToolFamily(Protocol):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Marks that may be control tokens."""
+        """Marks of calls. Some models have them as control tokens."""
         ...
 
     @property
@@ -64,7 +64,7 @@ def name_of(tool: Tool) -> str:
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
-    """The JSON schema of a tool's arguments, with closed objects; without a schema there are no arguments."""
+    """The JSON schema of a tool's arguments, with closed objects; a tool without a schema has no arguments."""
     schema = tool["function"].get("parameters")
     if not schema or not isinstance(schema, Mapping):
         return {"type": "object", "properties": {}, "additionalProperties": False}
@@ -90,7 +90,7 @@ def spaced(tool: Tool, schema: Mapping[str, Any]) -> str:
 
 
 def one_of(names: Sequence[str]) -> str:
-    """Alternatives."""
+    """Alternatives of a Lark rule."""
     return " | ".join(names)
 
 
@@ -100,7 +100,7 @@ def dumped(value: Any) -> str:
 
 
 def text_choices(schema: Mapping[str, Any]) -> list[str]:
-    """The ``enum`` of a schema where it is a list of texts; else nothing."""
+    """The ``enum`` of a schema if it is a list of texts; else an empty list."""
     choices = schema.get("enum")
     return (
         list(choices)

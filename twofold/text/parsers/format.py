@@ -38,7 +38,7 @@ _SIGNS: Final[tuple[tuple[str, ToolFamily], ...]] = (
     ("<|python_tag|>", LLAMA3),
     ("<|start_header_id|>", LLAMA3),
 )
-"""Texts in the chat templates of each family; the first that is found decides."""
+"""Texts in the chat templates of each family; the first text that is found selects the family."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class CompletionFormat:
     def opened(self, variables: Mapping[str, Any]) -> bool:
         """Whether a prompt with these variables ends inside the thinking section.
 
-        The template is rendered for variables without a cached result.
+        Renders the template, if the result is not cached.
         """
         if self.thinking is None:
             return False

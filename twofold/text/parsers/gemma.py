@@ -24,7 +24,7 @@ from twofold.text.parsers.family import (
     properties_of,
     text_choices,
 )
-from twofold.text.parsers.literal_calls import LiteralCallReader, LiteralSyntax, MarkedSpan, quoted, read_value
+from twofold.text.parsers.literal_calls import LiteralCallReader, LiteralSyntax, MarkedSpan, gemma_notation, read_value
 
 _HEAD: Final = re.compile(r"[^{<\n]*+")
 _CALL: Final = re.compile(r"call:\s*+([^\s:{]++)\s*+")
@@ -57,7 +57,7 @@ class GemmaFamily:
         return (self.responds,)
 
     def parser(self, tools: Sequence[Tool], *, parallel: bool) -> SectionParser:
-        notation = quoted(self.quote)
+        notation = gemma_notation(self.quote)
         literal = LiteralSyntax(
             _HEAD, "{", _name, partial(MarkedSpan, self.quote), lambda text: read_value(notation, text, 0)[0]
         )

@@ -28,7 +28,7 @@ _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+
 _ITEMS: Final = re.compile(
     r'(?:(?:"[^"\\\x00-\x1f]*+"|-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+|true|false|null)[ \t\n\r]*+,[ \t\n\r]*+)++'
 )
-"""Simple items of an array, each with its comma: read at once, because there can be many."""
+"""Simple items of an array, each with its comma: matched together, because there can be many."""
 _WORDS: Final = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
 _CONTROLS: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
 _ESCAPES: Final = frozenset('"\\/bfnrtu')
@@ -40,8 +40,8 @@ class JsonValue:
     """Finds the end of a JSON value, and repairs common mistakes of models.
 
     Repaired are line breaks and other control characters inside strings, escapes that JSON does not have
-    (``\\d`` is a backslash and a letter, ``\\'`` an apostrophe), and Python's ``True``, ``False`` and ``None``. All
-    else that violates the grammar of JSON (RFC 8259) sets ``broken``. Time is linear in the text.
+    (``\\d`` is a backslash and a letter, ``\\'`` an apostrophe), and Python's ``True``, ``False`` and ``None``. Any
+    other violation of the grammar of JSON (RFC 8259) sets ``broken``. Time is linear in the text.
 
     Call ``read`` until ``done`` or ``broken``; ``take`` returns the text read so far.
     """
@@ -54,7 +54,7 @@ class JsonValue:
         self._word: list[str] = []
         self._digits = 0
         self._is_key = False
-        self._state = self._value
+        self._state: State = self._value
 
     def read(self, text: str, at: int) -> int:
         """Continues at ``text[at]``. Returns the position after the value's text, or that of invalid text."""
@@ -121,7 +121,7 @@ class JsonValue:
             return self._close_bracket(text[at], at)
         return self._single(text, at, ",", self._key if self._open[-1] == "{" else self._value)
 
-    def _single(self, text: str, at: int, wanted: str, then: object) -> int:
+    def _single(self, text: str, at: int, wanted: str, then: State) -> int:
         at = self._space(text, at)
         if at == len(text):
             return at
@@ -129,7 +129,7 @@ class JsonValue:
             self.broken = True
             return at
         self._out.append(wanted)
-        self._state = then  # type: ignore[assignment]
+        self._state = then
         return at + 1
 
     def _open_bracket(self, bracket: str, at: int) -> int:
@@ -408,11 +408,11 @@ def _object(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class JsonFamily:
-    """``ToolFamily`` of models whose calls are objects with ``name`` and ``key``.
+    """``ToolFamily`` of models whose calls are objects of a name and, under ``key``, arguments.
 
-    pairs    marks before calls and after them, where calls are found
-    first    texts and marks before all calls, ``last`` after them, ``between`` two of them
-    before   texts and marks before each call, ``after`` behind it
+    pairs    opening and closing marks by which calls are found
+    first    texts and marks before all calls; ``last``: after all calls; ``between``: between two calls
+    before   texts and marks before each call; ``after``: after each call
     """
 
     name: str

@@ -148,7 +148,7 @@ def _python_key(text: str, at: int) -> tuple[str, int]:
 PYTHON: Final = Notation(python_text, _python_key)
 
 
-def quoted(mark: str) -> Notation:
+def gemma_notation(mark: str) -> Notation:
     """Gemma's notation: strings are enclosed in ``mark``; keys are not quoted and end at their colon."""
 
     def read_text(text: str, at: int) -> tuple[str, int] | None:
@@ -190,7 +190,7 @@ class PythonSpan:
         self._escaped = False
 
     def read(self, text: str, at: int) -> int:
-        """Reads on from ``text[at]``. Returns the position after what belongs to the span."""
+        """Continues at ``text[at]``. Returns the position after the text that belongs to the span."""
         while at < len(text) and not self.done:
             if not self._quote and not self._run:
                 at = _PLAIN.match(text, at).end()  # type: ignore[union-attr]
@@ -214,7 +214,7 @@ class PythonSpan:
         return at + 1
 
     def _opening(self, character: str, at: int) -> int:
-        """After one or two quotes: an empty string, a string, or a third quote."""
+        """After one or two quotes: they are an empty string, or begin a string of one or three quotes."""
         if character == self._mark:
             self._run += 1
             if self._run == 3:
@@ -272,8 +272,8 @@ class LiteralSyntax:
 
     head       matches the characters before the arguments
     bracket    the first character of the arguments
-    name       the tool's name in a head; None if the head is not one of a call
-    span       makes a reader that finds the end of the arguments
+    name       returns the tool's name in a head; None if no call has such a head
+    span       makes a finder of the end of the arguments
     arguments  reads the whole arguments; raises NotLiteralError
     """
 

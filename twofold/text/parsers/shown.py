@@ -1,6 +1,6 @@
-"""What a chat template supports of tools and calls, and messages adapted to that.
+"""Which tools and calls a chat template shows, and messages adapted to the template.
 
-A template is tested by rendering small conversations: what the prompt contains is supported.
+A template is tested by rendering small conversations: it supports the parts that the prompt contains.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
 class TemplateProber:
-    """Renders a tokenizer's template. One that exceeds a limit, which takes a second, is not rendered again.
+    """Renders a tokenizer's template. After it exceeded a limit, which takes a second, it is not rendered again.
 
     ``source`` is empty without a template.
     """
@@ -61,7 +61,7 @@ _USER: Final = {"role": "user", "content": "x"}
 class TemplateSupport:
     """Whether a template shows tools, calls with their results, system and developer messages.
 
-    ``text_arguments``: it takes the arguments of calls as JSON text, not as an object.
+    ``text_arguments``: the template expects the arguments of calls as JSON text, not as an object.
     """
 
     tools: bool
@@ -111,7 +111,7 @@ def _after(text: str, content: object) -> object:
 
 
 def for_template(messages: Sequence[Message], family: ToolFamily, support: TemplateSupport) -> list[Message]:
-    """Messages that the template shows completely: with calls and results in its form, or as text."""
+    """Messages that the template shows completely: calls and results in the template's form, or as text."""
     known = [_known_role(message, support) for message in messages]
     if support.calls:
         return [_with_arguments(message, support) for message in known]

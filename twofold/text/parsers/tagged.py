@@ -37,7 +37,7 @@ _WORDS: Final = {"True": True, "False": False, "None": None}
 class TaggedCallReader(CallReader):
     """Reads a call with a tag for each argument. ``schemas`` are those of the arguments, by tool and name.
 
-    The call is emitted with its name, each argument when it is complete; an incomplete one is dropped.
+    The call is emitted when its name is read, each argument when it is complete; an incomplete argument is dropped.
     """
 
     def __init__(self, out: PieceWriter, schemas: Mapping[str, Mapping[str, Any]]) -> None:

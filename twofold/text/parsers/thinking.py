@@ -17,7 +17,7 @@ PAIRS: Final = (
     ("<seed:think>", "</seed:think>"),
     ("<|channel>thought", "<channel|>"),
 )
-"""Marks of Qwen, DeepSeek and most others; of Mistral; of Seed; of Gemma 4."""
+"""Marks of Qwen, DeepSeek and most other models; of Mistral; of Seed; of Gemma 4."""
 SWITCHES: Final = ("enable_thinking", "thinking")
 """Template variables that turn thinking on and off, as Qwen and Granite name them."""
 PROBE: Final[Sequence[Message]] = ({"role": "user", "content": "?"},)
@@ -40,7 +40,7 @@ class ThinkingMarks:
     switch: str | None
 
     def tokens_of(self, ids: tuple[int, ...]) -> int:
-        """Tokens of a completion's section, its marks included; all tokens if the section is not closed."""
+        """Number of tokens of a completion's thinking section, its marks included; all tokens if it is not closed."""
         end = self.end_ids
         for place in range(len(ids) - len(end) + 1):
             if ids[place : place + len(end)] == end:
@@ -49,7 +49,7 @@ class ThinkingMarks:
 
 
 def thinking_marks(tokenizer: Tokenizer, prober: TemplateProber) -> ThinkingMarks | None:
-    """The marks that the chat template, or the control tokens, show; None for a model that does not think."""
+    """The marks found in the chat template or among the control tokens; None for a model that does not think."""
     if not tokenizer.has_chat_template:
         return None
     for start, end in PAIRS:
@@ -68,7 +68,7 @@ def _is_switch(prober: TemplateProber, name: str) -> bool:
 
 
 class ThinkingParser:
-    """``SectionParser`` that separates the section from the start of a completion, and passes the rest to ``then``.
+    """``SectionParser`` that reads a thinking section at the start of a completion, and passes the rest to ``then``.
 
     Space around the section's text is dropped. A section without an end is the whole completion.
     """
@@ -90,7 +90,7 @@ class ThinkingParser:
         return [*self._then.push("".join(self._space) + self._left), *self._then.flush()]
 
     def _begin(self, text: str) -> Sequence[Piece]:
-        """Space, then the opening mark, or a completion without a section."""
+        """Space, then the opening mark or other text."""
         text, self._left = self._left + text, ""
         body = text.lstrip()
         self._space.append(text[: len(text) - len(body)])

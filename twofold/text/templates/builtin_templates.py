@@ -90,11 +90,11 @@ _MARKS: Mapping[str, frozenset[str]] = MappingProxyType(
         "phi3": frozenset({"<|user|>", "<|assistant|>", "<|end|>"}),
     }
 )
-"""Control tokens that only models of that family have. Llama 2 and Zephyr write theirs as plain text: name them."""
+"""Control tokens that only models of that family have. Llama 2 and Zephyr have none: their marks are plain text."""
 
 
 def family_of(control_tokens: Collection[str]) -> str | None:
-    """The family whose control tokens are all there, or None where none or several match."""
+    """The family whose control tokens are all present; None if no family or several match."""
     present = frozenset(control_tokens)
     families = [family for family, marks in _MARKS.items() if marks <= present]
     return families[0] if len(families) == 1 else None

@@ -45,14 +45,14 @@ RESERVED_VARIABLES: Final = names(
     "bos_token eos_token pad_token range dict namespace cycler joiner raise_exception strftime_now "
     "self super loop caller varargs kwargs true false none True False None not and or in is if else"
 )
-"""What a caller's template variable cannot be called: the engine sets it, or Jinja has a use for it."""
+"""Names that a caller's template variable cannot have: the engine sets them, or Jinja uses them."""
 OTHER_TEMPLATE: Final = "Choose another one with chat_template: the name of a built-in family, or Jinja source."
 MAX_PROCESSES: Final = 4
 """Processes of one template at the same time."""
 START_ANOTHER_S: Final = 0.2
-"""How long a rendering waits for a process before it starts another one: most renderings take a millisecond."""
+"""Seconds that a rendering waits for an idle process before it starts another: most renderings take a millisecond."""
 WALL_S: Final = 60.0
-"""For a second of processor time, on a machine that may be busy; a process that takes longer was stopped."""
+"""Seconds to wait for a second of processor time on a busy machine; a process that takes longer was stopped."""
 ROOT: Final = Path(__file__).parents[3]
 FROM_OUTSIDE: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
 """Signals that are not caused by a template."""
@@ -72,7 +72,7 @@ class _EndedError(Exception):
 
 
 class _Process:
-    """A process. One thread at a time may use it."""
+    """A process that renders one template. One thread at a time may use it."""
 
     def __init__(self, seconds: float) -> None:
         # Python finds modules in the folder where it was started only if the package itself lies there. The process
@@ -102,7 +102,7 @@ class _Process:
         self.close = weakref.finalize(self, _end, self.popen, os.getpid())
 
     def ask(self, text: str) -> tuple[str, str]:
-        """The letter and text of the reply. Raises _EndedError."""
+        """Sends a request; returns the kind and the text of the reply. Raises _EndedError."""
         until = time.monotonic() + WALL_S
         try:
             self._send(message(text), until)
@@ -111,7 +111,7 @@ class _Process:
         except (TimeoutError, BrokenPipeError, EOFError) as error:
             if not isinstance(error, TimeoutError):
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.popen.wait(1)  # its end of the pipes is closed before it is gone
+                    self.popen.wait(1)  # its pipes are closed before it has ended
             status = self.popen.poll()
             raise _EndedError(-signal.SIGPROF if status is None else status) from error
         return reply[0], reply[1:]
@@ -135,7 +135,7 @@ class _Process:
 
 
 def _wait(descriptor: int, event: int, until: float) -> None:
-    """Until there is something to read, or room to write. Raises TimeoutError."""
+    """Waits until there is something to read, or room to write. Raises TimeoutError."""
     poll = select.poll()
     poll.register(descriptor, event)
     if not poll.poll(max(0.0, until - time.monotonic()) * 1e3):
@@ -155,14 +155,14 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 class ChatTemplate:
-    """A template, rendered for any thread: a slow rendering does not delay others.
+    """A chat template. Any thread may render it: a slow rendering does not delay others.
 
     A process starts when it is first needed. Up to ``MAX_PROCESSES`` run at once; one is kept while idle, and replaced
     if it ended. Raises TemplateError for source that is too long.
 
-    processes  how many of them run
+    processes  number of running processes
     clock      gives the local time that ``strftime_now`` shows
-    seconds    the limit on processor time of compiling it, and of each rendering
+    seconds    limit on the processor time of compiling the template, and of each rendering
     """
 
     def __init__(self, source: str, *, clock: Callable[[], datetime] = datetime.now, seconds: float = SECONDS) -> None:
@@ -185,7 +185,7 @@ class ChatTemplate:
                 self.processes = 1
 
     def check(self) -> None:
-        """Raises TemplateError for a template that is not valid, TemplateLimitError for one that compiles too long."""
+        """Raises TemplateError if the template is not valid, TemplateLimitError if compiling it exceeds a limit."""
         self._ask(None)
 
     def close(self) -> None:
@@ -207,7 +207,7 @@ class ChatTemplate:
         """The prompt. ``messages`` are as ``messages.validated`` returns them.
 
         Raises TemplateError when the template refuses them or fails, TemplateLimitError when it takes too much time
-        or memory, ParameterError for a variable whose name is taken, ResourceError where its process cannot be started.
+        or memory, ParameterError for a variable whose name is reserved, ResourceError if no process can be started.
         """
         named, own = dict(special_tokens or {}), plain(variables or {})
         check_variables(own, taken=named)
@@ -224,8 +224,8 @@ class ChatTemplate:
         return self._ask(request)
 
     def _ask(self, request: str | None, *, again: bool = True) -> str:
-        """The prompt; for None, an empty text if the template compiles. ``again``: if the process is ended from
-        outside, another one is asked."""
+        """The prompt; for None, an empty text if the template compiles. ``again``: if the process was ended from
+        outside, the request is sent to another one."""
         try:
             kind, text = self._fault or self._ask_once(request)
         except _EndedError as ended:
@@ -257,7 +257,7 @@ class ChatTemplate:
         return kind, text
 
     def _load(self, process: _Process) -> tuple[str, str]:
-        """Compiles the template. A failure is remembered."""
+        """Compiles the template. A failure is final: it is returned for all further requests."""
         try:
             kind, text = process.ask(self.source)
         except _EndedError as ended:
@@ -271,7 +271,7 @@ class ChatTemplate:
     def _take(self) -> _Process:
         """An idle process, or a new one."""
         with self._changed:
-            if self._owner != os.getpid():  # this is a fork: they belong to the parent
+            if self._owner != os.getpid():  # this is a fork: the processes belong to its parent
                 self._idle, self.processes, self._owner = [], 0, os.getpid()
             if self.processes and not self._idle:
                 self._changed.wait_for(lambda: self._idle, START_ANOTHER_S)
@@ -307,14 +307,14 @@ class ChatTemplate:
 
 
 def check_variables(variables: Iterable[str], taken: Iterable[str] = ()) -> None:
-    """Raises ParameterError for a name that a template variable cannot have; ``taken`` are more of them."""
+    """Raises ParameterError for a name that a template variable cannot have; ``taken`` are more reserved names."""
     for name in variables:
         if name in RESERVED_VARIABLES or name in taken:
-            raise _unusable(name, f"The template variable {name!r} is set by the engine.", "Remove it.")
+            raise _unusable(name, f"The name of the template variable {name!r} is reserved.", "Remove it.")
         if not (name.isascii() and name.isidentifier()) or len(name) > MAX_VARIABLE_CHARACTERS:
-            said = f"{name[:MAX_VARIABLE_CHARACTERS]!r}"
+            shown = f"{name[:MAX_VARIABLE_CHARACTERS]!r}"
             hint = f"Use ASCII letters, digits and underscores, at most {MAX_VARIABLE_CHARACTERS}."
-            raise _unusable(name, f"A template variable cannot be named {said}.", hint)
+            raise _unusable(name, f"A template variable cannot be named {shown}.", hint)
 
 
 def _unusable(name: str, fault: str, hint: str) -> ParameterError:

@@ -1,4 +1,4 @@
-"""Chat messages as callers give them: checked, and brought to the one shape that templates read."""
+"""Chat messages from callers: checked, and converted to the one form that templates read."""
 
 from __future__ import annotations
 

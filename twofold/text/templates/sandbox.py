@@ -1,10 +1,9 @@
-"""Render an untrusted chat template, over standard input and output.
+"""Renders an untrusted chat template. Requests arrive on standard input, replies go to standard output.
 
 Started as ``python -m twofold.text.templates.sandbox SECONDS``.
 
-This process may run out of time or memory instead of its client (``chat``). Processor time is limited
-to SECONDS for each reply, by a timer of the kernel whose signal ends the process wherever it is; memory by a limit of
-the kernel.
+A process of its own, so that a template exceeds limits without harm to the client (``chat``). The kernel ends the
+process after SECONDS of processor time for one reply, and limits its memory.
 ``ImmutableSandboxedEnvironment`` closes the ways to Python's internals and forbids changes to the variables.
 """
 
@@ -40,10 +39,10 @@ from twofold.text.templates.sandbox_messages import (
 
 MEMORY: Final = 96 << 20
 MEMORY_PER_INPUT: Final = 32
-"""Bytes of the whole process, of which about 10 MiB are its own, and bytes more for each character of a request."""
+"""Maximum bytes of the whole process (about 10 MiB are Python's own), plus bytes for each character of a request."""
 MAX_CHARACTERS: Final = 4 << 20
 CHARACTERS_PER_INPUT: Final = 16
-"""Characters of a text, and characters more for each character of a request."""
+"""Maximum characters of a rendered text, plus characters for each character of a request."""
 MAX_ERROR_CHARACTERS: Final = 500
 
 
@@ -91,7 +90,7 @@ def _written(value: object) -> object:
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """The functions and filters that Hugging Face's templates expect; nothing that differs from call to call."""
+    """Functions and filters that Hugging Face's templates expect. All give the same output for the same input."""
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag])
@@ -138,7 +137,7 @@ def _shortened(error: BaseException) -> str:
 
 
 def _serve(requests: BinaryIO, replies: BinaryIO, seconds: float) -> None:
-    """Compiles the first text, and renders what was compiled for each of the others."""
+    """Compiles the first request, a template, and renders it for each of the others."""
     template: jinja2.Template | None = None
 
     def compile_(source: str) -> str:
@@ -151,9 +150,9 @@ def _serve(requests: BinaryIO, replies: BinaryIO, seconds: float) -> None:
             kind, reply = _limited(partial(compile_, text), seconds, MEMORY)
             kind = INVALID if kind == FAILED else kind
         else:
-            longest = MAX_CHARACTERS + CHARACTERS_PER_INPUT * len(text)
+            max_characters = MAX_CHARACTERS + CHARACTERS_PER_INPUT * len(text)
             memory = MEMORY + MEMORY_PER_INPUT * len(text)
-            kind, reply = _limited(partial(_rendered, template, text, longest), seconds, memory)
+            kind, reply = _limited(partial(_rendered, template, text, max_characters), seconds, memory)
         replies.write(message(kind + reply))
         replies.flush()
 

@@ -1,8 +1,8 @@
 """Messages between a process that renders a chat template and its client.
 
 The first request is the template's source, others are JSON objects with ``variables`` and ``now`` (ISO 8601). Each gets
-a reply of a letter and a text. A message is its length, four bytes, little-endian, and that many bytes of
-UTF-8, in which lone surrogates stay what they are.
+a reply: one letter for its kind, and a text. A message is its length (four bytes, little-endian) and that many bytes
+of UTF-8, in which lone surrogates are kept.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Method: Radford et al. 2019 (GPT-2), on Sennrich et al. 2016 (BPE).
 
-How a text is cut into words before merging (``tokenizer.ggml.pre``) is data. A word never merges with its neighbour, so
-a wrong cut gives wrong ids. The names are those GGUF converters write; the patterns are the published ones of each
-model family's own tokenizer, in the dialect of the ``tokenizers`` package. Where a family also normalises Unicode
-(NFC), so do we; llama.cpp does not, and its ids differ there on decomposed text.
+How a text is cut into words before merging (``tokenizer.ggml.pre``) is data. No merge crosses the border of two words,
+so a wrong cut gives wrong ids. The names are those that GGUF converters write; the patterns are the published ones of
+each family's own tokenizer, in the syntax of the ``tokenizers`` package. Where a family also normalises Unicode (NFC),
+Twofold does, too; llama.cpp does not, and its ids differ on decomposed text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _DEEPSEEK3 = (
 
 @dataclass(frozen=True, slots=True)
 class WordRule:
-    """How one family cuts words: each pattern splits further what the ones before it left.
+    """How one family cuts words: each pattern splits the parts that the patterns before it left.
 
     whole_words  a word that is itself a token is not merged (``ignore_merges``)
     add_bos      whether a text starts with BOS unless the file specifies it
@@ -106,7 +106,7 @@ def pre_tokenizer(rule: WordRule) -> pre_tokenizers.PreTokenizer:
 
 
 CACHED_WORDS: Final = 4096
-"""Words that an encoder remembers with their tokens: 33 MB at most, for it remembers none of more than 256 bytes."""
+"""Words that an encoder caches with their tokens. It caches no words above 256 bytes, so this takes at most 33 MB."""
 
 
 @cache

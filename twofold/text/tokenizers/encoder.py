@@ -12,7 +12,7 @@ WINDOW: Final = 1 << 16
 GROWTH: Final = 4
 """A window without a place to cut grows by this factor."""
 MARGIN: Final = 16
-"""Words at the end of a window that may be cut differently in the whole text: two in any of our patterns."""
+"""Words at the end of a window among which it is not cut: the whole text may have other words there (at most two)."""
 MAX_SEARCHED: Final = 8192
 """Tokens at the end of a window that are searched for a place to cut."""
 FIRST_COMBINING: Final = "\u0300"
@@ -20,7 +20,7 @@ FIRST_COMBINING: Final = "\u0300"
 
 
 class PlainEncoder:
-    """Tokenises text in which no control token is looked for; safe to share among threads.
+    """Tokenises text without looking for control tokens; safe to share among threads.
 
     A text of more than ``window`` characters is tokenised in windows. A window ends where a word begins: no merge
     crosses that place, and the patterns that cut words look at nothing before it. So the ids are those of the text

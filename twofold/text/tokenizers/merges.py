@@ -1,4 +1,4 @@
-"""Merge rules from scores: which two pieces the last merge of each piece joins.
+"""Merge rules from scores: the two pieces that the last merge of each piece joins.
 
 SentencePiece always merges the neighbours whose union has the best score. An encoder that works with ranked pairs needs
 the pairs. A piece of n characters can be cut in n - 1 ways, but only one cut matters: no merge that crosses the border

@@ -30,13 +30,13 @@ _HARMLESS = names(
     "token_type_count seperator_token_id separator_token_id cls_token_id mask_token_id fim_pad_token_id "
     "fim_rep_token_id fim_sep_token_id added_tokens"
 )
-"""Tokens for other uses (classification), or repetitions of ``token_type``."""
+"""Keys of tokens for other uses (classification), or repetitions of ``token_type``."""
 
 _OFF = names(
     "add_sep_token remove_extra_whitespaces precompiled_charsmap normalizer.lowercase normalizer.strip_accents "
     "suppress_tokens"
 )
-"""Not implemented: accepted only if false or empty."""
+"""Keys that are not implemented: accepted only if false or empty."""
 
 
 class TokenType(IntEnum):
@@ -130,8 +130,8 @@ READERS: Final[Mapping[SourceKind, Callable[[Mapping[str, object]], Vocabulary]]
 
 
 def _infill_id(metadata: Mapping[str, object], part: str, count: int) -> int | None:
-    """The token that marks a part of a text with a gap, under its newer key or its older one; an impossible one is
-    none, for no other text needs it."""
+    """The token that marks a part of an infilling prompt, under its newer key or its older one. An impossible id counts
+    as missing, because only infilling needs it."""
     for name in (f"fim_{part[:3]}", part):
         value = metadata.get(f"{PREFIX}{name}_token_id")
         if isinstance(value, int | np.integer) and 0 <= value < count:
@@ -162,7 +162,7 @@ def _texts(metadata: Mapping[str, object]) -> tuple[str, ...]:
     if not texts:
         raise _bad(key, "is empty")
     if len(texts) > MAX_TOKENS:
-        raise _bad(key, f"has {len(texts)} entries, more than any tokenizer")
+        raise _bad(key, f"has {len(texts)} entries; at most {MAX_TOKENS} are allowed")
     named = texts if all(texts) else tuple(text or f"[EMPTY_{index}]" for index, text in enumerate(texts))
     if len(set(named)) != len(named):
         raise _bad(key, f"holds {_repeated(named)!r} twice")

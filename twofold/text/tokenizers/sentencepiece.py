@@ -1,6 +1,6 @@
 """SentencePiece BPE (``tokenizer.ggml.model = llama``): pieces merge by score, ``▁`` is a space, bytes are fallback.
 
-Method: Kudo & Richardson 2018. The encoder wants merge rules where the file has scores; ``merges.py`` derives them.
+Method: Kudo & Richardson 2018. The encoder needs merge rules, but the file has scores; ``merges.py`` derives the rules.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def build_encoder(vocabulary: Vocabulary, cache_dir: Path | None) -> Encoder:
     """
     texts = vocabulary.texts
     for token in vocabulary.ids_of(TokenType.BYTE):
-        _byte_value(texts[token])  # raises FormatError for a text that names no byte
+        _byte_value(texts[token])  # raises FormatError
     ids = {texts[token]: token for token in vocabulary.ids_of(TokenType.NORMAL, TokenType.BYTE)}
     unknown = _unknown_text(vocabulary, ids)
     added = {texts[token].replace(SPACE, " "): token for token in vocabulary.ids_of(TokenType.USER_DEFINED)}
@@ -59,7 +59,7 @@ def _merges(vocabulary: Vocabulary, cache_dir: Path | None) -> list[tuple[str, s
 
 
 def _unknown_text(vocabulary: Vocabulary, ids: dict[str, int]) -> str | None:
-    """Text of the unknown token, entered into ``ids``: the encoder falls back to it where even bytes are missing."""
+    """Text of the unknown token, entered into ``ids``: the encoder falls back to it for bytes without a token."""
     if vocabulary.unknown_id is None:
         return None
     text = vocabulary.texts[vocabulary.unknown_id]
@@ -68,6 +68,7 @@ def _unknown_text(vocabulary: Vocabulary, ids: dict[str, int]) -> str | None:
 
 
 def _byte_value(text: str) -> int:
+    """The byte that a token such as ``<0x0A>`` names. Raises FormatError for other texts."""
     digits = text[3:5]
     try:
         value = int(digits, 16)

@@ -1,4 +1,4 @@
-"""Control tokens: found in text, broken in untrusted text, and those for filling in the middle of a text.
+"""Control tokens: finding them in text, breaking them in untrusted text, and those for infilling.
 
 They are found here and not in the encoder, so that one encoder serves trusted and untrusted text, and a vocabulary with
 thousands of them loads quickly.
@@ -43,7 +43,7 @@ class Segment:
 
 
 class _Automaton:
-    """Finds texts in time that grows with what is read, however many and similar they are (Aho, Corasick 1975).
+    """Finds texts in time linear in the searched text, however many and similar they are (Aho, Corasick 1975).
 
     A node is a prefix of texts. ``_fallback`` of a node is its longest proper suffix that is a node, too, if nothing
     was found yet, else NOWHERE; ``_found`` is the text, as its length and id, that ends there and begins first.
@@ -96,7 +96,7 @@ class _Automaton:
 
 
 class SpecialTokens:
-    """Finds the longest control token at each place of a text, from left to right.
+    """Finds control tokens in a text from left to right, the longest one at each place.
 
     ``ids`` maps texts to ids; after those in ``eats_space`` (ids) following white space belongs to the token.
     """
@@ -132,7 +132,7 @@ class SpecialTokens:
         return self._ids.get(text)
 
     def split(self, text: str) -> Iterator[Segment]:
-        """The text in order, without empty segments."""
+        """The segments of the text in order; none is empty."""
         done = 0
         for start, end, token in self._occurrences(text):
             if start > done:
@@ -191,12 +191,12 @@ END_NAMES: Final = names(
     "<|fim_pad|> <fim-pad> <fim_pad> <PAD> <|repo_name|> <|fim_repo|> <fim-repo> <reponame> <REPO> <|file_sep|> "
     "<EOT> ▁<EOT>"
 )
-"""Tokens that are followed by another file or nothing: they end the completion."""
+"""Tokens after which another file begins or the text ends: they end the completion."""
 
 
 @dataclass(frozen=True, slots=True)
 class InfillTokens:
-    """Ids of the tokens of a text with a gap, in the order prefix, suffix, middle (Bavarian et al. 2022).
+    """Ids of the tokens for infilling, in the order prefix, suffix, middle (Bavarian et al. 2022).
 
     A GGUF file has them in ``tokenizer.ggml.fim_*_token_id`` or, older, ``prefix_token_id`` etc.; otherwise they are
     found by their texts in the vocabularies of Qwen, StarCoder, CodeLlama, DeepSeek and others. The names are those

@@ -46,7 +46,7 @@ _HARMONY_NAMES = frozenset({"<|return|>", "<|call|>", "<|end|>"})
 """Where all three exist, ``<|end|>`` only ends one message of a completion."""
 
 _KEEPS_SPACE = frozenset({"<unk>", "<s>", "<|endoftext|>"})
-"""Phi-3's control tokens take following white space with them, but for these."""
+"""Phi-3's control tokens include the white space after them; these do not."""
 
 
 class ChatOptions(TypedDict, total=False):
@@ -70,7 +70,8 @@ class Tokenizer:
         self.special_ids: frozenset[int] = frozenset(control)
         """Control tokens: found in text only with ``parse_special``, excluded from decoded text."""
         self._bytes: dict[int, bytes] = {}
-        self._special = SpecialTokens({texts[token]: token for token in control}, _eats_space(vocabulary, control))
+        eats_space = _eats_space(vocabulary, control)
+        self._special = SpecialTokens({texts[token]: token for token in control}, eats_space)
         self.strips_first_space = vocabulary.model == "llama" and vocabulary.add_space_prefix is not False
         """Whether a decoded text loses one leading space, because encoding adds one."""
         self.bos_id, self.eos_id, self.pad_id = vocabulary.bos_id, vocabulary.eos_id, vocabulary.padding_id
@@ -86,9 +87,9 @@ class Tokenizer:
         self.infill: InfillTokens | None = infill_tokens(
             vocabulary.infill_ids, {texts[token]: token for token in marks}
         )
-        """The tokens for filling in the middle of a text; None where the model was not taught it."""
+        """The tokens for filling in the middle of a text; None if the model was not trained for it."""
         self._room: PromptLimit | None = None
-        self._bound = cache(lambda: LowerBound(vocabulary, eats_space=bool(_eats_space(vocabulary, control))))
+        self._bound = cache(lambda: LowerBound(vocabulary, eats_space=bool(eats_space)))
 
     @classmethod
     def of(
@@ -96,7 +97,7 @@ class Tokenizer:
     ) -> Tokenizer:
         """The tokenizer of a vocabulary.
 
-        cache_dir      keeps what is slow to derive from large SentencePiece vocabularies; None derives it each time
+        cache_dir      keeps merge rules of large SentencePiece vocabularies; None derives them each time, which is slow
         chat_template  name of a built-in family (``BUILTIN_TEMPLATES``) or Jinja source, instead of the file's own
 
         Raises FormatError, UnsupportedModelError, or TemplateError for a broken ``chat_template``.
@@ -119,12 +120,12 @@ class Tokenizer:
 
     @property
     def encoder_text(self) -> str:
-        """What ``PlainEncoder.from_description`` needs to encode plain text in another process."""
+        """The description with which ``PlainEncoder.from_description`` encodes plain text in another process."""
         return self._encoder.description
 
     def within(self, room: PromptLimit) -> Self:
-        """This tokenizer for prompts that must fit into ``room``. What it encodes raises ContextLengthError where it
-        does not; a long text that cannot fit is refused before it is tokenised."""
+        """This tokenizer for prompts that must fit into ``room``. Encoding raises ContextLengthError for a prompt that
+        does not fit; a long text that cannot fit is refused before it is tokenised."""
         bounded = copy.copy(self)
         bounded._room = room
         return bounded
@@ -132,7 +133,7 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
         """Ids of ``text``, with BOS and EOS if the model uses them.
 
-        parse_special  False takes text that looks like a control token literally: for text from strangers
+        parse_special  False takes text that looks like a control token literally, for untrusted text
 
         Raises ParameterError for text with a lone surrogate, and ContextLengthError as in ``within``.
         """
@@ -151,7 +152,7 @@ class Tokenizer:
     def encode_infill(self, prefix: str, suffix: str) -> list[int]:
         """Ids of a prompt for the text between ``prefix`` and ``suffix``; control tokens in them are plain text.
 
-        Raises ParameterError for a model that has no tokens for it.
+        Raises ParameterError for a model without tokens for infilling, ContextLengthError as in ``within``.
         """
         if self.infill is None:
             raise ParameterError(
@@ -170,7 +171,7 @@ class Tokenizer:
         return [self.bos_id] if self.add_bos and self.bos_id is not None else []
 
     def _encode_parsed(self, text: str, mark: str = "") -> list[int]:
-        """Ids of a text in which control tokens are found; ``mark`` is taken out of the rest."""
+        """Ids of a text whose control tokens are found; ``mark`` is removed from the rest of it."""
         self._check_long(text.replace(mark, "") if mark else text)
         room = self._room
         ids: list[int] = []
@@ -180,7 +181,7 @@ class Tokenizer:
             else:
                 ids += self._encode_plain(segment.text.replace(mark, "") if mark else segment.text)
             if room is not None and len(text) > SHORT:
-                room.check(len(ids), more=True)
+                room.check(len(ids), at_least=True)
         return ids
 
     def _check_long(self, text: str) -> None:
@@ -189,14 +190,14 @@ class Tokenizer:
         if room is None or len(text) <= max(SHORT, room.tokens):
             return
         try:
-            room.check(self._bound().tokens(text), more=True)
+            room.check(self._bound().tokens(text), at_least=True)
         except UnicodeEncodeError as error:
             raise _not_unicode() from error
 
     def _encode_plain(self, text: str) -> list[int]:
         try:
             return self._encoder.encode(text)
-        except TypeError as error:  # how the package refuses a string that has no UTF-8
+        except TypeError as error:  # the package raises it for a string that has no UTF-8
             raise _not_unicode() from error
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True, continuation: bool = False) -> str:
@@ -303,8 +304,8 @@ class Tokenizer:
         Text in messages and tools that looks like a control token stays text in the ids, unless ``trust_content``.
         With ``continue_final_message`` the prompt ends where the content of the last message ends, its turn left open.
         ``chat_template_kwargs`` become variables of the template. Raises TemplateError without a template, for
-        messages that are malformed or that the template refuses, and where the template exceeds its limits;
-        ParameterError for a variable whose name is taken.
+        messages that are malformed or that the template refuses, and if the template exceeds its limits;
+        ParameterError for a variable whose name is reserved, ResourceError if its process cannot be started.
         """
         if self._chat_template is None:
             raise self._no_template()
@@ -330,12 +331,12 @@ class Tokenizer:
 
 
 def _until(rendered: str, mark: str) -> str:
-    """The text before the last ``mark``. Raises TemplateError without one."""
+    """The text before the last ``mark``. Raises TemplateError if there is none."""
     before, found, _ = rendered.rpartition(mark)
     if not found:
         raise TemplateError(
             "The chat template does not show the last message, so it cannot be continued.",
-            hint="End with a message of the user.",
+            hint="End with a user message.",
         )
     return before.replace(mark, "")
 
@@ -361,13 +362,13 @@ def _named_or_source(chosen: str) -> str:
     )
 
 
-def _adds(said: bool | None, name: str, token: int | None, default: bool) -> bool:
-    if said and token is None:
+def _adds(given: bool | None, name: str, token: int | None, default: bool) -> bool:
+    if given and token is None:
         raise FormatError(
             f"The tokenizer metadata '{PREFIX}add_{name}_token' is true, but '{PREFIX}{name}_token_id' is missing.",
             hint="The file is corrupt, or was made by a faulty converter.",
         )
-    return token is not None and (default if said is None else said)
+    return token is not None and (default if given is None else given)
 
 
 def _end_ids(vocabulary: Vocabulary) -> frozenset[int]:
@@ -380,6 +381,7 @@ def _end_ids(vocabulary: Vocabulary) -> frozenset[int]:
 
 
 def _eats_space(vocabulary: Vocabulary, control: list[int]) -> frozenset[int]:
+    """The control tokens that include the white space after them."""
     if vocabulary.model != "llama" or vocabulary.architecture != "phi3":
         return frozenset()
     return frozenset(token for token in control if vocabulary.texts[token] not in _KEEPS_SPACE)
