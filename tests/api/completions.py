@@ -64,11 +64,11 @@ class Made:
     def output(self) -> RequestOutput:
         ids, prompt = self.token_ids, self.prompt_tokens
         logprobs = positions(self.facts, ids) if self.logprobs else None
-        answer = CompletionOutput(0, self.text, ids, logprobs, None, self.finish, self.stop)
+        completion = CompletionOutput(0, self.text, ids, logprobs, None, self.finish, self.stop)
         times = tuple(2.0 + index for index in range(len(ids)))
         record = SequenceRecord(pins=list(self.pins))
         metrics = RequestMetrics(0.0, 1.0, 2.0, 3.0, (times,), prompt, self.cached, "r1", (self.finish,), record)
-        return RequestOutput("r1", None, tuple(range(prompt)), None, (answer,), metrics, True)
+        return RequestOutput("r1", None, tuple(range(prompt)), None, (completion,), metrics, True)
 
     @property
     def deltas(self) -> Iterator[OutputDelta]:

@@ -122,7 +122,7 @@ def test_calls_without_text_begin_the_parts() -> None:
     assert prompt.covered(CachePoint(message=1, part=0)).endswith('"Ulm"}}</tool_call>')
 
 
-def test_tools_that_the_template_does_not_show_are_found_where_they_are_told() -> None:
+def test_tools_that_the_template_does_not_show_are_found_in_the_instructions() -> None:
     prompt = Prompt([SYSTEM, USER], TOOLS, facts=facts_of(TURNS))
     covered = prompt.covered(CachePoint(tool=0))
     assert '"sun"' in covered
@@ -138,7 +138,7 @@ def test_what_the_template_hides_has_no_pin() -> None:
     facts = facts_of(SILENT)
     prompt = Prompt([SYSTEM, USER], facts=facts)
     shown, _ = facts.format.shown(prompt.messages, None)
-    hidden = shown == list(prompt.messages)  # else the system text is told in the user's message
+    hidden = shown == list(prompt.messages)  # else the system text is in the user's message
     assert bool(prompt.pins(CachePoint(message=0))) is not hidden
 
 

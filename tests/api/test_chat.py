@@ -24,7 +24,7 @@ def model(tokenizer: Tokenizer) -> ModelFacts:
     return ModelFacts(tokenizer, CompletionFormat.of(tokenizer), 4096, 8)
 
 
-def test_tools_are_told_unless_none_may_be_called(model: ModelFacts) -> None:
+def test_tools_are_shown_unless_none_may_be_called(model: ModelFacts) -> None:
     def shown(**fields: Any) -> str:
         (job,) = chat(**fields).prepare(model)
         return model.tokenizer.decode(job.token_ids)
@@ -96,7 +96,7 @@ def test_what_shall_stay_cached() -> None:
     assert marked.messages[0]["content"][0] == {"type": "text", "text": "a"}
 
 
-def test_beside_tools_an_answer_may_have_a_form_of_its_own(model: ModelFacts) -> None:
+def test_beside_tools_structured_output_is_possible(model: ModelFacts) -> None:
     """It is a call or has the form: the grammar has both, and the compiler takes it."""
     schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": {}}}}
     (job,) = chat(tools=[TOOL], response_format=schema).prepare(model)

@@ -179,7 +179,7 @@ def test_log_probabilities_of_a_chat(fields: dict[str, Any], logprobs: int | Non
         ),
     ],
 )
-def test_forms_of_answers(chosen: dict[str, Any], form: StructuredOutputsParams | None) -> None:
+def test_response_formats(chosen: dict[str, Any], form: StructuredOutputsParams | None) -> None:
     assert chat(response_format=chosen).params.structured_outputs == form
 
 
@@ -228,7 +228,7 @@ def test_null_is_as_good_as_nothing() -> None:
     assert chat(**nulls) == chat()
 
 
-def test_what_concerns_no_answer_is_taken() -> None:
+def test_fields_that_change_no_completion_are_accepted() -> None:
     plain = {"stream": False, "store": False, "service_tier": "auto", "parallel_tool_calls": True}
     taken, least = chat(**plain, user="me", metadata={"a": "b"}, modalities=["text"]), chat()
     assert (taken.conversation, taken.params, taken.request_options) == (
@@ -239,7 +239,7 @@ def test_what_concerns_no_answer_is_taken() -> None:
     assert (taken.stream, taken.tier, taken.explain) == (least.stream, least.tier, least.explain)
 
 
-def test_how_a_reply_is_told() -> None:
+def test_settings_of_the_reply() -> None:
     assert not chat().stream
     streamed = chat(stream=True, stream_options={"include_usage": True})
     assert streamed.stream

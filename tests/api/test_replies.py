@@ -39,7 +39,7 @@ MESSAGES = [{"role": "user", "content": "hello"}]
 GREEDY = {"temperature": 0, "ignore_eos": True}
 
 
-def answered(make_llm: MakeLLM, request: DialectRequest) -> tuple[dict[str, Any], list[RequestOutput]]:
+def completed(make_llm: MakeLLM, request: DialectRequest) -> tuple[dict[str, Any], list[RequestOutput]]:
     """The body as JSON brings it over, and what it was made of."""
     llm = make_llm()
     model = facts(llm)
@@ -55,12 +55,12 @@ def streamed(make_llm: MakeLLM, request: DialectRequest) -> tuple[list[dict[str,
     model = facts(llm)
     prompts = tuple(len(job.token_ids) for job in request.prepare(model))
     streamer = request.streamer(replace(HEAD, prompt_tokens=prompts), model)
-    told, outputs = streamer.open(), []
+    sent, outputs = streamer.open(), []
     for job, delta in run(llm, request, model):
-        told += streamer.take(job, delta)
+        sent += streamer.take(job, delta)
         outputs += [] if delta.request is None else [delta.request]
     outputs.sort(key=lambda output: output.request_id)
-    *events, done, nothing = (told + streamer.close(outputs)).split(b"\n\n")
+    *events, done, nothing = (sent + streamer.close(outputs)).split(b"\n\n")
     assert (done, nothing) == (b"data: [DONE]", b"")
     return [json.loads(event.removeprefix(b"data: ")) for event in events], outputs
 
@@ -80,7 +80,7 @@ def run(llm: LLM, request: DialectRequest, model: ModelFacts) -> Iterator[tuple[
 
 
 def test_a_chat(make_llm: MakeLLM) -> None:
-    body, (output,) = answered(make_llm, ChatRequest.read({"messages": MESSAGES, "max_tokens": 4, **GREEDY}))
+    body, (output,) = completed(make_llm, ChatRequest.read({"messages": MESSAGES, "max_tokens": 4, **GREEDY}))
     tokens = len(output.prompt_token_ids)
     assert body == {
         "id": "chatcmpl-x",
@@ -107,14 +107,14 @@ def test_a_chat(make_llm: MakeLLM) -> None:
 
 def test_log_probabilities_of_a_chat(make_llm: MakeLLM) -> None:
     fields = {"messages": MESSAGES, "max_tokens": 8, "logprobs": True, "top_logprobs": 3, "seed": 1, "ignore_eos": True}
-    body, (output,) = answered(make_llm, ChatRequest.read(fields))
+    body, (output,) = completed(make_llm, ChatRequest.read(fields))
     content = body["choices"][0]["logprobs"]["content"]
-    answer = output.outputs[0]
-    assert answer.logprobs is not None
-    assert len(content) == len(answer.token_ids) == 8
-    ranks = [position[token].rank for token, position in zip(answer.token_ids, answer.logprobs, strict=True)]
+    completion = output.outputs[0]
+    assert completion.logprobs is not None
+    assert len(content) == len(completion.token_ids) == 8
+    ranks = [position[token].rank for token, position in zip(completion.token_ids, completion.logprobs, strict=True)]
     assert min(ranks) <= 3 < max(ranks), "the seed draws tokens among the most likely ones and others"
-    for entry, token, position in zip(content, answer.token_ids, answer.logprobs, strict=True):
+    for entry, token, position in zip(content, completion.token_ids, completion.logprobs, strict=True):
         assert entry["logprob"] == position[token].logprob
         assert bytes(entry["bytes"]).decode(errors="replace") == entry["token"]
         top = [one["logprob"] for one in entry["top_logprobs"]]
@@ -122,9 +122,9 @@ def test_log_probabilities_of_a_chat(make_llm: MakeLLM) -> None:
         assert top == [one.logprob for one in sorted(position.values(), key=lambda one: one.rank)[:3]]
 
 
-def test_answers_of_all_prompts_are_numbered_through(make_llm: MakeLLM) -> None:
+def test_completions_of_all_prompts_are_numbered(make_llm: MakeLLM) -> None:
     fields = {"prompt": ["hello", "the"], "n": 2, "seed": 3, "max_tokens": 3, "ignore_eos": True}
-    body, outputs = answered(make_llm, CompletionRequest.read(fields))
+    body, outputs = completed(make_llm, CompletionRequest.read(fields))
     choices = body["choices"]
     assert body["object"] == "text_completion"
     assert [choice["index"] for choice in choices] == [0, 1, 2, 3]
@@ -137,13 +137,13 @@ def test_answers_of_all_prompts_are_numbered_through(make_llm: MakeLLM) -> None:
 @pytest.mark.parametrize("most", [0, 4])
 def test_echo(make_llm: MakeLLM, prompt: Any, most: int) -> None:
     fields = {"prompt": prompt, "echo": True, "logprobs": 1, "max_tokens": most, "return_token_ids": True, **GREEDY}
-    body, (output,) = answered(make_llm, CompletionRequest.read(fields))
+    body, (output,) = completed(make_llm, CompletionRequest.read(fields))
     (choice,) = body["choices"]
-    logprobs, before, answer = choice["logprobs"], output.prompt_token_ids, output.outputs[0]
+    logprobs, before, completion = choice["logprobs"], output.prompt_token_ids, output.outputs[0]
     assert choice["text"].startswith("hello the" if prompt == "hello the" else "")
-    assert choice["text"].endswith(answer.text if most else "")
+    assert choice["text"].endswith(completion.text if most else "")
     assert choice["prompt_token_ids"] == list(before)
-    assert choice["token_ids"] == list(answer.token_ids[:most])
+    assert choice["token_ids"] == list(completion.token_ids[:most])
     assert body["usage"]["completion_tokens"] == most
     assert {len(column) for column in logprobs.values()} == {len(before) + most}
     assert logprobs["token_logprobs"][0] is logprobs["top_logprobs"][0] is None
@@ -154,13 +154,13 @@ def test_echo(make_llm: MakeLLM, prompt: Any, most: int) -> None:
 
 def test_token_ids_are_added_when_asked_for(make_llm: MakeLLM) -> None:
     fields = {"messages": MESSAGES, "max_tokens": 2, "return_token_ids": True, **GREEDY}
-    body, (output,) = answered(make_llm, ChatRequest.read(fields))
+    body, (output,) = completed(make_llm, ChatRequest.read(fields))
     assert body["prompt_token_ids"] == list(output.prompt_token_ids)
     assert body["choices"][0]["token_ids"] == list(output.outputs[0].token_ids)
 
 
 def test_embeddings_of_all_texts_are_numbered_through(make_llm: MakeLLM) -> None:
-    body, outputs = answered(make_llm, EmbeddingRequest.read({"input": ["hello", [70, 80, 90]]}))
+    body, outputs = completed(make_llm, EmbeddingRequest.read({"input": ["hello", [70, 80, 90]]}))
     tokens = sum(len(output.prompt_token_ids) for output in outputs)
     vectors = [list(output.embedding or ()) for output in outputs]
     assert body == {
@@ -172,7 +172,7 @@ def test_embeddings_of_all_texts_are_numbered_through(make_llm: MakeLLM) -> None
 
 
 def test_a_vector_in_base64_is_little_endian_floats(make_llm: MakeLLM) -> None:
-    body, (output,) = answered(make_llm, EmbeddingRequest.read({"input": "hello", "encoding_format": "base64"}))
+    body, (output,) = completed(make_llm, EmbeddingRequest.read({"input": "hello", "encoding_format": "base64"}))
     assert output.embedding is not None
     raw = base64.b64decode(body["data"][0]["embedding"], validate=True)
     assert struct.unpack(f"<{len(output.embedding)}f", raw) == pytest.approx(output.embedding, rel=1e-7)
@@ -215,10 +215,10 @@ def test_a_streamed_chat(make_llm: MakeLLM) -> None:
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     assert all(chunk["usage"] is None for chunk in chunks)
     assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 12)
-    for answer in output.outputs:
-        mine = [c for chunk in chunks for c in chunk["choices"] if c["index"] == answer.index]
+    for completion in output.outputs:
+        mine = [c for chunk in chunks for c in chunk["choices"] if c["index"] == completion.index]
         assert mine[0]["delta"] == {"role": "assistant", "content": ""}
-        assert "".join(choice["delta"].get("content", "") for choice in mine) == answer.text
+        assert "".join(choice["delta"].get("content", "") for choice in mine) == completion.text
         assert [choice["finish_reason"] for choice in mine] == [None] * (len(mine) - 1) + ["length"]
         assert mine[-1]["delta"] == {}
 
@@ -232,14 +232,14 @@ def test_continuous_usage_counts_each_choice(make_llm: MakeLLM) -> None:
     ):
         (*chunks, last), outputs = streamed(make_llm, request)
         prompts = [len(output.prompt_token_ids) for output in outputs]
-        told: dict[int, list[int]] = {}
+        sent: dict[int, list[int]] = {}
         for chunk in chunks:
             (choice,), usage = chunk["choices"], chunk["usage"]
             assert usage["prompt_tokens"] == prompts[choice["index"] // 2]
             assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
-            told.setdefault(choice["index"], []).append(usage["completion_tokens"])
-        assert all(counts == sorted(counts) and counts[-1] == 6 for counts in told.values())
-        assert last["usage"]["completion_tokens"] == 6 * len(told) == 12 * len(outputs)
+            sent.setdefault(choice["index"], []).append(usage["completion_tokens"])
+        assert all(counts == sorted(counts) and counts[-1] == 6 for counts in sent.values())
+        assert last["usage"]["completion_tokens"] == 6 * len(sent) == 12 * len(outputs)
         assert last["usage"]["prompt_tokens"] == sum(prompts)
 
 
@@ -253,18 +253,18 @@ def test_log_probabilities_are_streamed_with_their_tokens(make_llm: MakeLLM) -> 
     fields = {"messages": MESSAGES, "max_tokens": 6, "seed": 4, "logprobs": True, "stream": True, "ignore_eos": True}
     chunks, (output,) = streamed(make_llm, ChatRequest.read({**fields, "return_token_ids": True}))
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
-    told = [entry for choice in choices if choice["logprobs"] for entry in choice["logprobs"]["content"]]
-    assert len(told) == 6
+    sent = [entry for choice in choices if choice["logprobs"] for entry in choice["logprobs"]["content"]]
+    assert len(sent) == 6
     assert [token for choice in choices for token in choice.get("token_ids", ())] == list(output.outputs[0].token_ids)
 
 
 def test_streamed_completions(make_llm: MakeLLM) -> None:
     fields = {"prompt": ["hello", [70, 80]], "n": 2, "seed": 3, "max_tokens": 5, "ignore_eos": True, "logprobs": 1}
     chunks, outputs = streamed(make_llm, CompletionRequest.read({**fields, "stream": True}))
-    answers = [answer for output in outputs for answer in output.outputs]
-    for index, answer in enumerate(answers):
+    completions = [completion for output in outputs for completion in output.outputs]
+    for index, completion in enumerate(completions):
         mine = [c for chunk in chunks for c in chunk["choices"] if c["index"] == index]
-        assert "".join(choice["text"] for choice in mine) == answer.text
+        assert "".join(choice["text"] for choice in mine) == completion.text
         assert mine[-1]["finish_reason"] == "length"
         offsets = [offset for choice in mine if choice["logprobs"] for offset in choice["logprobs"]["text_offset"]]
         assert offsets == sorted(offsets)

@@ -116,7 +116,7 @@ def test_space_prefix(spoken: Metadata) -> None:
     assert tokenizer.decode(plain_ids(tokenizer, "hello"), continuation=True) == " hello"
 
 
-def test_bytes_stand_in_for_unknown_characters(spoken: Metadata) -> None:
+def test_unknown_characters_become_bytes(spoken: Metadata) -> None:
     tokenizer = tokenizer_of(spoken)
     assert [tokenizer.token_text(token) for token in plain_ids(tokenizer, "é")] == ["▁", "<0xC3>", "<0xA9>"]
     assert tokenizer.decode(plain_ids(tokenizer, "é")) == "é"

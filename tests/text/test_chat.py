@@ -109,7 +109,7 @@ class TestVariables:
 
 
 class TestRefusals:
-    def test_raise_exception_is_told(self) -> None:
+    def test_raise_exception_is_reported(self) -> None:
         with pytest.raises(TemplateError, match="refuses the messages: roles must alternate"):
             rendered("{{ raise_exception('roles must alternate') }}")
 

@@ -29,7 +29,7 @@ def test_the_prompt_ends_where_the_last_message_ends(template: str, begun: str) 
     assert prompt.endswith(begun)
     assert whole.startswith(prompt.rstrip())
     asked = tokenizer.apply_chat_template([USER], tokenize=False)
-    assert "".join(prompt.split()) == "".join((asked + begun).split())  # some put a space before the answer
+    assert "".join(prompt.split()) == "".join((asked + begun).split())  # some put a space before the completion
 
 
 def test_its_tokens_are_those_of_the_text() -> None:

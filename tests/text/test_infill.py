@@ -29,7 +29,7 @@ def test_the_gap_lies_behind_both_texts() -> None:
     assert {tokenizer.token_text(token) for token in tokenizer.infill.ends} == set(QWEN)
 
 
-def test_a_beginning_of_text_stands_before_it() -> None:
+def test_bos_is_before_it() -> None:
     tokenizer = made(*QWEN, add_bos_token=True)
     assert tokenizer.encode_infill("a", "b")[:2] == [1, tokenizer.token_id("<|fim_prefix|>")]
 

@@ -116,7 +116,7 @@ def test_what_fits_is_counted_exactly() -> None:
         tokenizer.within(PromptLimit(6)).encode("1b1b1b")
 
 
-def test_a_lone_surrogate_is_told_in_long_texts_too() -> None:
+def test_a_lone_surrogate_is_reported_in_long_texts_too() -> None:
     tokenizer = tokenizer_of(METADATA["bytes"]).within(PromptLimit(10))
     with pytest.raises(ParameterError, match="surrogate"):
         tokenizer.encode("\ud800" * (SHORT + 1))

@@ -1,4 +1,4 @@
-"""Stop strings cut a stream at the same place however it comes in pieces."""
+"""Stop strings cut a stream at the same place, however it is split into pieces."""
 
 from __future__ import annotations
 

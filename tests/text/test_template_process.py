@@ -87,9 +87,7 @@ def test_a_process_that_is_killed_while_it_renders_is_replaced_once(started: lis
     assert template.render(MESSAGES) == "Hi"
 
 
-def test_a_process_that_stands_still_is_replaced(
-    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_process_is_replaced(started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch) -> None:
     template = ChatTemplate(HELLO)
     template.render(MESSAGES)
     monkeypatch.setattr(chat, "WALL_S", 0.2)
@@ -158,7 +156,7 @@ def test_what_cannot_be_compiled_is_tried_once(started: list[subprocess.Popen[by
 def test_an_interrupted_rendering_leaves_nothing_behind(
     started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Ctrl-C may do it: the next prompt must not be the answer to the one before."""
+    """As Ctrl-C may do it: the next prompt must not be the reply to the request before."""
     template = ChatTemplate(HELLO)
     template.render(MESSAGES)
 
@@ -173,7 +171,7 @@ def test_an_interrupted_rendering_leaves_nothing_behind(
     assert len(started) == 2
 
 
-def test_it_stands_in_a_group_of_its_own(started: list[subprocess.Popen[bytes]]) -> None:
+def test_it_has_a_process_group_of_its_own(started: list[subprocess.Popen[bytes]]) -> None:
     template = ChatTemplate(HELLO)
     template.render(MESSAGES)
     assert os.getpgid(started[0].pid) != os.getpgrp()

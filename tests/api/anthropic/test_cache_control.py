@@ -1,4 +1,4 @@
-"""Anthropic's controls of the cache: where they may stand, and which pins they become."""
+"""Anthropic's controls of the cache: where they are allowed, and which pins they become."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_a_named_tool_becomes_a_form(plain: ModelFacts) -> None:
         {"diagnostics": {"previous_message_id": None}, "stop_sequences": [], "tools": []},
     ],
 )
-def test_what_changes_no_answer_is_taken(fields: dict[str, Any]) -> None:
+def test_fields_that_change_no_completion_are_accepted(fields: dict[str, Any]) -> None:
     taken, least = read(**fields), read()
     assert (taken.conversation, taken.params, taken.tier) == (least.conversation, least.params, least.tier)
 
@@ -209,12 +209,12 @@ def test_tokens_are_counted_as_the_prompt_has_them(plain: ModelFacts) -> None:
     assert data_of(request.reply(12)) == {"input_tokens": 12}
 
 
-def test_counting_tells_beta_clients_what_was_there_before_edits() -> None:
+def test_counting_gives_beta_clients_the_tokens_before_edits() -> None:
     request = CountTokensRequest.read(body(max_tokens=None, context_management={"edits": []}))
     assert data_of(request.reply(12)) == {"input_tokens": 12, "context_management": {"original_input_tokens": 12}}
 
 
-def test_counting_takes_no_fields_of_the_answer() -> None:
+def test_counting_accepts_no_fields_of_sampling() -> None:
     with pytest.raises(FieldError) as caught:
         CountTokensRequest.read(body())
     assert caught.value.param == "max_tokens"

@@ -1,4 +1,4 @@
-"""Anthropic's messages as replies, whole and as they come; held against the types of Anthropic's own client."""
+"""Anthropic's messages as replies, whole and streamed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SHORT = replace(PLAIN, context=102)
 TOOL_USE = {"type": "tool_use", "id": "toolu_0123abcd000", "name": "weather", "input": {"city": "Ulm"}}
 
 
-def folded(told: list[dict[str, Any]]) -> dict[str, Any]:
+def folded(sent: list[dict[str, Any]]) -> dict[str, Any]:
     """The message that a client makes of a stream's events; asserts their order."""
-    assert [event["type"] for event in told[:2]] == ["message_start", "ping"]
-    assert [event["type"] for event in told[-2:]] == ["message_delta", "message_stop"]
-    message: dict[str, Any] = told[0]["message"]
+    assert [event["type"] for event in sent[:2]] == ["message_start", "ping"]
+    assert [event["type"] for event in sent[-2:]] == ["message_delta", "message_stop"]
+    message: dict[str, Any] = sent[0]["message"]
     inputs: list[str] = []
     opened: int | None = None
-    for event in told[2:-2]:
+    for event in sent[2:-2]:
         match event["type"]:
             case "content_block_start":
                 assert opened is None
@@ -54,7 +54,7 @@ def folded(told: list[dict[str, Any]]) -> dict[str, Any]:
     for block, text in zip(message["content"], inputs, strict=True):
         if text:
             block["input"] = orjson.loads(text)
-    return {**message, **told[-2]["delta"], "usage": {**message["usage"], **told[-2]["usage"]}}
+    return {**message, **sent[-2]["delta"], "usage": {**message["usage"], **sent[-2]["usage"]}}
 
 
 def test_text(plain: ModelFacts) -> None:
@@ -147,11 +147,11 @@ def test_tokens_of_the_prompt_are_in_one_part_each(plain: ModelFacts) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tier", "told"), [("priority", "priority"), ("batch", "batch"), ("flex", "standard"), (None, "standard")]
+    ("tier", "sent"), [("priority", "priority"), ("batch", "batch"), ("flex", "standard"), (None, "standard")]
 )
-def test_tiers_have_anthropics_names(plain: ModelFacts, tier: Any, told: str) -> None:
+def test_tiers_have_anthropics_names(plain: ModelFacts, tier: Any, sent: str) -> None:
     head = ReplyHead("1", 0, "tiny", tier)
-    assert read().reply(head, [Made(plain, "a").output], plain).usage.service_tier == told
+    assert read().reply(head, [Made(plain, "a").output], plain).usage.service_tier == sent
 
 
 def test_no_tokens_asked_for_is_a_prompt_in_the_cache(plain: ModelFacts) -> None:
@@ -164,16 +164,16 @@ def test_no_tokens_asked_for_is_a_prompt_in_the_cache(plain: ModelFacts) -> None
         assert message["usage"]["cache_creation_input_tokens"] == 64
 
 
-def test_diagnostics_are_answered_honestly(plain: ModelFacts) -> None:
+def test_diagnostics_say_that_the_reason_is_unknown(plain: ModelFacts) -> None:
     request = read(diagnostics={"previous_message_id": "msg_1"})
     unknown = {"cache_miss_reason": {"type": "unavailable"}}
     assert replied(request, Made(plain, "a"))["diagnostics"] == unknown
     assert folded(events(streamed(request, Made(plain, "a"))))["diagnostics"] == unknown
 
 
-def test_extras_stand_next_to_the_usage(plain: ModelFacts) -> None:
-    told = events(streamed(read(), Made(plain, "a"), {"queue_s": 1}))
-    assert [event.get("twofold") for event in told[-2:]] == [{"queue_s": 1}, None]
+def test_extras_are_next_to_the_usage(plain: ModelFacts) -> None:
+    sent = events(streamed(read(), Made(plain, "a"), {"queue_s": 1}))
+    assert [event.get("twofold") for event in sent[-2:]] == [{"queue_s": 1}, None]
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ def test_extras_stand_next_to_the_usage(plain: ModelFacts) -> None:
 def test_a_stream_that_cannot_go_on_says_so(plain: ModelFacts, error: Any, kind: str) -> None:
     streamer = read().streamer(HEAD, plain)
     streamer.open()
-    (told,) = events(streamer.fail(error, "req_1"))
-    assert told == {"type": "error", "error": {"type": kind, "message": str(error)}, "request_id": "req_1"}
+    (sent,) = events(streamer.fail(error, "req_1"))
+    assert sent == {"type": "error", "error": {"type": kind, "message": str(error)}, "request_id": "req_1"}
 
 
 def test_keep_alives_are_pings(plain: ModelFacts) -> None:
@@ -204,13 +204,13 @@ ENDS = ["stop", "length"]
 @given(
     st.lists(st.sampled_from(PARTS), max_size=8), st.sampled_from([PLAIN, THINKER]), st.sampled_from(["stop", "length"])
 )
-def test_a_stream_tells_the_same_as_a_whole_reply(parts: list[str], facts: ModelFacts, finish: Any) -> None:
+def test_a_stream_has_the_same_message_as_a_whole_reply(parts: list[str], facts: ModelFacts, finish: Any) -> None:
     request, made = read(tools=[WEATHER]), Made(facts, "".join(parts) or "x", finish=finish)
     reply = replied(request, made)
-    told = events(streamed(request, made))
-    begun = [event["content_block"]["type"] for event in told if event["type"] == "content_block_start"]
+    sent = events(streamed(request, made))
+    begun = [event["content_block"]["type"] for event in sent if event["type"] == "content_block_start"]
     if begun == [block["type"] for block in reply["content"]]:  # else the last call was cut off
-        assert folded(told) == reply
+        assert folded(sent) == reply
     else:
         assert finish == "length"
         assert begun[:-1] == [block["type"] for block in reply["content"]]

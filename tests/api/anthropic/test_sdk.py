@@ -21,7 +21,7 @@ anthropic = pytest.importorskip("anthropic")
 httpx = pytest.importorskip("httpx2")
 
 FACTS = facts_of(THINKING)
-ANSWER = f"<think>I need the weather.</think>\n\nI look.\n{CALL}"
+COMPLETION = f"<think>I need the weather.</think>\n\nI look.\n{CALL}"
 ASK = {
     "model": "tiny",
     "max_tokens": 200,
@@ -31,18 +31,18 @@ ASK = {
 
 
 class Server:
-    """Answers each request with one made answer, or with an error before or in the middle of it."""
+    """Replies to each request with one given completion, or with an error before or in the middle of it."""
 
-    def __init__(self, text: str = ANSWER, *, error: TwofoldError | None = None, broken: bool = False) -> None:
+    def __init__(self, text: str = COMPLETION, *, error: TwofoldError | None = None, broken: bool = False) -> None:
         self._made = Made(FACTS, text, cached=16, pins=(HeldPin(48, 3600.0), HeldPin(64, 300.0)))
         self._error, self._broken = error, broken
         self.bodies: list[dict[str, Any]] = []
 
     def client(self) -> Any:
-        http = httpx.Client(transport=httpx.MockTransport(self._answer))
+        http = httpx.Client(transport=httpx.MockTransport(self._reply))
         return anthropic.Anthropic(api_key="key", base_url="http://twofold", http_client=http, max_retries=0)
 
-    def _answer(self, given: Any) -> Any:
+    def _reply(self, given: Any) -> Any:
         body = json.loads(given.content)
         self.bodies.append(body)
         if self._error is not None and not self._broken:
@@ -54,10 +54,10 @@ class Server:
         request = MessagesRequest.read(body)
         if not request.stream:
             return httpx.Response(200, json=data_of(request.reply(HEAD, [self._made.output], FACTS)))
-        raw = b"".join(self._told(request))
+        raw = b"".join(self._events(request))
         return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=raw)
 
-    def _told(self, request: MessagesRequest) -> Iterator[bytes]:
+    def _events(self, request: MessagesRequest) -> Iterator[bytes]:
         streamer = request.streamer(HEAD, FACTS)
         yield streamer.open()
         for index, delta in enumerate(self._made.deltas):
@@ -82,7 +82,7 @@ def as_expected(message: Any) -> None:
     assert message.stop_reason == "tool_use"
     usage = message.usage
     assert (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_creation_input_tokens) == (36, 16, 48)
-    assert usage.output_tokens == len(Made(FACTS, ANSWER).token_ids)
+    assert usage.output_tokens == len(Made(FACTS, COMPLETION).token_ids)
 
 
 def test_a_whole_message() -> None:
@@ -128,7 +128,7 @@ def test_claude_codes_body_goes_through_the_client() -> None:
     body = {
         name: value
         for name, value in later_turn().items()
-        if name not in ("stream", "context_management", "temperature")  # the client says them otherwise
+        if name not in ("stream", "context_management", "temperature")  # the client sends them otherwise
     }
     with Server().client().messages.stream(**body) as stream:
         as_expected(stream.get_final_message())

@@ -51,7 +51,7 @@ def test_system_is_the_first_message(system: Any) -> None:
     assert turns(user("hi"), system=system) == [{"role": "system", "content": "Be kind."}, user("hi")]
 
 
-def test_system_messages_may_stand_among_others() -> None:
+def test_system_messages_may_be_among_others() -> None:
     later = {"role": "system", "content": "Now in French."}
     assert turns(user("hi"), later)[1] == later
 
@@ -106,7 +106,7 @@ def test_forms_of_results(fields: dict[str, Any], content: str) -> None:
     assert turns(user("hi"), assistant([USE]), user([RESULT | fields]))[2]["content"] == content
 
 
-def test_what_was_thought_goes_back_to_the_model_and_what_nobody_can_read_does_not() -> None:
+def test_thinking_is_shown_to_the_model_and_redacted_thinking_is_not() -> None:
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "unsigned"}
     hidden = {"type": "redacted_thinking", "data": "AAAA"}
     said = assistant([thought, hidden, {"type": "text", "text": "Yes."}])
@@ -177,7 +177,7 @@ def test_messages_that_cannot_be_are_refused_by_name(messages: Any, param: str) 
     assert refused(messages=messages).param == param
 
 
-def test_a_last_message_of_the_assistant_begins_the_answer() -> None:
+def test_a_last_message_of_the_assistant_begins_the_completion() -> None:
     begun = read(messages=[user("a"), assistant("b")]).conversation
     assert begun.continues
     assert begun.messages[-1] == assistant("b")

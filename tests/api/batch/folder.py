@@ -47,12 +47,12 @@ class Folder:
         return [json.loads(text) for text in self.target.read_text(encoding="utf-8").splitlines()]
 
     @property
-    def answers(self) -> dict[str, Any]:
-        """What each line got, by custom_id; fails where one got two."""
+    def results(self) -> dict[str, Any]:
+        """The response and the error of each line, by custom_id; fails if a line has two results."""
         found = {one["custom_id"]: (one["response"], one["error"]) for one in self.written}
         assert len(found) == len(self.written)
         return found
 
     def message(self, custom_id: str) -> str:
-        _, error = self.answers[custom_id]
+        _, error = self.results[custom_id]
         return f"{error['code']}: {error['message']}"

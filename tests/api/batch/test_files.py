@@ -225,15 +225,15 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(path.read_bytes().splitlines()) == 2
 
 
-def test_the_disk_is_told_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
-    monkeypatch.setattr("os.fsync", told.append)
+def test_results_are_synced_to_the_disk_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", synced.append)
     clock = VirtualClock()
     with Journal(tmp_path / "out", clock) as journal:
         journal.write("1", RECORD)
-        assert not told
+        assert not synced
         clock.advance(journals.SYNC_SECONDS)
         journal.write("2", RECORD)
         journal.write("3", RECORD)
-        assert len(told) == 1
-    assert len(told) == 2
+        assert len(synced) == 1
+    assert len(synced) == 2

@@ -29,7 +29,7 @@ def test_embeddings_are_those_of_embed_whatever_runs_beside_them(
     folder.give([*prompts(6), line("e", EMBEDDINGS, input=texts, pooling=pooling), *prompts(9)[6:]])
     llm = make_llm(seqs=4, rows=16)
     assert folder.run(llm).failed == 0
-    data = folder.answers["e"][0]["body"]["data"]
+    data = folder.results["e"][0]["body"]["data"]
     outputs = make_llm(seqs=1).embed(texts, pooling=pooling)
     assert [one["embedding"] for one in data] == [list(output.embedding or ()) for output in outputs]
 
@@ -39,7 +39,7 @@ def test_a_batch_of_embeddings_counts_its_tokens(folder: Folder, make_llm: MakeL
     progress = folder.run(make_llm(seqs=2))
     assert (progress.done, progress.failed, progress.completion_tokens) == (20, 0, 0)
     assert progress.prompt_tokens == sum(
-        response["body"]["usage"]["prompt_tokens"] for response, _ in folder.answers.values()
+        response["body"]["usage"]["prompt_tokens"] for response, _ in folder.results.values()
     )
     assert folder.run(make_llm()).found == 20
 
@@ -49,7 +49,7 @@ def test_what_lines_say_about_their_treatment_reaches_the_engine(folder: Folder,
     salts = {"a": "one", "b": "one", "c": "two"}
     folder.give([line(name, **same, cache_salt=salt) for name, salt in salts.items()])
     folder.run(make_llm(seqs=1))
-    usage = {name: response["body"]["usage"] for name, (response, _) in folder.answers.items()}
+    usage = {name: response["body"]["usage"] for name, (response, _) in folder.results.items()}
     cached = {name: one["prompt_tokens_details"]["cached_tokens"] for name, one in usage.items()}
     assert cached["a"] == cached["c"] == 0 < cached["b"]
 
@@ -92,9 +92,9 @@ def test_a_request_that_the_engine_ends_is_its_lines_error(
     monkeypatch.setattr(llm.engine, "step", failing)
     progress = folder.run(llm)
     assert (progress.done, progress.failed) == (6, 1)
-    response, told = folder.answers["bad"]
-    assert (response["status_code"], told["code"]) == (status, code)
-    assert str(error) in told["message"]
+    response, failure = folder.results["bad"]
+    assert (response["status_code"], failure["code"]) == (status, code)
+    assert str(error) in failure["message"]
     seen = {one["id"]: one for one in folder.written if one["error"] is None}
     folder.give(good)
     folder.run(make_llm(), overwrite=True)
@@ -106,7 +106,7 @@ def test_lines_wait_where_the_queue_is_small(folder: Folder, make_llm: MakeLLM) 
     assert folder.run(make_llm(seqs=8, max_waiting=3)).failed == 0
     folder.give([line("most", prompt="the", n=4, max_tokens=2), *prompts(2)])
     assert folder.run(make_llm(seqs=8, max_waiting=3), overwrite=True).failed == 1
-    assert folder.answers["most"][0]["status_code"] == 503
+    assert folder.results["most"][0]["status_code"] == 503
 
 
 def test_others_run_while_a_form_is_compiled(
@@ -133,12 +133,12 @@ def test_others_run_while_a_form_is_compiled(
     monkeypatch.setattr(llm.engine, "step", stepping)
     assert folder.run(llm).failed == 0
     assert not waiting
-    (choice,) = folder.answers["form"][0]["body"]["choices"]
+    (choice,) = folder.results["form"][0]["body"]["choices"]
     assert (choice["text"] in ("the", "hello"), choice["finish_reason"]) == (True, "stop")
 
 
 def test_a_form_that_cannot_be_is_its_lines_error(folder: Folder, make_llm: MakeLLM) -> None:
     folder.give([*prompts(3), line("bad", prompt=["a", "b"], structured_outputs={"regex": "("}), *prompts(6)[3:]])
     assert folder.run(make_llm(seqs=2)).failed == 1
-    assert folder.answers["bad"][0]["status_code"] == 400
+    assert folder.results["bad"][0]["status_code"] == 400
     assert "regex cannot be compiled" in folder.message("bad")

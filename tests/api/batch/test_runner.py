@@ -1,4 +1,4 @@
-"""Batches over the mock: every line answered once, whatever stops it, and exactly as ``LLM`` answers alone."""
+"""Batches over the mock: every line gets one result, whatever stops the run: the completion that ``LLM`` gives."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
-def test_greedy_answers_are_those_of_generate(folder: Folder, make_llm: MakeLLM) -> None:
+def test_greedy_completions_are_those_of_generate(folder: Folder, make_llm: MakeLLM) -> None:
     folder.give(prompts(30, temperature=0))
     progress = folder.run(make_llm(seqs=4))
     assert (progress.lines, progress.done, progress.failed, progress.found) == (30, 30, 0, 0)
@@ -38,13 +38,13 @@ def test_greedy_answers_are_those_of_generate(folder: Folder, make_llm: MakeLLM)
     for n in range(30):
         params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=1 + n % 7)
         (output,) = alone.generate(f"the {n} " * (1 + n % 3), params)
-        response, error = folder.answers[f"r{n}"]
+        response, error = folder.results[f"r{n}"]
         (choice,) = response["body"]["choices"]
         assert error is None
         assert response["status_code"] == 200
         assert choice["token_ids"] == list(output.outputs[0].token_ids)
         assert choice["text"] == output.outputs[0].text
-    usage = [response["body"]["usage"] for response, _ in folder.answers.values()]
+    usage = [response["body"]["usage"] for response, _ in folder.results.values()]
     assert progress.prompt_tokens == sum(one["prompt_tokens"] for one in usage)
     assert progress.completion_tokens == sum(one["completion_tokens"] for one in usage)
 
@@ -55,7 +55,7 @@ def test_a_chat_is_that_of_llm_chat(folder: Folder, make_llm: MakeLLM) -> None:
     llm = make_llm()
     folder.run(llm)
     (output,) = llm.chat(messages, SamplingParams(temperature=0, max_tokens=5))
-    response, _ = folder.answers["a"]
+    response, _ = folder.results["a"]
     assert response["body"]["choices"][0]["message"]["content"] == output.outputs[0].text
 
 
@@ -108,10 +108,10 @@ def _spent(steps: Iterator[int]) -> bool:
 def test_a_line_without_a_seed_draws_the_same_in_every_run(folder: Folder, make_llm: MakeLLM) -> None:
     folder.give([*prompts(6), line("other", prompt="the 0 ", max_tokens=1)])
     folder.run(make_llm())
-    first = folder.answers
+    first = folder.results
     folder.give(["", *reversed(prompts(6))])
     folder.run(make_llm(seqs=2), overwrite=True)
-    texts = {one: response["body"]["choices"] for one, (response, _) in folder.answers.items()}
+    texts = {one: response["body"]["choices"] for one, (response, _) in folder.results.items()}
     assert texts == {one: first[one][0]["body"]["choices"] for one in texts}
 
 
@@ -119,7 +119,7 @@ def test_seeds_are_kept_and_differ_between_lines(folder: Folder, make_llm: MakeL
     same: dict[str, Any] = {"prompt": "the", "max_tokens": 8, "ignore_eos": True}
     folder.give([line(one, **same) for one in "ab"] + [line(one, **same, seed=5) for one in "cd"])
     folder.run(make_llm())
-    text = {one: response["body"]["choices"][0]["text"] for one, (response, _) in folder.answers.items()}
+    text = {one: response["body"]["choices"][0]["text"] for one, (response, _) in folder.results.items()}
     assert text["a"] != text["b"] != text["c"] == text["d"]
     (output,) = make_llm().generate("the", SamplingParams(seed=5, max_tokens=8, ignore_eos=True))
     assert text["c"] == output.outputs[0].text
@@ -128,7 +128,7 @@ def test_seeds_are_kept_and_differ_between_lines(folder: Folder, make_llm: MakeL
 def test_prompts_of_one_line_draw_differently(folder: Folder, make_llm: MakeLLM) -> None:
     folder.give([line("a", prompt=["the", "the"], max_tokens=8, ignore_eos=True)])
     folder.run(make_llm())
-    first, second = folder.answers["a"][0]["body"]["choices"]
+    first, second = folder.results["a"][0]["body"]["choices"]
     assert first["text"] != second["text"]
 
 
@@ -157,7 +157,7 @@ def test_prompts_of_one_line_draw_differently(folder: Folder, make_llm: MakeLLM)
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_a_bad_line_gets_an_error_and_the_others_their_answers(
+def test_a_bad_line_gets_an_error_and_the_others_their_completions(
     folder: Folder, make_llm: MakeLLM, text: str, custom_id: str | None, status: int | None, said: str
 ) -> None:
     good = prompts(3, temperature=0)
@@ -193,7 +193,7 @@ def test_an_error_of_our_own_stays_with_its_line(
     folder.give([line("bad", prompt="boom"), *prompts(2)])
     assert folder.run(llm).failed == 1
     assert folder.message("bad") == "server_error: Internal error: KeyError: 'a bug'"
-    assert folder.answers["bad"][0]["status_code"] == 500
+    assert folder.results["bad"][0]["status_code"] == 500
 
 
 def test_a_line_whose_second_prompt_is_not_taken_gives_the_first_back(
@@ -214,7 +214,7 @@ def test_a_line_whose_second_prompt_is_not_taken_gives_the_first_back(
     progress = folder.run(llm)
     assert (progress.done, progress.failed) == (4, 1)
     assert folder.message("bad") == "server_error: The pool is too small."
-    assert folder.answers["bad"][0]["status_code"] == 503
+    assert folder.results["bad"][0]["status_code"] == 503
     assert [request_id[-2:] for request_id in added] == ["-0"] * 4, "the third prompt never ran"
     assert llm.engine.abort(added[0]) is None
 
@@ -222,11 +222,11 @@ def test_a_line_whose_second_prompt_is_not_taken_gives_the_first_back(
 def test_names_of_the_model(folder: Folder, make_llm: MakeLLM) -> None:
     folder.give([line(str(n), prompt="a", max_tokens=1, model=name) for n, name in enumerate(["mock", "alias", "gpt"])])
     assert folder.run(make_llm(), names=("mock", "alias")).failed == 1
-    assert folder.answers["1"][0]["body"]["model"] == "mock"
+    assert folder.results["1"][0]["body"]["model"] == "mock"
     assert folder.run(make_llm(), names=("mock",), any_model=True, overwrite=True).failed == 0
 
 
-def test_answers_of_another_model_are_not_mixed_in(folder: Folder, make_llm: MakeLLM) -> None:
+def test_results_of_another_model_are_not_mixed_in(folder: Folder, make_llm: MakeLLM) -> None:
     folder.give(prompts(2))
     folder.run(make_llm())
     with pytest.raises(UsageError, match="of the model 'mock', not of 'other'"):
@@ -284,7 +284,7 @@ def test_a_failing_model_ends_the_run_and_keeps_what_is_finished(folder: Folder,
         folder.run(make_llm(seqs=2, forward=forward), watch=watch)
     assert heard[-1].done == len(folder.written) < 20
     assert folder.run(make_llm()).finished
-    assert len(folder.answers) == 20
+    assert len(folder.results) == 20
 
 
 @pytest.mark.parametrize("case", ["missing", "folder", "same"])
@@ -306,12 +306,12 @@ def test_an_empty_input(folder: Folder, make_llm: MakeLLM) -> None:
 
 
 @pytest.mark.model
-def test_greedy_answers_of_a_real_model(folder: Folder, default_model: Path) -> None:
+def test_greedy_completions_of_a_real_model(folder: Folder, default_model: Path) -> None:
     questions = ["The capital of France is", "1, 2, 3, 4,", "Once upon a time"]
     folder.give([line(q, prompt=q, temperature=0, max_tokens=8, return_token_ids=True) for q in questions])
     with LLM(default_model, max_model_len=128, max_num_seqs=4) as llm:
         assert folder.run(llm).failed == 0
         outputs = llm.generate(questions, SamplingParams(temperature=0, max_tokens=8))
     for question, output in zip(questions, outputs, strict=True):
-        choice = folder.answers[question][0]["body"]["choices"][0]
+        choice = folder.results[question][0]["body"]["choices"][0]
         assert choice["token_ids"] == list(output.outputs[0].token_ids)

@@ -1,4 +1,4 @@
-"""A tokenizer whose template has tools and thinking, and answers made of given texts."""
+"""A tokenizer whose template has tools and thinking, and completions made of given texts."""
 
 from __future__ import annotations
 

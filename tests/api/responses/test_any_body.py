@@ -132,7 +132,7 @@ def _use(request: ResponsesRequest | InputTokensRequest, facts: ModelFacts) -> N
     except TwofoldError:
         return
     made = Made(facts, f"a{CALL}", logprobs=request.params.logprobs is not None)
-    told = data_of(request.reply(HEAD, [made.output], facts))
-    assert told["object"] == "response"
+    reply = data_of(request.reply(HEAD, [made.output], facts))
+    assert reply["object"] == "response"
     if not request.references:
         assert all(item.id for item in request.new_items(HEAD))

@@ -35,7 +35,7 @@ def smollm(llm: LLM) -> ModelFacts:
     return ModelFacts(tokenizer, CompletionFormat.of(tokenizer), CONTEXT, 576)
 
 
-def answered(llm: LLM, facts: ModelFacts, request: ResponsesRequest) -> tuple[dict[str, Any], RequestOutput]:
+def completed(llm: LLM, facts: ModelFacts, request: ResponsesRequest) -> tuple[dict[str, Any], RequestOutput]:
     (job,) = request.prepare(facts)
     assert isinstance(job.params, SamplingParams)
     prompt = {"prompt_token_ids": job.token_ids}
@@ -43,9 +43,9 @@ def answered(llm: LLM, facts: ModelFacts, request: ResponsesRequest) -> tuple[di
     return data_of(request.reply(HEAD, [output], facts)), output
 
 
-def test_a_short_answer(llm: LLM, smollm: ModelFacts) -> None:
-    told, output = answered(llm, smollm, read(input="Say hello.", temperature=0, max_output_tokens=12))
-    response = Response.model_validate(told, strict=True)
+def test_a_short_response(llm: LLM, smollm: ModelFacts) -> None:
+    reply, output = completed(llm, smollm, read(input="Say hello.", temperature=0, max_output_tokens=12))
+    response = Response.model_validate(reply, strict=True)
     assert response.output_text == output.outputs[0].text != ""
     assert response.usage is not None
     assert response.usage.output_tokens == len(output.outputs[0].token_ids)
@@ -54,8 +54,8 @@ def test_a_short_answer(llm: LLM, smollm: ModelFacts) -> None:
 
 def test_a_call_that_must_be_made(llm: LLM, smollm: ModelFacts) -> None:
     request = read(input="The weather in Ulm?", tools=[WEATHER], tool_choice="required", temperature=0)
-    told, _ = answered(llm, smollm, request)
-    calls = [item for item in told["output"] if item["type"] == "function_call"]
+    reply, _ = completed(llm, smollm, request)
+    calls = [item for item in reply["output"] if item["type"] == "function_call"]
     assert calls
     assert all(set(json.loads(call["arguments"])) == {"city"} for call in calls)
 
@@ -63,5 +63,5 @@ def test_a_call_that_must_be_made(llm: LLM, smollm: ModelFacts) -> None:
 def test_a_form(llm: LLM, smollm: ModelFacts) -> None:
     form = {"type": "json_schema", "name": "city", "schema": {**WEATHER["parameters"], "additionalProperties": False}}
     request = read(input="Name a city.", text={"format": form}, temperature=0, max_output_tokens=60)
-    told, _ = answered(llm, smollm, request)
-    assert set(json.loads(told["output"][0]["content"][0]["text"])) == {"city"}
+    reply, _ = completed(llm, smollm, request)
+    assert set(json.loads(reply["output"][0]["content"][0]["text"])) == {"city"}

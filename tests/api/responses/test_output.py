@@ -29,8 +29,8 @@ class Scripted:
 
 def made(*script: Sequence[Piece], status: EndStatus = "completed") -> tuple[list[Any], list[Any]]:
     output = OutputItems("r1", Scripted(*script))
-    told = [event for _ in script[:-1] for event in output.take("x")] + list(output.close(status))
-    return data_of(output.items), data_of(told)
+    sent = [event for _ in script[:-1] for event in output.take("x")] + list(output.close(status))
+    return data_of(output.items), data_of(sent)
 
 
 def text_of(item: dict[str, Any]) -> str:
@@ -41,28 +41,28 @@ def text_of(item: dict[str, Any]) -> str:
 def test_white_space_waits_for_what_follows() -> None:
     items, _ = made([Content("\n")], [Content(" a")], [Content(" ")], [])
     assert [text_of(item) for item in items] == ["\n a "]
-    items, told = made([ToolCall(0, "f"), Arguments(0, "{}")], [Content("\n")], [ToolCall(1, "g")], [Content("\n")])
+    items, sent = made([ToolCall(0, "f"), Arguments(0, "{}")], [Content("\n")], [ToolCall(1, "g")], [Content("\n")])
     assert [item["type"] for item in items] == ["function_call", "function_call"]
     assert [item["name"] for item in items] == ["f", "g"]
-    assert not [event for event in told if "output_text" in event["type"]]
+    assert not [event for event in sent if "output_text" in event["type"]]
 
 
 def test_a_call_without_arguments_has_empty_ones() -> None:
-    items, told = made([ToolCall(0, "f")], [])
+    items, sent = made([ToolCall(0, "f")], [])
     assert items[0]["arguments"] == "{}"
-    assert [event["delta"] for event in told if "delta" in event] == ["{}"]
-    items, told = made([ToolCall(0, "f")], [], status="incomplete")
+    assert [event["delta"] for event in sent if "delta" in event] == ["{}"]
+    items, sent = made([ToolCall(0, "f")], [], status="incomplete")
     assert (items[0]["arguments"], items[0]["status"]) == ("", "incomplete")
-    assert not [event for event in told if "delta" in event]
+    assert not [event for event in sent if "delta" in event]
 
 
 def test_what_was_held_back_comes_at_the_end(facts: ModelFacts) -> None:
-    told = events(streamed(read(tools=[WEATHER]), Made(facts, "a<tool_c", "length")))
-    assert text_of(told[-1]["response"]["output"][0]) == "a<tool_c"
+    sent = events(streamed(read(tools=[WEATHER]), Made(facts, "a<tool_c", "length")))
+    assert text_of(sent[-1]["response"]["output"][0]) == "a<tool_c"
 
 
 @pytest.mark.parametrize("last", [[], [Reasoning("hm")]])
-def test_a_completed_answer_without_a_word_has_an_empty_message(last: list[Piece]) -> None:
+def test_a_completed_response_without_text_has_an_empty_message(last: list[Piece]) -> None:
     items, _ = made(last, [])
     assert (items[-1]["type"], text_of(items[-1])) == ("message", "")
     assert [item["type"] for item in made(last, [], status="incomplete")[0]] == ["reasoning"] * len(last)

@@ -213,8 +213,8 @@ def test_the_reply_is_a_response(facts: ModelFacts) -> None:
         text={"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}},
     )
     made = Made(facts, f"<think>hm</think>Sure.{CALL}", cached=4, pins=(HeldPin(7, 1800.0),))
-    told = data_of(request.reply(HEAD, [made.output], facts))
-    response = Response.model_validate(told, strict=True)
+    reply = data_of(request.reply(HEAD, [made.output], facts))
+    response = Response.model_validate(reply, strict=True)
     assert (response.id, response.status, response.service_tier) == ("resp_r1", "completed", "default")
     assert (response.created_at, response.completed_at) == (HEAD.created, HEAD.created + 3)
     assert response.output_text == "Sure."
@@ -228,24 +228,24 @@ def test_the_reply_is_a_response(facts: ModelFacts) -> None:
         "output_tokens_details": {"reasoning_tokens": thought},
         "total_tokens": 10 + drawn,
     }
-    assert told["metadata"] == {"a": "b"}
-    assert set(told) - set(Response.model_fields) == {"store"}  # which the API itself tells, too
+    assert reply["metadata"] == {"a": "b"}
+    assert set(reply) - set(Response.model_fields) == {"store"}  # which the API itself has, too
 
 
 @pytest.mark.parametrize(
     ("finish", "status", "reason"),
     [("length", "incomplete", "max_output_tokens"), ("deadline", "incomplete", None), ("abort", "cancelled", None)],
 )
-def test_answers_that_did_not_end_by_themselves(facts: ModelFacts, finish: Any, status: str, reason: Any) -> None:
-    told = data_of(read().reply(HEAD, [Made(facts, "hel", finish).output], facts))
-    response = Response.model_validate(told, strict=True)
+def test_responses_that_did_not_end_by_themselves(facts: ModelFacts, finish: Any, status: str, reason: Any) -> None:
+    reply = data_of(read().reply(HEAD, [Made(facts, "hel", finish).output], facts))
+    response = Response.model_validate(reply, strict=True)
     assert response.status == status
     assert (response.incomplete_details.reason if response.incomplete_details else None) == reason
-    assert told["output"][0]["status"] == "incomplete"
-    assert told["completed_at"] is None
+    assert reply["output"][0]["status"] == "incomplete"
+    assert reply["completed_at"] is None
 
 
-def test_an_answer_can_be_sent_back_as_it_came(facts: ModelFacts) -> None:
+def test_output_items_can_be_sent_back_unchanged(facts: ModelFacts) -> None:
     request = read(tools=[WEATHER])
     made = Made(facts, f"<think>hm</think>Sure.{CALL}")
     output = data_of(request.reply(HEAD, [made.output], facts))["output"]
@@ -259,8 +259,8 @@ def test_an_answer_can_be_sent_back_as_it_came(facts: ModelFacts) -> None:
 def test_input_tokens_are_those_of_the_prompt(facts: ModelFacts) -> None:
     (job,) = read(instructions="be brief", tools=[WEATHER]).prepare(facts)
     body = {"model": "tiny", "input": "hello", "instructions": "be brief", "tools": [WEATHER]}
-    told = data_of(InputTokensRequest.read(body).count(facts))
-    assert told == {"object": "response.input_tokens", "input_tokens": len(job.token_ids)}
+    reply = data_of(InputTokensRequest.read(body).count(facts))
+    assert reply == {"object": "response.input_tokens", "input_tokens": len(job.token_ids)}
 
 
 IMPOSSIBLE: list[tuple[dict[str, Any], str, str]] = [

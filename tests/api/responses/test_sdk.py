@@ -26,7 +26,7 @@ def client(facts: ModelFacts) -> MakeClient:
     """``client(text, finish="stop")``: every response is this text. Replies are validated strictly."""
 
     def make(text: str, finish: Any = "stop", *, fails: bool = False) -> openai.OpenAI:
-        def answer(sent: httpx2.Request) -> httpx2.Response:
+        def reply_to(sent: httpx2.Request) -> httpx2.Response:
             body = json.loads(sent.content)
             if sent.url.path.endswith("/input_tokens"):
                 return httpx2.Response(200, json=data_of(InputTokensRequest.read(body).count(facts)))
@@ -37,7 +37,7 @@ def client(facts: ModelFacts) -> MakeClient:
             raw = _failing(request, made) if fails else streamed(request, made)
             return httpx2.Response(200, content=raw, headers={"content-type": "text/event-stream"})
 
-        transport = httpx2.MockTransport(answer)
+        transport = httpx2.MockTransport(reply_to)
         return openai.OpenAI(
             api_key="k",
             base_url="http://test/v1",
@@ -84,8 +84,8 @@ def test_snapshots_grow_as_the_text_does(client: MakeClient) -> None:
 def test_a_form(client: MakeClient, stream: bool) -> None:
     asked: dict[str, Any] = {"model": "tiny", "input": "hi", "text_format": City}
     if stream:
-        with client('{"city": "Ulm"}').responses.stream(**asked) as told:
-            parsed = told.get_final_response().output_parsed
+        with client('{"city": "Ulm"}').responses.stream(**asked) as opened:
+            parsed = opened.get_final_response().output_parsed
     else:
         parsed = client('{"city": "Ulm"}').responses.parse(**asked).output_parsed
     assert parsed == City(city="Ulm")

@@ -19,10 +19,10 @@ EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 THOUGHT = f"<think>\nhm\n</think>\n\nSure.\n{CALL}\n{CALL}"
 
 
-def kinds(told: list[dict[str, Any]]) -> list[str]:
+def kinds(sent: list[dict[str, Any]]) -> list[str]:
     """Types of events, with runs of deltas as one."""
     found: list[str] = []
-    for event in told:
+    for event in sent:
         kind = event["type"].removeprefix("response.")
         if not (found and found[-1] == kind and kind.endswith("delta")):
             found.append(kind)
@@ -30,8 +30,8 @@ def kinds(told: list[dict[str, Any]]) -> list[str]:
 
 
 def test_the_events_of_a_text(facts: ModelFacts) -> None:
-    told = events(streamed(read(), Made(facts, "hello there")))
-    assert kinds(told) == [
+    sent = events(streamed(read(), Made(facts, "hello there")))
+    assert kinds(sent) == [
         "created",
         "in_progress",
         "output_item.added",
@@ -42,16 +42,16 @@ def test_the_events_of_a_text(facts: ModelFacts) -> None:
         "output_item.done",
         "completed",
     ]
-    assert [event["sequence_number"] for event in told] == list(range(len(told)))
-    assert "".join(event.get("delta", "") for event in told) == "hello there"
-    assert told[-1]["response"]["output"][0]["content"][0]["text"] == "hello there"
+    assert [event["sequence_number"] for event in sent] == list(range(len(sent)))
+    assert "".join(event.get("delta", "") for event in sent) == "hello there"
+    assert sent[-1]["response"]["output"][0]["content"][0]["text"] == "hello there"
 
 
 def test_the_events_of_thinking_and_calls(facts: ModelFacts) -> None:
-    told = events(streamed(read(tools=[WEATHER]), Made(facts, THOUGHT)))
+    sent = events(streamed(read(tools=[WEATHER]), Made(facts, THOUGHT)))
     item = ["output_item.added", "content_part.added"]
     call = ["output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done"]
-    assert kinds(told)[2:-1] == [
+    assert kinds(sent)[2:-1] == [
         *item,
         *("reasoning_text.delta", "reasoning_text.done", "content_part.done", "output_item.done"),
         *item,
@@ -59,9 +59,9 @@ def test_the_events_of_thinking_and_calls(facts: ModelFacts) -> None:
         *call,
         *call,
     ]
-    places = [event["output_index"] for event in told if event["type"] == "response.output_item.added"]
+    places = [event["output_index"] for event in sent if event["type"] == "response.output_item.added"]
     assert places == [0, 1, 2, 3]
-    output = told[-1]["response"]["output"]
+    output = sent[-1]["response"]["output"]
     assert [item["type"] for item in output] == ["reasoning", "message", "function_call", "function_call"]
     assert len({item["id"] for item in output}) == 4
     assert output[2]["call_id"] != output[3]["call_id"]
@@ -83,21 +83,21 @@ def test_a_stream_ends_with_the_reply(facts: ModelFacts, text: str, finish: Any,
     request = read(tools=[WEATHER], include=[*include, "reasoning.encrypted_content"])
     made = Made(facts, text, finish, logprobs)
     whole = data_of(request.reply(HEAD, [made.output], facts))
-    told = events(streamed(request, made))
-    assert told[-1]["response"] == whole
-    assert told[-1]["type"] == f"response.{whole['status']}"
-    items = [event["item"] for event in told if event["type"] == "response.output_item.done"]
+    sent = events(streamed(request, made))
+    assert sent[-1]["response"] == whole
+    assert sent[-1]["type"] == f"response.{whole['status']}"
+    items = [event["item"] for event in sent if event["type"] == "response.output_item.done"]
     assert items == whole["output"]
-    Response.model_validate(told[-1]["response"], strict=True)
+    Response.model_validate(sent[-1]["response"], strict=True)
 
 
 def test_log_probabilities_are_those_of_the_text_alone(facts: ModelFacts) -> None:
     request = read(tools=[WEATHER], include=["message.output_text.logprobs"], top_logprobs=1)
-    told = events(streamed(request, Made(facts, f"<think>hm</think>abc{CALL}", logprobs=True)))
-    (done,) = [event for event in told if event["type"] == "response.output_text.done"]
+    sent = events(streamed(request, Made(facts, f"<think>hm</think>abc{CALL}", logprobs=True)))
+    (done,) = [event for event in sent if event["type"] == "response.output_text.done"]
     assert "".join(entry["token"] for entry in done["logprobs"]) == "abc"
     assert all(len(entry["top_logprobs"]) == 1 for entry in done["logprobs"])
-    deltas = [event["logprobs"] for event in told if event["type"] == "response.output_text.delta"]
+    deltas = [event["logprobs"] for event in sent if event["type"] == "response.output_text.delta"]
     assert [entry for entries in deltas for entry in entries] == done["logprobs"]
 
 
@@ -113,24 +113,24 @@ def test_a_failure_is_the_last_event(facts: ModelFacts, error: Any, code: str) -
     streamer = read().streamer(HEAD, facts)
     made = Made(facts, "hello there")
     raw = streamer.open() + streamer.take(0, next(made.deltas)) + streamer.fail(error, "req_1")
-    told = events(raw)
-    assert kinds(told)[-1] == "failed"
-    assert told[-1]["response"]["error"]["code"] == code
-    for event in told:
+    sent = events(raw)
+    assert kinds(sent)[-1] == "failed"
+    assert sent[-1]["response"]["error"]["code"] == code
+    for event in sent:
         EVENT.validate_python(event, strict=True)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(["<think>", "</think>", CALL, "a", " ", "\n", "<tool_call>", "{", "ü"]), max_size=8))
-def test_any_answer_is_told_in_order(facts: ModelFacts, parts: list[str]) -> None:
+def test_events_of_any_completion_are_in_order(facts: ModelFacts, parts: list[str]) -> None:
     request, made = read(tools=[WEATHER]), Made(facts, "".join(parts), "length")
-    told = events(streamed(request, made))
-    opened = [event["output_index"] for event in told if event["type"] == "response.output_item.added"]
-    closed = [event["output_index"] for event in told if event["type"] == "response.output_item.done"]
+    sent = events(streamed(request, made))
+    opened = [event["output_index"] for event in sent if event["type"] == "response.output_item.added"]
+    closed = [event["output_index"] for event in sent if event["type"] == "response.output_item.done"]
     assert opened == closed == list(range(len(opened)))
-    assert told[-1]["response"]["output"] == data_of(request.reply(HEAD, [made.output], facts))["output"]
-    for index, item in enumerate(told[-1]["response"]["output"]):
-        texts = [event["delta"] for event in told if event.get("output_index") == index and "delta" in event]
+    assert sent[-1]["response"]["output"] == data_of(request.reply(HEAD, [made.output], facts))["output"]
+    for index, item in enumerate(sent[-1]["response"]["output"]):
+        texts = [event["delta"] for event in sent if event.get("output_index") == index and "delta" in event]
         content = item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"]
         assert "".join(texts) == content
 
@@ -138,7 +138,7 @@ def test_any_answer_is_told_in_order(facts: ModelFacts, parts: list[str]) -> Non
 def test_extras_go_under_our_own_name(facts: ModelFacts) -> None:
     made = Made(facts, "hello")
     streamer = read().streamer(HEAD, facts)
-    told = events(
+    sent = events(
         streamer.open() + b"".join(streamer.take(0, d) for d in made.deltas) + streamer.close([made.output], {"a": 1})
     )
-    assert told[-1]["response"]["twofold"] == {"a": 1}
+    assert sent[-1]["response"]["twofold"] == {"a": 1}

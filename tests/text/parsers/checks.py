@@ -13,7 +13,7 @@ Make = Callable[[], SectionParser]
 
 
 def pieces_of(make: Make, parts: Sequence[str]) -> list[Piece]:
-    """The joined pieces of an answer that came in ``parts``."""
+    """The joined pieces of a completion that arrives in ``parts``."""
     parser = make()
     pieces = list(itertools.chain.from_iterable(map(parser.push, parts)))
     return joined([*pieces, *parser.flush()])
@@ -57,7 +57,7 @@ def check_split(make: Make, parts: Sequence[str]) -> list[Piece]:
     return pieces
 
 
-def told(pieces: Sequence[Piece]) -> tuple[str, str, list[tuple[str, str]]]:
+def sections_of(pieces: Sequence[Piece]) -> tuple[str, str, list[tuple[str, str]]]:
     """Reasoning, content and calls with their arguments."""
     calls: list[tuple[str, str]] = []
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""The format of a model's answers, read from its chat template; and messages that any template can show."""
+"""The format of a model's completions, read from its chat template; and messages that any template can show."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_template_may_want_arguments_as_text() -> None:
     assert form.shown(given, None)[0][1]["tool_calls"][0]["function"]["arguments"] == '{"a": "b"}'
 
 
-def test_a_template_without_tools_is_told_them_in_words() -> None:
+def test_a_template_without_tools_gets_them_as_instructions() -> None:
     text = prompt(CHATML, CHAT, TOOLS)
     assert text.count("<|im_start|>system") == 1
     assert text.index('"name": "get"') < text.index("Be kind.")
@@ -104,7 +104,7 @@ def test_a_template_without_tools_is_told_them_in_words() -> None:
     assert "<|im_start|>tool" not in text
 
 
-def test_told_tools_stand_before_all_else_where_nobody_gave_a_system_text() -> None:
+def test_instructions_are_first_without_a_system_message() -> None:
     text = prompt(CHATML, [{"role": "user", "content": "Hi"}], TOOLS)
     assert text.startswith("<|im_start|>system\n# Tools")
     parts = [{"role": "system", "content": [{"type": "text", "text": "Be kind."}]}, CHAT[1]]

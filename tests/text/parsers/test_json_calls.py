@@ -1,4 +1,4 @@
-"""Calls in JSON: read as they come, the same however the text is cut, and never an exception."""
+"""Calls in JSON: read incrementally, the same however the text is cut, and never an exception."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.text.parsers.checks import TOOLS, check_split, pieces_of, told
+from tests.text.parsers.checks import TOOLS, check_split, pieces_of, sections_of
 from twofold.text.parsers.base import Arguments, Content, SectionParser, ToolCall
 from twofold.text.parsers.json_calls import HERMES, LLAMA3, MAX_DEPTH, MISTRAL, JsonFamily
 
@@ -65,7 +65,7 @@ def parse(family: JsonFamily, text: str, *, parallel: bool = True) -> tuple[str,
     def make() -> SectionParser:
         return family.parser(TOOLS, parallel=parallel)
 
-    return told(check_split(make, [text[:7], text[7:]]))
+    return sections_of(check_split(make, [text[:7], text[7:]]))
 
 
 @settings(max_examples=250, deadline=None)
@@ -145,7 +145,7 @@ def test_calls_come_back_as_they_were_written(
         (" \n plain <tool text \n", " \n plain <tool text \n", []),
     ],
 )
-def test_what_an_answer_says(text: str, content: str, calls: list[tuple[str, str]]) -> None:
+def test_content_and_calls_of_a_completion(text: str, content: str, calls: list[tuple[str, str]]) -> None:
     assert parse(HERMES, text) == ("", content, calls)
 
 

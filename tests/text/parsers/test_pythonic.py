@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.text.parsers.checks import TOOLS, check_split, told
+from tests.text.parsers.checks import TOOLS, check_split, sections_of
 from twofold.text.parsers.base import SectionParser, ToolCall
 from twofold.text.parsers.family import Call, ToolFamily
 from twofold.text.parsers.gemma import FUNCTION_GEMMA, GEMMA4
@@ -78,7 +78,7 @@ def parse(family: ToolFamily, text: str) -> tuple[str, list[tuple[str, object]]]
     def make() -> SectionParser:
         return family.parser(TOOLS, parallel=True)
 
-    _, content, calls = told(check_split(make, [text[:9], text[9:]]))
+    _, content, calls = sections_of(check_split(make, [text[:9], text[9:]]))
     return content, [(name, json.loads(arguments)) for name, arguments in calls]
 
 
@@ -87,7 +87,7 @@ def parse(family: ToolFamily, text: str) -> tuple[str, list[tuple[str, object]]]
 def test_any_text_in_any_pieces(family: ToolFamily, parts: list[str], parallel: bool) -> None:
     pieces = check_split(lambda: family.parser(TOOLS, parallel=parallel), parts)
     assert parallel or len([piece for piece in pieces if isinstance(piece, ToolCall)]) <= 1
-    for _, arguments in told(pieces)[2] if family is not TAGGED else ():
+    for _, arguments in sections_of(pieces)[2] if family is not TAGGED else ():
         assert isinstance(json.loads(arguments), dict)
 
 
@@ -134,7 +134,7 @@ def test_calls_come_back_as_they_were_written(family: ToolFamily, arguments: lis
         ("see [get(a=1)]", "see [get(a=1)]", []),
     ],
 )
-def test_what_an_answer_in_python_says(text: str, content: str, calls: list[tuple[str, object]]) -> None:
+def test_what_a_completion_in_python_calls(text: str, content: str, calls: list[tuple[str, object]]) -> None:
     assert parse(PYTHONIC, text) == (content, calls)
 
 
@@ -155,11 +155,11 @@ def test_tags_are_read_as_the_schema_says() -> None:
     tool = {"type": "function", "function": {"name": "get", "parameters": {"type": "object", "properties": kinds}}}
     values = {"n": 5, "t": "5\n</div> é", "o": {"x": [None]}, "b": True, "other": "7"}
     text = f"So:\n{TAGGED.written([Call('get', values), Call('new', {})])}"
-    _, content, calls = told(check_split(lambda: TAGGED.parser([tool], parallel=True), [text]))
+    _, content, calls = sections_of(check_split(lambda: TAGGED.parser([tool], parallel=True), [text]))
     assert (content, [name for name, _ in calls]) == ("So:", ["get", "new"])
     assert [json.loads(arguments) for _, arguments in calls] == [values, {}]
     odd = "<tool_call><function=get><parameter=n>five</parameter><parameter=b>True</parameter></function></tool_call>"
-    _, _, calls = told(check_split(lambda: TAGGED.parser([tool], parallel=True), [odd]))
+    _, _, calls = sections_of(check_split(lambda: TAGGED.parser([tool], parallel=True), [odd]))
     assert json.loads(calls[0][1]) == {"n": "five", "b": True}
 
 

@@ -1,4 +1,4 @@
-"""The section in which a model thinks is taken from the beginning of its answer, however it comes."""
+"""The thinking section is taken from the start of a completion, however the text is split."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.text.parsers.checks import TOOLS, check_split, told
+from tests.text.parsers.checks import TOOLS, check_split, sections_of
 from twofold.text.parsers.base import Content, PlainParser, Reasoning, SectionParser
 from twofold.text.parsers.json_calls import HERMES
 from twofold.text.parsers.thinking import ThinkingParser
@@ -68,13 +68,13 @@ def test_any_text_in_any_pieces(parts: list[str], opened: bool, tools: bool) -> 
 )
 def test_what_is_thought_and_said(text: str, opened: bool, reasoning: str, content: str) -> None:
     pieces = check_split(lambda: parser(opened=opened), [text])
-    assert told(pieces) == (reasoning, content, [])
+    assert sections_of(pieces) == (reasoning, content, [])
 
 
 def test_calls_follow_the_section() -> None:
     text = '<think>a <tool_call> in thought</think>\n<tool_call>{"name": "f"}</tool_call>'
     pieces = check_split(lambda: parser(tools=True), [text])
-    assert told(pieces) == ("a <tool_call> in thought", "", [("f", "{}")])
+    assert sections_of(pieces) == ("a <tool_call> in thought", "", [("f", "{}")])
 
 
 def test_thoughts_leave_as_they_come() -> None:
