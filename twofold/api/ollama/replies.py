@@ -141,7 +141,7 @@ def _created(head: ReplyHead) -> str:
     return date_time(datetime.fromtimestamp(head.created, UTC))
 
 
-def ended(part: OllamaPart, head: ReplyHead, output: RequestOutput | None, *, unloads: bool = False) -> OllamaPart:
+def last_part(part: OllamaPart, head: ReplyHead, output: RequestOutput | None, *, unloads: bool = False) -> OllamaPart:
     """The last part: why the completion ended, and counts and times; without an output the request only loaded the
     model, or unloaded it."""
     if output is None:
@@ -219,7 +219,7 @@ class LineStreamer:
         return _line(part) if content or thinking or calls or part.logprobs else b""
 
     def close(self, outputs: Sequence[RequestOutput], extra: Explanation | UnsetType = UNSET) -> bytes:
-        end = ended(self._empty, self._head, outputs[0] if outputs else None, unloads=self._unloads)
+        end = last_part(self._empty, self._head, outputs[0] if outputs else None, unloads=self._unloads)
         end.twofold = extra
         return _line(end)
 

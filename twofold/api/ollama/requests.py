@@ -28,7 +28,7 @@ from twofold.api.ollama.replies import (
     OllamaPart,
     OllamaReplyType,
     counts_and_times,
-    ended,
+    last_part,
     tool_calls,
 )
 from twofold.api.openai.bodies import (
@@ -221,7 +221,7 @@ class OllamaRequest(OllamaBody):
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> OllamaPart:
         if not outputs:
-            return ended(self.reply_type.part(head), head, None, unloads=self.keep_alive_s == 0)
+            return last_part(self.reply_type.part(head), head, None, unloads=self.keep_alive_s == 0)
         (output,) = outputs
         completion = output.outputs[0]
         reader = read_completion(self.parser(model), completion.text)
@@ -229,7 +229,7 @@ class OllamaRequest(OllamaBody):
         if completion.logprobs is not None:
             top = self.params.logprobs or 0
             part.logprobs = chat_logprobs(completion.token_ids, completion.logprobs, model.tokenizer, top)
-        return ended(part, head, output)
+        return last_part(part, head, output)
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> LineStreamer:
         top, unloads = self.params.logprobs, self.keep_alive_s == 0

@@ -19,8 +19,8 @@ from twofold.text.parsers.family import Tool, ToolFamily
 from twofold.text.parsers.gemma import FUNCTION_GEMMA, GEMMA4
 from twofold.text.parsers.json_calls import HERMES, LLAMA3, MISTRAL
 from twofold.text.parsers.pythonic import PYTHONIC
-from twofold.text.parsers.shown import TemplateProber, TemplateSupport, for_template, with_instructions
 from twofold.text.parsers.tagged import TAGGED
+from twofold.text.parsers.template_support import TemplateProber, TemplateSupport, for_template, with_instructions
 from twofold.text.parsers.thinking import PROBE, ThinkingMarks, ThinkingParser, thinking_marks
 from twofold.text.templates.messages import Message
 from twofold.text.tokenizers.tokenizer import Tokenizer

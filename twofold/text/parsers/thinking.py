@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from twofold.text.parsers.base import MarkFinder, Piece, Reasoning, SectionParser
-from twofold.text.parsers.shown import TemplateProber
+from twofold.text.parsers.template_support import TemplateProber
 from twofold.text.templates.messages import Message
 from twofold.text.tokenizers.tokenizer import Tokenizer
 

@@ -250,7 +250,7 @@ def response_tier(head: ReplyHead) -> TierName | UnsetType:
     return "default" if head.service_tier == "batch" else head.service_tier or UNSET
 
 
-def ended(
+def ended_response(
     response: ResponseReply,
     items: Sequence[Item],
     output: RequestOutput,
@@ -272,7 +272,7 @@ def ended(
     )
 
 
-def failed(response: ResponseReply, items: Sequence[Item], error: TwofoldError) -> ResponseReply:
+def failed_response(response: ResponseReply, items: Sequence[Item], error: TwofoldError) -> ResponseReply:
     """The ``response`` that ends with an error, with the items that were complete."""
     param = error.param if isinstance(error, ParameterError) else None
     failure = ResponseFailure(code=_failure(error), message=error_message(error), param=param or UNSET)
@@ -504,14 +504,14 @@ class ResponsesStreamer:
         (output,) = outputs
         status = item_status(output.outputs[0].finish_reason)
         end = self._events(self._output.close(status))
-        response = ended(self._begun, self._output.items, output, self._model, extra)
+        response = ended_response(self._begun, self._output.items, output, self._model, extra)
         kind: Literal["response.completed", "response.incomplete"] = (
             "response.completed" if status == "completed" else "response.incomplete"
         )
         return end + self._events([ResponseStateEvent(type=kind, response=response)])
 
     def fail(self, error: TwofoldError, request_id: str) -> bytes:  # noqa: ARG002 - it is in a header
-        response = failed(self._begun, self._output.items, error)
+        response = failed_response(self._begun, self._output.items, error)
         return self._events([ResponseStateEvent(type="response.failed", response=response)])
 
     def _events(self, events: Iterable[ResponseEvent]) -> bytes:

@@ -61,7 +61,7 @@ from twofold.api.openai.responses.reply import (
     ReplyTool,
     ResponseReply,
     ResponsesStreamer,
-    ended,
+    ended_response,
     item_status,
     response_tier,
     sampled_logprobs,
@@ -368,7 +368,7 @@ class ResponsesRequest(TurnRequest, HandlingFields):
         for text, logprobs in token_by_token(completion.text, entries):
             deque(made.take(text, logprobs), maxlen=0)  # a whole reply has no events
         deque(made.close(item_status(completion.finish_reason)), maxlen=0)
-        return ended(self._begun(head, model), made.items, output, model)
+        return ended_response(self._begun(head, model), made.items, output, model)
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> ResponsesStreamer:
         top, parser = self.params.logprobs, self._parser(model)
