@@ -58,9 +58,9 @@ def ttft_error(rows: Iterable[Served], by: Constants) -> float:
 def fitted(rows: Sequence[Served]) -> Constants:
     """Five constants by TPOT, then two by TTFT."""
     start = EXPERTS if rows[0].experts else DENSE
-    values, _ = search(lambda values: tpot_error(rows, GPU.having(values, "fitted")), start)
+    values = search(lambda values: tpot_error(rows, GPU.having(values, "fitted")), start)
     by = GPU.having(values, "fitted")
-    values, _ = search(lambda values: ttft_error(rows, by.having(values, "fitted")), FIRST)
+    values = search(lambda values: ttft_error(rows, by.having(values, "fitted")), FIRST)
     return by.having(values, "fitted")
 
 

@@ -24,7 +24,7 @@ def test_products_within_8_percent(test_data: Path, machine: str, side: bool) ->
     """Five constants a machine; fitted on every fourth shape of one half, for the sake of time."""
     found = list(gemms(test_data, machine).items())
     fitted, held_out = ([pair for pair in found if half(repr(pair[0])) is wanted] for wanted in (side, not side))
-    values, _ = search(lambda values: error(fitted[::4], machine, GemmConstants(**values)), START)
+    values = search(lambda values: error(fitted[::4], machine, GemmConstants(**values)), START)
     held = error(held_out, machine, GemmConstants(**values))
     print(f"\n{machine}: {len(held_out)} shapes, {held:.2%}; {values}")
     assert held <= MAX_ERROR
@@ -54,7 +54,7 @@ def test_all_reduce_is_a_start_and_a_bandwidth(test_data: Path, devices: int) ->
     def seconds(size: int, values: dict[str, float]) -> float:
         return values["t_ar"] + 2 * (devices - 1) / devices * size / (link * values["eta_l"])
 
-    values, _ = search(
+    values = search(
         lambda values: mean_error((seconds(size, values), measured) for size, measured in found[::4]),
         {"t_ar": 2e-5, "eta_l": 0.8},
     )

@@ -1,7 +1,7 @@
-"""Probes that measure how fast the engine is on this machine: a few requests at a time. Each step is a point.
+"""Probes: small groups of requests that measure the seconds of steps on this machine. Each step is a point.
 
-Prompts are random and new each time, so that nothing of them is cached. The first steps compute the prompts, by chunks;
-the others give each request a token. Cheap probes come first: what does not fit into the time that is left is skipped.
+Prompts are random, so that none of their tokens are cached. The first steps of a probe compute its prompts, in chunks;
+each other step adds a token to each request. Cheap probes run first; a probe that exceeds the time left is skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from twofold.engine.loop import EngineClient
 from twofold.planner.count.step import SequenceRows
 
 Spans: TypeAlias = tuple[tuple[int, SequenceRows], ...]
-"""Rows of a step: how many sequences of each kind."""
+"""Rows of a step, as (number of sequences, rows of each)."""
 MAX_TOKEN: Final = 30_000
 WARM_ROWS: Final = 128
 
@@ -61,12 +61,12 @@ PROBES: Final = (
     Probe(2, 768, 10),
     Probe(8, 256, 10),
 )
-"""The grid: rows of a step from 1 to a whole chunk, batches from 1 to 24, contexts up to 1,024."""
+"""Steps of 1 row to a whole chunk, batches of 1 to 24, contexts up to 1,024 tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbePoint:
-    """One step: of which probe, what was in it, how long its rows took, and what the engine needed around them."""
+    """One step of a probe, by the probe's number: its rows, their seconds, and the engine's seconds around them."""
 
     probe: int
     spans: Spans
@@ -75,14 +75,14 @@ class ProbePoint:
 
     @property
     def whole_s(self) -> float:
-        """From the end of the step before to its own."""
+        """Seconds from the end of the step before to the end of this step."""
         return self.seconds + self.host_s
 
 
 class Prober:
-    """Runs probes over an engine and gathers the points.
+    """Runs probes on an engine and collects the points.
 
-    ``stop`` is called between steps. Points that were measured before it returned True are kept.
+    ``stop`` is called between steps; points measured before it returns True are kept.
     """
 
     def __init__(self, client: EngineClient, vocabulary: int, stop: Callable[[], bool]) -> None:
@@ -108,7 +108,7 @@ class Prober:
         """Requests are not recorded."""
 
     def run(self, probes: Sequence[Probe], budget_s: float) -> list[Probe]:
-        """The probes that were run: all that fit into ``budget_s`` seconds by the pace of those before."""
+        """Runs and returns the probes that fit into ``budget_s`` seconds at the mean speed of those before."""
         self._one(Probe(2, WARM_ROWS // 2, 4))
         self.points.clear()
         began, tokens, done = time.perf_counter(), 0, list[Probe]()
@@ -133,7 +133,7 @@ class Prober:
 
 
 def affordable(probes: Sequence[Probe], context: int, sequences: int) -> Iterator[Probe]:
-    """Returns the probes that fit an engine of this context and number of sequences."""
+    """Yields the probes that fit an engine with this context length and number of sequences."""
     for probe in probes:
         if probe.prompt + probe.output <= context and probe.batch <= sequences:
             yield probe

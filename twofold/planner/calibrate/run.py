@@ -1,16 +1,16 @@
-"""Calibrates this machine for a model: measures the ceilings, runs the probes, fits the constants, keeps them as JSON.
+"""Calibrates this machine for a model: measures its limits, runs probes, fits the constants, and stores them as JSON.
 
-Less than a minute: the probes get ``PROBES_S`` seconds, beside loading the model.
+A calibration takes less than a minute: ``PROBES_S`` seconds of probes, and loading the model.
 
-Of equal steps of a probe the median counts, so that a busy moment does not. Both forms of the model are fitted, with
-and without reading while multiplying; the one with the smaller error on probes that it was not fitted to is used, with
-that error, and then fitted to all points.
+Of a probe's equal steps only the median counts, which ignores moments in which the machine is busy. Two forms of the
+step-time model are fitted: with and without an overlap of reading and multiplying. The form with the smaller error on
+held-out probes is fitted again to all points, and keeps that error.
 
 The fit is a direct search (Hooke and Jeeves 1961) on the logarithms of the constants: each is raised or lowered by a
-factor while that helps, then by smaller factors. The error that it minimises has no derivative: the mean of
-|predicted − measured| / measured.
+factor while that helps, then by smaller factors. The error, the mean of |predicted − measured| / measured, has no
+derivative everywhere.
 
-The cache folder has one file for a model, an instruction set and a number of threads. A calibration is valid for the
+The cache folder has one file for each model, instruction set and number of threads. A calibration is valid for the
 processor and the model file with which it was made."""
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from twofold.planner.shapes.known import read_shape
 FIRST_FACTOR: Final = 1.4
 LAST_FACTOR: Final = 1.002
 MIN_GAIN: Final = 1e-7
-LEAST: Final = 1e-9
-"""Seconds that stand for zero: the search multiplies, and cannot leave zero."""
+MIN_VALUE: Final = 1e-9
+"""Stands for zero seconds: the search multiplies values, so they must stay above zero."""
 
 Values = dict[str, float]
 START: Final = {"eta_m": 0.5, "eta_c": 0.4, "eta_k": 0.3, "t_step": 3e-4, "t_req": 1e-4}
 Counts: TypeAlias = tuple[tuple[int, int], ...]
 MIN_PROBES: Final = 4
-"""With fewer, half of them would not suffice to fit."""
+"""With fewer probes, half of them are too few for a fit."""
 PROBES_S: Final = 40.0
 CONTEXT: Final = 1_100
 SEQUENCES: Final = 24
@@ -61,22 +61,22 @@ ENGINE: Final = engine_setting()
 VERSION: Final = "twofold.calibration/1"
 
 
-def search(error: Callable[[Values], float], start: Mapping[str, float]) -> tuple[Values, float]:
-    """The values near ``start`` with the least ``error``, and that error. Shares stay at most 1."""
-    found = {name: max(value, LEAST) for name, value in start.items()}
-    least, factor = error(found), FIRST_FACTOR
+def search(error: Callable[[Values], float], start: Mapping[str, float]) -> Values:
+    """The values near ``start`` with the minimum ``error``. Shares stay at most 1."""
+    found = {name: max(value, MIN_VALUE) for name, value in start.items()}
+    best, factor = error(found), FIRST_FACTOR
     while factor > LAST_FACTOR:
-        before = least
+        before = best
         for name in start:
-            for turn in (factor, 1 / factor):
-                tried = {**found, name: _bounded(name, found[name] * turn)}
+            for change in (factor, 1 / factor):
+                tried = {**found, name: _bounded(name, found[name] * change)}
                 now = error(tried)
-                if now < least - MIN_GAIN:
-                    found, least = tried, now
+                if now < best - MIN_GAIN:
+                    found, best = tried, now
                     break
-        if least >= before - MIN_GAIN:
+        if best >= before - MIN_GAIN:
             factor **= 0.5
-    return found, least
+    return found
 
 
 def mean_error(pairs: Iterable[tuple[float, float]]) -> float:
@@ -85,12 +85,12 @@ def mean_error(pairs: Iterable[tuple[float, float]]) -> float:
 
 
 def _bounded(name: str, value: float) -> float:
-    return min(value, 1.0) if name in SHARES else max(value, LEAST)
+    return min(value, 1.0) if name in SHARES else max(value, MIN_VALUE)
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationSample:
-    """The median of a probe's equal steps: its demand, and its seconds with those of the engine around it."""
+    """The median of a probe's equal steps: its demand, and its seconds including those of the engine around it."""
 
     probe: int
     demand: Demand
@@ -106,12 +106,12 @@ def samples(points: Iterable[ProbePoint], steps: StepPredictor) -> list[Calibrat
 
 
 def step_samples(points: Iterable[ProbePoint]) -> list[tuple[StepShape, float]]:
-    """Samples for the engine's own step-time model, which predicts seconds of rows by the shape of a step."""
+    """Samples for the engine's own step-time model, which predicts the seconds of a step from its shape."""
     return [(_shape(point), point.seconds) for point in medians(points, lambda point: point.seconds)]
 
 
 def medians(points: Iterable[ProbePoint], seconds: Callable[[ProbePoint], float]) -> list[ProbePoint]:
-    """The median of each probe's equal steps: those with the same numbers of sequences by new rows."""
+    """The median of each probe's equal steps, which have the same numbers of sequences by new rows."""
     kinds: dict[tuple[int, Counts], list[ProbePoint]] = {}
     for point in points:
         kinds.setdefault((point.probe, _counts(point)), []).append(point)
@@ -119,30 +119,26 @@ def medians(points: Iterable[ProbePoint], seconds: Callable[[ProbePoint], float]
 
 
 def fit_constants(found: Sequence[CalibrationSample], source: str) -> Constants:
-    """The constants with the least error, and that error. Raises ResourceError if too few probes were run."""
+    """The constants of the form with the smaller held-out error. Raises ResourceError if too few probes were run."""
     probes = sorted({sample.probe for sample in found})
     if len(probes) < MIN_PROBES:
         raise ResourceError(
             f"Only {len(probes)} probes were run; at least {MIN_PROBES} are needed.",
-            hint="Give it more time, or a smaller model.",
+            hint="Allow more time, or calibrate with a smaller model.",
         )
     halves = [[sample for sample in found if probes.index(sample.probe) % 2 == side] for side in (0, 1)]
     error, form = min(
         ((held_out_error(halves, form), form) for form in (BARE, replace(BARE, overlap=False))),
         key=lambda each: each[0],
     )
-    values, _ = _fit(found, form)
-    return replace(form.having(values, source), error=Cited(error, f"{source}; probes it was not fitted on"))
+    return replace(form.having(_fit(found, form), source), error=Cited(error, f"{source}; held-out probes"))
 
 
 def held_out_error(halves: Sequence[Sequence[CalibrationSample]], form: Constants) -> float:
-    """Mean error on the half that was not fitted, both ways."""
+    """Mean error on each half of the samples, with constants fitted to the other half."""
     first, second = halves
-    errors = []
-    for fitted, held_out in ((first, second), (second, first)):
-        values, _ = _fit(fitted, form)
-        errors.append(error_of(held_out, form.having(values, "a half")))
-    return sum(errors) / len(errors)
+    pairs = ((first, second), (second, first))
+    return fmean(error_of(held_out, form.having(_fit(fitted, form), "a half")) for fitted, held_out in pairs)
 
 
 def error_of(found: Iterable[CalibrationSample], by: Constants) -> float:
@@ -150,12 +146,12 @@ def error_of(found: Iterable[CalibrationSample], by: Constants) -> float:
     return mean_error((sample.demand.seconds(by), sample.seconds) for sample in found)
 
 
-def _fit(found: Sequence[CalibrationSample], form: Constants) -> tuple[Values, float]:
+def _fit(found: Sequence[CalibrationSample], form: Constants) -> Values:
     return search(lambda values: error_of(found, form.having(values, "tried")), START)
 
 
 def _counts(point: ProbePoint) -> Counts:
-    """Numbers of sequences by new rows, whatever their contexts."""
+    """Numbers of sequences by new rows, for all contexts."""
     counts = Counter[int]()
     for count, span in point.spans:
         counts[span.new] += count
@@ -178,9 +174,9 @@ def calibrate(
     seconds: float = PROBES_S,
     stop: Callable[[], bool] = lambda: False,
 ) -> Calibration:
-    """Measures the model in a GGUF file on this machine and keeps what was found in the cache folder.
+    """Measures the model in a GGUF file on this machine, and stores the calibration in the cache folder.
 
-    Raises what loading a model raises, and ResourceError where time was too short for enough probes.
+    ``seconds``: time for the probes. Raises what loading a model raises, and ResourceError if too few probes were run.
     """
     began = time.perf_counter()
     folders = CacheFolders.of().create()
@@ -189,7 +185,7 @@ def calibrate(
     read = streamed_bytes(shape, ENGINE)
     backend = CpuBackend(isa, subject.threads)
     probe = backend.probe(read)
-    probe.best()  # once before and once after: other programs can only slow a probe down, and the best counts
+    probe.best()  # before and after the probes: other programs only slow measurements down, and the best one counts
     points = measure(path, shape, isa, subject.threads, seconds, stop)
     machine = machine_of(shape, probe.best())
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -216,7 +212,7 @@ def calibrate(
 def measure(
     path: Path, shape: ModelSpec, isa: str | None, threads: int, seconds: float, stop: Callable[[], bool]
 ) -> list[ProbePoint]:
-    """Steps of all probes that the model has room for and that fit into the time."""
+    """Steps of all probes that fit the model's context and run within ``seconds``."""
     context = min(CONTEXT, shape.context_length)
     with LLM(
         path,
@@ -233,13 +229,13 @@ def measure(
 
 
 def subject_of(path: Path, isa: str | None = None, threads: int | None = None) -> CalibrationSubject:
-    """What a calibration of this model on this machine is filed under."""
+    """The subject of a calibration of this model on this machine."""
     backend = CpuBackend(isa, threads)
     return CalibrationSubject(backend.device, backend.table.name, backend.workers, model_key(path))
 
 
 def calibrated(path: Path, isa: str | None = None, threads: int | None = None) -> Predictor | None:
-    """Predicts for a model on this machine by what was calibrated; None where nothing was."""
+    """A predictor for a model on this machine, from its calibration; None if there is none."""
     calibration = load(subject_of(path, isa, threads), CacheFolders.of().root)
     if calibration is None:
         return None
@@ -248,7 +244,7 @@ def calibrated(path: Path, isa: str | None = None, threads: int | None = None) -
 
 @dataclass(frozen=True, slots=True)
 class CalibrationSubject:
-    """The subject of a calibration. ``model`` identifies a file by its name, size and first bytes."""
+    """What a calibration is valid for. ``model`` identifies a file by its name, size and first bytes."""
 
     cpu: str
     isa: str
@@ -260,10 +256,11 @@ class CalibrationSubject:
 class Calibration:
     """Constants of one model on this machine.
 
-    working_set      bytes that a step reads, at whose speed ``bandwidth`` was measured
-    bandwidth, peaks limits of the machine, in bytes and FLOPs a second, to which the shares apply
-    steps, probes    numbers of measurements
-    took_s           seconds it took
+    working_set      bytes that a step reads; ``bandwidth`` was measured by reading as many
+    bandwidth, peaks limits of the machine in bytes and FLOPs a second, to which the shares apply
+    steps, probes    numbers of steps and probes measured
+    took_s           seconds that the calibration took
+    measured         time of the calibration, in ISO format
     """
 
     subject: CalibrationSubject
@@ -277,13 +274,13 @@ class Calibration:
     measured: str
 
     def machine(self, memory_bytes: int) -> Machine:
-        """The machine as it was measured then."""
+        """The measured machine, with ``memory_bytes`` bytes of memory."""
         source = f"measured {self.measured} with {self.subject.threads} threads ({self.subject.isa})"
         return measured_machine(memory_bytes, self.bandwidth, self.peaks, self.subject.cpu, source)
 
 
 def save(calibration: Calibration, cache: Path) -> Path | None:
-    """Writes the file whole or not at all; returns None if the folder cannot be written."""
+    """Writes a calibration, whole or not at all, and returns its file; None if the folder cannot be written."""
     path = _path(calibration.subject, cache)
     document = {"version": VERSION, **asdict(calibration), "constants": write_constants(calibration.constants)}
     with contextlib.suppress(OSError):
@@ -302,14 +299,14 @@ def load(subject: CalibrationSubject, cache: Path) -> Calibration | None:
 
 
 def write_constants(constants: Constants) -> dict[str, Any]:
-    """Constants as JSON: each with its value and source."""
+    """Constants as plain data for JSON: each with its value and source."""
     values = {name: value.document() for name, value in constants.values().items()}
     error = None if constants.error is None else constants.error.document()
     return {**values, "overlap": constants.overlap, "error": error}
 
 
 def read_constants(document: Mapping[str, Any]) -> Constants:
-    """Constants from JSON. Raises KeyError, TypeError or ValueError for other documents."""
+    """Reads the result of ``write_constants``. Raises KeyError, TypeError or ValueError for other documents."""
     error = document["error"]
     return Constants(
         **{name: _cited(document[name]) for name in (*SHARES, *TIMES)},
