@@ -153,7 +153,7 @@ def _explained(
     shape = _shape_of(seen, what)
     if shape is None:
         return report.explain(None, seen, levers.goal)
-    scenario = _scenario(shape, what, what.case(report.like(seen)))
+    scenario = _scenario(shape, what, what.case(report.case_of(seen)))
     return report.explain(scenario, seen, levers.goal, levers.assumptions())
 
 

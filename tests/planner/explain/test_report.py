@@ -19,7 +19,7 @@ from twofold.bench.draw.terminal import plot
 from twofold.core.errors import ParameterError
 from twofold.planner.explain.levers import LEVERS
 from twofold.planner.explain.picture import roofline, roofline_points
-from twofold.planner.explain.report import data, explain, like, lines
+from twofold.planner.explain.report import case_of, data, explain, lines
 from twofold.planner.explain.scenario import waterfall
 from twofold.planner.machines.known import find_machine
 from twofold.planner.predict.constants import BARE, EFFICIENT
@@ -66,7 +66,7 @@ def test_bars_follow_each_other() -> None:
 
 def test_measured_beside_predicted_in_lines() -> None:
     seen = read(RUN)
-    scenario = scene(case=like(seen))
+    scenario = scene(case=case_of(seen))
     text = list(lines(explain(scenario, seen)))
     assert text[0] == "twofold run: 41 prompt tokens (3 cached), 38 output tokens"
     assert starting(text, "queue").split()[2:5] == ["100", "ms", "0"]

@@ -1,7 +1,7 @@
-"""Levers: changes that may make requests faster or cheaper, each with its effect here by the cost model.
+"""Levers: changes that may make requests faster or cheaper, each with its effect on a scenario by the cost model.
 
-Applying a lever gives an ``Effect``, a changed scenario or prediction; or a ``LeverRefusal``: it is in use already, or
-cannot help. Every gain is computed from the same scenario with and without the lever."""
+Applying a lever returns an ``Effect``, a changed scenario or prediction; or a ``LeverRefusal``, if the lever is in use
+already or cannot help. Every gain is computed from the same scenario with and without the lever."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from twofold.planner.predict.speculation import check_ratio, min_acceptance, spe
 from twofold.planner.shapes.known import known_shapes
 
 GROUP: Final = 8
-"""Query heads for each head of keys and values, as in most models of today (Ainslie et al. 2023)."""
+"""Query heads for each head of keys and values, as in most current models (Ainslie et al. 2023)."""
 WINDOW: Final = 1024
 WINDOWED: Final = 6
-"""Gemma 3's window, in positions: five of six layers have it."""
+"""As in Gemma 3: five of six layers have a window of 1,024 positions."""
 LARGEST_SHARE: Final = 0.6
+"""Maximum share of a model's active parameters that a smaller model has."""
 _SIZE: Final = re.compile(r"[-_ ]\d+(\.\d+)?[bm]\b.*$", re.IGNORECASE)
 ENOUGH: Final = 0.97
 """Formats that leave more than this share of the bytes count as no smaller."""
@@ -43,12 +44,12 @@ SCORE_PASSES: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """Assumptions of levers that no scenario has.
+    """Assumptions of levers about what a scenario does not contain.
 
-    acceptance    probability that a draft token is accepted, each alone
+    acceptance    probability that a draft token is accepted if those before it were
     draft         seconds of drafting a token, as a share of a step's
-    max_drafted   draft tokens of a step
-    keeps         share of the prompt that compression leaves
+    max_drafted   maximum draft tokens of a step
+    keeps         share of the fresh prompt tokens that compression leaves
     shared        share of the fresh prompt tokens that a prefix cache could hold
     busy          utilization of machines that only prefill
     """
@@ -71,11 +72,11 @@ class Assumptions:
 
 @dataclass(frozen=True)
 class Effect:
-    """The result of a lever: ``what`` changes, and ``why`` beside the general reason.
+    """The effect of a lever: ``what`` changes, and ``why``, in addition to the general reason.
 
-    prediction  of the changed scenario, if it is not the scenario's own
-    devices     of the changed scenario, if they are not the scenario's own
-    felt        factor by which a reader of the stream waits less, where the machine does the same work
+    prediction  for the changed scenario, if it is not the scenario's own
+    devices     number for the changed scenario, if it is not the scenario's own
+    felt        whether a reader of the stream waits less, although the machine does the same work
     """
 
     what: str
@@ -83,7 +84,7 @@ class Effect:
     why: str = ""
     prediction: Prediction | None = None
     devices: float | None = None
-    felt: float | None = None
+    felt: bool = False
 
     @cached_property
     def foreseen(self) -> Prediction:
@@ -104,7 +105,7 @@ class LeverRefusal:
 
 ONE_FRESH: Final = LeverRefusal("cannot", "Only one prompt token is computed, which is the minimum.")
 ApplyLever: TypeAlias = Callable[[UniformScenario, Prediction, Assumptions], Effect | LeverRefusal]
-"""Its effect on a scenario, given the prediction without it."""
+"""Applies a lever to a scenario with this prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +118,13 @@ class Lever:
     apply: ApplyLever
 
 
-def _attending(shape: ModelSpec, change: Callable[[int, Attention], Attention]) -> ModelSpec:
-    """The shape with another attention in each layer, by its number."""
+def _with_attention(shape: ModelSpec, change: Callable[[int, Attention], Attention]) -> ModelSpec:
+    """The shape with ``change`` applied to the attention of each layer, given the layer's number."""
     changed = (replace(layer, attention=change(i, layer.attention)) for i, layer in enumerate(shape.layers))
     return replace(shape, layers=tuple(changed))
 
 
-def _group(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+def _grouped_heads(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     kinds = [layer.attention for _, layer in scenario.shape.runs]
     grouped = [each for each in kinds if isinstance(each, GroupedAttention)]
     if not grouped:
@@ -131,20 +132,20 @@ def _group(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> 
     before = kv_bytes_per_token(scenario.shape, scenario.how)
     shared = max(each.heads // each.kv_heads for each in grouped)
     if shared > 1:
-        without = scenario.having(shape=_attending(scenario.shape, lambda _, kind: _heads(kind, 1, 1)))
+        without = scenario.having(shape=_with_attention(scenario.shape, lambda _, kind: _with_groups(kind, 1, 1)))
         larger = kv_bytes_per_token(without.shape, without.how) / before
         why = f"{shared} query heads share a KV head; without it the KV cache would be {larger:.3g} times as large"
         if not without.sequences:
             return LeverRefusal("in use", f"{why}, and no such sequence would fit.")
         return LeverRefusal("in use", f"{why}.", Effect("a KV head for each query head", without))
     tp = scenario.how.tp
-    changed = scenario.having(shape=_attending(scenario.shape, lambda _, kind: _heads(kind, GROUP, tp)))
+    changed = scenario.having(shape=_with_attention(scenario.shape, lambda _, kind: _with_groups(kind, GROUP, tp)))
     after = kv_bytes_per_token(changed.shape, changed.how)
     return Effect(f"{size(before)} → {size(after)} of KV cache per token and device", changed)
 
 
-def _heads(kind: Attention, group: int, tp: int) -> Attention:
-    """With at most ``group`` query heads for each head of keys and values, which ``tp`` devices can share."""
+def _with_groups(kind: Attention, group: int, tp: int) -> Attention:
+    """Attention with at most ``group`` query heads for each KV head, and KV heads that ``tp`` devices can share."""
     if not isinstance(kind, GroupedAttention):
         return kind
     even = [each for each in range(1, group + 1) if kind.heads % each == 0]
@@ -152,14 +153,14 @@ def _heads(kind: Attention, group: int, tp: int) -> Attention:
     return replace(kind, kv_heads=kind.heads // most)
 
 
-def _windowed(kind: Attention, window: int | None) -> Attention:
+def _with_window(kind: Attention, window: int | None) -> Attention:
     return kind if isinstance(kind, RecurrentAttention) else replace(kind, window=window)
 
 
 def _window(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     windows = {layer.attention.window for _, layer in scenario.shape.runs} - {None}
     if windows:
-        without = scenario.having(shape=_attending(scenario.shape, lambda _, kind: _windowed(kind, None)))
+        without = scenario.having(shape=_with_attention(scenario.shape, lambda _, kind: _with_window(kind, None)))
         before, after = without.kv_bytes(scenario.case.halfway), scenario.kv_bytes(scenario.case.halfway)
         least = min(window for window in windows if window is not None)
         why = f"Layers attend to {least:,} positions: {size(after)} of KV cache per sequence instead of {size(before)}."
@@ -171,8 +172,8 @@ def _window(scenario: UniformScenario, _now: Prediction, _given: Assumptions) ->
             "cannot", f"A context of {scenario.case.halfway:,} tokens is no longer than a window of {WINDOW:,}."
         )
     changed = scenario.having(
-        shape=_attending(
-            scenario.shape, lambda i, kind: kind if i % WINDOWED == WINDOWED - 1 else _windowed(kind, WINDOW)
+        shape=_with_attention(
+            scenario.shape, lambda i, kind: kind if i % WINDOWED == WINDOWED - 1 else _with_window(kind, WINDOW)
         )
     )
     before, after = scenario.kv_bytes(scenario.case.halfway), changed.kv_bytes(scenario.case.halfway)
@@ -183,8 +184,8 @@ def _window(scenario: UniformScenario, _now: Prediction, _given: Assumptions) ->
     )
 
 
-def _smaller(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
-    """The largest of the same family with at most 0.6 of the parameters; of all where the family has none."""
+def _smaller_model(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+    """The largest model of the same family with at most 0.6 of the parameters, or else of any family."""
     current = scenario.shape
     active, stem = parameters(current).active, _SIZE.sub("", current.name).lower()
     smaller = {
@@ -207,7 +208,7 @@ def _smaller(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -
 
 
 def _weights(wide: ValueFormat, packed: str) -> ApplyLever:
-    """Multiplied as wide numbers, as GPUs do; or in GGUF's ``packed`` format, whose codes processors multiply."""
+    """Weights in ``wide``, which GPUs convert before multiplying; on CPUs in GGUF's ``packed``, multiplied as codes."""
 
     def apply(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
         codes = scenario.predictor.machine.kind == "cpu" or scenario.weights.arithmetic == "int8"
@@ -245,7 +246,7 @@ def _narrow_arithmetic(scenario: UniformScenario, _now: Prediction, _given: Assu
     return Effect(what, changed, why)
 
 
-def _kv(form: ValueFormat) -> ApplyLever:
+def _kv_format(form: ValueFormat) -> ApplyLever:
     def apply(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
         changed = scenario.having(how=replace(scenario.how, kv=form))
         context = scenario.case.halfway
@@ -264,7 +265,7 @@ def _kv(form: ValueFormat) -> ApplyLever:
     return apply
 
 
-def _batch(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+def _larger_batch(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     room, open_now = scenario.sequences, scenario.case.concurrency
     if now.batch >= room:
         return LeverRefusal("cannot", f"{room:,} such sequences fit in memory, and as many are running.")
@@ -287,7 +288,7 @@ def _smaller_batch(scenario: UniformScenario, _now: Prediction, _given: Assumpti
     return Effect(f"concurrency {open_now} → {fewer}", scenario.having(case=replace(scenario.case, concurrency=fewer)))
 
 
-def _chunks(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+def _chunked_prefill(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     case = scenario.case
     whole = scenario.having(case=replace(case, chunk=None))
     if case.chunk is not None and case.chunk < scenario.case.fresh:
@@ -304,33 +305,30 @@ def _chunks(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> 
     return Effect(f"{scenario.case.fresh:,} → {CHUNK} rows a step", changed, f"Longest gap between two tokens: {gap}.")
 
 
-def _draft(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
+def _drafts(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
     if not scenario.further:
         return LeverRefusal("cannot", "The only output token comes from prefill.")
-    turns = {
-        guesses: check_ratio(
-            scenario.predictor.steps, scenario.predictor.constants, now.batch, scenario.case.halfway, guesses
-        )
-        for guesses in range(1, given.max_drafted + 1)
+    steps, by = scenario.predictor.steps, scenario.predictor.constants
+    checks = {
+        drafts: check_ratio(steps, by, now.batch, scenario.case.halfway, drafts)
+        for drafts in range(1, given.max_drafted + 1)
     }
-    speeds = {guesses: speed_up(given.acceptance, guesses, given.draft, check) for guesses, check in turns.items()}
-    guesses = max(speeds, key=lambda each: speeds[each])
-    speed, check = speeds[guesses], turns[guesses]
+    speeds = {drafts: speed_up(given.acceptance, drafts, given.draft, check) for drafts, check in checks.items()}
+    drafts = max(speeds, key=lambda each: speeds[each])
+    speed, check = speeds[drafts], checks[drafts]
     after = retimed(
         now,
         ttft=now.ttft - now.queue + given.draft * now.prefill.seconds,
         tpot=(now.tpot - now.interference) / speed + now.interference,
     )
-    needed = min_acceptance(given.draft, turns[1])
+    needed = min_acceptance(given.draft, checks[1])
     pays = f"Pays off above an acceptance rate of {share(max(0.0, needed))}." if needed < 1 else "It never pays off."
-    why = f"Verifying {count(guesses, 'draft token')} takes {check:.2f} steps. {pays}"
-    what = (
-        f"{guesses} draft tokens per step, {share(given.acceptance)} accepted, each at {share(given.draft)} of a step"
-    )
+    why = f"Verifying {count(drafts, 'draft token')} takes {check:.2f} steps. {pays}"
+    what = f"{drafts} draft tokens per step, {share(given.acceptance)} accepted, each at {share(given.draft)} of a step"
     return Effect(f"{what}: decode {factor(speed)}", scenario, why, after)
 
 
-def _split(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+def _shard(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     before = scenario.how.tp
     try:
         changed = scenario.having(how=replace(scenario.how, tp=2 * before))
@@ -345,9 +343,9 @@ def _split(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> E
 
 
 def _disaggregate(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
-    """Splitwise (Patel et al. 2024), DistServe (Zhong et al. 2024): no prompt in the steps of a decoding machine.
+    """Prefill on separate machines, as in Splitwise (Patel et al. 2024) and DistServe (Zhong et al. 2024).
 
-    Prompts come at random to machines that are busy for a given share of time, and wait there in a queue.
+    Prompts arrive there at random, and queue for machines that are busy for the assumed share of the time.
     """
     machine = scenario.predictor.machine
     link = machine.host_link or machine.link
@@ -370,14 +368,14 @@ def _disaggregate(scenario: UniformScenario, now: Prediction, given: Assumptions
     return Effect("prefill on separate machines", scenario, why, after, devices)
 
 
-def _cached(scenario: UniformScenario, given: Assumptions) -> tuple[int, UniformScenario]:
+def _with_cache(scenario: UniformScenario, given: Assumptions) -> tuple[int, UniformScenario]:
     more = int(scenario.case.fresh * given.shared)
     case = replace(scenario.case, cached=scenario.case.cached + more)
     return more, scenario.having(case=case)
 
 
 def _cache(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
-    more, changed = _cached(scenario, given)
+    more, changed = _with_cache(scenario, given)
     if not more:
         return ONE_FRESH
     saved = now.prefill.seconds - changed.prediction.prefill.seconds
@@ -396,7 +394,7 @@ def _offload(scenario: UniformScenario, now: Prediction, given: Assumptions) -> 
         return LeverRefusal(
             "cannot", f"The bandwidth between {scenario.predictor.machine.name} and host memory is not known."
         )
-    more, changed = _cached(scenario, given)
+    more, changed = _with_cache(scenario, given)
     if not more:
         return ONE_FRESH
     moved = scenario.kv_bytes(changed.case.cached) - scenario.kv_bytes(scenario.case.cached)
@@ -424,8 +422,8 @@ def _compress(scenario: UniformScenario, _now: Prediction, given: Assumptions) -
     return Effect(f"{scenario.case.fresh:,} → {left:,} fresh tokens", changed, cached)
 
 
-def _flash(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> LeverRefusal:
-    """It is what the cost model counts: scores that never leave the chip."""
+def _flash_attention(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> LeverRefusal:
+    """Always in use: the cost model counts no memory traffic of attention scores."""
     case = scenario.case
     pairs = sum(rows.new * (rows.cached + rows.new) for rows in case.chunks())
     heads = sum(
@@ -451,7 +449,7 @@ def _flash(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> L
     return LeverRefusal("in use", why, Effect("scores through memory", scenario, "", without))
 
 
-def _shorter(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+def _shorter_output(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     if not scenario.further:
         return LeverRefusal("cannot", "The output has one token.")
     half = scenario.case.output // 2
@@ -460,64 +458,51 @@ def _shorter(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -
     )
 
 
-def _stream(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+def _streaming(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     if not scenario.further:
         return LeverRefusal("cannot", "The output has one token.")
     why = f"Text appears after {duration(now.ttft)} instead of {duration(now.e2e)}."
-    return Effect("tokens are sent as they are generated", scenario, why, felt=now.e2e / now.ttft)
+    return Effect("tokens are sent as they are generated", scenario, why, felt=True)
 
 
 LEVERS: Final = (
-    Lever("batch", ("queue",), "a higher TPOT, and KV-cache memory for each sequence", _batch),
+    Lever("batch", ("queue",), "a higher TPOT, and KV-cache memory for each sequence", _larger_batch),
     Lever("smaller batch", ("decode", "stalls"), "throughput, thus money", _smaller_batch),
     Lever(
         "chunked prefill",
         ("stalls",),
         "a slightly higher TTFT of the prompt itself; mean TPOT does not change",
-        _chunks,
+        _chunked_prefill,
     ),
-    Lever("speculation", ("decode",), "memory for a draft model or a lookup, and compute for rejected tokens", _draft),
-    Lever("tensor parallelism", ("prefill", "decode"), "twice the devices, and communication in each layer", _split),
+    Lever("speculation", ("decode",), "memory for a draft model or a lookup, and compute for rejected tokens", _drafts),
+    Lever("tensor parallelism", ("prefill", "decode"), "twice the devices, and communication in each layer", _shard),
     Lever("disaggregation", ("stalls",), "machines for prefill, and transfers of the KV cache", _disaggregate),
     Lever("weights INT8", ("decode",), "almost no quality; the weights must be converted", _weights(INT8, "q8_0")),
-    Lever(
-        "weights INT4",
-        ("decode",),
-        "some quality, more in small models",
-        _weights(INT4, "q4_0"),
-    ),
+    Lever("weights INT4", ("decode",), "some quality, more in small models", _weights(INT4, "q4_0")),
     Lever(
         "8-bit arithmetic",
         ("prefill", "decode", "stalls"),
         "a little quality, since activations are quantized too; needs calibrated scales",
         _narrow_arithmetic,
     ),
-    Lever("KV INT8", ("decode", "queue"), "almost no quality", _kv(INT8)),
-    Lever("KV INT4", ("decode", "queue"), "quality of long contexts", _kv(INT4)),
+    Lever("KV INT8", ("decode", "queue"), "almost no quality", _kv_format(INT8)),
+    Lever("KV INT4", ("decode", "queue"), "quality of long contexts", _kv_format(INT4)),
     Lever("prefix cache", ("prefill", "stalls"), "memory for the cached blocks; prompts must share a prefix", _cache),
     Lever("offload", ("prefill", "stalls"), "host memory, and a transfer at each hit", _offload),
     Lever(
-        "prompt compression",
-        ("prefill", "stalls"),
-        "quality, the compressor's time, and prefix-cache hits",
-        _compress,
+        "prompt compression", ("prefill", "stalls"), "quality, the compressor's time, and prefix-cache hits", _compress
     ),
-    Lever("flash attention", ("prefill",), "nothing", _flash),
-    Lever("shorter output", ("decode", "stalls"), "content of the answer", _shorter),
-    Lever("streaming", ("decode",), "nothing; a proxy in between must not buffer", _stream),
+    Lever("flash attention", ("prefill",), "nothing", _flash_attention),
+    Lever("shorter output", ("decode", "stalls"), "content of the completion", _shorter_output),
+    Lever("streaming", ("decode",), "nothing; a proxy in between must not buffer", _streaming),
     # These need another model.
     Lever(
         "GQA",
         ("decode", "queue"),
         "a model trained with it (converting one takes 5% of its training), and a little quality",
-        _group,
+        _grouped_heads,
     ),
-    Lever(
-        "window",
-        ("decode", "prefill", "queue"),
-        "a model trained with it, and recall of distant context",
-        _window,
-    ),
-    Lever("smaller model", ("prefill", "decode", "stalls"), "quality", _smaller),
+    Lever("window", ("decode", "prefill", "queue"), "a model trained with it, and recall of distant context", _window),
+    Lever("smaller model", ("prefill", "decode", "stalls"), "quality", _smaller_model),
 )
 """All levers: on how requests run together, formats, prompts and completions, and the model."""

@@ -27,7 +27,7 @@ MIN_STALL: Final = 0.01
 
 
 def explain_request(report: RequestMetrics, steps: StepPredictor) -> list[str]:
-    """Lines about a request that ended: seconds by phase beside the machine's floor, stalls by cause, work done."""
+    """Lines about an ended request: seconds by phase with the machine's floor, stalls by cause, and its work."""
     record = report.record
     lines = [_line("queue", report.queue_s)]
     for name, work, seconds in (
@@ -76,7 +76,7 @@ def _work(record: SequenceRecord, cost: StepCost) -> str:
 
 
 def _phase_work(work: PhaseWork, done: PhaseCost) -> str:
-    """FLOPs and bytes; and its share of the rows, where other requests ran in the same steps."""
+    """FLOPs and bytes, and the share of the rows if other requests ran in the same steps."""
     text = f"{scaled(done.flops)}FLOP, {scaled(done.bytes)}B"
     own = work.share / work.steps
     return text if own > 1 - EXACT else f"{text}, {own:.0%} of its steps"

@@ -1,7 +1,7 @@
-"""The roofline (Williams et al. 2009): FLOPs a second that a phase could reach, and reaches, by FLOPs a byte.
+"""The roofline chart (Williams et al. 2009): FLOPs a second that a phase can reach, and reaches, by FLOPs a byte.
 
-One roof for each arithmetic of the model's products; the phases are dots, and a dashed line is a decode step by batch
-size.
+It has a roof for each arithmetic of the model's products, a dot for each phase, and a dashed line of decode steps by
+batch size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from twofold.bench.draw.chart import Axis, Chart, Dots, Guide, Label, Line, Mark
 from twofold.bench.draw.form import number
 from twofold.core.values import Arithmetic
 from twofold.planner.count.step import SequenceRows, Work, step
-from twofold.planner.explain.scenario import UniformScenario, Waterfall
+from twofold.planner.explain.scenario import PhaseName, UniformScenario, Waterfall
 from twofold.planner.explain.words import scaled
 
 MIN_SHARE: Final = 0.02
@@ -23,7 +23,7 @@ MIN_SHARE: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class RooflinePoint:
-    """A phase on the picture, for one device: FLOPs a byte, FLOPs a second."""
+    """A phase in the chart, for one device: FLOPs a byte (``intensity``) and FLOPs a second (``speed``)."""
 
     name: str
     intensity: float
@@ -31,10 +31,11 @@ class RooflinePoint:
 
 
 def roofline_points(scenario: UniformScenario, fall: Waterfall) -> tuple[RooflinePoint, ...]:
-    """The phases on the picture, as measured or else as predicted."""
+    """The phases in the chart, as measured or else as predicted."""
     found = []
-    for name, work in (("prefill", prefill_work(scenario)), ("decode", decode_work(scenario))):
-        phase = fall.named("prefill" if name == "prefill" else "decode")
+    works: dict[PhaseName, Work] = {"prefill": prefill_work(scenario), "decode": decode_work(scenario)}
+    for name, work in works.items():
+        phase = fall.named(name)
         flops, moved = float(work.flops), float(work.memory_bytes)
         if phase.flops and phase.nbytes:
             flops, moved = phase.flops, phase.nbytes
@@ -46,13 +47,13 @@ def roofline_points(scenario: UniformScenario, fall: Waterfall) -> tuple[Rooflin
 
 
 def prefill_work(scenario: UniformScenario) -> Work:
-    """All steps of one prompt on one device."""
+    """The work of all steps of one prompt on one device."""
     works = (step(scenario.shape, [rows], how=scenario.how) for rows in scenario.case.chunks())
     return sum(works, Work(()))
 
 
 def decode_work(scenario: UniformScenario, batch: int | None = None) -> Work:
-    """One step on one device, halfway through the completions."""
+    """The work of one decode step on one device, halfway through the completions."""
     running = batch or scenario.predictor.batch(scenario.case)
     return step(scenario.shape, [SequenceRows(1, scenario.case.halfway - 1)] * running, how=scenario.how)
 
@@ -99,7 +100,7 @@ def _words(scenario: UniformScenario, dots: tuple[RooflinePoint, ...]) -> str:
 
 
 def _arithmetics(scenario: UniformScenario) -> tuple[Arithmetic, ...]:
-    """The arithmetics of the products as the machine computes them, the most frequent first."""
+    """The arithmetics in which the machine computes the products, the most frequent first."""
     machine = scenario.predictor.machine
     sums: dict[Arithmetic, float] = {}
     for work in (prefill_work(scenario), decode_work(scenario, 1)):

@@ -1,4 +1,4 @@
-"""All levers, applied one at a time, the largest gain first."""
+"""Outcomes of all levers, each applied alone, ranked by gain."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ REASONS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Effect of a lever. ``gains`` are factors by goal, above 1 better; of a lever in use, those that it gives already.
+    """The outcome of applying a lever.
 
-    saves_s   seconds of the whole completion by phase; negative where a phase gets longer
+    gains     factors by goal, above 1 is better; for a lever in use, its present gains
+    saves_s   seconds of the whole completion by phase; negative if a phase gets longer
     """
 
     lever: str
@@ -71,7 +72,7 @@ def apply_all(
 
 
 def _rank(outcome: Outcome, goal: Goal) -> tuple[float, float]:
-    """By the goal's gain; without one, by the largest other gain."""
+    """A sort key: by the goal's gain, or without one by the largest other gain."""
     gain = outcome.gain(goal)
     return (-gain if outcome.status == "gains" else 0.0, -max(outcome.gains.values(), default=0.0))
 
@@ -117,7 +118,7 @@ def _saves(before: Mapping[str, float], after: Mapping[str, float]) -> dict[Phas
 
 
 def _reason(before: Mapping[str, float], after: Mapping[str, float], whole: float, gains: bool) -> str:
-    """The parts that change most for the better and for the worse, if noticeable."""
+    """The parts with the largest reduction and increase, if noticeable; without a gain also the largest part."""
     changes = list(_changes(before, after, NOTICEABLE * whole))
     if gains:
         return _sentence("; ".join(changes))

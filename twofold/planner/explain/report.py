@@ -1,5 +1,5 @@
-"""The whole explanation: where the time goes, how near that is to the floor, and the gains of levers; as lines for a
-terminal, and as plain data.
+"""An explanation as lines for a terminal and as plain data: where the time goes, how close it is to the floor, and the
+gains of levers.
 
 hypothetical    a model, a machine and equal requests: everything is predicted
 measured        a request that ended, with predictions if its model and a machine are named"""
@@ -36,12 +36,13 @@ from twofold.planner.predict.constants import Constants, constants_for, error_wo
 from twofold.planner.predict.request import Case, Predictor
 from twofold.planner.predict.steps import StepParts
 
-MAX_DEVICES = 64
+MAX_DEVICES: Final = 64
+"""Maximum devices that a hint suggests."""
 SCHEMA: Final = "twofold.explain/1"
-BAR: Final = 24
-NAME: Final = 20
+BAR_WIDTH: Final = 24
+NAME_WIDTH: Final = 20
 MIN_PART: Final = 0.03
-"""Parts of a phase below that share of it are not shown."""
+"""Parts below this share of their phase are not shown."""
 STATUS_WORDS: Final[Mapping[Status, str]] = {
     "gains": "Gain",
     "felt": "Perceived latency",
@@ -76,7 +77,7 @@ def scenario_of(
     how: Setting,
     constants: Constants | None = None,
 ) -> UniformScenario:
-    """A hypothetical. Raises ParameterError with ways that fit if the memory does not hold one request."""
+    """A hypothetical scenario. Raises ParameterError if one request does not fit in memory; the hint says what fits."""
     found = UniformScenario(Predictor(shape, machine, constants or constants_for(machine, shape), how), case)
     try:
         found.predictor.batch(case)
@@ -93,7 +94,7 @@ def explain(
     goal: Goal = "e2e",
     assumptions: Assumptions | None = None,
 ) -> Explanation:
-    """What is predicted, measured, or both: a ``scenario`` (as ``like`` makes it) adds predictions and levers."""
+    """Explains a scenario, a measured request, or both: the scenario of a request's ``case_of`` adds predictions."""
     notes = [] if seen is None else list(seen.notes)
     if scenario is None:
         notes.append("Name its model and its machine (--model, --hardware) for predictions and levers.")
@@ -121,15 +122,14 @@ def _title(scenario: UniformScenario | None, seen: Observed | None) -> str:
     return f"{seen.title}: {seen.prompt:,} prompt tokens{cached}, {seen.output:,} output tokens"
 
 
-def like(seen: Observed, chunk: int | None = None) -> Case:
-    """Equal requests of the sizes of a measured one, with its mean concurrency."""
+def case_of(seen: Observed) -> Case:
+    """Equal requests with the sizes of a measured one, and its mean concurrency."""
     cached = min(seen.cached, seen.prompt - 1)
     return Case(
         prompt=max(1, seen.prompt),
         output=max(1, seen.output),
         cached=max(0, cached),
         concurrency=max(1, round(seen.batch)),
-        chunk=chunk,
     )
 
 
@@ -145,29 +145,18 @@ def describe(scenario: UniformScenario) -> str:
 
 
 def _ways_to_fit(scenario: UniformScenario) -> list[str]:
-    """Options that make room, each alone."""
-    shape, how = scenario.shape, scenario.how
-    tried: list[tuple[str, ModelSpec, Setting]] = [
-        (f"--weights {form.name} ({size(scenario.having(shape=shape.stored_as(form)).weight_bytes)})",
-         shape.stored_as(form), how)
-        for form in (INT8, INT4)
-    ]  # fmt: skip
-    devices = how.tp
-    while 2 * devices <= MAX_DEVICES:
+    """Options that each make room alone: smaller weights, and the fewest devices."""
+    smaller = [(form, scenario.having(shape=scenario.shape.stored_as(form))) for form in (INT8, INT4)]
+    fitting = [f"--weights {form.name} ({size(each.weight_bytes)})" for form, each in smaller if each.sequences > 0]
+    devices = 2 * scenario.how.tp
+    while devices <= MAX_DEVICES and not _fits(scenario, devices):
         devices *= 2
-        tried.append((f"--tp {devices}", shape, replace(how, tp=devices)))
-    fitting: list[str] = []
-    for words, changed_shape, changed_how in tried:
-        if _fits(scenario, changed_shape, changed_how):
-            fitting.append(words)
-            if words.startswith("--tp"):
-                break
-    return fitting
+    return fitting if devices > MAX_DEVICES else [*fitting, f"--tp {devices}"]
 
 
-def _fits(scenario: UniformScenario, shape: ModelSpec, how: Setting) -> bool:
+def _fits(scenario: UniformScenario, devices: int) -> bool:
     try:
-        return scenario.having(shape=shape, how=how).sequences > 0
+        return scenario.having(how=replace(scenario.how, tp=devices)).sequences > 0
     except ParameterError:
         return False
 
@@ -176,13 +165,13 @@ def lines(given: Explanation, *, levers: int | None = None, width: int = 100) ->
     """Lines for a terminal; of the levers that gain, the first ``levers``."""
     yield given.title
     yield ""
-    yield from _waterfall(given.waterfall, measured=given.observed is not None, width=width)
+    yield from _waterfall_lines(given.waterfall, measured=given.observed is not None, width=width)
     if given.figures is not None:
         yield ""
-        yield _figures(given.figures)
+        yield _figures_line(given.figures)
     if given.levers:
         yield ""
-        yield from _levers(given, levers, width)
+        yield from _all_lever_lines(given, levers, width)
     for note in given.notes:
         yield from _wrapped(note, width)
 
@@ -194,21 +183,21 @@ def data(given: Explanation) -> dict[str, Any]:
         "schema": SCHEMA,
         "title": given.title,
         "goal": given.goal,
-        "scenario": None if scenario is None else _scenario(given),
+        "scenario": None if scenario is None else _scenario_data(scenario),
         "seconds": fall.seconds,
         "predicted_s": fall.predicted,
         "floor_s": fall.floor,
-        "phases": [_phase(phase) for phase in fall.phases],
+        "phases": [_phase_data(phase) for phase in fall.phases],
         "figures": None if given.figures is None else asdict(given.figures),
         "roofline": [asdict(each) for each in roofline_points(scenario, fall)] if scenario else [],
-        "levers": [_lever(each) for each in given.levers],
+        "levers": [_lever_data(each) for each in given.levers],
         "notes": list(given.notes),
     }
 
 
-def _waterfall(fall: Waterfall, *, measured: bool, width: int) -> Iterator[str]:
+def _waterfall_lines(fall: Waterfall, *, measured: bool, width: int) -> Iterator[str]:
     begin, whole = 0.0, fall.seconds
-    head = f"{'':<{BAR + 9}} {'took' if measured else 'predicted':>9}"
+    head = f"{'':<{BAR_WIDTH + 9}} {'took' if measured else 'predicted':>9}"
     yield (
         head
         + (f" {'predicted':>11}" if measured else "")
@@ -219,7 +208,7 @@ def _waterfall(fall: Waterfall, *, measured: bool, width: int) -> Iterator[str]:
         begin += phase.seconds
     guess = f" {duration(fall.predicted):>11}" if measured else ""
     reached = share(round(fall.floor / whole, 3)) if whole > 0 and fall.floor else NONE
-    yield f"{'total':<8} {'':{BAR}} {duration(whole):>9}{guess} {duration(fall.floor):>9} {reached:>7}"
+    yield f"{'total':<8} {'':{BAR_WIDTH}} {duration(whole):>9}{guess} {duration(fall.floor):>9} {reached:>7}"
 
 
 def _phase_lines(phase: Phase, bar: str, *, measured: bool, width: int) -> Iterator[str]:
@@ -250,21 +239,21 @@ def _groups(parts: StepParts) -> dict[str, float]:
 
 
 def _bar(begin: float, seconds: float, whole: float) -> str:
-    """A phase's part of the whole, to an eighth of a character; any time shows as at least that."""
+    """A phase's part of the whole as a bar, in steps of an eighth of a character; at least one step for any time."""
     if whole <= 0:
-        return " " * BAR
-    first, last = (round(8 * BAR * each / whole) for each in (begin, begin + seconds))
+        return " " * BAR_WIDTH
+    first, last = (round(8 * BAR_WIDTH * each / whole) for each in (begin, begin + seconds))
     if seconds > 0:
-        first = min(first, 8 * BAR - 1)
+        first = min(first, 8 * BAR_WIDTH - 1)
         last = max(last, first + 1)
     cells = []
-    for cell in range(BAR):
+    for cell in range(BAR_WIDTH):
         low, high = max(first - 8 * cell, 0), min(last - 8 * cell, 8)
         cells.append(" " if high <= 0 or low >= 8 else "█" if low < 8 and high >= 8 else EIGHTHS[high])
     return "".join(cells)
 
 
-def _figures(found: ScenarioFigures) -> str:
+def _figures_line(found: ScenarioFigures) -> str:
     return (
         f"TTFT {duration(found.ttft)} · TPOT {duration(found.tpot)} · longest gap {duration(found.gap)} · "
         f"{found.throughput:,.3g} tokens/s per device · {size(found.memory)} of memory, "
@@ -272,9 +261,9 @@ def _figures(found: ScenarioFigures) -> str:
     )
 
 
-def _levers(given: Explanation, most: int | None, width: int) -> Iterator[str]:
+def _all_lever_lines(given: Explanation, most: int | None, width: int) -> Iterator[str]:
     yield f"Levers, ranked by {GOAL_WORDS[given.goal]}"
-    yield " " * NAME + "".join(f"{SHORT[goal]:>8}" for goal in GOALS)
+    yield " " * NAME_WIDTH + "".join(f"{SHORT[goal]:>8}" for goal in GOALS)
     status: Status = "gains"
     gaining = [each for each in given.levers if each.status == "gains"]
     for outcome in gaining[:most]:
@@ -286,19 +275,19 @@ def _levers(given: Explanation, most: int | None, width: int) -> Iterator[str]:
         if outcome.status != status:
             status = outcome.status
             yield f"{STATUS_WORDS[status]}:"
-        yield from _lever_lines(outcome, width) if outcome.after else _held(outcome, given.goal, width)
+        yield from _lever_lines(outcome, width) if outcome.after else _short_lever_lines(outcome, given.goal, width)
 
 
 def _lever_lines(outcome: Outcome, width: int) -> Iterator[str]:
-    yield f"  {outcome.lever:<{NAME - 2}}" + "".join(f"{factor(outcome.gain(goal)):>8}" for goal in GOALS)
+    yield f"  {outcome.lever:<{NAME_WIDTH - 2}}" + "".join(f"{factor(outcome.gain(goal)):>8}" for goal in GOALS)
     yield from _wrapped(f"{outcome.what}. {outcome.why} Costs: {outcome.costs}.", width, 6)
 
 
-def _held(outcome: Outcome, goal: Goal, width: int) -> Iterator[str]:
-    """A lever that is in use, or does not help."""
+def _short_lever_lines(outcome: Outcome, goal: Goal, width: int) -> Iterator[str]:
+    """Lines of a lever that is in use or cannot help."""
     gain = outcome.gain(goal)
     given = f"Already gives {factor(gain)} {SHORT[goal]}. " if gain >= MIN_GAIN else ""
-    yield from _hanging(f"  {outcome.lever:<{NAME}}", given + outcome.why, width)
+    yield from _hanging(f"  {outcome.lever:<{NAME_WIDTH}}", given + outcome.why, width)
 
 
 def _short(outcome: Outcome, goal: Goal) -> str:
@@ -315,9 +304,7 @@ def _wrapped(text: str, width: int, indent: int = 0) -> Iterator[str]:
     yield from (" " * indent + line for line in wrap(text, width - indent))
 
 
-def _scenario(given: Explanation) -> dict[str, Any]:
-    assert given.scenario is not None
-    scenario = given.scenario
+def _scenario_data(scenario: UniformScenario) -> dict[str, Any]:
     case, constants = scenario.case, scenario.predictor.constants
     return {
         "words": describe(scenario),
@@ -337,7 +324,7 @@ def _scenario(given: Explanation) -> dict[str, Any]:
     }
 
 
-def _phase(phase: Phase) -> dict[str, Any]:
+def _phase_data(phase: Phase) -> dict[str, Any]:
     return {
         "name": phase.name,
         "seconds": phase.seconds,
@@ -352,5 +339,5 @@ def _phase(phase: Phase) -> dict[str, Any]:
     }
 
 
-def _lever(outcome: Outcome) -> dict[str, Any]:
+def _lever_data(outcome: Outcome) -> dict[str, Any]:
     return {**asdict(outcome), "helps": list(outcome.helps), "what": outcome.what or None}

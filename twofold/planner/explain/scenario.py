@@ -1,9 +1,9 @@
 """The scenario of an explanation: equal requests to one model on one machine; its figures, and the phases of a request.
 
-    queue     until its prompt is computed: waits for a slot, and for other prompts
-    prefill   its prompt's own steps, and the seconds that a request spends outside of steps
-    decode    the steps of its further tokens
-    stalls    what made these steps longer or kept it out of them: other prompts, preemption, a slow reader
+    queue     waits for a slot and for other prompts, before the prompt's own steps
+    prefill   the prompt's own steps, and the seconds that a request spends outside of steps
+    decode    the steps of the tokens after the first
+    stalls    delays of these steps: other prompts in them, preemption, a slow reader
 
 Phases add up to the time of the whole completion. Each has its measured and its predicted seconds, and its floor: all
 bytes at the peak bandwidth or all products at the peak, whichever takes longer. The largest of the predicted ``parts``
@@ -44,10 +44,10 @@ NAMES: tuple[PhaseName, ...] = ("queue", "prefill", "decode", "stalls")
 class ScenarioFigures:
     """Figures of a scenario, in seconds.
 
-    gap         the longest between two tokens: a step with another request's prompt, or a chunk of it
-    throughput  output tokens a second of all requests together, for each device
+    gap         longest gap between two tokens: a step with another request's prompt, or with a chunk of it
+    throughput  output tokens a second and device, of all requests together
     memory      bytes of weights, keys and values on one device, with the batch halfway through its completions
-    sequences   that fit in memory
+    sequences   number that fits in memory
     """
 
     ttft: float
@@ -100,11 +100,11 @@ class UniformScenario:
 
     @property
     def weight_bytes(self) -> int:
-        """Of one device."""
+        """Bytes of weights on one device."""
         return weight_bytes(self.shape, self.how)
 
     def kv_bytes(self, context: int) -> int:
-        """Of one sequence on one device."""
+        """Bytes of keys and values of one sequence on one device."""
         return kv_bytes(self.shape, context, self.how)
 
     @cached_property
@@ -114,11 +114,11 @@ class UniformScenario:
 
     @cached_property
     def prediction(self) -> Prediction:
-        """Raises ParameterError if one request does not fit in memory."""
+        """The prediction for the case. Raises ParameterError if one request does not fit in memory."""
         return self.predictor.predict(self.case)
 
     def longest_gap(self, batch: int, *, prompts: bool = True) -> float:
-        """Seconds of the worst step: a prompt's last chunk beside the others' tokens; any, without ``prompts``."""
+        """Seconds of the longest step: the other sequences' tokens with a prompt's last chunk, if ``prompts``."""
         steps, by = self.predictor.steps, self.predictor.constants
         alone = SequenceRows(1, self.case.halfway - 1)
         if batch == 1 or not prompts:
@@ -127,7 +127,7 @@ class UniformScenario:
         return steps.demand([(batch - 1, alone), (1, SequenceRows(chunk, self.case.prompt - chunk))]).seconds(by)
 
     def figures(self, prediction: Prediction | None = None, devices: float | None = None) -> ScenarioFigures:
-        """Figures of this scenario by its own or a changed ``prediction``, on ``devices`` devices."""
+        """Figures of this scenario with its own or another ``prediction`` and number of ``devices``."""
         found = prediction or self.prediction
         return ScenarioFigures(
             ttft=found.ttft,
@@ -174,7 +174,7 @@ class Phase:
 
     @property
     def share(self) -> float | None:
-        """Share of its floor in its seconds: 1 is the physical limit."""
+        """The floor as a share of the seconds: 1 is the physical limit."""
         return self.floor / self.seconds if self.floor and self.seconds > 0 else None
 
     @property
@@ -204,7 +204,7 @@ class Waterfall:
 
     @property
     def floor(self) -> float:
-        """Least seconds on this machine."""
+        """Minimum seconds on this machine."""
         return sum(phase.floor or 0.0 for phase in self.phases)
 
 
@@ -224,13 +224,9 @@ class Observed:
     phases: Mapping[PhaseName, Phase] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    @property
-    def seconds(self) -> float:
-        return sum(phase.actual or 0.0 for phase in self.phases.values())
-
 
 def waterfall(scenario: UniformScenario | None, seen: Observed | None = None) -> Waterfall:
-    """Predicted, measured, or both."""
+    """The phases of a scenario as predicted, of a request as measured, or both."""
     foreseen = {} if scenario is None else _foreseen(scenario, scenario.prediction)
     measured = {} if seen is None else seen.phases
     return Waterfall(tuple(_joined(foreseen.get(n, Phase(n)), measured.get(n, Phase(n))) for n in NAMES))
@@ -254,7 +250,7 @@ def prefill_parts(scenario: UniformScenario, prediction: Prediction) -> StepPart
 
 
 def queue_of(scenario: UniformScenario, found: Prediction) -> float:
-    """Seconds to the first token beside those of its own prompt; 0 below rounding errors."""
+    """Seconds to the first token without those of its own prompt; 0 if they are only a rounding error."""
     seconds = found.ttft - prefill_parts(scenario, found).seconds
     return seconds if seconds > ROUNDING * found.ttft else 0.0
 
@@ -282,7 +278,7 @@ def _queue_words(scenario: UniformScenario, found: Prediction) -> str:
     if found.batch == 1:
         return ""
     ahead = scenario.predictor.constants.prompts_ahead(found.batch)
-    return f"{ahead:.2g} other prompts first" if ahead else "end of the running step"
+    return f"{ahead:.2g} other prompts first" if ahead else "until the running step ends"
 
 
 def _joined(foreseen: Phase, seen: Phase) -> Phase:

@@ -1,12 +1,12 @@
 """Requests in JSON documents: a server's record, a reply with one, ``twofold run --json``, or a bench.
 
-Of a bench's request only what its client saw is known; the rest is inferred:
+A bench has only the times that its client saw; the rest is inferred:
 
     queue     the client's lateness, and the wait that the bench estimated
     prefill   the rest of the time to first token
-    stalls    of each gap over 3 times the median gap, what exceeds the median
+    stalls    the excess over the median of each gap that is longer than 3 times the median
     decode    the rest
-    batch     mean number of completions that were streamed while this one was
+    batch     mean number of completions that were streamed at the same time
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ HINT: Final = (
     "document of `twofold bench`."
 )
 BEFORE: Final = frozenset({WaitReason.BLOCKS, WaitReason.TURN, WaitReason.GRAMMAR})
-"""Waits before a prompt is computed; only what exceeds the queue was later."""
+"""Waits before a prompt's steps; seconds of them beyond the queue's were between the prompt's steps."""
 BOUNDS: Final[Mapping[str, Literal["memory", "arithmetic"]]] = {"memory": "memory", "arithmetic": "arithmetic"}
 MIN_STALL: Final = 0.001
-"""Stalls below that share of a request are not described."""
+"""Stalls below this share of a request's time are not described."""
 LONG_GAP: Final = 3.0
 MEASURES: Final[dict[Goal, str]] = {"ttft": "ttft_s", "tpot": "tpot_s"}
 
@@ -81,7 +81,7 @@ class DocumentFields(TypedFields):
 
     @classmethod
     def parse(cls, text: bytes | str, label: str, hint: str) -> Self:
-        """The object that a JSON text holds; ``label`` names the text in errors."""
+        """The fields of a JSON object; ``label`` names the text in errors."""
         document = cls({}, label, hint=hint)
         try:
             value = json.loads(text)
@@ -103,7 +103,7 @@ def read_observed(text: bytes | str, label: str, pick: str | None = None, goal: 
     """The request of a record, a reply with one, a run or a bench; ``label`` names the text in errors.
 
     ``pick`` is an index or a percentile of a bench's requests (default: p50), or the number of a record's prompt.
-    Raises ParameterError for anything else.
+    ``goal`` selects the measure of the percentile. Raises ParameterError for other documents.
     """
     document = SourceFields.parse(text, label, HINT)
     inner = document.values.get("twofold")
@@ -172,7 +172,7 @@ def _read_run(run: SourceFields) -> Observed:
 def _phases(
     times: SourceFields, stalls_s: Mapping[str, float], prefill: Phase, decode: Phase
 ) -> dict[PhaseName, Phase]:
-    """Stalls are subtracted from the phases in which they were, so that all four add up."""
+    """The four phases; stalls are subtracted from the phase in which they occurred, so that all add up."""
     queue_s, prefill_s, decode_s = (times.number(f"{name}_s") for name in ("queue", "prefill", "decode"))
     stalls = {_reason(name): seconds for name, seconds in stalls_s.items()}
     before = sum(seconds for reason, seconds in stalls.items() if reason in BEFORE)
@@ -183,7 +183,7 @@ def _phases(
     noticeable = [(reason, seconds) for reason, seconds in stalls.items() if seconds > least]
     during = [f"{reason.value} {duration(seconds)}" for reason, seconds in noticeable if reason not in BEFORE]
     if late > least:
-        during.append(f"in its prompt {duration(late)}")
+        during.append(f"between steps of its prompt {duration(late)}")
     return {
         "queue": Phase("queue", queue_s, why=listed([reason.value for reason, _ in noticeable if reason in BEFORE])),
         "prefill": replace(prefill, actual=prefill_s - late),
@@ -199,9 +199,9 @@ def _reason(name: str) -> WaitReason:
     except KeyError:
         close = closest_match(name, [reason.name.lower() for reason in WaitReason])
         raise ParameterError(
-            f"Stalls have no cause {name!r:.60}.",
+            f"Unknown cause of a stall: {name!r:.60}.",
             param="source",
-            hint=f"The nearest cause is {close!r}." if close else "The document is of another version.",
+            hint=f"The closest cause is {close!r}." if close else "The document may be from another version.",
         ) from None
 
 
@@ -246,13 +246,12 @@ def _steps(phase: SourceFields) -> str:
 def _unequal(share: float) -> tuple[str, ...]:
     if share > 1 - EXACT:
         return ()
-    return (
-        f"{share:.0%} of the rows in its decode steps were its own: it is explained as one of {1 / share:.3g} equal.",
-    )
+    equal = f"one of {1 / share:.3g} equal requests"
+    return (f"{share:.0%} of the rows in its decode steps were its own: it is explained as {equal}.",)
 
 
 def _engine_error(prompt: SourceFields) -> tuple[str, ...]:
-    """The error of the engine's step-time model; nothing where it predicted nothing."""
+    """The error of the engine's step-time model; nothing if it predicted nothing."""
     predicted, error = prompt.number("predicted_s", 0.0), prompt.values.get("prediction_error")
     if not predicted or not isinstance(error, int | float) or error <= -1:
         return ()
@@ -289,7 +288,7 @@ def _by_index(requests: Sequence[SourceFields], pick: str) -> SourceFields:
 
 
 def _by_percentile(requests: Sequence[SourceFields], pick: str, measure: str) -> SourceFields:
-    """Nearest rank: the least value that at least that share of the requests does not exceed."""
+    """The request at a percentile by nearest rank: the smallest value that this share of requests does not exceed."""
     try:
         share = float(pick[1:]) / 100
     except ValueError:
@@ -307,7 +306,7 @@ def _by_percentile(requests: Sequence[SourceFields], pick: str, measure: str) ->
 
 def _no_request(label: str) -> ParameterError:
     return ParameterError(
-        f"{label} has no answered request.", param="source", hint="Benchmark again with --output FILE.json."
+        f"{label} has no completed request.", param="source", hint="Benchmark again with --output FILE.json."
     )
 
 
@@ -315,10 +314,10 @@ def _inferred(request: SourceFields, all_requests: Sequence[SourceFields], model
     for name in ("first_s", "last_s", "prompt_tokens", "output_tokens"):
         if name not in request:
             raise ParameterError(
-                f"Request {request.count('index')} has no {name!r}: it was not answered whole, or the server counts "
-                "no tokens.",
+                f"Request {request.count('index')} has no {name!r}: it was not completed, or the server counts no "
+                "tokens.",
                 param="request",
-                hint="Choose another: its error is in the document.",
+                hint="Choose another request; the error of this one is in the document.",
             )
     due, first, last = request.number("due_s"), request.number("first_s"), request.number("last_s")
     late = max(0.0, request.number("started_s", due) - due)
@@ -326,10 +325,10 @@ def _inferred(request: SourceFields, all_requests: Sequence[SourceFields], model
     stalls = _stalls(request.series("gaps_us"), last - first)
     batch = _mean_concurrency(request, all_requests)
     lateness = f"the client sent it {duration(late)} late" if late > 0.001 else ""
-    unknown = "" if "queue_s" in request else "with its queue, which the bench could not measure"
+    unknown = "" if "queue_s" in request else "includes its queue, which the bench could not measure"
     notes = ["Queue and stalls are inferred from what the client saw."]
     if batch > 1:
-        notes.append(f"{batch:.3g} completions were streamed at once, in the mean.")
+        notes.append(f"On average {batch:.3g} completions were streamed at the same time.")
     return Observed(
         title=f"request {request.count('index')}" + (f" ({pick})" if pick.startswith("p") else ""),
         model=model,
@@ -341,7 +340,7 @@ def _inferred(request: SourceFields, all_requests: Sequence[SourceFields], model
             "queue": Phase("queue", late + waited, why=lateness),
             "prefill": Phase("prefill", first - due - late - waited, why=unknown),
             "decode": Phase("decode", last - first - stalls),
-            "stalls": Phase("stalls", stalls, why="gaps of over 3 times the usual one" if stalls else ""),
+            "stalls": Phase("stalls", stalls, why="gaps of more than 3 times the median" if stalls else ""),
         },
         notes=tuple(notes),
     )
@@ -354,7 +353,7 @@ def _stalls(gaps_us: Sequence[float], most: float) -> float:
 
 
 def _mean_concurrency(request: SourceFields, others: Iterable[SourceFields]) -> float:
-    """Mean number of completions that were streamed while this one was, itself included."""
+    """Mean number of completions that were streamed at the same time as this one, itself included."""
     start, end = request.number("first_s"), request.number("last_s")
     if end <= start:
         return 1.0

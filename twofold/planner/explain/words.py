@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 EXACT: Final = 0.005
-"""Errors below this share count as none."""
+"""Errors below this share are not shown."""
 
 
 def scaled(number: float) -> str:
