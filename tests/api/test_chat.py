@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.api.test_openai import TOOL, chat
+from tests.api.completions import facts_of
+from tests.api.test_openai import HELLO, TOOL, chat
 from twofold.api.base import ModelFacts
 from twofold.api.cache_points import CachePoint
 from twofold.api.fields import FieldError
@@ -16,6 +17,7 @@ from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams
 from twofold.engine.grammar.compile import GrammarCompiler
 from twofold.text.parsers.format import CompletionFormat
+from twofold.text.templates.builtin_templates import BUILTIN_TEMPLATES
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
@@ -85,6 +87,16 @@ def test_a_model_that_does_not_think_refuses_to(model: ModelFacts) -> None:
         chat(reasoning_effort="high").prepare(model)
     assert caught.value.code == "unsupported_parameter"
     assert chat(reasoning_effort="none").prepare(model) == chat().prepare(model)
+
+
+@pytest.mark.parametrize("content", ["<think>hm", ["<think>hm"], ["<think>hm", {"type": "text", "text": "so"}]])
+def test_a_continued_message_may_end_inside_the_thinking_section(content: Any) -> None:
+    messages = [*HELLO, {"role": "assistant", "content": content}]
+    request = chat(messages=messages, continue_final_message=True, thinking_token_budget=5)
+    (job,) = request.prepare(facts_of(BUILTIN_TEMPLATES["chatml"] + "{# <think></think> #}"))
+    assert isinstance(job.params, SamplingParams)
+    assert job.params.thinking is not None
+    assert job.params.thinking.start == ()
 
 
 def test_what_shall_stay_cached() -> None:

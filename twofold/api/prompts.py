@@ -167,7 +167,7 @@ class Conversation:
         if self.continues:
             content = self.messages[-1].get("content")
             parts = content if isinstance(content, list) else [{"text": content}]
-            text = str(parts[-1].get("text") or "") if parts else ""
+            text = "".join(part.get("text") or "" for part in parts)
             return text.rfind(marks.start) > text.rfind(marks.end)
         variables = self._variables(marks)
         return marks.opened if marks.switch not in variables else model.format.opened(variables)

@@ -119,7 +119,7 @@ class ChatMessage(RequestObject):
         if content is None and not self.tool_calls:
             raise FieldError(f"{where}.content is required.", param=f"{where}.content")
         if isinstance(content, list):
-            content = [part if isinstance(part, str) else {"type": "text", "text": text_of(part)} for part in content]
+            content = [{"type": "text", "text": text_of(part)} for part in content]
         return message | {"content": content}
 
     def points(self, index: int, ttl: TimeToLive) -> Iterator[CachePoint]:
@@ -131,13 +131,15 @@ class ChatMessage(RequestObject):
 
 
 class PromptCacheOptions(RequestObject):
-    """Whether the whole prompt stays cached (implicit) or only what has a breakpoint, and for how long."""
+    """Whether the whole prompt stays cached (implicit) or only prefixes with a breakpoint, and for how long."""
 
     mode: Literal["implicit", "explicit"] = "implicit"
     ttl: TimeToLive = DEFAULT_TTL
 
 
-def text_of(part: ChatTextPart | ChatRefusalPart) -> str:
+def text_of(part: str | ChatTextPart | ChatRefusalPart) -> str:
+    if isinstance(part, str):
+        return part
     return part.text if isinstance(part, ChatTextPart) else part.refusal
 
 
