@@ -149,7 +149,7 @@ def test_sealed_reasoning_is_opened_again(facts: ModelFacts) -> None:
     (thought, _) = data_of(request.reply(HEAD, [Made(facts, "<think>hm</think>yes").output], facts))["output"]
     sent = {name: thought[name] for name in ("type", "id", "summary", "encrypted_content")}
     assert shown(input=[{"role": "user", "content": "?"}, sent])[1]["reasoning_content"] == "hm"
-    for wrong in ("gAAAAA", "twofold1:%%%", "twofold1:/w=="):
+    for wrong in ("gAAAAA", "twofold1:%%%", "twofold1:/w==", "twofold1:é"):
         with pytest.raises(ParameterError, match=r"input\[0\]\.encrypted_content is not from this server"):
             read(input=[{**sent, "encrypted_content": wrong}])
 

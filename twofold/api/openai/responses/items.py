@@ -6,7 +6,6 @@ send the items of a response back unchanged, or refer to an item by its id.
 
 from __future__ import annotations
 
-import binascii
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -152,7 +151,7 @@ class LabelledItem(RequestObject):
     status: ItemStatus | None = None
 
     def labels(self) -> dict[str, Any]:
-        """Those that were given."""
+        """The labels that were given."""
         return {name: value for name in ("id", "status") if (value := getattr(self, name)) is not None}
 
 
@@ -263,7 +262,7 @@ def output_id(kind: type[Item], response: str, index: int) -> str:
 
 
 def owner_of(item_id: str) -> str | None:
-    """The id of the response that has this item; None for ids that are not ours."""
+    """The id of the response that has this item; None for an id of another server."""
     prefix, _, rest = item_id.partition("_")
     response, _, place = rest.rpartition("_")
     known = prefix in PREFIXES.values() and response and place.removeprefix("i").isdigit()
@@ -296,6 +295,6 @@ def _unsealed(hidden: str, name: str) -> str:
     try:
         if hidden.startswith(SEALED):
             return b64decode(hidden.removeprefix(SEALED), validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # not base64, or not UTF-8
         pass
     raise FieldError(f"{name} is not from this server.", param=name, hint="Send the item's content, or remove it.")

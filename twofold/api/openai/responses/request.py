@@ -287,7 +287,7 @@ class TurnRequest(RequestObject, dict=True):
 
 
 class ResponseStreamOptions(RequestObject):
-    """What a stream holds beside the completion."""
+    """Additions to a stream."""
 
     include_obfuscation: Literal[False] = False
 
