@@ -73,7 +73,7 @@ class RequestObject(msgspec.Struct, kw_only=True):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """Reads a whole body. Raises FieldError for what is missing, impossible, unknown or unsupported."""
+        """Reads a whole body. Raises FieldError for a field that is missing, impossible, unknown or unsupported."""
         read: Self = object_of(cls).read(value, None)
         return read
 
@@ -111,7 +111,7 @@ Body: TypeAlias = RequestObject | ReplyObject
 
 
 def only(*values: object, hint: str | None = None) -> Meta:
-    """Note of a field that may have only these values; ``hint`` says what to do instead."""
+    """Note of a field that may have only these values; ``hint`` names an alternative."""
     return Meta(extra={"only": values, "hint": hint})
 
 
@@ -382,7 +382,7 @@ def _list(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
 
 
 def _is_omitted(value: Any, path: Path, words: AllowedValues) -> bool:
-    """Whether an object is omitted, because its type is unknown. Raises FieldError where nothing may be omitted."""
+    """Whether an object is omitted, because its type is unknown. Raises FieldError if nothing may be omitted."""
     kind = value.get("type") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind in words.known:
         return False

@@ -1,4 +1,4 @@
-"""Errors about fields of bodies, and what is ignored in bodies.
+"""Errors about fields of bodies, and the parts of bodies that are ignored.
 
 Unknown fields are errors. Parts that the completion does not need (tools of unknown types, and unknown fields if the
 server is tolerant) are ignored with a warning in the response, see ``ignoring``.

@@ -134,7 +134,7 @@ class BatchRunner:
             opened = self._prepared(call)
         except TwofoldError as error:
             self._refuse(call, error)
-        except Exception as error:  # an error of ours in one line must not end the others
+        except Exception as error:  # an internal error in one line must not end the others
             self._refuse(call, TwofoldError(f"Internal error: {type(error).__name__}: {error}"))
         else:
             self._waiting.extend(_RunningRequest(opened, index) for index in range(len(opened.jobs)))

@@ -1,4 +1,4 @@
-"""Ollama's replies: completions, vectors, and what was counted and timed; and its errors.
+"""Ollama's replies: completions and vectors, with token counts and times; and its errors.
 
 A streamed reply is one JSON object per line; the last one has ``done`` true, and counts and times.
 """

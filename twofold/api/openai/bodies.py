@@ -132,7 +132,7 @@ CONVERTED: Final = frozenset({"seed", "logit_bias", "structured_outputs"})
 
 
 class StreamOptions(RequestObject):
-    """What a stream has beside the completion. ``continuous_usage_stats`` is vLLM's, and needs ``include_usage``."""
+    """Additions to a stream. ``continuous_usage_stats`` is vLLM's, and needs ``include_usage``."""
 
     include_usage: bool = False
     include_obfuscation: Literal[False] = False

@@ -57,7 +57,7 @@ class ResponseUsage(ReplyObject, kw_only=True):
 
 
 def usage(outputs: Sequence[RequestOutput], model: ModelFacts, *, completions: bool = True) -> CompletionUsage:
-    """Tokens of all prompts, cached ones included, and of all completions, those included that best_of dropped."""
+    """Tokens of all prompts, cached ones included, and of all completions, also of those that best_of dropped."""
     prompt = sum(len(output.prompt_token_ids) for output in outputs)
     completion = sum(output.metrics.output_tokens for output in outputs) if completions else 0
     cache = CacheUsage.of(outputs)

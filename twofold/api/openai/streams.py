@@ -51,7 +51,7 @@ class ToolCallDelta(ReplyObject, kw_only=True):
 
 
 class ChatDelta(ReplyObject, kw_only=True):
-    """What a chunk adds to a message."""
+    """The part of a message in one chunk."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
@@ -97,8 +97,8 @@ class CompletionChunk(Chunk, kw_only=True):
 
 
 class ChunkStreamer:
-    """What the ``Streamer`` of chats and that of completions have in common. Chunks of one reply differ in their
-    choices only, so the rest of them is encoded once.
+    """Base of the streamers of chats and of completions. Chunks of one reply differ in their choices only, so the
+    rest of them is encoded once.
 
     With vLLM's continuous_usage_stats each chunk has the tokens of its completion so far.
     """
@@ -194,7 +194,7 @@ class ChatStreamer(ChunkStreamer):
         return chunks + self._choice(ChatChunkChoice(index=delta.index, delta=ChatDelta(), finish_reason=finish))
 
     def _delta(self, index: int, pieces: Sequence[Piece]) -> ChatDelta:
-        """What these pieces add to a message."""
+        """The part of a message that these pieces make."""
         added = ChatDelta()
         calls: dict[int, ToolCallDelta] = {}
         for piece in pieces:

@@ -1,4 +1,4 @@
-"""The sections of a completion (reasoning, content, and tool calls), and what their parsers have in common.
+"""The sections of a completion (reasoning, content, and tool calls), and the base of their parsers.
 
 A parser receives the text of a completion in deltas and emits pieces, which together are the completion without the
 marks between its sections. Text is emitted as soon as it cannot be the prefix of a mark.

@@ -1,4 +1,4 @@
-"""The format of a model's completions: the marks of its sections, and what its chat template shows of tools.
+"""The format of a model's completions: the marks of its sections, and how its prompts show tools.
 
 It is derived from the chat template and the vocabulary, so users need not choose a parser.
 """

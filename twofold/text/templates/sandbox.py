@@ -111,7 +111,7 @@ def _rendered(template: jinja2.Template, request: str, max_characters: int) -> s
 
 
 def _limited(work: Callable[[], str], seconds: float, memory: int) -> tuple[str, str]:
-    """The result of ``work`` or the reason of its failure. The timer ends the process if it takes too long."""
+    """The kind of reply, and the result of ``work`` or why it failed. A timer ends the process if it takes too long."""
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     soft = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

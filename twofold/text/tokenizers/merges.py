@@ -31,7 +31,7 @@ _FILTER_BITS = 22
 
 
 def derive_merges(pieces: Sequence[str]) -> Pairs:
-    """Rules that merge exactly as the order of ``pieces`` (best first, no duplicates, none empty) asks for."""
+    """Rules that merge exactly in the order of ``pieces``: best first, without duplicates and empty ones."""
     if not pieces:
         return np.zeros((0, 2), np.int32)
     whole, left, right = _cuts(pieces)
@@ -78,7 +78,7 @@ def _powers(base: int, count: int) -> _Hashes:
 
 
 class _Lookup:
-    """Finds hashes among those of the pieces: a bitmap sorts out most that are not there, binary search decides."""
+    """Finds hashes among those of the pieces: a bitmap rejects most hashes that are absent, binary search decides."""
 
     def __init__(self, hashes: _Hashes) -> None:
         self._order = np.argsort(hashes)
@@ -120,7 +120,7 @@ def _last_merges(
 
 
 class _History:
-    """How each piece so far is merged, in rank order; finds which cut of the next piece is its last merge."""
+    """The merges of all pieces so far, in rank order; finds the cut of the next piece that is its last merge."""
 
     def __init__(self, pieces: Sequence[str]) -> None:
         self._left = list(range(len(pieces)))
@@ -129,7 +129,7 @@ class _History:
         self._merged: dict[tuple[int, int], int] = {}
 
     def settle(self, piece: int, cuts: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Rules for ``piece``: its last merge where that is certain, else all cuts (superfluous ones never fire).
+        """Rules for ``piece``: its last merge if that is certain, else all cuts (superfluous ones never fire).
 
         A piece that ranks before one of its parts can be merged only after that part: its rank is not its age, so how
         it is merged, and what is made of it, counts as unknown.
