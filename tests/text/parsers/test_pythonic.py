@@ -161,6 +161,9 @@ def test_tags_are_read_as_the_schema_says() -> None:
     odd = "<tool_call><function=get><parameter=n>five</parameter><parameter=b>True</parameter></function></tool_call>"
     _, _, calls = sections_of(check_split(lambda: TAGGED.parser([tool], parallel=True), [odd]))
     assert json.loads(calls[0][1]) == {"n": "five", "b": True}
+    lone = '<tool_call><function=get><parameter=o>{"x": "\\ud800"}</parameter></function></tool_call>'
+    _, _, calls = sections_of(check_split(lambda: TAGGED.parser([tool], parallel=True), [lone]))
+    assert json.loads(calls[0][1].encode()) == {"o": '{"x": "\\ud800"}'}
 
 
 HOSTILE = [

@@ -109,9 +109,11 @@ def _read(text: str, schema: Any) -> Any:
     if text in _WORDS:
         return _WORDS[text]
     try:
-        return json.loads(text, parse_constant=no_constant)
+        value = json.loads(text, parse_constant=no_constant)
+        dumped(value).encode()  # raises ValueError for lone surrogates
     except (ValueError, RecursionError):
         return text
+    return value
 
 
 def _kinds(schema: Any) -> list[Any]:
