@@ -239,6 +239,12 @@ def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     assert template.render(MESSAGES) == "Hi"
 
 
+def test_the_current_folder_may_be_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert ChatTemplate(HELLO).render(MESSAGES) == "Hi"
+
+
 def test_modules_of_the_current_folder_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "jinja2.py").write_text("raise SystemExit")
     monkeypatch.chdir(tmp_path)

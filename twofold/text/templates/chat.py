@@ -77,7 +77,7 @@ class _Process:
     def __init__(self, seconds: float) -> None:
         # Python finds modules in the folder where it was started only if the package itself lies there. The process
         # has its own group, so that Ctrl-C does not reach it.
-        here = Path.cwd() == ROOT
+        here = os.path.samefile(".", ROOT)  # also if the current folder was deleted
         command = [sys.executable, *([] if here else ["-P"]), "-m", "twofold.text.templates.sandbox", str(seconds)]
         try:
             self.popen = subprocess.Popen(
