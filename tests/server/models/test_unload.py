@@ -64,6 +64,22 @@ def test_a_model_that_is_idle_for_long_is_unloaded(offers: tuple[NamedModel, ...
     asyncio.run(wait())
 
 
+def test_a_model_whose_requests_left_while_it_was_loading_is_unloaded(offers: tuple[NamedModel, ...]) -> None:
+    async def leave() -> None:
+        async with opened(offers, replace(settings(TWO_MODELS), idle_unload_s=0.1), start=False) as hub:
+            requests = [asyncio.create_task(answered(hub, name)) for name in ("first", "second")]
+            await until(lambda: states(hub) == ["loading", "loading"])
+            for request in requests:
+                request.cancel()
+            await asyncio.gather(*requests, return_exceptions=True)
+            assert (await hub.unload("second")).state == "loading"
+            await until(lambda: states(hub) == ["unloaded", "unloaded"])
+            assert all(model.kv_bytes for model in hub.models)  # both were loaded before
+            assert await answered(hub, "second")
+
+    asyncio.run(leave())
+
+
 def test_who_asks_while_a_model_ends_waits_for_a_new_one(offers: tuple[NamedModel, ...]) -> None:
     async def race() -> None:
         async with opened(offers, settings(ONE_MODEL)) as hub:

@@ -1,13 +1,13 @@
 """All models of a server: loaded on demand, kept while there is memory, unloaded when others need it.
 
     unloaded → loading → ready      a request leases the model; further requests wait for the same load
-    loading  → failed               they get the error; after RETRY_S the next request tries again
+    loading  → failed               these requests get the error; after RETRY_S the next request tries again
     ready    → unloaded             no request leases it, and it was idle for ``idle_unload_s``, an operator unloaded
                                     it, or another model needs its memory and it is the least recently used one
     ready    → loading → ready      its process ended and is started again by ``WorkerModel``
 
-It belongs to the event loop; files are fetched and read on threads. Making a tokenizer of a large vocabulary stops all
-threads for up to half a second nevertheless, so files in the cache are read before the server is ready.
+The registry belongs to the event loop; files are fetched and read on threads. Nevertheless, making a tokenizer of a
+large vocabulary stops all threads for up to half a second, so cached files are read before the server is ready.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ RETRY_S: Final = 10.0
 BUSY_RETRY_S: Final = 5.0
 LATEST: Final = ":latest"
 LONGEST_S: Final = 1e7
-"""Longest time of a timer: a third of a year."""
+"""Maximum time of a timer: a third of a year."""
 SHARE_OF_FREE: Final = 0.9
-"""Share of the memory that is free at the start, which models take without a budget."""
+"""The default budget, as a share of the memory that is free at the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrySettings:
     """How models are loaded.
 
-    engine         ``EngineKeywords`` of each
+    engine         ``EngineKeywords`` of each model
     memory_budget  bytes of all loaded models together; None: a share of the free memory
     accept_any     requests for unknown names get the first model
     sampling       default sampling parameters, which override those of a model's file
@@ -66,19 +66,19 @@ class RegistrySettings:
 class ServedModel:
     """A model that the server offers, and its process if it is loaded. Times are in seconds.
 
-    names      those that requests may use; the first one is its own
-    created    seconds since 1970 of its file
+    names      the names that requests may use; the first one is its own
+    created    time of its file, in seconds since 1970
     context    tokens; None until it was loaded
-    reserved   bytes of its weights, its KV cache and its swap space, which it holds while ``holds`` is set
+    reserved   bytes of its weights, its KV cache and its swap space; they count for the budget while ``holds`` is set
     kv_bytes   bytes of its KV cache; None until it was loaded
     reading    its file without the weights; None until it was read. It is kept when the model is unloaded: making a
                tokenizer again takes a second
     error      why it could not be loaded
-    leases     requests that use it or wait for it
-    keep_s     idle time after which it is unloaded, from its last request
+    leases     number of requests that use it or wait for it
+    keep_s     idle time after which it is unloaded, by its last request; None: no limit
     expiry     timer that unloads it
     dismissed  it is unloaded when its last lease ends
-    unloading  runs until its process has ended
+    unloading  task that ends its process
     """
 
     def __init__(self, offer: NamedModel) -> None:
@@ -113,7 +113,7 @@ class ServedModel:
 
     @property
     def bytes(self) -> int:
-        """Memory that it takes; the size of its file until it was loaded."""
+        """Memory that it takes when it is loaded; the size of its file until it was loaded once."""
         return self.reserved or self.file_bytes
 
     @property
@@ -128,7 +128,7 @@ class ServedModel:
 
     @property
     def unloads_in_s(self) -> float | None:
-        """Time until it is unloaded because it is idle; None: it stays until another model needs its memory."""
+        """Time until it is unloaded for being idle; None if it stays until another model needs its memory."""
         return None if self.expiry is None else max(0.0, self.expiry.when() - asyncio.get_running_loop().time())
 
     def stop_expiry(self) -> None:
@@ -136,8 +136,8 @@ class ServedModel:
             self.expiry.cancel()
             self.expiry = None
 
-    def look(self, folders: CacheFolders) -> None:
-        """Finds its file in the cache, or its size in the table of aliases."""
+    def find_file(self, folders: CacheFolders) -> None:
+        """Finds its file in the cache; without it, its size in the table of aliases."""
         alias = ALIASES.get(self.source)
         self.file_bytes = 0 if alias is None else alias.size
         try:
@@ -170,16 +170,16 @@ class ModelRegistry:
         self._closed = False
 
     async def start(self) -> None:
-        """Loads the first model and reads the files of the others that are in the cache. Raises errors of the first."""
+        """Loads the first model, and reads cached files of the others. Raises the errors of loading the first one."""
         self._folders.create()
         for model in self.models:
-            model.look(self._folders)
+            model.find_file(self._folders)
         reading = asyncio.create_task(asyncio.to_thread(self._read_ahead))
         async with self.lease(None):
             await reading
 
     def _read_ahead(self) -> None:
-        """Reads all files but the first; requests for an invalid one get its error later."""
+        """Reads the cached files of all models but the first; requests for an invalid one get its error later."""
         for model in self.models[1:]:
             if model.path is not None:
                 with suppress(TwofoldError, OSError):
@@ -194,20 +194,23 @@ class ModelRegistry:
         await asyncio.gather(*loading, return_exceptions=True)
         for model in self.models:
             model.stop_expiry()
-            model.loading = None  # a task that was cancelled before it began has not
+            model.loading = None  # a task that was cancelled before it began has not done this
         await asyncio.gather(*(self._unload(model) for model in self.models))
 
     async def load(self, name: str) -> ServedModel:
-        """Loads a model if necessary. Raises what ``lease`` raises."""
+        """Loads a model if necessary. Raises the errors of ``lease``."""
         model = self._find(name, exactly=True)
         async with self.lease(name):
             pass
         return model
 
     async def unload(self, name: str) -> ServedModel:
-        """Unloads a model: now if nothing uses it, else when its last request has ended. Raises ModelNotFoundError."""
+        """Unloads a model: now if it is idle, else when its last request, or its loading, has ended.
+
+        Raises ModelNotFoundError.
+        """
         model = self._find(name, exactly=True)
-        if model.leases:
+        if model.leases or model.loading is not None:
             model.dismissed = True
         else:
             await self._unload(model)
@@ -216,9 +219,10 @@ class ModelRegistry:
     @asynccontextmanager
     async def lease(self, name: str | None, *, keep_s: float | None = None) -> AsyncGenerator[WorkerModel, None]:
         """The model with this name or alias, the first one for None; loads it if necessary. Afterwards it stays loaded
-        for ``keep_s`` seconds without use, if below 0 without limit; None takes the server's setting.
+        for ``keep_s`` seconds without use: below 0 without limit; None takes the server's setting.
 
-        Raises ModelNotFoundError with the closest name, BusyError if there is no memory for it now.
+        Raises ModelNotFoundError with the closest name, BusyError if there is no memory for the model now, and the
+        error of a failed load.
         """
         model = self._find(name)
         model.leases += 1
@@ -229,11 +233,17 @@ class ModelRegistry:
         finally:
             model.leases -= 1
             model.used_at = time.monotonic()
-            if not model.leases and model.dismissed:
-                self._begin_unload(model)
-            elif model.keep_s is not None and model.idle and not self._closed:
-                loop = asyncio.get_running_loop()
-                model.expiry = loop.call_later(min(model.keep_s, LONGEST_S), self._begin_unload, model)
+            self._unload_if_idle(model)
+
+    def _unload_if_idle(self, model: ServedModel) -> None:
+        """Unloads a model without leases: now if an operator has unloaded it, else after ``keep_s``."""
+        if model.leases or model.loading is not None or self._closed:
+            return
+        if model.dismissed:
+            self._begin_unload(model)
+        elif model.idle and model.keep_s is not None:
+            loop = asyncio.get_running_loop()
+            model.expiry = loop.call_later(min(model.keep_s, LONGEST_S), self._begin_unload, model)
 
     def _find(self, name: str | None, *, exactly: bool = False) -> ServedModel:
         """The model with this name; the first one for None, and, unless ``exactly``, for any name with ``accept_any``.
@@ -287,6 +297,7 @@ class ModelRegistry:
         finally:
             model.loading = None
             model.holds = model.worker is not None
+        self._unload_if_idle(model)  # all requests that waited for it may have left
 
     def _read(self, model: ServedModel) -> ModelReading:
         """Fetches the file if it is missing, and reads it; on a thread."""
@@ -302,7 +313,7 @@ class ModelRegistry:
         return reading
 
     async def _reserve(self, model: ServedModel, reading: ModelReading) -> MemoryPlan:
-        """Reserves memory for a model; unloads idle ones, the least recently used first."""
+        """Reserves memory for a model; unloads idle models if necessary, the least recently used first."""
         model.created, model.file_bytes = reading.created, reading.nbytes
         async with self._making_room:
             others = [other.file_bytes for other in self.models if other is not model]
@@ -320,7 +331,7 @@ class ModelRegistry:
             return planned
 
     def _check_fits(self, model: ServedModel, needed: int) -> None:
-        """Raises ResourceError for a model that never fits, BusyError for one that does not fit beside those in use."""
+        """Raises ResourceError if a model never fits, BusyError if it does not fit beside the models in use."""
         if needed > self._budget:
             raise ResourceError(
                 f"The model {model.names[0]} takes {needed:,} bytes of memory; {self._budget:,} may be used.",
@@ -341,7 +352,7 @@ class ModelRegistry:
             await asyncio.wait([model.unloading])
 
     def _begin_unload(self, model: ServedModel) -> None:
-        """Begins to end its process; the loaded model cannot be leased any more."""
+        """Begins to end a model's process; a later lease loads the model again."""
         model.stop_expiry()
         model.dismissed = False
         worker, model.worker = model.worker, None
