@@ -51,9 +51,9 @@ def test_who_asks_for_nothing_pays_no_more() -> None:
     ("asked", "granted", "hint"),
     [
         ("priority", ("flex", "default", "batch"), "It may use default, flex."),
-        ("default", ("batch",), "It is for files of requests."),
-        ("auto", ("batch",), "It is for files of requests."),
-        ("auto", (), "It is for files of requests."),
+        ("default", ("batch",), "It may only be used for batches."),
+        ("auto", ("batch",), "It may only be used for batches."),
+        ("auto", (), "It may only be used for batches."),
     ],
 )
 def test_what_a_key_may_not_have_is_refused(asked: AskedTier, granted: tuple[ServiceTier, ...], hint: str) -> None:

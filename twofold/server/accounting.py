@@ -1,4 +1,4 @@
-"""The accounting of requests that ended: their bills, their records, the sums of usage, and the calls of observers.
+"""Accounts for requests that ended: their bills, their records, sums of usage, and the calls of observers.
 
 Sums of usage and cost are by day (UTC), tenant, key, model and tier. Requests that ended since the last write are in
 memory; ``UsageStore.run`` writes them once a second, in one transaction, so a crash loses at most that second. Amounts
@@ -41,7 +41,8 @@ VERSION: Final = 1
 
 
 class UsageCounts(ReplyObject, kw_only=True):
-    """Requests (those that failed or were completed from the response cache are among them) and tokens.
+    """Requests and tokens. ``requests`` includes ``failed`` ones and ``cached_answers``, those completed from the
+    response cache.
 
     A prompt token is counted once, as fresh, cached or written. ``machine_s`` are seconds of steps.
     """
@@ -73,7 +74,7 @@ CREATE TABLE IF NOT EXISTS usage (
 
 
 class UsageKey(NamedTuple):
-    """What one row of sums is of. ``currency`` is "" for requests without a price."""
+    """The key of a row of sums. ``currency`` is "" for requests without a price."""
 
     day: str
     tenant: str
@@ -84,7 +85,7 @@ class UsageKey(NamedTuple):
 
 
 class UsageEntry(UsageCounts, kw_only=True):
-    """Sums of one value of each part that the sums are divided by."""
+    """Sums of one group of requests; it has the values of the fields that requests are grouped by."""
 
     day: str | UnsetType = UNSET
     tenant: str | UnsetType = UNSET
@@ -110,7 +111,7 @@ class Sums(UsageCounts, kw_only=True):
 
     @classmethod
     def of(cls, served: ServedRequest) -> Sums:
-        """Those of one request."""
+        """The sums of one request."""
         works = [work for report in served.reports for work in (report.record.prefill, report.record.decode)]
         return cls(
             requests=1,
@@ -134,7 +135,7 @@ class Sums(UsageCounts, kw_only=True):
 
 
 class UsageStore:
-    """The sums of the last ``days`` days in the file at ``path``, in memory for None.
+    """The sums of the last ``days`` days in the file at ``path``; in memory if it is None.
 
     Raises ResourceError if the file cannot be used.
     """
@@ -154,7 +155,7 @@ class UsageStore:
         self._pending.setdefault(account, Sums()).add(Sums.of(served))
 
     async def run(self, every_s: float = 1.0) -> None:
-        """Writes the counts every ``every_s`` seconds. Counts of a write that failed are written again."""
+        """Writes the counts every ``every_s`` seconds. Those that a failed write lost are written the next time."""
         while True:
             await asyncio.sleep(every_s)
             try:
@@ -166,7 +167,7 @@ class UsageStore:
                 self._failed = True
 
     async def flush(self) -> None:
-        """Writes what was counted until now. Raises ResourceError if that fails; the counts are kept then."""
+        """Writes all counts. Raises ResourceError if that fails, and keeps the counts for the next write."""
         await asyncio.shield(self._flush())  # the counts must not be lost when the caller is cancelled
 
     async def _flush(self) -> None:
@@ -199,7 +200,7 @@ class UsageStore:
         return UsageReply(since=since, data=entries)
 
     async def close(self) -> None:
-        """Writes the rest and closes the file. Raises ResourceError if that fails."""
+        """Writes the remaining counts and closes the file. Raises ResourceError if that fails."""
         try:
             await self.flush()
         finally:
@@ -261,45 +262,45 @@ MAX_RECENT_PROMPTS: Final = 8_000
 
 
 class RecentRequests:
-    """The last ``most`` requests that ended, fewer if they have more than ``max_prompts`` together.
+    """The last ``max_requests`` requests that ended, fewer if they have more than ``max_prompts`` together.
 
-    A tenant sees its own; a name that a client gives its request finds no request of another tenant.
+    A tenant finds only its own, even if a client chooses the request id of another tenant's request.
     """
 
-    def __init__(self, most: int = MAX_RECENT, max_prompts: int = MAX_RECENT_PROMPTS) -> None:
-        self._most = most
+    def __init__(self, max_requests: int = MAX_RECENT, max_prompts: int = MAX_RECENT_PROMPTS) -> None:
+        self._max_requests = max_requests
         self._max_prompts = max_prompts
         self._prompts = 0
         self._requests: OrderedDict[tuple[str, str], tuple[ServedRequest, StepPredictor | None]] = OrderedDict()
 
     def add(self, served: ServedRequest, steps: StepPredictor | None = None) -> None:
-        """Keeps a request, without what grows with its completion; ``record_data`` is made on demand.
+        """Keeps a request, but of the gaps between its tokens only the longest.
 
-        ``steps`` predicts steps of its model on this machine; None if that was not measured.
+        ``steps`` predicts steps of its model on this machine; None if the machine was not measured.
         """
         name = (served.tenant, served.request_id)
         if (before := self._requests.pop(name, None)) is not None:
             self._prompts -= len(before[0].reports)
         self._prompts += len(served.reports)
         self._requests[name] = replace(served, gaps_s=sorted(served.gaps_s)[-1:]), steps
-        while len(self._requests) > self._most or (self._prompts > self._max_prompts and len(self._requests) > 1):
+        while (kept := len(self._requests)) > self._max_requests or (self._prompts > self._max_prompts and kept > 1):
             _, (oldest, _) = self._requests.popitem(last=False)
             self._prompts -= len(oldest.reports)
 
     def data(self, tenant: str, request_id: str) -> RequestRecord:
-        """The record of a tenant's request. NotFoundError if it runs, never was, or is not among the last ones."""
+        """The record of a tenant's request. Raises NotFoundError if it has not ended, or is not among the last ones."""
         found = self._requests.get((tenant, request_id))
         if found is None:
             raise NotFoundError(
                 f"No request {quoted(request_id)} ended recently.",
-                hint=f"The last {self._most:,} are kept; ids are in the header x-request-id.",
+                hint=f"The last {self._max_requests:,} are kept; ids are in the header x-request-id.",
             )
         return record_data(*found)
 
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """Accounts for each request once. Without a ``sheet`` nothing has a price."""
+    """Accounts for each request once. Without a price ``sheet`` requests have no bill."""
 
     sheet: PriceSheet | None
     recent: RecentRequests
@@ -307,7 +308,7 @@ class Accounting:
     observers: Sequence[ServedObserver]
 
     def explain(self, context: RequestContext) -> RequestRecord:
-        """The record of a request whose completion is whole, and that ends now."""
+        """The record of a request that ends now: its completion is whole, but not all of it was sent."""
         self._complete(context)
         return record_data(context.record, context.steps)
 

@@ -4,16 +4,16 @@
     priority       -100   50 ms                       30 s
     default           0   that of the server          60 s
     flex            100   500 ms                     600 s
-    batch           200   10 s                   unlimited     of files of requests; others cannot ask for it
+    batch           200   10 s                   unlimited     only for lines of batches
 
-A settings file changes any of it, as ``[flex]`` with ``priority``, ``tpot_target_s`` and ``queue_limit_s``. Requests
-may order themselves within their tier: their own priority, from 0 (first) to 49, is added to the tier's, so a number
-never lifts a request into a more urgent tier; waiting makes all requests more urgent (see the scheduler). A key has a
-list of tiers that its caller may ask for; the price sheet has their prices (``observe/billing.py``). A
-request without a tier gets the default one if its key has it.
+A settings file may change each value: a table such as ``[flex]`` with ``priority``, ``tpot_target_s`` and
+``queue_limit_s``. Requests of a tier may have an order: their own priority, from 0 (first) to 49, is added to the
+tier's, so no number lifts a request into a more urgent tier; waiting makes all requests more urgent (see the
+scheduler). A key has a list of tiers that its requests may name; the price sheet has their prices
+(``observe/billing.py``). A request without a tier gets the default one if its key has it.
 
-A server that accepts more than it can compute completes nothing in time. So what does not fit is refused at once, with
-the delay after which the requests before it will probably be done.
+A server that accepts more than it can compute completes nothing in time. So a request that does not fit is refused at
+once, with a delay after which there will probably be room.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Tier:
     queue_limit_s: float | None
 
     def options(self, asked: RequestOptions) -> RequestOptions:
-        """The options of a request in this tier; its own limits hold if they are tighter.
+        """The options of a request in this tier: its own TPOT target replaces the tier's; the lower queue limit holds.
 
         Raises ParameterError for a priority outside the tier.
         """
@@ -102,11 +102,11 @@ class Tiers:
         return cls(MappingProxyType(tiers))
 
     def without_targets(self) -> Tiers:
-        """For engines with a fixed token budget, which have no TPOT target."""
+        """The tiers for engines with a fixed token budget, which have no TPOT target."""
         return Tiers(MappingProxyType({n: replace(t, tpot_target_s=None) for n, t in self.by_name.items()}))
 
     def choose(self, asked: AskedTier, granted: Collection[ServiceTier]) -> Tier:
-        """The tier of a request, of those granted to its key; auto is the default one, else the best one granted.
+        """The tier of a request, of those granted to its key; "auto" is the default one, else the best one granted.
 
         Raises ForbiddenError for a tier that is not granted.
         """
@@ -116,7 +116,7 @@ class Tiers:
         if asked not in possible:
             raise ForbiddenError(
                 f"This key may not use the service tier {asked!r}.",
-                hint=f"It may use {', '.join(possible)}." if possible else "It is for files of requests.",
+                hint=f"It may use {', '.join(possible)}." if possible else "It may only be used for batches.",
             )
         return self.by_name[asked]
 
@@ -124,8 +124,7 @@ class Tiers:
 def _changed(tier: Tier, table: Table | None) -> Tier:
     if table is None:
         return tier
-    most = MAX_PRIORITY - MAX_OWN_PRIORITY
-    priority = table.whole("priority", -MAX_PRIORITY, most)
+    priority = table.whole("priority", -MAX_PRIORITY, MAX_PRIORITY - MAX_OWN_PRIORITY)
     target, limit = (_seconds(table, name) for name in ("tpot_target_s", "queue_limit_s"))
     table.close()
     return Tier(
@@ -143,7 +142,7 @@ def _seconds(table: Table, name: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """Most requests, and most prompt tokens, that may wait for a model; most seconds that a request may take."""
+    """Maximum number of requests, and of prompt tokens, that wait for a model; maximum seconds of a request."""
 
     requests: int = 128
     tokens: int = 1 << 20
@@ -163,9 +162,10 @@ class Admission:
     def tiered(
         self, context: RequestContext, asked: AskedTier, jobs: Sequence[EngineRequest]
     ) -> Sequence[EngineRequest]:
-        """The jobs with the options of their tier and their caller: cached prefixes are shared within a tenant only.
+        """The jobs with the options of their tier, and with their caller's salt, so that no other tenant shares cached
+        prefixes with them.
 
-        Raises ForbiddenError for a tier that the key does not have, ParameterError for a priority outside of it.
+        Raises ForbiddenError for a tier that the key does not have, ParameterError for a priority outside the tier.
         """
         record, caller = context.record, context.caller
         tier = self._tiers.by_name["batch"] if record.tier == "batch" else self._tiers.choose(asked, caller.tiers)
@@ -181,9 +181,9 @@ class Admission:
 
     @contextmanager
     def admit(self, context: RequestContext, jobs: Sequence[EngineRequest], model: WorkerModel) -> Iterator[None]:
-        """Reserves what the jobs may use while they run.
+        """Reserves the tokens that the jobs may use while they run.
 
-        Raises QuotaError if the key's quota is used up, ParameterError if it never allows as much, BusyError if the
+        Raises QuotaError if the key's quota is used up, ParameterError if it never allows as many, BusyError if the
         waiting queue is full.
         """
         prompt = sum(len(job.token_ids) for job in jobs)
@@ -209,12 +209,11 @@ class Admission:
         """Raises BusyError if the waiting queue is full. A tenant with less than its share is still admitted, so the
         queue is never longer than twice its limit, and no tenant fills it for the others."""
         limits, running = self._limits, self._in_progress[model.name]
-        tenants = len({*running, tenant})
-        full = model.queued + jobs > limits.requests and model.queued
-        full = full or (model.queued and self._tokens.get(model.name, 0) + tokens > limits.tokens)
+        tenants, waiting_tokens = len({*running, tenant}), self._tokens.get(model.name, 0)
+        fits = model.queued + jobs <= limits.requests and waiting_tokens + tokens <= limits.tokens
         fair = running[tenant] + jobs <= max(1, limits.requests // tenants)
         fair = fair and tokens <= limits.tokens // limits.requests * jobs
-        if full and (tenants == 1 or not fair):
+        if model.queued and not fits and (tenants == 1 or not fair):
             raise BusyError(
                 f"{model.queued} requests are already queued.",
                 retry_after_s=self._retry_after(model.queued),
@@ -222,7 +221,7 @@ class Admission:
             )
 
     def _retry_after(self, queued: int) -> float:
-        """About how many seconds the queue will take, by the rate at which requests ended recently."""
+        """Seconds in which about half of the queue will end, by the rate at which requests ended recently."""
         now = time.monotonic()
         recent = sum(1 for ended in self._ended if now - ended < RATE_WINDOW_S)
         if recent < 2:
@@ -232,7 +231,7 @@ class Admission:
 
 
 def _max_tokens(job: EngineRequest, context: int) -> int:
-    """Most tokens that a job can read and generate."""
+    """Maximum number of tokens that a job can read and generate."""
     prompt = len(job.token_ids)
     if not isinstance(job.params, SamplingParams):
         return prompt

@@ -21,17 +21,17 @@ MAX_PORT: Final = 65535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """A server. Times are in seconds.
+    """The settings of a server. Times are in seconds.
 
-    api_keys       keys that may do everything; ``api_keys_file`` has more, with tenants, tiers and quotas
-    hosts          names of the server in Host headers, beside those of this machine
-    origins        origins of web pages that may use the server
-    data           folder of files, batches, responses and sums of usage
-    own_data       the folder is exclusive; else, while another server uses it, a folder inside it is used
-    tolerant       unknown fields of requests are ignored with a warning; else they are errors
+    api_keys        keys with all rights; ``api_keys_file`` has more keys, with tenants, tiers and quotas
+    hosts           names of the server in Host headers, beside those of this machine
+    origins         origins of web pages that may use the server
+    data            folder of files, batches, responses and sums of usage
+    own_data        the folder is exclusive; else, while another server uses it, a folder inside it is used
+    tolerant        unknown fields of requests are ignored with a warning; else they are errors
     response_cache  None: no cache
-    shutdown_s     how long requests in progress may run after the signal to shut down
-    quiet_s        silence after which a stream gets a keep-alive event
+    shutdown_s      how long requests in progress may run after the signal to shut down
+    quiet_s         silence after which a stream gets a keep-alive event
     certificate, private_key    PEM files; without them the server speaks plain HTTP
     """
 
@@ -67,6 +67,6 @@ class ServerConfig:
             )
 
     def url(self, port: int) -> str:
-        """The URL for clients on this machine, if it listens on ``port``."""
+        """The URL for clients on this machine, if the server listens on ``port``."""
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(self.host, self.host)
         return f"{'http' if self.certificate is None else 'https'}://{host}:{port}"

@@ -1,4 +1,4 @@
-"""A request in progress: its record, and what it holds until it ends."""
+"""A request in progress: its record, and the resources that it holds until it ends."""
 
 from __future__ import annotations
 
@@ -31,16 +31,18 @@ CLIENT_GONE: Final = 499
 class RequestContext:
     """A request in progress. The server fills ``record`` until it ends; then observers read it.
 
-    source        whose share of threads and memory it takes: a key, or an address
+    source        the caller whose share of threads and memory it takes: the id of its key, or its address
     size          bytes of its body, by which work on it is scheduled
     arrived       seconds on the monotonic clock
-    store         what its caller asked of the response cache: True stores a sampled completion, False skips the cache
-    keep_alive_s  how long its model stays loaded afterwards, where its caller may say so
-    omitted       what of its body was ignored, for a header
-    quota         its share of its key's quota; None if that has no limits
-    held          bytes of budgets that callers share
+    store         its choice for the response cache: True stores a sampled completion, False skips the cache
+    keep_alive_s  seconds that its model stays loaded without use, if its caller may choose them
+    omitted       ignored fields of its body, for a header
+    quota         its part of its key's quota; None if the key has no limits
+    received      bytes of its body so far, counted if it has a quota
+    held          bytes that it holds of budgets shared by all callers
     task          sends the reply; ``cut`` is the error that ends it early
-    steps         predicts steps of its model on this machine; None until that was measured
+    steps         predicts steps of its model on this machine; None until the machine was measured
+    last_delta    when the last delta was given to the connection, in seconds on the monotonic clock
     """
 
     record: ServedRequest
@@ -70,7 +72,7 @@ class RequestContext:
         self.last_delta = now
 
     def fail(self, error: TwofoldError) -> None:
-        """Records the error that ended it, and frees the frames that raised it: they hold the body."""
+        """Records the error that ended it, and drops the traceback, whose frames hold the body."""
         error.__traceback__ = error.__context__ = error.__cause__ = None
         self.record.status = self.dialect.status(error)
         self.record.error = error_code(error) if error.status < 500 else type(error).__name__
@@ -83,12 +85,12 @@ class RequestContext:
             self.task.cancel()
 
     def refused(self, error: TwofoldError) -> RawResponse:
-        """The response that refuses it; nothing else was sent."""
+        """Records the error that ended it; returns the response for the case that none has begun."""
         self.fail(error)
         return error_response(self.dialect, error, self.record.request_id, self.headers())
 
     def enter(self, quotas: Quotas, headers: Headers, receive: Receive) -> Receive:
-        """Takes one request, and the bytes that its body announces, of its key's quota. Raises QuotaError.
+        """Takes one request and the announced bytes of its body from its key's quota. Raises QuotaError.
 
         Returns a ``receive`` that counts the bytes of the body, if the key has a quota.
         """
@@ -106,12 +108,12 @@ class RequestContext:
         return counted
 
     def hold(self, budget: ByteBudget, size: int) -> None:
-        """Takes bytes of a budget until it ends. Raises BusyError."""
+        """Takes bytes of a budget until the request ends. Raises BusyError."""
         budget.take(self.source, size)
         self.held.append((budget, size))
 
     def leave(self) -> None:
-        """Returns what it held, and what it did not use of its key's quota."""
+        """Returns the held bytes, and the unused part of its key's quota."""
         while self.held:
             budget, size = self.held.pop()
             budget.give(self.source, size)

@@ -5,10 +5,10 @@ It runs on a few threads, so that the event loop serves others meanwhile. Laws:
 1. Work on more than ``small`` bytes has a separate lane: a request of 5 KB never waits for one of 2 MB.
 2. In a lane the caller with the least work so far goes first (start-time fair queueing, Goyal et al. 1996; cost is in
    bytes): many requests of one caller delay those of another by one request each.
-3. A lane holds at most ``waiting`` bytes, running work included, and a caller at most as many as are left for others;
-   more is refused with BusyError. ``ByteBudget`` counts them, and the bytes of bodies that are being read.
-4. A model whose prompts are slow to prepare, because its chat template is, has two separate lanes, for small and for
-   large prompts, with one thread each: no other model waits for it. That holds until it was quick QUICK_RUNS times.
+3. A lane holds a bounded number of bytes, running work included; work beyond is refused with BusyError. A
+   ``ByteBudget`` counts them and leaves room for other callers; another one counts bodies that are being read.
+4. A model whose prompts are slow to prepare, because of its chat template, has two separate lanes, for small and for
+   large prompts, with one thread each: no other model waits for it. It keeps them until it was quick QUICK_RUNS times.
 5. A caller whose renderings exceeded the limits of a model's template MAX_EXCEEDED times in a row gets the same error
    at once for REST_S.
 
@@ -38,15 +38,15 @@ from twofold.server.edge.limits import KIB, MIB
 T = TypeVar("T")
 
 MIN_COST: Final = 4 * KIB
-"""Bytes that the smallest work counts as."""
+"""Bytes that smaller work counts as."""
 RETRY_S: Final = 2.0
 TRIMMED: Final = MIB
 """Bytes of work after which freed memory is returned to the system."""
 TRIM_S: Final = 1.0
-"""Delay of that. It locks the allocator's arenas, so a thread that allocates waits for it: 20 ms after a text of 2 MB
-that is one word."""
+"""Delay before it is returned. Returning it locks the allocator's arenas, so a thread that allocates waits: 20 ms after
+a text of 2 MB that is one word."""
 SLOW_S: Final = 0.25
-"""Ordinary prompts take a few milliseconds."""
+"""A preparation that takes longer is slow; ordinary prompts take a few milliseconds."""
 QUICK_RUNS: Final = 1000
 MAX_EXCEEDED: Final = 3
 REST_S: Final = 10.0
@@ -55,10 +55,10 @@ MAX_CALLERS: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """Threads of the lanes of small and large work, and the most bytes in them.
+    """Threads of the lanes of small and large work, and maximum bytes in each lane, running work included.
 
-    small          most bytes of small work
-    apart_waiting  most bytes in each lane of a slow model
+    small          maximum bytes of small work
+    apart_waiting  maximum bytes in each lane of a slow model
     """
 
     small: int = 64 * KIB
@@ -70,21 +70,21 @@ class PoolLimits:
 
 
 class ByteBudget:
-    """``most`` bytes that callers share: none may hold more than is then left for the others.
+    """``max_bytes`` that callers share. A caller that holds some may not get more than are free before it takes them.
 
     ``emptied`` is called when all bytes were given back.
     """
 
-    def __init__(self, most: int, emptied: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, max_bytes: int, emptied: Callable[[], None] = lambda: None) -> None:
         self._emptied = emptied
-        self._most = most
+        self._max_bytes = max_bytes
         self._held: dict[str, int] = {}
         self.total = 0
 
     def take(self, caller: str, size: int) -> None:
-        """Takes bytes. Raises BusyError if not as many are left."""
-        held = self._held.get(caller, 0) + size
-        if (held > size and held > self._most - self.total) or self.total + size > self._most:
+        """Takes bytes. Raises BusyError if too few are left."""
+        held, free = self._held.get(caller, 0) + size, self._max_bytes - self.total
+        if (held > size and held > free) or size > free:
             raise BusyError(
                 "The server's memory for request bodies is full.",
                 retry_after_s=RETRY_S,
@@ -105,15 +105,18 @@ class ByteBudget:
 
 @dataclass(slots=True)
 class PreparationGuard:
-    """The preparations of one model's prompts. ``apart`` is how many quick ones are left until it shares lanes with
-    others; ``exceeded`` has, by caller, how often in a row the template's limits were exceeded, the last error, and
-    when that was (monotonic clock)."""
+    """The recent preparations of one model's prompts.
+
+    apart     quick preparations until the model shares lanes with others again; 0 if it does
+    exceeded  by caller: how often in a row it exceeded the template's limits, the last error, and when that was
+              (monotonic clock)
+    """
 
     apart: int = 1
     exceeded: dict[str, tuple[int, TemplateLimitError, float]] = field(default_factory=dict)
 
     def check(self, caller: str) -> None:
-        """Raises TemplateLimitError for a caller that has just exceeded the limits MAX_EXCEEDED times."""
+        """Raises TemplateLimitError for a caller that exceeded the limits MAX_EXCEEDED times, less than REST_S ago."""
         times, error, at = self.exceeded.get(caller, (0, None, 0.0))
         if error is not None and times >= MAX_EXCEEDED and time.monotonic() - at < REST_S:
             raise TemplateLimitError(str(error), hint=error.hint)
@@ -140,19 +143,19 @@ class QueuedWork:
 
 
 class _Lane:
-    """Work of about one size."""
+    """A queue of work of similar size, and the threads that run it."""
 
     def __init__(self, name: str, threads: int, waiting: int) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"pool-{name}")
         self._idle = threads
-        self.shares = ByteBudget(waiting)
+        self._budget = ByteBudget(waiting)
         self._heap: list[QueuedWork] = []
         self._numbers = count()
         self._now = 0.0
         self._next: dict[str, float] = {}
 
     async def run(self, caller: str, size: int, work: Callable[[], T]) -> T:
-        self.shares.take(caller, size)
+        self._budget.take(caller, size)
         try:
             tag = max(self._now, self._next.get(caller, 0.0))
             self._next[caller] = tag + size
@@ -161,10 +164,10 @@ class _Lane:
             self._start()
             return await done
         finally:
-            self.shares.give(caller, size)
+            self._budget.give(caller, size)
 
     def _start(self) -> None:
-        """Starts what may start, without work whose caller has left."""
+        """Starts queued work on idle threads; drops work whose caller has left."""
         while self._idle and self._heap:
             work = heappop(self._heap)
             if work.done.cancelled():
@@ -190,10 +193,10 @@ class _Lane:
     @property
     def idle(self) -> bool:
         """Whether nothing runs or waits."""
-        return not self.shares.total
+        return not self._budget.total
 
     def trim(self) -> None:
-        """Returns memory that was freed to the system, which the allocator would keep."""
+        """Returns freed memory, which the allocator would keep, to the system."""
         with suppress(RuntimeError):  # the lane was closed
             self._threads.submit(return_freed_memory)
 
@@ -214,9 +217,9 @@ class WorkPool:
         self._trimming: asyncio.TimerHandle | None = None
 
     async def run(self, caller: str, size: int, work: Callable[[], T]) -> T:
-        """The result of ``work()``, on a thread. ``caller`` is whose share it takes, ``size`` the bytes it works on.
+        """Returns the result of ``work()``, run on a thread. It works on ``size`` bytes and counts for ``caller``.
 
-        Raises what the work raises, and BusyError if too much is waiting.
+        Raises the errors of ``work``, and BusyError if too much work is waiting.
         """
         size, work = max(size, MIN_COST), partial(copy_context().run, work)
         if size <= self._limits.small:
@@ -228,7 +231,7 @@ class WorkPool:
                 self.trim()
 
     async def prepare(self, model: str, caller: str, size: int, work: Callable[[], T]) -> T:
-        """As ``run``, for work that may render the chat template of ``model``, a served model's name.
+        """Like ``run``, for work that may render the chat template of the served model named ``model``.
 
         Raises TemplateLimitError at once for a caller that exceeded the template's limits repeatedly.
         """
@@ -249,7 +252,7 @@ class WorkPool:
         return cast(T, result)
 
     def trim(self) -> None:
-        """Returns freed memory to the system after TRIM_S, or once no long work runs."""
+        """Returns freed memory to the system after TRIM_S, then or later, when no large work runs."""
         if self._trimming is None:
             self._trimming = asyncio.get_running_loop().call_later(TRIM_S, self._trim)
 

@@ -1,9 +1,9 @@
 """The record of a request that has ended, for ``"twofold": {"explain": true}`` and ``GET /v1/twofold/requests/{id}``.
 
-Seconds are wall time but for ``machine_s``, which is the request's part of the steps it ran in. Beside the seconds of a
-phase is the least that this machine could have taken (``planner/predict/phase.py``), by which limit, and the share of
-it that was reached. Counts are of what was computed: what a cache gave appears only as cached tokens. Money is rounded
-to what a floating-point number holds.
+Seconds are wall time, except for ``machine_s``, which is the request's part of the steps it ran in. ``least_s`` is the
+shortest time that this machine could take for a phase (``planner/predict/phase.py``), ``bound`` the limit that sets it,
+``roofline_share`` that time as a share of the measured one. Rows, steps and bytes count computed work only: tokens from
+a cache appear as cached tokens. Money is rounded to floating-point numbers.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class PhaseBytes(ReplyObject):
 
 
 class PhaseRecord(ReplyObject, kw_only=True):
-    """Work of a phase. ``rows_share`` is the request's share of the rows of its steps; what follows ``machine_s`` needs
-    limits of the machine that were measured."""
+    """Work of a phase. ``rows_share`` is the request's share of the rows of its steps, ``flops`` are operations. The
+    fields after ``machine_s`` are absent until the machine was measured."""
 
     rows: NonNegativeInt
     steps: NonNegativeInt
@@ -52,7 +52,8 @@ class PhaseRecord(ReplyObject, kw_only=True):
 
 
 class PromptRecord(ReplyObject, kw_only=True):
-    """What happened to a prompt and its completions. A ``prediction_error`` above 0 predicted too long."""
+    """A prompt and its completions. ``prediction_error`` is above 0 if the predicted steps took longer than the real
+    ones."""
 
     prompt_tokens: NonNegativeInt
     cached_tokens: NonNegativeInt
@@ -90,7 +91,7 @@ class TokensRecord(ReplyObject):
 
 
 class BillLineRecord(ReplyObject):
-    """A line of a bill; the price is of a million tokens, or of an hour."""
+    """A line of a bill; ``price`` is per million tokens, or per hour."""
 
     kind: LineKind
     quantity: NonNegativeFloat
@@ -100,7 +101,7 @@ class BillLineRecord(ReplyObject):
 
 
 class BillData(ReplyObject):
-    """What a request costs."""
+    """The bill of a request."""
 
     currency: str
     service_tier: TierName

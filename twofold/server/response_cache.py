@@ -6,20 +6,20 @@
 
 Invariants
 - A tenant never gets the outputs of another: its name is part of the digest, and checked again.
-- Entries live for ``ttl_s`` and take at most ``max_bytes`` together. Where space is needed, the tenant that holds most
+- Entries live for ``ttl_s`` and take at most ``max_bytes`` together. If space is needed, the tenant with the most bytes
   loses its least recently used entry, so a tenant cannot evict the entries of others.
-- No request fails because of the file: a cache that cannot be read is empty.
+- No request fails because of the file: a cache that cannot be read counts as empty.
 
 A key is a digest of everything that determines an output: tenant, cache salt, the model's identity, and the prompt and
 parameters of each request to the engine. Bodies are not part of it, so requests that differ in streaming, labels or API
-protocol share an entry; a hit was computed from the same tokens.
+protocol share an entry; the cached output was computed from the same tokens.
 
 Deterministic requests qualify: those at temperature 0, those for vectors, and with ``seeded`` those with a seed. The
 header ``x-twofold-cache: keep`` includes any other request, ``skip`` excludes any.
 
-Completions, log-probabilities and vectors are stored; the prompt is not, because the request that hits has it. Outputs
-that a deadline, a disconnect or an error cut short are not stored. A cached output was neither queued nor computed: its
-times and its work are 0, and its whole prompt counts as cached.
+Completions, log-probabilities and vectors are stored; the prompt is not, because a later request has it. Outputs that a
+deadline, a disconnect or an error cut short are not stored. A cached output was neither queued nor computed: its times
+and its work are 0, and its whole prompt counts as cached.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from twofold.engine.outputs import CompletionOutput, Logprobs, OutputDelta, Requ
 from twofold.server.storage.database import Database, SingleThread, evict, shares_schema
 
 CACHE_HEADER: Final = "x-twofold-cache"
-"""Of a request: keep or skip."""
+"""A header of requests, with the value keep or skip."""
 HIT_HEADER: Final = (CACHE_HEADER.encode(), b"hit")
-"""Of a reply from the cache."""
+"""The header of a reply from the cache."""
 ROW_BYTES: Final = 256
-"""Size of an entry besides its data, approximately."""
+"""Size of an entry without its data, approximately."""
 MAX_SHARE: Final = 8
 """An output larger than 1/8 of the cache is not stored."""
 MAX_WRITES: Final = 64
-"""Outputs that wait to be written; beyond, they are not stored."""
+"""Outputs that wait to be written; further ones are not stored."""
 SCHEMA_VERSION: Final = 2
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS answers (
@@ -69,7 +69,7 @@ CREATE INDEX IF NOT EXISTS answers_by_use ON answers (tenant, used);
 CREATE INDEX IF NOT EXISTS answers_by_end ON answers (expires);
 """ + shares_schema("answers")
 DIGEST_VERSION: Final = 2
-"""Of the digest. Another version does not find the entries of this one."""
+"""The version of the digest. Another version does not find the entries of this one."""
 HEAD_BYTES: Final = 1 << 20
 MAX_INT: Final = 1 << 63
 WHOLE: Final = frozenset({"stop", "length"})
@@ -80,7 +80,7 @@ FAST: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class ResponseCacheSettings:
-    """``seeded`` includes requests with a seed. ``ttl_s`` counts from the completion of a request."""
+    """``seeded`` includes requests with a seed. ``ttl_s`` counts from the time when an output is stored."""
 
     ttl_s: float = 86_400.0
     max_bytes: int = 256 << 20
@@ -88,9 +88,9 @@ class ResponseCacheSettings:
 
 
 class ResponseCache:
-    """The cache in the file at ``path``, in memory for None; ``now`` returns seconds since 1970.
+    """The cache in the file at ``path``, in memory if it is None; ``now`` returns seconds since 1970.
 
-    Raises ResourceError where the file cannot be opened.
+    Raises ResourceError if the file cannot be opened.
     """
 
     def __init__(self, path: Path | None, settings: ResponseCacheSettings, now: Callable[[], float]) -> None:
@@ -112,7 +112,7 @@ class ResponseCache:
         return None if self._closed else await self._thread.call(self._find, key, request_id)
 
     async def put(self, key: ResponseCacheKey, outputs: Sequence[RequestOutput]) -> None:
-        """Stores the outputs, if they are whole and the writes keep up. Never raises."""
+        """Stores the outputs, if they are whole and fewer than MAX_WRITES wait. Never raises."""
         if self._closed or self._writes >= MAX_WRITES:
             return
         self._writes += 1
@@ -122,7 +122,7 @@ class ResponseCache:
             self._writes -= 1
 
     def close(self) -> None:
-        """Completes the write in progress. A closed cache is empty."""
+        """Completes the write in progress. A closed cache counts as empty."""
         self._closed = True
         self._thread.close()
         self._file.close()
@@ -152,7 +152,7 @@ class ResponseCache:
 
 
 def _look_up(connection: sqlite3.Connection, key: ResponseCacheKey, now: float) -> bytes | None:
-    """The data of a key, which becomes the most recently used."""
+    """The data of a key, which becomes the most recently used one; None if there is none."""
     known = connection.execute(
         "UPDATE answers SET used = ? WHERE digest = ? AND tenant = ? AND expires > ?",
         (now, key.digest, key.tenant, now),
@@ -165,7 +165,7 @@ def _look_up(connection: sqlite3.Connection, key: ResponseCacheKey, now: float) 
 
 @dataclass(frozen=True, slots=True)
 class ResponseCacheKey:
-    """A request that qualifies: its tenant, its requests to the engine, and the digest of all."""
+    """The key of a request that qualifies: its tenant, its requests to the engine, and a digest of both."""
 
     digest: bytes
     tenant: str
@@ -193,10 +193,11 @@ def cache_key(
 
 
 def model_identity(path: Path, settings: Mapping[str, object]) -> str:
-    """A digest of what outputs depend on besides the request: the model's file and ``settings`` of engine and program.
+    """A digest of everything besides the request that determines outputs: the model's file, and the ``settings`` of the
+    engine and the program.
 
     The file is identified by its size, its time and its first 1 MiB, which has the metadata, since reading all of it
-    would take seconds. Raises ModelNotFoundError where it cannot be read.
+    would take seconds. Raises ModelNotFoundError if it cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -254,8 +255,8 @@ def _plain(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class CachedOutput:
-    """The output of one request of the engine. ``sampled`` has the number of tokens of each completion, those that
-    best_of dropped included."""
+    """The output of one request to the engine. ``sampled`` has the number of tokens of each completion, including those
+    that best_of dropped."""
 
     outputs: tuple[CompletionOutput, ...]
     sampled: tuple[int, ...]
@@ -264,7 +265,7 @@ class CachedOutput:
 
 
 def pack(outputs: Sequence[RequestOutput]) -> bytes | None:
-    """The bytes to store; None if an output was cut or has lone surrogates."""
+    """The bytes to store; None if an output was cut short or contains lone surrogates."""
     if not outputs or not all(map(_is_whole, outputs)):
         return None
     stored = [
@@ -283,7 +284,7 @@ def pack(outputs: Sequence[RequestOutput]) -> bytes | None:
 
 
 def unpack(data: bytes, jobs: Sequence[EngineRequest], request_id: str) -> tuple[RequestOutput, ...] | None:
-    """The outputs of ``jobs``; None if the bytes are not from ``pack``, or are those of other requests."""
+    """The outputs of ``jobs``; None if the bytes are not from ``pack``, or are for another number of jobs."""
     try:
         stored = msgspec.msgpack.decode(zlib.decompress(data), type=list[CachedOutput])
     except (zlib.error, msgspec.MsgspecError, ValueError):
@@ -294,7 +295,7 @@ def unpack(data: bytes, jobs: Sequence[EngineRequest], request_id: str) -> tuple
 
 
 def deltas(output: RequestOutput) -> Iterator[OutputDelta]:
-    """A cached output as deltas: one per completion, the last one with the whole."""
+    """A cached output as deltas: one per completion, the last one with the whole output."""
     if not output.outputs:
         yield OutputDelta(output.request_id, 0, "", (), None, "stop", request=output)
     for completion in output.outputs:

@@ -1,20 +1,19 @@
-"""Stored responses of /v1/responses: the history of new responses, and reading and deleting stored ones.
+"""Stored responses of /v1/responses: they are the history of new responses, and can be read and deleted.
 
 They are in an SQLite file, by tenant and id.
 
-Invariants: a tenant finds only its own responses; all entries take at most ``max_bytes`` together; where space is
-needed, the tenant that holds most loses the response that expires first. A conversation lives as long as its last
-response.
+Invariants: a tenant finds only its own responses; all entries take at most ``max_bytes`` together; if space is needed,
+the tenant with the most bytes loses the response that expires first. A conversation lives as long as its last response.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, NoReturn, Protocol, Self, TypeVar
+from typing import Any, Final, Literal, NoReturn, Self, TypeVar
 
 import orjson
 from msgspec import UNSET, convert, structs, to_builtins
@@ -32,7 +31,7 @@ from twofold.api.openai.responses.items import (
     sealed,
 )
 from twofold.api.openai.responses.reply import ResponseReply
-from twofold.api.openai.responses.request import ResponsesRequest
+from twofold.api.openai.responses.request import ResponsesRequest, TurnRequest
 from twofold.api.openai.responses.settings import LOGPROBS, SEALED_REASONING, Includable
 from twofold.core.errors import ConflictError, NotFoundError, quoted
 from twofold.server.storage.database import Database, SingleThread, evict, shares_schema
@@ -42,7 +41,7 @@ MAX_OWNERS: Final = 256
 """Responses that the item references of one request may refer to."""
 VERSION: Final = 1
 ENTRY_BYTES: Final = 512
-"""Size of an entry besides its texts, approximately: ids and indexes."""
+"""Size of an entry without its texts, approximately: ids and indexes."""
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS responses (
     tenant TEXT NOT NULL, id TEXT NOT NULL, previous TEXT, response BLOB NOT NULL, items BLOB NOT NULL,
@@ -62,23 +61,12 @@ UPDATE responses SET expires = :expires WHERE tenant = :tenant AND id IN (SELECT
 """
 
 
-class Continued(Protocol):
-    """A request that may continue stored responses."""
-
-    @property
-    def previous_response_id(self) -> str | None: ...
-
-    @property
-    def references(self) -> Sequence[str]: ...
-
-    def known(self, history: Sequence[Item], found: Mapping[str, Item]) -> Self: ...
-
-
-R = TypeVar("R", bound=Continued)
+R = TypeVar("R", bound=TurnRequest)
 
 
 class ResponseService:
-    """The responses of all tenants. Ids that are of other tenants, deleted or expired raise NotFoundError."""
+    """The responses of all tenants. Methods raise NotFoundError for the id of another tenant's, a deleted or an expired
+    response."""
 
     def __init__(self, table: ResponseTable, thread: SingleThread) -> None:
         self._table, self._thread = table, thread
@@ -87,9 +75,9 @@ class ResponseService:
     async def open(
         cls, path: Path | None, limits: StoreLimits | None = None, *, wall: Callable[[], float] = time.time
     ) -> Self:
-        """Opens the file at ``path``, in memory for None; ``wall`` returns seconds since 1970.
+        """Opens the file at ``path``, in memory if it is None; ``wall`` returns seconds since 1970.
 
-        Raises ResourceError where the file cannot be used, as all methods do.
+        Raises ResourceError if the file cannot be used, as all methods do.
         """
         thread, table = await SingleThread.open("responses", ResponseTable, path, limits or StoreLimits(), wall)
         return cls(table, thread)
@@ -97,7 +85,7 @@ class ResponseService:
     async def known(self, tenant: str, request: R) -> R:
         """The request with the conversation that it continues, and with the items that it refers to.
 
-        Raises NotFoundError where a part is not stored, FieldError where it is too long.
+        Raises NotFoundError if a part is not stored, FieldError if the conversation is too long.
         """
         previous = request.previous_response_id
         if previous is None and not request.references:
@@ -108,14 +96,14 @@ class ResponseService:
         return request.known(history, await self._items(tenant, request.references, history))
 
     async def keep(self, tenant: str, request: ResponsesRequest, head: ReplyHead, response: ResponseReply) -> None:
-        """Stores a reply, if the request asks for it, without its field ``twofold``. To be called before the end of the
-        reply is sent, because the next request may follow at once."""
+        """Stores a reply without its field ``twofold``, if the request asks for it. Call it before the end of the reply
+        is sent, because the next request may follow at once."""
         if request.store:
             data = to_builtins((structs.replace(response, twofold=UNSET), request.new_items(head)))
             await self._thread.call(self._table.put, tenant, StoredResponse(*data))
 
     async def get(self, tenant: str, identity: str, query: Query) -> dict[str, Any]:
-        """A response as it was returned first."""
+        """A response as it was first returned."""
         include = read_query(IncludeQuery, query).include or ()
         stored = await self._find(tenant, identity)
         return {**stored.response, "output": [_shown(item, include) for item in _output(stored)]}
@@ -135,7 +123,7 @@ class ResponseService:
         )
 
     async def input_items(self, tenant: str, identity: str, query: Query) -> ResponseItems:
-        """A page of the input items of a response, including those of the conversation before it."""
+        """A page of the input items of a response, and of all items of the conversation before it."""
         asked = read_query(ItemsQuery, query)
         await self._find(tenant, identity)
         responses = (await self._thread.call(self._table.chain, tenant, identity)).responses
@@ -186,7 +174,7 @@ class ResponseItems(ObjectPage, kw_only=True):
 
 
 class IncludeQuery(RequestObject):
-    """Query of a stored response; it is not streamed."""
+    """Query of a stored response, which cannot be streamed."""
 
     include: list[Includable] | None = None
     stream: Literal[False] = False
@@ -202,13 +190,12 @@ class ItemsQuery(OrderedQuery):
     def page(self, items: Sequence[Item]) -> tuple[list[Item], bool]:
         """The requested part of ``items``, which are oldest first, and whether more follow.
 
-        Raises FieldError where ``after`` is not one of them.
+        Raises FieldError if ``after`` is not the id of one of them.
         """
         ordered = list(items) if self.order == "asc" else list(reversed(items))
         start = 0
         if self.after is not None:
-            places = (place for place, item in enumerate(ordered, 1) if item.id == self.after)
-            start = next(places, 0)
+            start = next((position for position, item in enumerate(ordered, 1) if item.id == self.after), 0)
             if not start:
                 raise FieldError(f"after {quoted(self.after)} is not one of the items.", param="after")
         end = start + self.limit
@@ -235,6 +222,7 @@ def _whole(chain: Chain, identity: str) -> list[Item]:
 
 
 def _shown(item: Item, include: Collection[str]) -> Item:
+    """An item as clients get it, with the optional parts that ``include`` names."""
     if isinstance(item, ThoughtItem) and SEALED_REASONING in include:
         return sealed(item)
     if LOGPROBS in include and isinstance(item, MessageItem) and any(map(_unscored, item.content)):
@@ -270,7 +258,7 @@ def _absent(identity: str) -> NotFoundError:
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """Lifetime of a response in seconds; max bytes of all; max bytes and responses of one conversation."""
+    """Lifetime of a response in seconds; maximum bytes of all; maximum bytes and responses of one conversation."""
 
     ttl_s: float = 30 * 86_400.0
     max_bytes: int = 1 << 30
@@ -280,7 +268,7 @@ class StoreLimits:
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response as it was returned, with the input items of its request."""
+    """A response as it was first returned, with the input items of its request."""
 
     response: dict[str, Any]
     items: list[dict[str, Any]]
@@ -302,8 +290,8 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Responses of a conversation, oldest first. ``missing`` is the id of an earlier one that is not stored; ``cut``:
-    the conversation exceeds the limits.
+    """Responses of a conversation, oldest first. ``missing`` is the id of an earlier one that is not stored; ``cut`` is
+    set if the conversation exceeds the limits.
     """
 
     responses: Sequence[StoredResponse]
@@ -312,9 +300,9 @@ class Chain:
 
 
 class ResponseTable:
-    """The table in the file at ``path``, in memory for None. ``clock`` returns seconds since 1970.
+    """The table in the file at ``path``, in memory if it is None. ``clock`` returns seconds since 1970.
 
-    Calls may come from any thread, but only one at a time. All raise ResourceError where the file cannot be used.
+    Any thread may call its methods, but only one at a time. All raise ResourceError if the file cannot be used.
     """
 
     def __init__(self, path: Path | None, limits: StoreLimits, clock: Callable[[], float]) -> None:
@@ -323,7 +311,7 @@ class ResponseTable:
         self._file = Database(path, SCHEMA, VERSION, durable=False)
 
     def put(self, tenant: str, stored: StoredResponse) -> None:
-        """Stores a response; replaces one of the same id. The responses before it live as long as it does."""
+        """Stores a response; replaces one of the same id. Extends the lives of the responses before it to its own."""
         texts = orjson.dumps(stored.response), orjson.dumps(stored.items)
         now, size = self._clock(), sum(map(len, texts)) + ENTRY_BYTES
         expires = now + self._limits.ttl_s
@@ -366,9 +354,9 @@ class ResponseTable:
         return self._file.use(work)
 
     def delete(self, tenant: str, identity: str) -> bool:
-        """Removes a response; whether it was stored."""
-        there = "DELETE FROM responses WHERE tenant = ? AND id = ? AND expires > ?"
-        return self._file.use(lambda sql: sql.execute(there, (tenant, identity, self._clock())).rowcount > 0)
+        """Removes a response. Returns whether it was stored."""
+        statement = "DELETE FROM responses WHERE tenant = ? AND id = ? AND expires > ?"
+        return self._file.use(lambda sql: sql.execute(statement, (tenant, identity, self._clock())).rowcount > 0)
 
     def close(self) -> None:
         """Closing twice is fine."""

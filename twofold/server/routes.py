@@ -53,7 +53,7 @@ OLLAMA: Final = OllamaDialect()
 UNMATCHED: Final = "unmatched"
 """The endpoint, in logs and metrics, of a path that no route matches."""
 LONG_HISTORY: Final = MIB
-"""Bytes that a conversation counts that continues stored responses."""
+"""Minimum bytes that a request counts as if it continues stored responses: their conversation may be long."""
 
 
 def dialect_of(path: str) -> Dialect:
@@ -64,7 +64,7 @@ def dialect_of(path: str) -> Dialect:
 
 
 def build_app(site: Site, routes: Routes) -> ASGIApp:
-    """The application of these endpoints. HEAD is supported wherever GET is."""
+    """The application that serves these routes. HEAD is supported wherever GET is."""
     found = []
     for path, handlers in routes.items():
         methods = {**handlers, **({"HEAD": handlers["GET"]} if "GET" in handlers else {})}
@@ -78,7 +78,7 @@ def build_app(site: Site, routes: Routes) -> ASGIApp:
     return Router(found, default=unmatched, redirect_slashes=False)
 
 
-def _unsupported_method(allowed: Sequence[str], path: str) -> TwofoldError:  # noqa: ARG001 - as ``_not_found``
+def _unsupported_method(allowed: Sequence[str], path: str) -> TwofoldError:  # noqa: ARG001 - of a refusal
     return MethodError(
         "This path does not support this HTTP method.",
         allowed=tuple(allowed),
@@ -194,7 +194,7 @@ async def _create_batch(batches: BatchService, asked: EndpointRequest) -> BatchR
 
 
 async def _kept_alive(context: RequestContext, request: OllamaGenerating) -> OllamaGenerating:
-    """Notes how long the model stays loaded, if the key has admin rights: that concerns all callers."""
+    """Sets how long the model stays loaded afterwards, if the key has admin rights: this affects all callers."""
     if context.caller.admin:
         context.keep_alive_s = request.keep_alive_s
     return request
@@ -202,7 +202,7 @@ async def _kept_alive(context: RequestContext, request: OllamaGenerating) -> Oll
 
 @dataclass(frozen=True, slots=True)
 class _ResponseStore:
-    """Completes requests for responses by what they continue, and stores the responses."""
+    """Adds stored conversations to the requests that continue them, and stores the replies."""
 
     responses: ResponseService
 
@@ -221,7 +221,7 @@ class _ResponseStore:
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """The services that own it."""
+    """The services that own the stored objects of tenants."""
 
     files: FileService
     batches: BatchService
@@ -230,7 +230,10 @@ class Stores:
 
 @asynccontextmanager
 async def open_stores(folder: Path, run_body: RunBody) -> AsyncIterator[Stores]:
-    """Opens the stores in ``folder`` and continues its unfinished batches. Raises UsageError, ResourceError."""
+    """Opens the stores in ``folder`` and continues its unfinished batches.
+
+    Raises UsageError if another server uses the folder, ResourceError if it cannot be used.
+    """
     private_folder(folder)
     async with AsyncExitStack() as stack:
         files = await FileService.open(folder / "files")

@@ -1,6 +1,6 @@
 """Runs requests.
 
-    lease the model → render and tokenise → tier, quotas, queue → run its prompts → outputs
+    lease the model → render and tokenise → tier, quotas, queue → run the prompts → outputs
 
     with runner.track(context):
         async with runner.open(context, request) as run:
@@ -8,8 +8,8 @@
             await run.finish()
             run.outputs
 
-Leaving early aborts the request; what was computed until then is accounted for. Every request is accounted for once,
-however it ends.
+Leaving early aborts the request; its work until then is accounted for. Every request is accounted for once, however it
+ends.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from twofold.server.workers.client import DispatchHandle, WorkerModel
 LEAVING_S: Final = 10.0
 """How long to wait for the output of an aborted job: about a step, unless its process hangs."""
 LEAVING_CUT_S: Final = 0.5
-"""… while the server shuts down."""
+"""The same while the server shuts down."""
 STARTED_AT_ONCE: Final = 32
 """Jobs of a request that are started or aborted before other requests get their turn."""
 INLINE_REPLY: Final = 64 * KIB
 """Replies of up to this size are made on the event loop."""
 LONG_REPLY: Final = 128 * KIB
-"""What a longer one counts in the pool, which never refuses it for its length: it was computed already."""
+"""Bytes that a longer reply counts as in the pool, which must not refuse it: its completion exists already."""
 VALUE_BYTES: Final = 16
-"""Of a number in JSON."""
+"""Bytes of a number in JSON, estimated."""
 POSITION_BYTES: Final = 1 * KIB
-"""Of the log-probabilities of a position."""
+"""Bytes of the log-probabilities of a position in JSON, estimated."""
 
 T = TypeVar("T")
 
@@ -66,9 +66,9 @@ T = TypeVar("T")
 class RequestRun:
     """An admitted request. ``jobs`` has one request to the engine for each of its prompts.
 
-    names   makes their ids unique
-    cached  the outputs that the response cache had; None if the jobs must run
-    store   takes their outputs for the response cache
+    numbers  make the ids of the jobs unique
+    cached   the outputs from the response cache; None if the jobs must run
+    store    puts their outputs into the response cache
     """
 
     context: RequestContext
@@ -76,7 +76,7 @@ class RequestRun:
     model: WorkerModel
     jobs: Sequence[EngineRequest]
     head: ReplyHead
-    names: Iterator[int]
+    numbers: Iterator[int]
     cached: Sequence[RequestOutput] | None = None
     store: Callable[[Sequence[RequestOutput]], Awaitable[None]] | None = None
     _outputs: dict[int, RequestOutput] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class RequestRun:
 
     @property
     def outputs(self) -> Sequence[RequestOutput]:
-        """In the order of ``jobs``: of all once ``deltas`` has ended, of aborted ones once they are settled."""
+        """Outputs in the order of ``jobs``: all after ``deltas`` has ended; those of aborted jobs after ``settle``."""
         return [output for _, output in sorted(self._outputs.items())] if self.cached is None else self.cached
 
     def deltas(self) -> AsyncGenerator[tuple[int, OutputDelta], None]:
@@ -126,7 +126,7 @@ class RequestRun:
 
     async def _job(self, index: int) -> AsyncGenerator[tuple[int, OutputDelta], None]:
         handle = self._handles[index] = DispatchHandle()
-        name = f"{self.context.record.request_id}-{next(self.names)}"  # clients may give two requests the same id
+        name = f"{self.context.record.request_id}-{next(self.numbers)}"  # clients may give two requests the same id
         request = replace(self.jobs[index], request_id=name, prompt=None, stream=self.request.stream)
         async with aclosing(self.model.run(request, handle)) as deltas:
             async for delta in deltas:
@@ -149,7 +149,7 @@ class RequestRun:
                     async for each in deltas:
                         await ready.put(each)
                 await ready.put(None)
-            except Exception as error:  # any other error too: the request would hang
+            except Exception as error:  # not only TwofoldError: the request would wait for this job forever
                 await ready.put(error)
 
         pumps: list[asyncio.Task[None]] = []
@@ -192,7 +192,7 @@ class RequestRunner:
         self._cache = cache
         self._pool = pool
         self._open: dict[int, RequestContext] = {}
-        self._names = count()
+        self._numbers = count()
         self.closing = False
 
     @property
@@ -211,7 +211,7 @@ class RequestRunner:
 
     @contextmanager
     def track(self, context: RequestContext, *, waits: bool = True) -> Iterator[None]:
-        """Accounts for a request when it ends. ``waits``: a shutdown waits for it."""
+        """Accounts for a request when it ends. ``waits``: whether a shutdown waits for it."""
         if waits:
             self._open[id(context)] = context
         try:
@@ -240,7 +240,7 @@ class RequestRunner:
                 tuple(len(job.token_ids) for job in jobs),
                 time.monotonic() - context.arrived,
             )
-            run = RequestRun(context, request, model, jobs, head, self._names)
+            run = RequestRun(context, request, model, jobs, head, self._numbers)
             if self._cache is not None:
                 await self._ask_cache(run, self._cache)
             with self._admission.admit(context, jobs, model) if run.cached is None else nullcontext():
@@ -261,7 +261,7 @@ class RequestRunner:
         run.store = None if run.cached is not None else partial(cache.put, key)
 
     async def reply(self, run: RequestRun) -> GeneratedReply:
-        """Runs it to its end; the body of the reply. Raises TwofoldError."""
+        """Runs a request to its end; returns the body of the reply. Raises TwofoldError."""
         async with aclosing(run.deltas()) as deltas:
             async for _ in deltas:
                 if run.context.last_delta is None:
@@ -273,13 +273,12 @@ class RequestRunner:
 
     async def body(self, run: RequestRun) -> GeneratedReply:
         """The body of the reply of a run that has ended."""
-        return await self.beside(
-            run, reply_size(run), partial(run.request.reply, run.head, run.outputs, run.model.facts)
-        )
+        make = partial(run.request.reply, run.head, run.outputs, run.model.facts)
+        return await self.work_on_reply(run, reply_size(run), make)
 
-    async def beside(self, run: RequestRun, size: int, work: Callable[[], T]) -> T:
-        """The result of ``work`` on a reply of about ``size`` bytes. It runs on a thread if it may take long: because
-        the reply is long, or because the chat template is asked how the model thinks."""
+    async def work_on_reply(self, run: RequestRun, size: int, work: Callable[[], T]) -> T:
+        """The result of ``work`` on a reply of about ``size`` bytes. It runs on a thread if it may take long: if the
+        reply is long, or if the chat template must be rendered to find out how the model thinks."""
         thinking, source = run.model.facts.format.thinking, run.context.source
         if size > INLINE_REPLY:
             return await self._pool.run(source, LONG_REPLY, work)
@@ -288,7 +287,7 @@ class RequestRunner:
         return await self._pool.prepare(run.model.name, source, size, work)
 
     def explained(self, run: RequestRun) -> RequestRecord | UnsetType:
-        """The record of a finished run, if the request asks for it."""
+        """The record of a finished run; UNSET if the request does not ask for it."""
         if not run.request.explain:
             return UNSET
         run.record()
@@ -296,7 +295,7 @@ class RequestRunner:
 
 
 def reply_size(run: RequestRun) -> int:
-    """About how many bytes of JSON the reply has."""
+    """Bytes of JSON of the reply, estimated."""
     size = 0
     for output in run.outputs:
         positions = len(output.prompt_logprobs or ()) + sum(len(each.logprobs or ()) for each in output.outputs)

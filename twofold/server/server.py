@@ -1,9 +1,9 @@
-"""The server: everything joined, from the socket to the models, and how it ends.
+"""The server: joins all parts, from the socket to the models, and shuts them down.
 
-start     the socket is bound, the first model is loaded; /health answers meanwhile, /ready does not
+start     binds the socket and loads the first model; meanwhile /health succeeds and /ready fails
 serve     until SIGTERM or Ctrl-C
-drain     nothing new is accepted; what runs may end within ``shutdown_s``
-end       a second signal, or the end of that time, ends every stream with an error event
+drain     accepts no new request; running ones may finish within ``shutdown_s``
+end       after that time, or at a second signal, ends every stream with an error event
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from twofold.server.storage.tenants import DataFolder, claim_folder
 log = logging.getLogger("twofold.serve")
 
 FORCED_S: Final = 2.0
-"""How long streams have to take their last event."""
-DRAIN_LOOK_S: Final = 0.02
+"""Time in which interrupted streams must send their last event."""
+DRAIN_POLL_S: Final = 0.02
 SWITCH_S: Final = 0.001
 """How long a pool thread keeps the interpreter after the event loop asks for it. Python's default of 5 ms adds up: one
 request asks many times."""
@@ -107,9 +107,9 @@ class Server:
         self._signals: asyncio.Queue[int] = asyncio.Queue()
 
     async def run(self, announce: Callable[[str], None] = lambda _url: None) -> None:
-        """Serves until a signal or ``stop`` ends it; ``announce`` gets its URL once it is ready.
+        """Serves until a signal or ``stop`` ends it; calls ``announce`` with its URL once it is ready.
 
-        Raises what keeps it from that.
+        Raises UsageError if the address cannot be bound, and the errors of its stores and of loading the first model.
         """
         asyncio.get_running_loop().set_exception_handler(_log_fault)
         sys.setswitchinterval(SWITCH_S)
@@ -121,10 +121,9 @@ class Server:
                 if self._cache is not None:
                     stack.callback(self._cache.close)
                 stack.push_async_callback(self._registry.close)
-                tolerant = self._config.tolerant
-                lines = LineRunner(self._runner, self._caller_of, self._quotas, self._pool, tolerant=tolerant)
-                stores = await stack.enter_async_context(open_stores(self._folder.path, lines))
                 config = self._config
+                lines = LineRunner(self._runner, self._caller_of, self._quotas, self._pool, tolerant=config.tolerant)
+                stores = await stack.enter_async_context(open_stores(self._folder.path, lines))
                 web = EdgeServer(
                     self._app(stores),
                     config.connections,
@@ -143,7 +142,7 @@ class Server:
                     await self._end(web, serving)
 
     def models(self) -> Sequence[ServedModel]:
-        """What is offered; the first one is loaded from the start."""
+        """The served models; the first one is loaded at the start."""
         return self._registry.models
 
     def stop(self) -> None:
@@ -160,7 +159,7 @@ class Server:
                 self.stop()
                 return
             await loading
-            gc.freeze()  # what is there stays there: collections need not look through vocabularies
+            gc.freeze()  # present objects, such as vocabularies, live long: garbage collections need not traverse them
             self._ready = True
             announce()
             notify("READY=1")
@@ -173,23 +172,23 @@ class Server:
         notify("STOPPING=1")
         if web.started:
             web.stop_listening()
-        await self._drained()
+        await self._drain()
         web.should_exit = True
         with suppress(TimeoutError):
             async with asyncio.timeout(FORCED_S):
                 await serving
 
-    async def _drained(self) -> None:
-        """Waits for what is under way; a second signal, or too long a time, ends it."""
+    async def _drain(self) -> None:
+        """Waits for requests in progress; interrupts them at a second signal or after ``shutdown_s``."""
         if self._runner.in_progress:
-            self._say(f"Waiting for {self._runner.in_progress} requests. Once more ends them.")
+            self._say(f"Requests in progress: {self._runner.in_progress}. Waiting for them; a second signal ends them.")
         until = time.monotonic() + self._config.shutdown_s
         while self._runner.in_progress and self._signals.empty() and time.monotonic() < until:
-            await asyncio.sleep(DRAIN_LOOK_S)
+            await asyncio.sleep(DRAIN_POLL_S)
         self._runner.interrupt(BusyError("The server is shutting down.", retry_after_s=5))
         until = time.monotonic() + FORCED_S
         while self._runner.in_progress and time.monotonic() < until:
-            await asyncio.sleep(DRAIN_LOOK_S)
+            await asyncio.sleep(DRAIN_POLL_S)
 
     def _caller_of(self, tenant: str, key_id: str) -> Caller:
         """The caller that created a batch, by its key as it is now."""
@@ -206,7 +205,7 @@ class Server:
             config.tolerant,
             config.quiet_s,
         )
-        status = StatusEndpoint(self._answers, self._metrics, self._accounting)
+        status = StatusEndpoint(self._is_ready, self._metrics, self._accounting)
         admin = AdminEndpoint(self._registry, self.stop)
         app = build_app(site, all_routes(self._registry, status, admin, stores, self._document()))
         return EdgeMiddleware(app, self._keys, dialect_of, Hosts.of(config.hosts), Origins.of(config.origins))
@@ -219,13 +218,13 @@ class Server:
         described = document(names, dialect_of, version=twofold_version(), keyed=keyed, any_model=any_model)
         return EndpointResponse(encode(described))
 
-    def _answers(self) -> bool:
-        """Whether a request for the first model would be answered: one that was unloaded is loaded again for it."""
+    def _is_ready(self) -> bool:
+        """Whether a request for the first model would run now; an unloaded model would be loaded for it."""
         return self._ready and self._registry.models[0].state in {"ready", "unloaded"}
 
     @contextmanager
     def _signalled(self) -> Iterator[None]:
-        """Puts signals into the queue while it is open."""
+        """A context in which SIGTERM and SIGINT are put into the queue."""
         loop = asyncio.get_running_loop()
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -246,7 +245,7 @@ def _log_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
 
 
 def _keys(config: ServerConfig, say: Callable[[str], None]) -> Callable[[], KeyRing]:
-    """The keys as they are now."""
+    """A function that returns the current keys."""
     fixed = single_keys(config.api_keys)
     if config.api_keys_file is None:
         ring = KeyRing(fixed, required=False)
@@ -257,25 +256,26 @@ def _keys(config: ServerConfig, say: Callable[[str], None]) -> Callable[[], KeyR
 
 @contextmanager
 def _bound(config: ServerConfig) -> Iterator[socket.socket]:
-    """A socket bound to the server's address. Raises UsageError where that is impossible."""
+    """A socket bound to the server's address. Raises UsageError if it cannot be bound."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    # With the protocol named, asyncio switches off that small writes wait for the acknowledgement of earlier ones.
+    # Only if the protocol is given does asyncio set TCP_NODELAY, so that small writes are sent at once.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((config.host, config.port))
         except OSError as error:
-            raise _unbound(config, error) from error
+            raise _bind_error(config, error) from error
         yield listening
 
 
-def _unbound(config: ServerConfig, error: OSError) -> UsageError:
-    """Why the address cannot be bound, and the way out."""
+def _bind_error(config: ServerConfig, error: OSError) -> UsageError:
+    """The error for an address that cannot be bound: the reason, and a remedy."""
     if isinstance(error, socket.gaierror):
         return UsageError(f"The host {config.host!r} is unknown.", hint="Set --host to an address of this machine.")
     if error.errno == errno.EADDRINUSE:
         return UsageError(
-            f"Port {config.port} is in use.", hint="Choose another --port (0 takes a free one), or end what uses it."
+            f"Port {config.port} is in use.",
+            hint="Choose another --port (0 takes a free one), or stop the program that uses it.",
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return UsageError(

@@ -100,7 +100,7 @@ def test_what_never_ran_and_what_is_not_known() -> None:
 
 
 def test_the_last_ones_are_kept_for_their_tenant() -> None:
-    recent = RecentRequests(most=2)
+    recent = RecentRequests(max_requests=2)
     for number in range(3):
         recent.add(served(request_id=f"req_{number}", gaps_s=[1.0, 3.0, 2.0]))
     assert len(recent._requests) == 2
@@ -112,7 +112,7 @@ def test_the_last_ones_are_kept_for_their_tenant() -> None:
 
 
 def test_requests_with_many_prompts_are_told_in_part_and_kept_for_less_long() -> None:
-    recent = RecentRequests(most=9, max_prompts=150)
+    recent = RecentRequests(max_requests=9, max_prompts=150)
     for number in (1, 2, 2, 3):
         recent.add(served(*[report()] * 70, request_id=f"req_{number}"))
     assert len(recent._requests) == 2

@@ -147,7 +147,7 @@ def test_a_batch_belongs_to_its_tenant(bench: Bench) -> None:
         with pytest.raises(NotFoundError):
             await bench.content(batch.output_file_id, tenant="two")
         body["input_file_id"] = batch.output_file_id or ""
-        with pytest.raises(FieldError, match="was made for batch_output"):
+        with pytest.raises(FieldError, match="purpose of the file is batch_output"):
             await bench.batches.create("one", body)
 
     run(bench, part)

@@ -182,7 +182,7 @@ async def _thread_of(size: int, switch: str | None) -> bool:
         context=SimpleNamespace(source="a"),
     )
     try:
-        thread = await RequestRunner(unused, unused, unused, pool).beside(run, size, threading.get_ident)
+        thread = await RequestRunner(unused, unused, unused, pool).work_on_reply(run, size, threading.get_ident)
     finally:
         pool.close()
     return thread != threading.get_ident()

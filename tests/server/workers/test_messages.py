@@ -24,8 +24,8 @@ from twofold.server.workers.messages import (
     Failed,
     FromWorker,
     Gone,
-    Hold,
     LoadModel,
+    Pause,
     Ping,
     Pong,
     Ready,
@@ -53,7 +53,7 @@ COMMANDS = (
     EngineRequest((1, 2), BeamSearchParams(beam_width=3, max_tokens=4)),
     EngineRequest((1, 2), ScoringParams(2)),
     Abort("a"),
-    Hold("h", True),
+    Pause("h", True),
     Ping(),
 )
 

@@ -21,7 +21,7 @@ from twofold.server.workers.messages import (
     Failed,
     FromWorker,
     Gone,
-    Hold,
+    Pause,
     Ping,
     Pong,
     StepOutputs,
@@ -127,11 +127,11 @@ def test_who_leaves_while_a_grammar_is_compiled_is_not_heard_of_again(opened: Op
 
 def test_a_request_that_is_held_goes_on_where_it_was(opened: Opened) -> None:
     opened.generate("one", SamplingParams(temperature=0, max_tokens=60, ignore_eos=True))
-    opened.service.handle(Hold("one", True))
+    opened.service.handle(Pause("one", True))
     opened.service.handle(Ping())
     pong = opened.until(Pong)[0]
     assert pong.snapshot.running == 0
-    opened.service.handle(Hold("one", False))
+    opened.service.handle(Pause("one", False))
     opened.ended("one")
 
 

@@ -29,10 +29,10 @@ MAX_ERRORS: Final = 100
 class BatchLimits:
     """Limits of batches.
 
-    lines, line_bytes   of one batch, of one line
-    width               lines that run at once, of all batches
-    unfinished          batches of one tenant
-    body                objects, lists and values of a line, as of a request's body
+    lines, line_bytes   lines of one batch, bytes of one line
+    width               lines of all batches that run at once
+    unfinished          batches of one tenant that have not ended
+    body                objects, lists and values of a line, the same as of a request's body
     """
 
     lines: int = 50_000
@@ -44,7 +44,8 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class CheckedInput:
-    """``model`` is the model of all lines, None where they differ; ``errors`` is empty for a valid input."""
+    """The result of ``check_input``. ``model`` is that of all lines, None if they name different ones; ``errors`` is
+    empty for a valid input."""
 
     lines: int
     model: str | None
@@ -52,7 +53,10 @@ class CheckedInput:
 
 
 def check_input(path: Path, endpoint: str, limits: BatchLimits) -> Generator[CheckedInput | None, None, None]:
-    """Reads the whole input, a few lines per step. Bodies are read when their lines run."""
+    """Checks the whole input, a few lines per step; yields None between steps, then the result.
+
+    The fields of bodies are checked later, when their lines run.
+    """
     reader = BatchReader((endpoint,), limits.line_bytes)
     count, models, errors = 0, set[str | None](), list[LineError]()
     for lines in chunked(read_lines(path, limits.line_bytes)):
@@ -60,8 +64,8 @@ def check_input(path: Path, endpoint: str, limits: BatchLimits) -> Generator[Che
         for line in lines:
             try:
                 if line.data is not None and not is_countable(line.data, limits.body):
-                    most = f"{limits.body.containers:,} objects and lists or {limits.body.values:,} values"
-                    raise FieldError(f"This line has more than {most}.", param="line", code="invalid_json_line")
+                    limit = f"{limits.body.containers:,} objects and lists or {limits.body.values:,} values"
+                    raise FieldError(f"This line has more than {limit}.", param="line", code="invalid_json_line")
                 model = reader.read(line).body.get("model")
                 models.add(model if isinstance(model, str) and len(models) < 2 else None)
             except FieldError as error:
@@ -79,7 +83,7 @@ def check_input(path: Path, endpoint: str, limits: BatchLimits) -> Generator[Che
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What was written: ``tally`` counts the lines that ran, ``left`` those that did not."""
+    """The written results: ``tally`` counts the lines that ran, ``left`` those that did not."""
 
     tally: BatchTally
     left: int

@@ -45,13 +45,13 @@ TRANSITIONS: Final[Mapping[Status, frozenset[Status]]] = {
     "expired": frozenset(),
     "cancelled": frozenset(),
 }
-"""A batch that expires before its first line goes from validating to finalizing."""
+"""The next statuses of each status. A batch that expires before its first line goes from validating to finalizing."""
 MOMENTS: Final = (
     "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"
 )  # fmt: skip
-"""The changes of status whose times are reported, as in_progress_at."""
+"""Statuses whose times are reported, in fields such as in_progress_at."""
 KEPT_SECONDS: Final = 30 * 86400
-"""How long after its creation an ended batch can be queried."""
+"""Seconds after its creation in which an ended batch can be queried."""
 ID_PREFIX: Final = "batch_"
 _OURS: Final = re.compile(f"{ID_PREFIX}[0-9a-f]{{24}}")
 _SCHEMA: Final = """
@@ -68,7 +68,7 @@ CREATE INDEX IF NOT EXISTS batches_of_tenant ON batches (tenant, number);
 
 
 class BatchOrder(RequestObject):
-    """The body of POST /v1/batches. ``metadata`` are pairs of the caller's, which are returned as they are."""
+    """The body of POST /v1/batches. ``metadata`` is returned unchanged."""
 
     input_file_id: Annotated[str, Meta(max_length=MAX_ID_CHARS)]
     endpoint: BatchEndpoint
@@ -84,7 +84,7 @@ class BatchOrder(RequestObject):
 
 
 class LineError(ReplyObject):
-    """Why a batch failed. ``line`` of the input counts from 1; None for the whole input."""
+    """An error in the input of a batch. ``line`` counts from 1; None for the whole input."""
 
     code: str
     message: str
@@ -100,7 +100,7 @@ class LineErrors(ReplyObject, kw_only=True):
 
 
 class BatchCounts(ReplyObject):
-    """Lines of a batch."""
+    """Numbers of lines of a batch."""
 
     total: NonNegativeInt
     completed: NonNegativeInt
@@ -140,10 +140,10 @@ class BatchRecord:
 
     key            id of the API key that created it, "" without keys
     expires_at     when unfinished lines are given up
-    lifetime_s     of its output files; None: they do not expire
-    lines          of the input; 0 until they are counted
-    model          of all lines; None where they differ, or name none
-    tally          of finished lines, as of the last change of status
+    lifetime_s     seconds until its output files expire; None: they do not
+    lines          number of lines of the input; 0 until they are counted
+    model          model of all lines; None if they name different ones, or none
+    tally          sums over finished lines, stored at each change of status
     output_file_id, error_file_id   reserved at creation
     """
 
@@ -169,10 +169,10 @@ class BatchRecord:
     def ended(self) -> bool:
         return not TRANSITIONS[self.status]
 
-    def moved(self, status: Status, now: float, **changes: Any) -> Self:
+    def moved(self, status: Status, now: float) -> Self:
         """The batch with another status, since ``now``."""
         assert status in TRANSITIONS[self.status], f"a batch does not go from {self.status} to {status}"
-        return replace(self, status=status, moments={**self.moments, status: int(now)}, **changes)
+        return replace(self, status=status, moments={**self.moments, status: int(now)})
 
     def reply(self) -> BatchReply:
         """OpenAI's batch object."""
@@ -241,7 +241,7 @@ class BatchStore(TenantStore[BatchRecord]):
         )
 
     def save(self, batch: BatchRecord) -> None:
-        """Stores a batch as it is now, and removes the files of one that has ended."""
+        """Stores the present state of a batch; removes its files if it has ended."""
         self._base.write("UPDATE batches SET ended = ?, record = ? WHERE id = ?", batch.ended, _text(batch), batch.id)
         if batch.ended:
             self.forget(batch.id)
@@ -251,7 +251,7 @@ class BatchStore(TenantStore[BatchRecord]):
         shutil.rmtree(self._inner / id, ignore_errors=True)
 
     def unfinished(self) -> list[BatchRecord]:
-        """All that have not ended, in order of creation."""
+        """All batches that have not ended, in order of creation."""
         rows = self._base.rows("SELECT record FROM batches WHERE NOT ended ORDER BY number")
         return [_record(text) for (text,) in rows]
 

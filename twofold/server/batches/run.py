@@ -1,4 +1,4 @@
-"""Runs the lines of batches: many at once, by the path of HTTP requests, as requests of the batch tier."""
+"""Runs the lines of batches: many at once, in the same way as HTTP requests, in the batch tier."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ MAX_CRASHES: Final = 3
 """Crashes of the model's process after which a line fails."""
 
 RunBody = Callable[[LineCall], Awaitable[tuple[int, object]]]
-"""Runs a line: the HTTP status, and the body in the endpoint's API protocol, also of an error.
+"""Runs a line. Returns the HTTP status and the body, also of an error, in the endpoint's API protocol.
 
-It raises BusyError or QuotaError where the line must be retried later, WorkerError where the model's process ended;
-any other error is the line's result.
+Raises BusyError or QuotaError if the line must be retried later, WorkerError if the model's process ended; any other
+error is the line's result.
 """
 LINE_BYTES: Final = 128 * KIB
-"""Weight of a line beside HTTP requests, by the size of their bodies: it may take long."""
+"""Bytes that a line counts as in the pool, among the bodies of HTTP requests: it may take long."""
 log = logging.getLogger("twofold.serve")
 
 
@@ -49,8 +49,8 @@ class BatchDispatcher:
 
     open_run   opens the batch's run, on ``thread``
     width      lines that run at once
-    slots      of all batches: a line holds one while it runs, also while its model is busy, but not while it waits for
-               the quota of its key
+    slots      shared by all batches: a line holds one while it runs, also while its model is busy, but not while it
+               waits for the quota of its key
     on_result  is called with the tally after each line
     """
 
@@ -76,9 +76,9 @@ class BatchDispatcher:
         self._crashes: Counter[str] = Counter()
 
     async def run_all(self) -> None:
-        """Returns when every line has a result. When it is cancelled, the rest is left to another run.
+        """Returns when every line has a result. If it is cancelled, another run can continue with the other lines.
 
-        Raises ResourceError, alone or in an ExceptionGroup, where the journal cannot be written.
+        Raises ResourceError, alone or in an ExceptionGroup, if the journal cannot be written.
         """
         try:
             run = await self._thread.call(self._open)
@@ -87,14 +87,14 @@ class BatchDispatcher:
                 for _ in range(self._width):
                     group.create_task(self._work(run))
         finally:
-            await self._thread.surely(self._close)
+            await self._thread.call_even_if_cancelled(self._close)
 
     def _open(self) -> BatchRun:
         self._run = self._open_run()
         return self._run
 
     def _close(self) -> None:
-        """Also where ``run_all`` was cancelled while the run was opened."""
+        """Closes the run, also if ``run_all`` was cancelled while the run was opened."""
         if self._run is not None:
             self._run.close()
 
@@ -147,14 +147,14 @@ class BatchDispatcher:
                 self._crashes[call.line_key] += isinstance(error, WorkerError)
                 if not isinstance(error, WorkerError) or self._crashes[call.line_key] == MAX_CRASHES:
                     return error.status, error_reply(error)
-            except Exception as error:  # an error of ours in one line must not end the others
+            except Exception as error:  # a fault of the server in one line must not end the others
                 logging.getLogger(__name__).error("batch line %s: internal error: %s", call.request_id, place_of(error))
                 failure = TwofoldError("The server failed to process this line.")
                 return failure.status, error_reply(failure)
 
     async def _limit(self, wait_s: float) -> None:
-        """Waits for a key's quota. Lines wait one after the other, each for its own share, so they return no faster
-        than the quota fills; meanwhile no further line of the batch starts."""
+        """Waits for a key's quota. Lines wait one after the other, so they return no faster than the quota fills;
+        meanwhile no further line of the batch starts."""
         self._limited += 1
         self._flowing.clear()
         try:
@@ -167,15 +167,17 @@ class BatchDispatcher:
 
 
 def place_of(error: BaseException) -> str:
-    """The type of an unexpected error and where it was raised; not its message, which may quote a caller."""
+    """The type of an unexpected error and the line that raised it; not its message, which may quote a caller."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return type(error).__name__ + where
 
 
 class LineRunner:
-    """``RunBody``. ``caller_of`` returns a key's caller by tenant and id. A line beyond its quota is a QuotaError, so
-    it is retried later; with ``tolerant``, unknown fields are omitted."""
+    """``RunBody`` on the models of ``runner``.
+
+    ``caller_of`` returns the caller of a key, by tenant and key id; ``tolerant`` ignores unknown fields.
+    """
 
     def __init__(
         self,

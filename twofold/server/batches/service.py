@@ -4,7 +4,7 @@
     batch   = await service.create(tenant, body, key=…)
 
 Invariants
-- A state is on disk before it is reported, so a killed server continues where it was.
+- A state is on disk before it is reported, so after a crash the next server continues from there.
 - A line with a result in the journal is not run again.
 - One batch of a tenant runs, its others wait in order of creation; tenants share the slots evenly.
 - A full disk ends no batch: writing is retried until the batch expires.
@@ -48,7 +48,7 @@ from twofold.server.storage.tenants import ObjectPage, PageQuery, Query, page_fi
 
 DEFAULT_LIMITS: Final = BatchLimits()
 RETRY_S: Final = 10.0
-"""Until a failed write is retried."""
+"""Delay before a failed write is retried."""
 SWEEP_S: Final = 3600.0
 UNDER_WAY: Final = ("validating", "in_progress")
 GIVEN_UP: Final = {
@@ -59,7 +59,7 @@ GIVEN_UP: Final = {
 
 @dataclass(slots=True)
 class _Live:
-    """A batch that has not ended. ``limit`` ends its work at expiry and cancellation; ``moving`` guards its status."""
+    """A batch that has not ended. ``limit`` ends its work at expiry or cancellation; ``moving`` guards its status."""
 
     batch: BatchRecord
     moving: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -77,7 +77,7 @@ class BatchPage(ObjectPage, kw_only=True):
 
 
 class BatchService:
-    """The batches of all tenants. Methods raise TwofoldError: NotFoundError, FieldError, ConflictError, QuotaError.
+    """The batches of all tenants. Methods raise NotFoundError, FieldError, ConflictError, QuotaError.
 
     Made by ``open``; ``close`` leaves unfinished batches to the next server.
     """
@@ -180,7 +180,8 @@ class BatchService:
     def _check_room(self, tenant: str) -> None:
         unfinished = sum(live.batch.tenant == tenant for live in self._live.values())
         if unfinished >= self._limits.unfinished:
-            raise QuotaError(f"{unfinished} batches have not ended yet.", retry_after_s=60.0, hint="Wait for some.")
+            hint = "Retry when some have ended."
+            raise QuotaError(f"{unfinished} batches have not ended yet.", retry_after_s=60.0, hint=hint)
 
     async def _admit(self, batch: BatchRecord) -> BatchReply:
         """Stores a new batch with its input, and starts it."""
@@ -202,7 +203,7 @@ class BatchService:
             raise FieldError(message, param="input_file_id", code="not_found", hint=error.hint) from error
         if file.purpose != "batch":
             raise FieldError(
-                f"The file was made for {file.purpose}, not for batch.",
+                f"The purpose of the file is {file.purpose}, not batch.",
                 param="input_file_id",
                 hint='Upload the requests with the purpose "batch".',
             )
@@ -218,7 +219,7 @@ class BatchService:
             try:
                 await (self._work(live) if live.batch.status in UNDER_WAY else self._finish(live))
             except Exception as error:  # a failed batch must not end the others
-                if _is_of_disk(error):
+                if _is_disk_failure(error):
                     await asyncio.sleep(RETRY_S)
                 else:
                     logging.getLogger(__name__).error("batch %s: internal error: %s", live.batch.id, place_of(error))
@@ -236,7 +237,7 @@ class BatchService:
                     async with self._lanes[live.batch.tenant]:
                         await self._run(live)
         except TimeoutError:
-            pass  # the other lines are given up
+            pass  # ``_finish`` gives up the other lines
         finally:
             live.limit = None
         if live.batch.status in UNDER_WAY:
@@ -266,7 +267,7 @@ class BatchService:
         await dispatcher.run_all()
 
     async def _finish(self, live: _Live) -> None:
-        """Writes the files of a batch whose work has ended."""
+        """Writes the results of a batch whose work has ended, and ends it."""
         batch = live.batch
         given_up: Status = "cancelled" if batch.status == "cancelling" else "expired"
         paths = await self._thread.call(self._store.paths, batch.id)
@@ -285,9 +286,9 @@ class BatchService:
         await self._move(live, "failed")
 
     async def _move(self, live: _Live, status: Status) -> None:
-        """Changes the status of a batch, and ends the work of one that is cancelled.
+        """Changes the status of a batch, and ends its work if it is cancelled.
 
-        Does nothing where another change came first.
+        Does nothing if the batch may not change to ``status``, because another change was first.
         """
         async with live.moving:
             if status not in TRANSITIONS[live.batch.status]:
@@ -309,8 +310,8 @@ class BatchService:
                 logging.getLogger(__name__).warning("expired files and batches could not be removed: %s", error)
 
 
-def _is_of_disk(error: Exception) -> bool:
+def _is_disk_failure(error: Exception) -> bool:
     """Whether only the disk failed."""
     if isinstance(error, ExceptionGroup):
-        return all(map(_is_of_disk, error.exceptions))
+        return all(map(_is_disk_failure, error.exceptions))
     return isinstance(error, ResourceError | OSError)

@@ -31,9 +31,9 @@ class ClientGoneError(Exception):
 async def read_body(
     headers: Headers, receive: Receive, limits: BodyLimits, hold: Callable[[int], None] = lambda _size: None
 ) -> bytes:
-    """All bytes of a body of any type. ``hold`` is called with the number of new bytes beyond FREE_BYTES; it may raise.
+    """All bytes of a body of any type. Calls ``hold`` with the number of new bytes beyond FREE_BYTES.
 
-    Raises TooLargeError, SlowClientError, ClientGoneError.
+    Raises TooLargeError, SlowClientError, ClientGoneError, and the errors of ``hold``.
     """
     announced = headers.get("content-length", "")
     if announced.isdecimal() and (len(announced) > MAX_DIGITS or int(announced) > limits.bytes):
@@ -72,8 +72,8 @@ def check_json_type(headers: Headers, *, any_type: bool = False) -> None:
 def decode_json(body: bytes, limits: BodyLimits) -> Any:
     """Plain data of JSON text. Raises FieldError with the position of a syntax error, and TooLargeError."""
     if not is_countable(body, limits):
-        most = f"{limits.containers:,} objects and lists or {limits.values:,} values"
-        raise TooLargeError(f"The body of the request has more than {most}.")
+        limit = f"{limits.containers:,} objects and lists or {limits.values:,} values"
+        raise TooLargeError(f"The body of the request has more than {limit}.")
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -92,7 +92,7 @@ def _not_json(body: bytes, error: orjson.JSONDecodeError) -> FieldError:
 def is_countable(text: bytes, limits: BodyLimits) -> bool:
     """Whether JSON text is within the limits of objects, lists and values, which bound the cost of decoding.
 
-    Brackets and commas are counted everywhere first; only texts above the limits are counted without their strings.
+    First it counts brackets and commas everywhere; only if they exceed the limits, it counts those outside of strings.
     """
     if _within(text, limits):
         return True

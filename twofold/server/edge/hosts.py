@@ -36,7 +36,7 @@ SECURITY_HEADERS: Final[tuple[Header, ...]] = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
 )
-"""Headers of each response that does not set them."""
+"""Headers that are added to each response, unless it sets them itself."""
 
 HOST: Final = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[^:\[\]/@\s]+)(:\d{1,5})?")
 ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
@@ -45,7 +45,7 @@ HEADER_NAMES: Final = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~ ,-]*")
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Accepted names beside localhost and addresses; ``*.name``: all names below it, ``*``: all names."""
+    """Accepted names besides localhost and addresses; ``*.name``: all names below ``name``, ``*``: all names."""
 
     names: frozenset[str] = frozenset()
 
@@ -58,7 +58,7 @@ class Hosts:
         return cls(frozenset(_plain_name(name) for name in names))
 
     def check(self, host: str | None) -> None:
-        """Raises ForbiddenError for another name in the Host header; HTTP/1.0, which browsers do not use, has none."""
+        """Raises ForbiddenError if the Host header has another name. HTTP/1.0, which browsers do not use, lacks it."""
         if host is None or ANY in self.names:
             return
         parts = HOST.fullmatch(host)
@@ -97,7 +97,7 @@ class Origins:
         return cls(frozenset(origin.lower() for origin in origins))
 
     def check(self, origin: str | None, host: str | None) -> None:
-        """Raises ForbiddenError for a page of an origin that is neither allowed nor the server's own."""
+        """Raises ForbiddenError for an origin that is neither allowed nor the server's own."""
         if origin is None or self.allows(origin) or _same(origin, host):
             return
         raise ForbiddenError(
@@ -144,7 +144,7 @@ def _is_address(name: str) -> bool:
 
 
 def _tails(name: str) -> Iterable[str]:
-    """a.b.c, b.c, c."""
+    """For a.b.c: a.b.c, b.c and c."""
     while name:
         yield name
         name = name.partition(".")[2]
@@ -164,7 +164,7 @@ def is_loopback(host: str) -> bool:
 
 
 def outward_address() -> str:
-    """The address of this machine in its network; no packet is sent."""
+    """The address of this machine in its network, found without sending a packet; its host name if it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # reserved by RFC 5737

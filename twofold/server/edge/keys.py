@@ -4,7 +4,7 @@ A key is ``tf-`` and 256 random bits. Its length makes guessing impossible, so S
 need a slow hash. The hash of a request's key is compared with the hash of each known key, in constant time, so that
 neither the hashes nor the times of comparisons reveal a key.
 
-Keys are in a file: TOML that people can read and edit, without any key in it.
+Keys are in a TOML file that people can read and edit; it contains only their hashes.
 
     [[key]]
     id = "laptop"
@@ -66,14 +66,14 @@ from twofold.server.edge.quotas import Quota
 KEY_PREFIX: Final = "tf-"
 KEY_BYTES: Final = 32
 SINGLE_PREFIX: Final = "api-key:"
-"""Prefix of the ids of keys that are in no file; ids in files have no colon."""
+"""Prefix of the ids of keys that are not in the file; ids in the file have no colon."""
 MAX_KEYS: Final = 1024
-"""Each request is compared with all keys, in about 0.1 µs each."""
+"""Each request is compared with all keys, which takes about 0.1 µs per key."""
 MAX_KEY_CHARS: Final = 512
 TIERS: Final[tuple[ServiceTier, ...]] = get_args(ServiceTier)
 BEARER: Final = "bearer"
 MetricsView = Literal["own", "all"]
-"""Tenants whose figures /metrics shows to a key."""
+"""Tenants whose metrics a key can read."""
 HASH_PREFIX: Final = "sha256:"
 LOOK_EVERY_S: Final = 1.0
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
@@ -86,10 +86,10 @@ Limit = Annotated[int, Meta(gt=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The sender of a request, by its key. Without keys, all requests have one caller without name and tenant.
+    """The sender of a request, by its key. Without keys, all requests have the same caller, with empty id and tenant.
 
     id           name of the key in ``keys ls``, logs and accounts
-    tenant       its owner: the key can see the files, batches, responses and records of its tenant
+    tenant       owner of the key, which can use the files, batches, responses and records of its tenant
     tiers        service tiers that it may request
     share_cache  share the prefix cache with the tenant's other keys that set this flag
     metrics      tenants that /metrics shows
@@ -106,13 +106,14 @@ class Caller:
 
     @property
     def cache_salt(self) -> str:
-        """Only prompts of the same salt share cached prefixes."""
+        """Only prompts with the same salt share cached prefixes."""
         return f"tenant:{self.tenant}" if self.share_cache else f"key:{self.id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey(Caller):
-    """A key, without its text: ``hash`` is the SHA-256 of that. Times are in UTC; None: unknown, never."""
+    """A key without its text; ``hash`` is the SHA-256 of the text. Times are in UTC. ``created`` is None if unknown,
+    ``expires`` if the key never expires."""
 
     id: str
     hash: bytes
@@ -130,7 +131,7 @@ ANYONE: Final = Caller(admin=True)
 
 
 class KeyRing:
-    """The keys of a server. With neither ``required`` nor keys, requests need no key."""
+    """The keys of a server. If ``required`` is not set and there are none, requests need no key."""
 
     def __init__(self, keys: Iterable[ApiKey] = (), *, required: bool = True) -> None:
         self._keys = tuple(keys)
@@ -175,10 +176,10 @@ class KeyRing:
 
 
 def single_keys(texts: Sequence[str]) -> tuple[ApiKey, ...]:
-    """Keys from --api-key or TWOFOLD_API_KEY: each a tenant with all rights.
+    """Keys from --api-key or TWOFOLD_API_KEY; each has all rights and is a tenant of its own.
 
-    Ids are derived from the texts, so that each key finds its files again in any order. People choose these texts, so a
-    slow hash (scrypt, RFC 7914) keeps them from being guessed from an id in a log.
+    Ids are derived from the texts, so that each key finds its files again, in whatever order the keys are given. People
+    choose these texts, so a slow hash (scrypt, RFC 7914) keeps them from being guessed from an id in a log.
     """
     for text in texts:
         if not text or not text.isascii() or not text.isprintable() or len(text) > MAX_KEY_CHARS or " " in text:
@@ -266,24 +267,20 @@ class KeyFile:
             version = _version(self._path)
             if version != self._version:
                 self._version = version
-                self.reload()
+                try:
+                    self._ring = self._read()
+                except TwofoldError as error:
+                    self._warn(f"The old API keys stay valid. {error}")
         return self._ring
-
-    def reload(self) -> None:
-        """Reads the file now; keeps the old keys if it cannot be read."""
-        try:
-            self._ring = self._read()
-        except TwofoldError as error:
-            self._warn(f"The old API keys stay valid. {error}")
 
     def _read(self) -> KeyRing:
         return KeyRing((*self._fixed, *read_keys(self._path)), required=True)
 
 
 def add_key(path: Path, key_id: str, *, now: datetime, tenant: str | None = None, **rest: Any) -> tuple[ApiKey, str]:
-    """Adds a new key; returns it with its text, which is stored nowhere. Creates the file if it does not exist.
+    """Adds a new key; returns it with its text, which is not stored. Creates the file if it does not exist.
 
-    ``tenant`` None is ``key_id``; ``rest`` are fields of ApiKey. Raises ParameterError for an id that is in use.
+    ``tenant`` is ``key_id`` by default; ``rest`` are fields of ApiKey. Raises ParameterError for an id that is in use.
     """
     text = new_key()
     key = ApiKey(id=key_id, hash=hash_key(text), tenant=key_id if tenant is None else tenant, created=now, **rest)
@@ -295,7 +292,7 @@ def add_key(path: Path, key_id: str, *, now: datetime, tenant: str | None = None
 
 
 def remove_key(path: Path, key_id: str) -> ApiKey:
-    """Removes a key; servers refuse it within a second. Raises NotFoundError for an unknown id."""
+    """Removes a key; running servers refuse it after at most a second. Raises NotFoundError for an unknown id."""
     with _edited(path) as keys:
         found = next((key for key in keys if key.id == key_id), None)
         if found is None:
@@ -385,7 +382,7 @@ def _value(value: object) -> str:
 
 @contextmanager
 def _edited(path: Path) -> Iterator[list[ApiKey]]:
-    """The keys in a file, to be changed by the block and then written. Editors wait for each other."""
+    """A context with the keys in a file, as a list to change; at the end it is written. Concurrent editors wait."""
     try:
         private_folder(path.parent)
         with path.with_name(f".{path.name}.lock").open("w") as lock:

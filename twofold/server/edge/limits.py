@@ -11,22 +11,22 @@ from twofold.core.errors import ParameterError
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 FILES_BESIDE_CONNECTIONS: Final = 256
-"""Open files that a server needs beside connections: models, stores, workers, logs."""
+"""Open files that a server needs besides connections: models, stores, workers, logs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Limits of one connection; the first two are of all. Times are in seconds.
+    """Limits of all connections (the first two), and of one connection. Times are in seconds.
 
-    connections     open connections; beyond, the oldest without a request is closed; if there is none, requests get a
-                    503 except for /health and /ready
+    connections     open connections; beyond, the oldest without a request is closed; if there is none, requests on
+                    further ones get a 503 except for /health and /ready
     spare           connections beyond those; any further one is closed at once
-    head_bytes      of a request line with its headers
-    head_lines      lines of it
+    head_bytes      bytes of the head of a request: its first line and its headers
+    head_lines      lines of the head
     head_s          from the connection, or the first byte of a later request, to the end of the head
     keep_alive_s    between a response and the next request
-    stall_s         in which a client must read some of what is sent
-    linger_s        in which the rest of a refused request is read and dropped, so that the response arrives
+    stall_s         time in which a client must read some of the sent bytes
+    linger_s        time in which the rest of a refused request is read and dropped, so that the response arrives
     small_chunks    chunks of a body while they hold fewer than ``chunk_bytes`` on average
     """
 
@@ -46,7 +46,7 @@ class ConnectionLimits:
 
     @property
     def pulse_s(self) -> float:
-        """How often the state of a connection is checked; the times above are exact to two of these."""
+        """Seconds between two checks of a connection's state; the times above are exact to two of these intervals."""
         return min(1.0, min(self.head_s, self.keep_alive_s, self.stall_s, self.linger_s) / 4)
 
 
@@ -54,11 +54,11 @@ class ConnectionLimits:
 class BodyLimits:
     """Limits of one request body.
 
-    bytes        of it
-    seconds      in which it must arrive
-    depth        of nested objects and lists
-    containers   objects and lists in it
-    values       about: commas outside of strings; enough for the token ids of a context of 256K
+    bytes        its length
+    seconds      time in which it must arrive
+    depth        depth of nested objects and lists
+    containers   number of objects and lists
+    values       commas outside of strings, about the number of values; enough for the token ids of a context of 256K
     together     bytes of all bodies being read or processed, except for the first 64 KiB of each
     """
 
@@ -82,9 +82,9 @@ def check_positive(limits: ConnectionLimits | BodyLimits) -> None:
 
 
 def affordable_connections(wanted: int) -> int:
-    """The largest number of connections up to ``wanted`` that this process has open files for, spare ones included.
+    """The largest number of connections up to ``wanted`` for which this process may open files, spare ones included.
 
-    Raises the soft limit of open files as far as needed.
+    Increases the soft limit of open files as far as needed and allowed.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + FILES_BESIDE_CONNECTIONS + ConnectionLimits().spare

@@ -1,8 +1,8 @@
 """The first ASGI application: every request passes it.
 
 It assigns a request id, checks host and origin, responds to CORS preflight requests, and checks the API key, except for
-OPEN_PATHS. The endpoints find ``request_id`` and ``caller`` in the request's state. Every response, of errors too, gets
-the id and the headers for browsers, and is sent in pieces, so that little of it waits for a slow reader.
+OPEN_PATHS. The endpoints find ``request_id`` and ``caller`` in the request's state. Every response, also an error, gets
+the id and the headers for browsers, and is sent in pieces, so that little of it waits in memory for a slow reader.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from twofold.server.edge.protocol import OPEN_PATHS
 from twofold.server.edge.refusals import DialectOf, Header, error_response, request_id_of
 
 PIECE: Final = 256 * KIB
-"""Max bytes of a piece of a response; at most two pieces wait for a slow reader."""
+"""Maximum bytes of a piece of a response; at most two pieces wait for a slow reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class EdgeMiddleware:
 
 
 def check_exposure(host: str, keys: KeyRing) -> None:
-    """Raises UsageError for a server without keys that other machines can reach."""
+    """Raises UsageError if a server without keys could be reached from other machines."""
     if not keys.required and not is_loopback(host):
         raise UsageError(
             f"Binding to {host} requires an API key; without one only loopback is allowed.",
@@ -76,7 +76,7 @@ def check_exposure(host: str, keys: KeyRing) -> None:
 
 
 def _outward(send: Send, always: tuple[Header, ...]) -> Send:
-    """``send`` that adds the headers which a response lacks, and splits long bodies."""
+    """A ``send`` that adds those of the ``always`` headers that a response lacks, and splits long bodies."""
 
     async def outward(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -4,15 +4,15 @@
     HEAD       new, or a part of a request's head has arrived         head_s: 408, then LEAVING
     BUSY       waiting for a response                                 limits of the endpoint
     STUCK      sending a response of which the client reads nothing   stall_s: reset
-    UNREAD     past its response, but not the rest of the request     linger_s: closed
+    UNREAD     done with its response, but not with the request       linger_s: closed
     IDLE       kept open for the next request                         keep_alive_s: closed
     LEAVING    about to close; further bytes are dropped              linger_s: closed
     CLOSING    closed, except for bytes that are still to be sent     stall_s: reset
 
-A timer of each connection checks its state once in ``pulse_s``. Refused requests get a response in the API protocol of
-their path, if that is known: 400 for bytes that are not HTTP, 431 for a head that is too long, 408 for one that is too
-slow. After a response to an incomplete request the server reads on for a moment: closing a socket with unread bytes
-resets the connection, which could destroy the response (RFC 9112, section 9.6).
+A timer of each connection checks its state every ``pulse_s``. Refused requests get a response in the API protocol of
+their path, if the path is known: 400 for bytes that are not HTTP, 431 for a head that is too long, 408 for a head that
+is too slow. After a response to an incomplete request the server reads on for a moment: closing a socket with unread
+bytes resets the connection, which could destroy the response (RFC 9112, section 9.6).
 
 A client that closes its side before the response has disconnected: its request is cancelled. A client that only closed
 the sending half looks the same, so it gets a 400 if nothing was sent yet.
@@ -58,14 +58,14 @@ OPEN_PATHS: Final = frozenset({"/health", "/ready"})
 PROGRESS_BYTES: Final = 4096
 """A client that reads at least this within ``stall_s`` is not stuck."""
 YIELDING_S: Final = 1.0
-"""Min idle time of a connection that may be closed for a new one."""
+"""Minimum idle time of a connection that may be closed for a new one."""
 MAX_CANDIDATES: Final = 64
-"""Connections that are considered to be closed for a new one, which bounds the cost of a new connection."""
+"""Idle connections of which one may be closed for a new one; this bounds the cost of a new connection."""
 READS_PER_TURN: Final = 32
-"""Reads and new connections in one turn of the event loop: a request takes some 0.3 ms to parse and start."""
+"""Maximum reads, and new connections, in one turn of the event loop: parsing and starting a request takes 0.3 ms."""
 FULL_RETRY_S: Final = 2.0
 UNSENT_BYTES: Final = 32 << 10
-"""Max unsent bytes of a connection in the kernel, and about as many in this process. By default the kernel buffers
+"""Maximum unsent bytes of a connection in the kernel, and about as many in this process. By default the kernel buffers
 megabytes of a stream that its client does not read, so the stream would keep its slot for minutes."""
 HEADERS_TOO_LARGE: Final = 431
 VERSIONS: Final = (b"1.0", b"1.1")
@@ -86,9 +86,9 @@ class ConnectionState(Enum):
 
 
 class EdgeServer(Server):
-    """uvicorn's server for ``app``, without its signal handlers, on sockets that ``serve`` gets.
+    """uvicorn's server for ``app``, on the sockets that ``serve`` gets, without signal handlers.
 
-    It ignores the environment and the forwarding headers of proxies.
+    It ignores environment variables and the forwarding headers of proxies.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class EdgeServer(Server):
             lifespan="off",
             interface="asgi3",
             workers=1,
-            backlog=READS_PER_TURN,  # which asyncio takes as the number of connections to accept in a turn, too
+            backlog=READS_PER_TURN,  # asyncio also accepts at most so many connections in a turn
             log_config=None,
             access_log=False,
             server_header=False,
@@ -130,7 +130,7 @@ class EdgeServer(Server):
         yield
 
     def stop_listening(self) -> None:
-        """Accepts no further connection; open ones go on."""
+        """Accepts no further connections; open ones continue."""
         for server in self.servers:
             server.close()
 
@@ -162,7 +162,7 @@ class ReadQueue:
 
 
 class EdgeProtocol(H11Protocol):
-    """One connection. ``silent`` has the server's connections without a whole head so far, the oldest first."""
+    """One connection. ``silent`` has the server's connections without a complete head so far, the oldest first."""
 
     conn: BoundedConnection
     cycle: RequestResponseCycle | None  # type: ignore[assignment]  # it is None before the first request
@@ -235,7 +235,7 @@ class EdgeProtocol(H11Protocol):
             self._socket.pause_reading()
 
     def parse_waiting(self) -> None:
-        """Parses what waited for a turn of the event loop, if anything did, and reads on."""
+        """Parses the bytes that waited for a turn of the event loop, if there are any, and reads on."""
         data, self._waiting = self._waiting, b""
         if data:
             if not self.flow.read_paused:
@@ -249,7 +249,7 @@ class EdgeProtocol(H11Protocol):
                 self._silent.pop(self, None)
 
     def eof_received(self) -> None:
-        """Asyncio sends what was written and closes the transport after this."""
+        """The client closed its side; after this asyncio sends the written bytes and closes the transport."""
         self.parse_waiting()
         if self._leaving:
             return
@@ -286,7 +286,7 @@ class EdgeProtocol(H11Protocol):
         self._leave()
 
     def shutdown(self) -> None:
-        """The server stops; a running request may finish."""
+        """Called by uvicorn when the server stops; a running request may finish."""
         if self._leaving or self.transport.is_closing():
             self.transport.close()
         else:
@@ -294,7 +294,7 @@ class EdgeProtocol(H11Protocol):
 
     @property
     def app(self) -> Any:
-        """The application for the next request, of uvicorn's own ASGI type."""
+        """The application for the next request; its type is uvicorn's own ASGI type."""
         return crowded(self._app, self.dialect_of) if self._beyond and self._full else self._app
 
     @app.setter
@@ -328,7 +328,7 @@ class EdgeProtocol(H11Protocol):
         return len(self.connections) > self.limits.connections
 
     def _check_state(self) -> None:
-        """Ends the connection if it was in the same state for too long."""
+        """Ends the connection if it was in the same state for too long without progress."""
         now = self.loop.time()
         seen = (self.state, self._progress())
         if seen != self._seen:
@@ -338,7 +338,7 @@ class EdgeProtocol(H11Protocol):
         self._pulse = self.loop.call_later(self.limits.pulse_s, self._check_state)
 
     def _progress(self) -> int:
-        """Changes with each request, and with the bytes that a client reads of a response."""
+        """A number that changes with each request, and with the bytes that a client reads of a response."""
         if self.flow.write_paused:
             return self.transport.get_write_buffer_size() // PROGRESS_BYTES
         return self.conn.requests
@@ -367,8 +367,8 @@ class EdgeProtocol(H11Protocol):
             self.transport.write_eof()
 
     def _make_room(self) -> None:
-        """Closes the oldest connection without a request, however young: clients send requests at once. Without one,
-        closes the connection that has been idle for longest, of MAX_CANDIDATES."""
+        """Closes the oldest connection that has sent no request yet, however young: clients send requests at once. If
+        there is none, closes the one of MAX_CANDIDATES connections that has been idle for longest."""
         if self._silent:
             oldest_silent = next(iter(self._silent))
             del self._silent[oldest_silent]
@@ -382,11 +382,11 @@ class EdgeProtocol(H11Protocol):
             oldest.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Upgrades are ignored, as RFC 9110, section 7.8, allows, without a line in the log."""
+        """Logs nothing: upgrades are ignored, as RFC 9110, section 7.8, allows."""
 
 
 class QuietLogger(logging.Logger):
-    """A logger that keeps faults of clients out of the log, which any client could fill otherwise."""
+    """A logger without warnings, which are about faults of clients: any client could fill the log with them."""
 
     def __init__(self, parent: logging.Logger) -> None:
         super().__init__(parent.name, parent.getEffectiveLevel())
@@ -397,7 +397,7 @@ class QuietLogger(logging.Logger):
 
 
 class LingeringTransport:
-    """A transport with another ``close``. ``write``, which is called for each piece of a response, is direct."""
+    """A transport with another ``close``. ``write``, which is called for each piece of a response, has no wrapper."""
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         self._transport = transport
@@ -409,7 +409,7 @@ class LingeringTransport:
 
 
 def crowded(app: ASGIApp, dialect_of: DialectOf) -> ASGIApp:
-    """The application for connections beyond the limit: a 503 except for OPEN_PATHS."""
+    """The application for connections beyond the limit: it responds with 503, except for OPEN_PATHS."""
 
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
@@ -426,7 +426,7 @@ def crowded(app: ASGIApp, dialect_of: DialectOf) -> ASGIApp:
 class BoundedConnection(h11.Connection):
     """A server's h11 connection that raises h11.RemoteProtocolError for a request beyond the limits.
 
-    ``requests`` counts the requests with a whole head; ``refused`` is the HTTP status for a refused request.
+    ``requests`` counts the requests with a complete head; ``refused`` is the HTTP status for a refused request.
     """
 
     def __init__(self, limits: ConnectionLimits) -> None:
@@ -447,11 +447,11 @@ class BoundedConnection(h11.Connection):
 
     @property
     def partial(self) -> bool:
-        """Whether a part of a head has arrived."""
+        """Whether only a part of a head has arrived."""
         return self.their_state is h11.IDLE and bool(self.trailing_data[0])
 
     def send(self, event: h11.Event) -> bytes | None:  # type: ignore[override]  # h11 has an overload for each kind
-        """``h11.Connection.send``."""
+        """``h11.Connection.send``, faster for the chunks of a response."""
         if type(event) is h11.Data and event.data and self._chunked and self.our_state is h11.SEND_BODY:
             return b"%x\r\n%b\r\n" % (len(event.data), event.data)
         sent = super().send(event)
@@ -480,7 +480,7 @@ class BoundedConnection(h11.Connection):
     def _check_head(self) -> None:
         data, _ = self.trailing_data
         ends = [at + len(mark) for mark in (b"\r\n\r\n", b"\n\n", b"\n\r\n") if (at := data.find(mark)) >= 0]
-        head = data[: min(ends, default=len(data))]  # all of an incomplete one
+        head = data[: min(ends, default=len(data))]  # all bytes if the head is incomplete
         self._head = head[:MAX_TARGET]
         if len(head) > self._limits.head_bytes or head.count(b"\n") > self._limits.head_lines:
             raise h11.RemoteProtocolError("the request head is too long", error_status_hint=HEADERS_TOO_LARGE)

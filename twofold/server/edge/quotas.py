@@ -3,13 +3,12 @@
 Pure bookkeeping; ``now`` is an argument. Rates are token buckets that hold a minute's worth and fill evenly, so a burst
 up to the limit passes at once. For each request:
 
-    use = quotas.enter(name, quota, now, size)    takes one request and the bytes of its body, before that is read
-    use.reserve(tokens, kv_tokens, now)           takes the most that it can use, before it runs
-    use.leave(used_tokens, read_bytes, now)       returns what it did not use; further calls do nothing
+    use = quotas.enter(name, quota, now, size)    takes one request and the bytes of its body, before the body is read
+    use.reserve(tokens, kv_tokens, now)           takes the tokens that it can use at most, before it runs
+    use.leave(used_tokens, read_bytes, now)       returns the unused ones; further calls do nothing
 
-A body may be larger than a minute's worth: it is admitted while the bucket is not below zero, and the next one waits
-until it is not.
-The account of a key that runs nothing and has full buckets is removed; a new one is equal.
+A body larger than a minute's worth is admitted if the bucket is full, and takes it below zero: further bodies wait
+until it has filled again. The account of a key that runs nothing and has full buckets is removed; a new one is equal.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from twofold.server.edge.refusals import Header
 
 MINUTE_S: Final = 60.0
 SLOT_RETRY_S: Final = 1.0
-"""Delay before a retry where a running request must end first; no one knows when."""
+"""Delay before a retry if a running request must end first, which may happen at any time."""
 SWEPT: Final = 2
-"""Accounts that are checked for removal with each request, which bounds their number."""
+"""Accounts that are checked for removal with each request; this bounds their number."""
 RATES: Final = {"requests": "requests_per_minute", "tokens": "tokens_per_minute", "bytes": "bytes_per_minute"}
 """Buckets, and the fields of ``Quota`` that limit them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """The limits of a key; None: unlimited.
+    """The limits of a key; None: no limit.
 
     requests_per_minute  POST requests, and lines of batches
     tokens_per_minute    tokens that models read or generate
@@ -86,7 +85,7 @@ class Bucket:
 
 @dataclass(slots=True)
 class KeyQuota:
-    """The account of a key: its buckets by the names of ``RATES``, if limited, and what it runs."""
+    """The account of a key: buckets of its limited ``RATES``, and its running requests with their KV tokens."""
 
     name: str
     quota: Quota
@@ -101,7 +100,7 @@ class KeyQuota:
         return cls(name, quota, {rate: Bucket(limit, now) for rate, limit in limits.items() if limit is not None})
 
     def unused(self, now: float) -> bool:
-        """Whether it equals a new one."""
+        """Whether it equals a new account."""
         return not self.running and all(bucket.level(now) >= bucket.limit for bucket in self.buckets.values())
 
     def check(self, rate: str, amount: int, now: float) -> None:
@@ -130,7 +129,7 @@ class KeyQuota:
 
 @dataclass(slots=True)
 class QuotaUse:
-    """What one request has taken from its key's account. Made by ``Quotas.enter``."""
+    """The amounts that one request has taken from its key's account. Made by ``Quotas.enter``."""
 
     account: KeyQuota
     _bytes: int = 0
@@ -139,7 +138,7 @@ class QuotaUse:
     _left: bool = field(default=False)
 
     def reserve(self, tokens: int, kv_tokens: int, now: float) -> None:
-        """Takes the most tokens that the request can read and generate, and the most KV tokens that it can hold.
+        """Takes the maximum tokens that the request can read and generate, and the maximum KV tokens that it can hold.
 
         Raises QuotaError if they are not available now, ParameterError if they never will be.
         """
@@ -203,7 +202,7 @@ class Quotas:
         return account
 
     def _sweep(self, now: float) -> None:
-        """Removes the least recently used accounts if they are unused."""
+        """Checks the next SWEPT accounts in turn, and removes unused ones."""
         for name in list(islice(self._accounts, SWEPT)):
             account = self._accounts.pop(name)
             if not account.unused(now):

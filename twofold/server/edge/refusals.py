@@ -17,7 +17,7 @@ from twofold.core.errors import AccessError, BusyError, ForbiddenError, MethodEr
 
 Header = tuple[bytes, bytes]
 DialectOf = Callable[[str], Dialect]
-"""Gives the API protocol of a path."""
+"""Returns the API protocol of a path."""
 MAX_RETRY_AFTER_S: Final = 120
 PLAIN: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -49,7 +49,7 @@ class HeadError(TwofoldError):
 
 
 def error_response(dialect: Dialect, error: TwofoldError, request_id: str, extra: Sequence[Header] = ()) -> RawResponse:
-    """The response for ``error`` in an API protocol; ``extra`` headers go with it."""
+    """The response for ``error`` in an API protocol, with ``extra`` headers."""
     body = encode(dialect.error(error, request_id))
     return RawResponse.of(dialect.status(error), body, (*error_headers(error), *extra))
 

@@ -1,9 +1,9 @@
-"""Reads the upload of a file, a multipart/form-data body, piece by piece; the file's bytes go to a sink.
+"""Reads the upload of a file, a multipart/form-data body, piece by piece, and writes the file's bytes to a sink.
 
 Invariants
-- Memory holds only the small fields and one piece.
+- Only the small fields and one piece are in memory.
 - Every field is known and occurs once; ``file`` has a file name.
-- The sink gets at most ``max_bytes`` bytes, whatever the headers declare.
+- The sink gets at most ``max_bytes`` bytes, whatever length the headers declare.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class UploadedForm:
 class UploadForm:
     """Reads one form: ``feed`` its bytes, then ``finish``.
 
-    Raises FieldError for an invalid form, TooLargeError for a file of more than ``max_bytes`` bytes; it must not be
-    used after that.
+    Raises FieldError for an invalid form, TooLargeError for a file of more than ``max_bytes`` bytes; after an error it
+    must not be used.
     """
 
     def __init__(self, content_type: str | None, sink: Sink, max_bytes: int) -> None:
@@ -101,7 +101,7 @@ class UploadForm:
             raise _bad(f"it is not multipart/form-data: {error}") from error
 
     def finish(self) -> UploadedForm:
-        """The fields of the complete form."""
+        """The fields of the form, which must be complete."""
         if not self._ended:
             raise _bad("it ends before its last boundary")
         if "file" not in self._values:
@@ -125,7 +125,7 @@ class UploadForm:
         self._header = (bytearray(), bytearray())
 
     def _on_headers(self) -> None:
-        """The start of a part, which must be a known field that has not occurred."""
+        """Begins a part, which must be a known field that has not occurred yet."""
         kind, options = parse_options_header(self._headers.get(b"content-disposition"))
         if kind != b"form-data" or b"name" not in options:
             raise _bad("a part of it has no name")
@@ -186,7 +186,7 @@ def _boundary(content_type: str | None) -> bytes:
 
 
 def _filename(given: bytes | None) -> str:
-    """The name for display, without folders and control characters. It is not used as a name on disk."""
+    """The file name for display, without folders and control characters; names on disk are other ones."""
     if given is None:
         raise FieldError("file needs a file name.", param="file", hint="Send it as a file part, not as a text field.")
     name = _CONTROL.sub("", _text(given, "file")).replace("\\", "/").rpartition("/")[2]

@@ -1,8 +1,8 @@
-"""/v1/files: OpenAI's files, without HTTP. Their bytes are in a folder, their metadata in SQLite.
+"""The files of /v1/files, OpenAI's API. Their bytes are in a folder, their metadata in SQLite.
 
 Invariants
 - A file belongs to one tenant; for others it does not exist.
-- A file is present whole or not at all: it gets its bytes before its row, and loses its row before its bytes.
+- A file exists whole or not at all: its bytes are written before its row, and its row is deleted before its bytes.
 - Names on disk are ids generated here, never text of a caller.
 """
 
@@ -30,7 +30,7 @@ from twofold.server.storage.tenants import ObjectPage, OrderedQuery, Query, Tena
 MAX_LISTED: Final = 10_000
 UPLOADS_AT_ONCE: Final = 16
 PIECE_BYTES: Final = 1 << 20
-"""Of an upload: bytes that a thread writes at once."""
+"""Bytes of an upload that are written in one call of the thread."""
 READ_BYTES: Final = 256 << 10
 ID_PREFIX: Final = "file-"
 _TEMPORARY: Final = "upload-"
@@ -52,7 +52,7 @@ CREATE INDEX IF NOT EXISTS files_of_tenant ON files (tenant, number);
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """A file and its bytes, piece by piece; it is opened with the first piece."""
+    """A file and its bytes, piece by piece; the file is opened when the first piece is read."""
 
     file: FileReply
     pieces: AsyncGenerator[bytes, None]
@@ -90,7 +90,7 @@ class FileService:
     async def open(
         cls, folder: Path, limits: FileLimits | None = None, *, wall: Callable[[], float] = time.time
     ) -> Self:
-        """Opens the store in ``folder``; see FileStore for what it raises."""
+        """Opens the store in ``folder``. Raises the errors of ``FileStore``."""
         thread, store = await SingleThread.open("files", FileStore, folder, limits or FileLimits(), wall)
         return cls(store, thread)
 
@@ -130,11 +130,11 @@ class FileService:
         return FileContent(file, self._thread.each(_pieces(path)))
 
     async def link(self, tenant: str, id: str, target: Path) -> FileReply:
-        """Gives a file's bytes the second name ``target`` in the same file system."""
+        """Makes ``target``, in the same file system, a second name of a file's bytes, which outlives the file."""
         return await self._thread.call(self._store.link, tenant, id, target)
 
     async def adopt(self, id: str, tenant: str, path: Path, filename: str, lifetime_s: int | None) -> FileReply:
-        """Stores a file of a batch; see FileStore."""
+        """Stores the results of a batch, at ``path``, under the ``id`` that was reserved for them. Idempotent."""
         return await self._thread.call(self._store.adopt, id, tenant, path, filename, lifetime_s)
 
     async def sweep(self) -> None:
@@ -158,13 +158,13 @@ class FileService:
             assert stored is not None
             return stored
         finally:
-            await self._thread.surely(upload.close)
+            await self._thread.call_even_if_cancelled(upload.close)
 
 
 def _uploading(
     store: FileStore, tenant: str, content_type: str | None
 ) -> Generator[FileReply | None, bytes | None, None]:
-    """Takes the pieces of a body and then None, for which it yields the stored file. Runs on the store's thread."""
+    """Is sent the pieces of a body and then None, and yields the stored file for it. Runs on the store's thread."""
     path, file = store.begin(tenant)
     try:
         form = UploadForm(content_type, file, store.limits.file_bytes)
@@ -188,7 +188,7 @@ def _pieces(path: Path) -> Generator[bytes, None, None]:
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """Max bytes of an uploaded file; max bytes and number of a tenant's files."""
+    """Maximum bytes of an uploaded file; maximum bytes and number of a tenant's files."""
 
     file_bytes: int = 200 << 20
     tenant_bytes: int = 8 << 30
@@ -213,7 +213,7 @@ _COLUMNS: Final = ("id", "filename", "purpose", "bytes", "created_at", "expires_
 
 
 def _read(*row: Any) -> FileReply:
-    """The file of a row with _COLUMNS."""
+    """The file that a row with ``_COLUMNS`` describes."""
     return FileReply(**dict(zip(_COLUMNS, row, strict=True)))
 
 
@@ -230,7 +230,7 @@ class FileStore(TenantStore[FileReply]):
         super().__init__(folder, "contents", "files", _SCHEMA, ", ".join(_COLUMNS), _read, wall, present)
 
     def begin(self, tenant: str) -> tuple[Path, BinaryIO]:
-        """A new empty file for an upload, which ``add`` or ``drop`` ends. Raises TooLargeError at a tenant's limit."""
+        """A new empty file for an upload, to be passed to ``add`` or ``drop``. Raises TooLargeError at a limit."""
         self._check_room(tenant, 0)
         path = self._inner / (_TEMPORARY + secrets.token_hex(12))
         with self.folder.guarded():
@@ -243,7 +243,7 @@ class FileStore(TenantStore[FileReply]):
         return self._put(new_file_id(), tenant, path, form.filename, form.purpose, form.lifetime_s)
 
     def adopt(self, id: str, tenant: str, path: Path, filename: str, lifetime_s: int | None) -> FileReply:
-        """Stores a file of a batch under the ``id`` that was reserved for it. Idempotent."""
+        """Stores the results of a batch, see ``FileService``."""
         return self._put(id, tenant, path, filename, "batch_output", lifetime_s)
 
     def drop(self, path: Path) -> None:
@@ -256,7 +256,7 @@ class FileStore(TenantStore[FileReply]):
         return file, self._inner / file.id
 
     def link(self, tenant: str, id: str, target: Path) -> FileReply:
-        """Gives a file's bytes a second name, which outlives the file."""
+        """Gives a file's bytes a second name, see ``FileService``."""
         file, path = self.content(tenant, id)
         with self.folder.guarded():
             os.link(path, target)
@@ -284,7 +284,7 @@ class FileStore(TenantStore[FileReply]):
             self._base.write(
                 f"INSERT OR REPLACE INTO files ({columns}, tenant) VALUES (?, ?, ?, ?, ?, ?, ?)", *row, tenant
             )
-        except BaseException:  # a full disk: the caller gets the bytes back, to drop them or to retry
+        except BaseException:  # such as a full disk: the caller gets the bytes back, to delete them or to retry
             os.replace(self._inner / id, path)
             raise
         return _read(*row)
@@ -294,8 +294,8 @@ class FileStore(TenantStore[FileReply]):
         if count >= self.limits.tenant_files:
             raise TooLargeError(f"The limit of {count} files is reached.", hint="Delete some.")
         if used + more > self.limits.tenant_bytes:
-            most = self.limits.tenant_bytes >> 20
-            raise TooLargeError(f"All files together are limited to {most} MiB.", hint="Delete some.")
+            limit = self.limits.tenant_bytes >> 20
+            raise TooLargeError(f"All files together are limited to {limit} MiB.", hint="Delete some.")
 
     def _remove(self, id: str) -> None:
         self._base.write("DELETE FROM files WHERE id = ?", id)

@@ -1,4 +1,4 @@
-"""Endpoints as ASGI applications: a path with a handler for each HTTP method, and replies of models: JSON at once, or a
+"""Endpoints as ASGI applications: paths with a handler for each HTTP method, and replies of models, as JSON or as a
 stream of events.
 
 Each request gets a context, which is accounted for when it ends; each error is sent in the path's API protocol.
@@ -37,14 +37,14 @@ from twofold.server.runner import RequestRun, RequestRunner, reply_size
 log = logging.getLogger("twofold.serve")
 
 CACHE_WORDS: Final = {"keep": True, "skip": False}
-"""Values of CACHE_HEADER: store a completion although it is sampled, or do not use the cache."""
+"""Values of CACHE_HEADER: True stores a completion although it is sampled, False does not use the cache."""
 INLINE_BYTES: Final = 4 * KIB
 """Bodies of up to this size are decoded on the event loop, longer ones on a thread."""
 UPLOAD_SILENCE_S: Final = 30.0
-"""Most seconds between two pieces of an upload, which may take long as a whole."""
+"""Maximum seconds between two pieces of an upload, which may take long as a whole."""
 
 UNBUFFERED: Final = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
-"""Headers of streams: no proxy shall buffer them."""
+"""Headers of streams, so that proxies do not buffer them."""
 OBJECTS: Final = 16
 """Objects of a list that are encoded in one call: vectors have up to some thousand numbers."""
 
@@ -56,8 +56,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What all endpoints of a server share. ``tolerant``: unknown fields are ignored with a warning; else they are
-    errors. ``quiet_s``: a stream that is silent for so long gets a keep-alive event, so that no proxy closes it."""
+    """The parts that all endpoints of a server share.
+
+    body      limits of one body; ``bodies`` counts the bytes of all
+    tolerant  unknown fields are ignored with a warning; else they are errors
+    quiet_s   seconds of silence after which a stream gets a keep-alive event, so that no proxy closes it
+    """
 
     runner: RequestRunner
     quotas: Quotas
@@ -149,8 +153,10 @@ class EndpointRequest:
             yield message.get("body", b"")
 
     async def work(self, model: str, work: Callable[[], T]) -> T:
-        """The result of ``work``, whose cost is about that of the body, and which may render the chat template of a
-        served model. Raises BusyError, ClientGoneError, and what it raises."""
+        """The result of ``work`` on the body, run on a thread; it may render the chat template of the served ``model``.
+
+        Raises BusyError, ClientGoneError, and the errors of ``work``.
+        """
         context = self.context
         prepared = asyncio.create_task(self.site.pool.prepare(model, context.source, context.size, work))
         if not await done_before_disconnect(prepared, self.receive):
@@ -160,9 +166,9 @@ class EndpointRequest:
 
 @dataclass(slots=True)
 class Reply:
-    """The reply to one request. Before its first byte an error is a status; afterwards it is an event.
+    """The reply to one request. An error before its first byte sets its status; a later one is an event of the stream.
 
-    ``keep`` stores the body before the client has all of it.
+    ``keep`` stores the body before the last byte is sent.
     """
 
     asked: EndpointRequest
@@ -202,13 +208,13 @@ class Reply:
         body = await runner.reply(run)
         if self.keep is not None:
             await self.keep(context, self.request, run.head, body)
-        data = await runner.beside(run, reply_size(run), partial(json_bytes, body))
+        data = await runner.work_on_reply(run, reply_size(run), partial(json_bytes, body))
         self._begun = True
         await RawResponse.of(200, data, context.headers()).send(send)
 
     async def _stream(self, run: RequestRun, send: Send) -> None:
         context, runner = self.asked.context, self.asked.site.runner
-        streamer = await runner.beside(run, 0, partial(self.request.streamer, run.head, run.model.facts))
+        streamer = await runner.work_on_reply(run, 0, partial(self.request.streamer, run.head, run.model.facts))
         self._streamer = streamer
         self._opening = streamer.open()  # before the first delta: events are numbered in this order
         self._sent_at = time.monotonic()
@@ -236,7 +242,7 @@ class Reply:
             await self._send(self._streamer.fail(error, self.asked.context.record.request_id), send, last=True)
 
     async def _send(self, data: bytes, send: Send, *, last: bool = False) -> None:
-        """Sends events of a stream; the first time also its headers, and the events before the first token."""
+        """Sends events of a stream; the first time, also its headers and its opening events."""
         if not self._begun:
             self._begun, data = True, self._opening + data
             kind = (b"content-type", self.asked.context.dialect.stream_type.encode())
@@ -254,16 +260,16 @@ class Reply:
 
 
 Handler = Callable[[EndpointRequest], Awaitable[EndpointResponse | ReplyObject | dict[str, Any] | Reply]]
-"""An object alone is sent as JSON with status 200."""
+"""A returned object is sent as JSON with status 200."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generating:
-    """The handler of an endpoint whose replies a model makes.
+    """The handler of an endpoint whose replies a model generates.
 
-    read      makes a request of a body
-    complete  adds what the request only refers to
-    keep      stores each whole reply, before the client has all of it
+    read      makes a request from a decoded body
+    complete  adds stored objects to which the request refers
+    keep      stores each whole reply, before its last byte is sent
     """
 
     read: Callable[[object], DialectRequest]
@@ -319,7 +325,7 @@ class PathEndpoint:
     async def _response(
         self, context: RequestContext, handler: Handler | None, scope: Scope, receive: Receive
     ) -> EndpointResponse | RawResponse | Reply | None:
-        """What to send; None if the client has disconnected. Quotas count POST requests: others cost little."""
+        """The response to send; None if the client has disconnected. Quotas count POST requests: others cost little."""
         try:
             if handler is None:
                 raise self.refusal(scope["path"])
@@ -347,13 +353,13 @@ class PathEndpoint:
 
 
 def internal_error(request_id: str, error: Exception) -> TwofoldError:
-    """What a client may know of a fault of the server: only that there was one."""
+    """Logs an unexpected error; returns the error for the client, which contains nothing of it."""
     log.error("request %s: internal error: %s", request_id, type(error).__name__, exc_info=error)
     return TwofoldError("Internal server error.", hint="The server log has the cause under the request id.")
 
 
 def json_bytes(body: ReplyObject | GeneratedReply, piece: int = OBJECTS) -> bytes:
-    """An object in JSON, its lists ``piece`` values at a time: encoding holds the interpreter lock."""
+    """An object in JSON. Lists are encoded ``piece`` values at a time, because encoding holds the interpreter lock."""
     parts = []
     for name in body.__struct_fields__:
         value = getattr(body, name)
@@ -369,7 +375,7 @@ def _json_list(values: Sequence[object], piece: int) -> bytes:
 
 
 async def done_before_disconnect(work: asyncio.Task[T], receive: Receive) -> bool:
-    """Waits for ``work`` and cancels it when the client disconnects; whether it was done before."""
+    """Waits for ``work``, and cancels it if the client disconnects. Returns whether ``work`` was done before that."""
     gone = asyncio.create_task(_disconnect(receive))
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)

@@ -20,16 +20,15 @@ from twofold.server.models.registry import LATEST, ModelRegistry, ModelState, Se
 
 OWNER: Final = "twofold"
 API_VERSION: Final = "0.13.5"
-"""The version of Ollama with this API; clients read it to know what they may send."""
+"""The version of Ollama with this API; clients read it to know which fields they may send."""
 NEVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 """Expiry of a model that stays loaded until another one needs its memory."""
-
 
 Capabilities: TypeAlias = list[Literal["completion", "embedding", "tools", "thinking", "insert"]]
 
 
 class ModelReply(ReplyObject, kw_only=True):
-    """A model under one of its names; ``root`` is its first name."""
+    """A model by one of its names; ``root`` is its first name."""
 
     id: str
     object: Literal["model"] = "model"
@@ -129,7 +128,7 @@ class OllamaShowRequest(RequestObject):
 
 
 class OllamaDetails(ReplyObject, kw_only=True):
-    """What a model's file is; lengths are unknown until it was read."""
+    """Properties of a model's file; they are empty until it was read."""
 
     parent_model: str = ""
     format: str = "gguf"
@@ -142,7 +141,7 @@ class OllamaDetails(ReplyObject, kw_only=True):
 
 
 class OllamaListed(ReplyObject, kw_only=True):
-    """A model in a list. The digest distinguishes files by name and time: hashing gigabytes takes too long."""
+    """A model in a list. The digest is of the model's name and its file's time: hashing gigabytes takes too long."""
 
     name: str
     model: str
@@ -165,7 +164,7 @@ class OllamaTags(ReplyObject):
 
 
 class OllamaProcess(OllamaListed, kw_only=True):
-    """A loaded model; ``size`` is its memory."""
+    """A loaded model; ``size`` is its memory in bytes."""
 
     expires_at: DateTime
     size_vram: NonNegativeInt = 0
@@ -192,7 +191,7 @@ class OllamaModel(ReplyObject, kw_only=True):
 
 
 class OllamaEndpoint:
-    """Handlers over the models of a server."""
+    """Handlers of Ollama's API about the models of a server."""
 
     def __init__(self, registry: ModelRegistry) -> None:
         self._registry = registry
@@ -278,7 +277,7 @@ def _details(model: ServedModel) -> OllamaDetails:
 
 
 def _capabilities(model: ServedModel) -> Capabilities:
-    """What requests may ask of a model, in Ollama's words."""
+    """The features of a model, in Ollama's words."""
     found: Capabilities = ["completion", "embedding"]
     reading = model.reading
     if reading is not None:
@@ -289,7 +288,7 @@ def _capabilities(model: ServedModel) -> Capabilities:
 
 
 def _size(parameters: int) -> str:
-    """As Ollama writes it: 1.5B, 134.52M."""
+    """A number of parameters as Ollama writes it: 1.5B, 134.52M."""
     if parameters >= 1e9:
         return f"{parameters / 1e9:.1f}B"
     return f"{parameters / 1e6:.2f}M" if parameters >= 1e6 else f"{parameters / 1e3:.2f}K"

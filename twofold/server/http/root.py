@@ -1,4 +1,4 @@
-"""GET /: a page for browsers, and the same as JSON for other clients."""
+"""GET /: a page for browsers, and the same information as JSON for other clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ APIS: Final = (
     ("Anthropic", "ANTHROPIC_BASE_URL", ""),
     ("Ollama", "OLLAMA_HOST", ""),
 )
-"""APIs, the variable that their clients read, and the path after the server's address in it."""
+"""For each API: its name, the environment variable that its clients read, and the path to add to the server's URL."""
 LINKS: Final = (
     ("/openapi.json", "all endpoints, as an OpenAPI document"),
     ("/v1/models", "the models"),
@@ -35,7 +35,7 @@ POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
-"""Nothing may be loaded or run; the style is allowed by its hash."""
+"""The page may load and run nothing but its own style, which is allowed by its hash."""
 VARY: Final[Header] = (b"vary", b"accept")
 
 
@@ -58,7 +58,7 @@ class RootReply(ReplyObject, kw_only=True):
 
 
 class RootEndpoint:
-    """The models of the server and how to use them; without scripts."""
+    """A page with the models of the server and how to use them. It contains no scripts."""
 
     def __init__(self, registry: ModelRegistry) -> None:
         self._registry = registry

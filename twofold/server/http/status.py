@@ -1,5 +1,5 @@
-"""The state of the server: GET /health, /ready, /version, /metrics, records of requests and sums of usage; and its
-administration: /v1/twofold/models with loading and unloading, and shutdown."""
+"""The state of the server: GET /health, /ready, /version and /metrics, records of requests, and sums of usage. Its
+administration: loading and unloading of models, and shutdown."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ModelUseList(ReplyObject, kw_only=True):
 
 
 class StatusEndpoint:
-    """``ready`` says whether the server would accept a request now."""
+    """Handlers about the state of the server. ``ready`` returns whether it would run a request now."""
 
     def __init__(self, ready: Callable[[], bool], metrics: ServerMetrics, accounting: Accounting) -> None:
         self._ready = ready
@@ -67,7 +67,7 @@ class StatusEndpoint:
         return ServerStatus("ok")
 
     async def ready(self, asked: EndpointRequest) -> ServerStatus:  # noqa: ARG002
-        """From when the first model has completed a request of one token until the server shuts down."""
+        """Succeeds from when the first model has generated a token until the server shuts down. Raises BusyError."""
         if not self._ready():
             raise BusyError("The server is not ready.", retry_after_s=1.0)
         return ServerStatus("ready")
@@ -76,7 +76,7 @@ class StatusEndpoint:
         return VersionReply(twofold_version())
 
     async def metrics(self, asked: EndpointRequest) -> EndpointResponse:
-        """All metrics; of those by tenant only the caller's own, unless its key may see all."""
+        """All metrics; of those by tenant, only the series of the caller's tenant, unless its key may see all."""
         caller = asked.context.caller
         tenant = None if caller.metrics == "all" else caller.tenant
         page = await self._metrics.read(asked.headers.get("accept", ""), tenant)
@@ -94,39 +94,42 @@ class StatusEndpoint:
 
 
 class AdminEndpoint:
-    """Requires a key with admin rights if keys are required. ``stop`` shuts the server down as SIGTERM does."""
+    """Handlers for administrators: they raise ForbiddenError for a key without admin rights.
+
+    ``stop`` shuts the server down as SIGTERM does.
+    """
 
     def __init__(self, registry: ModelRegistry, stop: Callable[[], None]) -> None:
         self._registry = registry
         self._stop = stop
 
     async def list(self, asked: EndpointRequest) -> ModelUseList:
-        _check(asked)
-        return ModelUseList(data=[_use(model) for model in self._registry.models])
+        _check_admin(asked)
+        return ModelUseList(data=[_model_use(model) for model in self._registry.models])
 
     async def load(self, asked: EndpointRequest) -> ModelUseReply:
         """Responds once the model is loaded."""
-        _check(asked)
-        return _use(await self._registry.load(asked.path["model"]))
+        _check_admin(asked)
+        return _model_use(await self._registry.load(asked.path["model"]))
 
     async def unload(self, asked: EndpointRequest) -> ModelUseReply:
-        """Responds once the model is unloaded, or at once if requests use it: it is unloaded when they have ended."""
-        _check(asked)
-        return _use(await self._registry.unload(asked.path["model"]))
+        """Responds once the model is unloaded; at once if requests use it, which delay the unloading until they end."""
+        _check_admin(asked)
+        return _model_use(await self._registry.unload(asked.path["model"]))
 
     async def shutdown(self, asked: EndpointRequest) -> ServerStatus:
         """Responds before the server ends: requests in progress may finish within --shutdown-timeout."""
-        _check(asked)
+        _check_admin(asked)
         self._stop()
         return ServerStatus("stopping")
 
 
-def _check(asked: EndpointRequest) -> None:
+def _check_admin(asked: EndpointRequest) -> None:
     if not asked.context.caller.admin:
         raise ForbiddenError("This key has no admin rights.", hint="twofold keys add NAME --admin makes one.")
 
 
-def _use(model: ServedModel) -> ModelUseReply:
+def _model_use(model: ServedModel) -> ModelUseReply:
     waiting = 0 if model.worker is None else model.worker.queued
     return ModelUseReply(
         id=model.names[0],

@@ -27,7 +27,7 @@ PIECE: Final = 4096
 
 
 class TokenizeReply(ReplyObject):
-    """The tokens of a prompt, and how many the model takes."""
+    """The tokens of a prompt, and the maximum that the model accepts."""
 
     count: NonNegativeInt
     max_model_len: NonNegativeInt
@@ -120,13 +120,13 @@ class DetokenizeRequest(RequestObject, kw_only=True):
 
 
 def read_tokenize(body: object) -> TokenizeText | TokenizeChat:
-    """Raises ParameterError for a field that is missing, impossible, unknown or unsupported."""
+    """Reads the body of /tokenize. Raises ParameterError for a missing, impossible, unknown or unsupported field."""
     chat = isinstance(body, dict) and body.get("messages") is not None
     return TokenizeChat.read(body) if chat else TokenizeText.read(body)
 
 
 def _tokenized(request: TokenizeText | TokenizeChat, facts: ModelFacts) -> bytes:
-    """The body of the response, in JSON."""
+    """The body of the response to /tokenize."""
     ids = request.ids(facts)
     texts = [facts.tokenizer.token_text(token) for token in ids] if request.return_token_strs else None
     return json_bytes(TokenizeReply(len(ids), facts.context, ids, texts), PIECE)

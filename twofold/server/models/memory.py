@@ -1,7 +1,7 @@
-"""Memory of a model before and after it is loaded, and how models share a budget.
+"""Memory of models, planned or loaded, and how models share a budget.
 
-Models that fit into the budget together get equal parts of what their weights leave. If those parts are too small, each
-may take the whole budget, and models are unloaded for each other.
+If all models fit into the budget, the memory beside their weights is divided equally among them. If these parts are too
+small, each model may take the whole budget, and models are unloaded for each other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from twofold.core.model import ModelSpec
 from twofold.engine.config import EngineConfig, EngineOptions, resolve
 
 MIN_ROOM: Final = 512 << 20
-"""Least bytes beside the weights of a model that shares the budget."""
+"""Minimum bytes beside the weights of a model that shares the budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class MemoryPlan:
 
 
 def plan_of(config: EngineConfig, spec: ModelSpec, weights: int) -> MemoryPlan:
-    """Memory of a model that runs with ``config``."""
+    """Memory of a model with ``weights`` bytes that runs with ``config``."""
     layout = config.options.kv_layout(spec)
     groups = list(zip(spec.kv_groups(config.context), config.kv_groups, strict=True))
     cache = sum(layout.block_bytes(group) * size.blocks for group, size in groups)
@@ -40,11 +40,11 @@ def plan_of(config: EngineConfig, spec: ModelSpec, weights: int) -> MemoryPlan:
 
 
 def plan(options: EngineOptions, spec: ModelSpec, weights: int, room: int) -> MemoryPlan:
-    """Memory of a model that may take ``room`` bytes. Raises ResourceError if they hold no KV cache of one sequence."""
+    """Memory of a model that may take ``room`` bytes. Raises ResourceError if one sequence's KV cache does not fit."""
     return plan_of(resolve(options, spec, max(0, room - weights)), spec, weights)
 
 
 def room_for(own: int, others: Sequence[int], budget: int) -> int:
-    """Bytes that a model with ``own`` bytes of weights may take beside models with ``others``."""
+    """Bytes that a model with ``own`` bytes of weights may take beside models with ``others`` bytes each."""
     beside = (budget - own - sum(others)) // (1 + len(others))
     return own + beside if beside >= MIN_ROOM else budget

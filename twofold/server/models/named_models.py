@@ -23,10 +23,10 @@ class NamedModel:
 
 
 def read_named_models(models: Sequence[str], served_names: Sequence[str] = ()) -> tuple[NamedModel, ...]:
-    """The models of a command line: each a name as ``formats.names`` has it, or ALIAS=NAME.
+    """The models of a command line: each is a NAME for ``formats.fetch.names``, or ALIAS=NAME.
 
-    The name of a file is its stem. ``served_names`` replace the names of a single model. Raises ParameterError for a
-    name of two models, and the errors of ``parse_name``.
+    A file is named by its stem. ``served_names`` replace the names of a single model. Raises ParameterError if two
+    models have the same name, and the errors of ``parse_name``.
     """
     offers: dict[str, tuple[str, ...]] = {}
     for spec in models:

@@ -1,4 +1,4 @@
-"""The part of a model file that the server reads, to render and tokenise prompts and to plan memory."""
+"""The part of a model file that the server itself reads, to render and tokenise prompts and to plan memory."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from twofold.text.tokenizers.tokenizer import Tokenizer
 
 TOKENIZER: Final = "tokenizer."
 MAX_TEXT_CHARS: Final = 256
-"""Longest text of the metadata that is kept; chat templates and licences are longer."""
+"""Maximum length of a text of the metadata that is kept; chat templates and licences are longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReading:
     """A model file without its weights. ``nbytes`` is its size, ``created`` its time in seconds since 1970.
 
-    parameters     values of all tensors
-    quantization   the format of most of its bytes
-    metadata       single values of the file's metadata, without those of its tokenizer
+    parameters     number of values in all tensors
+    quantization   the format that most of its bytes have
+    metadata       numbers and short texts of the file's metadata, without those of its tokenizer
     sampling       default sampling parameters
     """
 
@@ -62,8 +62,7 @@ def read_file(
     """Reads a model file, in up to a second; derived data are kept in the cache folder.
 
     ``chat_template`` replaces the file's own, as in ``EngineOptions``; ``sampling`` overrides the file's defaults.
-
-    Raises the errors of opening it, reading the model and making the tokenizer.
+    Raises the errors of opening the file, reading the model and making the tokenizer.
     """
     with open_model(path) as file:
         spec, _ = read_model(file)

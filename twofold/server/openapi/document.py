@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document of a server, made from the declared types of requests and replies.
 
-Schemas describe requests field by field; further conditions are in each operation's description, and as data under
-``x-rules``. The examples of requests get a 200.
+Schemas describe the fields of requests; further conditions are in each operation's description, and as data under
+``x-rules``. The server responds to each example request with 200.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def document(
     keyed: bool = False,
     any_model: bool = False,
 ) -> dict[str, Any]:
-    """The document of a server of these ``models``, the first of them by default.
+    """The document of a server of these ``models``, of which the first is the default.
 
     keyed       whether requests need a key
-    any_model   whether other names stand for the first model, too
+    any_model   whether any other name means the first model
     """
     name: Any = Annotated[NonEmptyText, Meta(max_length=MAX_MODEL_CHARS)] if any_model else Literal[*models]
     paths: dict[str, Any] = {}
@@ -142,7 +142,7 @@ def _operation(operation: ApiOperation, dialect: Dialect, keyed: bool) -> dict[s
 
 
 def _stream(events: Any, dialect: Dialect) -> Schema:
-    """The schema of one line of JSON, or of one server-sent event: its name and its data."""
+    """The schema of one line of a stream of JSON, or of one server-sent event with its name and data."""
     if dialect.name == "ollama":
         return {**schema_of(events | OllamaError), "description": "One line."}
     tags = [object_of(body).kinds.get("type") for body in kind_of(events).bodies]
@@ -161,7 +161,7 @@ def _stream(events: Any, dialect: Dialect) -> Schema:
 
 
 def _failures(operation: ApiOperation, dialect: Dialect) -> dict[str, Any]:
-    """The replies with errors, by status."""
+    """The responses with errors, by status."""
     statuses = {*ALWAYS, *operation.failures, *(OF_BODIES if operation.body is not None else ())}
     if operation.path_parameters:
         statuses.add(404)

@@ -1,4 +1,4 @@
-"""Operations that a model answers, and those about its prompts."""
+"""Operations whose replies a model generates, and those about prompts and tokens."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ CACHE_USE: Final = in_header(
 LOADING: Final = (404, 422, 502)
 """Statuses of operations that need a model's tokenizer."""
 GENERATING: Final = (404, 422, 429, 502, 504)
-"""Statuses of operations that a model answers."""
+"""Statuses of operations whose replies a model generates."""
 HELLO: Final = [{"role": "user", "content": "Hi"}]
 TOOL: Final[dict[str, Any]] = {
     "name": "weather",
@@ -72,7 +72,7 @@ SYSTEM: Final = {"type": "text", "text": "Be brief.", "cache_control": {"type": 
 
 
 def generating_operations(models: Sequence[str]) -> list[ApiOperation]:
-    """All of them; examples ask for the first of these ``models``."""
+    """All operations of this module; their examples name the first of these ``models``."""
     model = {"model": models[0]}
     return [
         *_openai(model),
@@ -94,7 +94,7 @@ def _post(
     failures: tuple[int, ...] = LOADING,
     **more: Any,
 ) -> ApiOperation:
-    """An operation about a prompt."""
+    """An operation with a body and without a generated reply."""
     return ApiOperation("POST", path, id, summary, reply, body=body, rules=rules, failures=failures, **more)
 
 
@@ -109,7 +109,7 @@ def _generates(
     parameters: tuple[Schema, ...] = (),
     links: tuple[OperationLink, ...] = (),
 ) -> ApiOperation:
-    """An operation that a model answers."""
+    """An operation whose reply a model generates."""
     more = {"events": events, "parameters": (*parameters, CACHE_USE), "links": (*links, RECORD)}
     return _post(path, id, summary, body, reply, rules, GENERATING, **more)
 
@@ -156,7 +156,7 @@ def _openai(model: dict[str, str]) -> list[ApiOperation]:
 
 
 def _comparing(model: dict[str, str]) -> list[ApiOperation]:
-    """Each under two paths, as in vLLM."""
+    """Operations that compare texts; each has two paths, as in vLLM."""
     texts = {"query": "What is red?", "documents": ["Blood", "Grass"]}
     rerank = RequestBody(RerankRequest, {"plain": {**model, **texts}})
     score = RequestBody(ScoreRequest, {"plain": {**model, "text_1": "red", "text_2": ["blood", "grass"]}})

@@ -31,7 +31,7 @@ TAGS: Final = (
     ("/detokenize", "Tokens"),
     ("/", "Server"),
 )
-"""Tags by the start of a path; the first that fits counts."""
+"""Starts of paths, and the tags of their operations; the first match counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class RequestRule:
 
 @dataclass(frozen=True, slots=True)
 class RequestBody:
-    """The body of a request: a type, or a schema. ``examples`` by name are bodies that get a 200."""
+    """The body of a request: a type, or a schema. ``examples``, by name, are bodies that get a 200."""
 
     content: Any
     examples: Mapping[str, Any] = field(default_factory=dict)
@@ -73,11 +73,11 @@ class OperationLink:
 class ApiOperation:
     """An operation.
 
-    reply     type of the JSON reply, or a schema
+    reply     type of the JSON reply, or its schema
     events    type of the events of a stream: a union of objects
-    contents  other replies: schemas by content type
-    failures  statuses beside those that all operations have
-    is_open   it needs no key
+    contents  schemas of other replies, by content type
+    failures  statuses of errors besides those of all operations
+    is_open   the operation needs no key
     """
 
     method: Method
@@ -126,10 +126,10 @@ def in_header(name: str, content: Any, description: str) -> Schema:
     return _parameter("header", name, content, required=False, description=description)
 
 
-def page(most: int, *others: Schema) -> tuple[Schema, ...]:
-    """The query of a list that is read page by page."""
+def page(max_limit: int, *others: Schema) -> tuple[Schema, ...]:
+    """The query parameters of a list that is read page by page, with ``others``."""
     return (
-        in_query("limit", Annotated[int, Meta(ge=1, le=most)], "Maximum number of entries of a page."),
+        in_query("limit", Annotated[int, Meta(ge=1, le=max_limit)], "Maximum number of entries of a page."),
         in_query("after", str, "The id of the entry after which the page begins."),
         *others,
     )

@@ -26,16 +26,16 @@ IDS: Final = tuple(
     for name in ("prompt_token_ids", "stop_token_ids", "logit_bias")
 )
 STREAM_OPTIONS: Final = RequestRule("stream_options needs stream.", "stream_options")
-COMPILED: Final = (
+VALID_GRAMMAR: Final = (
     RequestRule(
-        "The schema, expression or grammar of structured output is valid. Errors about it are about "
+        "The schema, expression or grammar of structured output is valid. Errors name "
         "structured_outputs, whichever field has it.",
         "structured_outputs",
     ),
     RequestRule("The token limit has room for the shortest structured output.", "max_tokens"),
 )
-FORMS: Final = (
-    *COMPILED,
+STRUCTURED_OUTPUT: Final = (
+    *VALID_GRAMMAR,
     RequestRule("structured_outputs and response_format exclude each other.", "structured_outputs"),
     RequestRule("Structured output excludes ignore_eos.", "ignore_eos"),
     RequestRule("Structured output excludes min_tokens; min_tokens is at most max_tokens.", "min_tokens"),
@@ -50,13 +50,13 @@ TOOL_CHOICE: Final = RequestRule(
     "tool_choice",
 )
 PRIORITY: Final = RequestRule(f"Within a service tier, priority is from 0 to {MAX_OWN_PRIORITY}.", "priority")
-SAMPLED: Final = (CONTEXT, PRIORITY, *IDS, *FORMS, STREAM_OPTIONS)
+SAMPLED: Final = (CONTEXT, PRIORITY, *IDS, *STRUCTURED_OUTPUT, STREAM_OPTIONS)
 CONTINUED: Final = RequestRule(
     "A message that is continued is the last one, of the assistant, without tool calls; it excludes "
     "add_generation_prompt, structured output and forced calls, and the chat template renders it.",
     "continue_final_message",
 )
-NO_FORM: Final = RequestRule(
+UNCONSTRAINED: Final = RequestRule(
     "A completion that continues a message has no structured output and no forced call.", "messages"
 )
 CHAT: Final = (
@@ -65,7 +65,7 @@ CHAT: Final = (
     TEMPLATE,
     CONTENT,
     CONTINUED,
-    NO_FORM,
+    UNCONSTRAINED,
     TOOL_CHOICE,
     RequestRule("max_tokens and max_completion_tokens are equal if both are given.", "max_tokens"),
     RequestRule("top_logprobs needs logprobs.", "top_logprobs"),
@@ -92,7 +92,7 @@ SCORE: Final = (
     *RERANK,
     RequestRule("text_1 is required, under one of its names.", "text_1", MISSING),
     RequestRule("text_2 is required, under one of its names.", "text_2", MISSING),
-    RequestRule("text_1 is one text, or as many as text_2.", "text_1"),
+    RequestRule("text_1 has one text, or as many texts as text_2.", "text_1"),
     RequestRule("queries and text_1 are two names of one field.", "queries"),
     RequestRule("documents and text_2 are two names of one field.", "documents"),
 )
@@ -111,13 +111,14 @@ RESPONSE: Final = (
     PRIORITY,
     RequestRule("The model has thinking sections.", "reasoning.effort", UNSUPPORTED),
     RequestRule("top_logprobs needs message.output_text.logprobs in include.", "top_logprobs"),
-    *COMPILED,
+    *VALID_GRAMMAR,
 )
 MESSAGES: Final = (
     CONTEXT,
     TEMPLATE,
     RequestRule(
-        "At most four cache_control, those of 1h first, in the order tools, system, messages.", "cache_control"
+        "There are at most four cache_control; in the order tools, system, messages, those of 1h come first.",
+        "cache_control",
     ),
     RequestRule("Names of tools are unique.", "name"),
     RequestRule("tool_result has the id of an earlier tool_use.", "tool_use_id"),
@@ -126,14 +127,14 @@ MESSAGES: Final = (
         "disabled.",
         "messages",
     ),
-    NO_FORM,
+    UNCONSTRAINED,
     TOOL_CHOICE,
     RequestRule("output_format and output_config.format exclude each other.", "output_format"),
-    *COMPILED,
+    *VALID_GRAMMAR,
 )
 AFTER: Final = RequestRule("after is the id of an entry of the list.", "after")
 INCLUDE: Final = RequestRule("Stored responses have log-probabilities only if they were requested at first.", "include")
-FORM: Final = RequestRule("The file has a name, no field is repeated, and texts are in UTF-8.", "file")
+UPLOAD_FORM: Final = RequestRule("The file has a name, no field is repeated, and texts are in UTF-8.", "file")
 LIFETIME: Final = RequestRule("expires_after[anchor] and expires_after[seconds] go together.", "expires_after", MISSING)
 INPUT_FILE: Final = RequestRule("The file exists.", "input_file_id", "not_found")
 OLLAMA_PENALTIES: Final = RequestRule("repeat_last_n is -1 if a penalty is given.", "repeat_last_n")
@@ -142,7 +143,7 @@ OLLAMA: Final = (
     OLLAMA_PENALTIES,
     RequestRule("top_logprobs needs logprobs.", "top_logprobs"),
     RequestRule("The model has thinking sections.", "think"),
-    *COMPILED,
+    *VALID_GRAMMAR,
 )
 OLLAMA_TEXT: Final = (
     *OLLAMA,

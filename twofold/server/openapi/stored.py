@@ -164,7 +164,7 @@ FILES: Final = (
         "Uploads a file of requests.",
         FileReply,
         body=RequestBody(UPLOAD, content_type="multipart/form-data"),
-        rules=(rules.FORM, rules.LIFETIME),
+        rules=(rules.UPLOAD_FORM, rules.LIFETIME),
         links=(
             OperationLink("get", "getFile", OF_FILE),
             OperationLink("delete", "deleteFile", OF_FILE),

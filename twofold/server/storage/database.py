@@ -1,10 +1,10 @@
-"""An SQLite file of the server, used by one process at a time and readable by its owner only.
+"""SQLite files of the server, used by one process at a time and readable by their owner only.
 
 In a durable database a write is on disk when it returns, and a file that is corrupt or of another version is an error.
-In any other, a power cut, though no crash of the process, may lose the last writes, and a bad file is renamed to
-``<name>.bad`` and created anew.
+In any other database a power cut, but no crash of the process, may lose the last writes, and a bad file is renamed to
+``<name>.bad`` and replaced by a new one.
 
-``SingleThread`` makes blocking calls, of disks and databases, away from the event loop.
+``SingleThread`` makes blocking calls to disks and databases outside of the event loop.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ CORRUPT: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 LOCKED: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 LOCK_WAIT_S: Final = 1.0
 PRIMARY_CODE: Final = 0xFF
-"""SQLite's extended error codes have the plain one in these bits."""
+"""Bits of SQLite's extended error codes that contain the primary code."""
 
 
 class Database:
-    """The database at ``path``, in memory for None; ``schema`` creates missing tables.
+    """The database at ``path``, in memory if it is None; ``schema`` creates missing tables.
 
-    Any thread may call it, one at a time. Raises ResourceError where the file cannot be used: another process uses it,
-    the disk is full, or permission is missing; UsageError for a durable file of another ``version``.
+    Any thread may call its methods, one at a time. Raises ResourceError if the file cannot be used, for example because
+    another process uses it or the disk is full; UsageError for a durable file of another ``version``.
     """
 
     def __init__(self, path: Path | None, schema: str, version: int, *, durable: bool) -> None:
@@ -48,7 +48,7 @@ class Database:
         self._connection = self._opened()
 
     def use(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Returns the result of ``work`` in one transaction; runs it again if a bad file is replaced."""
+        """Returns the result of ``work`` in one transaction. If it finds a bad file, replaces the file and repeats."""
         try:
             return _transaction(self._connection, work)
         except sqlite3.Error as error:
@@ -66,9 +66,9 @@ class Database:
         """The rows of a query."""
         return self.use(lambda connection: connection.execute(query, values).fetchall())
 
-    def write(self, statement: str, *values: Value) -> int:
-        """Executes a statement; returns the number of changed rows."""
-        return self.use(lambda connection: connection.execute(statement, values).rowcount)
+    def write(self, statement: str, *values: Value) -> None:
+        """Executes a statement."""
+        self.use(lambda connection: connection.execute(statement, values))
 
     def close(self) -> None:
         """Closing twice is fine."""
@@ -137,12 +137,12 @@ class Database:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         return ResourceError(
             f"The database {name} cannot be used: {reason}.",
-            hint="Make room, or choose another folder with --data-folder.",
+            hint="Free disk space, or choose another folder with --data-folder.",
         )
 
 
 class _BadFileError(Exception):
-    """The file is not one of this version."""
+    """The file is not a database of this version."""
 
 
 def _transaction(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -158,12 +158,12 @@ def _transaction(connection: sqlite3.Connection, work: Callable[[sqlite3.Connect
 
 
 def _is(error: sqlite3.Error, codes: frozenset[int]) -> bool:
-    code = getattr(error, "sqlite_errorcode", None)  # errors of the module itself have no code
+    code = getattr(error, "sqlite_errorcode", None)  # errors of Python's module itself have no code
     return code is not None and code & PRIMARY_CODE in codes
 
 
 def shares_schema(table: str) -> str:
-    """Triggers for a table of bounded size: the table ``held`` has the sum of its column ``size`` for each tenant."""
+    """SQL for a ``table`` of bounded size: the table ``held`` has the sum of its column ``size`` for each tenant."""
     return f"""
 CREATE TABLE IF NOT EXISTS held (tenant TEXT PRIMARY KEY, bytes INTEGER NOT NULL);
 CREATE TRIGGER IF NOT EXISTS kept AFTER INSERT ON {table} BEGIN
@@ -178,7 +178,7 @@ END;
 
 
 def evict(sql: sqlite3.Connection, table: str, order: str, max_bytes: int) -> None:
-    """Deletes entries, each the first by ``order`` of the tenant that holds most, until all fit."""
+    """Deletes entries until all fit: each time, the first by ``order`` of the tenant with the most bytes."""
     oldest = f"""
     SELECT rowid FROM {table} WHERE tenant = (SELECT tenant FROM held ORDER BY bytes DESC, tenant LIMIT 1)
     ORDER BY {order} LIMIT 1
@@ -188,7 +188,7 @@ def evict(sql: sqlite3.Connection, table: str, order: str, max_bytes: int) -> No
 
 
 class SingleThread:
-    """Makes calls in the order in which they arrive, so objects that only its calls use need no lock.
+    """A thread that makes calls in the order in which they arrive, so objects that only its calls use need no lock.
 
     A call that has started runs to its end; a waiting one is dropped when its coroutine is cancelled.
     """
@@ -207,11 +207,11 @@ class SingleThread:
             raise
 
     async def call(self, do: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """Returns or raises what ``do(*args, **more)`` does."""
+        """The result of ``do(*args, **more)``. Raises its errors."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(do, *args, **more))
 
-    async def surely(self, do: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """As ``call``, but the call is made even if the coroutine is cancelled before it starts."""
+    async def call_even_if_cancelled(self, do: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+        """Like ``call``, but the call is made even if the coroutine is cancelled before it starts."""
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._pool, partial(do, *args, **more)))
 
     async def each(self, items: Generator[T, None, None]) -> AsyncGenerator[T, None]:
@@ -220,10 +220,10 @@ class SingleThread:
             while found := await self.call(list, islice(items, 1)):
                 yield found[0]
         finally:
-            await self.surely(items.close)
+            await self.call_even_if_cancelled(items.close)
 
     async def drive(self, work: Generator[T | None, None, None]) -> T:
-        """The last item of long work, which yields None between its steps; other calls are made in between."""
+        """The last item of ``work``, which yields None between its steps; other calls may be made between them."""
         *_, result = [item async for item in self.each(work)]
         assert result is not None
         return result

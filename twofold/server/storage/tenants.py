@@ -3,7 +3,7 @@
 OpenAI's client writes a list in a query string as ``include[]=a&include[]=b``, which means the same as
 ``include=a&include=b``.
 
-A store is in a data folder, which one server uses at a time.
+A store is in a data folder, which only one server uses at a time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VERSION: Final = 1
 class DataFolder:
     """The folder at ``path``, created if it is missing, readable by its owner only, and locked while it is open.
 
-    Raises UsageError where another process has it open, ResourceError where it cannot be used.
+    Raises UsageError if another process has it open, ResourceError if it cannot be used.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +64,7 @@ class DataFolder:
 
     @property
     def port(self) -> int | None:
-        """The port of the last server that used it; None if unknown."""
+        """The port of the last server that used the folder; None if unknown."""
         noted = os.pread(self._lock, PORT_BYTES, 0)
         return int(noted) if noted.isdigit() else None
 
@@ -83,7 +83,7 @@ class DataFolder:
         except OSError as error:
             raise ResourceError(
                 f"The server's data folder cannot be used: {error.strerror}.",
-                hint="Make room, or choose another folder with --data-folder.",
+                hint="Free disk space, or choose another folder with --data-folder.",
             ) from error
 
     def close(self) -> None:
@@ -93,8 +93,8 @@ class DataFolder:
 def claim_folder(base: Path, port: int) -> DataFolder:
     """A data folder that no other server uses: ``base``, or one inside it.
 
-    Of the free ones it is the one that a server on this port used last, so that several servers find their own again;
-    else the first one. Raises UsageError where there are too many, ResourceError where none can be used.
+    Of the free folders it is the one that a server on this port used last, so that several servers find their own
+    again; else the first one. Raises UsageError if too many servers are running, ResourceError if none can be used.
     """
     free: list[DataFolder] = []
     for number in range(1, MAX_SERVERS + 1):
@@ -116,14 +116,14 @@ def claim_folder(base: Path, port: int) -> DataFolder:
 
 
 class PageQuery(RequestObject):
-    """A part of a list, newest first: at most ``limit`` entries, those ``after`` the one with this id."""
+    """A part of a list, newest first: at most ``limit`` entries, from the one after the id ``after``."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] = 20
     after: str | None = None
 
 
 class OrderedQuery(PageQuery):
-    """The same in either order of creation."""
+    """A part of a list in either order of creation."""
 
     order: Literal["asc", "desc"] = "desc"
 
@@ -147,7 +147,7 @@ def read_query(kind: type[Q], query: Query) -> Q:
 
 
 class ObjectPage(ReplyObject, kw_only=True):
-    """OpenAI's list of objects with ids, page by page; subclasses have the objects in ``data``."""
+    """A page of OpenAI's lists of objects with ids; subclasses have the objects in ``data``."""
 
     object: Literal["list"] = "list"
     first_id: str | None
@@ -156,19 +156,19 @@ class ObjectPage(ReplyObject, kw_only=True):
 
 
 def page_fields(objects: Sequence[Any], more: bool, absent: str | None = None) -> dict[str, Any]:
-    """The fields of an ``ObjectPage``; ``more``: others follow; ``absent`` replaces the ids of an empty list."""
+    """The fields of an ``ObjectPage``. ``more``: whether others follow; ``absent``: the ids of an empty page."""
     first, last = (objects[0].id, objects[-1].id) if objects else (absent, absent)
     return {"data": objects, "first_id": first, "last_id": last, "has_more": more}
 
 
 class TenantStore(ABC, Generic[T]):
-    """Objects that exist for their tenants alone: rows with number, id and tenant in SQLite, and files in a folder.
+    """Objects that only their tenants can find: rows with number, id and tenant in SQLite, and files in a folder.
 
-    folder    of the store, which one server uses; the files are in its folder ``inner``
-    columns   what ``read`` takes
-    present   condition of rows that exist; ``:now`` is the time
+    folder    folder of the store, which only one server uses; the files are in its folder ``inner``
+    columns   columns of the rows, which are the arguments of ``read``
+    present   SQL condition of rows that count; ``:now`` is the time
 
-    Not thread-safe. Raises UsageError where another server uses the folder, ResourceError where it cannot be used.
+    Not thread-safe. Raises UsageError if another server uses the folder, ResourceError if it cannot be used.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class TenantStore(ABC, Generic[T]):
 
     @abstractmethod
     def _mend(self) -> None:
-        """Removes what a killed server left; only files with names of ours."""
+        """Makes rows and files consistent after a crash; deletes only files that have names of this store."""
 
     def get(self, tenant: str, id: str) -> T:
         """Raises NotFoundError."""

@@ -1,10 +1,11 @@
 """A model in a process of its own, which is started again when it ends.
 
-    state      may become                 when
-    loading    ready, failed, closed      it is loaded; it cannot be loaded, or its process ended too often
-    ready      loading, closed            its process ended
-    failed     closed                     —
-    closed     —
+    state      may become      when
+    loading    ready           the model is loaded
+               failed          it cannot be loaded, or its process ended too often
+    ready      loading         its process ended
+               failed          its process ended too often
+    any        closed          ``close`` is called
 
 When a process ends, requests with output get a WorkerError, because the rest of their output cannot be reproduced; the
 others are sent to the next process, MAX_TRIES times in all. If processes end in quick succession, the pause before the
@@ -46,8 +47,8 @@ from twofold.server.workers.messages import (
     Failed,
     FromWorker,
     Gone,
-    Hold,
     LoadModel,
+    Pause,
     Ping,
     Pong,
     Ready,
@@ -61,9 +62,9 @@ WorkerState = Literal["loading", "ready", "failed", "closed"]
 
 log = logging.getLogger("twofold.serve")
 MAX_TRIES: Final = 3
-"""Processes that a request is sent to, if they end before its first delta."""
+"""Maximum number of processes that a request is sent to, if they end before its first delta."""
 MAX_UNREAD: Final = 1 << 20
-"""Bytes of a stream that its reader has not taken; a stream with more is cut."""
+"""Maximum bytes of a stream that its reader has not taken; a stream with more is cut."""
 ROOT: Final = Path(__file__).parents[3]
 """The folder that contains the package."""
 END_S: Final = 2.0
@@ -76,8 +77,8 @@ class RestartPolicy:
 
     ping_s      interval of pings
     idle_s      time without a response after which an idle process is killed
-    busy_s      the same for one with requests, because a step of a large model is long
-    ends        ends within ``ends_within_s`` after which the process is not restarted
+    busy_s      the same for a process with requests: it is longer, because a step of a large model takes long
+    ends        number of ends within ``ends_within_s`` after which the process is not restarted
     pause_s     pause before the second restart in that time; it doubles with each further one
     """
 
@@ -102,16 +103,16 @@ class EngineObserver(Protocol):
 
 @dataclass(slots=True)
 class DispatchHandle:
-    """How one job went through a model's processes.
+    """One job on its way through a model's processes.
 
-    retries   times that it was resubmitted to the next process, because one ended before its first delta
+    retries   how often it was sent to the next process, because one ended before its first delta
     """
 
     retries: int = 0
     _left: asyncio.Future[RequestOutput | None] | None = None
 
     def leave(self) -> asyncio.Future[RequestOutput | None]:
-        """Aborts the job; the future gets its output so far, None if that is unknown."""
+        """The job's reader has left. Returns the future for its output so far, None if that is unknown."""
         self._left = asyncio.get_running_loop().create_future()
         return self._left
 
@@ -126,12 +127,12 @@ class DispatchHandle:
 class WorkerModel:
     """A model file in a worker process.
 
-    name       for observers and callers
-    identity   identifies its file and options, on which completions depend beside the request
+    name       its name for observers and callers
+    identity   digest of its file and options, on which completions depend besides the request
     reading    the model file without its weights
     options    ``EngineKeywords`` to load it with
     error      why it failed
-    ceilings   limits of this machine; None until they were measured
+    ceilings   predicts steps on this machine; None until the machine was measured
     snapshot   the last one of its engine
     """
 
@@ -168,21 +169,19 @@ class WorkerModel:
 
     @property
     def facts(self) -> ModelFacts:
-        assert self._facts is not None, "a model has facts once it was ready"
+        assert self._facts is not None, "the model was never ready"
         return self._facts
 
     @property
     def ready(self) -> Ready:
-        """The process's message when it had loaded the model."""
-        assert self._ready is not None, "a model was ready before it is used"
+        """The message that the process sent when it had loaded the model."""
+        assert self._ready is not None, "the model was never ready"
         return self._ready
 
     @property
     def queued(self) -> int:
-        """An upper bound of waiting requests: sequences that waited before the last step and requests since then.
-
-        It is at most the number of requests without output.
-        """
+        """An upper bound of waiting requests: sequences that waited before the last step, and requests since then; but
+        at most the number of requests without output."""
         return min(self._waiting, sum(not stream.began for stream in self._streams.values()))
 
     @property
@@ -196,7 +195,7 @@ class WorkerModel:
         return None if self._link is None else self._link.pid
 
     async def start(self) -> None:
-        """Loads it. If that fails, closes it and raises the error."""
+        """Loads the model. If that fails, closes it and raises the error."""
         self._task = asyncio.create_task(self._run_processes(), name=f"worker of {self.name}")
         try:
             while self.state == "loading":
@@ -210,7 +209,7 @@ class WorkerModel:
             raise self.error
 
     async def close(self) -> None:
-        """Ends its process and its requests. Further calls do nothing."""
+        """Ends the process and all requests. Further calls do nothing."""
         self._set_state("closed")
         life, self._task = self._task, None
         if life is not None:
@@ -249,7 +248,7 @@ class WorkerModel:
             raise self._unavailable()
         if request_id in self._streams or request_id in self._leaving:
             raise ParameterError(f"The request id {request_id!r} is in use.", param="request_id")
-        stream = WorkerStream(request, handle, lambda hold: self._send(Hold(request_id, hold)))
+        stream = WorkerStream(request, handle, lambda paused: self._send(Pause(request_id, paused)))
         self._streams[request_id] = stream
         if self.state == "ready":
             self._submit(stream)
@@ -262,7 +261,7 @@ class WorkerModel:
         self._send(stream.request)
 
     def _leave(self, stream: WorkerStream) -> None:
-        """Aborts a request whose reader has left; its output so far is still due."""
+        """Aborts a request whose reader has left; its output so far arrives later."""
         stream.leave()
         if stream.over or self.state != "ready" or self._link is None:
             stream.settle()
@@ -276,7 +275,7 @@ class WorkerModel:
             self._link.send(message)
 
     async def _run_processes(self) -> None:
-        """Starts one process after the other; waits before the third and further ones, while they end quickly."""
+        """Starts one process after the other; if they end quickly, pauses before the third and further ones."""
         try:
             while self.state == "loading":
                 recent = len(self._exits)
@@ -301,7 +300,7 @@ class WorkerModel:
             self._on_exit(status)
 
     def _on_exit(self, status: int) -> None:
-        """Handles the end of its process."""
+        """Handles the end of the process."""
         self._waiting = 0
         for stream in self._leaving.values():
             stream.settle()
@@ -328,7 +327,7 @@ class WorkerModel:
                 observer.on_restart(self.name)
 
     def _fail(self, error: TwofoldError) -> None:
-        """Makes it unusable."""
+        """Makes the model unusable."""
         self.error, self.failed_at = error, time.monotonic()
         self._set_state("failed")
         self._break_off(self._unavailable())
@@ -416,8 +415,8 @@ def _cause(status: int) -> str:
 class WorkerStream(OutputStream):
     """The stream of ``request``, which ``tries`` processes have received."""
 
-    def __init__(self, request: EngineRequest, handle: DispatchHandle, tell: Callable[[bool], None]) -> None:
-        super().__init__(tell, MAX_UNREAD)
+    def __init__(self, request: EngineRequest, handle: DispatchHandle, pause: Callable[[bool], None]) -> None:
+        super().__init__(pause, MAX_UNREAD)
         self.request = request
         self.handle = handle
         self.tries = 0
@@ -431,13 +430,13 @@ class WorkerStream(OutputStream):
             self.over, self.whole = True, delta.request
 
     def leave(self) -> None:
-        """The reader has left; ``settle`` must follow."""
+        """The reader has left; ``settle`` must be called later."""
         self._deltas.clear()
         self._left = self.handle.leave()
 
     def settle(self, output: RequestOutput | None = None) -> None:
-        """Gives the handle the request's output so far: that of the worker, or else that of the last delta."""
-        assert self._left is not None, "a stream is left, then settled"
+        """Gives the handle the request's output so far: ``output`` from the worker, or else that of the last delta."""
+        assert self._left is not None, "settle must follow leave"
         output = output or self.whole
         self._left.set_result(None if output is None else self.with_prompt(output))
 
@@ -447,7 +446,7 @@ class WorkerStream(OutputStream):
 
 
 class WorkerLink(asyncio.Protocol):
-    """A worker process and the event loop's connection to it, over a socketpair. The creator of a link closes it.
+    """A worker process and the event loop's connection to it, over a socketpair. The caller of ``open`` closes it.
 
     The process ends when its socket is closed. ``on_message`` is called with each message until then.
     """
@@ -482,7 +481,7 @@ class WorkerLink(asyncio.Protocol):
         return self._process.pid
 
     def send(self, message: ToWorker) -> None:
-        """Sends a message; does nothing after the end of the connection."""
+        """Sends a message; does nothing if the connection has ended."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(self._codec.frame(message))
 
@@ -511,7 +510,7 @@ class WorkerLink(asyncio.Protocol):
         try:
             messages = [self._codec.message(payload) for payload in self._unframer.feed(data)]
         except (ValueError, KeyError, TypeError, msgspec.MsgspecError):
-            self.kill()  # not the bytes of a worker
+            self.kill()  # these bytes are not from a working worker
             if self._transport is not None:
                 self._transport.abort()
             return
@@ -523,7 +522,7 @@ class WorkerLink(asyncio.Protocol):
 
 
 async def _start(descriptor: int) -> Process:
-    """Starts the process; modules of the current folder are found only if the package itself is there."""
+    """Starts the process; it imports modules from the current folder only if the package itself is there."""
     here = Path.cwd() == ROOT
     command = [sys.executable, *([] if here else ["-P"]), "-m", "twofold.server.workers", str(descriptor)]
     try:

@@ -4,10 +4,10 @@
     payload   msgpack: [tag, field, …]; requests and other records of the engine are maps, errors [class, message, hint,
               {more}]
 
-    server → worker   LoadModel first; then requests, Abort, Hold, Ping
+    server → worker   LoadModel first; then requests, Abort, Pause, Ping
     worker → server   Ready or Unloadable first; then StepOutputs after each step with output, Failed, Gone, Pong
 
-Decoding creates only the classes listed here, whatever the bytes are.
+Decoding creates only the classes of these messages and their fields, whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ class WorkerMessage(msgspec.Struct, array_like=True):
 
 
 class LoadModel(WorkerMessage, tag="load"):
-    """Load the model file ``path`` with these ``EngineKeywords``."""
+    """Loads the model file ``path`` with these ``EngineKeywords``."""
 
     path: str
     options: dict[str, Any]
 
 
 class Abort(WorkerMessage, tag="abort"):
-    """End a request. Its deltas until Gone are ignored."""
+    """Ends a request. Its deltas until Gone are ignored."""
 
     request_id: str
 
 
-class Hold(WorkerMessage, tag="hold"):
-    """Pause a request, or resume it."""
+class Pause(WorkerMessage, tag="pause"):
+    """Pauses a request, or resumes it."""
 
     request_id: str
-    hold: bool
+    paused: bool
 
 
 class Ping(WorkerMessage, tag="ping"):
-    """Respond between two steps."""
+    """Asks for a Pong between two steps."""
 
 
 class Ready(WorkerMessage, tag="ready"):
     """The model is loaded and has generated a token.
 
-    bytes     of its weights and its KV cache
+    bytes     bytes of its weights and its KV cache
     machine   limits of this machine; None if they were not measured
-    kv_type   of a value in the KV cache
+    kv_type   type of the values in the KV cache
     """
 
     context: int
@@ -111,7 +111,7 @@ class Pong(WorkerMessage, tag="pong"):
     snapshot: EngineSnapshot | None
 
 
-ToWorker = LoadModel | EngineRequest | Abort | Hold | Ping
+ToWorker = LoadModel | EngineRequest | Abort | Pause | Ping
 FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong
 
 

@@ -1,6 +1,7 @@
-"""A worker process: an engine for the server's process, over a socket.
+"""A worker process: runs an engine for the server's process, over a socket.
 
-    reader thread    receives → loads; then check, submit, abort, hold     engine thread    step → one StepOutputs
+    reader thread    receives LoadModel, then requests, Abort, Pause, Ping
+    engine thread    runs steps; sends one StepOutputs after each
 
 StepOutputs has the deltas of all requests and the reports of steps since the last message; four times a second, and
 when no work is left, also a snapshot of the engine.
@@ -47,8 +48,8 @@ from twofold.server.workers.messages import (
     Failed,
     FromWorker,
     Gone,
-    Hold,
     LoadModel,
+    Pause,
     Ping,
     Pong,
     Ready,
@@ -60,7 +61,7 @@ from twofold.server.workers.messages import (
 CRASHED: Final = 70
 """Exit code after an uncaught exception: sysexits.h's internal software error."""
 MAX_UNSENT: Final = 64 << 20
-"""Bytes that wait for a server that does not read; beyond, senders wait, too."""
+"""Maximum bytes that wait until the server reads them; beyond, senders wait, too."""
 SNAPSHOT_S: Final = 0.25
 SELF_TEST_S: Final = 120.0
 SELF_TEST: Final = EngineRequest(
@@ -81,7 +82,7 @@ def main(descriptor: int) -> None:
 
 
 class _Worker:
-    """Receives messages while another thread loads the model, so that the server's end is noticed meanwhile."""
+    """Receives messages while another thread loads the model, so that the end of the server is noticed meanwhile."""
 
     def __init__(self, channel: Channel, load: LoadModel) -> None:
         self._channel = channel
@@ -176,7 +177,7 @@ class Channel:
         except BlockingIOError:
             return 0
         except OSError:
-            return len(frame)  # the reader notices it and ends the process
+            return len(frame)  # the reader notices the end of the server and ends the process
 
     def _write(self) -> None:
         while True:
@@ -193,7 +194,7 @@ class Channel:
 
 
 class Service:
-    """A loaded model's engine. ``post`` sends a message to the server; any thread calls it."""
+    """A loaded model's engine. ``post`` sends a message to the server; it is called on several threads."""
 
     def __init__(self, loaded: LoadedModel, post: Callable[[FromWorker], None]) -> None:
         self._engine = assemble(loaded, MonotonicClock())
@@ -224,15 +225,15 @@ class Service:
             case Abort(request_id):
                 leaving = self._thread.abort(request_id)
                 leaving.add_done_callback(lambda ended: self._gone(request_id, ended.result()))
-            case Hold(request_id, hold):
-                self._thread.call(lambda engine: engine.pause(request_id, paused=hold))
+            case Pause(request_id, paused):
+                self._thread.call(lambda engine: engine.pause(request_id, paused=paused))
             case Ping():
                 self._thread.call(self._pong)
             case _:
                 raise AssertionError(f"a {type(message).__name__} after the first message")
 
     def deliver(self, deltas: list[OutputDelta]) -> None:
-        """Adds to the next message; on the engine's thread."""
+        """Adds deltas to the next message; on the engine's thread."""
         self._deltas += deltas
 
     def fail(self, request_id: str, error: Exception) -> None:
@@ -240,13 +241,13 @@ class Service:
         self._post(Failed(request_id, _for_server(error)))
 
     def on_step(self, report: StepReport) -> None:
-        """``Observer``: reports are sent with the next message, at the latest with the next snapshot."""
+        """``Observer``: the report is sent with the next message, at the latest with the next snapshot."""
         self._reports.append(report)
         if report.ended - self._snapshot_at >= SNAPSHOT_S:
             self._send()
 
     def on_request(self, report: RequestMetrics) -> None:
-        """``Observer``: a request's last delta has its report."""
+        """``Observer``: does nothing, because a request's last delta contains its report."""
 
     def _submit(self, request: EngineRequest) -> None:
         try:
@@ -257,7 +258,7 @@ class Service:
             self._thread.submit(request, _Outbox(self, request))
 
     def _gone(self, request_id: str, output: RequestOutput | None) -> None:
-        """On the engine's thread."""
+        """Reports the end of an aborted request; on the engine's thread."""
         self._post(Gone(request_id, None if output is None else replace(output, prompt_token_ids=())))
         if not self._engine.has_work:
             self._send()
@@ -282,7 +283,7 @@ class Service:
 
 
 def snapshot(engine: Engine) -> EngineSnapshot:
-    """The state of an engine; on its thread."""
+    """The state of an engine; to be called on its thread."""
     scheduler = engine.scheduler
     manager, counters = scheduler.manager, scheduler.manager.counters
     return EngineSnapshot(
@@ -302,7 +303,7 @@ def snapshot(engine: Engine) -> EngineSnapshot:
 
 
 class _Outbox:
-    """Passes on the deltas of a stream, or the last delta of another request, which has the whole output."""
+    """Passes on all deltas of a stream; of any other request only the last one, which has the whole output."""
 
     def __init__(self, service: Service, request: EngineRequest) -> None:
         self._stream = request.stream
