@@ -2,15 +2,15 @@
 
     currency = "EUR"                # default: USD
 
-    [default]                       # models without a table; without it they have no price
+    [default]                       # prices of models without a table of their own; without it they have none
     input = 1.00                    # per million tokens
     output = 5.00
     cache_read = 0.08               # a price, or
     of_input = { cache_write_1h = 1.6 }     # a multiple of the price of input
 
-    [models."my-model"]             # or own hardware, by the hour
+    [models."my-model"]             # or the price of own hardware, per hour
     per_hour = 0.40
-    watts = 180                     # with electricity, if its price is known
+    watts = 180                     # adds the price of electricity
     per_kwh = 0.31
     busy_share = 0.6                # the share of the hours in which requests run
 
@@ -18,7 +18,7 @@
     flex = 0.4                      # multiple of the price; defaults: priority 2, flex and batch 0.5
 
 Default prices of the cache are multiples of the price of input: 0.1 to read, 1.25 to write for 5 or 30 minutes, 2 for
-an hour, as of Anthropic and OpenAI (price lists of November 2026).
+an hour, as those of Anthropic and OpenAI (price lists of November 2026).
 
 The cost of a request is billed line by line.
 
@@ -26,8 +26,8 @@ The cost of a request is billed line by line.
     machine    amount = seconds · price of an hour / (3600 · busy share) · factor    to 10⁻¹² of the currency
 
 The factor is that of the tier. A prompt token is charged once: as read from the cache, as written to it with a time to
-live, or as fresh input. Only computed tokens are charged: a refused request costs nothing, and one that ends during
-prefill costs the rows that ran. Machine seconds are the request's share of its steps, by rows
+live, or as fresh input; tokens that were not read or computed are not charged: a refused request costs nothing, and one
+that ends during prefill costs the rows that ran. Machine seconds are the request's share of its steps, by rows
 (``PhaseWork.machine_s``); the shares of all requests of a step add up to the step.
 """
 
@@ -52,10 +52,10 @@ MILLION: Final = Decimal(1_000_000)
 HOUR_S: Final = 3600
 QUANTUM: Final = Decimal("1e-12")
 EXACT: Final = Context(prec=100, traps=[Inexact])
-"""Sums and products of prices, factors and counts have fewer digits."""
+"""Arithmetic without rounding: sums and products of prices, factors and counts have fewer digits."""
 ROUNDED: Final = Context(prec=100, rounding=ROUND_HALF_EVEN)
 PLACES: Final = 6
-"""Max decimal places of a price or a factor, so that bills are exact."""
+"""Maximum decimal places of a price or a factor, so that bills are exact."""
 MAX_PRICE: Final = "1000000000"
 MAX_FACTOR: Final = "1000"
 MAX_CURRENCY_CHARS: Final = 8
@@ -76,7 +76,7 @@ _MACHINE_FIELDS: Final = ("per_hour", "watts", "per_kwh", "busy_share")
 
 @dataclass(frozen=True, slots=True)
 class TokenPrices:
-    """Per million tokens. ``input`` is for prompt tokens that are neither read from the cache nor written to it."""
+    """Prices per million tokens. ``input``: prompt tokens that are neither read from the cache nor written to it."""
 
     input: Decimal
     cache_read: Decimal
@@ -88,7 +88,8 @@ class TokenPrices:
 
 @dataclass(frozen=True, slots=True)
 class MachinePrices:
-    """Of own hardware, electricity included. Requests pay for all hours in the ``busy_share`` in which they run."""
+    """The price of own hardware per hour, electricity included. Requests run in ``busy_share`` of the hours and pay for
+    all of them."""
 
     per_hour: Decimal
     busy_share: Decimal = Decimal(1)
@@ -99,7 +100,7 @@ Prices = TokenPrices | MachinePrices
 
 @dataclass(frozen=True, slots=True)
 class PriceSheet:
-    """Prices by model, of other models (None: no price), and the factor of each tier."""
+    """Prices by model, ``default`` prices of other models (None: they have no price), and the factor of each tier."""
 
     currency: str = "USD"
     default: Prices | None = None
@@ -125,7 +126,7 @@ class PriceSheet:
         return sheet
 
     def prices(self, model: str) -> Prices | None:
-        """The prices of a model; None where it has none."""
+        """The prices of a model; None if it has none."""
         return self.models.get(model, self.default)
 
     def factor(self, tier: str) -> Decimal:
@@ -201,7 +202,7 @@ def _missing(name: str) -> ParameterError:
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens of a request by price. The first five partition the prompt."""
+    """Tokens of a request by price. Each prompt token counts in one of the first five fields."""
 
     fresh: int = 0
     cached: int = 0
@@ -212,7 +213,7 @@ class TokenUsage:
 
     @classmethod
     def of(cls, reports: Iterable[RequestMetrics], written: Mapping[float, int]) -> TokenUsage:
-        """The tokens that were read or computed. ``written``: those pinned in the cache, by time to live in seconds."""
+        """The tokens of prompts with these ``reports``. ``written``: those pinned in the cache, by seconds to live."""
         reports = tuple(reports)
         rest = sum(min(r.prompt_tokens - r.cached_tokens, r.record.prefill.rows) for r in reports)
         pinned = {}
@@ -269,9 +270,9 @@ def total_of(amounts: Iterable[Decimal]) -> Decimal:
 def make_bill(
     reports: Iterable[RequestMetrics], written: Mapping[float, int], sheet: PriceSheet, model: str, tier: str
 ) -> Bill | None:
-    """The cost of the prompts with these ``reports``; None where the model has no price.
+    """The bill of the prompts with these ``reports``; None if the model has no price.
 
-    ``written``: tokens of the prompts that were pinned in the cache, by time to live in seconds.
+    ``written``: tokens of the prompts that were pinned in the cache, by seconds to live.
     """
     prices, factor = sheet.prices(model), sheet.factor(tier)
     reports = tuple(reports)
@@ -286,7 +287,7 @@ def make_bill(
 
 
 def token_lines(usage: TokenUsage, prices: TokenPrices, factor: Decimal) -> Iterator[BillLine]:
-    """The cost of tokens, a line for each kind that occurs."""
+    """The lines of a bill for tokens, one for each kind that occurs."""
     kinds: tuple[tuple[LineKind, int, Decimal], ...] = (
         ("input", usage.fresh, prices.input),
         ("cache_read", usage.cached, prices.cache_read),

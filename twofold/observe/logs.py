@@ -1,4 +1,4 @@
-"""The server's log: structured lines through one redacting pipeline, including those of ``logging``.
+"""The server's log: structured lines through one redacting pipeline, including records of ``logging``.
 
     log = ServerLog(sys.stderr.fileno(), LogSettings(level="info"))
     with log.capture():
@@ -8,8 +8,8 @@
 
 Fields bound with ``structlog.contextvars.bind_contextvars(request_id=…)`` are in every line of that task.
 
-Content and secrets are removed by the names of fields and by the format of secrets. That is the second line of defence:
-callers log names and numbers only. Lines are written on a thread, so that callers do not wait for a file that blocks;
+Content and secrets are removed by the names of fields and by the format of secrets. This is a second safeguard: callers
+should log names and numbers only. Lines are written on a thread, so that callers do not wait for a file that blocks;
 while MAX_LINES lines wait, further ones are dropped, and their number is logged once the file accepts lines again.
 """
 
@@ -36,22 +36,22 @@ from twofold.core.params import check_choice
 from twofold.observe.served import ServedRequest
 
 Access = Literal["all", "errors", "off"]
-"""Requests in the log: all, those with a status of 400 or more, or none."""
+"""The requests to log: all, those with a status of 400 or more, or none."""
 TRACE_ID: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 PLAIN: Final = re.compile(r"[\w./:@+,-]+", re.ASCII)
-"""Values without quotes."""
+"""Values that the text format writes without quotes."""
 FIRST: Final = ("time", "level", "event")
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 FORMATS: Final = ("auto", "json", "text")
 ACCESS: Final = ("all", "errors", "off")
 OWN: Final = "twofold"
-"""The logger with the configured level; others log warnings and errors only."""
+"""The logger to which the configured level applies; others log warnings and errors only."""
 HIDDEN: Final = "[redacted]"
 MAX_CHARS: Final = 1_000
 MAX_ITEMS: Final = 32
 MAX_DEPTH: Final = 4
 MAX_NUMBER: Final = 1 << 63
-"""Other JSON readers may not read larger numbers, infinity and NaN."""
+"""Some JSON readers cannot read larger numbers, infinity and NaN."""
 MAX_FRAMES: Final = 12
 SECRET_NAMES: Final = frozenset(
     {"api_key", "apikey", "authorization", "cookie", "password", "proxy_authorization", "secret", "set_cookie", "token"}
@@ -73,7 +73,7 @@ RETRY_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """``level`` is the lowest that is logged; the format auto is text on a terminal and JSON elsewhere."""
+    """``level`` is the lowest level to log; the format "auto" means text on a terminal and JSON elsewhere."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "text"] = "auto"
@@ -110,7 +110,7 @@ class ServerLog:
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """Replaces the handlers of ``logging`` while it is open."""
+        """A context in which records of ``logging`` go to this log instead of their handlers."""
         root, own = logging.getLogger(), logging.getLogger(OWN)
         before = (root.handlers[:], root.level, own.level)
         root.handlers[:] = [_Forward(self.logger)]
@@ -128,7 +128,7 @@ class ServerLog:
 
 
 class _Sink:
-    """structlog's logger for rendered lines of all levels."""
+    """The end of structlog's pipeline: writes rendered lines of all levels."""
 
     def __init__(self, writer: LineWriter) -> None:
         self.debug = self.info = self.warning = self.error = self.critical = writer.write
@@ -152,7 +152,7 @@ def _level(record: logging.LogRecord) -> int:
 
 
 def _message(record: logging.LogRecord) -> str:
-    """A record's message; without its arguments where they do not fit its format, because logging must not raise."""
+    """A record's message; without its arguments if they do not fit its format, because logging must not raise."""
     try:
         return record.getMessage()
     except (TypeError, ValueError, KeyError):
@@ -160,7 +160,7 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _add_fault(_logger: object, _method: str, event: Event) -> Event:
-    """Replaces ``exc_info`` by fields that quote nothing."""
+    """Replaces ``exc_info`` by the error's type and traceback, without its message."""
     error = event.pop("exc_info", None)
     if error is True:
         error = sys.exception()
@@ -197,10 +197,10 @@ class RequestLines:
 
     def __init__(self, logger: FilteringBoundLogger, access: Access = "all") -> None:
         self._logger = logger
-        self._least = {"all": 0, "errors": 400, "off": 1_000}[access]
+        self._min_status = {"all": 0, "errors": 400, "off": 1_000}[access]
 
     def on_served(self, served: ServedRequest) -> None:
-        if served.status < self._least:
+        if served.status < self._min_status:
             return
         if served.status < 500:
             log = self._logger.info
@@ -210,7 +210,7 @@ class RequestLines:
 
 
 def request_fields(served: ServedRequest) -> dict[str, Any]:
-    """The fields of a line; those without a value are omitted. Times are milliseconds."""
+    """The fields of a request's line; those without a value are omitted. Times are in milliseconds."""
     trace = TRACE_ID.fullmatch(served.traceparent or "")
     work: dict[str, Any] = {}
     if served.reports:
@@ -266,7 +266,7 @@ def _hidden(name: str) -> str | None:
 
 
 def _clean(value: object, depth: int) -> object:
-    """Texts, numbers, and lists and mappings of them; of any other value only its type."""
+    """A shortened copy of texts, numbers, and lists and mappings of them; of any other value only its type."""
     if isinstance(value, str):
         return _short(SECRETS.sub(HIDDEN, value[: 2 * MAX_CHARS]))
     if value is None or (isinstance(value, int | float) and -MAX_NUMBER < value < MAX_NUMBER):
@@ -312,14 +312,14 @@ class LineWriter:
         self._thread.start()
 
     def write(self, line: str) -> None:
-        """Queues a line, without its line end. Does not block; any thread may call it."""
+        """Queues a line, to which a line end is added. Does not block; any thread may call it."""
         if self._lines.qsize() >= self._max_lines:
             self._dropped += 1
         else:
             self._lines.put(line.encode("utf-8", "backslashreplace") + b"\n")
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Writes the waiting lines, as far as the file accepts them in time. Later lines are not written."""
+        """Writes the waiting lines, if the file accepts them within ``timeout_s``. Later lines are not written."""
         self._lines.put(None)
         self._thread.join(timeout_s)
 
@@ -350,7 +350,7 @@ class LineWriter:
 
 
 def _write(file: int, text: bytes) -> None:
-    """Writes all of it, also to a file that another process made non-blocking."""
+    """Writes the whole text, also to a file that another process made non-blocking."""
     while text:
         try:
             text = text[os.write(file, text) :]

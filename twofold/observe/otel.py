@@ -1,8 +1,8 @@
-"""Traces and metrics of OpenTelemetry, sent to a collector by OTLP over HTTP.
+"""OpenTelemetry's traces and metrics of requests, sent to a collector by OTLP over HTTP.
 
 The SDK and its exporter are an extra (``otel``), imported only when an endpoint is set. They send from their own
-threads; without a reachable collector telemetry is lost, and requests are not delayed. Providers belong to their
-``Telemetry``, not to the process.
+threads; without a reachable collector telemetry is lost, but requests are not delayed. Each ``Telemetry`` has its own
+providers; the process has no global ones.
 
 Attributes follow the GenAI conventions (open-telemetry/semantic-conventions-genai): sizes, times and names, never
 content. ``gen_ai.usage.input_tokens`` includes cached tokens in every API protocol.
@@ -34,7 +34,7 @@ OPERATIONS: Final = {
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
 }
-"""GenAI operations by route; other routes have none."""
+"""GenAI operations by route; requests of other routes are not reported."""
 
 Value = str | int | float | bool | tuple[str, ...]
 Attributes = dict[str, Value]
@@ -46,14 +46,14 @@ FIRST_TOKEN_S: Final = (
 TOKEN_S: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 SCOPE: Final = "twofold"
 MAX_STALLS: Final = 32
-"""Stalls of a prompt that a span has as events."""
-LONGEST_TRACEPARENT: Final = 64
+"""Maximum stalls of a prompt that a span has as events."""
+MAX_TRACEPARENT_CHARS: Final = 64
 FLUSH_MS: Final = 3_000
-"""Time to send what is left when the server ends."""
+"""Time to send the remaining telemetry when the server ends."""
 
 
 def common_attributes(served: ServedRequest, operation: str) -> Attributes:
-    """Attributes of spans and of metrics."""
+    """The attributes that spans and metrics share."""
     found: Attributes = {
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": PROVIDER,
@@ -174,8 +174,8 @@ class RequestSpans:
         span.end(_ns(ended))
 
     def _parent(self, traceparent: str | None) -> Context:
-        """The caller's span; a new trace without a valid one."""
-        if traceparent is None or len(traceparent) > LONGEST_TRACEPARENT:
+        """The context of the caller's span; that of a new trace if there is no valid one."""
+        if traceparent is None or len(traceparent) > MAX_TRACEPARENT_CHARS:
             return Context()
         return self._parents.extract({"traceparent": traceparent}, Context())
 
@@ -229,7 +229,7 @@ class Provider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """``ServedObserver`` that sends requests to a collector."""
+    """``ServedObserver``: sends spans and metrics of requests to a collector."""
 
     spans: RequestSpans
     meters: RequestMeters
@@ -237,9 +237,9 @@ class Telemetry:
 
     @classmethod
     def to(cls, endpoint: str, *, service: str = "twofold", version: str = "") -> Self:
-        """Sends to the collector at ``endpoint``, such as http://localhost:4318 (OTEL_EXPORTER_OTLP_ENDPOINT).
+        """Telemetry for the collector at ``endpoint``, such as http://localhost:4318 (OTEL_EXPORTER_OTLP_ENDPOINT).
 
-        Raises UsageError where the extra is not installed.
+        Raises UsageError if the extra is not installed.
         """
         base = endpoint.rstrip("/")
         resource = _sdk("sdk.resources").Resource.create({"service.name": service, "service.version": version})
@@ -256,7 +256,7 @@ class Telemetry:
         self.meters.on_served(served)
 
     def close(self) -> None:
-        """Sends what is left and ends the threads. It may block for seconds."""
+        """Sends the remaining telemetry and ends the threads. It may block for seconds."""
         for provider in self.providers:
             provider.force_flush(FLUSH_MS)
             provider.shutdown()

@@ -1,6 +1,6 @@
-"""The record of a request: metrics, traces, logs, bills and sums are made of it.
+"""The record of a request, from which metrics, traces, logs, bills and sums are made.
 
-It holds sizes, times and names, and nothing that a caller or a model wrote.
+It has sizes, times and names, and no text that a caller or a model wrote.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ class AskedParams:
 class ServedRequest:
     """A request. The server fills its record while it is in progress, and observers read it after the end.
 
-    request_id      of the response's header: req_…, or the caller's own
-    endpoint        the route's path, such as /v1/chat/completions
+    request_id      id in the response's header: req_…, or the caller's own
+    endpoint        path of the route, such as /v1/chat/completions
     dialect         openai, anthropic or ollama
     model           the served model's own name; "" if no model was reached
-    tenant, key     whose it is, and the id of the key; "" without keys
+    tenant, key     tenant and id of the caller's key; "" without keys
     tier            default, flex, priority or batch
     status          HTTP status of the response; 499 if the client disconnected before its end
-    error           the error's code, such as unknown_parameter; its class for 5xx; None without an error
-    field_name      the field of the request that the error is about, where its name is short and plain
-    arrived_at      seconds since 1970
-    duration_s      from there to the last byte given to the connection
-    first_token_s   from there to the first token given to the connection (streams), or to the completion
-    gaps_s          between deltas given to the connection, of streams
-    reports         of the engine, one for each prompt; empty if none ran, or the response cache had the completion
-    cache_asked     whether the response cache was asked; cached_answer whether it had the completion
-    limits_s        the least seconds that this machine could take for each phase ("prefill", "decode") of all reports
-                    together; empty where it was not measured
+    error           code of the error, such as unknown_parameter; its class for 5xx; None without an error
+    field_name      the field of the request that the error is about, if its name is short and plain
+    arrived_at      time of arrival, in seconds since 1970
+    duration_s      seconds from arrival to the last byte given to the connection
+    first_token_s   seconds from arrival to the first token given to the connection (streams), or to the completion
+    gaps_s          seconds between deltas given to the connection (streams)
+    reports         the engine's, one for each prompt; empty if none ran, or if the response cache had the completion
+    cache_asked     whether the response cache was asked; ``cached_answer``: whether it had the completion
+    limits_s        the shortest seconds in which this machine could compute each phase ("prefill", "decode") of all
+                    prompts; empty if the machine was not measured
     reasoning_tokens, written_tokens   of completions; of prompts, by seconds to live (pins of the prefix cache)
-    bill            None without a price
-    retries         times that it was given to the next process of its model, because one ended
+    bill            None if the model has no price
+    retries         how often it was sent to the next process of its model, because one ended
     traceparent     the caller's W3C trace context
     """
 
@@ -86,7 +86,7 @@ class ServedRequest:
 
     @property
     def cost(self) -> float | None:
-        """In ``currency``; None without a price."""
+        """The bill's total in ``currency``; None without a bill."""
         return None if self.bill is None else float(self.bill.total)
 
     @property
@@ -107,7 +107,7 @@ class ServedRequest:
 
     @property
     def ttft_s(self) -> float | None:
-        """To the first token: given to the connection for a stream, made by the engine otherwise."""
+        """Seconds to the first token: given to the connection for a stream, else made by the engine."""
         if self.stream or not self.reports:
             return self.first_token_s
         return min((ttft for report in self.reports if (ttft := report.ttft_s) is not None), default=None)
@@ -119,12 +119,12 @@ class ServedRequest:
 
     @property
     def tpot_s(self) -> float | None:
-        """The longest of them."""
+        """The longest TPOT of the prompts."""
         return max(self.tpots_s, default=None)
 
     @property
     def phases_s(self) -> dict[str, float]:
-        """Seconds of each phase, over all prompts, whose least possible time is known."""
+        """Seconds of each phase of all prompts, if ``limits_s`` has the phase."""
         took = {
             "prefill": sum(report.prefill_s for report in self.reports),
             "decode": sum(report.decode_s for report in self.reports),
@@ -133,6 +133,6 @@ class ServedRequest:
 
 
 class ServedObserver(Protocol):
-    """Is called for every request that ended, on the event loop: it must not raise and not take long."""
+    """Gets every request that ended, on the event loop: it must neither raise nor take long."""
 
     def on_served(self, served: ServedRequest) -> None: ...

@@ -5,9 +5,9 @@
     requests    one track per request: queue, prefill and decode with their pauses, first token and finish
 
 The format is the JSON array of the Trace Event Format (Google, 2016), which may lack its closing bracket. Whole events
-are appended, many at a time, so the file is valid after a crash, too. Events of a request are not kept in memory and
-contain no text of prompts and completions. Times are whole microseconds on the engine's clock, so events that follow
-each other do not overlap.
+are appended, many at a time, so the file is valid after a crash, too. Events are not kept in memory after they were
+written, and contain no text of prompts and completions. Times are whole microseconds on the engine's clock, so events
+that follow each other do not overlap.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ REQUESTS: Final = "request"
 """The category of requests' events; viewers join events of one category and id."""
 MAX_HELD_BYTES: Final = 1 << 16
 MAX_HELD_S: Final = 1.0
-"""Events are written when a request ends, beyond MAX_HELD_BYTES, and by the first step MAX_HELD_S after the last
-write."""
+"""Events are written when a request ends, and by a step if more than MAX_HELD_BYTES wait or the last such write was
+MAX_HELD_S ago."""
 
 Event = dict[str, Any]
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Tracer:
-    """An observer that writes a trace file, in which the process is called ``title``. Use it as a context manager.
+    """An observer that writes a trace file, in which the process is named ``title``. Use it as a context manager.
 
-    It does not raise while the engine runs: after a failed write it stops, and ``close`` raises. Raises ResourceError
-    where the file cannot be created.
+    Raises ResourceError if the file cannot be created. It raises nothing while the engine runs: after a failed write it
+    writes no more, and ``close`` raises.
     """
 
     def __init__(self, path: Path, title: str = "twofold") -> None:
@@ -118,7 +118,7 @@ class Tracer:
 
 
 def _step_events(report: StepReport, began: float) -> Iterator[Event]:
-    """Slices in order and inside one another, then counters as they were when the step was planned."""
+    """The slices of a step, in order and nested; then counters with their values when the step was planned."""
     rows_at = report.started + report.moves_s
     if _us(report.started) > _us(began):
         yield _slice("host", began, report.started)
@@ -146,7 +146,7 @@ def _step_events(report: StepReport, began: float) -> Iterator[Event]:
 
 
 def _request_events(report: RequestMetrics, number: int) -> Iterator[Event]:
-    """The request and its phases, nested."""
+    """The events of a request and, nested in it, of its phases and their pauses."""
     yield _request(report.request_id, number, "b", report.arrival, **_request_args(report))
     for name, start, end in report.phases():
         yield _request(name, number, "b", start)
@@ -161,7 +161,7 @@ def _request_events(report: RequestMetrics, number: int) -> Iterator[Event]:
 
 
 def _separate(pauses: list[Pause], start: float, end: float) -> Iterator[Pause]:
-    """The parts of pauses within a span, without overlaps: completions of one request may pause at the same time."""
+    """The parts of the pauses from ``start`` to ``end``, without overlaps between pauses of several completions."""
     for pause in pauses:
         start, stop = max(start, pause.start), min(end, pause.end)
         if stop > start:
@@ -186,7 +186,7 @@ def _request_args(report: RequestMetrics) -> Event:
 
 
 def _rows(report: StepReport) -> str:
-    """8 decode + 120 prefill rows: equal steps have equal names, so that viewers can group them."""
+    """The name of a step, such as "8 decode + 120 prefill rows": viewers group steps of equal names."""
     parts = ((report.decode_rows, "decode"), (report.prefill_rows, "prefill"))
     rows = " + ".join(f"{count} {name}" for count, name in parts if count)
     return f"{rows} rows" if rows else "moves only"

@@ -15,7 +15,7 @@ from tests.support.tiny import TinyModel
 from twofold.cli.main import main
 from twofold.server.config import ServerConfig
 from twofold.server.models.named_models import NamedModel
-from twofold.server.server import _unbound
+from twofold.server.server import _bind_error
 
 
 def test_it_listens_on_loopback_alone(server: LiveServer) -> None:
@@ -115,6 +115,6 @@ def test_a_port_in_use_is_told(tiny: TinyModel, tmp_path: Path, capsys: pytest.C
 
 def test_why_an_address_cannot_be_bound(tiny: TinyModel, tmp_path: Path) -> None:
     config = ServerConfig(offers=(NamedModel(("tiny",), str(tiny.path)),), data=tmp_path, port=80)
-    error = _unbound(config, PermissionError(errno.EACCES, "Permission denied"))
+    error = _bind_error(config, PermissionError(errno.EACCES, "Permission denied"))
     assert "Port 80 needs a privilege" in str(error)
     assert "1024" in str(error.hint)

@@ -1,7 +1,7 @@
-"""Metrics of engines between requests: their load, their caches and their steps.
+"""Metrics of engines: their load, their caches and their steps.
 
-Snapshots count since an engine started. A restarted process starts again at 0; its counts are added to those of earlier
-processes, so the counters here never fall.
+Snapshots have counts since the engine's process started. The counts of a restarted process are added to those of
+earlier ones, so the counters here never fall.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from twofold.core.request import TTL_SECONDS
 from twofold.observe.metrics.instruments import STEP_SECONDS, STEP_TOKENS, Counter, Instruments
 
 ENGINE: Final = "0"
-"""The label ``engine``: a model has one."""
+"""The value of the label ``engine``: each model has one engine."""
 MODEL: Final = ("model_name", "engine")
 COUNTS: Final = {
     "queries": ("vllm:prefix_cache_queries", "Tokens that were looked up in the prefix cache."),
@@ -47,10 +47,10 @@ class EngineMetrics:
         self._step = histogram(
             "twofold:step_seconds", "Seconds of a step's rows, by the phase of its rows.", STEP_SECONDS, *MODEL, "phase"
         )
-        self._foreseen = counter(
+        self._predicted_steps = counter(
             "twofold:predicted_step_seconds", "Measured seconds of steps whose time was predicted.", *MODEL
         )
-        self._missed = counter(
+        self._prediction_errors = counter(
             "twofold:mispredicted_step_seconds", "Absolute errors of predicted step times, in seconds.", *MODEL
         )
         self._usage = gauge("vllm:kv_cache_usage_perc", "Share of the KV cache's blocks in use.", *MODEL)
@@ -77,7 +77,7 @@ class EngineMetrics:
         )
 
     def on_step(self, model: str, report: StepReport) -> None:
-        self._load(model, report.waiting, report.running)
+        self._set_load(model, report.waiting, report.running)
         rows = report.decode_rows + report.prefill_rows
         if rows:
             phase = "decode" if not report.prefill_rows else "mixed" if report.decode_rows else "prefill"
@@ -88,12 +88,12 @@ class EngineMetrics:
         for part, seconds in (("rows", report.seconds), ("moves", report.moves_s), ("host", report.host_s)):
             self._seconds.add(seconds, model, ENGINE, part)
         if report.predicted_s is not None:
-            self._foreseen.add(report.seconds, model, ENGINE)
-            self._missed.add(abs(report.predicted_s - report.seconds), model, ENGINE)
+            self._predicted_steps.add(report.seconds, model, ENGINE)
+            self._prediction_errors.add(abs(report.predicted_s - report.seconds), model, ENGINE)
 
     def on_snapshot(self, model: str, snapshot: EngineSnapshot) -> None:
         self._restarts.add(0, model, ENGINE)
-        self._load(model, snapshot.waiting, snapshot.running)
+        self._set_load(model, snapshot.waiting, snapshot.running)
         blocks = snapshot.blocks
         total = blocks.free + blocks.cached + blocks.held
         self._usage.set(blocks.held / total if total else 0.0, model, ENGINE)
@@ -104,10 +104,10 @@ class EngineMetrics:
         self._sizes[model] = (model, ENGINE, str(snapshot.block_size), str(total))
         self._info.set(1, *self._sizes[model])
         for name, counter in self._counts.items():
-            self._show(counter, getattr(snapshot, name), model, ENGINE)
+            self._add_growth(counter, getattr(snapshot, name), model, ENGINE)
         for seconds, pins in snapshot.pins.items():
             for event in PIN_EVENTS:
-                self._show(self._pins, getattr(pins, event), model, ENGINE, TTLS[seconds], event)
+                self._add_growth(self._pins, getattr(pins, event), model, ENGINE, TTLS[seconds], event)
         if snapshot.prediction_error is None:
             self._error.drop(model, ENGINE)
         else:
@@ -115,16 +115,16 @@ class EngineMetrics:
 
     def on_restart(self, model: str) -> None:
         self._restarts.add(1, model, ENGINE)
-        self._load(model, 0, 0)
+        self._set_load(model, 0, 0)
         self._seen = {(counter, labels): count for (counter, labels), count in self._seen.items() if labels[0] != model}
         self._error.drop(model, ENGINE)
 
-    def _load(self, model: str, waiting: int, running: int) -> None:
+    def _set_load(self, model: str, waiting: int, running: int) -> None:
         self._waiting.set(waiting, model, ENGINE)
         self._running.set(running, model, ENGINE)
 
-    def _show(self, counter: Counter, count: int, *labels: str) -> None:
-        """Adds the growth of an engine's count. A count that fell started again at 0, even if no restart was seen."""
+    def _add_growth(self, counter: Counter, count: int, *labels: str) -> None:
+        """Adds the growth of an engine's count. If it fell, the engine was restarted and has counted from 0 since."""
         before = self._seen.get((counter, labels), 0)
         counter.add(count - before if count >= before else count, *labels)
         self._seen[counter, labels] = count

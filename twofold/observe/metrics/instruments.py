@@ -4,11 +4,11 @@
     tokens = instruments.counter("vllm:prompt_tokens", "Prompt tokens.", "model_name", "engine")
     tokens.add(12, "smollm2", "0")                       on the event loop
     snapshots = instruments.snapshots()                  on the event loop: copies the numbers
-    [snapshot.family() for snapshot in snapshots]        on any thread: what prometheus_client writes
+    [snapshot.family() for snapshot in snapshots]        on any thread: families that prometheus_client writes
 
 prometheus_client's own instruments are not used: they take a lock and look up a child for each change, which costs six
 to eight times as much (1.3 instead of 0.2 µs for a counter, 137 instead of 20 µs for the 200 gaps of a stream), and a
-histogram may be read between its sum and its buckets.
+histogram may be read between the changes of its sum and of its buckets.
 
 Invariants: only the event loop writes and takes snapshots, so there are no locks; counters never fall; a series has
 one value for each label of its instrument.
@@ -52,7 +52,7 @@ TOKENS: Final = tuple(factor * 10**power for power in range(7) for factor in (1,
 
 
 class Snapshot(Protocol):
-    """The numbers of one family at one moment."""
+    """The numbers of one family at one time."""
 
     def family(self) -> Metric: ...
 
@@ -81,7 +81,7 @@ class Values:
         return metric
 
     def only(self, label: str, value: str) -> Values:
-        """The series with this value of the label; all series of a family without that label."""
+        """The series with this value of the label; all series if the family lacks the label."""
         if label not in self.of.labels:
             return self
         index = self.of.labels.index(label)
@@ -92,7 +92,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Distributions:
-    """A snapshot of a histogram: observations in each bucket, the last one without a bound, and their sum."""
+    """A snapshot of a histogram: the number of values in each bucket, of which the last has no bound, and their sum."""
 
     of: MetricFamily
     bounds: tuple[str, ...]
@@ -148,7 +148,7 @@ class _Buckets:
 
 
 class Histogram:
-    """The number of values in each bucket, which includes its upper bound, and the sum of the values."""
+    """The number of values in each bucket, and the sum of the values. A bucket includes its upper bound."""
 
     def __init__(self, family: MetricFamily, bounds: Sequence[float]) -> None:
         assert list(bounds) == sorted(set(bounds)), f"{family.name}: bounds must ascend"

@@ -1,4 +1,4 @@
-"""Gauges of the last five minutes: percentiles of latencies, and the share of the machine's limit.
+"""Gauges of the last five minutes: percentiles of latencies, and the share of the machine's limit that was reached.
 
 ``twofold:recent_latency_seconds{measure,quantile}`` is within 1 % of the exact percentile over the last 290 to 300
 seconds; ``twofold:recent_latency_values`` counts the values, because a P99.9 of ten requests means little.
@@ -6,7 +6,7 @@ seconds; ``twofold:recent_latency_values`` counts the values, because a P99.9 of
 The window slides slot by slot and covers between 29 and 30 slots of time. A value is in bucket i where
 γ^(i−1) < value ≤ γ^i, with γ = (1 + α) / (1 − α), and is reported as 2 γ^i / (γ + 1), with a relative error of at most
 α (DDSketch: Masson, Rim, Lee, VLDB 2019). With α = 1 % and values from 10 µs to a day there are fewer than 1,200
-buckets, so the memory of 30 slots is bounded, however many values they count; values outside count as the nearest one.
+buckets, so the memory of 30 slots is bounded; values outside of this range count as its nearest end.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ GROWTH: Final = (1 + ERROR) / (1 - ERROR)
 BOUNDS: Final = tuple(
     SHORTEST_S * GROWTH**index for index in range(ceil(log(LONGEST_S / SHORTEST_S) / log(GROWTH)) + 1)
 )
-NOTHING: Final = 1e-9
-"""A smaller sum is the rounding error of a sum whose parts were all subtracted again."""
+ROUNDING: Final = 1e-9
+"""A sum that is not larger is the rounding error of subtracting all its parts."""
 QUANTILES: Final = {"0.5": 0.5, "0.9": 0.9, "0.95": 0.95, "0.99": 0.99, "0.999": 0.999}
 MEASURES: Final = ("ttft", "tpot", "itl", "e2e", "queue")
 PHASES: Final = ("prefill", "decode")
@@ -50,7 +50,7 @@ class SlidingSums(Generic[K]):
     def __init__(self, window_s: float = WINDOW_S, slots: int = SLOTS) -> None:
         self._slot_s = window_s / slots
         self._slots: deque[tuple[int, dict[K, float]]] = deque()
-        self._most = slots
+        self._max_slots = slots
         self._sums: dict[K, float] = {}
 
     def add(self, amounts: Mapping[K, float], now: float) -> None:
@@ -69,11 +69,11 @@ class SlidingSums(Generic[K]):
         return self._sums.copy()
 
     def _forget(self, now: float) -> None:
-        oldest = int(now / self._slot_s) - self._most + 1
+        oldest = int(now / self._slot_s) - self._max_slots + 1
         while self._slots and self._slots[0][0] < oldest:
             for key, amount in self._slots.popleft()[1].items():
                 left = self._sums[key] - amount
-                if left > NOTHING:
+                if left > ROUNDING:
                     self._sums[key] = left
                 else:
                     del self._sums[key]
@@ -85,7 +85,7 @@ def buckets(seconds: Iterable[float]) -> Counter[int]:
 
 
 def percentiles(counts: Mapping[int, float], shares: Sequence[float]) -> list[float]:
-    """Seconds that these shares of the values do not exceed, within ERROR; empty without values.
+    """For each share, the seconds that this share of the values does not exceed, within ERROR; empty without values.
 
     The value of a share q is the one of rank ⌈q · n⌉, as in numpy's ``inverted_cdf``.
     """
@@ -93,14 +93,14 @@ def percentiles(counts: Mapping[int, float], shares: Sequence[float]) -> list[fl
         return []
     buckets = sorted(counts)
     upto = list(accumulate(round(counts[bucket]) for bucket in buckets))
-    ranks = [max(1, ceil(share * upto[-1] - NOTHING)) for share in shares]
+    ranks = [max(1, ceil(share * upto[-1] - ROUNDING)) for share in shares]
     found = (min(buckets[bisect_left(upto, rank)], len(BOUNDS) - 1) for rank in ranks)
     return [BOUNDS[bucket] * 2 / (GROWTH + 1) for bucket in found]
 
 
 @dataclass(frozen=True, slots=True)
 class _Percentiles:
-    """A snapshot of latencies; the percentiles are computed by its reader."""
+    """A snapshot of latencies; ``family`` computes the percentiles."""
 
     of: MetricFamily
     counts: list[tuple[str, str, Mapping[int, float]]]
@@ -115,7 +115,7 @@ class _Percentiles:
 
 @dataclass(slots=True)
 class _Model:
-    """The recent seconds of one model."""
+    """Recent times of one model: by measure, and by phase with the machine's limit."""
 
     seconds: dict[str, SlidingSums[int]] = field(
         default_factory=lambda: {measure: SlidingSums() for measure in MEASURES}
@@ -124,7 +124,7 @@ class _Model:
 
 
 class Recent:
-    """Seconds of requests in the last five minutes. ``now`` returns seconds of a monotonic clock."""
+    """Times of requests in the last five minutes. ``now`` returns seconds of a monotonic clock."""
 
     def __init__(self, instruments: Instruments, now: Callable[[], float]) -> None:
         self._now = now

@@ -1,10 +1,10 @@
 """Metrics of requests that ended: tokens, times by phase, cost, and how they ended.
 
-Latencies are those of requests that an engine ran; requests completed from the response cache are counted, not timed.
-Totals of tokens grow when a request ends, by its usage; ``twofold:rows_total`` grows step by step.
+Latencies are only of requests that an engine ran; requests completed from the response cache are counted, not timed.
+Totals of tokens grow when a request ends, by its usage; ``twofold:rows_total`` grows with each step.
 
 Goodput counts the requests that meet the latency objective of their tier (DistServe: Zhong et al., OSDI 2024). A
-request misses it where one of its times is longer, or where the server fails with a 5xx, which includes refusals under
+request misses it if one of its times is longer, or if the server fails with a 5xx, which includes refusals under
 overload. Errors of the caller (4xx, an exceeded quota, a disconnect) are not counted.
 """
 
@@ -34,7 +34,7 @@ from twofold.observe.served import ServedRequest
 
 TIERS: Final = ("default", "flex", "priority", "batch")
 FAILED: Final = "failed"
-"""The measure by which a request misses its objective if the server failed."""
+"""The measure that counts as missed if the server failed."""
 MAX_TENANTS: Final = 100
 MAX_ENDPOINTS: Final = 64
 MAX_ERRORS: Final = 64
@@ -76,7 +76,7 @@ OF_REPORTS: Final[Mapping[str, tuple[str, Bounds, Callable[[RequestMetrics], flo
         lambda one: one.tpot_s,
     ),
 }
-"""Histograms of vLLM over the reports of a request, one for each prompt; None is not observed."""
+"""vLLM's histograms over the reports of requests, one for each prompt; a value None is not observed."""
 OF_REQUESTS: Final[Mapping[str, tuple[str, Bounds, Callable[[ServedRequest], float | None]]]] = {
     "request_params_max_tokens": ("max_tokens of requests that set it.", TOKENS, lambda one: one.params.max_tokens),
     "request_params_n": ("Requested completions.", COMPLETIONS, lambda one: one.params.n),
@@ -103,7 +103,7 @@ TOTALS: Final[Mapping[str, tuple[str, Callable[[ServedRequest], float]]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """Max seconds to the first token, per token after it, and to the end; None: no limit."""
+    """Maximum seconds to the first token, per token after it, and to the end; None: no limit."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -122,7 +122,7 @@ class Objective:
         return {measure: limit for measure, limit in limits.items() if limit is not None}
 
     def missed(self, served: ServedRequest) -> list[str]:
-        """The measures beyond their limits; a request without a measure does not miss it."""
+        """The measures that exceed their limits; a request that lacks a measure does not miss it."""
         taken = {"ttft": served.ttft_s, "tpot": served.tpot_s, "e2e": served.duration_s}
         return [measure for measure, limit in self.limits.items() if (taken[measure] or 0.0) > limit]
 
@@ -136,11 +136,11 @@ DEFAULT_OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
         "batch": NO_OBJECTIVE,
     }
 )
-"""For models of a size that a CPU runs. Batches have no limits."""
+"""Objectives for models of a size that a CPU can run. Batches have none."""
 
 
 class RequestMetricsObserver:
-    """``ServedObserver``: counts a request when it ended, on the event loop.
+    """``ServedObserver``: counts requests that ended, on the event loop.
 
     Requests for unknown models create no series with a model's name. Tenants beyond MAX_TENANTS are counted together.
     """
@@ -259,7 +259,7 @@ class RequestMetricsObserver:
             self._cache.add(1, served.model, ENGINE, "hit" if served.cached_answer else "miss")
 
     def _measure(self, served: ServedRequest) -> None:
-        """Tokens and latencies of a request that an engine ran, and the least time it could have taken."""
+        """Counts tokens and latencies of a request that an engine ran, and the shortest times it could have taken."""
         labels = (served.model, ENGINE)
         for counter, total in self._totals:
             counter.add(total(served), *labels)

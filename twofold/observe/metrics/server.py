@@ -1,7 +1,7 @@
 """All metrics of a server: an observer of engines and requests, and the page that Prometheus reads.
 
-The event loop copies the numbers, in well below a millisecond; a thread writes the text. A page is reused for a second,
-and concurrent readers wait for the same page.
+The event loop copies the numbers, which takes well below a millisecond; a thread writes the text. A page is reused for
+a second, and concurrent readers wait for the same page.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ FORMATS: Final[dict[str, tuple[Callable[[Collector], bytes], str]]] = {
 
 
 class ServerMetrics(EngineMetrics):
-    """``EngineObserver`` and ``ServedObserver``. All of it but the writing of pages runs on the event loop.
+    """``EngineObserver`` and ``ServedObserver``. Everything but the writing of pages runs on the event loop.
 
-    ``objectives`` has the latency targets of each tier; a tier without an entry has none. ``read`` is that of the page.
+    ``objectives`` has the latency targets of tiers; a tier without an entry has none. ``read`` is ``MetricsPage.read``.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ServerMetrics(EngineMetrics):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The body and type of a response, made at ``made``."""
+    """The body and the type of a response, and when it was made, in seconds of the clock."""
 
     body: bytes
     content_type: str
@@ -88,7 +88,7 @@ class _Families:
 
 @dataclass(slots=True)
 class _CachedPage:
-    """The last page of a format. A request that makes the next page holds the lock."""
+    """The last page of a format. The request that makes the next page holds the lock."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     page: Page | None = None

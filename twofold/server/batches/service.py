@@ -112,7 +112,7 @@ class BatchService:
     ) -> Self:
         """Opens the batches in ``folder``, in the file system of ``files``, and continues them.
 
-        Raises UsageError where another server uses the folder, ResourceError where it cannot be used.
+        Raises UsageError if another server uses the folder, ResourceError if it cannot be used.
         """
         thread, store = await SingleThread.open("batches", BatchStore, folder, wall)
         service = cls(store, thread, files, run_body, limits, wall, clock or MonotonicClock())
