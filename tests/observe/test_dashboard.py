@@ -1,4 +1,4 @@
-"""What lies in ``deploy``: dashboard and alerts ask for what exists, and the table lists it."""
+"""The files in ``deploy``: dashboard and alerts use exported metrics only, and the table of metrics lists all."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def exported() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("expression", list(expressions()))
-def test_what_is_asked_for_exists(exported: dict[str, set[str]], expression: str) -> None:
+def test_every_expression_uses_exported_series(exported: dict[str, set[str]], expression: str) -> None:
     found = SERIES.findall(expression)
     assert found
     for name, matchers in found:
@@ -92,7 +92,7 @@ def test_panels_say_what_they_show() -> None:
     assert {"TTFT", "TPOT", "Goodput", "Prefix cache hits", "KV cache in use"} <= set(titles)
 
 
-def test_panels_have_their_own_place() -> None:
+def test_panels_do_not_overlap() -> None:
     everything = DASHBOARD["panels"]
     assert len({panel["id"] for panel in everything}) == len(everything)
     cells = [

@@ -1,4 +1,4 @@
-"""Logs: a line for each request, nothing in it that was said, and nobody who waits for it."""
+"""Logs: one line for each request, without content, and without delays for callers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_request_is_one_line_of_json(path: Path) -> None:
     ("status", "level"),
     [(200, "info"), (400, "info"), (499, "info"), (500, "error"), (503, "warning"), (529, "warning")],
 )
-def test_levels_say_whose_fault_it_was(path: Path, status: int, level: str) -> None:
+def test_levels_depend_on_the_status(path: Path, status: int, level: str) -> None:
     (line,) = events(path, lambda log: log.requests.on_served(failed(status, "word")))
     assert (line["level"], line["error"]) == (level, "word")
 
@@ -81,7 +81,7 @@ def test_the_callers_trace_is_named_if_it_is_one(path: Path) -> None:
     assert "trace_id" not in bad
 
 
-def test_what_is_bound_to_a_task_is_in_its_lines(path: Path) -> None:
+def test_fields_bound_to_a_task_are_in_its_lines(path: Path) -> None:
     def tell(log: ServerLog) -> None:
         with structlog.contextvars.bound_contextvars(request_id="req_7"):
             log.logger.warning("slow")
@@ -90,7 +90,7 @@ def test_what_is_bound_to_a_task_is_in_its_lines(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("level", "count"), [("debug", 3), ("info", 2), ("error", 1)])
-def test_levels_below_are_not_told(path: Path, level: str, count: int) -> None:
+def test_lower_levels_are_not_logged(path: Path, level: str, count: int) -> None:
     def tell(log: ServerLog) -> None:
         log.logger.debug("a")
         log.logger.info("b")
@@ -115,12 +115,12 @@ def test_levels_below_are_not_told(path: Path, level: str, count: int) -> None:
         {"deep": [[[[[[CANARY]]]]]]},
     ],
 )
-def test_nothing_that_was_said_is_in_a_line(path: Path, form: str, fields: dict[str, Any]) -> None:
+def test_content_is_not_in_a_line(path: Path, form: str, fields: dict[str, Any]) -> None:
     (line,) = logged(path, lambda log: log.logger.error("odd", **fields), format=form)
     assert "canary" not in line
 
 
-def test_errors_are_told_by_kind_and_place(path: Path) -> None:
+def test_errors_are_logged_by_type_and_place(path: Path) -> None:
     def tell(log: ServerLog) -> None:
         try:
             raise ValueError(CANARY)
@@ -129,7 +129,7 @@ def test_errors_are_told_by_kind_and_place(path: Path) -> None:
 
     (line,) = events(path, tell)
     assert line["error"] == "ValueError"
-    assert line["at"][0].startswith("tests.observe.test_logs.test_errors_are_told_by_kind_and_place")
+    assert line["at"][0].startswith("tests.observe.test_logs.test_errors_are_logged_by_type_and_place")
     assert CANARY not in str(line)
     assert "/" not in str(line["at"])
 
@@ -158,7 +158,7 @@ anything = st.recursive(
 
 @settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.text(), anything, max_size=5))
-def test_whatever_is_logged_is_json_afterwards(fields: dict[str, Any]) -> None:
+def test_redacted_fields_are_json(fields: dict[str, Any]) -> None:
     def refuse(word: str) -> None:
         raise AssertionError(word)
 
@@ -172,12 +172,12 @@ def test_a_line_is_one_line_and_commands_no_terminal(path: Path, form: str) -> N
     assert line.isprintable()
 
 
-def test_text_is_for_people(path: Path) -> None:
+def test_lines_of_the_text_format(path: Path) -> None:
     (line,) = logged(path, lambda log: log.logger.info("model ready", model="small", note="two words"), format="text")
     assert line[8:] == ' info     model ready model=small note="two words"'
 
 
-def test_libraries_are_heard_meanwhile(path: Path) -> None:
+def test_records_of_libraries_are_captured(path: Path) -> None:
     def tell(log: ServerLog) -> None:
         before = logging.getLogger().handlers[:]
         with log.capture():
@@ -206,7 +206,7 @@ def test_unknown_settings_are_refused_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_who_logs_does_not_wait_for_a_stuck_reader(waits: bool) -> None:
+def test_logging_does_not_wait_for_a_stuck_reader(waits: bool) -> None:
     source, sink = os.pipe()
     os.set_blocking(sink, waits)
     writer = LineWriter(sink, max_lines=1_000)

@@ -1,4 +1,4 @@
-"""Metrics: under which names they are, what they count, and that labels stay bounded."""
+"""Metrics: their names, the values they count, and the bounds of their labels."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_answers_that_run_no_model_are_counted(metrics: ServerMetrics) -> None:
     assert page("twofold:slo_met_total", tier="default") == 0
 
 
-def test_models_that_there_are_not_make_no_series(metrics: ServerMetrics) -> None:
+def test_unknown_models_create_no_series(metrics: ServerMetrics) -> None:
     for i in range(100):
         metrics.on_served(failed(404, "ModelNotFoundError", model=f"canary-{i}"))
         metrics.on_served(failed(503, "BusyError", model=f"canary-{i}"))
@@ -313,6 +313,6 @@ def test_recent_gauges_forget(metrics: ServerMetrics, clock: VirtualClock) -> No
     assert page("twofold:phase_limit_seconds_total", phase="decode") == pytest.approx(0.3)
 
 
-def test_nothing_that_callers_wrote_is_in_a_page(metrics: ServerMetrics) -> None:
+def test_pages_contain_no_text_of_callers(metrics: ServerMetrics) -> None:
     metrics.on_served(served(request_id="req_canary", key="canary", traceparent="canary"))
     assert b"canary" not in asyncio.run(metrics.read()).body

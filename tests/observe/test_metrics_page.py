@@ -1,4 +1,4 @@
-"""The page: formats, its age, and that the event loop stays free."""
+"""The metrics page: its formats, its age, and that writing it does not block the event loop."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_page_is_kept_for_a_second() -> None:
     asyncio.run(read())
 
 
-def test_who_asks_at_once_waits_for_one_page() -> None:
+def test_concurrent_readers_get_the_same_page() -> None:
     async def read() -> None:
         pages = await asyncio.gather(*(page.read() for _ in range(20)))
         assert all(each is pages[0] for each in pages)

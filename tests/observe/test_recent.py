@@ -1,4 +1,4 @@
-"""Percentiles of a window: as near as they say, and no larger than they may be."""
+"""Percentiles of a sliding window: their error and their memory are bounded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(SHORTEST_S, LONGEST_S), min_size=1, max_size=300))
-def test_percentiles_are_as_near_as_they_say(values: list[float]) -> None:
+def test_percentiles_are_within_their_error(values: list[float]) -> None:
     window = SlidingSums[int]()
     window.add(buckets(values), 0.0)
     found = percentiles(window.sums(0.0), SHARES)
@@ -33,17 +33,17 @@ def test_percentiles_are_as_near_as_they_say(values: list[float]) -> None:
     assert found == pytest.approx(exact, rel=ERROR + 1e-9)
 
 
-def test_what_lies_outside_counts_as_the_nearest() -> None:
+def test_values_outside_of_the_range_count_as_its_nearest_end() -> None:
     window = SlidingSums[int]()
     window.add(buckets([0.0, 1e9]), 0.0)
     assert percentiles(window.sums(0.0), (0.5, 1.0)) == pytest.approx([SHORTEST_S, BOUNDS[-1]], rel=ERROR)
 
 
-def test_nothing_has_no_percentiles() -> None:
+def test_an_empty_window_has_no_percentiles() -> None:
     assert percentiles(SlidingSums[int]().sums(0.0), SHARES) == []
 
 
-def test_sums_are_of_the_window() -> None:
+def test_sums_cover_only_the_window() -> None:
     sums, random, now = SlidingSums[int](window_s=10.0, slots=5), Random(1), 100.0
     given_: list[tuple[float, int, float]] = []
     for _ in range(500):

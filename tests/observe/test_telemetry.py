@@ -1,4 +1,4 @@
-"""Spans and meters: GenAI names, times that lie inside one another, the caller's trace, and no content."""
+"""OpenTelemetry's spans and meters: GenAI names, nested times, the caller's trace, and no content."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_trace_that_is_not_sampled_is_not_recorded(traced: Traced) -> None:
 
 
 @pytest.mark.parametrize(("status", "code"), [(503, StatusCode.ERROR), (400, StatusCode.UNSET)])
-def test_errors_are_told_by_their_word(traced: Traced, status: int, code: StatusCode) -> None:
+def test_spans_of_errors_have_a_status_and_an_error_type(traced: Traced, status: int, code: StatusCode) -> None:
     ended = failed(status, "word")
     spans = traced(status=status, error="word", reports=ended.reports, gaps_s=[], first_token_s=None, bill=None)
     root = spans["chat small"]
@@ -185,7 +185,7 @@ def test_meters_record_the_servers_times() -> None:
     assert bounds["gen_ai.server.time_to_first_token"][0] == 0.001
 
 
-def test_an_extra_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise ImportError(name)
 

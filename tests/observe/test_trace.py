@@ -1,4 +1,4 @@
-"""Trace files: what is in them, and that viewers can read them whatever happened."""
+"""Trace files: their events, and that viewers can read them even after a crash."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_requests_of_one_name_have_tracks_of_their_own(path: Path) -> None:
         ({"last_token": START + 2}, ["queue", "prefill"]),
     ],
 )
-def test_phases_that_did_not_happen_are_left_out(changes: dict[str, Any], phases: list[str], path: Path) -> None:
+def test_missing_phases_are_omitted(changes: dict[str, Any], phases: list[str], path: Path) -> None:
     began = [event["name"] for event in traced(path, request(**changes)) if event["ph"] == "b"]
     assert began == ["chat-7", *phases]
 
@@ -196,7 +196,7 @@ def test_pauses_of_several_answers_stay_inside_one_another(path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 500])
-def test_what_a_crash_leaves_is_a_trace(count: int, path: Path) -> None:
+def test_a_trace_is_valid_after_a_crash(count: int, path: Path) -> None:
     tracer = Tracer(path)
     for report in steps(count):
         tracer.on_step(report)
@@ -234,7 +234,7 @@ def test_a_file_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no disk that is always full")
-def test_a_full_disk_is_told_at_the_end() -> None:
+def test_a_full_disk_is_reported_by_close() -> None:
     tracer = Tracer(Path("/dev/full"))
     for report in steps(2000):
         tracer.on_step(report)
@@ -244,6 +244,6 @@ def test_a_full_disk_is_told_at_the_end() -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no disk that is always full")
-def test_what_went_wrong_first_is_what_is_told() -> None:
+def test_the_first_error_is_raised() -> None:
     with pytest.raises(ValueError, match="first"), Tracer(Path("/dev/full")):
         raise ValueError("first")

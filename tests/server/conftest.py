@@ -1,4 +1,4 @@
-"""One live server over a tiny model, which all tests share that do it no harm."""
+"""One live server over a tiny model, shared by all tests that do not disturb it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line in front of a model: no tenant fills it for the others."""
+"""The waiting queue of a model: no tenant fills it for the others."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_one_request_of_many_prompts_leaves_room_for_other_tenants() -> None:
         line.ask("bob")
 
 
-def test_a_tenant_alone_has_the_whole_line() -> None:
+def test_a_single_tenant_may_use_the_whole_queue() -> None:
     line = Line(requests=8)
     for _ in range(8):
         line.ask("")

@@ -1,4 +1,4 @@
-"""A model without a chat template: completions work, chats are refused with the way out."""
+"""A model without a chat template: completions work, and chats are refused with a hint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A database file that survives what happens to it."""
+"""A database file: persistence, corrupt files, and locks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "data" / "numbers.db"
 
 
-def test_it_outlives_its_process_and_is_private(path: Path) -> None:
+def test_a_database_is_persistent_and_private(path: Path) -> None:
     for numbers in ([1], [1, 2]):
         kept = Database(path, SCHEMA, 1, durable=False)
         assert kept.use(add) == numbers
@@ -47,7 +47,7 @@ def test_a_failed_transaction_changes_nothing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("junk", [b"no database at all" * 500, b"SQLite format 3\x00" + b"\xff" * 8000])
-def test_junk_is_put_aside(path: Path, junk: bytes) -> None:
+def test_a_file_that_is_no_database_is_renamed(path: Path, junk: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(junk)
     kept = Database(path, SCHEMA, 1, durable=False)
@@ -56,7 +56,7 @@ def test_junk_is_put_aside(path: Path, junk: bytes) -> None:
     kept.close()
 
 
-def test_another_version_is_put_aside(path: Path) -> None:
+def test_a_file_of_another_version_is_renamed(path: Path) -> None:
     for version in (1, 2, 1):
         kept = Database(path, SCHEMA, version, durable=False)
         assert kept.use(add) == [1]

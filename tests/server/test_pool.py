@@ -1,4 +1,4 @@
-"""Long work beside the event loop: bounded, fair between callers, and none of it in front of short work."""
+"""Long work outside of the event loop: it is bounded, fair to callers, and does not delay short work."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_flood_of_one_caller_delays_another_by_one_piece_of_work() -> None:
     assert _in_pool(test).order == ["flood", "other", "flood", "other", "flood", "flood", "flood", "flood"]
 
 
-def test_what_waits_is_bounded_and_leaves_room_for_others() -> None:
+def test_waiting_work_is_bounded_and_leaves_room_for_others() -> None:
     async def test(pool: WorkPool, workers: _Workers) -> None:
         tasks = [asyncio.create_task(pool.run("flood", 2 * MIB, workers.work("flood"))) for _ in range(20)]
         await asyncio.sleep(0)
@@ -99,7 +99,7 @@ def test_what_waits_is_bounded_and_leaves_room_for_others() -> None:
     assert _in_pool(test).most == 1
 
 
-def test_who_leaves_gives_back_and_errors_arrive() -> None:
+def test_cancelled_work_returns_its_bytes_and_errors_are_raised() -> None:
     async def test(pool: WorkPool, workers: _Workers) -> None:
         first = asyncio.create_task(pool.run("a", MIB, workers.work("first")))
         waiting = [asyncio.create_task(pool.run("a", 7 * MIB, workers.work("left"))) for _ in range(1)]
@@ -175,7 +175,7 @@ def test_a_model_is_quick_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -
         assert model.apart == left
 
 
-def test_limits_that_a_caller_exceeds_again_and_again_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_exceeded_limits_repeatedly_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 
     async def test(pool: WorkPool, _: _Workers) -> None:

@@ -1,4 +1,4 @@
-"""What is left of a request whose client has disconnected."""
+"""Requests whose client has disconnected leave no reference cycles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Endless:
         yield
 
 
-def test_a_client_that_left_leaves_nothing_to_the_garbage_collector() -> None:
+def test_a_disconnected_client_leaves_no_reference_cycles() -> None:
     async def gone() -> dict[str, str]:
         await asyncio.sleep(0.01)
         return {"type": "http.disconnect"}

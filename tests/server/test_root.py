@@ -1,4 +1,4 @@
-"""The server's address, opened in a browser and by a program."""
+"""GET / from a browser and from a program."""
 
 from __future__ import annotations
 

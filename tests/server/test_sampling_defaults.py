@@ -1,4 +1,4 @@
-"""A server's sampling defaults, in every API that has them, and in what it prints at its start."""
+"""A server's sampling defaults: in every API, and in the lines printed at its start."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_flags_are_the_defaults_of_requests(warm: LiveServer, path: str) -> None
         assert [answer["temperature"] for answer in answers] == [9, 9, 0, 0]
 
 
-def test_what_holds_is_printed(warm: LiveServer, server: LiveServer) -> None:
+def test_the_server_prints_its_sampling_defaults(warm: LiveServer, server: LiveServer) -> None:
     assert "sampling defaults: temperature 9, top_p 1" in warm.log.read_text()
     assert "KV cache 32 MiB, 1 thread\n" in warm.log.read_text(), "without the swap space"
     told = server.log.read_text()
@@ -61,7 +61,7 @@ def test_what_holds_is_printed(warm: LiveServer, server: LiveServer) -> None:
     )
 
 
-def test_a_server_for_other_machines_tells_its_address(tiny: TinyModel, tmp_path: Path) -> None:
+def test_a_server_for_other_machines_prints_its_address(tiny: TinyModel, tmp_path: Path) -> None:
     with live_server(tmp_path, f"tiny={tiny.path}", "--threads", "1", "--host", "0.0.0.0", "--api-key", "k") as live:
         told = live.log.read_text()
     found = re.search(r"from other machines: http://(\S+):(\d+)\n", told)

@@ -1,4 +1,4 @@
-"""Servers as users start them: kept answers, money, several models, records."""
+"""Servers as users start them: response cache, prices, several models, records."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_server_says_what_it_is(shop: LiveServer) -> None:
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET, HEAD")
 
 
-def test_it_ends_when_it_is_asked_to(tiny: TinyModel, tmp_path: Path) -> None:
+def test_the_server_shuts_down_on_request(tiny: TinyModel, tmp_path: Path) -> None:
     with live_server(tmp_path, f"tiny={tiny.path}", "--threads", "1") as live:
         assert live.post(CHAT, chat("hello")).status_code == 200
         assert live.end() == 0
@@ -155,7 +155,7 @@ def test_a_second_server_starts_with_the_same_defaults(tiny: TinyModel, tmp_path
         assert "Another server uses" not in one.log.read_text()
 
 
-def test_what_is_left_out_is_named_in_a_header_and_in_the_log(server: LiveServer) -> None:
+def test_omitted_fields_are_named_in_a_header_and_in_the_log(server: LiveServer) -> None:
     tools = [{"type": "web_search"}, {"type": "function", "name": "f", "parameters": {"type": "object"}}]
     body = {"model": "tiny", "input": "hi", "tools": tools, "max_output_tokens": 16, "client_metadata": {"a": "b"}}
     for more in ({}, {"stream": True}):

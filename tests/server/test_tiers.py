@@ -1,4 +1,4 @@
-"""Service tiers: who gets which, and what it means for the scheduler."""
+"""Service tiers: which tier a request gets, and its options for the scheduler."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ ALL: tuple[ServiceTier, ...] = get_args(ServiceTier)
         ("flex", ("flex",), "flex"),
     ],
 )
-def test_who_gets_what(asked: AskedTier, granted: tuple[ServiceTier, ...], given: str) -> None:
+def test_the_chosen_tier(asked: AskedTier, granted: tuple[ServiceTier, ...], given: str) -> None:
     assert Tiers.standard().choose(asked, granted).name == given
 
 
-def test_who_asks_for_nothing_pays_no_more() -> None:
+def test_requests_without_a_tier_pay_the_plain_price() -> None:
     tiers = Tiers.standard()
     assert TIERS[tiers.choose("auto", ALL).name] == 1
 
@@ -56,7 +56,7 @@ def test_who_asks_for_nothing_pays_no_more() -> None:
         ("auto", (), "It may only be used for batches."),
     ],
 )
-def test_what_a_key_may_not_have_is_refused(asked: AskedTier, granted: tuple[ServiceTier, ...], hint: str) -> None:
+def test_a_tier_that_is_not_granted_is_refused(asked: AskedTier, granted: tuple[ServiceTier, ...], hint: str) -> None:
     with pytest.raises(ForbiddenError, match=f"may not use the service tier '{asked}'") as caught:
         Tiers.standard().choose(asked, granted)
     assert caught.value.hint == hint
@@ -74,7 +74,7 @@ def test_options_of_a_tier() -> None:
 
 
 @pytest.mark.parametrize("priority", [-1, MAX_OWN_PRIORITY + 1])
-def test_nobody_leaves_a_tier_by_a_number(priority: int) -> None:
+def test_priorities_outside_of_a_tier_are_refused(priority: int) -> None:
     with pytest.raises(ParameterError, match="priority must be from 0 to 49"):
         Tiers.standard().by_name["default"].options(RequestOptions(priority=priority))
 

@@ -1,4 +1,4 @@
-"""Requests whose counts are known."""
+"""Requests with known counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine really reports: what its requests pay adds up to its steps, and kept outputs are those it made."""
+"""Accounting of real engine runs: bills of requests add up to the steps, and cached outputs equal the computed ones."""
 
 from __future__ import annotations
 

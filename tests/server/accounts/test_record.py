@@ -1,4 +1,4 @@
-"""Records of requests whose numbers are worked out by hand."""
+"""Records of requests, compared with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_stalls_and_preemptions() -> None:
     assert (prompt["preemptions"], prompt["recomputed_tokens"], prompt["swapped_blocks"]) == (1, 50, 3)
 
 
-def test_what_never_ran_and_what_is_not_known() -> None:
+def test_records_of_refused_requests_and_unmeasured_machines() -> None:
     refused = request_metrics("r", 0.0, None, None, None, 2.0, 9, 0, 0, ("abort",), SequenceRecord())
     found = data_of(record_data(served(refused, status=503, error="BusyError")))
     (prompt,) = found["prompts"]
@@ -111,7 +111,7 @@ def test_the_last_ones_are_kept_for_their_tenant() -> None:
             recent.data(tenant, request_id)
 
 
-def test_requests_with_many_prompts_are_told_in_part_and_kept_for_less_long() -> None:
+def test_records_of_many_prompts_are_shortened_and_kept_less_long() -> None:
     recent = RecentRequests(max_requests=9, max_prompts=150)
     for number in (1, 2, 2, 3):
         recent.add(served(*[report()] * 70, request_id=f"req_{number}"))
@@ -123,7 +123,7 @@ def test_requests_with_many_prompts_are_told_in_part_and_kept_for_less_long() ->
     assert len(recent._requests) == 1
 
 
-def test_what_is_kept_does_not_grow_with_the_answer() -> None:
+def test_a_kept_record_does_not_grow_with_the_completion() -> None:
     recent, request = RecentRequests(), served(gaps_s=list(map(float, range(5000))))
     recent.add(request)
     ((kept, _),) = recent._requests.values()

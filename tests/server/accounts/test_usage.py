@@ -119,7 +119,7 @@ def test_groups_and_tenants() -> None:
     asyncio.run(check())
 
 
-def test_days() -> None:
+def test_usage_by_day_and_its_expiry() -> None:
     async def check() -> None:
         book = UsageStore(None, days=2)
         for day in (-2, -1, 0):
@@ -134,7 +134,7 @@ def test_days() -> None:
 
 
 @pytest.mark.parametrize(("asked", "param"), [({"by": ("modle",)}, "by"), ({"since": "yesterday"}, "since")])
-def test_wrong_questions_are_named(asked: dict[str, Any], param: str) -> None:
+def test_invalid_queries_of_usage_are_errors(asked: dict[str, Any], param: str) -> None:
     async def check() -> None:
         book = UsageStore(None)
         with pytest.raises(ParameterError) as caught:
@@ -145,7 +145,7 @@ def test_wrong_questions_are_named(asked: dict[str, Any], param: str) -> None:
     asyncio.run(check())
 
 
-def test_what_could_not_be_written_is_tried_again(
+def test_failed_writes_are_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def check() -> None:

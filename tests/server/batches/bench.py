@@ -1,4 +1,4 @@
-"""A server's batches without a server: a folder, a calendar, and an answerer that tests steer."""
+"""Batches without a server: a folder, a clock, and a fake model that tests control."""
 
 from __future__ import annotations
 

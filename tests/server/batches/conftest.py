@@ -1,4 +1,4 @@
-"""A bench over a folder of its own."""
+"""A bench with its own folder."""
 
 from __future__ import annotations
 

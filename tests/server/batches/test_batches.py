@@ -1,4 +1,4 @@
-"""Batches: what may be asked, what is told as SDKs read it, and lines that fail or have to wait."""
+"""Batches: valid and invalid orders, replies as SDKs read them, and lines that fail or wait."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_inputs_with_mistakes_fail_whole(
     ],
     ids=str,
 )
-def test_orders_that_cannot_be(bench: Bench, change: dict[str, Any], param: str) -> None:
+def test_invalid_orders_are_refused(bench: Bench, change: dict[str, Any], param: str) -> None:
     async def part() -> None:
         with pytest.raises(FieldError) as raised:
             await bench.create(lines(1), **change)
@@ -263,7 +263,7 @@ def test_a_line_that_waits_for_its_quota_holds_up_no_other_tenant(bench: Bench) 
     run(bench, part)
 
 
-def test_lines_go_on_when_there_is_quota_again(bench: Bench) -> None:
+def test_lines_resume_when_the_quota_has_refilled(bench: Bench) -> None:
     async def part() -> None:
         refused: set[str] = set()
 
@@ -280,7 +280,7 @@ def test_lines_go_on_when_there_is_quota_again(bench: Bench) -> None:
     run(bench, part)
 
 
-def test_a_tenant_has_so_many_batches(bench: Bench) -> None:
+def test_a_tenants_unfinished_batches_are_limited(bench: Bench) -> None:
     async def part() -> None:
         bench.answerer.act = forever
         for _ in range(LIMITS.unfinished):

@@ -1,4 +1,4 @@
-"""Whatever stops a batch or its server, every line gets one answer, and no line that has one runs again."""
+"""Batches that are interrupted, with or without their server: every line gets one result, and none runs twice."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_servers_that_end_answer_no_line_twice(bench: Bench, seed: int, monkeypa
     assert sum(count - 1 for count in bench.answerer.finished.values()) <= 4 * LIMITS.width
 
 
-def test_what_the_journal_holds_is_not_run_again(bench: Bench) -> None:
+def test_lines_in_the_journal_are_not_run_again(bench: Bench) -> None:
     ids: list[str] = []
 
     async def act(call: LineCall) -> None:
@@ -205,7 +205,7 @@ def test_a_batch_expires_while_it_runs(bench: Bench, monkeypatch: pytest.MonkeyP
     run(bench, part)
 
 
-def test_a_full_disk_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_to_a_full_disk_is_retried(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "RETRY_S", 0.005)
     write = journals.Journal.write
     refusals = 3
@@ -228,7 +228,7 @@ def test_a_full_disk_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch
     assert refusals == 0
 
 
-def test_a_fault_of_our_own_ends_the_batch_and_no_other(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_fails_only_its_batch(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     async def part() -> None:
         bench.answerer.act = forever
         first = await bench.create(lines(2))
@@ -276,7 +276,7 @@ def test_old_batches_are_forgotten(bench: Bench) -> None:
     run(bench, begin, end)
 
 
-def test_a_server_that_is_killed_is_gone_on_with(bench: Bench) -> None:
+def test_batches_of_a_killed_server_are_continued(bench: Bench) -> None:
     count, kills = 60, 2
     command = [sys.executable, "-m", "tests.server.batches.victim", str(bench.folder), str(count)]
     for kill in range(kills + 1):

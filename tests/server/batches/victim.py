@@ -1,6 +1,6 @@
 """A server with one batch, to be killed: ``python -m tests.server.batches.victim FOLDER LINES``.
 
-Each answer that is given is a line of ``answered`` in the folder; it ends when the batch has.
+It adds a line to the file ``answered`` in the folder for each completed request, and ends when the batch has ended.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two servers over tiny models, and the clients that people have: OpenAI's, Anthropic's and Ollama's own.
+"""Two servers over tiny models, and common clients: OpenAI's, Anthropic's and Ollama's own.
 
 ``server`` is open, with a model that thinks and one that fills in the middle beside one that does neither; ``guarded``
 has keys and room for one request.

@@ -1,4 +1,4 @@
-"""Anthropic's client and /v1/messages: whole, streamed, with tools, thinking, forms, counts and errors."""
+"""Anthropic's client and /v1/messages: whole, streamed, with tools, thinking, structured output, counts and errors."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_full_server(guarded: Guarded) -> None:
         assert 1 <= int(caught.value.response.headers["retry-after"]) <= 120
 
 
-def test_a_full_server_is_asked_again(guarded: Guarded) -> None:
+def test_requests_to_a_full_server_are_retried(guarded: Guarded) -> None:
     with guarded.anthropic(max_retries=4) as claude:
         with busy(guarded):
             told: list[Any] = []

@@ -1,4 +1,4 @@
-"""Anthropic's client and cache_control: what was written is read, to the token."""
+"""Anthropic's client and cache_control: written prefixes are read again, counted to the token."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def prompt_tokens(usage: Any) -> int:
 
 
 @pytest.mark.parametrize("ttl", ["5m", "1h"])
-def test_what_was_written_is_read(claude: Any, server: LiveServer, ttl: str) -> None:
+def test_written_prefixes_are_read_from_the_cache(claude: Any, server: LiveServer, ttl: str) -> None:
     """Whole blocks up to the mark are written. What is read later is all that both prompts begin with."""
     system = [block(text(), ttl)]
     asked = [ask(block(question), system=system) for question in ("what is it?", "say more!")]
@@ -83,7 +83,7 @@ def test_two_times_to_live_in_one_prompt(claude: Any) -> None:
     assert total == usage.cache_creation_input_tokens
 
 
-def test_streams_tell_the_same_usage(claude: Any) -> None:
+def test_streams_report_the_same_usage(claude: Any) -> None:
     asked = ask(system=[block(text(), "5m")])
     with claude.messages.stream(**asked) as stream:
         first = stream.get_final_message().usage

@@ -1,4 +1,4 @@
-"""LangChain's chat model and embeddings over OpenAI's dialect. Needs the package langchain-openai."""
+"""LangChain's chat model and embeddings with OpenAI's API. Needs the package langchain-openai."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``llm``, told of the server by the file in which its users name models. Needs the package llm."""
+"""The command ``llm``, with a server that its file of models names. Needs the package llm."""
 
 from __future__ import annotations
 

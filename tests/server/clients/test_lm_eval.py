@@ -1,4 +1,4 @@
-"""lm-eval's local-completions client gets the offline API's log-likelihoods, bit by bit. Needs the package lm-eval."""
+"""lm-eval's local-completions client gets exactly the offline API's log-likelihoods. Needs the package lm-eval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ollama's own client against a live server: chats, texts, vectors, tools, and what it asks about models."""
+"""Ollama's own client with a live server: chats, texts, vectors, tools, and information about models."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_prompt_goes_through_the_template_unless_it_is_raw(client: Any) -> Non
     assert "".join(part.response for part in streamed) == raw.response
 
 
-def test_nothing_to_answer_loads_the_model(client: Any) -> None:
+def test_requests_without_a_prompt_load_the_model(client: Any) -> None:
     assert client.generate(TINY).done_reason == "load"
     assert client.chat(TINY).done_reason == "load"
     assert [part.done_reason for part in client.generate(TINY, stream=True)] == ["load"]
@@ -67,7 +67,7 @@ def test_a_form(client: Any) -> None:
     assert isinstance(json.loads(client.generate(TINY, "hi", format="json", options={"seed": 3}).response), dict)
 
 
-def test_what_was_thought_is_apart(client: Any) -> None:
+def test_thinking_is_separate_from_the_content(client: Any) -> None:
     thought = client.chat(THINKER, HI, think=True, options={"num_predict": 8, "temperature": 0})
     assert thought.message.thinking
     assert not thought.message.content
@@ -161,7 +161,7 @@ def test_models(client: Any) -> None:
         ({"raw": True, "system": "a"}, "system cannot be used with raw"),
     ],
 )
-def test_what_cannot_be_done_is_refused(client: Any, fields: dict[str, Any], said: str) -> None:
+def test_unsupported_fields_are_refused(client: Any, fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ollama.ResponseError, match=said) as caught:
         client.generate(TINY, "hi", **fields)
     assert caught.value.status_code == 400

@@ -164,7 +164,7 @@ class _NONE:
     content: Final[list[Any]] = []
 
 
-def test_a_bias_rules(client: Any) -> None:
+def test_logit_bias_decides(client: Any) -> None:
     token = 70
     choice = client.chat.completions.create(
         **ASK, logit_bias={str(token): 100}, extra_body={"return_token_ids": True}

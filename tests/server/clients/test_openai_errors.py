@@ -1,4 +1,4 @@
-"""OpenAI's client when something goes wrong: its exceptions, its retries, time limits, and leaving early."""
+"""Errors in OpenAI's client: its exceptions, retries and time limits, and early disconnects."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_bad_requests_name_the_field(client: Any, change: Any, param: str) -> No
     assert error.request_id
 
 
-def test_a_near_name_is_told(client: Any) -> None:
+def test_errors_name_the_closest_field(client: Any) -> None:
     with pytest.raises(openai.BadRequestError, match="Did you mean 'temperature'"):
         client.chat.completions.create(**ASK, extra_body={"temprature": 1})
 
@@ -105,7 +105,7 @@ def test_a_schema_that_is_none(client: Any) -> None:
         client.chat.completions.create(**ASK, response_format=schema)
 
 
-def test_nobody_listens() -> None:
+def test_a_port_without_a_server_is_a_connection_error() -> None:
     client = openai.OpenAI(api_key="none", base_url="http://127.0.0.1:9/v1", max_retries=0)
     with client, pytest.raises(openai.APIConnectionError):
         client.models.list()
@@ -174,7 +174,7 @@ def test_a_full_server(guarded: Guarded) -> None:
         assert 1 <= int(caught.value.response.headers["retry-after"]) <= 120
 
 
-def test_a_full_server_is_asked_again(guarded: Guarded) -> None:
+def test_requests_to_a_full_server_are_retried(guarded: Guarded) -> None:
     with guarded.openai(max_retries=3) as client:
         with busy(guarded):
             answer = threading.Thread(target=lambda: told.append(client.chat.completions.create(**ASK)))
@@ -186,7 +186,7 @@ def test_a_full_server_is_asked_again(guarded: Guarded) -> None:
     assert told[0].choices[0].message.content
 
 
-def test_a_client_without_patience(guarded: Guarded) -> None:
+def test_a_client_timeout_ends_the_request(guarded: Guarded) -> None:
     with guarded.openai(timeout=0.3) as client, pytest.raises(openai.APITimeoutError):
         client.chat.completions.create(**LONG)
     _until_idle(guarded)

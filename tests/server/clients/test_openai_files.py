@@ -1,4 +1,4 @@
-"""OpenAI's client and /v1/files, /v1/batches, to the end of a batch."""
+"""OpenAI's client and /v1/files, /v1/batches, until a batch is complete."""
 
 from __future__ import annotations
 

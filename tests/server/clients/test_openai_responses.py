@@ -1,4 +1,4 @@
-"""OpenAI's client and /v1/responses: made, streamed, kept, gone on from, listed, deleted."""
+"""OpenAI's client and /v1/responses: create, stream, store, continue, list, delete."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_streamed_one_is_kept_too(client: Any) -> None:
     assert again.usage.input_tokens > told.usage.input_tokens
 
 
-def test_what_was_deleted_is_gone(client: Any) -> None:
+def test_deleted_responses_are_not_found(client: Any) -> None:
     kept = client.responses.create(**ASK)
     with pytest.raises(openai.ConflictError, match="background"):
         client.responses.cancel(kept.id)
@@ -156,7 +156,7 @@ def test_tokens_are_counted_before(client: Any) -> None:
         ("prompt", {"id": "p"}),
     ],
 )
-def test_what_is_refused_is_named(client: Any, field: str, value: Any) -> None:
+def test_errors_name_the_field(client: Any, field: str, value: Any) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.responses.create(**ASK | {field: value})
     assert (caught.value.param or "").startswith(field)

@@ -1,4 +1,4 @@
-"""Both clients against the default model: what people see who start the server as it is."""
+"""OpenAI's and Anthropic's clients with the default model of a server that is started without options."""
 
 from __future__ import annotations
 

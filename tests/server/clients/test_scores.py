@@ -1,4 +1,4 @@
-"""Reranking and scoring, against what the embeddings of the same texts say."""
+"""Reranking and scoring, compared with the embeddings of the same texts."""
 
 from __future__ import annotations
 
@@ -64,6 +64,6 @@ def test_pairs_are_scored_in_their_order(server: LiveServer, sides: dict[str, An
         ("/score", {"text_1": "a", "queries": "a", "text_2": "b"}, "queries"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(server: LiveServer, path: str, body: dict[str, Any], param: str) -> None:
+def test_impossible_comparisons_are_refused(server: LiveServer, path: str, body: dict[str, Any], param: str) -> None:
     refused = server.post(path, {"model": TINY, **body})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)

@@ -1,4 +1,4 @@
-"""The endpoints of the table: whose fields they are, what reads them, and values that types do not tell."""
+"""The endpoints of the table: clients that define their fields, their readers, and values that types do not show."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Values to try for a field, made from the type that a client declares for it.
 
-A choice gives each of its words, a union all that its parts give, kinds of objects one each, and an object of one kind
-a value for each of its fields: so a new field, a new word and a new kind are tried without anybody writing them down.
+A Literal gives each of its words, a union the values of its parts, a tagged union one object of each kind, and an
+object one value for each field: so new fields, words and kinds are tried without a change of the tests.
 """
 
 from __future__ import annotations

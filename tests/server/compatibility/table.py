@@ -1,4 +1,4 @@
-"""The table of what is accepted and what is refused: every field that a client can send, really sent to our readers."""
+"""The table of accepted and refused fields: every field that a client can send is sent to the server's readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compatibility page says what the readers do, and its probes try what they say they try."""
+"""The compatibility page agrees with the readers, and its probes try the values that they name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small application behind the gate, served on loopback, and a client that sends any bytes."""
+"""A small application behind the edge, served on loopback, and a client that sends any bytes."""
 
 from __future__ import annotations
 
@@ -139,9 +139,9 @@ def running(
 ) -> Iterator[Running]:
     """Serves the application; ``rest`` are fields of Service."""
     service = Service(**rest)
-    door = EdgeMiddleware(service, keys, dialect_of)
+    app = EdgeMiddleware(service, keys, dialect_of)
     listener = socket.create_server(("127.0.0.1", 0))
-    server = EdgeServer(door, limits, dialect_of)
+    server = EdgeServer(app, limits, dialect_of)
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
     thread.start()
     wait_for(lambda: server.started)

@@ -1,4 +1,4 @@
-"""Bodies as plain data: what is refused, what it says, and what it costs."""
+"""Bodies as plain data: which are refused, with which errors, and at what cost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def part(body: bytes, more: bool = False) -> Message:
     return {"type": "http.request", "body": body, "more_body": more}
 
 
-def test_parts_make_a_body() -> None:
+def test_a_body_is_joined_from_its_parts() -> None:
     assert read([part(b'{"a"', True), part(b"", True), part(b":1}")]) == {"a": 1}
 
 
@@ -54,12 +54,12 @@ def test_a_body_is_bounded_whatever_is_announced() -> None:
         read([part(b" " * 101)])
 
 
-def test_a_body_comes_in_time_or_not_at_all() -> None:
+def test_a_body_must_arrive_in_time() -> None:
     with pytest.raises(SlowClientError, match=r"0\.05 s"):
         read([part(b"{", True)])
 
 
-def test_a_client_may_leave() -> None:
+def test_a_disconnect_while_a_body_is_read_is_an_error() -> None:
     with pytest.raises(ClientGoneError):
         read([part(b"{", True), {"type": "http.disconnect"}])
 
@@ -102,7 +102,7 @@ def test_other_types_and_packings_are_refused_by_name(name: str, value: str) -> 
         (b"[" * 1500, "JSON"),
     ],
 )
-def test_what_is_no_json_is_told_where(body: bytes, message: str) -> None:
+def test_errors_of_json_have_a_position(body: bytes, message: str) -> None:
     with pytest.raises(ParameterError, match=message) as refusal:
         decode_json(body, BodyLimits())
     assert refusal.value.param == "body"
@@ -111,7 +111,7 @@ def test_what_is_no_json_is_told_where(body: bytes, message: str) -> None:
     assert refusal.value.__suppress_context__
 
 
-def test_nothing_of_a_body_is_in_its_error() -> None:
+def test_errors_of_json_do_not_quote_the_body() -> None:
     with pytest.raises(ParameterError) as refusal:
         decode_json(b'{"secret-canary": canary}', BodyLimits())
     assert "canary" not in str(refusal.value)
@@ -127,7 +127,7 @@ def test_depth_is_bounded() -> None:
         decode_json(b"[" * 900 + b"]" * 900, BodyLimits())
 
 
-def test_values_are_counted_where_they_are_values() -> None:
+def test_brackets_and_commas_in_strings_are_not_counted() -> None:
     text = orjson.dumps([",[{" * 50 + '\\"' * 30, '"', "\\"])
     assert decode_json(text, SMALL)[1:] == ['"', "\\"]
     for many in (b"[" + b"1," * 21 + b"1]", b"[" + b"[]," * 10 + b"1]", b'["",' + b'",",' * 21 + b"1]"):

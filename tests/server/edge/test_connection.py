@@ -1,4 +1,4 @@
-"""What the bounded connection sends is what h11 would send."""
+"""The bounded connection sends the same bytes as h11."""
 
 from __future__ import annotations
 

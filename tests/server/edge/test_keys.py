@@ -1,4 +1,4 @@
-"""Who may come in, and the file that says so."""
+"""API keys: which are accepted, and the file that has them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_new_keys_are_long_and_never_the_same() -> None:
     assert all(key.startswith("tf-") and len(key) == 46 for key in keys)
 
 
-def test_a_known_key_comes_in() -> None:
+def test_a_known_key_is_accepted() -> None:
     ring = KeyRing(single_keys(["first", "second"]))
     second = ring.find("second", NOW)
     assert second.id.startswith("api-key:")
@@ -61,7 +61,7 @@ def test_a_known_key_comes_in() -> None:
 
 
 @pytest.mark.parametrize("text", ["", None, "firs", "firstt", "FIRST", "é", "first\x00", "x" * 10_000])
-def test_an_unknown_key_does_not(text: str | None) -> None:
+def test_an_unknown_key_is_refused(text: str | None) -> None:
     with pytest.raises(AccessError) as refusal:
         KeyRing(single_keys(["first"])).find(text, NOW)
     assert refusal.value.status == 401
@@ -87,7 +87,7 @@ def test_every_hash_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(compared) == 3
 
 
-def test_an_expired_key_does_not_come_in() -> None:
+def test_an_expired_key_is_refused() -> None:
     key = ApiKey(id="a", hash=hash_key("a"), tenant="a", expires=NOW)
     KeyRing([key]).find("a", NOW - timedelta(seconds=1))
     with pytest.raises(AccessError, match="expired"):
@@ -121,7 +121,7 @@ def test_a_key_is_shown_in_two_ways(headers: dict[str, str], key: str | None) ->
     assert presented_key(Headers(headers)) == key
 
 
-def test_without_keys_everybody_comes_in_unless_keys_are_required() -> None:
+def test_without_keys_all_requests_are_accepted_unless_keys_are_required() -> None:
     assert KeyRing(required=False).caller(Headers({}), NOW) == Caller(admin=True)
     with pytest.raises(AccessError):
         KeyRing().caller(Headers({}), NOW)
@@ -161,7 +161,7 @@ def test_a_key_is_added_and_taken_away(tmp_path: Path) -> None:
     assert sorted(os.listdir(path.parent)) == [".keys.toml.lock", "keys.toml"]
 
 
-def test_ids_are_there_once(tmp_path: Path) -> None:
+def test_ids_of_keys_are_unique(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     add_key(path, "laptop", now=NOW)
     with pytest.raises(ParameterError, match="already"):
@@ -235,7 +235,7 @@ def test_a_changed_file_is_read_again_within_a_second(tmp_path: Path) -> None:
     assert file.ring(9.0).find(later, NOW).id == "later"
 
 
-def test_a_file_without_keys_lets_nobody_in(tmp_path: Path) -> None:
+def test_a_file_without_keys_refuses_all_requests(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     path.write_text("")
     with pytest.raises(AccessError):

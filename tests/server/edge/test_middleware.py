@@ -1,4 +1,4 @@
-"""Nothing behind the door is reached without a key, from a strange page, or under a strange name."""
+"""The middleware refuses requests without a key, from other origins and for other hosts."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ OPEN = KeyRing(required=False)
 CLOSED = KeyRing([KEY])
 
 
-class Behind:
-    """An application that notes who came through."""
+class InnerApp:
+    """An application that records the requests that reach it."""
 
     def __init__(self, body: bytes = b"ok") -> None:
         self.arrivals: list[dict[str, Any]] = []
@@ -38,10 +38,10 @@ class Behind:
         await send({"type": "http.response.body"})
 
 
-def knock(
-    door: EdgeMiddleware, path: str = "/v1/models", method: str = "GET", **headers: str
+def send_request(
+    app: EdgeMiddleware, path: str = "/v1/models", method: str = "GET", **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    """What the door answers: status, headers and body."""
+    """The response of the middleware: status, headers and body."""
     messages: list[Message] = []
 
     async def receive() -> Message:
@@ -54,14 +54,14 @@ def knock(
     given = {"host": "localhost", **{name.replace("_", "-"): value for name, value in headers.items()}}
     raw = [(name.encode(), value.encode("latin-1")) for name, value in given.items()]
     scope: dict[str, Any] = {"type": "http", "method": method, "path": path, "headers": raw, "state": {}}
-    asyncio.run(door(scope, receive, send))
-    told = {name.decode(): value.decode() for name, value in messages[0]["headers"]}
+    asyncio.run(app(scope, receive, send))
+    response_headers = {name.decode(): value.decode() for name, value in messages[0]["headers"]}
     assert not messages[-1].get("more_body", False)
-    return messages[0]["status"], told, b"".join(message.get("body", b"") for message in messages[1:])
+    return messages[0]["status"], response_headers, b"".join(message.get("body", b"") for message in messages[1:])
 
 
-def door(behind: Behind, ring: KeyRing = OPEN, **rest: Any) -> EdgeMiddleware:
-    return EdgeMiddleware(behind, lambda: ring, dialect_of, **rest)
+def middleware(inner: InnerApp, ring: KeyRing = OPEN, **rest: Any) -> EdgeMiddleware:
+    return EdgeMiddleware(inner, lambda: ring, dialect_of, **rest)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "DELETE", "BREW"])
@@ -81,35 +81,35 @@ def door(behind: Behind, ring: KeyRing = OPEN, **rest: Any) -> EdgeMiddleware:
     ],
 )
 def test_every_path_wants_a_key(path: str, method: str) -> None:
-    behind = Behind()
-    status, headers, body = knock(door(behind, CLOSED), path, method, authorization="Bearer wrong")
+    inner = InnerApp()
+    status, headers, body = send_request(middleware(inner, CLOSED), path, method, authorization="Bearer wrong")
     assert status == 401
     assert headers["www-authenticate"] == "Bearer"
     assert orjson.loads(body)["error"]["code"] == "invalid_api_key"
-    assert not behind.arrivals
+    assert not inner.arrivals
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready"])
-def test_but_for_those_that_tell_whether_it_lives(path: str) -> None:
-    assert knock(door(Behind(), CLOSED), path)[0] == 200
+def test_health_and_ready_need_no_key(path: str) -> None:
+    assert send_request(middleware(InnerApp(), CLOSED), path)[0] == 200
 
 
 def test_a_key_opens() -> None:
-    behind = Behind()
-    assert knock(door(behind, CLOSED), x_api_key="secret", x_request_id="mine-1")[0] == 200
-    assert behind.arrivals[0]["request_id"] == "mine-1"
-    assert behind.arrivals[0]["caller"].id == KEY.id
+    inner = InnerApp()
+    assert send_request(middleware(inner, CLOSED), x_api_key="secret", x_request_id="mine-1")[0] == 200
+    assert inner.arrivals[0]["request_id"] == "mine-1"
+    assert inner.arrivals[0]["caller"].id == KEY.id
 
 
 def test_refusals_speak_the_dialect_of_the_path() -> None:
-    _, headers, body = knock(door(Behind(), CLOSED), "/v1/messages")
+    _, headers, body = send_request(middleware(InnerApp(), CLOSED), "/v1/messages")
     error = orjson.loads(body)
     assert error["error"]["type"] == "authentication_error"
     assert error["request_id"] == headers["request-id"] == headers["x-request-id"]
 
 
-def test_responses_tell_browsers_what_they_may_do_unless_they_do_so_themselves() -> None:
-    _, headers, body = knock(door(Behind()))
+def test_responses_have_security_headers_unless_they_set_them() -> None:
+    _, headers, body = send_request(middleware(InnerApp()))
     assert headers["x-content-type-options"] == "nosniff"
     assert "default-src 'none'" in headers["content-security-policy"]
     assert headers["cache-control"] == "max-age=1"
@@ -119,13 +119,13 @@ def test_responses_tell_browsers_what_they_may_do_unless_they_do_so_themselves()
 
 def test_long_bodies_leave_in_pieces() -> None:
     for length in (PIECE - 1, PIECE, PIECE + 1, 3 * PIECE):
-        assert len(knock(door(Behind(b"x" * length)))[2]) == length
+        assert len(send_request(middleware(InnerApp(b"x" * length)))[2]) == length
 
 
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST:8000", "a.localhost", "127.0.0.1:8000", "[::1]:8000", "192.168.1.7", "localhost."]
 )
-def test_own_names_and_addresses_are_answered_to(host: str) -> None:
+def test_local_names_and_addresses_are_accepted(host: str) -> None:
     Hosts().check(host)
 
 
@@ -143,7 +143,7 @@ def test_own_names_and_addresses_are_answered_to(host: str) -> None:
     ],
 )
 def test_strange_names_are_not(host: str) -> None:
-    assert knock(door(Behind()), host=host)[0] == 403
+    assert send_request(middleware(InnerApp()), host=host)[0] == 403
 
 
 def test_names_may_be_configured() -> None:
@@ -159,27 +159,29 @@ def test_names_may_be_configured() -> None:
 
 
 def test_strange_pages_are_refused() -> None:
-    behind = Behind()
+    inner = InnerApp()
     for origin in ("https://evil.example", "null", "http://localhost:3000"):
-        assert knock(door(behind), method="POST", host="localhost:8000", origin=origin)[0] == 403
-    assert not behind.arrivals
-    assert knock(door(behind), host="localhost:8000", origin="http://localhost:8000")[0] == 200
+        assert send_request(middleware(inner), method="POST", host="localhost:8000", origin=origin)[0] == 403
+    assert not inner.arrivals
+    assert send_request(middleware(inner), host="localhost:8000", origin="http://localhost:8000")[0] == 200
 
 
 def test_allowed_pages_may_come_and_may_ask_first() -> None:
-    behind = Behind()
-    guarded = door(behind, CLOSED, origins=Origins.of(["https://App.example"]))
+    inner = InnerApp()
+    guarded = middleware(inner, CLOSED, origins=Origins.of(["https://App.example"]))
     asks = {"origin": "https://app.example", "access_control_request_method": "POST"}
-    status, headers, _ = knock(guarded, method="OPTIONS", access_control_request_headers="authorization, x-a", **asks)
+    status, headers, _ = send_request(
+        guarded, method="OPTIONS", access_control_request_headers="authorization, x-a", **asks
+    )
     assert status == 204
     assert headers["access-control-allow-origin"] == "https://app.example"
     assert headers["access-control-allow-headers"] == "authorization, x-a"
     assert headers["vary"] == "origin"
-    assert not behind.arrivals
-    status, headers, _ = knock(guarded, origin="https://app.example")
+    assert not inner.arrivals
+    status, headers, _ = send_request(guarded, origin="https://app.example")
     assert (status, headers["access-control-allow-origin"]) == (401, "https://app.example")
-    assert knock(guarded, method="OPTIONS", **{**asks, "origin": "https://evil.example"})[0] == 403
-    hostile = knock(guarded, method="OPTIONS", access_control_request_headers="a\u00ff\u00fe", **asks)
+    assert send_request(guarded, method="OPTIONS", **{**asks, "origin": "https://evil.example"})[0] == 403
+    hostile = send_request(guarded, method="OPTIONS", access_control_request_headers="a\u00ff\u00fe", **asks)
     assert hostile[1]["access-control-allow-headers"] == "authorization"
     with pytest.raises(ParameterError):
         Origins.of(["app.example/path"])
@@ -217,7 +219,7 @@ def test_this_machine_is_served_without_keys(host: str) -> None:
     check_exposure(host, OPEN)
 
 
-def test_limits_let_something_through() -> None:
+def test_limits_must_be_positive() -> None:
     with pytest.raises(ParameterError, match="head_s"):
         ConnectionLimits(head_s=0)
     with pytest.raises(ParameterError, match="depth"):

@@ -1,4 +1,4 @@
-"""What a key may ask for, and when there is some again."""
+"""Quotas of keys: when they refuse a request, and when they are refilled."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def test_a_refused_request_takes_nothing() -> None:
 
 def test_bytes_of_bodies_are_counted() -> None:
     quotas, quota = Quotas(), Quota(bytes_per_minute=600)
-    visit = quotas.enter("a", quota, 0.0, 500)
+    use = quotas.enter("a", quota, 0.0, 500)
     with pytest.raises(QuotaError, match="600 bytes a minute") as refusal:
         quotas.enter("a", quota, 0.0, 200)
     assert refusal.value.retry_after_s == pytest.approx(10.0)
-    visit.leave(0, 100, 0.0)
+    use.leave(0, 100, 0.0)
     quotas.enter("a", quota, 0.0, 500)
 
 
-def test_a_body_beyond_a_minute_s_worth_is_paid_by_those_that_follow() -> None:
+def test_after_a_body_beyond_a_minutes_worth_others_wait() -> None:
     quotas, quota = Quotas(), Quota(bytes_per_minute=60)
     quotas.enter("a", quota, 0.0, 180).leave(0, 180, 0.0)
     for size in (0, 1, 60):
@@ -68,23 +68,23 @@ def test_a_body_beyond_a_minute_s_worth_is_paid_by_those_that_follow() -> None:
     assert refusal.value.retry_after_s == pytest.approx(31.0)
 
 
-def test_unused_tokens_come_back() -> None:
+def test_unused_tokens_are_returned() -> None:
     quotas, quota = Quotas(), Quota(tokens_per_minute=600)
-    visit = quotas.enter("a", quota, 0.0)
-    visit.reserve(500, 0, 0.0)
+    use = quotas.enter("a", quota, 0.0)
+    use.reserve(500, 0, 0.0)
     other = quotas.enter("a", quota, 0.0)
     with pytest.raises(QuotaError, match="tokens a minute") as refusal:
         other.reserve(200, 0, 0.0)
     assert refusal.value.retry_after_s == pytest.approx(10.0)
-    visit.leave(100, 0, 0.0)
+    use.leave(100, 0, 0.0)
     other.reserve(500, 0, 0.0)
 
 
-def test_more_than_was_reserved_is_paid_later() -> None:
+def test_use_beyond_the_reservation_delays_later_requests() -> None:
     quotas, quota = Quotas(), Quota(tokens_per_minute=60)
-    visit = quotas.enter("a", quota, 0.0)
-    visit.reserve(10, 0, 0.0)
-    visit.leave(90, 0, 0.0)
+    use = quotas.enter("a", quota, 0.0)
+    use.reserve(10, 0, 0.0)
+    use.leave(90, 0, 0.0)
     later = quotas.enter("a", quota, 30.0)
     with pytest.raises(QuotaError) as refusal:
         later.reserve(1, 0, 30.0)
@@ -93,27 +93,27 @@ def test_more_than_was_reserved_is_paid_later() -> None:
 
 def test_kv_tokens_are_held_until_the_end() -> None:
     quotas, quota = Quotas(), Quota(kv_tokens=1000)
-    visit, other = quotas.enter("a", quota, 0.0), quotas.enter("a", quota, 0.0)
-    visit.reserve(0, 800, 0.0)
+    use, other = quotas.enter("a", quota, 0.0), quotas.enter("a", quota, 0.0)
+    use.reserve(0, 800, 0.0)
     with pytest.raises(QuotaError, match="KV tokens"):
         other.reserve(0, 300, 0.0)
-    visit.leave(0, 0, 5.0)
+    use.leave(0, 0, 5.0)
     other.reserve(0, 300, 5.0)
 
 
-def test_what_can_never_be_is_told_so() -> None:
-    visit = Quotas().enter("a", Quota(tokens_per_minute=100, kv_tokens=50), 0.0)
+def test_a_request_beyond_the_whole_quota_is_an_error() -> None:
+    use = Quotas().enter("a", Quota(tokens_per_minute=100, kv_tokens=50), 0.0)
     with pytest.raises(ParameterError, match="101"):
-        visit.reserve(101, 0, 0.0)
+        use.reserve(101, 0, 0.0)
     with pytest.raises(ParameterError, match="KV"):
-        visit.reserve(10, 51, 0.0)
+        use.reserve(10, 51, 0.0)
 
 
-def test_headers_tell_limit_rest_and_reset() -> None:
+def test_headers_have_limit_remaining_and_reset() -> None:
     quotas = Quotas()
-    visit = quotas.enter("a", Quota(requests_per_minute=60, tokens_per_minute=600), 0.0)
-    visit.reserve(300, 0, 0.0)
-    assert dict(visit.account.headers(0.0)) == {
+    use = quotas.enter("a", Quota(requests_per_minute=60, tokens_per_minute=600), 0.0)
+    use.reserve(300, 0, 0.0)
+    assert dict(use.account.headers(0.0)) == {
         b"x-ratelimit-limit-requests": b"60",
         b"x-ratelimit-remaining-requests": b"59",
         b"x-ratelimit-reset-requests": b"1.000s",
@@ -124,7 +124,7 @@ def test_headers_tell_limit_rest_and_reset() -> None:
     assert quotas.enter("b", Quota(), 0.0).account.headers(0.0) == ()
 
 
-def test_keys_at_rest_are_forgotten() -> None:
+def test_accounts_of_idle_keys_are_removed() -> None:
     quotas, quota = Quotas(), Quota(requests_per_minute=60)
     for number in range(1000):
         quotas.enter(f"key-{number}", quota, float(number)).leave(0, 0, float(number))
@@ -151,36 +151,36 @@ def test_a_quota_is_a_whole_number(value: object) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(1, 40)), max_size=60))
-def test_no_more_passes_than_flows_in(steps: list[tuple[float, int]]) -> None:
+def test_a_bucket_admits_no_more_than_it_holds_and_refills(steps: list[tuple[float, int]]) -> None:
     """A bucket lets through at most its content and what has flown in, and a wait is as long as told."""
     quotas, quota = Quotas(), Quota(tokens_per_minute=100)
     now, taken = 0.0, 0
     for pause, tokens in steps:
         now += pause
-        visit = quotas.enter("a", quota, now)
+        use = quotas.enter("a", quota, now)
         try:
-            visit.reserve(tokens, 0, now)
+            use.reserve(tokens, 0, now)
         except QuotaError as refusal:
             now += refusal.retry_after_s + 1e-6
-            visit.reserve(tokens, 0, now)
-        visit.leave(tokens, 0, now)
+            use.reserve(tokens, 0, now)
+        use.leave(tokens, 0, now)
         taken += tokens
         assert taken <= 100 + now * 100 / 60 + 1e-3
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=80))
-def test_what_runs_never_exceeds_the_limit(choices: list[int]) -> None:
+def test_running_requests_never_exceed_the_limit(choices: list[int]) -> None:
     quotas, quota, running = Quotas(), Quota(concurrent=3, kv_tokens=100), list[QuotaUse]()
     for choice in choices:
         if choice < 2 and running:
             running.pop(choice % len(running)).leave(0, 0, 0.0)
             continue
         try:
-            visit = quotas.enter("a", quota, 0.0)
+            use = quotas.enter("a", quota, 0.0)
         except QuotaError:
             assert len(running) == 3
             continue
-        visit.reserve(0, 20 * (choice % 2), 0.0)
-        running.append(visit)
+        use.reserve(0, 20 * (choice % 2), 0.0)
+        running.append(use)
         assert len(running) <= 3

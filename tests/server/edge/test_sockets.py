@@ -1,4 +1,4 @@
-"""Sockets that do anything at all: each ends in time, gets an answer where it can, and the server lives on."""
+"""Arbitrary use of sockets: each connection ends in time, gets a response if possible, and does not harm the server."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def test_a_request_is_answered(server: Running) -> None:
     assert "server" not in headers
 
 
-def test_a_request_may_come_in_any_pieces(server: Running) -> None:
+def test_a_request_may_arrive_in_any_pieces(server: Running) -> None:
     request = post("/echo", b'{"text": "in pieces"}')
     for size in (1, 2, 7, 50):
         parts = [request[start : start + size] for start in range(0, len(request), size)]
         assert body_of(server.exchange(*parts)) == {"got": {"text": "in pieces"}}
 
 
-def test_requests_may_come_all_at_once(server: Running) -> None:
+def test_pipelined_requests_are_served(server: Running) -> None:
     responses = server.exchange(get("/health", close=False) * 20 + get("/health"))
     assert responses.count(b"HTTP/1.1 200") == 21
 
@@ -105,7 +105,7 @@ def test_garbage_gets_a_400_in_json(server: Running, request_bytes: bytes) -> No
     assert headers_of(response)["connection"] == "close"
 
 
-def test_what_no_server_knows_gets_an_answer_too(server: Running) -> None:
+def test_unknown_encodings_and_methods_get_a_response(server: Running) -> None:
     unknown = b"POST /echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: gzip\r\n\r\n"
     assert 400 <= status_of(server.exchange(unknown)) < 600
     assert status_of(server.exchange(get("/health").replace(b"GET", b"BREW"))) == 200
@@ -187,14 +187,14 @@ def test_a_refusal_arrives_although_more_was_sent(server: Running) -> None:
             assert status_of(read_all(client)) == 413
 
 
-def test_a_lie_about_the_length_harms_nobody(server: Running) -> None:
+def test_a_wrong_content_length_is_harmless(server: Running) -> None:
     short = b"POST /echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}{}{}\r\n\r\n"
     response = server.exchange(short)
     assert response.startswith(b"HTTP/1.1 200")
     assert b"HTTP/1.1 400" in response
 
 
-def test_crumbs_of_chunks_are_refused_before_they_cost_much(server: Running) -> None:
+def test_many_tiny_chunks_are_refused_early(server: Running) -> None:
     crumbs = b"POST /echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n" + b"1\r\n1\r\n" * 30_000
     before = time.monotonic()
     assert status_of(server.exchange(crumbs)) == 400
@@ -207,7 +207,7 @@ def test_a_body_in_fair_chunks_arrives(server: Running) -> None:
     assert body_of(server.exchange(head + body)) == {"got": {}}
 
 
-def test_who_sends_on_after_the_answer_is_cut(server: Running) -> None:
+def test_a_client_that_keeps_sending_after_its_response_is_disconnected(server: Running) -> None:
     before = time.monotonic()
     with server.connect() as client:
         client.sendall(b"POST /refuse HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n")
@@ -218,7 +218,7 @@ def test_who_sends_on_after_the_answer_is_cut(server: Running) -> None:
     assert time.monotonic() - before < 3
 
 
-def test_half_closed_requests_are_told_so(server: Running) -> None:
+def test_half_closed_requests_get_an_error(server: Running) -> None:
     for request in (b"GET /hea", post("/echo", b"{}")[:-1], get("/wait", close=False)):
         with server.connect() as client:
             client.sendall(request)
@@ -227,7 +227,7 @@ def test_half_closed_requests_are_told_so(server: Running) -> None:
             assert status_of(read_all(client)) == 400
 
 
-def test_who_leaves_ends_his_request(server: Running) -> None:
+def test_a_disconnect_cancels_the_request(server: Running) -> None:
     before = server.service.left
     for _ in range(10):
         with server.connect() as client:
@@ -236,7 +236,7 @@ def test_who_leaves_ends_his_request(server: Running) -> None:
     wait_for(lambda: server.service.left >= before + 10, 2)
 
 
-def test_closed_connections_leave_nothing_to_the_garbage_collector(server: Running) -> None:
+def test_closed_connections_leave_no_reference_cycles(server: Running) -> None:
     """Or one collection, while everybody waits, frees what hundreds of them left."""
     before = server.service.left
     gc.collect()
@@ -252,7 +252,7 @@ def test_closed_connections_leave_nothing_to_the_garbage_collector(server: Runni
         gc.enable()
 
 
-def test_who_does_not_read_is_cut(server: Running) -> None:
+def test_a_client_that_does_not_read_is_disconnected(server: Running) -> None:
     before = server.service.sent_bytes
     with server.connect(receive_buffer=4096) as client:
         client.sendall(get("/flood"))
@@ -289,7 +289,7 @@ def test_random_bytes_harm_nobody(server: Running) -> None:
     check_alive(server)
 
 
-def test_beyond_the_limit_only_life_is_told() -> None:
+def test_beyond_the_connection_limit_only_health_is_served() -> None:
     limits = replace(LIMITS, connections=5, spare=3, head_s=5.0, keep_alive_s=30.0)
     with running(limits) as server:
         held = [server.connect() for _ in range(5)]
@@ -313,7 +313,7 @@ def test_beyond_the_limit_only_life_is_told() -> None:
         assert status_of(server.exchange(get("/refuse"))) == 404
 
 
-def test_silent_connections_give_way_to_those_that_ask() -> None:
+def test_silent_connections_are_closed_for_new_ones() -> None:
     """Three hundred of them, or heads that never end, on a server of 40 places: nobody who asks is refused."""
     limits = replace(LIMITS, head_s=30.0, keep_alive_s=30.0)
     with running(limits) as server, ExitStack() as open_sockets:
@@ -333,7 +333,7 @@ def test_silent_connections_give_way_to_those_that_ask() -> None:
             assert status_of(server.exchange(get("/refuse"))) == 404
 
 
-def test_idle_connections_give_way() -> None:
+def test_idle_connections_are_closed_for_new_ones() -> None:
     limits = replace(LIMITS, connections=3, keep_alive_s=30.0)
     with running(limits) as server:
         idle = [server.connect() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Files: uploads as SDKs send them, isolation of tenants, pages, limits, and what a killed server leaves."""
+"""Files: uploads as SDKs send them, isolation of tenants, pages, limits, and recovery after a crash."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def sent_by_sdk(**given: Any) -> tuple[str, bytes]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1 << 16])
-def test_what_the_sdk_sends_is_what_it_gets_back(opened: Opened, size: int) -> None:
+def test_files_uploaded_by_the_sdk_come_back_unchanged(opened: Opened, size: int) -> None:
     data = b'{"a": "\r\n--"}\n' * 20
     kind, body = sent_by_sdk(
         file=("my in.jsonl", data), purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600}
@@ -290,7 +290,7 @@ def test_files_expire(opened: Opened, tmp_path: Path, wall: Wall) -> None:
     run(test, opened)
 
 
-def test_files_outlive_the_server_and_halves_do_not(opened: Opened, tmp_path: Path) -> None:
+def test_whole_files_survive_a_crash_and_partial_ones_do_not(opened: Opened, tmp_path: Path) -> None:
     ids: list[str] = []
 
     async def first(files: FileService) -> None:
@@ -308,7 +308,7 @@ def test_files_outlive_the_server_and_halves_do_not(opened: Opened, tmp_path: Pa
     run(second, opened)
 
 
-def test_nobody_else_may_read_it(opened: Opened, tmp_path: Path) -> None:
+def test_stored_files_are_readable_by_their_owner_only(opened: Opened, tmp_path: Path) -> None:
     async def test(files: FileService) -> None:
         await files.upload("one", FORM, pieces(form()))
         for path in (tmp_path / "data", *(tmp_path / "data").rglob("*")):
@@ -326,7 +326,7 @@ def test_one_server_has_the_folder(opened: Opened, tmp_path: Path, wall: Wall) -
 
 
 @pytest.mark.parametrize("content", [b"not a database" * 200, b""])
-def test_a_broken_table_is_told(opened: Opened, tmp_path: Path, content: bytes) -> None:
+def test_a_broken_database_is_an_error(opened: Opened, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "files.sqlite3").write_bytes(content)
 
@@ -385,10 +385,10 @@ def test_a_database_on_a_full_disk_leaves_no_bytes(
 ) -> None:
     write = Database.write
 
-    def full(base: Database, statement: str, *values: Any) -> int:
+    def full(base: Database, statement: str, *values: Any) -> None:
         if statement.startswith("INSERT"):
             raise ResourceError("The server's database cannot be used: database or disk is full.")
-        return write(base, statement, *values)
+        write(base, statement, *values)
 
     async def test(files: FileService) -> None:
         with monkeypatch.context() as patch:

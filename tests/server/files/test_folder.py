@@ -1,4 +1,4 @@
-"""Which folder a server keeps its data in: its own again, and never that of another."""
+"""The data folder of a server: it finds its own again, and never uses that of another server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_servers_find_their_folders_again_in_any_order(tmp_path: Path) -> None:
         assert paths.items() <= {8000: ".", 8001: "servers/2", 8002: "servers/3"}.items()
 
 
-def test_there_are_not_endless_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_folders_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenants, "MAX_SERVERS", 2)
     with (
         closing(claim_folder(tmp_path, 0)),

@@ -1,4 +1,4 @@
-"""Two tiny models, and a hub whose memory holds one of them."""
+"""Two tiny models, and settings of a registry whose memory holds one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of memory: what a model will take, and what several leave for each other."""
+"""Memory plans of models, alone and together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several models in one server: loaded on demand, together or in turns, and found again after they failed."""
+"""Several models in one server: loaded on demand, together or in turn, and again after a failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.server.models.conftest import ONE_MODEL, TWO_MODELS, settings
 from tests.server.workers.conftest import SHORT, Listener, job_of, until, whole
 from twofold.core.errors import BusyError, FormatError, ModelNotFoundError, ResourceError, WorkerError
-from twofold.server.models import registry as hub_module
+from twofold.server.models import registry as registry_module
 from twofold.server.models.named_models import NamedModel, read_named_models
 from twofold.server.models.registry import ModelRegistry, RegistrySettings
 
@@ -23,56 +23,56 @@ from twofold.server.models.registry import ModelRegistry, RegistrySettings
 async def opened(
     offers: Sequence[NamedModel], chosen: RegistrySettings, observers: Sequence[Listener] = (), *, start: bool = True
 ) -> AsyncIterator[ModelRegistry]:
-    hub = ModelRegistry(offers, chosen, observers)
+    registry = ModelRegistry(offers, chosen, observers)
     try:
         if start:
-            await hub.start()
-        yield hub
+            await registry.start()
+        yield registry
     finally:
-        await hub.close()
+        await registry.close()
 
 
-def states(hub: ModelRegistry) -> list[str]:
-    return [model.state for model in hub.models]
+def states(registry: ModelRegistry) -> list[str]:
+    return [model.state for model in registry.models]
 
 
-async def answered(hub: ModelRegistry, name: str | None, request_id: str = "r") -> str:
-    async with hub.lease(name) as model:
+async def answered(registry: ModelRegistry, name: str | None, request_id: str = "r") -> str:
+    async with registry.lease(name) as model:
         return (await whole(model, job_of(1, SHORT), request_id)).outputs[0].text
 
 
 def test_models_take_turns_where_memory_holds_one(offers: tuple[NamedModel, ...]) -> None:
     async def take_turns() -> None:
-        async with opened(offers, settings(ONE_MODEL)) as hub:
-            assert states(hub) == ["ready", "unloaded"]
-            first, second = hub.models
+        async with opened(offers, settings(ONE_MODEL)) as registry:
+            assert states(registry) == ["ready", "unloaded"]
+            first, second = registry.models
             assert first.names == ("first", "alias")
             assert (first.context, second.context) == (512, None)
             assert second.created > 0
             assert second.bytes < 1 << 20 < first.bytes <= ONE_MODEL
-            async with hub.lease("alias") as model:
+            async with registry.lease("alias") as model:
                 assert model.name == "first"
                 with pytest.raises(BusyError) as caught:
-                    await answered(hub, "second")
+                    await answered(registry, "second")
                 assert caught.value.retry_after_s > 0
-            assert await answered(hub, "second") != await answered(hub, "first")
-            assert states(hub) == ["ready", "unloaded"]
+            assert await answered(registry, "second") != await answered(registry, "first")
+            assert states(registry) == ["ready", "unloaded"]
 
     asyncio.run(take_turns())
 
 
-def test_who_asks_for_a_model_that_loads_waits_for_it_with_the_others(offers: tuple[NamedModel, ...]) -> None:
+def test_requests_for_a_loading_model_wait_for_the_same_load(offers: tuple[NamedModel, ...]) -> None:
     listener = Listener()
 
     async def crowd() -> list[str]:
-        async with opened(offers, settings(TWO_MODELS), [listener], start=False) as hub:
+        async with opened(offers, settings(TWO_MODELS), [listener], start=False) as registry:
             asked = [
-                asyncio.create_task(answered(hub, n, f"r{i}")) for i, n in enumerate([None, "alias", "second"] * 3)
+                asyncio.create_task(answered(registry, n, f"r{i}")) for i, n in enumerate([None, "alias", "second"] * 3)
             ]
-            await until(lambda: states(hub) == ["loading", "loading"])
+            await until(lambda: states(registry) == ["loading", "loading"])
             asked.pop(0).cancel()
             texts = await asyncio.gather(*asked)
-            assert states(hub) == ["ready", "ready"]
+            assert states(registry) == ["ready", "ready"]
             return texts
 
     texts = asyncio.run(crowd())
@@ -82,12 +82,12 @@ def test_who_asks_for_a_model_that_loads_waits_for_it_with_the_others(offers: tu
 
 def test_an_unknown_name_is_an_error_or_the_first_model(offers: tuple[NamedModel, ...]) -> None:
     async def ask() -> None:
-        async with opened(offers, settings(ONE_MODEL), start=False) as hub:
+        async with opened(offers, settings(ONE_MODEL), start=False) as registry:
             with pytest.raises(ModelNotFoundError) as caught:
-                await answered(hub, "secnd")
+                await answered(registry, "secnd")
             assert caught.value.hint == "Did you mean 'second'?"
-        async with opened(offers, settings(ONE_MODEL, accept_any=True), start=False) as hub:
-            assert await answered(hub, "gpt-4o") == await answered(hub, "first")
+        async with opened(offers, settings(ONE_MODEL, accept_any=True), start=False) as registry:
+            assert await answered(registry, "gpt-4o") == await answered(registry, "first")
 
     asyncio.run(ask())
 
@@ -99,25 +99,25 @@ def test_a_load_that_failed_is_an_error_until_it_is_tried_again(
     path.write_bytes(good[:4000])
 
     async def load() -> None:
-        async with opened(read_named_models([str(path)]), settings(ONE_MODEL), start=False) as hub:
+        async with opened(read_named_models([str(path)]), settings(ONE_MODEL), start=False) as registry:
             with pytest.raises(FormatError):
-                await hub.start()
-            assert states(hub) == ["failed"]
+                await registry.start()
+            assert states(registry) == ["failed"]
             path.write_bytes(good)
             with pytest.raises(FormatError):
-                await answered(hub, "model")
-            monkeypatch.setattr(hub_module, "RETRY_S", 0.0)
-            assert await answered(hub, "model")
-            assert states(hub) == ["ready"]
+                await answered(registry, "model")
+            monkeypatch.setattr(registry_module, "RETRY_S", 0.0)
+            assert await answered(registry, "model")
+            assert states(registry) == ["ready"]
 
     asyncio.run(load())
 
 
-def test_a_model_that_never_fits_says_so(offers: tuple[NamedModel, ...]) -> None:
+def test_a_model_that_never_fits_is_an_error(offers: tuple[NamedModel, ...]) -> None:
     async def load() -> None:
-        async with opened(offers, settings(1 << 20), start=False) as hub:
+        async with opened(offers, settings(1 << 20), start=False) as registry:
             with pytest.raises(ResourceError, match="may be used") as caught:
-                await hub.start()
+                await registry.start()
             assert not isinstance(caught.value, BusyError)
 
     asyncio.run(load())
@@ -125,26 +125,26 @@ def test_a_model_that_never_fits_says_so(offers: tuple[NamedModel, ...]) -> None
 
 def test_a_crash_is_survived_under_a_lease(offers: tuple[NamedModel, ...]) -> None:
     async def crash() -> None:
-        async with opened(offers, settings(ONE_MODEL)) as hub, hub.lease("first") as model:
+        async with opened(offers, settings(ONE_MODEL)) as registry, registry.lease("first") as model:
             assert model.pid is not None
             os.kill(model.pid, signal.SIGKILL)
-            await until(lambda: states(hub) == ["loading", "unloaded"])
-            assert await answered(hub, "first")
-            assert states(hub) == ["ready", "unloaded"]
+            await until(lambda: states(registry) == ["loading", "unloaded"])
+            assert await answered(registry, "first")
+            assert states(registry) == ["ready", "unloaded"]
 
     asyncio.run(crash())
 
 
-def test_a_closed_hub_serves_nobody(offers: tuple[NamedModel, ...]) -> None:
+def test_a_closed_registry_refuses_requests(offers: tuple[NamedModel, ...]) -> None:
     async def close() -> None:
-        async with opened(offers, settings(ONE_MODEL), start=False) as hub:
-            asked = asyncio.create_task(answered(hub, "first"))
-            await until(lambda: states(hub)[0] == "loading")
-            await hub.close()
+        async with opened(offers, settings(ONE_MODEL), start=False) as registry:
+            asked = asyncio.create_task(answered(registry, "first"))
+            await until(lambda: states(registry)[0] == "loading")
+            await registry.close()
             with pytest.raises((ResourceError, WorkerError)):
                 await asked
             with pytest.raises(ResourceError, match="closing"):
-                await answered(hub, "first")
-            assert states(hub) == ["unloaded", "unloaded"]
+                await answered(registry, "first")
+            assert states(registry) == ["unloaded", "unloaded"]
 
     asyncio.run(close())

@@ -1,8 +1,8 @@
 """Explores a live server with schemathesis, by the document that it publishes.
 
-    examples    those of the document, which must be answered well
+    examples    the document's examples, which must succeed
     coverage    values at the bounds of each field and just outside of them
-    fuzzing     whatever fits the schemas, and whatever does not
+    fuzzing     any values that fit the schemas, and any that do not
     stateful    operations one after another, along the document's links
 
 What schemathesis calls an acceptable answer is held to the document, with two differences:

@@ -1,4 +1,4 @@
-"""The published document against the routes and the readers: neither knows anything that the other does not."""
+"""The published document agrees with the routes and the readers."""
 
 from __future__ import annotations
 

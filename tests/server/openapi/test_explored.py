@@ -1,7 +1,7 @@
 """Live servers explored by the document that they publish. For a longer look: TWOFOLD_EXPLORE=SECONDS (of each phase).
 
-One server asks for a key: there the examples are tried, and each operation without the key and with wrong ones. The
-other asks for none, and so shows what fits the schemas and what does not, and nothing else.
+One server requires a key: there the examples are tried, and each operation without the key and with wrong ones. The
+other requires none: there requests that fit the schemas, and requests that do not, are tried.
 """
 
 from __future__ import annotations

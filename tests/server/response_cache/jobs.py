@@ -1,4 +1,4 @@
-"""Jobs, and outputs that a model might have made of them."""
+"""Jobs for an engine, and possible outputs for them."""
 
 from __future__ import annotations
 

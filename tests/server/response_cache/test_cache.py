@@ -1,4 +1,4 @@
-"""Kept answers: the same as those that were made, for whom they were made, for as long as they may be."""
+"""The response cache: it returns stored outputs unchanged, to their tenant only, until they expire."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def held(cache: ResponseCache) -> dict[str, int]:
     return dict(cache._file.rows("SELECT tenant, bytes FROM held"))
 
 
-def test_what_comes_back_is_what_was_made(tmp_path: Path) -> None:
+def test_cached_outputs_equal_the_stored_ones(tmp_path: Path) -> None:
     made = output()
 
     async def keep(cache: ResponseCache) -> None:
@@ -100,7 +100,7 @@ def test_a_stream_of_it_has_everything() -> None:
         output(text="\ud800"),
     ],
 )
-def test_what_is_not_whole_is_not_kept(cut: RequestOutput) -> None:
+def test_cut_outputs_are_not_stored(cut: RequestOutput) -> None:
     assert pack([output(), cut]) is None
 
     async def keep(cache: ResponseCache) -> None:
@@ -122,7 +122,7 @@ def test_tenants_do_not_share() -> None:
     run(check)
 
 
-def test_answers_end_with_their_time() -> None:
+def test_cached_outputs_expire() -> None:
     async def check(cache: ResponseCache) -> None:
         await cache.put(key_of(cache), [output()])
         CLOCK.advance(59)
@@ -135,7 +135,7 @@ def test_answers_end_with_their_time() -> None:
     run(check, settings=ResponseCacheSettings(ttl_s=60))
 
 
-def test_who_holds_the_most_loses_what_it_used_least_lately() -> None:
+def test_the_largest_tenant_loses_its_least_recently_used_entry() -> None:
     size = len(pack([output()]) or b"") + 256
 
     async def check(cache: ResponseCache) -> None:
@@ -162,7 +162,7 @@ def test_who_holds_the_most_loses_what_it_used_least_lately() -> None:
     run(check, settings=ResponseCacheSettings(max_bytes=10 * size))
 
 
-def test_an_answer_that_is_too_large_drives_nothing_out() -> None:
+def test_an_output_that_is_too_large_evicts_nothing() -> None:
     async def check(cache: ResponseCache) -> None:
         await cache.put(key_of(cache), [output("".join(map(chr, range(40, 4000))))])
         assert held(cache) == {}
@@ -170,7 +170,7 @@ def test_an_answer_that_is_too_large_drives_nothing_out() -> None:
     run(check, settings=ResponseCacheSettings(max_bytes=4096))
 
 
-def test_the_newest_answer_counts() -> None:
+def test_a_stored_output_replaces_the_previous_one() -> None:
     async def check(cache: ResponseCache) -> None:
         for text in ("one", "two"):
             await cache.put(key_of(cache), [output(text)])
@@ -182,7 +182,7 @@ def test_the_newest_answer_counts() -> None:
     run(check)
 
 
-def test_a_body_that_went_bad_is_a_miss() -> None:
+def test_a_corrupt_entry_is_a_miss() -> None:
     async def check(cache: ResponseCache) -> None:
         for junk in (b"", b"junk", (pack([output(), output()]) or b""), (pack([output()]) or b"")[:-3]):
             await cache.put(key_of(cache), [output()])
@@ -192,7 +192,7 @@ def test_a_body_that_went_bad_is_a_miss() -> None:
     run(check)
 
 
-def test_a_file_that_fails_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_file_counts_as_an_empty_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> None:
         raise ResourceError("The disk is full.")
 
@@ -231,7 +231,7 @@ def test_a_closed_cache_is_empty() -> None:
     run(check)
 
 
-def test_what_comes_too_fast_is_not_kept() -> None:
+def test_outputs_beyond_the_write_queue_are_not_stored() -> None:
     async def check(cache: ResponseCache) -> None:
         keys = [key_of(cache, job(number)) for number in range(MAX_WRITES + 10)]
         await asyncio.gather(*(cache.put(key, [output()]) for key in keys))

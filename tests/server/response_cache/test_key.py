@@ -1,4 +1,4 @@
-"""What qualifies for being answered again, and what tells requests apart."""
+"""Keys of the response cache: which requests qualify, and which share an entry."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from twofold.server.response_cache import _digest, cache_key, model_identity
         ({"temperature": 0.7}, True, False, True),
     ],
 )
-def test_what_qualifies(params: dict[str, Any], asked: bool | None, seeded: bool, kept: bool) -> None:
+def test_requests_that_qualify(params: dict[str, Any], asked: bool | None, seeded: bool, kept: bool) -> None:
     assert (cache_key("t", "m", [job(**params)], asked=asked, seeded=seeded) is not None) is kept
 
 
@@ -73,7 +73,7 @@ DIFFERENT: list[dict[str, Any]] = [
 ]
 
 
-def test_everything_that_changes_an_answer_tells_requests_apart() -> None:
+def test_every_relevant_field_changes_the_key() -> None:
     found = [digest(job(**params)) for params in DIFFERENT]
     found += [digest(job(), tenant="u"), digest(job(), identity="n"), digest(job(salt="x")), digest(vector_job())]
     found += [digest(job(5, 7)), digest(job(5), job(7, 11)), digest(job(5, 7), job(11)), digest(job(5, 7, 12))]
@@ -81,7 +81,7 @@ def test_everything_that_changes_an_answer_tells_requests_apart() -> None:
     assert len(set(found)) == len(found)
 
 
-def test_what_changes_no_answer_does_not() -> None:
+def test_irrelevant_fields_do_not_change_the_key() -> None:
     assert digest(job()) == digest(job(seed=9)) == digest(job(temperature=0.0))
     assert digest(job(temperature=1)) == digest(job(temperature=1.0))
     urgent = EngineRequest(job().token_ids, job().params, RequestOptions(priority=7, deadline_s=3.0))
@@ -119,14 +119,14 @@ def same(one: object, other: object) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
-def test_texts_do_not_run_into_each_other() -> None:
+def test_different_splits_of_a_text_have_different_digests() -> None:
     assert len({recorded(texts) for texts in (("ab", "c"), ("a", "bc"), ("abc",), ("as1:b", "c"), ())}) == 5
 
 
 @settings(max_examples=300)
 @given(one=values, other=values)
 @example((0, 0), (0, 0.0))
-def test_bytes_are_equal_exactly_where_values_are(one: object, other: object) -> None:
+def test_digested_bytes_are_equal_only_for_equal_values(one: object, other: object) -> None:
     assert (recorded(one) == recorded(other)) == same(one, other)
 
 

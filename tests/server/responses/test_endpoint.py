@@ -1,4 +1,4 @@
-"""Responses that are kept: gone on from, told again, listed, deleted; and nothing of it for another tenant."""
+"""Stored responses: continued, returned again, listed, deleted, and hidden from other tenants."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_conversation_goes_on(facts: ModelFacts) -> None:
     run(work)
 
 
-def test_a_kept_response_is_told_as_it_was(facts: ModelFacts) -> None:
+def test_a_stored_response_is_returned_unchanged(facts: ModelFacts) -> None:
     async def work(endpoint: ResponseService) -> None:
         reply = await told(endpoint, facts, 1, "<think>hm</think>yes")
         again = data_of(await endpoint.get("a", "resp_r1", [("stream", "false")]))
@@ -78,7 +78,7 @@ def test_a_kept_response_is_told_as_it_was(facts: ModelFacts) -> None:
 
 
 @pytest.mark.parametrize("tenant", ["b", ""])
-def test_nothing_of_it_for_another_tenant(facts: ModelFacts, tenant: str) -> None:
+def test_another_tenant_finds_no_response(facts: ModelFacts, tenant: str) -> None:
     async def work(endpoint: ResponseService) -> None:
         await told(endpoint, facts, 1, CALL)
         reference = [{"type": "item_reference", "id": "fc_r1_0"}]
@@ -99,7 +99,7 @@ def test_nothing_of_it_for_another_tenant(facts: ModelFacts, tenant: str) -> Non
     run(work)
 
 
-def test_what_shall_not_be_kept_is_not(facts: ModelFacts) -> None:
+def test_responses_with_store_false_are_not_stored(facts: ModelFacts) -> None:
     async def work(endpoint: ResponseService) -> None:
         await told(endpoint, facts, 1, "yes", store=False)
         with pytest.raises(NotFoundError, match="There is no response 'resp_r1'"):
@@ -108,7 +108,7 @@ def test_what_shall_not_be_kept_is_not(facts: ModelFacts) -> None:
     run(work)
 
 
-def test_what_was_deleted_cannot_be_gone_on_from(facts: ModelFacts) -> None:
+def test_a_conversation_with_a_deleted_response_cannot_be_continued(facts: ModelFacts) -> None:
     async def work(endpoint: ResponseService) -> None:
         await told(endpoint, facts, 1, "yes")
         await told(endpoint, facts, 2, "no", previous_response_id="resp_r1")
@@ -209,7 +209,7 @@ def test_impossible_pages(facts: ModelFacts, query: list[tuple[str, str]], param
 @pytest.mark.parametrize(
     "query", [[("stream", "true")], [("starting_after", "5")], [("include_obfuscation", "true")], [("limit", "5")]]
 )
-def test_impossible_ways_to_tell_a_response_again(facts: ModelFacts, query: list[tuple[str, str]]) -> None:
+def test_impossible_queries_of_a_stored_response(facts: ModelFacts, query: list[tuple[str, str]]) -> None:
     async def work(endpoint: ResponseService) -> None:
         await told(endpoint, facts, 1, "yes")
         with pytest.raises(ParameterError) as caught:
@@ -219,7 +219,7 @@ def test_impossible_ways_to_tell_a_response_again(facts: ModelFacts, query: list
     run(work)
 
 
-def test_nothing_is_made_in_the_background(facts: ModelFacts) -> None:
+def test_no_response_can_be_cancelled(facts: ModelFacts) -> None:
     async def work(endpoint: ResponseService) -> None:
         await told(endpoint, facts, 1, "yes")
         with pytest.raises(ConflictError, match="Only background responses"):

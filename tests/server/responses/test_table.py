@@ -1,4 +1,4 @@
-"""Kept responses: whose they are, how long they stay, and what gives way."""
+"""The table of stored responses: tenants, expiry, and eviction."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def table(path: Path | None = None, clock: Any = None, **limits: Any) -> Respons
     return ResponseTable(path, StoreLimits(**limits), clock or FakeTime())
 
 
-def test_what_was_put_is_found_by_its_tenant_alone() -> None:
+def test_responses_are_found_by_their_tenant_only() -> None:
     kept_here = table()
     kept_here.put("a", kept("resp_1", text="ü"))
     assert kept_here.get("a", "resp_1") == kept("resp_1", text="ü")
@@ -48,7 +48,7 @@ def test_what_was_put_is_found_by_its_tenant_alone() -> None:
     assert kept_here.get("a", "resp_1") is None
 
 
-def test_a_file_keeps_it_for_its_owner(tmp_path: Path) -> None:
+def test_responses_survive_in_a_private_file(tmp_path: Path) -> None:
     path = tmp_path / "data" / "responses.sqlite"
     first = table(path)
     first.put("a", kept("resp_1"))
@@ -68,7 +68,7 @@ def test_one_process_has_the_file(tmp_path: Path) -> None:
     first.close()
 
 
-def test_a_file_that_is_no_database_is_put_aside(tmp_path: Path) -> None:
+def test_a_bad_file_is_renamed(tmp_path: Path) -> None:
     path = tmp_path / "responses.sqlite"
     path.write_bytes(b"not a database" * 100)
     fresh = table(path)
@@ -78,7 +78,7 @@ def test_a_file_that_is_no_database_is_put_aside(tmp_path: Path) -> None:
     assert path.with_name("responses.sqlite.bad").exists()
 
 
-def test_time_is_up_at_some_point() -> None:
+def test_responses_expire() -> None:
     clock = FakeTime()
     short = table(clock=clock, ttl_s=10)
     short.put("a", kept("resp_1"))
@@ -146,7 +146,7 @@ def test_chains_have_a_limit_of_bytes() -> None:
     assert kept_here.chain("a", "resp_3").cut
 
 
-def test_who_holds_most_gives_way() -> None:
+def test_the_largest_tenant_loses_responses() -> None:
     one = size_of(kept("resp_0"))
     clock = FakeTime()
     small = table(clock=clock, max_bytes=5 * one)
@@ -158,7 +158,7 @@ def test_who_holds_most_gives_way() -> None:
     assert [small.get("b", f"resp_{n}") is not None for n in (1, 5)] == [True, True]
 
 
-def test_what_is_larger_than_all_room_is_not_kept() -> None:
+def test_a_response_larger_than_the_store_is_not_kept() -> None:
     small = table(max_bytes=600)
     small.put("a", kept("resp_1", text="x" * 1000))
     assert small.get("a", "resp_1") is None
@@ -173,7 +173,7 @@ def test_what_is_larger_than_all_room_is_not_kept() -> None:
         max_size=30,
     )
 )
-def test_what_is_held_is_what_is_there(steps: list[tuple[str, str, int, int]]) -> None:
+def test_sums_of_sizes_equal_the_stored_entries(steps: list[tuple[str, str, int, int]]) -> None:
     clock = FakeTime()
     small = table(clock=clock, ttl_s=50, max_bytes=3000)
     for step, tenant, number, length in steps:

@@ -1,4 +1,4 @@
-"""A client that does as it is told and no more: raw HTTP/1.1 on asyncio, a connection for each request."""
+"""A simple client: raw HTTP/1.1 on asyncio, with one connection for each request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of promises share: how far a figure may be off here, and clients of live servers."""
+"""Tolerances of measured promises on this machine, and clients of live servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that asks for keys: keys of several tenants."""
+"""A server that requires keys, with keys of several tenants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server's processes hold, seen from outside."""
+"""The resources that a server's processes hold, observed from outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every route asks for a key, but for the two that tell whether the server lives; and nobody gets around that."""
+"""Every route except /health and /ready requires a key, however its path is spelled."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def served_paths(keyed: KeyedServer) -> list[str]:
 def test_every_route_and_method_is_closed_without_a_key(keyed: KeyedServer) -> None:
     paths = served_paths(keyed)
 
-    async def knock() -> int:
-        knocked = 0
+    async def responses() -> int:
+        count = 0
         for client in (keyed.client(), keyed.client().using("tf-wrong"), keyed.client().using("")):
             for path in paths:
                 for method in METHODS:
@@ -68,18 +68,18 @@ def test_every_route_and_method_is_closed_without_a_key(keyed: KeyedServer) -> N
                     assert reply.status == 401, (method, path, reply.status)
                     assert reply.headers["www-authenticate"] == "Bearer"
                     assert len(reply.body) < 4096
-                    knocked += 1
-        return knocked
+                    count += 1
+        return count
 
-    assert asyncio.run(knock()) > 500
+    assert asyncio.run(responses()) > 500
 
 
 def test_a_refusal_speaks_the_path_s_dialect(keyed: KeyedServer) -> None:
-    async def knock() -> tuple[Any, Any]:
+    async def responses() -> tuple[Any, Any]:
         client = keyed.client()
         return (await client.get("/v1/models")).json, (await client.ask("POST", "/v1/messages", {})).json
 
-    openai, anthropic = asyncio.run(knock())
+    openai, anthropic = asyncio.run(responses())
     assert openai["error"]["code"] == "invalid_api_key"
     assert anthropic["error"]["type"] == "authentication_error"
     assert dialect_of("/v1/messages").name == "anthropic"
@@ -117,13 +117,13 @@ def test_no_other_form_of_a_key_opens(keyed: KeyedServer, header: tuple[str, str
 
 
 def test_a_key_opens_in_either_header_and_not_from_the_query(keyed: KeyedServer) -> None:
-    async def knock() -> list[int]:
+    async def responses() -> list[int]:
         key = keyed.keys["alice"]
         clients = (keyed.client("alice"), Client(keyed.live.url, (("x-api-key", key),)), keyed.client())
         replies = [await client.get("/v1/models") for client in clients]
         return [*(reply.status for reply in replies), (await keyed.client().get(f"/v1/models?api_key={key}")).status]
 
-    assert asyncio.run(knock()) == [200, 200, 401, 401]
+    assert asyncio.run(responses()) == [200, 200, 401, 401]
 
 
 def test_keys_are_kept_as_hashes_that_only_the_owner_reads(keyed: KeyedServer) -> None:

@@ -1,4 +1,4 @@
-"""Attacks that were tried against a server, and the tests that hold what they must not achieve.
+"""Attacks that were tried against a server, and the tests that show that they fail.
 
 Paths are below ``tests``. The tests are bounded forms: counts, bytes and outcomes instead of minutes of load.
 """
@@ -16,7 +16,7 @@ TESTS: Final = Path(__file__).parents[2]
 ATTACKS: Final[dict[str, str]] = {
     "bytes that are no HTTP, request smuggling": """
         server/trust/test_bytes.py::test_one_answer_to_odd_bytes
-        server/trust/test_limits.py::test_bytes_that_are_no_request_are_told_so
+        server/trust/test_limits.py::test_bytes_that_are_no_request_get_an_error
         server/edge/test_sockets.py::test_random_bytes_harm_nobody""",
     "JSON bombs": """
         server/trust/test_bytes.py::test_one_answer_to_odd_json
@@ -31,27 +31,27 @@ ATTACKS: Final[dict[str, str]] = {
     "single bodies of 2 MB that block the event loop": """
         server/trust/test_turns.py::test_others_are_answered_during_a_request_of_many_prompts
         server/trust/test_turns.py::test_long_replies_are_made_on_another_thread
-        server/edge/test_body.py::test_values_are_counted_where_they_are_values
+        server/edge/test_body.py::test_brackets_and_commas_in_strings_are_not_counted
         text/test_prompt_limit.py::test_what_cannot_fit_is_not_tokenised""",
     "floods of large bodies": """
-        server/trust/test_flood.py::test_a_flood_of_large_bodies_holds_up_nobody
+        server/trust/test_flood.py::test_a_flood_of_large_bodies_delays_no_other_client
         server/test_pool.py::test_a_flood_of_one_caller_delays_another_by_one_piece_of_work""",
     "bodies without their last byte": """
         server/trust/test_flood.py::test_bodies_are_bounded_together
         server/edge/test_sockets.py::test_slow_bodies_get_a_408""",
     "slow heads, silent connections, pipelining": """
         server/edge/test_sockets.py::test_slow_heads_get_a_408
-        server/edge/test_sockets.py::test_silent_connections_give_way_to_those_that_ask
-        server/edge/test_sockets.py::test_requests_may_come_all_at_once""",
+        server/edge/test_sockets.py::test_silent_connections_are_closed_for_new_ones
+        server/edge/test_sockets.py::test_pipelined_requests_are_served""",
     "heads that are reset, to fill the log": """
         server/trust/test_bytes.py::test_connections_that_are_reset_leave_nothing""",
     "clients that leave at random": """
-        server/trust/test_disconnects.py::test_two_hundred_leave_at_any_moment_and_nothing_stays
+        server/trust/test_disconnects.py::test_two_hundred_disconnects_at_any_time_leave_nothing
         server/trust/test_disconnects.py::test_memory_does_not_grow""",
     "streams that are not read": """
-        server/trust/test_limits.py::test_a_client_that_does_not_read_is_cut_and_holds_nobody_up
+        server/trust/test_limits.py::test_a_client_that_does_not_read_delays_no_other
         server/trust/test_unread.py::test_unread_streams_give_their_slots_to_others_and_lose_nothing
-        server/edge/test_sockets.py::test_who_does_not_read_is_cut""",
+        server/edge/test_sockets.py::test_a_client_that_does_not_read_is_disconnected""",
     "one request or key that takes the whole queue or all slots": """
         server/test_admission.py::test_one_request_of_many_prompts_leaves_room_for_other_tenants
         engine/scheduler/test_shares.py::test_a_second_tenant_is_served_within_a_few_steps
@@ -61,8 +61,8 @@ ATTACKS: Final[dict[str, str]] = {
         server/workers/test_crashes.py::test_a_kill_breaks_streams_that_began_and_no_other_request
         server/workers/test_crashes.py::test_a_request_is_given_to_three_processes_and_no_more""",
     "the server is killed in a batch and an upload": """
-        server/batches/test_recovery.py::test_a_server_that_is_killed_is_gone_on_with
-        server/files/test_files.py::test_files_outlive_the_server_and_halves_do_not""",
+        server/batches/test_recovery.py::test_batches_of_a_killed_server_are_continued
+        server/files/test_files.py::test_whole_files_survive_a_crash_and_partial_ones_do_not""",
     "batch lines of 4 MB": """
         server/batches/test_batches.py::test_inputs_with_mistakes_fail_whole
         text/test_prompt_limit.py::test_what_cannot_fit_is_not_tokenised""",
@@ -79,17 +79,17 @@ ATTACKS: Final[dict[str, str]] = {
         server/trust/test_access.py::test_every_route_and_method_is_closed_without_a_key
         server/trust/test_access.py::test_no_spelling_of_a_path_gets_around_it""",
     "other tenants' files, responses, caches and metrics": """
-        server/trust/test_tenants.py::test_what_is_kept_is_not_there_for_another_tenant
+        server/trust/test_tenants.py::test_stored_objects_do_not_exist_for_another_tenant
         server/trust/test_tenants.py::test_a_prefix_is_found_by_the_key_that_wrote_it_alone
         server/trust/test_tenants.py::test_kept_answers_are_the_key_s_own
         server/trust/test_tenants.py::test_a_stored_response_is_not_replaced_by_one_of_the_same_request_id
         server/trust/test_quotas.py::test_metrics_name_no_other_tenant""",
     "canaries in everything that a caller writes": """
-        server/trust/test_canaries.py::test_no_canary_is_told
+        server/trust/test_canaries.py::test_canaries_appear_nowhere
         server/trust/test_leaks.py::test_no_error_quotes_a_prompt_or_a_path""",
     "a full disk": """
         server/files/test_files.py::test_a_database_on_a_full_disk_leaves_no_bytes
-        server/batches/test_recovery.py::test_a_full_disk_is_waited_for""",
+        server/batches/test_recovery.py::test_writing_to_a_full_disk_is_retried""",
     "ambiguous and exploding grammars": """
         engine/grammar/test_hosted.py::test_a_form_that_explodes_ends_alone
         engine/grammar/test_hosted.py::test_random_forms_are_answered_or_refused
@@ -98,7 +98,7 @@ ATTACKS: Final[dict[str, str]] = {
         text/test_sandbox.py::test_nothing_is_in_reach
         text/test_sandbox.py::test_memory_is_bounded
         text/test_sandbox.py::test_time_is_bounded
-        server/trust/test_turns.py::test_a_hostile_template_holds_up_no_other_model""",
+        server/trust/test_turns.py::test_a_hostile_template_delays_no_other_model""",
     "mutated model files": """
         formats/test_gguf_hostile.py::test_every_byte_flipped
         formats/test_gguf_hostile.py::test_overwritten_anywhere""",

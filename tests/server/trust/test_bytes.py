@@ -1,4 +1,4 @@
-"""Bytes that are no proper HTTP or JSON, and connections that are reset: one answer each, and the server goes on."""
+"""Bytes that are not valid HTTP or JSON, and connections that are reset: each gets one response, without harm."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What callers write in fields, headers and paths is repeated in no log, metric or sum, and in errors only where it is
-a short name that helps."""
+"""Texts of callers in fields, headers and paths appear in no log, metric or sum, and in errors only as short, useful
+names."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _header(name: str) -> str:
     )
 
 
-def test_no_canary_is_told(keyed: KeyedServer) -> None:
+def test_canaries_appear_nowhere(keyed: KeyedServer) -> None:
     canaries = Canaries()
 
     async def ask() -> tuple[list[tuple[str, Reply]], list[Reply]]:

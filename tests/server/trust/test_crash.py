@@ -1,4 +1,4 @@
-"""The engine's process is killed: streams end with an error, who waits is answered, and the server goes on."""
+"""The engine's process is killed: streams end with an error, waiting requests complete, and the server survives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server does that nobody configured: it is there for this machine alone, and for no web page."""
+"""A server with default settings: it serves this machine only, and no web page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from twofold.server.models.named_models import NamedModel
 from twofold.server.server import _bind_error
 
 
-def test_it_listens_on_loopback_alone(server: LiveServer) -> None:
+def test_the_server_listens_on_loopback_only(server: LiveServer) -> None:
     port = int(server.url.rpartition(":")[2])
     (line,) = [
         line.split()
@@ -29,7 +29,7 @@ def test_it_listens_on_loopback_alone(server: LiveServer) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_it_does_not_start_off_loopback_without_a_key(
+def test_other_addresses_need_a_key(
     tiny: TinyModel, tmp_path: Path, host: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["serve", str(tiny.path), "--port", "0", "--host", host, "--data-folder", str(tmp_path)]
@@ -50,7 +50,7 @@ def test_it_does_not_start_off_loopback_without_a_key(
         ("", 403),
     ],
 )
-def test_it_answers_to_names_of_this_machine(client: Client, host: str, status: int) -> None:
+def test_only_names_of_this_machine_are_accepted(client: Client, host: str, status: int) -> None:
     for path in ("/v1/models", "/health", "/metrics"):
         assert asyncio.run(client.get(path, Host=host)).status == status
 
@@ -105,7 +105,7 @@ def test_an_address_that_cannot_be_bound_is_a_usage_error(
     assert told in capsys.readouterr().err
 
 
-def test_a_port_in_use_is_told(tiny: TinyModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_an_error(tiny: TinyModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         arguments = ["serve", str(tiny.path), "--port", port, "--data-folder", str(tmp_path / "data")]
@@ -113,7 +113,7 @@ def test_a_port_in_use_is_told(tiny: TinyModel, tmp_path: Path, capsys: pytest.C
     assert f"Port {port} is in use." in capsys.readouterr().err
 
 
-def test_why_an_address_cannot_be_bound(tiny: TinyModel, tmp_path: Path) -> None:
+def test_an_address_that_needs_a_privilege(tiny: TinyModel, tmp_path: Path) -> None:
     config = ServerConfig(offers=(NamedModel(("tiny",), str(tiny.path)),), data=tmp_path, port=80)
     error = _bind_error(config, PermissionError(errno.EACCES, "Permission denied"))
     assert "Port 80 needs a privilege" in str(error)

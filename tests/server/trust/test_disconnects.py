@@ -1,4 +1,4 @@
-"""Clients that go away, at whatever moment: what they held is free again, and what was computed for them is counted."""
+"""Clients that disconnect at any time: their resources are freed, and their completed work is counted."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ LEAVING: Final[tuple[Callable[[Client, str, Any, str], Awaitable[None]], ...]] =
 )
 
 
-def test_two_hundred_leave_at_any_moment_and_nothing_stays(client: Client, long_form: bool) -> None:
+def test_two_hundred_disconnects_at_any_time_leave_nothing(client: Client, long_form: bool) -> None:
     count = 1_000 if long_form else 200
 
     async def leave(number: int, limit: asyncio.Semaphore) -> None:
@@ -105,7 +105,7 @@ def test_blocks_are_free_again_within_a_step(client: Client, slack: float) -> No
     assert percentile(took, 0.99) <= FREED_S * slack, took
 
 
-def test_what_was_computed_for_one_who_left_is_counted(client: Client) -> None:
+def test_work_for_a_disconnected_client_is_counted(client: Client) -> None:
     async def leave() -> tuple[int, dict[str, Any], dict[str, float], dict[str, float]]:
         await asyncio.sleep(PAGE_S)
         before = await client.metrics()

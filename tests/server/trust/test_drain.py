@@ -1,4 +1,4 @@
-"""The server's end: what runs may end, nothing new begins, and a second signal ends it all with an event."""
+"""Shutdown: running requests may finish, new ones are refused, and a second signal ends all with an error event."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def refused(client: Client) -> bool:
         return True
 
 
-def test_what_runs_ends_whole_and_nothing_new_begins(tiny: TinyModel, tmp_path: Path) -> None:
+def test_running_requests_finish_and_new_ones_are_refused(tiny: TinyModel, tmp_path: Path) -> None:
     async def drain(live: LiveServer) -> tuple[list[Reply], Reply, list[bool], float]:
         client = Client(live.url)
         whole = asyncio.create_task(client.chat(max_tokens=TOKENS, ignore_eos=True))

@@ -1,4 +1,4 @@
-"""Clients that send large bodies do not hold up others, nor the server's memory."""
+"""Clients that send large bodies delay no other client and do not fill the server's memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def flooded(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.mark.parametrize("kind", FLOODS)
-def test_a_flood_of_large_bodies_holds_up_nobody(flooded: LiveServer, kind: str, slack: float) -> None:
+def test_a_flood_of_large_bodies_delays_no_other_client(flooded: LiveServer, kind: str, slack: float) -> None:
     path, body = FLOODS[kind]
     client = Client(flooded.url)
 

@@ -1,5 +1,5 @@
-"""Bodies with an odd value in the place of each field, and tools with odd schemas: an answer or a short error, never
-a fault of the server. With TWOFOLD_TRUST_LONG: every odd value in every place."""
+"""Bodies with an odd value for each field, and tools with odd schemas: they get a reply or a short error, and never
+cause an internal error. With TWOFOLD_TRUST_LONG: every odd value for every field."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What callers and models write, keys and paths stay where they belong: canaries of each are sought everywhere else.
+"""Texts of callers and models, keys and paths do not leak: canaries of each are searched everywhere else.
 
-Whoever asks gets told what was wrong with his request, and the name of a field that is unknown; not his prompt.
+Errors name the fault of a request, and an unknown field; they do not quote the prompt.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ async def _crash(keyed: KeyedServer, client: Client) -> None:
     assert (await client.chat(max_tokens=1)).status == 200
 
 
-def test_nothing_is_written_where_others_read(keyed: KeyedServer) -> None:
+def test_content_is_not_written_to_shared_places(keyed: KeyedServer) -> None:
     answered, record = asyncio.run(_live_and_let_die(keyed))
     assert answered == OUTPUT
     assert record["tokens"]["output"] > 0
@@ -129,7 +129,7 @@ def test_nothing_is_written_where_others_read(keyed: KeyedServer) -> None:
     _check((keyed.folder / "data" / "usage.sqlite").read_bytes().decode("latin-1"), keyed, "the sums")
 
 
-def test_what_is_kept_is_readable_by_the_owner_alone(keyed: KeyedServer) -> None:
+def test_stored_data_is_readable_by_its_owner_only(keyed: KeyedServer) -> None:
     """Responses and files hold what people wrote: nobody else on the machine reads them."""
     data = keyed.folder / "data"
     assert len(list(data.rglob("*"))) > 4

@@ -1,4 +1,4 @@
-"""Every limit, from both sides; and whatever is not possible is refused by its name, never passed over."""
+"""Every limit, from both sides; impossible requests are refused by name, never ignored."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LIMITS: Final[tuple[tuple[str, Callable[[int], dict[str, Any]], int, str], ...]]
 
 
 @pytest.mark.parametrize(("path", "body", "most", "name"), LIMITS, ids=[f"{limit[0]}-{limit[3]}" for limit in LIMITS])
-def test_the_most_is_taken_and_one_more_is_refused_by_name(
+def test_the_maximum_is_accepted_and_one_more_is_refused_by_name(
     client: Client, path: str, body: Callable[[int], dict[str, Any]], most: int, name: str
 ) -> None:
     """What the model's context is too short for is refused for that, and not for the limit."""
@@ -115,7 +115,7 @@ async def _raw(client: Client, data: bytes, pause_s: float = 0.0) -> bytes:
          b"Content-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}", 400),
     ],
 )  # fmt: skip
-def test_bytes_that_are_no_request_are_told_so(client: Client, data: bytes, status: int) -> None:
+def test_bytes_that_are_no_request_get_an_error(client: Client, data: bytes, status: int) -> None:
     """A client that still sends 8 MB may find its connection reset before it reads the answer."""
     told = asyncio.run(_raw(client, data))
     assert told.startswith(b"HTTP/1.1 %d" % status) or (not told and len(data) > 1 << 20), told[:200]
@@ -165,7 +165,7 @@ def test_a_stream_that_waits_is_kept_alive(tiny: TinyModel, tmp_path: Path) -> N
     assert b"event: ping" in anthropic.body
 
 
-def test_a_client_that_does_not_read_is_cut_and_holds_nobody_up(client: Client, slack: float) -> None:
+def test_a_client_that_does_not_read_delays_no_other(client: Client, slack: float) -> None:
     """It asks for 1.6 MiB and reads none of it; the engine's work for it rests meanwhile."""
     body = endless(n=16, logprobs=True, top_logprobs=20)
 
@@ -198,9 +198,7 @@ UNKNOWN: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
 
 
 @pytest.mark.parametrize(("path", "more", "named"), UNKNOWN, ids=[each[2] for each in UNKNOWN])
-def test_what_is_not_supported_is_refused_by_its_name(
-    client: Client, path: str, more: dict[str, Any], named: str
-) -> None:
+def test_unsupported_fields_are_refused_by_name(client: Client, path: str, more: dict[str, Any], named: str) -> None:
     plain = {COMPLETIONS: {"model": "tiny", "prompt": "x"}, CHAT: chat(), MESSAGES: message()}[path]
     reply = asyncio.run(client.ask("POST", path, plain | more))
     assert reply.status == 400

@@ -1,4 +1,4 @@
-"""The server says that it lives while it is busy with anything else, and that it is ready only when it is."""
+"""/health responds in time under every load, and /ready succeeds only while the server is ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ten times more than the server can do: it says so at once, says when to come again, and loses no speed over it."""
+"""Ten times the possible load: the server refuses at once, with a delay for retries, and loses no throughput."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_refusals_speak_the_dialect(full: Client) -> None:
         assert "retry-after" in reply.headers
 
 
-def test_one_key_s_quota_is_nobody_else_s(tiny: TinyModel, tmp_path: Path) -> None:
+def test_quotas_of_keys_are_separate(tiny: TinyModel, tmp_path: Path) -> None:
     """A key above its quota gets 429 in its dialect; the other one notices nothing."""
     file, now = tmp_path / "keys.toml", datetime.now(UTC)
     quotas = {"small": Quota(requests_per_minute=3), "large": Quota()}

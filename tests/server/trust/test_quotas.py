@@ -1,4 +1,4 @@
-"""Quotas hold for everything that costs, and /metrics names nobody else's tenants."""
+"""Quotas apply to everything that costs, and /metrics names no other tenant."""
 
 from __future__ import annotations
 

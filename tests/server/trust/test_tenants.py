@@ -1,4 +1,4 @@
-"""Nobody sees, reuses or changes what belongs to another: caches, files, batches, responses, records, sums."""
+"""No tenant can see, reuse or change the objects of another: caches, files, batches, responses, records, sums."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def _things_of(client: Client) -> list[tuple[str, str]]:
     ]
 
 
-def test_what_is_kept_is_not_there_for_another_tenant(keyed: KeyedServer) -> None:
+def test_stored_objects_do_not_exist_for_another_tenant(keyed: KeyedServer) -> None:
     async def look() -> None:
         alice, anna, bob = (keyed.client(name) for name in ("alice", "anna", "bob"))
         things = await _things_of(alice)

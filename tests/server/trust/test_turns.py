@@ -1,4 +1,4 @@
-"""What one request needs much of is done beside the event loop, and in turns with what others need."""
+"""Long work of one request runs outside of the event loop, and in turn with the work of others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def url(tiny: TinyModel, tiny_gguf: Callable[[TinyOptions], TinyModel], tmp_path
         yield server.url
 
 
-def test_a_hostile_template_holds_up_no_other_model(url: str) -> None:
+def test_a_hostile_template_delays_no_other_model(url: str) -> None:
     """A quick request ends before the hostile renderings that were asked for earlier, which run one at a time."""
     client = Client(url)
 

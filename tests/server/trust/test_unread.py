@@ -1,4 +1,4 @@
-"""Streams that their clients do not read: others run in their slots, and nothing of them is lost."""
+"""Streams that their clients do not read: other requests run in their slots, and nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker process over a tiny model that tests of a module share, and what they ask of it."""
+"""A worker process over a tiny model, shared by the tests of a module, and requests for it."""
 
 from __future__ import annotations
 

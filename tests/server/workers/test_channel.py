@@ -1,4 +1,4 @@
-"""The worker's end of the socket: order, a server that reads slowly, and one that is gone."""
+"""The worker's end of the socket: order of messages, a server that reads slowly, and a server that is gone."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_server_that_reads_nothing_makes_senders_wait(monkeypatch: pytest.Monk
         assert not sender.is_alive()
 
 
-def test_it_hears_until_the_server_is_gone_and_then_speaks_to_nobody() -> None:
+def test_a_channel_receives_until_the_server_is_gone() -> None:
     ours, theirs = socket.socketpair()
     end = Channel(theirs)
     codec = Codec(FromWorker)

@@ -1,4 +1,4 @@
-"""A model in another process gives what it gives in this one, to many at once, however they leave."""
+"""A model in a worker process gives the same outputs as in this one, to concurrent requests and after aborts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def llm(reading: ModelReading) -> Iterator[LLM]:
         yield llm
 
 
-def test_a_crowd_gets_the_answers_that_each_gets_alone(runner: asyncio.Runner, worker: WorkerModel, llm: LLM) -> None:
+def test_concurrent_requests_get_the_same_completions_as_single_ones(
+    runner: asyncio.Runner, worker: WorkerModel, llm: LLM
+) -> None:
     jobs = [job_of(number, KINDS[number % len(KINDS)]) for number in range(30)]
 
     async def crowd() -> list[RequestOutput]:
@@ -96,7 +98,7 @@ def test_an_impossible_job_fails_alone(
     assert runner.run(both()).finished
 
 
-def test_an_id_is_in_use_until_its_request_holds_nothing(runner: asyncio.Runner, worker: WorkerModel) -> None:
+def test_an_id_is_in_use_until_its_request_has_left_the_engine(runner: asyncio.Runner, worker: WorkerModel) -> None:
     async def refused() -> None:
         with pytest.raises(ParameterError, match="in use"):
             await anext(worker.run(named(job_of(2), "mine")))
@@ -113,7 +115,7 @@ def test_an_id_is_in_use_until_its_request_holds_nothing(runner: asyncio.Runner,
     assert runner.run(twice()).finished
 
 
-def test_who_waits_longer_than_asked_is_refused(runner: asyncio.Runner, worker: WorkerModel) -> None:
+def test_a_request_beyond_its_queue_limit_is_refused(runner: asyncio.Runner, worker: WorkerModel) -> None:
     async def crowded() -> None:
         running = [worker.run(named(job_of(n, LONG), f"running-{n}")) for n in range(4)]
         for stream in running:
@@ -147,7 +149,7 @@ def test_two_hundred_leave_at_any_time_and_nothing_stays(runner: asyncio.Runner,
     assert (worker.snapshot.running, worker.snapshot.waiting, worker.snapshot.blocks.held) == (0, 0, 0)
 
 
-def test_what_was_computed_for_one_who_left_is_told(runner: asyncio.Runner, worker: WorkerModel) -> None:
+def test_an_aborted_request_has_a_partial_output(runner: asyncio.Runner, worker: WorkerModel) -> None:
     async def leave() -> tuple[DispatchHandle, RequestOutput | None]:
         handle = DispatchHandle()
         stream = worker.run(named(job_of(1, LONG), "early"), handle)
@@ -163,9 +165,7 @@ def test_what_was_computed_for_one_who_left_is_told(runner: asyncio.Runner, work
     assert handle.retries == 0
 
 
-def test_who_left_after_the_end_or_before_the_beginning_learns_it_too(
-    runner: asyncio.Runner, worker: WorkerModel
-) -> None:
+def test_requests_aborted_before_or_after_they_ran_have_an_output(runner: asyncio.Runner, worker: WorkerModel) -> None:
     async def leave() -> tuple[RequestOutput | None, RequestOutput | None]:
         late, never = DispatchHandle(), DispatchHandle()
         stream = worker.run(named(job_of(1), "late"), late)
@@ -184,7 +184,7 @@ def test_who_left_after_the_end_or_before_the_beginning_learns_it_too(
     assert never is None
 
 
-def test_a_slow_reader_rests_and_loses_nothing(
+def test_a_slow_readers_request_is_paused_and_complete(
     runner: asyncio.Runner, worker: WorkerModel, llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(water, "HIGH_WATER", 2000)
@@ -221,7 +221,7 @@ def test_a_reader_that_lets_too_much_wait_is_cut(
     runner.run(read())
 
 
-def test_observers_hear_of_every_step_and_how_it_stands(reading: ModelReading) -> None:
+def test_observers_get_every_step_and_snapshots(reading: ModelReading) -> None:
     listener = Listener()
 
     async def serve() -> None:
@@ -240,7 +240,7 @@ def test_observers_hear_of_every_step_and_how_it_stands(reading: ModelReading) -
     assert listener.restarts == []
 
 
-def test_queued_counts_who_has_not_begun(runner: asyncio.Runner, worker: WorkerModel) -> None:
+def test_queued_counts_requests_without_output(runner: asyncio.Runner, worker: WorkerModel) -> None:
     async def crowd() -> tuple[int, int]:
         running = [worker.run(named(job_of(n, LONG), f"running-{n}")) for n in range(4)]
         for stream in running:

@@ -1,4 +1,4 @@
-"""Worker processes that end, hang or never come up: what their requests get, and what comes after."""
+"""Worker processes that end, hang or do not start: the fate of their requests, and restarts."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_process_that_hangs_is_ended_and_another_one_started(reading: ModelRea
     assert asyncio.run(hang()).finished
 
 
-def test_interrupts_are_the_servers_business(reading: ModelReading) -> None:
+def test_workers_ignore_interrupts(reading: ModelReading) -> None:
     async def interrupt() -> RequestOutput:
         async with started(reading) as model:
             os.kill(pid_of(model), signal.SIGINT)
@@ -212,7 +212,7 @@ def test_a_process_that_dies_while_it_loads_is_not_started_again(reading: ModelR
     asyncio.run(kill())
 
 
-def test_who_gives_up_waiting_for_a_load_leaves_no_process(reading: ModelReading) -> None:
+def test_a_cancelled_load_leaves_no_process(reading: ModelReading) -> None:
     async def leave() -> int:
         model = WorkerModel("tiny", reading, ENGINE, policy=QUICK)
         starting = asyncio.create_task(model.start())

@@ -1,4 +1,4 @@
-"""What crosses the socket arrives as it was, and bytes that nobody wrote do no harm."""
+"""Messages arrive unchanged, and invalid bytes are refused."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_length_that_no_frame_has_is_refused() -> None:
 
 @given(st.binary(max_size=60))
 @settings(max_examples=150, deadline=None)
-def test_bytes_that_nobody_wrote_are_no_message(payload: bytes) -> None:
+def test_invalid_bytes_are_no_message(payload: bytes) -> None:
     with pytest.raises((msgspec.MsgspecError, ValueError)):
         Codec(FromWorker).message(payload + b"\xc1")
 

@@ -1,4 +1,4 @@
-"""The engine's side of the socket, over the mock model: what it says, how often, and what it keeps to itself."""
+"""The service of a worker process, over a mock model: which messages it sends, and when."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ def test_a_step_is_one_message_with_the_deltas_of_all(opened: Opened) -> None:
     assert [report.number for report in reports] == list(range(1, len(reports) + 1))
 
 
-def test_the_whole_travels_without_its_prompt(opened: Opened) -> None:
+def test_outputs_are_sent_without_their_prompt(opened: Opened) -> None:
     opened.generate("one")
     opened.ended("one")
     output = opened.until(StepOutputs)[-1].deltas[-1].request
     assert (output.prompt_token_ids, output.metrics.prompt_tokens) == ((), len(job_of(3).token_ids))
 
 
-def test_it_tells_how_it_stands_now_and_then_and_when_it_is_done(opened: Opened) -> None:
+def test_snapshots_are_sent_at_intervals_and_at_the_end(opened: Opened) -> None:
     began = time.perf_counter()
     opened.generate("one", SamplingParams(temperature=0, max_tokens=200, ignore_eos=True))
     opened.ended("one")
@@ -115,7 +115,7 @@ def test_an_abort_frees_all_and_says_so(opened: Opened) -> None:
     assert [gone.request_id for gone in opened.until(Gone, 2)] == ["one", "never seen"]
 
 
-def test_who_leaves_while_a_grammar_is_compiled_is_not_heard_of_again(opened: Opened) -> None:
+def test_requests_aborted_while_a_grammar_compiles_send_nothing_more(opened: Opened) -> None:
     for number in range(20):
         opened.generate(f"form-{number}", FORM)
         opened.service.handle(Abort(f"form-{number}"))
@@ -125,7 +125,7 @@ def test_who_leaves_while_a_grammar_is_compiled_is_not_heard_of_again(opened: Op
     assert not [said for said in opened.said if isinstance(said, Failed)]
 
 
-def test_a_request_that_is_held_goes_on_where_it_was(opened: Opened) -> None:
+def test_a_paused_request_resumes_where_it_was(opened: Opened) -> None:
     opened.generate("one", SamplingParams(temperature=0, max_tokens=60, ignore_eos=True))
     opened.service.handle(Pause("one", True))
     opened.service.handle(Ping())
@@ -160,7 +160,7 @@ def test_a_failing_step_tells_its_kind_and_nothing_of_its_text(
     opened.ended("three")
 
 
-def test_a_model_that_answers_nothing_is_not_ready(make_loaded: MakeLoaded) -> None:
+def test_a_model_that_fails_its_self_test_is_not_ready(make_loaded: MakeLoaded) -> None:
     forward = MockForward(vocab=300, blocks=128, block_size=4)
     forward.failing = True
     with pytest.raises(WorkerError, match="RuntimeError"):

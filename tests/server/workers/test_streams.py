@@ -1,4 +1,4 @@
-"""Deltas wait for their reader, in order and not without end."""
+"""Streams of deltas: their order, and the bound of unread ones."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_request_rests_above_one_mark_and_goes_on_below_the_other(monkeypatc
     assert told == [True, False]
 
 
-def test_what_nobody_reads_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_with_too_many_unread_bytes_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(water, "HIGH_WATER", 0)
     monkeypatch.setattr(client, "MAX_UNREAD", 1000)
 
