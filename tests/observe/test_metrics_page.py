@@ -49,7 +49,7 @@ def test_openmetrics_readers_understand_it() -> None:
     body = asyncio.run(metrics.read(PROMETHEUS)).body.decode()
     families: Callable[[str], Iterable[Metric]] = parser.text_string_to_metric_families
     names = {family.name for family in families(body)}
-    assert names == set(metrics.instruments.names)
+    assert names == {snapshot.family().name for snapshot in metrics.instruments.snapshots()}
 
 
 def test_a_page_is_kept_for_a_second() -> None:

@@ -187,13 +187,13 @@ def test_allowed_pages_may_come_and_may_ask_first() -> None:
         Origins.of(["app.example/path"])
 
 
-@pytest.mark.parametrize("given", [b"", b"-a", b"a b", b"a\nb", b"a" * 200, "ü".encode(), b'"', None])
-def test_strange_request_ids_are_replaced(given: bytes | None) -> None:
+@pytest.mark.parametrize("given", ["", "-a", "a b", "a\nb", "a" * 200, "ü", '"'])
+def test_strange_request_ids_are_replaced(given: str) -> None:
     assert request_id_of(given).startswith("req_")
 
 
 def test_request_ids_are_never_the_same() -> None:
-    assert request_id_of(b"trace-1.2_3") == "trace-1.2_3"
+    assert request_id_of("trace-1.2_3") == "trace-1.2_3"
     assert len({new_request_id() for _ in range(1000)}) == 1000
 
 

@@ -73,7 +73,7 @@ def test_a_model_whose_requests_left_while_it_was_loading_is_unloaded(offers: tu
                 request.cancel()
             await asyncio.gather(*requests, return_exceptions=True)
             assert (await registry.unload("second")).state == "loading"
-            await until(lambda: states(registry) == ["unloaded", "unloaded"])
+            await until(lambda: states(registry) == ["unloaded", "unloaded"], 30)
             assert all(model.kv_bytes for model in registry.models)  # both were loaded before
             assert await answered(registry, "second")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import msgspec
@@ -25,10 +26,10 @@ from twofold.server.workers.messages import (
     FromWorker,
     Gone,
     LoadModel,
-    Pause,
     Ping,
     Pong,
     Ready,
+    SetPaused,
     StepOutputs,
     ToWorker,
     Unframer,
@@ -53,7 +54,7 @@ COMMANDS = (
     EngineRequest((1, 2), BeamSearchParams(beam_width=3, max_tokens=4)),
     EngineRequest((1, 2), ScoringParams(2)),
     Abort("a"),
-    Pause("h", True),
+    SetPaused("h", True),
     Ping(),
 )
 
@@ -102,7 +103,7 @@ def test_answers_arrive_as_they_were(message: WorkerMessage) -> None:
 def an_error(kind: type[TwofoldError]) -> TwofoldError:
     more: dict[str, Any] = {"param": "p"} if issubclass(kind, ParameterError) else {}
     more |= {"allowed": ("GET", "PUT")} if issubclass(kind, MethodError) else {}
-    more |= {"retry_after_s": 2.5} if kind.__name__ in {"QuotaError", "BusyError"} else {}
+    more |= {"retry_after_s": 2.5} if "retry_after_s" in signature(kind).parameters else {}
     return kind("What happened.", hint="The way out.", **more)
 
 

@@ -21,9 +21,9 @@ from twofold.server.workers.messages import (
     Failed,
     FromWorker,
     Gone,
-    Pause,
     Ping,
     Pong,
+    SetPaused,
     StepOutputs,
 )
 from twofold.server.workers.service import Service
@@ -127,11 +127,11 @@ def test_requests_aborted_while_a_grammar_compiles_send_nothing_more(opened: Ope
 
 def test_a_paused_request_resumes_where_it_was(opened: Opened) -> None:
     opened.generate("one", SamplingParams(temperature=0, max_tokens=60, ignore_eos=True))
-    opened.service.handle(Pause("one", True))
+    opened.service.handle(SetPaused("one", True))
     opened.service.handle(Ping())
     pong = opened.until(Pong)[0]
     assert pong.snapshot.running == 0
-    opened.service.handle(Pause("one", False))
+    opened.service.handle(SetPaused("one", False))
     opened.ended("one")
 
 

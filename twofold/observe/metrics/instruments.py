@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
@@ -225,8 +225,3 @@ class Instruments:
 
     def snapshots(self) -> list[Snapshot]:
         return [snapshot() for snapshot in self._sources.values()]
-
-    @property
-    def names(self) -> Iterable[str]:
-        """Names of the families, without suffixes."""
-        return self._sources.keys()

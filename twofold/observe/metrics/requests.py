@@ -80,11 +80,7 @@ OF_REPORTS: Final[Mapping[str, tuple[str, Bounds, Callable[[RequestMetrics], flo
 OF_REQUESTS: Final[Mapping[str, tuple[str, Bounds, Callable[[ServedRequest], float | None]]]] = {
     "request_params_max_tokens": ("max_tokens of requests that set it.", TOKENS, lambda one: one.params.max_tokens),
     "request_params_n": ("Requested completions.", COMPLETIONS, lambda one: one.params.n),
-    "time_to_first_token_seconds": (
-        "Seconds to the first token.",
-        FIRST_TOKEN_SECONDS,
-        lambda one: one.ttft_s,
-    ),
+    "time_to_first_token_seconds": ("Seconds to the first token.", FIRST_TOKEN_SECONDS, lambda one: one.ttft_s),
     "e2e_request_latency_seconds": (
         "Seconds from the first byte of a request to the last byte of its reply.",
         REQUEST_SECONDS,

@@ -211,10 +211,6 @@ class BatchPaths:
     output: Path
     errors: Path
 
-    @classmethod
-    def of(cls, folder: Path) -> Self:
-        return cls(*(folder / f"{name}.jsonl" for name in ("input", "journal", "output", "errors")))
-
 
 class BatchStore(TenantStore[BatchRecord]):
     """The batches in ``folder``; ``wall`` returns seconds since 1970."""
@@ -227,7 +223,7 @@ class BatchStore(TenantStore[BatchRecord]):
         folder = self._inner / id
         with self.folder.guarded():
             folder.mkdir(mode=0o700, exist_ok=True)
-        return BatchPaths.of(folder)
+        return BatchPaths(*(folder / f"{name}.jsonl" for name in ("input", "journal", "output", "errors")))
 
     def add(self, batch: BatchRecord) -> None:
         """Stores a new batch."""

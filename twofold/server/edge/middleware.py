@@ -42,7 +42,7 @@ class EdgeMiddleware:
             return
         headers = Headers(scope=scope)
         origin, host = headers.get("origin"), headers.get("host")
-        request_id = request_id_of(headers.get("x-request-id", "").encode("latin-1"))
+        request_id = request_id_of(headers.get("x-request-id", ""))
         name = request_id.encode("ascii")
         common = ((b"x-request-id", name), (b"request-id", name), *SECURITY_HEADERS, *self.origins.headers(origin))
         outward = _outward(send, common)

@@ -19,7 +19,7 @@ Header = tuple[bytes, bytes]
 DialectOf = Callable[[str], Dialect]
 """Returns the API protocol of a path."""
 MAX_RETRY_AFTER_S: Final = 120
-PLAIN: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,6 @@ def new_request_id() -> str:
     return f"req_{secrets.token_hex(12)}"
 
 
-def request_id_of(given: bytes | None) -> str:
+def request_id_of(given: str) -> str:
     """The client's id of its request if it is short and plain, else a new one."""
-    if given is not None and PLAIN.fullmatch(given):
-        return given.decode("ascii")
-    return new_request_id()
+    return given if PLAIN.fullmatch(given) else new_request_id()

@@ -142,7 +142,8 @@ class UploadForm:
         if self._field == "file":
             self._bytes += end - start
             if self._bytes > self._max_bytes:
-                raise too_large(self._max_bytes)
+                limit = f"{self._max_bytes >> 20} MiB"
+                raise TooLargeError(f"The maximum file size is {limit}.", hint="Split it into several batches.")
             self._sink.write(data[start:end])
             return
         value = self._values[self._field]
@@ -164,11 +165,6 @@ class UploadForm:
             seconds = texts[_SECONDS]
             expiry["seconds"] = int(seconds) if seconds.isascii() and seconds.isdigit() else seconds
         return body | ({"expires_after": expiry} if expiry else {})
-
-
-def too_large(max_bytes: int) -> TooLargeError:
-    """The error for a file of more than ``max_bytes`` bytes."""
-    return TooLargeError(f"The maximum file size is {max_bytes >> 20} MiB.", hint="Split it into several batches.")
 
 
 def _boundary(content_type: str | None) -> bytes:

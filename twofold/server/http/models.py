@@ -228,11 +228,7 @@ class OllamaEndpoint:
         name = request.model or request.name
         if not name:
             raise FieldError("model is required.", param="model", code=MISSING)
-        models = {name: model for model in self._registry.models for name in model.names}
-        model = models.get(name) or models.get(name.removesuffix(LATEST))
-        if model is None:
-            raise unknown_model(name, models)
-        return _shown(model)
+        return _shown(self._registry.find(name, exactly=True))
 
 
 def _shown(model: ServedModel) -> OllamaModel:

@@ -199,7 +199,7 @@ class ModelRegistry:
 
     async def load(self, name: str) -> ServedModel:
         """Loads a model if necessary. Raises the errors of ``lease``."""
-        model = self._find(name, exactly=True)
+        model = self.find(name, exactly=True)
         async with self.lease(name):
             pass
         return model
@@ -209,7 +209,7 @@ class ModelRegistry:
 
         Raises ModelNotFoundError.
         """
-        model = self._find(name, exactly=True)
+        model = self.find(name, exactly=True)
         if model.leases or model.loading is not None:
             model.dismissed = True
         else:
@@ -224,7 +224,7 @@ class ModelRegistry:
         Raises ModelNotFoundError with the closest name, BusyError if there is no memory for the model now, and the
         error of a failed load.
         """
-        model = self._find(name)
+        model = self.find(name)
         model.leases += 1
         model.stop_expiry()
         model.keep_s = self._settings.idle_unload_s if keep_s is None else keep_s if keep_s >= 0 else None
@@ -245,7 +245,7 @@ class ModelRegistry:
             loop = asyncio.get_running_loop()
             model.expiry = loop.call_later(min(model.keep_s, LONGEST_S), self._begin_unload, model)
 
-    def _find(self, name: str | None, *, exactly: bool = False) -> ServedModel:
+    def find(self, name: str | None, *, exactly: bool = False) -> ServedModel:
         """The model with this name; the first one for None, and, unless ``exactly``, for any name with ``accept_any``.
 
         The tag "latest", which clients of Ollama add, may be omitted or added. Raises ModelNotFoundError.

@@ -48,10 +48,10 @@ from twofold.server.workers.messages import (
     FromWorker,
     Gone,
     LoadModel,
-    Pause,
     Ping,
     Pong,
     Ready,
+    SetPaused,
     StepOutputs,
     ToWorker,
     Unframer,
@@ -248,7 +248,7 @@ class WorkerModel:
             raise self._unavailable()
         if request_id in self._streams or request_id in self._leaving:
             raise ParameterError(f"The request id {request_id!r} is in use.", param="request_id")
-        stream = WorkerStream(request, handle, lambda paused: self._send(Pause(request_id, paused)))
+        stream = WorkerStream(request, handle, lambda paused: self._send(SetPaused(request_id, paused)))
         self._streams[request_id] = stream
         if self.state == "ready":
             self._submit(stream)

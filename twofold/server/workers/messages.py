@@ -4,7 +4,7 @@
     payload   msgpack: [tag, field, …]; requests and other records of the engine are maps, errors [class, message, hint,
               {more}]
 
-    server → worker   LoadModel first; then requests, Abort, Pause, Ping
+    server → worker   LoadModel first; then requests, Abort, SetPaused, Ping
     worker → server   Ready or Unloadable first; then StepOutputs after each step with output, Failed, Gone, Pong
 
 Decoding creates only the classes of these messages and their fields, whatever the bytes are.
@@ -51,7 +51,7 @@ class Abort(WorkerMessage, tag="abort"):
     request_id: str
 
 
-class Pause(WorkerMessage, tag="pause"):
+class SetPaused(WorkerMessage, tag="pause"):
     """Pauses a request, or resumes it."""
 
     request_id: str
@@ -111,7 +111,7 @@ class Pong(WorkerMessage, tag="pong"):
     snapshot: EngineSnapshot | None
 
 
-ToWorker = LoadModel | EngineRequest | Abort | Pause | Ping
+ToWorker = LoadModel | EngineRequest | Abort | SetPaused | Ping
 FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong
 
 

@@ -1,6 +1,6 @@
 """A worker process: runs an engine for the server's process, over a socket.
 
-    reader thread    receives LoadModel, then requests, Abort, Pause, Ping
+    reader thread    receives LoadModel, then requests, Abort, SetPaused, Ping
     engine thread    runs steps; sends one StepOutputs after each
 
 StepOutputs has the deltas of all requests and the reports of steps since the last message; four times a second, and
@@ -49,10 +49,10 @@ from twofold.server.workers.messages import (
     FromWorker,
     Gone,
     LoadModel,
-    Pause,
     Ping,
     Pong,
     Ready,
+    SetPaused,
     StepOutputs,
     ToWorker,
     Unloadable,
@@ -225,7 +225,7 @@ class Service:
             case Abort(request_id):
                 leaving = self._thread.abort(request_id)
                 leaving.add_done_callback(lambda ended: self._gone(request_id, ended.result()))
-            case Pause(request_id, paused):
+            case SetPaused(request_id, paused):
                 self._thread.call(lambda engine: engine.pause(request_id, paused=paused))
             case Ping():
                 self._thread.call(self._pong)
