@@ -1,7 +1,7 @@
-"""Compares two documents: better, worse, or noise.
+"""Compares two documents: each figure is better, worse, or noise.
 
-A figure is noise if the confidence interval of its ratio contains 1. Many figures are compared, so each has a
-confidence of 99 %: of a hundred equal ones, one is called better or worse.
+A figure is noise if the confidence interval of its ratio contains 1. Many figures are compared, so the confidence of
+each is 99 %: of a hundred figures that do not differ, about one is called better or worse.
 
 Intervals are found by bootstrap. Consecutive requests share a queue, so blocks of neighbours are resampled, with the
 ends joined (Hans R. Künsch, "The jackknife and the bootstrap for general stationary observations", 1989; Dimitris N.
@@ -32,14 +32,14 @@ from twofold.core.errors import ParameterError
 from twofold.core.ranks import nearest_rank
 
 CONFIDENCE: Final = 0.99
-FEWEST: Final = 10
-"""Minimum number of requests of a run."""
+MIN_REQUESTS: Final = 10
+"""Minimum number of measured requests at a load point."""
 
-SHARES: Final = (("p50", 0.5, 1), ("p90", 0.9, 30), ("p99", 0.99, 300))
+PERCENTILES: Final = (("p50", 0.5, 1), ("p90", 0.9, 30), ("p99", 0.99, 300))
 """Percentiles, and the minimum number of requests for each."""
 
-EXPECTED: Final = ("target.url", "target.server", "settings.url", "settings.seed", "target.details.prompts.seed")
-"""Settings that may differ between comparable runs."""
+EXPECTED: Final = ("target.url", "target.server")
+"""Settings that may differ between comparable runs; seeds may differ too."""
 
 NAMES: Final = {
     "ttft_s": "TTFT",
@@ -49,7 +49,7 @@ NAMES: Final = {
     "itl_s": "ITL",
     "requests_per_s": "requests/s",
     "output_tokens_per_s": "output tokens/s",
-    "answered_share": "answered",
+    "answered_share": "completed",
     "attainment": "met objectives",
 }
 
@@ -66,17 +66,20 @@ MEASURES: Final = ("ttft_s", "ttft_sent_s", "tpot_s", "e2e_s")
 Counts: TypeAlias = npt.NDArray[np.int32]
 Rows: TypeAlias = npt.NDArray[np.int64]
 
-MAX_DRAWS: Final = 1000
-FEWEST_DRAWS: Final = 200
+MAX_RESAMPLES: Final = 1000
+MIN_RESAMPLES: Final = 200
 MAX_CELLS: Final = 10_000_000
-"""Draws times requests."""
+"""Maximum of resamples times requests."""
 MAX_WORK: Final = 100_000_000
-"""Draws times values of a quantile."""
+"""Maximum of resamples times values in the quantiles of a measure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Values of a setting at ``path``; None is missing. ``expected``: it does not make figures incomparable."""
+    """Values of the setting at ``path`` in both documents; None if it is missing.
+
+    ``expected``: the figures stay comparable.
+    """
 
     path: str
     a: Any
@@ -85,14 +88,14 @@ class Difference:
 
     def words(self) -> str:
         a, b = ("nothing" if value is None else f"{value!s:.80}" for value in (self.a, self.b))
-        return f"{self.path}: {a} and {b}"
+        return f"{self.path}: {a} in a, {b} in b"
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigure:
-    """A figure of ``b`` against ``a``.
+    """A figure of ``b`` compared with the same figure of ``a``.
 
-    measure   its name in documents; ``statistic`` is a percentile or the mean
+    measure   name in documents; ``statistic`` is a percentile or the mean
     ratio     b / a; None if unknown
     interval  of the ratio
     verdict   on ``b``; ``unknown`` without a ratio
@@ -107,9 +110,9 @@ class ComparedFigure:
     verdict: Verdict
 
     def cells(self) -> tuple[str, ...]:
-        """Cells of a table: figure, a, b, change, its interval, verdict."""
-        change = "" if self.ratio is None else _percent(self.ratio)
-        band = "" if self.interval is None else f"{_percent(self.interval.low)} … {_percent(self.interval.high)}"
+        """The row of a table: figure, a, b, change, interval of the change, verdict."""
+        change = "" if self.ratio is None else _change(self.ratio)
+        band = "" if self.interval is None else f"{_change(self.interval.low)} … {_change(self.interval.high)}"
         return self.name, self._value(self.a), self._value(self.b), change, band, self.verdict
 
     @property
@@ -124,7 +127,7 @@ class ComparedFigure:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Figures of both at one load point; ``n`` are the numbers of requests."""
+    """Figures of both documents at one load point; ``n`` are their numbers of requests."""
 
     point: LoadPoint
     n: tuple[int, int]
@@ -132,9 +135,9 @@ class Pair:
 
     def words(self) -> str:
         """The significant differences in a sentence."""
-        where = " and ".join(f"{name} {value:g}" for name, value in self.point)
+        where = point_words(self.point)
         sure = [(row.name, row.ratio) for row in self.rows if row.verdict in ("better", "worse")]
-        changes = ", ".join(f"{name} {_percent(ratio)}" for name, ratio in sure if ratio)
+        changes = ", ".join(f"{name} {_change(ratio)}" for name, ratio in sure if ratio)
         what = f"beyond chance: {changes}" if changes else "all differences may be chance"
         return f"At {where}, {what}." if where else f"{what[0].upper()}{what[1:]}."
 
@@ -145,7 +148,7 @@ class Comparison:
 
     differences  in settings, unexpected ones first
     pairs        one for each common load point
-    alone        load points of only one document
+    alone        load points that only one document has
     """
 
     confidence: float
@@ -161,7 +164,7 @@ class Comparison:
 def compare(a: Document, b: Document, *, seed: int = 0) -> Comparison:
     """Compares ``b`` to ``a``, both by the objectives of ``a`` or else of ``b``. Deterministic for a seed.
 
-    Raises ParameterError if one has too few requests, or if they have no common load point.
+    Raises ParameterError if a document has too few requests, or if there is no common load point.
     """
     pairs, alone = _paired(a, b)
     objectives = _objectives_of((*a.runs, *b.runs))
@@ -174,7 +177,7 @@ def compare(a: Document, b: Document, *, seed: int = 0) -> Comparison:
 
 
 def _differences(a: Document, b: Document, runs: tuple[Run, Run]) -> tuple[Difference, ...]:
-    """Differences in settings, targets and loads, unexpected ones first; ``runs`` have the compared loads."""
+    """Differences in settings, targets and the loads of ``runs``, unexpected ones first."""
     first, second = dict(figures.flat(_settings(a, runs[0]))), dict(figures.flat(_settings(b, runs[1])))
     found = [
         Difference(path, first.get(path), second.get(path), path in EXPECTED or path.rpartition(".")[2] == "seed")
@@ -202,7 +205,7 @@ def _settings(document: Document, run: Run) -> dict[str, Any]:
 
 
 def _paired(a: Document, b: Document) -> tuple[list[tuple[LoadPoint, list[Run], list[Run]]], tuple[LoadPoint, ...]]:
-    """Runs at common load points; if each document has one point, they are paired in any case."""
+    """The runs at common load points, and the other load points. Documents with one point each are always paired."""
     first: dict[LoadPoint, list[Run]] = {}
     second: dict[LoadPoint, list[Run]] = {}
     for name, document, found in (("a", a, first), ("b", b, second)):
@@ -222,36 +225,38 @@ def _paired(a: Document, b: Document) -> tuple[list[tuple[LoadPoint, list[Run], 
 
 def _rows(a: Side, b: Side, seed: int) -> Iterator[ComparedFigure]:
     seeds = 2 * seed, 2 * seed + 1
-    draws = _draws(a, seeds[0]), _draws(b, seeds[1])
+    samples = _resampled(a, seeds[0]), _resampled(b, seeds[1])
     for name, series in a.measures.items():
         if name in b.measures:
-            yield from _percentiles(name, (series, b.measures[name]), draws)
+            yield from _percentiles(name, (series, b.measures[name]), samples)
     for name, series in a.flows.items():
         pair = series, b.flows[name]
         yield _mean(name, pair, [BootstrapSamples.of(each.values, own) for each, own in zip(pair, seeds, strict=True)])
     for name, series in a.shares.items():
         if name in b.shares:
-            yield _mean(name, (series, b.shares[name]), draws)
+            yield _mean(name, (series, b.shares[name]), samples)
 
 
-def _mean(name: str, pair: tuple[Series, Series], draws: Sequence[BootstrapSamples]) -> ComparedFigure:
-    drawn = [each.means(series) for each, series in zip(draws, pair, strict=True)]
-    return _row(name, "mean", [float(series.values.mean()) for series in pair], drawn)
+def _mean(name: str, pair: tuple[Series, Series], samples: Sequence[BootstrapSamples]) -> ComparedFigure:
+    resampled = [each.means(series) for each, series in zip(samples, pair, strict=True)]
+    return _row(name, "mean", [float(series.values.mean()) for series in pair], resampled)
 
 
-def _percentiles(name: str, pair: tuple[Series, Series], draws: Sequence[BootstrapSamples]) -> Iterator[ComparedFigure]:
-    least = min(len(np.unique(series.owner)) for series in pair)
-    shares = {statistic: share for statistic, share, needed in SHARES if least >= needed}
+def _percentiles(
+    name: str, pair: tuple[Series, Series], samples: Sequence[BootstrapSamples]
+) -> Iterator[ComparedFigure]:
+    n = min(len(np.unique(series.owner)) for series in pair)
+    shares = {statistic: share for statistic, share, needed in PERCENTILES if n >= needed}
     ascending = [np.sort(series.values) for series in pair]
-    drawn = [each.quantiles(series, tuple(shares.values())) for each, series in zip(draws, pair, strict=True)]
+    resampled = [each.quantiles(series, tuple(shares.values())) for each, series in zip(samples, pair, strict=True)]
     for at, (statistic, share) in enumerate(shares.items()):
         seen = [nearest_rank(values, share) for values in ascending]
-        yield _row(name, statistic, seen, [quantiles[at] for quantiles in drawn])
+        yield _row(name, statistic, seen, [quantiles[at] for quantiles in resampled])
 
 
-def _row(measure: str, statistic: str, seen: Sequence[float], drawn: Sequence[Floats]) -> ComparedFigure:
-    """Lower latency is better, and higher rates and shares. ``seen`` and ``drawn`` are of a and of b."""
-    (a, b), found = seen, ratio_interval(drawn[0], drawn[1], CONFIDENCE)
+def _row(measure: str, statistic: str, seen: Sequence[float], resampled: Sequence[Floats]) -> ComparedFigure:
+    """Compares (a, b). Lower latencies are better, and higher rates and shares."""
+    (a, b), found = seen, ratio_interval(resampled[0], resampled[1], CONFIDENCE)
     ratio = 1.0 if math.isinf(a) and math.isinf(b) else b / a if a else None
     interval = None if found is None or ratio is None else Interval(*found)
     verdict: Verdict = "unknown"
@@ -261,16 +266,21 @@ def _row(measure: str, statistic: str, seen: Sequence[float], drawn: Sequence[Fl
     return ComparedFigure(measure, statistic, a, b, ratio, interval, verdict)
 
 
-def _draws(side: Side, seed: int) -> BootstrapSamples:
-    """Draws with blocks for TTFT, in which failures are infinite."""
+def _resampled(side: Side, seed: int) -> BootstrapSamples:
+    """Resamples with the block length of TTFT, in which failures are infinite."""
     ttft = side.measures["ttft_s"]
     values = np.full(side.n, np.median(ttft.values) if len(ttft.values) else 0.0)
     values[ttft.owner] = ttft.values
     return BootstrapSamples.of(values, seed)
 
 
-def _percent(ratio: float) -> str:
+def _change(ratio: float) -> str:
     return "∞" if math.isinf(ratio) else f"{100 * (ratio - 1):+.3g}%"
+
+
+def point_words(point: LoadPoint) -> str:
+    """rate 4 and concurrency 8; empty for a load without either."""
+    return " and ".join(f"{name} {value:g}" for name, value in point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +298,7 @@ class Side:
     measures  values of requests, in which failures are infinite; ``itl_s``: the gaps between chunks, if recorded
     flows     ``requests_per_s`` and ``output_tokens_per_s`` in each time slice
     shares    1.0 or 0.0 for each request: ``answered_share``, whether the response is complete; ``attainment``,
-              whether it met all objectives, if there are any and that is known
+              whether it met all objectives, if that is known
     """
 
     n: int
@@ -298,7 +308,7 @@ class Side:
 
 
 def _point_of(load: Mapping[str, Any]) -> LoadPoint:
-    """Rate and concurrency in the description of a load."""
+    """Rate and concurrency, as far as the description of a load has them."""
     arrivals = load.get("arrivals")
     found = {**(arrivals if isinstance(arrivals, Mapping) else {}), **load}
     numbers = ((name, found.get(name)) for name in ("rate", "concurrency"))
@@ -306,19 +316,19 @@ def _point_of(load: Mapping[str, Any]) -> LoadPoint:
 
 
 def _objectives_of(runs: Iterable[Run]) -> Objectives | None:
-    """The first objectives in summaries; None without any."""
+    """The objectives of the first summary that has any; None without any."""
     known = Objectives.__slots__
     found = next((limits for run in runs if (limits := figures.objectives(run))), None)
     return None if found is None else Objectives(**{name: limit for name, limit in found.items() if name in known})
 
 
 def _side(runs: Sequence[Run], name: str, objectives: Objectives | None) -> Side:
-    """The side of the document ``name``. Raises ParameterError for fewer than ``FEWEST`` measured requests."""
+    """The side of the document ``name``. Raises ParameterError for fewer than ``MIN_REQUESTS`` measured requests."""
     parts = [[request for request in run.requests if request.measured] for run in runs]
     requests = [request for part in parts for request in part]
-    if len(requests) < FEWEST:
+    if len(requests) < MIN_REQUESTS:
         raise ParameterError(
-            f"Document {name} has {len(requests)} measured requests; a comparison needs at least {FEWEST}.",
+            f"Document {name} has {len(requests)} measured requests; a comparison needs at least {MIN_REQUESTS}.",
             param="document",
             hint="A document from --json has none; --output FILE.json stores them all.",
         )
@@ -342,7 +352,7 @@ def _side(runs: Sequence[Run], name: str, objectives: Objectives | None) -> Side
 
 
 def _met(request: Request, run: Run, objectives: Objectives) -> float | None:
-    """As ``goodput.misses``; None if the run was stopped before its end, or without its gaps."""
+    """1.0 if the request met the objectives as defined in ``goodput.misses``, else 0.0; None if that is unknown."""
     if run.interrupted and request.outcome == "unfinished":
         return None
     if request.outcome != "ok" or not request.chunks:
@@ -360,9 +370,10 @@ def _series(values: Sequence[float | None]) -> Series:
 
 
 def _flows(run: Run, measured: Sequence[Request]) -> dict[str, Floats]:
-    """Ended responses in each time slice, and their tokens, spread evenly from the first to the last one.
+    """Rates of complete responses and of their tokens in each time slice.
 
-    The slices are of the window of steady rates; if it is empty, from the first due time to the last end.
+    The tokens of a response are spread evenly from its first to its last. The slices divide the window of steady rates,
+    or if it is empty the time from the first due time to the last end.
     """
     start, end = (figures.number_at(run.summary, "measured", name) for name in ("from_s", "until_s"))
     if start is None or end is None or end <= start:
@@ -386,37 +397,37 @@ def _flows(run: Run, measured: Sequence[Request]) -> dict[str, Floats]:
 
 @dataclass(frozen=True, slots=True)
 class BootstrapSamples:
-    """How often each of n requests, in their order, is in each draw: counts[draws, n]."""
+    """How often each of n requests, in their order, is in each resample: counts[resamples, n]."""
 
     counts: Counts
 
     @classmethod
     def of(cls, values: Floats, seed: int) -> BootstrapSamples:
-        """Draws with blocks for these values of requests, in their order; at least one."""
+        """Resamples in blocks of a length that suits these values of requests, in their order; at least one value."""
         n = len(values)
         block = block_length(values)
-        draws = max(FEWEST_DRAWS, min(MAX_DRAWS, MAX_CELLS // n))
-        starts = np.random.default_rng(seed).integers(0, n, (draws, math.ceil(n / block)))
+        size = max(MIN_RESAMPLES, min(MAX_RESAMPLES, MAX_CELLS // n))
+        starts = np.random.default_rng(seed).integers(0, n, (size, math.ceil(n / block)))
         return cls(_counts(starts, block, n))
 
     def quantiles(self, series: Series, shares: Sequence[float]) -> Floats:
-        """[shares, draws]: nearest-rank quantiles of values.
+        """[shares, resamples]: nearest-rank quantiles of values.
 
-        NaN for a draw without values, and for draws beyond ``MAX_WORK`` values.
+        NaN for a resample without values, and for resamples beyond the limit ``MAX_WORK``.
         """
         found = np.full((len(shares), len(self.counts)), np.nan)
         order = np.argsort(series.values, kind="stable")
         ascending, owner = series.values[order], series.owner[order]
-        draws = max(FEWEST_DRAWS, MAX_WORK // max(1, len(ascending)))
-        for draw, counts in enumerate(self.counts[:draws]):
+        limit = max(MIN_RESAMPLES, MAX_WORK // max(1, len(ascending)))
+        for at, counts in enumerate(self.counts[:limit]):
             passed = np.cumsum(counts[owner], dtype=np.int64)
             if len(passed) and passed[-1]:
                 wanted = np.array(shares) * passed[-1] * (1 - 1e-12)
-                found[:, draw] = ascending[np.searchsorted(passed, wanted)]
+                found[:, at] = ascending[np.searchsorted(passed, wanted)]
         return found
 
     def means(self, series: Series) -> Floats:
-        """[draws]: the mean of values; NaN without any."""
+        """[resamples]: the mean of values; NaN for a resample without values."""
         held = np.take(self.counts, series.owner, axis=1)
         total = held.sum(axis=1).astype(np.float64)
         mean: Floats = (held @ series.values) / np.where(total > 0, total, np.nan)
@@ -433,7 +444,7 @@ def block_length(values: Floats) -> int:
 
 
 def ratio_interval(a: Floats, b: Floats, confidence: float) -> tuple[float, float] | None:
-    """The interval of b/a by the percentiles of draws (Bradley Efron, "Bootstrap methods", 1979); None without ratios.
+    """The interval of b/a by the percentiles of resamples (Bradley Efron, "Bootstrap methods", 1979); None if unknown.
 
     Infinite by infinite is 1.
     """
@@ -451,12 +462,12 @@ def ratio_interval(a: Floats, b: Floats, confidence: float) -> tuple[float, floa
 
 
 def _counts(starts: Rows, block: int, n: int) -> Counts:
-    """The number of blocks of each draw that contain each request."""
-    draws = len(starts)
+    """The number of blocks of each resample that contain each request."""
+    resamples = len(starts)
     ends = starts + block
-    rows = np.arange(draws)[:, None] * n
-    edges = np.bincount((rows + starts).ravel(), minlength=draws * n)
-    edges -= np.bincount((rows + ends % n).ravel(), minlength=draws * n)
+    rows = np.arange(resamples)[:, None] * n
+    edges = np.bincount((rows + starts).ravel(), minlength=resamples * n)
+    edges -= np.bincount((rows + ends % n).ravel(), minlength=resamples * n)
     over_the_end = (ends >= n).sum(axis=1, keepdims=True)
-    counts: Counts = np.cumsum(edges.reshape(draws, n), axis=1, dtype=np.int32) + over_the_end.astype(np.int32)
+    counts: Counts = np.cumsum(edges.reshape(resamples, n), axis=1, dtype=np.int32) + over_the_end.astype(np.int32)
     return counts

@@ -32,7 +32,7 @@ MIN_GROWTH: Final = 0.02
 GROWING: Final = ("ttft", "e2e")
 """Measures that grow with a queue."""
 
-FEWEST: Final = 10
+MIN_VALUES: Final = 10
 """Minimum number of values for a trend."""
 
 SURE_ENOUGH: Final = 20
@@ -207,8 +207,8 @@ def correlation_time(values: Floats) -> float:
 
 
 def trend(times: Floats, values: Floats) -> Trend | None:
-    """Least squares with dependent neighbours; None for fewer than ``FEWEST`` values."""
-    if len(values) < FEWEST:
+    """Least squares with dependent neighbours; None for fewer than ``MIN_VALUES`` values."""
+    if len(values) < MIN_VALUES:
         return None
     centred = times - times.mean()
     spread = float(centred @ centred)

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from twofold.api.batch.run import BatchProgress, BatchRun
 
 LONG: Final = 4
-"""Open lines of a batch from which on a log gets a line at half of them."""
+"""Minimum number of open lines for a note at half of them in a log."""
 
 
 @Parameter(name="*", group="Model")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions(ConcurrentModelOptions):
-    """The model and its concurrency, which is high because throughput counts, not latency."""
+    """The model and its concurrency, which is high because a batch needs throughput, not low latency."""
 
     max_num_seqs: Annotated[
         int, Parameter(name=("--max-num-seqs", "--parallel", "-np"), help="Max concurrent sequences.")
@@ -36,7 +36,7 @@ class BatchOptions(ConcurrentModelOptions):
         Parameter(help="fixed: fill every step; live: limit prefill so that decode keeps its TPOT target."),
     ] = "fixed"
     served_model_name: Annotated[
-        list[str], LIST, Parameter(help="Name of the model in requests; repeatable, the first is used in answers.")
+        list[str], LIST, Parameter(help="Name of the model in requests; repeatable, the first is used in responses.")
     ] = field(default_factory=list)
     accept_any_model: Annotated[bool, FLAG, Parameter(help="Run requests for any other model name too.")] = False
 
@@ -98,7 +98,7 @@ def _completed(batch: BatchRun, options: BatchOptions, trace: Path | None) -> Ba
     with (
         loaded_model(options, trace) as (llm, found),
         interrupts() as interrupted,
-        _shown(batch.progress) as watch,
+        _show_progress(batch.progress) as watch,
     ):
         runner = BatchRunner(
             llm,
@@ -113,8 +113,8 @@ def _completed(batch: BatchRun, options: BatchOptions, trace: Path | None) -> Ba
 
 
 @contextmanager
-def _shown(before: BatchProgress) -> Iterator[Callable[[BatchProgress], None]]:
-    """Shows progress on standard error: a bar on a terminal, two lines elsewhere, before the summary."""
+def _show_progress(before: BatchProgress) -> Iterator[Callable[[BatchProgress], None]]:
+    """Shows progress on standard error until the batch ends: a bar on a terminal, at most two lines elsewhere."""
     terminal = is_terminal(sys.stderr)
     if before.found:
         note(f"{before.found} of {before.lines} lines were finished before.")
@@ -162,6 +162,6 @@ def _summary(progress: BatchProgress, output: Path) -> str:
 
 
 def _as_json(progress: BatchProgress) -> dict[str, Any]:
-    """The progress as JSON; tokens and seconds are those of this run."""
+    """The progress as JSON; tokens and seconds are those of this run, without earlier interrupted ones."""
     speeds = {"prompt_tok_s": progress.prompt_tok_s, "completion_tok_s": progress.completion_tok_s}
     return asdict(progress) | speeds | {"finished": progress.finished}

@@ -1,4 +1,4 @@
-"""The terminal: results go to standard output, everything else to standard error; typed keys, and Ctrl-C.
+"""The terminal. Results go to standard output, everything else to standard error.
 
 rich and other modules that take time to import are imported when they are used.
 """
@@ -40,7 +40,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def write_out(text: str) -> None:
-    """Writes a part of the result to standard output at once."""
+    """Writes a part of the result to standard output and flushes it."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -51,7 +51,7 @@ def note(text: str) -> None:
 
 
 def fold(text: str, indent: int = 0) -> str:
-    """Wraps the lines of a note between words on a terminal; ``indent`` is that of continuation lines."""
+    """Wraps the lines of a note between words on a terminal; continuation lines are indented by ``indent`` spaces."""
     if not is_terminal(sys.stderr):
         return text
     import textwrap  # noqa: PLC0415 - start-up time
@@ -63,7 +63,7 @@ def fold(text: str, indent: int = 0) -> str:
 
 
 def faint(text: str) -> str:
-    """Text of lower importance: dimmed on a terminal."""
+    """The text dimmed, if standard error is a terminal."""
     return _styled(text, "2")
 
 
@@ -73,7 +73,7 @@ def _styled(text: str, style: str, colour: str = "") -> str:
         return text
     try:
         environment = read_environment()
-    except ParameterError:  # an error about the environment is printed, too
+    except ParameterError:  # this error itself must be printable
         return text
     codes = style if environment.no_color else style + colour
     return text if environment.dumb_terminal else f"\x1b[{codes}m{text}\x1b[0m"
@@ -96,7 +96,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Writes UTF-8 text and says so on standard error. Raises ResourceError."""
+    """Writes UTF-8 text to a file, with a note. Raises ResourceError."""
     try:
         path.write_text(text, "utf-8")
     except OSError as error:
@@ -107,13 +107,13 @@ def write_file(path: Path, text: str) -> None:
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Aligned columns, which can be cut and grepped; a narrow terminal does not fold them."""
+    """Prints aligned columns for cut and grep: lines are not wrapped at the width of the terminal."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     print_lines("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def print_error(message: str, hint: str | None = None) -> None:
-    """An error and a hint: their labels are highlighted on a terminal."""
+    """Prints an error and a hint, on a terminal with highlighted labels."""
     if is_terminal(sys.stderr):
         message, hint = printable(message), hint and printable(hint)
     note(f"{_styled('error:', '1', ';31')} {message}")
@@ -123,7 +123,7 @@ def print_error(message: str, hint: str | None = None) -> None:
 
 @contextmanager
 def status(text: str) -> Iterator[None]:
-    """Shows a line on a terminal until the work is done; elsewhere nothing."""
+    """Shows a line on a terminal while the context is open; writes nothing elsewhere."""
     if not is_terminal(sys.stderr):
         yield
         return
@@ -136,7 +136,7 @@ def status(text: str) -> Iterator[None]:
 
 @contextmanager
 def interrupts() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets, so that a step is not interrupted; a second one raises KeyboardInterrupt."""
+    """An event that the first Ctrl-C sets instead of interrupting a step; a second Ctrl-C raises KeyboardInterrupt."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event
@@ -155,7 +155,7 @@ def interrupts() -> Iterator[threading.Event]:
 
 
 def format_bytes(count: float) -> str:
-    """Decimal units, as disks and downloads are sold: 98.4 MB."""
+    """A size in decimal units: 98.4 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
@@ -212,10 +212,10 @@ class DownloadProgress:
 
 @contextmanager
 def completion_writer(*, markdown: bool) -> Iterator[Write]:
-    """A function that writes a completion piece by piece to standard output: rendered on a terminal, where control
-    characters are removed, elsewhere exactly as generated.
+    """A function that writes a completion piece by piece to standard output. A terminal gets it without control
+    characters, with Markdown rendered if ``markdown``; pipes and files get the text as generated.
 
-    Its last line is ended afterwards, unless an error precedes the first character.
+    The last line is ended when the context closes, unless an error precedes the first character.
     """
     terminal, written = is_terminal(sys.stdout), False
     show: Write = write_out
@@ -248,7 +248,7 @@ def printable(text: str) -> str:
 
 @contextmanager
 def quiet_keys() -> Iterator[None]:
-    """Hides typed keys; they are input of the next prompt, in which Enter sends."""
+    """Hides typed keys, which stay input for the next prompt. Enter stays a carriage return, so that it sends there."""
     try:
         import termios  # noqa: PLC0415 - not on every system
     except ImportError:

@@ -1,4 +1,4 @@
-"""``twofold explain``: where a request's time goes, compared with its floor, and which levers help."""
+"""``twofold explain``: the phases of a request, the floor of each, and the levers that reduce its time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MIN_WIDTH, MAX_WIDTH = 80, 120
 @Parameter(name="*", group="What is explained")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatOptions:
-    """A model on a machine. With a source, sizes default to those of the request."""
+    """A model on a machine, and the sizes of a request. With a source, sizes default to those of its request."""
 
     model: Annotated[
         str | None,
@@ -70,12 +70,12 @@ class WhatOptions:
     ] = None
 
     def how(self, base: Setting = PLAIN) -> Setting:
-        """``base`` with the given options."""
+        """``base`` with the KV format and tensor-parallel size of the flags."""
         kv = base.kv if self.kv is None else find_format(self.kv)
         return replace(base, tp=self.tp, kv=kv)
 
     def case(self, like: Case | None = None) -> Case:
-        """The given sizes; the others are those of ``like``."""
+        """The sizes of the flags; others are from ``like``, or else 512 prompt and 128 output tokens."""
         given = {
             "prompt": self.input_tokens,
             "output": self.output_tokens,
@@ -90,7 +90,7 @@ class WhatOptions:
 @Parameter(name="*", group="Levers")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeverOptions:
-    """The goal of levers, and assumptions about them."""
+    """The metric by which levers are ranked, and assumptions about them."""
 
     goal: Annotated[
         Goal,
@@ -124,8 +124,8 @@ def explain(
     levers: LeverOptions = LeverOptions(),
 ) -> None:
     """Explain where a request's time goes, and what would make it faster."""
-    _check_picture(svg)
-    found = _explained(source, request, api_key, what, levers)
+    _check_svg(svg)
+    found = _explanation(source, request, api_key, what, levers)
     if svg is not None:
         _draw(found, svg)
     if json:
@@ -137,7 +137,7 @@ def explain(
         write_out("\n" + plot(roofline(found.scenario, found.waterfall), width=width) + "\n")
 
 
-def _explained(
+def _explanation(
     source: str | None, request: str | None, api_key: str | None, what: WhatOptions, levers: LeverOptions
 ) -> report.Explanation:
     if source is None:
@@ -158,7 +158,7 @@ def _explained(
 
 
 def _shape_of(seen: Observed, what: WhatOptions) -> ModelSpec | None:
-    """The shape of --model, or else of the request's model if a machine is given; otherwise None."""
+    """The shape of --model, or else of the model in the record if --hardware is given; otherwise None."""
     if what.model is not None:
         return resolve_shape(what.model, what.weights)
     if what.hardware is None or seen.model is None:
@@ -167,7 +167,7 @@ def _shape_of(seen: Observed, what: WhatOptions) -> ModelSpec | None:
         return resolve_shape(seen.model, what.weights)
     except ModelNotFoundError as error:
         raise ModelNotFoundError(
-            f"The request's model {seen.model!r:.80} is not a known model.",
+            f"The model of the request, {seen.model!r:.80}, is not a known model.",
             hint=f"Name it with --model. {error.hint}",
         ) from None
 
@@ -179,16 +179,16 @@ def _scenario(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenari
 
 
 def _scenario_here(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenario:
-    """On this machine, as calibrated for the model's file or else as measured (now, if never before)."""
+    """A scenario on this machine: its calibration for the model's file, or else its limits, measured now if needed."""
     from twofold.planner.calibrate.run import ENGINE, calibrated  # noqa: PLC0415 - brings in the engine
 
     path = None if what.model is None else model_file(what.model)
     known = None if path is None else calibrated(path)
-    machine = _measured(shape) if known is None else known.machine
+    machine = _this_machine(shape) if known is None else known.machine
     return report.scenario_of(shape, machine, case, what.how(ENGINE), None if known is None else known.constants)
 
 
-def _measured(shape: ModelSpec) -> Machine:
+def _this_machine(shape: ModelSpec) -> Machine:
     from twofold.backends.cpu.backend import CpuBackend  # noqa: PLC0415
 
     return machine_of(shape, CpuBackend().probe(streamed_bytes(shape, engine_setting())).limits())
@@ -196,7 +196,7 @@ def _measured(shape: ModelSpec) -> Machine:
 
 def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> Observed:
     if source.startswith(("http://", "https://")):
-        return read_observed(_fetched(source, request, api_key), source)
+        return read_observed(_fetch_record(source, request, api_key), source)
     if source == "-":
         return read_observed(sys.stdin.buffer.read(), "standard input", request, goal)
     try:
@@ -210,33 +210,33 @@ def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> 
     return read_observed(text, source, request, goal)
 
 
-def _fetched(url: str, request: str | None, api_key: str | None) -> bytes:
-    """A server's record of the request in the URL, or else of ``request``."""
+def _fetch_record(url: str, request: str | None, api_key: str | None) -> bytes:
+    """The record of a request from a server. The request id is in the URL, or else in ``request``."""
     from twofold.bench.client.target import ServerTarget, exchange  # noqa: PLC0415
 
     base, _, request_id = url.partition(RECORDS)
     found = request_id.strip("/") or request
     if not found:
         raise ParameterError(
-            "The URL names no request.", param="request", hint="Add --request ID: replies carry it as x-request-id."
+            "The URL contains no request id.", param="request", hint="Add --request ID, from the header x-request-id."
         )
     target = ServerTarget.of(base)
     key = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
     status, _, body = exchange(target, "GET", f"{RECORDS}{found}", None, key, TIMEOUT_S)
     if status in {401, 403}:
-        raise AccessError(f"{target} denied access to the record.", hint="Give the key with --api-key.")
+        raise AccessError(f"{target} denies access to the record.", hint="Give the key with --api-key.")
     if status != 200:
         raise NotFoundError(
             f"{target} has no record of {found!r:.80} (status {status}).",
-            hint="A running `twofold serve` keeps the records of its last requests.",
+            hint="A running `twofold serve` keeps records of its most recent requests.",
         )
     return body
 
 
-def _check_picture(svg: Path | None) -> None:
+def _check_svg(svg: Path | None) -> None:
     if svg is not None and svg.suffix.lower() not in {".svg", ""}:
         raise ParameterError(
-            f"The roofline is written as SVG, not as {svg.suffix}.", param="svg", hint="Browsers show roofline.svg."
+            f"The roofline is written as SVG, not as {svg.suffix}.", param="svg", hint="Name it roofline.svg."
         )
 
 

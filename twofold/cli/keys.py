@@ -25,7 +25,7 @@ QUOTA_UNITS: Final = {
     "concurrent": " at a time",
     "kv_tokens": " KV tokens",
 }
-"""Quotas and their units in the list."""
+"""Quotas, and their units in the list."""
 
 
 @Parameter(name="*", group="A new key")
@@ -62,7 +62,7 @@ class KeyOptions:
     ] = None
 
     def fields(self, now: datetime) -> dict[str, Any]:
-        """Fields of ``ApiKey`` for a key created now."""
+        """Fields of ``ApiKey`` for a key created at ``now``."""
         from twofold.server.edge.quotas import Quota  # noqa: PLC0415 - start-up time
 
         found: dict[str, Any] = {name: getattr(self, name) for name in ("tenant", "share_cache", "admin")}
@@ -118,7 +118,7 @@ def _list(found: tuple[ApiKey, ...], json: bool) -> None:
 
 
 def _row(key: ApiKey) -> tuple[str, ...]:
-    """A key's row of the list."""
+    """The row of a key in the list."""
     expires = "never" if key.expires is None else key.expires.date().isoformat()
     limits = [(getattr(key.quota, name), unit) for name, unit in QUOTA_UNITS.items()]
     quotas = ", ".join(f"{limit:,}{unit}" for limit, unit in limits if limit is not None)

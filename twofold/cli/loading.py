@@ -16,7 +16,7 @@ from twofold.observe.trace import Tracer
 
 
 def resolved_files(options: ModelOptions) -> tuple[sources.ResolvedModel, Path | None]:
-    """The model's file and another tokenizer's, if there is one; downloads them if needed."""
+    """The file of the model, and the file of --tokenizer if it is given. Downloads them if needed."""
     folder, progress = CacheFolders.of().create().models, DownloadProgress()
     names = [options.model] if options.tokenizer is None else [options.model, options.tokenizer]
     model, *others = (sources.resolve(name, cache=folder, progress=progress) for name in names)
@@ -25,7 +25,7 @@ def resolved_files(options: ModelOptions) -> tuple[sources.ResolvedModel, Path |
 
 @contextmanager
 def loaded_model(options: ModelOptions, trace: Path | None = None) -> Iterator[tuple[LLM, sources.ResolvedModel]]:
-    """Downloads the model if needed, and loads it. ``trace`` is a file for a trace of all its steps."""
+    """Downloads the model if needed, and loads it. ``trace`` is the file for a trace of all steps, or None."""
     options.check()
     with nullcontext() if trace is None else Tracer(trace) as tracer:  # created before the model is loaded
         found, tokenizer = resolved_files(options)

@@ -1,4 +1,4 @@
-"""The ``twofold`` command: parses arguments, calls the command, and turns an error into a message and an exit code.
+"""The ``twofold`` command: parses arguments, runs the subcommand, and prints errors. Exit codes:
 
 0 success · 1 internal error · 2 invalid request · 3 model · 4 this machine's resources · 5 network · 130 Ctrl-C ·
 141 the output was closed · 143 SIGTERM. ``TWOFOLD_DEBUG=1`` adds the traceback of an error.
@@ -28,7 +28,7 @@ RESOURCES: Final = 4
 BROKEN_PIPE: Final = 141
 
 STANDARD_INPUT: Final = "\0-"
-"""Stands for a "-" among the words of a prompt, which cyclopts would take for an unknown option."""
+"""Replaces a "-" among the words of a prompt, since cyclopts would take it for an unknown option."""
 
 BENCHES: Final = {
     "serve": ("twofold.cli.bench.serve:serve", "Benchmark a server with an OpenAI or Anthropic API."),
@@ -71,12 +71,12 @@ COMMANDS: Final = {
 
 
 GROUPS: Final[Mapping[str, Collection[str]]] = {"bench": BENCHES, "plan": ("fit",)}
-"""Commands that have commands."""
+"""Commands with subcommands, and the names of those."""
 
 
 def app() -> App:
-    """The command line. Commands are imported when they are used."""
-    from cyclopts import App  # noqa: PLC0415 - errors before this are still reported
+    """The command line. The module of a command is imported when the command is used."""
+    from cyclopts import App  # noqa: PLC0415 - start-up time
 
     root = App(
         name="twofold",
@@ -178,7 +178,7 @@ def _terminate(number: int, _frame: FrameType | None) -> None:
 
 
 def _command(arguments: Sequence[str]) -> str:
-    """The command in ``arguments``, with a space before each word."""
+    """The command in ``arguments`` without flags, with a space before each word; empty for an unknown command."""
     if not arguments or arguments[0] not in (*COMMANDS, *GROUPS):
         return ""
     words = 2 if len(arguments) > 1 and arguments[1] in GROUPS.get(arguments[0], ()) else 1
@@ -211,13 +211,13 @@ def _forget_output() -> None:
 
 
 def _flags_from_environment(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """A configuration source for cyclopts: sets flags that are missing on the command line."""
+    """A configuration source for cyclopts: sets flags that are not on the command line from environment variables."""
     from cyclopts import Token  # noqa: PLC0415 - start-up time
 
     settings = read_environment().settings
     for argument in arguments:
         flag = argument.name.removeprefix("--")
-        if argument.tokens or flag == argument.name or not settings.get(flag):  # an empty variable counts as unset
+        if argument.tokens or flag == argument.name or not settings.get(flag):  # empty counts as unset
             continue
         variable = FLAG_PREFIX + flag.upper().replace("-", "_")
         for index, value in enumerate(argument.env_var_split(settings[flag])):

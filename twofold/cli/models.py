@@ -35,10 +35,10 @@ class FormatUse:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """What ``twofold show`` prints. Sizes are bytes; ``problem`` is the reason why Twofold cannot run the model.
+    """The report of ``twofold show``. Sizes are bytes; ``problem`` is the reason why Twofold cannot run the model.
 
-    ``kv_tokens`` is how many tokens of KV cache (f16) fit into the available memory beside the weights,
-    ``full_contexts`` how many sequences of the model's full context these are; None if the model cannot run.
+    ``kv_tokens`` is the number of tokens whose KV cache (f16) fits into the available memory beside the weights,
+    ``full_contexts`` the number of sequences of maximum length in them; None if the model cannot run.
     """
 
     name: str
@@ -73,7 +73,7 @@ def pull(model: Model, /, *, json: Json = False) -> None:
 
 
 def ls(*, json: Json = False) -> None:
-    """List downloaded models, and models known by name."""
+    """List downloaded models, and models that can be downloaded by name."""
     models = sources.installed(CacheFolders.of().models)
     if json:
         print_json([{**asdict(model), "path": str(model.path)} for model in models])
@@ -112,7 +112,7 @@ def show(model: Model, /, *, json: Json = False) -> None:
 
 
 def describe(found: sources.ResolvedModel, memory: Memory) -> ModelReport:
-    """The report on a model file and a machine with this memory."""
+    """The report on a model file for a machine with this memory."""
     with open_model(found.path) as file:
         spec, problem = _spec(file)
         per_token = KVLayout(spec, FP16).token_bytes() if spec else None
@@ -149,7 +149,7 @@ def _text(file: ModelFile, key: str) -> str:
 
 
 def _formats(file: ModelFile) -> tuple[FormatUse, ...]:
-    """Per format, the largest first."""
+    """The tensors of each format; the format with most bytes first."""
     uses: dict[str, FormatUse] = {}
     for info in file.tensors.values():
         name = info.format.name

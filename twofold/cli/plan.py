@@ -1,4 +1,4 @@
-"""``twofold plan`` and ``twofold plan fit``: how to serve traffic within an SLO, and what fits in memory."""
+"""``twofold plan`` finds configurations that serve traffic within an SLO; ``twofold plan fit``: what fits in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from twofold.planner.plan.tails import MakeLoad
 
 SAMPLES: Final = 4096
-"""Requests that represent a synthetic load."""
+"""Number of requests that represent a synthetic load."""
 STORED: Final = "stored"
 MLPERF: Final = "mlperf:"
 P99: Final = 0.99
@@ -38,14 +38,14 @@ ATTAINMENT: Final = 0.9
 @Parameter(name="*", group="Traffic")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficOptions(LengthOptions):
-    """The requests to serve. A --trace replaces all of it but the rate, to which it is scaled."""
+    """The requests to serve. A --trace replaces all of these options but --rate, to which it is scaled."""
 
     rate: Annotated[float | None, Parameter(name=("--rate", "--request-rate"), help="Requests per second.")] = None
     input_tokens: InputTokens = "1024"
     output_tokens: OutputTokens = "256"
 
     def load(self, trace: TraceOptions) -> MakeLoad:
-        """The load for a rate and a number of requests; of a trace, 0 keeps its own. Raises ParameterError."""
+        """Makes loads by rate and number of requests; 0 keeps the trace's own value. Raises ParameterError."""
         from twofold.bench.load.synthetic import LoadPlan  # noqa: PLC0415 - start-up time
         from twofold.planner.simulate.jobs import prompt_history  # noqa: PLC0415
 
@@ -63,14 +63,14 @@ class TrafficOptions(LengthOptions):
         return lambda rate, requests: LoadPlan(rate=rate, requests=requests, **lengths).load(prompt_history, 0)
 
     def traffic(self, trace: TraceOptions, make: MakeLoad) -> Traffic:
-        """The traffic of the load, at the trace's own rate unless another one is given."""
+        """The traffic of the load at --rate, or else at the trace's own rate."""
         return Traffic.of(make(self.rate or 0.0, SAMPLES if trace.trace is None else 0), self.rate)
 
 
 @Parameter(name="*", group="Choices")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceOptions:
-    """What the planner may choose from; several values are separated by commas."""
+    """Alternatives that the planner compares, separated by commas."""
 
     tp: Annotated[str, Parameter(name=("--tp", "--tensor-parallel-size"), help="Tensor-parallel sizes to try.")] = (
         "1,2,4,8"
@@ -104,7 +104,7 @@ class ChoiceOptions:
         )
 
     def prices(self, machines: tuple[Machine, ...]) -> dict[str, float]:
-        """Dollars per device and hour by machine name. Raises ParameterError for one not in --hardware."""
+        """Dollars per device and hour by machine name. Raises ParameterError for a machine not in --hardware."""
         found = {}
         for text in self.price or ():
             name, _, value = text.rpartition("=")
@@ -168,21 +168,21 @@ def plan(
     choices = choice.choices(model, hardware)
     facts = Facts(prices=choice.prices(choices.machines))
     make = traffic.load(trace)
-    asked = traffic.traffic(trace, make)
-    study = search(choices, asked, limits, facts)
+    wanted = traffic.traffic(trace, make)
+    study = search(choices, wanted, limits, facts)
     if study.plans and simulate:
         from twofold.planner.plan.tails import simulated  # noqa: PLC0415
 
-        study = simulated(study, choices, asked, limits, facts, make)
+        study = simulated(study, choices, wanted, limits, facts, make)
     if not study.plans:
-        raise nothing_found(study, choices, asked, limits, facts)
+        raise nothing_found(study, choices, wanted, limits, facts)
     if svg is not None:
         chart = frontier_chart(study, limits, priced=study.plans[0].cost is not None)
         write_file(svg, draw(chart, standalone=True))
     if json:
-        print_json(study_document(study, asked, limits, max(1, show)))
+        print_json(study_document(study, wanted, limits, max(1, show)))
     else:
-        print_lines(study_lines(study, asked, limits, max(1, show)))
+        print_lines(study_lines(study, wanted, limits, max(1, show)))
 
 
 def fit(
@@ -227,7 +227,7 @@ def fit(
 
 
 def read_slo(text: str, attainment: float | None) -> Slo:
-    """The limits that ``text`` describes. Raises ParameterError for invalid text and unknown scenarios."""
+    """Parses limits, or mlperf: and a scenario. Raises ParameterError for invalid text and unknown scenarios."""
     from twofold.bench.metrics.goodput import SCENARIOS, Objectives  # noqa: PLC0415 - start-up time
 
     if text.startswith(MLPERF):
@@ -243,7 +243,7 @@ def read_slo(text: str, attainment: float | None) -> Slo:
     limits = Objectives.parse(text)
     if limits.itl is not None:
         raise ParameterError(
-            "The longest gap between tokens is not predicted.", param="slo", hint="Limit ttft, tpot or e2e."
+            "itl is not supported: gaps between tokens are not predicted.", param="slo", hint="Limit ttft, tpot or e2e."
         )
     share = ATTAINMENT if attainment is None else attainment
     return Slo(ttft=limits.ttft, tpot=limits.tpot, e2e=limits.e2e, attainment=share)
@@ -258,12 +258,11 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in _parts(text))
     except ValueError:
         raise ParameterError(
-            f"{describe_name(text)} are not whole numbers.", param=name, hint="Write them with commas: 1,2,4."
+            f"{describe_name(text)} is not a list of whole numbers.", param=name, hint="Write them with commas: 1,2,4."
         ) from None
 
 
 def _weights(name: str) -> ValueFormat | None:
-
     return None if name == STORED else find_format(name)
 
 

@@ -33,7 +33,7 @@ TierName = Literal["default", "batch", "flex", "priority", "fast"]
 @Parameter(name="*", group="Workload")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadOptions:
-    """The requests, their rate, and ways to make them cheaper."""
+    """The requests, their rate, and options that make them cheaper."""
 
     input_tokens: Annotated[
         int | None, Parameter(help="Prompt tokens per request, including cached ones (default: 1,000).")
@@ -58,35 +58,35 @@ class WorkloadOptions:
 
     @property
     def paid_tier(self) -> TierName:
-        """Raises ParameterError for a batch of another tier."""
+        """The tier that is paid for. Raises ParameterError for --batch with another --tier."""
         if self.batch and self.tier not in ("default", "batch"):
             raise ParameterError("--batch implies the tier batch.", param="tier", hint="Remove --tier or --batch.")
         return "batch" if self.batch else self.tier
 
     def given(self) -> dict[str, Any]:
-        """The given fields of ``Workload``."""
-        said = {
+        """Fields of ``Workload`` that flags set."""
+        values = {
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
             "requests_per_day": self.requests_per_day,
             "prefix_tokens": self.cached,
             "session": self.session,
         }
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
     def workload(self) -> Workload:
-
-        said = {**DEFAULTS, **self.given()}
-        if self.cached is not None and self.cached > said["input_tokens"]:
+        """Raises ParameterError if more tokens are cached than a prompt has."""
+        values = {**DEFAULTS, **self.given()}
+        if self.cached is not None and self.cached > values["input_tokens"]:
             raise ParameterError(
-                f"--cached {self.cached:,} exceeds the {said['input_tokens']:,} tokens of a prompt.",
+                f"--cached {self.cached:,} exceeds the {values['input_tokens']:,} tokens of a prompt.",
                 param="cached",
                 hint="Raise --input-tokens, which includes the cached tokens, or lower --cached.",
             )
-        return Workload(**said, ttl=self.ttl, tier=self.paid_tier)
+        return Workload(**values, ttl=self.ttl, tier=self.paid_tier)
 
     def traced(self, model: ApiModel, at: datetime) -> TracedCost | None:
-        """The cost of the trace, or None without one. Raises ParameterError if flags describe requests, too."""
+        """The cost of the trace, or None without one. Raises ParameterError if other flags describe requests too."""
         if self.trace is None:
             return None
         from twofold.bench.load.trace import read_trace  # noqa: PLC0415
@@ -128,7 +128,6 @@ class OwnOptions:
         """The machines, or None without --hardware. Raises ParameterError for unknown names and invalid values."""
         if self.hardware is None:
             return None
-
         machine, shape = find_machine(self.hardware), resolve_shape(self.own_model, self.weights)
         if not 0 < self.busy_share <= 1:
             raise ParameterError(
@@ -167,7 +166,7 @@ def price(
     traced = workload.traced(api_model, at)
     requests = workload.workload() if traced is None else traced.workload(tier)
     api = api_cost(api_model, requests, at)
-    per_request = float(api.per_request) if traced is None else traced.per_request  # of a trace, of the mean request
+    per_request = float(api.per_request) if traced is None else traced.per_request  # of a trace: the mean
     ours = None if machines is None else (machines, own_cost(machines, requests), per_request)
     if json:
         found = (

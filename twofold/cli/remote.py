@@ -13,7 +13,7 @@ from twofold.cli.options import DURATION, FLAG, Json
 from twofold.core.errors import AccessError, NetworkError, NotFoundError, TimeLimitError, UsageError
 
 MODELS = "/v1/twofold/models"
-REPLY_TIMEOUT_S = 30.0
+RESPONSE_TIMEOUT_S = 30.0
 LOAD_TIMEOUT_S = 3600.0
 POLL_S = 0.2
 
@@ -74,7 +74,7 @@ def stop(
     url: Url = DEFAULT_URL,
     api_key: Key = None,
 ) -> None:
-    """Stop a model of a running server, as ``unload`` does; or the server itself with --server."""
+    """Unload a model of a running server; or stop the server itself with --server."""
     if server == (model is not None):
         raise UsageError("stop needs a model or --server.", hint="twofold ps lists the models.")
     if model is not None:
@@ -84,8 +84,8 @@ def stop(
     note(f"The server at {url} is stopping; running requests may finish.")
 
 
-def _request(url: str, api_key: str | None, method: str, path: str, limit_s: float = REPLY_TIMEOUT_S) -> Any:
-    """The JSON of a server's reply. Raises the error in it."""
+def _request(url: str, api_key: str | None, method: str, path: str, limit_s: float = RESPONSE_TIMEOUT_S) -> Any:
+    """The JSON in a server's response. Raises AccessError, NotFoundError, UsageError or NetworkError for an error."""
     import orjson  # noqa: PLC0415 - start-up time
 
     from twofold.bench.client.target import ServerTarget, exchange  # noqa: PLC0415
@@ -96,7 +96,7 @@ def _request(url: str, api_key: str | None, method: str, path: str, limit_s: flo
         found = orjson.loads(body)
         message = None if status == 200 else str(found["error"]["message"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        raise NetworkError(f"{url} is not a Twofold server (status {status}).", hint="--url names it.") from None
+        raise NetworkError(f"{url} is not a Twofold server (status {status}).", hint="Check --url.") from None
     if message is None:
         return found
     if status in (401, 403):

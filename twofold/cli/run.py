@@ -30,7 +30,7 @@ from twofold.core.errors import ParameterError, UsageError
 
 MORE_TOKENS: Final = "-n raises the limit"
 WAIT_S: Final = 2.0
-"""A silent pipe is mentioned after this many seconds: a program may have left it open by accident."""
+"""Seconds without input from a pipe until a note: a program may have left the pipe open by accident."""
 _HINT: Final = 'Give one: twofold run "Why is the sky blue?", or: twofold chat'
 
 
@@ -48,7 +48,7 @@ def run(
     output: DisplayOptions = DisplayOptions(),  # noqa: B008 - frozen
     server: RemoteOptions = RemoteOptions(),  # noqa: B008 - frozen
 ) -> int:
-    """Answer one prompt.
+    """Run one prompt.
 
     Parameters
     ----------
@@ -62,9 +62,9 @@ def run(
     raw
         Complete the raw prompt, without the model's chat template.
     json
-        Print one JSON object when the answer is complete, instead of streaming it.
+        Print one JSON object when the completion is finished, instead of streaming text.
     timeline
-        Draw queue, prefill and decode after the answer, and where their time went.
+        Draw queue, prefill and decode after the completion, and where their time went.
     trace
         Write a trace of every step to this file; ui.perfetto.dev shows it.
     """
@@ -102,7 +102,10 @@ def _check(raw: bool, system: str | None, model: ModelOptions) -> None:
 
 
 def prompt_for(model: ChatModel, text: str, system: str | None, *, raw: bool, quiet: bool = False) -> Prompt:
-    """The prompt of one question. A model without a chat template completes the text, which a note says."""
+    """The chat of one message, or the raw text if ``raw`` or, with a note, if the model has no chat template.
+
+    Raises UsageError for a system message without a chat template.
+    """
     if raw:
         return text
     if not model.has_template:
@@ -157,7 +160,7 @@ def _read() -> str | None:
     """All of standard input; None if it is closed or a terminal. Raises UsageError for text not in UTF-8."""
     if sys.stdin is None or sys.stdin.closed or is_terminal(sys.stdin):
         return None
-    _mention_silence()
+    _note_silence()
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
@@ -166,11 +169,11 @@ def _read() -> str | None:
         ) from error
 
 
-def _mention_silence() -> None:
-    """Prints a note if there is no input for a while."""
+def _note_silence() -> None:
+    """Prints a note if there is no input within ``WAIT_S``."""
     try:
         ready, _, _ = select.select([sys.stdin], [], [], WAIT_S)
     except (OSError, ValueError, io.UnsupportedOperation):
-        return  # not a file that can be waited for
+        return  # select cannot wait for it
     if not ready:
         note("Reading the prompt from standard input, until it ends …")

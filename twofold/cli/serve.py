@@ -1,4 +1,4 @@
-"""``twofold serve``: models behind OpenAI's and Anthropic's APIs."""
+"""``twofold serve``: models behind OpenAI-, Anthropic- and Ollama-compatible APIs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ServeOptions:
         Path | None,
         Parameter(
             help="Folder of files, batches, responses and accounts (default: ~/.local/share/twofold, or a folder "
-            "inside it where another server uses that)."
+            "inside it if another server uses that one)."
         ),
     ] = None
     unknown_fields: Annotated[
@@ -168,7 +168,7 @@ class ServeOptions:
 @Parameter(name="*", group="Model")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedEngineOptions(ConcurrentModelOptions):
-    """Engine options of every model; each has its own tokenizer."""
+    """Engine options of every model. There is no --tokenizer: each model has its own."""
 
     tokenizer: Annotated[str | None, Parameter(parse=False, show=False)] = None
 
@@ -179,10 +179,7 @@ ENGINE = ServedEngineOptions()
 @Parameter(name="*", group="Sampling defaults")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSampling:
-    """Default sampling parameters of requests.
-
-    Without a flag: those of the model file, else temperature 0.2 and top_p 0.9.
-    """
+    """Default sampling parameters of requests. Without a flag: the model file's, else temperature 0.2, top_p 0.9."""
 
     temperature: Annotated[
         float | None,
@@ -196,7 +193,7 @@ class ServeSampling:
     ] = None
 
     def defaults(self) -> SamplingDefaults:
-        """Raises ParameterError for an invalid value."""
+        """The defaults as a record. Raises ParameterError for an invalid value."""
         return SamplingDefaults(**asdict(self))
 
 
@@ -217,9 +214,9 @@ def serve(
     config = options.config(models or (engine.model,), engine.engine_keywords(), sampling.defaults())
     if engine.chat_template is not None and len(config.offers) > 1:
         raise ParameterError(
-            f"chat_template is for one model, not {len(config.offers)}.",
+            f"chat_template applies to a single model, not to {len(config.offers)}.",
             param="chat_template",
-            hint="Serve that model by itself.",
+            hint="Serve the model that needs it by itself.",
         )
     from twofold.server.server import Server  # noqa: PLC0415 - after flags are checked
 
@@ -230,7 +227,7 @@ def serve(
 
 @contextmanager
 def _observed(options: ServeOptions) -> Iterator[list[ServedObserver]]:
-    """Observers of requests beside the metrics: the log, and OpenTelemetry if the environment configures it."""
+    """Observers of requests besides the metrics: the log, and OpenTelemetry if the environment configures it."""
     from twofold.host.env import read_environment  # noqa: PLC0415
     from twofold.host.versions import twofold_version  # noqa: PLC0415
     from twofold.observe.logs import LogSettings, ServerLog  # noqa: PLC0415
@@ -253,7 +250,7 @@ def _observed(options: ServeOptions) -> Iterator[list[ServedObserver]]:
 
 
 def _announce(config: ServerConfig, models: Sequence[ServedModel], url: str) -> None:
-    """Prints the models, and the variables by which clients find the server."""
+    """Prints the models, and environment variables for clients."""
     from twofold.host.machine import read_cpu  # noqa: PLC0415 - start-up time
     from twofold.server.edge.hosts import outward_address  # noqa: PLC0415
 
@@ -288,7 +285,7 @@ def _positive(name: str, value: float) -> float:
 
 
 def _objective(text: str) -> tuple[str, Objective]:
-    """Parses priority:ttft=0.5,tpot=0.05; without a tier it is for the default one."""
+    """Parses TIER:ttft=0.5,tpot=0.05; without TIER, the default tier. Raises ParameterError."""
     from twofold.observe.metrics.requests import TIERS, Objective  # noqa: PLC0415
 
     tier, colon, limits = text.partition(":")
@@ -299,7 +296,7 @@ def _objective(text: str) -> tuple[str, Objective]:
         raise ParameterError(
             f"slo {text!r:.60} is not TIER:ttft=TIME,tpot=TIME,e2e=TIME.",
             param="slo",
-            hint=f"Tiers: {', '.join(TIERS)}; measures are optional.",
+            hint=f"Tiers: {', '.join(TIERS)}; each of ttft, tpot and e2e is optional.",
         )
     try:
         return tier, Objective(**{f"{name}_s": parse_duration(value) for name, _, value in pairs})

@@ -1,4 +1,4 @@
-"""``twofold simulate``: the scheduler and the KV cache on a virtual clock, on any machine, under any load."""
+"""``twofold simulate``: the scheduler and the KV cache on a virtual clock, for any machine and load."""
 
 from __future__ import annotations
 
@@ -106,20 +106,20 @@ def simulate(
     from twofold.planner.simulate.jobs import Jobs, prompt_history, repeated  # noqa: PLC0415
 
     if trace.trace is None:
-        made: Load = load.plan().load(prompt_history, load.seed or 0)
+        requests: Load = load.plan().load(prompt_history, load.seed or 0)
     else:
-        made = trace.replay()(prompt_history, trace.scale(load.rate), load.requests, load.concurrency)
-    jobs, scenario = Jobs(made), _scenario(server, engine)
+        requests = trace.replay()(prompt_history, trace.scale(load.rate), load.requests, load.concurrency)
+    jobs, scenario = Jobs(requests), _scenario(server, engine)
     found = figures(scenario.run(jobs if repeat == 1 else repeated(jobs, repeat)), scenario.setting.blocks, limits)
     if json:
-        described = {**_described(scenario), "load": {**made.describe(), "repeat": repeat}}
+        described = {**_described(scenario), "load": {**requests.describe(), "repeat": repeat}}
         print_json({"schema": SCHEMA, **described, "figures": found.plain()})
     else:
         print_lines(lines(found))
 
 
 def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
-    """The scenario of the flags. Raises ParameterError."""
+    """The scenario of the flags. Raises ParameterError without a model, and for unknown names or invalid values."""
     if server.model is None:
         raise ParameterError(
             "There is no model to simulate.",
@@ -127,8 +127,7 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
             hint="Name one: twofold simulate --model llama-3-8b --hardware h100 --rate 4",
         )
     if server.hardware == HERE:
-        return _here(server, engine)
-
+        return _scenario_here(server, engine)
     shape, machine = resolve_shape(server.model, server.weights), find_machine(server.hardware)
     how = Setting(tp=server.tp, kv=find_format(server.kv))
     sequences = engine.max_num_seqs or DEFAULT_SEQUENCES
@@ -164,8 +163,8 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
     )
 
 
-def _here(server: ServerOptions, engine: EngineFlags) -> Scenario:
-    """This machine with the local engine, as calibrated."""
+def _scenario_here(server: ServerOptions, engine: EngineFlags) -> Scenario:
+    """The scenario of the local engine on this machine, as calibrated."""
     from twofold.engine.config import EngineOptions  # noqa: PLC0415
     from twofold.planner.simulate.here import this_machine  # noqa: PLC0415
 
@@ -177,13 +176,12 @@ def _here(server: ServerOptions, engine: EngineFlags) -> Scenario:
 
 
 def _split(server: ServerOptions) -> Split | None:
-
     if server.disaggregate is None:
         return None
     prefill, colon, decode = server.disaggregate.partition(":")
     if not (colon and prefill.isdecimal() and decode.isdecimal()):
         raise ParameterError(
-            f"{server.disaggregate!r:.40} is not a valid split of replicas.",
+            f"{server.disaggregate!r:.40} is not a split of replicas into prefill and decode.",
             param="disaggregate",
             hint="For one prefill and three decode replicas, write 1:3.",
         )

@@ -94,7 +94,7 @@ def test_settings_that_differ_come_first() -> None:
         ("version", False),
         ("settings.seed", True),
     ]
-    assert compare(a, b).differences[2].words() == "target.model: a-model and b-model"
+    assert compare(a, b).differences[2].words() == "target.model: a-model in a, b-model in b"
 
 
 def test_runs_at_the_same_point_belong_together() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.bench.metrics.samples import record, sample, steady
 from twofold.bench.load.base import Outcome
-from twofold.bench.metrics.requests import FEWEST, Chunks, Envelope, InterTokenLatency, RequestFigures, request_figures
+from twofold.bench.metrics.requests import MIN_SAMPLES, Chunks, Envelope, InterTokenLatency, RequestFigures, request_figures
 from twofold.bench.record import UNKNOWN
 
 
@@ -104,7 +104,7 @@ def test_the_envelope_lies_below_every_answer_and_rises_with_the_prompt() -> Non
 
 
 def test_cached_tokens_are_not_prefilled() -> None:
-    cold = steady(FEWEST, 1.0, 1.0)
+    cold = steady(MIN_SAMPLES, 1.0, 1.0)
     hit = sample(0.0, [0.2, 0.3], asked=(8, 4), answer={"prompt_tokens": 8, "cached_tokens": 7})
     envelope = Envelope.of([*cold, hit])
     assert envelope is not None
@@ -112,5 +112,5 @@ def test_cached_tokens_are_not_prefilled() -> None:
 
 
 def test_too_few_answers_give_no_estimate() -> None:
-    assert Envelope.of(steady(FEWEST - 1, 1.0, 0.5)) is None
+    assert Envelope.of(steady(MIN_SAMPLES - 1, 1.0, 0.5)) is None
     assert request_figures(record(steady(3, 1.0, 0.5), 3.0))[0].queue_s is None

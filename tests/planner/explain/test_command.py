@@ -172,7 +172,7 @@ def test_a_record_from_a_server(capsys: pytest.CaptureFixture[str]) -> None:
             explain(url, request="req_1")
         with pytest.raises(NotFoundError, match="no record of 'req_2'"):
             explain(url, request="req_2", api_key="k")
-        with pytest.raises(ParameterError, match="names no request"):
+        with pytest.raises(ParameterError, match="contains no request id"):
             explain(url, api_key="k")
         server.shutdown()
 

@@ -181,7 +181,7 @@ def exchange(
 ) -> Reply:
     """Sends a request and reads its whole response. Raises NetworkError without one."""
     with _sent(target, method, path, body, headers, timeout_s) as sock:
-        reply = Streamed(sock, lambda: False, time.monotonic() + timeout_s)
+        reply = IncomingResponse(sock, lambda: False, time.monotonic() + timeout_s)
         assert reply.status is not None
         return reply.status, reply.headers, reply.body()
 
@@ -189,16 +189,16 @@ def exchange(
 @contextmanager
 def streamed(
     target: ServerTarget, path: str, body: bytes, headers: Mapping[str, str], stopped: Callable[[], bool]
-) -> Iterator[Streamed]:
+) -> Iterator[IncomingResponse]:
     """Posts ``body``; leaving the context closes the connection, which cancels the request.
 
     Raises NetworkError if the connection fails, also while the response is read.
     """
     with _sent(target, "POST", path, body, headers, CONNECT_S) as sock:
-        yield Streamed(sock, stopped)
+        yield IncomingResponse(sock, stopped)
 
 
-class Streamed:
+class IncomingResponse:
     """A response whose head was received. ``status`` is None if the caller stopped before that."""
 
     def __init__(self, sock: socket.socket, stopped: Callable[[], bool], deadline: float = math.inf) -> None:

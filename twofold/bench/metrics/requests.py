@@ -33,7 +33,7 @@ from twofold.bench.metrics.distribution import Floats, MeasureDistribution
 from twofold.bench.record import UNKNOWN, RequestSample, RunRecord
 from twofold.core.errors import ParameterError
 
-FEWEST: Final = 20
+MIN_SAMPLES: Final = 20
 """Minimum number of responses for an envelope."""
 
 METHOD: Final = "TTFT from send, less the convex lower envelope of TTFT over the tokens to prefill in this run"
@@ -109,9 +109,9 @@ class Envelope:
 
     @classmethod
     def of(cls, samples: Iterable[RequestSample]) -> Envelope | None:
-        """The envelope of complete responses; None for fewer than ``FEWEST``."""
+        """The envelope of complete responses; None for fewer than ``MIN_SAMPLES``."""
         points = [point for point in map(_point, samples) if point is not None]
-        if len(points) < FEWEST:
+        if len(points) < MIN_SAMPLES:
             return None
         fastest: dict[int, float] = {}
         for tokens, seconds in points:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from twofold.bench.compare import Comparison, Pair
 
 Result = Annotated[Path, Parameter(help="A file that `twofold bench … --output FILE.json` wrote.")]
-HEADS = ("", "a", "b", "change", "interval", "verdict on b")
+TITLES = ("", "a", "b", "change", "interval", "verdict on b")
 
 
 def compare(
@@ -23,10 +23,10 @@ def compare(
     b: Result,
     /,
     *,
-    seed: Annotated[int, Parameter(help="Seed of the resampling that the intervals come from.")] = 0,
+    seed: Annotated[int, Parameter(help="Seed of the resampling for the intervals.")] = 0,
     json: Json = False,
 ) -> None:
-    """Compare two results, with intervals, and separate differences from noise."""
+    """Compare two results, with confidence intervals, and separate differences from noise."""
     from twofold.bench.compare import compare as compared  # noqa: PLC0415 - start-up time
     from twofold.bench.report.document import read_file  # noqa: PLC0415
 
@@ -63,26 +63,28 @@ def report(
 def _print(found: Comparison) -> None:
     from rich.text import Text  # noqa: PLC0415
 
+    from twofold.bench.compare import point_words  # noqa: PLC0415
+
     console = rich_console()
-    weighty = [each for each in found.differences if not each.expected]
-    if weighty:
-        console.print(Text("They differ in more than their figures:", style="yellow"))
-    for each in weighty:
+    unexpected = [each for each in found.differences if not each.expected]
+    if unexpected:
+        console.print(Text("The settings differ:", style="yellow"))
+    for each in unexpected:
         console.print(Text(f"  {each.words()}"))
     for pair in found.pairs:
         console.print()
         console.print(Text(pair.words()))
         _table(pair)
     for point in found.alone:
-        console.print(Text(f"Only in one of them: {point}", style="dim"))
+        console.print(Text(f"Only in one result: {point_words(point) or 'no rate'}", style="dim"))
 
 
 def _table(pair: Pair) -> None:
     from rich.table import Table  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for place, head in enumerate(HEADS):
-        table.add_column(head, justify="right" if 0 < place < len(HEADS) - 1 else "left", no_wrap=True)
+    for place, title in enumerate(TITLES):
+        table.add_column(title, justify="right" if 0 < place < len(TITLES) - 1 else "left", no_wrap=True)
     styles = {"better": "green", "worse": "red"}
     for row in pair.rows:
         table.add_row(*row.cells(), style=styles.get(row.verdict))

@@ -1,4 +1,4 @@
-"""``twofold bench engine``: the engine by phase, beside the limits of the machine."""
+"""``twofold bench engine``: the speed of the engine by phase, compared with the limits of the machine."""
 
 from __future__ import annotations
 

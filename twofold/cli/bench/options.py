@@ -27,7 +27,7 @@ TraceFormat: TypeAlias = Literal["azure", "mooncake", "twofold"]
 @Parameter(name="*", group="Request")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRequestOptions:
-    """Contents of each request."""
+    """Endpoint, fields and headers of each request."""
 
     endpoint: Annotated[
         EndpointName, Parameter(help="API endpoint: OpenAI chat or completions, or Anthropic messages.")
@@ -66,7 +66,7 @@ OutputTokens: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthOptions:
-    """Lengths of synthetic requests, and what their prompts share."""
+    """Lengths of synthetic requests, and shared prefixes of their prompts."""
 
     input_tokens: InputTokens = "512"
     output_tokens: OutputTokens = "128"
@@ -79,7 +79,7 @@ class LengthOptions:
         from twofold.bench.load.synthetic import SharedPrefix  # noqa: PLC0415
 
         if not self.shared_prefix and self.prefix_groups != 1:
-            raise ParameterError("prefix-groups are for prompts with a --shared-prefix.", param="prefix-groups")
+            raise ParameterError("prefix-groups needs a --shared-prefix.", param="prefix-groups")
         return {
             "input_tokens": parse_lengths(self.input_tokens, "input-tokens"),
             "output_tokens": parse_lengths(self.output_tokens, "output-tokens"),
@@ -90,7 +90,7 @@ class LengthOptions:
 @Parameter(name="*", group="Load")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions(LengthOptions):
-    """A synthetic load. A rate makes an open loop, a concurrency alone a closed loop; both limit open requests."""
+    """A synthetic load. --rate: open loop. --concurrency: closed loop. Both: open loop with a limit of open requests."""
 
     rate: Annotated[
         float | None, Parameter(name=("--rate", "--request-rate"), help="Request (or session) rate per second.")
@@ -118,7 +118,7 @@ class LoadOptions(LengthOptions):
     ] = None
 
     def plan(self) -> LoadPlan:
-        """The load. Raises ParameterError for invalid values."""
+        """The plan of the load. Raises ParameterError for invalid values."""
         from twofold.bench.load.lengths import parse_lengths, parse_pauses  # noqa: PLC0415 - start-up time
         from twofold.bench.load.synthetic import LoadPlan  # noqa: PLC0415
 
@@ -156,15 +156,16 @@ class TraceOptions:
     skip_bad: Annotated[bool, FLAG, Parameter(help="Skip and count invalid lines of the trace.")] = False
 
     def scale(self, rate: float | None) -> TraceScale:
-        """Scales the trace to a rate, or by its --time-scale if ``rate`` is None. Raises ParameterError."""
+        """The scale of the trace: to a mean ``rate``, or by --time-scale if it is None. Raises ParameterError."""
         from twofold.bench.load.replay import TraceScale  # noqa: PLC0415 - start-up time
 
         return TraceScale(self.time_scale, rate, self.input_scale, self.output_scale)
 
     def replay(self) -> MakeReplay:
-        """Reads the trace. The result takes a prompt function, a scale, the number of requests and max open ones.
+        """Reads the trace. The result takes the prompt function, scale, number of requests and limit of open ones.
 
-        Raises ParameterError for invalid lines and values."""
+        Raises ParameterError for invalid lines and values.
+        """
         from twofold.bench.load.replay import TracePart, TraceReplay  # noqa: PLC0415
         from twofold.bench.load.trace import read_trace  # noqa: PLC0415 - start-up time
 
@@ -181,7 +182,7 @@ class TraceOptions:
 @Parameter(name="*", group="Measurement")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureOptions:
-    """What is measured, and what is searched for."""
+    """Objectives, sweeps, searches, and the measured part of a run."""
 
     slo: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""``twofold bench serve`` and ``twofold bench run``: benchmarks of a running server, or of a new one."""
+"""``twofold bench serve`` benchmarks a running server, ``twofold bench run`` a new one."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ Mode: TypeAlias = Literal["trace", "rates", "concurrencies", "search", "load"]
 SHAPE: Final = ("input_tokens", "output_tokens", "shared_prefix", "prefix_groups", "turns", "think_time")
 ARRIVALS: Final = ("arrivals", "burstiness")
 DECISIONS: Final = ("attainment", "confidence", "precision")
-WORDS: Final[Mapping[Mode, str]] = {
+WHY_UNUSED: Final[Mapping[Mode, str]] = {
     "trace": "a --trace replaces it",
-    "rates": "--rates do not use it",
-    "concurrencies": "--concurrencies do not use it",
+    "rates": "a sweep over --rates does not use it",
+    "concurrencies": "a sweep over --concurrencies does not use it",
     "search": "a search for the highest rate does not use it",
     "load": "a single load does not use it",
 }
@@ -109,7 +109,7 @@ def run(
 
 
 class Benchmark:
-    """A benchmark of a server, as flags describe it; they are checked before a request is sent."""
+    """The benchmark that the flags describe. Raises ParameterError for invalid flags, before any request."""
 
     def __init__(
         self,
@@ -133,19 +133,20 @@ class Benchmark:
         self.concurrencies = None if measure.concurrencies is None else _whole(parse_rates(measure.concurrencies))
         self.plan = load.plan()
         self._check()
-        self.replay = None if trace.trace is None else self._replayed()
+        self.replay = None if trace.trace is None else self._trace_load()
 
-    def _replayed(self) -> MakeLoad:
-        """The trace as a load, which is the same for any seed. Raises ParameterError for invalid values."""
+    def _trace_load(self) -> MakeLoad:
+        """Makes the load of the trace, equal for all seeds. Raises ParameterError for invalid values."""
         make, load, scale = self.trace.replay(), self.load, self.trace.scale(self.load.rate)
 
         def replay(prompt: Prompt, _seed: int) -> TraceReplay:
             return make(prompt, scale, load.requests, load.concurrency)
 
-        replay(_nothing, 0)
+        replay(_no_messages, 0)
         return replay
 
     def setup(self, target: ServerTarget, model: str | None, api_key: str | None) -> Setup:
+        """The server and the requests to it. ``model`` None is the only model of the server."""
         from twofold.bench.client.loop import ClientOptions  # noqa: PLC0415
         from twofold.bench.endpoints.endpoint import EndpointOptions  # noqa: PLC0415
         from twofold.bench.study import Setup  # noqa: PLC0415
@@ -205,7 +206,7 @@ class Benchmark:
                 study.measure_plan(self.plan)
 
     def _chosen(self) -> list[Mode]:
-        """The modes that flags select. More than one is an error of the caller."""
+        """The modes that flags select; the caller may select only one."""
         modes: dict[Mode, object] = {
             "trace": self.trace.trace,
             "rates": self.rates,
@@ -214,7 +215,7 @@ class Benchmark:
         return [mode for mode, given in modes.items() if given is not None]
 
     def _mode(self) -> Mode:
-        """The mode of the flags. Objectives without a load mean a search for the rate."""
+        """The mode of the flags. Objectives without a load select a search for the highest rate."""
         if chosen := self._chosen():
             return chosen[0]
         searched = self.objectives is not None and self.plan.rate is None and self.plan.concurrency is None
@@ -223,12 +224,12 @@ class Benchmark:
     def _search(self, study: Study) -> None:
         from twofold.bench.search import SearchOptions  # noqa: PLC0415
 
-        usual = SearchOptions()
+        default = SearchOptions()
         seconds = self.load.duration
         options = SearchOptions(
             start=study.rate_one_by_one(self.plan),
-            seconds=seconds or usual.seconds,
-            max_seconds=MAX_ROUNDS * seconds if seconds else usual.max_seconds,
+            seconds=seconds or default.seconds,
+            max_seconds=MAX_ROUNDS * seconds if seconds else default.max_seconds,
             confidence=self.options.confidence,
             precision=self.options.precision,
         )
@@ -238,11 +239,11 @@ class Benchmark:
         from twofold.bench.report.live import Goal  # noqa: PLC0415
 
         assert self.replay is not None
-        requests = self.replay(_nothing, 0).describe()["requests"]
+        requests = self.replay(_no_messages, 0).describe()["requests"]
         study.measure(self.replay, Goal(study.session.facts.model, requests=requests))
 
     def _lengths(self) -> tuple[int, int]:
-        """The maximum lengths of prompt and completion, for which the tail of a distribution is cut."""
+        """The maximum lengths of prompt and completion; 0 if unknown."""
         if self.trace.trace is not None:
             return 0, 0
         return _bound(self.plan.input_tokens), _bound(self.plan.output_tokens)
@@ -264,7 +265,7 @@ class Benchmark:
             print_report(document, rich_console())
 
     def _settings(self) -> Mapping[str, Any]:
-        """The flags without possible secrets."""
+        """The flags and their values, without headers and values of --extra-body, which may be secret."""
         request = asdict(self.request)
         del request["header"]
         request["extra_body"] = sorted(_extra(self.request.extra_body))
@@ -272,10 +273,11 @@ class Benchmark:
         return {name: str(value) if isinstance(value, Path) else value for name, value in flags.items()}
 
     def _check(self) -> None:
+        """Raises ParameterError for output files that cannot be written, and for flags that exclude each other."""
         for path in self.output.output:
             if path.suffix not in KINDS:
                 raise ParameterError(
-                    f"{path.name} has no supported file type.",
+                    f"{path.name} is not of a supported file type.",
                     param="output",
                     hint="Name it .json, .csv, .html or .jsonl.",
                 )
@@ -286,7 +288,7 @@ class Benchmark:
             raise ParameterError(f"{names} exclude each other.", param="rates", hint="Run them separately.")
         _check_all_apply(self._mode(), self.load, self.trace, self.options)
         if self._mode() == "load":
-            self.plan.load(_nothing, 0)
+            self.plan.load(_no_messages, 0)
 
 
 def write_document(document: Any, path: Path) -> None:
@@ -306,11 +308,11 @@ def write_document(document: Any, path: Path) -> None:
 
 
 def _bound(lengths: Any) -> int:
-    """The maximum of lengths, or 0 if they have none; then the server refuses prompts that are too long."""
+    """The maximum of lengths; 0 for a distribution without one, whose too long prompts the server refuses."""
     from twofold.bench.load.base import MAX_TOKENS  # noqa: PLC0415
 
-    most: int = lengths.most
-    return 0 if most == MAX_TOKENS else most
+    maximum: int = lengths.most
+    return 0 if maximum == MAX_TOKENS else maximum
 
 
 def _show(goal: Goal) -> AbstractContextManager[Watcher]:
@@ -324,13 +326,13 @@ def _print_trial(trial: Trial) -> None:
     note(f"{trial.rate:.4g} requests/s, {trial.judged:,} requests: {verdict}; {trial.why}")
 
 
-def _nothing(_ask: Any) -> tuple[Any, ...]:
+def _no_messages(_ask: Any) -> tuple[Any, ...]:
     return ()
 
 
 def _whole(values: tuple[float, ...]) -> tuple[int, ...]:
     if any(value != int(value) for value in values):
-        raise ParameterError("A concurrency is a whole number.", param="concurrencies", hint="Write 1,2,4 or 1..16x2.")
+        raise ParameterError("Concurrencies must be whole numbers.", param="concurrencies", hint="Write 1,2,4.")
     return tuple(int(value) for value in values)
 
 
@@ -358,7 +360,7 @@ def _check_all_apply(mode: Mode, load: LoadOptions, trace: TraceOptions, measure
     given = {*changed_fields(load), *changed_fields(measure)}
     for name in UNUSED[mode]:
         if name in given:
-            raise _unused_flag(name, WORDS[mode])
+            raise _unused_flag(name, WHY_UNUSED[mode])
     of_trace = set(changed_fields(trace)) - {"trace"}
     if mode != "trace" and of_trace:
         raise _unused_flag(min(of_trace), "it needs a --trace")

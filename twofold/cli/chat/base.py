@@ -19,7 +19,7 @@ Prompt: TypeAlias = Sequence[Message] | str
 
 @dataclass(frozen=True, slots=True)
 class PromptRequest:
-    """A prompt and its sampling parameters. ``room`` is the minimum number of tokens left for the completion."""
+    """A prompt and its sampling parameters. ``room`` is the number of tokens that must be free for the completion."""
 
     prompt: Prompt
     sampling: SamplingOptions
@@ -64,18 +64,18 @@ class ChatModel(Protocol):
     def complete(self, request: PromptRequest, write: Write) -> ChatCompletion:
         """Streams a completion into ``write``, until the first Ctrl-C.
 
-        Raises ContextLengthError if the prompt leaves fewer than ``room`` tokens of the context, and any error that
-        ends the completion.
+        Raises ContextLengthError if the prompt leaves fewer than ``room`` tokens of the context, and the errors that
+        end a completion.
         """
 
     def statistics(self) -> str:
-        """Returns a line about the last completion, or an empty text before the first completion."""
+        """Statistics of the last completion in one line; empty before the first completion."""
 
     def explain(self) -> list[str]:
-        """Lines about where the time of the last completion went."""
+        """Lines that show where the time of the last completion went."""
 
     def loading(self) -> str:
-        """What was loaded, and how long it took."""
+        """The model and its load time in one line."""
 
     def as_json(self) -> dict[str, Any]:
         """The last completion as JSON."""
@@ -84,11 +84,11 @@ class ChatModel(Protocol):
         """Names that ``use`` accepts."""
 
     def use(self, name: str) -> None:
-        """Changes the model. Raises ModelError, NotFoundError or errors of loading, and then keeps the current one."""
+        """Changes the model. After an error (ModelError, NotFoundError and others) the current one stays."""
 
 
 def cut_note(completion: ChatCompletion, max_tokens: int, context: int | None, more: str) -> str | None:
-    """A note that a completion ended at a limit; ``more`` says how to raise the limit of tokens."""
+    """The note for a completion that ended at a limit, or None; ``more`` says how to raise the token limit."""
     if completion.finish == "deadline":
         return "Stopped: the time limit of the request was reached."
     if completion.finish != "length":

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from twofold.cli.chat.base import ChatModel
 from twofold.cli.chat.loop import Chat, Reader, StandardInputReader
-from twofold.cli.chat.state import ChatSettings, Talk
+from twofold.cli.chat.state import ChatSettings, Transcript
 from twofold.cli.console import is_terminal, note, quiet_keys
 from twofold.cli.options import DisplayOptions, ModelOptions, RemoteOptions, SamplingOptions
 from twofold.core.errors import ParameterError, UsageError
@@ -48,21 +48,21 @@ def chat(
         Write a trace of every step to this file; ui.perfetto.dev shows it.
     """
     sampling.params()
-    settings, talk = ChatSettings(sampling, output), Talk(system)
+    settings, transcript = ChatSettings(sampling, output), Transcript(system)
     if load is not None:
-        settings.restore(talk.load(load))
-        talk.system = talk.system if system is None else system
+        settings.restore(transcript.load(load))
+        transcript.system = transcript.system if system is None else system
     with ExitStack() as stack:
         with quiet_keys():
             loaded = stack.enter_context(open_chat_model(model, server, trace))
-        if talk.system is not None and not loaded.has_template:
+        if transcript.system is not None and not loaded.has_template:
             raise UsageError(
                 "The model has no chat template, which a system message needs.",
                 hint="Remove --system, or choose a template with --chat-template.",
             )
         if output.verbose:
             note(loaded.loading())
-        conversation = Chat(loaded, settings, talk)
+        conversation = Chat(loaded, settings, transcript)
         reader = _reader(conversation, history)
         if is_terminal(sys.stdin):
             conversation.greet()

@@ -1,4 +1,4 @@
-"""A model that runs in this process, and what its completions reached of this machine's limits."""
+"""A model that runs in this process, and the shares of this machine's limits that its completions reached."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ from twofold.planner.predict.steps import StepPredictor
 
 
 class LocalModel:
-    """``ChatModel`` with an engine in this process. ``limits`` compares completions with the limits of the machine.
+    """``ChatModel`` with an engine in this process. Downloads the model if needed, and loads it.
 
-    Downloads the model if needed, and loads it.
+    trace   file for a trace of all steps
+    limits  whether to compare completions with the limits of this machine
     """
 
     def __init__(self, options: ModelOptions, trace: Path | None = None, *, limits: bool = False) -> None:
@@ -82,7 +83,7 @@ class LocalModel:
         assert output is not None, "the last delta carries the whole request"
         stopped, completion = delta.finish_reason == "abort", output.outputs[0]
         self._last = output
-        self._roofline = _measured(self._llm.config, self._found.path) if self._limits and not stopped else None
+        self._roofline = _measure_roofline(self._llm.config, self._found.path) if self._limits and not stopped else None
         return ChatCompletion(
             completion.text,
             None if stopped else completion.finish_reason,
@@ -100,7 +101,7 @@ class LocalModel:
         if self._last is None:
             return []
         metrics = self._last.metrics
-        roofline = self._roofline or _measured(self._llm.config, self._found.path)
+        roofline = self._roofline or _measure_roofline(self._llm.config, self._found.path)
         drawn = draw_timeline(metrics, get_terminal_size().columns).splitlines()
         return drawn if roofline is None else [*drawn, *explain_request(metrics, roofline.steps)]
 
@@ -144,7 +145,7 @@ class LocalModel:
         }
 
     def models(self) -> list[str]:
-        """``ChatModel.models``: the downloaded ones."""
+        """``ChatModel.models``: the downloaded models."""
         return [model.name for model in sources.installed(CacheFolders.of().models)]
 
     def use(self, name: str) -> None:
@@ -174,7 +175,7 @@ class LocalModel:
             self._stack = stack.pop_all()
 
     def _rendered(self, messages: Sequence[Message], room: int) -> tuple[int, ...]:
-        """The token ids of a conversation. Raises ContextLengthError, and TemplateError where the template refuses."""
+        """The token ids of a conversation. Raises ContextLengthError, and TemplateError if the template rejects it."""
         ids = self._llm.get_tokenizer().apply_chat_template(messages)
         if len(ids) + room > self.context:
             raise ContextLengthError(
@@ -185,7 +186,7 @@ class LocalModel:
 
 
 class Roofline:
-    """The limits of a model on this machine. Made after the first completion, which measuring must not delay."""
+    """The limits of a model on this machine. Create it after a completion, since the measurement would delay one."""
 
     def __init__(self, config: EngineConfig, path: Path) -> None:
         self._config = config
@@ -204,7 +205,7 @@ class Roofline:
         return shares
 
     def work(self, metrics: RequestMetrics) -> dict[str, Any]:
-        """Measured and predicted cost of each phase; bytes are the request's part of those of its steps."""
+        """Measured and predicted cost of each phase; bytes are the request's part of the bytes of its steps."""
         phases = (("prefill", metrics.record.prefill), ("decode", metrics.record.decode))
         return {
             name: {
@@ -222,20 +223,20 @@ class Roofline:
         prefill = prefill_limit(self.steps, metrics.fresh_tokens, cached=metrics.cached_tokens, chunk=chunk)
         decode = decode_limit(self.steps, metrics.prompt_tokens, metrics.output_tokens)
         done = metrics.first_token is not None
-        return RooflineShares(_reached(prefill, metrics.prefill_s if done else 0.0), _reached(decode, metrics.decode_s))
+        return RooflineShares(_share(prefill, metrics.prefill_s if done else 0.0), _share(decode, metrics.decode_s))
 
     def _predictor(self, machine: MachineLimits) -> StepPredictor:
         return local_steps(self._shape, machine, self._config.options.kv_type)
 
 
-def _measured(config: EngineConfig, path: Path) -> Roofline | None:
-    """The limits, or None if they cannot be measured."""
+def _measure_roofline(config: EngineConfig, path: Path) -> Roofline | None:
+    """The roofline, or None if the limits cannot be measured."""
     try:
         return Roofline(config, path)
     except (TwofoldError, OSError):
         return None
 
 
-def _reached(limit: PhaseLimit, measured_s: float) -> PhaseShare | None:
+def _share(limit: PhaseLimit, measured_s: float) -> PhaseShare | None:
     share = limit.share(measured_s)
     return None if share is None else PhaseShare(share, limit.bound)

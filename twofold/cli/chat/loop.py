@@ -1,4 +1,4 @@
-"""The loop of a chat: reads a message, answers it or runs a command such as /help, and prints the result."""
+"""The loop of a chat: reads a message, completes it or runs a command such as /help, and prints the result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
 
 from twofold.cli.chat.base import ChatCompletion, ChatModel, Prompt, PromptRequest, cut_note
-from twofold.cli.chat.state import ChatSettings, Talk, full_name
+from twofold.cli.chat.state import ChatSettings, Transcript, full_name
 from twofold.cli.console import completion_writer, faint, fold, is_terminal, note, print_error
 from twofold.core.errors import ContextLengthError, TwofoldError, UsageError, closest_match
 from twofold.core.units import count
@@ -19,10 +19,10 @@ from twofold.core.units import count
 QUOTES: Final = '"""'
 MORE_TOKENS: Final = "/set max_tokens raises the limit"
 ROOM_SHARE: Final = 4
-"""Turns are dropped until this fraction (1/n) of the context is free for a completion."""
+"""Turns are dropped until at least 1/ROOM_SHARE of the context is free for a completion."""
 LEAVE: Final = "Press Ctrl-C again to leave, or type /bye."
 MAX_BYTES: Final = 74_994
-"""The maximum of terminals, from xterm's documentation of control sequences."""
+"""Maximum length of a text for the clipboard, from xterm's documentation of control sequences."""
 
 
 Argument: TypeAlias = Literal["", "file", "model", "setting", "switch", "text"]
@@ -31,7 +31,7 @@ _FORM: Final = re.compile(r"/[a-z?]*(?=\s|$)")
 KEYS: Final = """\
 Enter sends. Alt-Enter, Ctrl-J or a backslash at the end of a line starts a new line. Text between \"\"\" can have \
 several lines.
-Ctrl-C stops an answer, and leaves at an empty prompt when pressed twice. Ctrl-D leaves. Ctrl-R searches the history."""
+Ctrl-C stops a reply, and leaves at an empty prompt when pressed twice. Ctrl-D leaves. Ctrl-R searches the history."""
 
 
 class Reader(Protocol):
@@ -80,11 +80,11 @@ class Chat:
 
     model: ChatModel
     settings: ChatSettings
-    talk: Talk
+    transcript: Transcript
     left: bool = False
 
     def run(self, reader: Reader) -> None:
-        """Reads messages and answers them until the end."""
+        """Reads messages and replies to them until the end."""
         warned = False
         while not self.left:
             try:
@@ -101,7 +101,7 @@ class Chat:
             self.take(text)
 
     def take(self, text: str) -> None:
-        """Runs a command or answers a message; prints errors instead of raising them."""
+        """Runs a command or replies to a message; prints errors instead of raising them."""
         try:
             if is_command(text):
                 run_command(self, text)
@@ -111,9 +111,9 @@ class Chat:
             print_error(str(error), error.hint)
 
     def ask(self, question: str) -> None:
-        """Answers a question and adds both to the talk. Drops the oldest turns if the context is full."""
-        completion = self._answer(question) if self.model.has_template else self._completed(question, 1)
-        self.talk.add(question, completion.text)
+        """Prints a reply and adds the turn to the transcript. Drops the oldest turns if the context is full."""
+        completion = self._reply(question) if self.model.has_template else self._complete(question, 1)
+        self.transcript.add(question, completion.text)
         if self.settings.output.quiet:
             return
         cut = cut_note(completion, self.settings.sampling.max_tokens, self.model.context, MORE_TOKENS)
@@ -139,17 +139,18 @@ class Chat:
         if not self.model.has_template:
             self.say("The model has no chat template: it completes each message by itself.")
 
-    def _answer(self, question: str) -> ChatCompletion:
+    def _reply(self, question: str) -> ChatCompletion:
         while True:
-            more = len(self.talk.turns) > 2 * self.talk.dropped
+            can_drop = len(self.transcript.turns) > 2 * self.transcript.dropped
             try:
-                return self._completed(self.talk.messages(question), self._room() if more else 1)
+                return self._complete(self.transcript.messages(question), self._room() if can_drop else 1)
             except ContextLengthError:
-                if not more:
+                if not can_drop:
                     raise
-                self.say(f"The context is full: the oldest {count(self.talk.drop(), 'turn')} will no longer be sent.")
+                dropped = count(self.transcript.drop(), "turn")
+                self.say(f"The context is full: the oldest {dropped} will no longer be sent.")
 
-    def _completed(self, prompt: Prompt, room: int) -> ChatCompletion:
+    def _complete(self, prompt: Prompt, room: int) -> ChatCompletion:
         markdown = self.settings.output.markdown and not isinstance(prompt, str)
         with completion_writer(markdown=markdown) as write:
             return self.model.complete(PromptRequest(prompt, self.settings.sampling, room=room), write)
@@ -169,7 +170,7 @@ def copy(text: str) -> None:
         raise UsageError("Copying needs a terminal.")
     data = text.encode()
     if len(data) > MAX_BYTES:
-        raise UsageError("The answer is too long for the clipboard of a terminal.", hint="Use /save FILE.")
+        raise UsageError("The reply is too long for the clipboard of a terminal.", hint="Use /save FILE.")
     stream.write(f"\x1b]52;c;{base64.b64encode(data).decode()}\x07")
     stream.flush()
 
@@ -218,43 +219,44 @@ def _set(chat: Chat, text: str) -> None:
         _system(chat, value)
     elif value.strip():
         chat.settings.change(name, value)
-        chat.say(f"{full_name(name)} is {chat.settings.shown(name, chat.model.defaults)}.")
+        chat.say(f"{full_name(name)} is {chat.settings.text(name, chat.model.defaults)}.")
     elif name:
-        note(chat.settings.shown(name, chat.model.defaults))
+        note(chat.settings.text(name, chat.model.defaults))
     else:
-        note("\n".join([*chat.settings.lines(chat.model.defaults), f"{'system':<20}{chat.talk.system or 'off'}"]))
+        note("\n".join([*chat.settings.lines(chat.model.defaults), f"{'system':<20}{chat.transcript.system or 'off'}"]))
 
 
 def _system(chat: Chat, text: str) -> None:
     if not text:
-        note(chat.talk.system or "There is no system message.")
+        note(chat.transcript.system or "There is no system message.")
         return
     if not chat.model.has_template:
         raise UsageError("The model has no chat template, which a system message needs.")
-    chat.talk.system = None if text == "off" else text
-    chat.say("The system message is set." if chat.talk.system else "The system message is removed.")
+    chat.transcript.system = None if text == "off" else text
+    chat.say("The system message is set." if chat.transcript.system else "The system message is removed.")
 
 
 def _show(chat: Chat, _text: str) -> None:
     context = "" if chat.model.context is None else f", context {chat.model.context:,} tokens"
-    questions = len(chat.talk.turns) // 2
-    dropped = f", the oldest {chat.talk.dropped} no longer sent" if chat.talk.dropped else ""
+    questions = len(chat.transcript.turns) // 2
+    dropped = f", the oldest {chat.transcript.dropped} no longer sent" if chat.transcript.dropped else ""
     note(f"{'model':<20}{chat.model.name}{context}")
-    note(f"{'system':<20}{chat.talk.system or 'off'}")
+    note(f"{'system':<20}{chat.transcript.system or 'off'}")
     note(f"{'turns':<20}{questions}{dropped}")
     note("\n".join(chat.settings.lines(chat.model.defaults)))
 
 
 def _save(chat: Chat, text: str) -> None:
     path = _path("/save", text)
-    chat.talk.save(path, chat.model.name, chat.settings.as_dict())
+    chat.transcript.save(path, chat.model.name, chat.settings.as_dict())
     chat.say(f"Saved {_questions(chat)} to {path}.")
 
 
 def _load(chat: Chat, text: str) -> None:
     path = _path("/load", text)
-    settings = chat.talk.load(path)
-    chat.settings.restore(settings)
+    loaded = Transcript()
+    chat.settings.restore(loaded.load(path))
+    chat.transcript = loaded
     chat.say(f"Loaded {_questions(chat)} from {path}.")
 
 
@@ -265,16 +267,16 @@ def _path(command: str, text: str) -> Path:
 
 
 def _questions(chat: Chat) -> str:
-    return count(len(chat.talk.turns) // 2, "turn")
+    return count(len(chat.transcript.turns) // 2, "turn")
 
 
 def _clear(chat: Chat, _text: str) -> None:
-    chat.talk.clear()
+    chat.transcript.clear()
     chat.say("The conversation is cleared.")
 
 
 def _undo(chat: Chat, _text: str) -> None:
-    question = chat.talk.undo()
+    question = chat.transcript.undo()
     if question is None:
         raise UsageError("There is nothing to undo.")
     line = " ".join(question.split())
@@ -282,10 +284,15 @@ def _undo(chat: Chat, _text: str) -> None:
 
 
 def _regenerate(chat: Chat, _text: str) -> None:
-    question = chat.talk.undo()
+    last_turn = chat.transcript.turns[-2:]
+    question = chat.transcript.undo()
     if question is None:
-        raise UsageError("There is no answer to generate again.")
-    chat.ask(question)
+        raise UsageError("There is no reply to generate again.")
+    try:
+        chat.ask(question)
+    except TwofoldError:
+        chat.transcript.turns += last_turn
+        raise
 
 
 def _model(chat: Chat, text: str) -> None:
@@ -305,7 +312,7 @@ def _stats(chat: Chat, text: str) -> None:
     if text:
         chat.settings.change("stats", text)
         return
-    note(chat.model.statistics() or "There is no answer yet.")
+    note(chat.model.statistics() or "There is no reply yet.")
 
 
 def _timeline(chat: Chat, _text: str) -> None:
@@ -314,10 +321,10 @@ def _timeline(chat: Chat, _text: str) -> None:
 
 
 def _copy(chat: Chat, _text: str) -> None:
-    if chat.talk.last_answer is None:
-        raise UsageError("There is no answer to copy.")
-    copy(chat.talk.last_answer)
-    chat.say("The answer is on the clipboard, if the terminal allows that.")
+    if chat.transcript.last_reply is None:
+        raise UsageError("There is no reply to copy.")
+    copy(chat.transcript.last_reply)
+    chat.say("The reply is on the clipboard, if the terminal allows that.")
 
 
 def _leave(chat: Chat, _text: str) -> None:
@@ -325,22 +332,22 @@ def _leave(chat: Chat, _text: str) -> None:
 
 
 COMMANDS: Final = (
-    Command("/help", "", "Show this.", _help, aliases=("/?",)),
+    Command("/help", "", "List the commands.", _help, aliases=("/?",)),
     Command(
         "/set", "[NAME [VALUE]]", "Show or change settings: temperature, max_tokens, seed, system, …", _set, "setting"
     ),
     Command("/show", "", "Show the model, the system message and the settings.", _show),
     Command("/system", "[TEXT]", "Show or set the system message; off removes it.", _system, "text"),
     Command("/clear", "", "Forget the conversation; keep the system message.", _clear, aliases=("/reset",)),
-    Command("/regenerate", "", "Generate the last answer again.", _regenerate, aliases=("/retry",)),
-    Command("/undo", "", "Remove the last question and its answer.", _undo),
+    Command("/regenerate", "", "Generate the last reply again.", _regenerate, aliases=("/retry",)),
+    Command("/undo", "", "Remove the last question and its reply.", _undo),
     Command("/save", "FILE", "Save the conversation as JSON, or as Markdown to a .md file.", _save, "file"),
     Command("/load", "FILE", "Load a saved conversation.", _load, "file"),
     Command("/model", "[NAME]", "Show or change the model; keeps the conversation.", _model, "model"),
     Command("/models", "", "List the models.", _models),
-    Command("/copy", "", "Copy the last answer to the clipboard.", _copy),
-    Command("/stats", "[on|off]", "Show statistics of the last answer, or switch them for all.", _stats, "switch"),
-    Command("/timeline", "", "Show where the time of the last answer went.", _timeline),
+    Command("/copy", "", "Copy the last reply to the clipboard.", _copy),
+    Command("/stats", "[on|off]", "Show statistics of the last reply, or switch them on or off.", _stats, "switch"),
+    Command("/timeline", "", "Show where the time of the last reply went.", _timeline),
     Command("/bye", "", "Leave.", _leave, aliases=("/exit", "/quit")),
 )
 BY_NAME: Final = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}

@@ -1,9 +1,9 @@
 """Renders Markdown on a terminal while it is generated.
 
 Text is only appended: the cursor never moves back, so nothing flickers, and resizing the window or a character of
-unexpected width cannot damage earlier output. A word appears when it is complete, so that lines break between words;
-tables and lines of code when they are complete; everything else at once. Text that may still become a mark (of
-emphasis, code or a link) is withheld until it is unambiguous. Line breaks of the model are kept.
+unexpected width cannot damage earlier output. A word is shown when it is complete, so that lines break between words;
+tables and lines of code are shown when they are complete. Text that may still become a mark (of emphasis, code or a
+link) is withheld until it is unambiguous. Line breaks of the model are kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MIN_WIDTH: Final = 20
 MAX_FEED: Final = 4096
 MAX_CODE_LINES: Final = 200
-"""Preceding lines of code used for highlighting."""
+"""Maximum number of preceding lines of code that are used to highlight a line."""
 MAX_ROWS: Final = 200
 """Maximum rows of a table; further rows are shown as text."""
 
@@ -47,7 +47,7 @@ SPECIAL: Final = re.compile(r"[\\`*_~\[!]")
 ESCAPABLE: Final = frozenset("\\`*_{}[]()#+-.!~|<>$")
 LINK: Final = re.compile(r"!?\[(?P<text>[^\[\]\n]*)\]\((?P<url>[^\s()]*(?:\([^\s()]*\)[^\s()]*)*)(?: \"[^\"]*\")?\)")
 OPEN_LINK: Final = re.compile(r"!?(?:\[[^\[\]\n]*(?:\](?:\([^\n)]*)?)?)?")
-"""The prefix of a possible link."""
+"""A prefix of a possible link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class StyledText:
 
 
 _Found: TypeAlias = tuple[list[StyledText], int]
-"""Text, and where its mark ends."""
+"""Styled text, and the position after its mark."""
 PLAIN: Final[frozenset[str]] = frozenset()
 MARKS: Final = {"**": "bold", "__": "bold", "~~": "strike", "*": "italic", "_": "italic"}
 
@@ -82,7 +82,7 @@ class MarkdownWriter:
         self._rows: list[str] = []
 
     def feed(self, text: str) -> None:
-        """Adds text, and shows what is unambiguous."""
+        """Adds text, and shows its unambiguous part."""
         for at in range(0, len(text), MAX_FEED):
             self._line += text[at : at + MAX_FEED]
             while "\n" in self._line:
@@ -95,7 +95,7 @@ class MarkdownWriter:
         self._flow.flush()
 
     def close(self) -> None:
-        """Shows the rest and ends the line."""
+        """Shows the remaining text and ends the line."""
         if self._line or self._inside:
             self._advance(final=True)
         self._end_table()
@@ -115,8 +115,8 @@ class MarkdownWriter:
             self._end_line()
 
     def _begin(self, final: bool) -> bool:
-        """Determines the block of the line. Returns True if inline text follows, False if the line is consumed or still
-        ambiguous."""
+        """Determines the kind of block of the line. Returns whether inline text follows; otherwise the line is consumed, or
+        still ambiguous."""
         line = self._line
         body = line.lstrip(" ")
         indent = len(line) - len(body)
@@ -125,7 +125,7 @@ class MarkdownWriter:
                 self._code_line(line)
             return False
         if body.startswith(("```", "~~~", "|")) and not final:
-            return False  # a fence or a row of a table: the whole line is needed
+            return False  # a fence or a table row, which needs the whole line
         if final and body.startswith("|") and len(self._rows) < MAX_ROWS:
             self._rows.append(line)
             return False
@@ -195,7 +195,7 @@ class MarkdownWriter:
         return line if wanted is None or wanted.plain != line else self._printed(wanted).rstrip("\n")
 
     def _end_table(self) -> None:
-        """Shows the collected rows, as a table or, if they are not one, as text."""
+        """Shows the collected rows as a table, or as text if they have no divider."""
         rows, self._rows = self._rows, []
         if len(rows) < 2 or DIVIDER.fullmatch(rows[1].strip()) is None:
             self._flow.raw("".join(row + "\n" for row in rows))
@@ -232,7 +232,7 @@ class MarkdownWriter:
         return max(MIN_WIDTH, self._width())
 
     def _text(self, span: StyledText) -> str:
-        """The text of a span; without colour, code keeps its backticks."""
+        """The text of a span; code keeps its backticks if there are no colours."""
         return f"`{span.text}`" if "code" in span.styles and not self._colour else span.text
 
     def _sgr(self, text: str, styles: frozenset[str]) -> str:
@@ -300,7 +300,7 @@ class _Flow:
         self._out.append(text)
 
     def flush(self) -> None:
-        """Writes what is complete."""
+        """Writes the collected output."""
         if self._out:
             self._write("".join(self._out))
             self._out = []
@@ -322,7 +322,7 @@ class _Flow:
             text = self._word.pop().text + text
         if text:
             self._word.append(StyledText(text, styles))
-        if sum(len(span.text) for span in self._word) > self._columns:  # longer than a line, so it need not be complete
+        if sum(len(span.text) for span in self._word) > self._columns:  # wider than a line: shown before it is complete
             self._end_word()
             self._glued = True
 
@@ -344,9 +344,9 @@ class _Flow:
 
 
 def spans(text: str, *, final: bool, before: str = " ", styles: frozenset[str] = PLAIN) -> tuple[list[StyledText], int]:
-    """The unambiguous spans, and the number of characters in them.
+    """The unambiguous spans at the start of ``text``, and the number of characters that they cover.
 
-    final   whether the line is complete: all of it is unambiguous then
+    final   whether the line is complete, and so unambiguous
     before  the character before ``text``
     """
     found: list[StyledText] = []
@@ -369,7 +369,7 @@ def spans(text: str, *, final: bool, before: str = " ", styles: frozenset[str] =
 
 
 def _special(text: str, at: int, previous: str, styles: frozenset[str], waits: bool) -> _Found | None:
-    """The styled text of the mark at ``at``, and where the mark ends; None while it is ambiguous."""
+    """The styled text of the mark at ``at``, and the position after the mark; None while it is ambiguous."""
     letter = text[at]
     if letter == "\\":
         if at + 1 < len(text):

@@ -32,7 +32,7 @@ FULL, STALLED, GAP, EMPTY, EDGE = "█", "▒", "·", " ", "│"
 
 @dataclass(frozen=True, slots=True)
 class PhaseShare:
-    """The share of a limit of the machine that a phase reached, and the kind of limit."""
+    """The share of a machine limit that a phase reached, and the kind of the limit."""
 
     share: float
     bound: Literal["memory", "arithmetic"]
@@ -40,7 +40,7 @@ class PhaseShare:
 
 @dataclass(frozen=True, slots=True)
 class RooflineShares:
-    """Both phases; None for one that did not run."""
+    """The shares of both phases; None for a phase that did not run."""
 
     prefill: PhaseShare | None
     decode: PhaseShare | None
@@ -51,7 +51,7 @@ class RooflineShares:
 
 
 def phase_line(metrics: RequestMetrics, shares: RooflineShares | None) -> str:
-    """12 prompt tokens: TTFT 40 ms, 310 tok/s, 58% of the arithmetic limit · 64 output tokens: TPOT 4.1 ms, …"""
+    """The line of statistics: 12 prompt tokens: TTFT 40 ms, 310 tok/s, 58% of the arithmetic limit · 64 output …"""
     prompt = count(metrics.prompt_tokens, "prompt token")
     if metrics.cached_tokens:
         prompt += f" ({metrics.cached_tokens:,} cached)"
@@ -74,7 +74,7 @@ def prefill_speed(metrics: RequestMetrics) -> float | None:
 
 
 def decode_speed(metrics: RequestMetrics) -> float | None:
-    """Tokens after the first per second; None without any."""
+    """Tokens per second after the first token; None for fewer than two tokens."""
     return (metrics.output_tokens - 1) / metrics.decode_s if metrics.decode_s else None
 
 
@@ -124,7 +124,7 @@ class _Axis:
         return min(self._columns - 1, max(0, int(share * self._columns)))
 
     def spans(self, times: Iterable[tuple[float, float]], mark: str) -> str:
-        """Bars; each span longer than 0 has a column."""
+        """Bars of the spans (start, end); a span longer than 0 fills at least one column."""
         bar = [EMPTY] * self._columns
         for start, end in times:
             if end > start:
@@ -134,13 +134,13 @@ class _Axis:
         return "".join(bar)
 
     def tokens(self, times: Sequence[float]) -> str:
-        """Tokens per column, from the first token to the last."""
+        """Heights by the number of tokens in each column, from the first token to the last."""
         counts = [0] * self._columns
         for moment in times:
             counts[self.column(moment)] += 1
         first, last = self.column(times[0]), self.column(times[-1])
-        most = max(counts)
-        bars = (_height(tokens, most) if first <= i <= last else EMPTY for i, tokens in enumerate(counts))
+        highest = max(counts)
+        bars = (_height(tokens, highest) if first <= i <= last else EMPTY for i, tokens in enumerate(counts))
         return "".join(bars)
 
     def ruler(self) -> str:
@@ -148,8 +148,8 @@ class _Axis:
         return " " * LABEL + "0 ms" + end.rjust(self._columns - 2)
 
 
-def _height(tokens: int, most: int) -> str:
-    return HEIGHTS[-(-tokens * len(HEIGHTS) // most) - 1] if tokens else GAP
+def _height(tokens: int, highest: int) -> str:
+    return HEIGHTS[-(-tokens * len(HEIGHTS) // highest) - 1] if tokens else GAP
 
 
 def _row(label: str, bar: str, seconds: float, note: str = "") -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from twofold.bench.client.response import Event
-from twofold.bench.client.target import ServerTarget, Streamed, exchange, streamed
+from twofold.bench.client.target import IncomingResponse, ServerTarget, exchange, streamed
 from twofold.bench.endpoints.discover import MODELS, ServerFacts, find_server
 from twofold.bench.endpoints.values import (
     count_at,
@@ -54,7 +54,7 @@ OPTIONAL: Final = (
 
 @dataclass(slots=True)
 class _StreamState:
-    """The state of a stream. Times are seconds since the request was sent."""
+    """What a stream has sent so far. Times are seconds since the request was sent."""
 
     text: str = ""
     thinks: bool = False
@@ -64,11 +64,15 @@ class _StreamState:
     first_s: float | None = None
     last_s: float = 0.0
 
+    def token_counts(self) -> tuple[int | None, int | None]:
+        """Prompt and output tokens in the usage; None if the server does not report them."""
+        return count_at(self.usage, "prompt_tokens"), count_at(self.usage, "completion_tokens")
+
 
 class RemoteModel:
-    """``ChatModel`` over HTTP. ``model`` is its name on the server; None is the first model.
+    """``ChatModel`` over HTTP. ``model`` is its name on the server; None selects the first model of its list.
 
-    Raises NetworkError if no server answers, AccessError, and NotFoundError for an unknown model.
+    Raises NetworkError if the server cannot be reached, AccessError, and NotFoundError for an unknown model.
     """
 
     has_template = True
@@ -94,8 +98,8 @@ class RemoteModel:
         return self._facts.context
 
     def complete(self, request: PromptRequest, write: Write) -> ChatCompletion:
-        """``ChatModel.complete``. The usage of the last completion gives the tokens in the context."""
-        used = sum(count_at(self._state.usage, name) or 0 for name in ("prompt_tokens", "completion_tokens"))
+        """``ChatModel.complete``. Estimates the length of the prompt by the usage of the last completion."""
+        used = sum(filter(None, self._state.token_counts()))
         prompt, room = request.prompt, request.room
         if room > 1 and self.context is not None and used + room > self.context:
             self._state.usage = {}
@@ -110,27 +114,26 @@ class RemoteModel:
         start = time.monotonic()
         with (
             interrupts() as interrupted,
-            streamed(self._target, path, orjson.dumps(body), self._headers, interrupted.is_set) as reply,
+            streamed(self._target, path, orjson.dumps(body), self._headers, interrupted.is_set) as response,
         ):
-            if reply.status is not None and reply.status != 200:
-                raise _refusal(reply.status, reply.body())
-            for event in _events(reply):
+            if response.status is not None and response.status != 200:
+                raise _refusal(response.status, response.body())
+            for event in _events(response):
                 self._update(state, event, write, time.monotonic() - start)
         if not interrupted.is_set() and state.finish is None:
-            raise NetworkError("The server ended the stream before the answer was complete.")
+            raise NetworkError("The server ended the stream before the completion was finished.")
         finish = None if interrupted.is_set() else state.finish
-        used_tokens = (count_at(state.usage, "prompt_tokens"), count_at(state.usage, "completion_tokens"))
-        return ChatCompletion(state.text, finish, *used_tokens)
+        return ChatCompletion(state.text, finish, *state.token_counts())
 
     def statistics(self) -> str:
-        """``ChatModel.statistics``: from the server's record, or else as measured here."""
+        """``ChatModel.statistics``, from the server's record or else as measured by this client."""
         state = self._state
         prompts = objects_at(state.record, "prompts")
         if prompts:
             return _recorded_line(prompts[0])
         if state.first_s is None:
             return ""
-        prompt, output = (count_at(state.usage, name) for name in ("prompt_tokens", "completion_tokens"))
+        prompt, output = state.token_counts()
         if not prompt or not output:
             return f"TTFT {state.first_s * 1000:,.0f} ms · {state.last_s:.1f} s"
         cached = count_at(object_at(state.usage, "prompt_tokens_details"), "cached_tokens") or 0
@@ -169,7 +172,7 @@ class RemoteModel:
         }
 
     def models(self) -> list[str]:
-        """``ChatModel.models``: those of the server."""
+        """``ChatModel.models``: the models of the server."""
         return [text_at(entry, "id") for entry in self._listed() if text_at(entry, "id")]
 
     def use(self, name: str) -> None:
@@ -189,7 +192,7 @@ class RemoteModel:
         return entries
 
     def _update(self, state: _StreamState, event: Event, write: Write, moment: float) -> None:
-        """Updates the state by an event. Raises NetworkError for an error of the server."""
+        """Adds an event to the state and writes its text. Raises NetworkError if the server reports an error."""
         if event[1].strip() == b"[DONE]":
             return
         try:
@@ -197,7 +200,7 @@ class RemoteModel:
         except ValueError as error:
             raise NetworkError(f"The server's stream cannot be read: {error}.") from error
         if fields.get("error"):
-            raise NetworkError(f"The server aborted the answer: {error_message(fields)}")
+            raise NetworkError(f"The server aborted the completion: {error_message(fields)}")
         state.usage = object_at(fields, "usage") or state.usage
         state.record = object_at(fields, "twofold") or state.record
         for choice in objects_at(fields, "choices")[:1]:
@@ -216,11 +219,11 @@ class RemoteModel:
             state.finish = text_at(choice, "finish_reason") or state.finish
 
 
-def _events(reply: Streamed) -> Iterator[Event]:
-    if "event-stream" in reply.headers.get("content-type", "") or reply.status is None:
-        yield from reply.events()
+def _events(response: IncomingResponse) -> Iterator[Event]:
+    if "event-stream" in response.headers.get("content-type", "") or response.status is None:
+        yield from response.events()
         return
-    raise NetworkError("The server does not stream its answers.", hint="--url takes a server with OpenAI's API.")
+    raise NetworkError("The server does not stream completions.", hint="--url takes a server with OpenAI's API.")
 
 
 def _sampling(options: SamplingOptions) -> dict[str, Any]:
@@ -275,5 +278,5 @@ def _recorded_line(record: Mapping[str, Any]) -> str:
 
 
 def _metrics(prompt: int, cached: int, output: int, queued: float, first: float, last: float) -> RequestMetrics:
-    """Metrics of a completion with known times of its first and last token only."""
+    """Metrics of a completion of which only the times of the first and last token are known."""
     return RequestMetrics(0.0, queued, first, last, ((first, *[last] * (output - 1)),), prompt, cached)

@@ -26,14 +26,14 @@ NAMES: Final = (
     "presence_penalty",
     "frequency_penalty",
 )
-"""Sampling parameters, by the names that the APIs use."""
+"""Sampling parameters by their names in the APIs."""
 SWITCHES: Final = ("stats", "markdown")
 DEFAULT: Final = "default"
 """Resets a parameter to the default of the model or server."""
 OFF: Final = ("off", "none", "no", "false", "0")
 ON: Final = ("on", "yes", "true", "1")
 _WHOLE: Final = frozenset({"top_k", "max_tokens", "seed"})
-MARK: Final = "twofold chat"
+DOCUMENT_KIND: Final = "twofold chat"
 ROLES: Final = ("system", "user", "assistant")
 MAX_BYTES: Final = 64 << 20
 
@@ -55,14 +55,14 @@ class ChatSettings:
         changed.params()
         self.sampling = changed
 
-    def shown(self, name: str, defaults: SamplingDefaults) -> str:
-        """A setting in the form that ``change`` accepts, or the model's default."""
+    def text(self, name: str, defaults: SamplingDefaults) -> str:
+        """A setting as ``change`` accepts it, or the model's default."""
         name = full_name(name)
         value = getattr(self.output if name in SWITCHES else self.sampling, name)
         if value is None and name in sampling_defaults.NAMES:
             default = defaults.given().get(name)
             return DEFAULT if default is None else f"{default:g} ({DEFAULT})"
-        return _shown(value)
+        return _text(value)
 
     def as_dict(self) -> dict[str, Any]:
         """The sampling parameters by name."""
@@ -79,8 +79,8 @@ class ChatSettings:
         self.sampling = changed
 
     def lines(self, defaults: SamplingDefaults) -> list[str]:
-        """All settings, one per line."""
-        return [f"{name:<20}{self.shown(name, defaults)}" for name in (*NAMES, *SWITCHES)]
+        """All settings and their values, one per line."""
+        return [f"{name:<20}{self.text(name, defaults)}" for name in (*NAMES, *SWITCHES)]
 
 
 def full_name(given: str) -> str:
@@ -97,7 +97,7 @@ def full_name(given: str) -> str:
     )
 
 
-def _shown(value: object) -> str:
+def _text(value: object) -> str:
     if value is None or value == []:
         return "off"
     if isinstance(value, bool):
@@ -128,8 +128,8 @@ def _value(name: str, text: str) -> Any:
 
 
 @dataclass(slots=True)
-class Talk:
-    """A system message, and questions and answers in turn.
+class Transcript:
+    """A system message, and questions and replies in turn.
 
     ``dropped`` counts the oldest questions that are no longer sent, because the context was full.
     """
@@ -143,8 +143,8 @@ class Talk:
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
         return [*system, *self.turns[2 * self.dropped :], {"role": "user", "content": question}]
 
-    def add(self, question: str, answer: str) -> None:
-        self.turns += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    def add(self, question: str, reply: str) -> None:
+        self.turns += [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
 
     def drop(self) -> int:
         """Drops the older half of the sent turns, at least one. Returns the number of dropped questions.
@@ -157,7 +157,7 @@ class Talk:
         return more
 
     def undo(self) -> str | None:
-        """Removes the last question and its answer. Returns the question, or None."""
+        """Removes the last question and its reply. Returns the question, or None."""
         if not self.turns:
             return None
         question = self.turns[-2]["content"]
@@ -171,7 +171,7 @@ class Talk:
         self.dropped = 0
 
     @property
-    def last_answer(self) -> str | None:
+    def last_reply(self) -> str | None:
         return self.turns[-1]["content"] if self.turns else None
 
     def save(self, path: Path, model: str, settings: Mapping[str, Any]) -> None:
@@ -179,14 +179,14 @@ class Talk:
 
         Raises UsageError if the file exists and is not a chat, ResourceError if it cannot be written.
         """
-        if path.exists() and not _is_ours(path):
+        if path.exists() and not _is_saved_chat(path):
             raise UsageError(f"{path} exists and is not a saved chat.", hint="Choose another name.")
         messages = [*([] if self.system is None else [{"role": "system", "content": self.system}]), *self.turns]
         if path.suffix == ".md":
-            text = f"<!-- {MARK}: {model} -->\n\n"
+            text = f"<!-- {DOCUMENT_KIND}: {model} -->\n\n"
             text += "\n\n".join(f"**{message['role'].capitalize()}**\n\n{message['content']}" for message in messages)
         else:
-            document = {"kind": MARK, "model": model, "settings": settings, "messages": messages}
+            document = {"kind": DOCUMENT_KIND, "model": model, "settings": settings, "messages": messages}
             text = json.dumps(document, indent=2, ensure_ascii=False)
         try:
             path.write_text(text + "\n", "utf-8")
@@ -209,7 +209,7 @@ class Talk:
         wanted = ["user", "assistant"] * (len(turns) // 2)
         if [message["role"] for message in turns] != wanted:
             raise UsageError(
-                f"{path} is not a saved chat: user and assistant must alternate, and the last message be an answer."
+                f"{path} is not a saved chat: user and assistant must alternate, and the assistant must be last."
             )
         self.system, self.turns, self.dropped = system, turns, 0
         settings = document.get("settings", {}) if isinstance(document, dict) else {}
@@ -236,9 +236,9 @@ def _is_message(message: object) -> bool:
     )
 
 
-def _is_ours(path: Path) -> bool:
+def _is_saved_chat(path: Path) -> bool:
     try:
         with path.open(encoding="utf-8") as file:
-            return MARK in file.read(200) or path.stat().st_size == 0
+            return DOCUMENT_KIND in file.read(200) or path.stat().st_size == 0
     except (OSError, UnicodeDecodeError):
         return False
