@@ -49,7 +49,7 @@ def test_a_short_answer_is_an_error_that_names_the_server(stub: LiveStub) -> Non
 
 @pytest.mark.parametrize(
     ("script", "why"),
-    [(Script(status=503, body="busy"), "busy"), (Script(done=False), "before the completion did")],
+    [(Script(status=503, body="busy"), "busy"), (Script(done=False), "before the completion was finished")],
 )
 def test_what_is_no_whole_answer_is_an_error_that_says_why(stub: LiveStub, script: Script, why: str) -> None:
     with pytest.raises(WorkerError, match=why):

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import Command, Result
 from twofold.cli.chat.loop import is_open, message
-from twofold.cli.chat.state import Talk
+from twofold.cli.chat.state import Transcript
 from twofold.core.errors import UsageError
 
 BLOCK = 16
@@ -111,13 +111,13 @@ def test_a_full_context_drops_the_oldest_turns(chat: Command) -> None:
 
 
 def test_the_system_message_outlives_the_oldest_turns() -> None:
-    talk = Talk("is")
+    transcript = Transcript("is")
     for number in range(3):
-        talk.add(f"q{number}", f"a{number}")
-    assert talk.drop() == 2
-    assert [message["content"] for message in talk.messages("q3")] == ["is", "q2", "a2", "q3"]
-    assert talk.drop() == 1
-    assert [message["content"] for message in talk.messages("q3")] == ["is", "q3"]
+        transcript.add(f"q{number}", f"a{number}")
+    assert transcript.drop() == 2
+    assert [message["content"] for message in transcript.messages("q3")] == ["is", "q2", "a2", "q3"]
+    assert transcript.drop() == 1
+    assert [message["content"] for message in transcript.messages("q3")] == ["is", "q3"]
 
 
 def test_cut_answers_are_marked(chat: Command) -> None:
@@ -185,10 +185,10 @@ def test_a_chat_is_saved_and_continued(chat: Command, tmp_path: Path) -> None:
 def test_what_is_no_chat_is_not_loaded(document: str, tmp_path: Path) -> None:
     file = tmp_path / "talk.json"
     file.write_text(document)
-    talk = Talk("is", [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])
+    transcript = Transcript("is", [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])
     with pytest.raises(UsageError, match=r"talk\.json"):
-        talk.load(file)
-    assert (talk.system, len(talk.turns)) == ("is", 2)
+        transcript.load(file)
+    assert (transcript.system, len(transcript.turns)) == ("is", 2)
 
 
 def test_the_model_changes_and_the_conversation_stays(chat: Command, base: Path, tiny: Path) -> None:

@@ -181,7 +181,7 @@ def test_thinking_is_shown_and_not_kept(serve: Callable[[Other], str], chat: Com
         (Other(404, {"error": {"message": "No such path."}}), 2, "No such path."),
         (Other(429, {"error": {"message": "Wait."}}), 4, "The server is busy: Wait."),
         (Other(500, {"error": {"message": "Broken."}}), 5, "status 500: Broken."),
-        (Other(200, SAID), 5, "ended the stream before the answer was complete"),
+        (Other(200, SAID), 5, "ended the stream before the completion was finished"),
         (Other(200, {"error": {"message": "Out of memory."}}), 5, "Out of memory."),
         (Other(200, "not JSON"), 5, "cannot be read"),
     ],

@@ -162,7 +162,7 @@ class Rounds:
         """The first measure that certainly grows, and in each of several rounds, since one round may just end badly."""
         for name in GROWING if len(self._trends) > 1 else ():
             lines = [trends[name] for trends in self._trends if name in trends]
-            line = joined(lines)
+            line = combined(lines)
             if line is not None and min(each.slope for each in lines) > MIN_GROWTH and line.rises(self.confidence):
                 return name, line.slope
         return None
@@ -221,7 +221,7 @@ def trend(times: Floats, values: Floats) -> Trend | None:
     return Trend(slope, math.sqrt(variance * len(values) / spread), independent)
 
 
-def joined(trends: list[Trend]) -> Trend | None:
+def combined(trends: list[Trend]) -> Trend | None:
     """The mean of several rounds' trends, weighted by their precision."""
     if not trends:
         return None

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 from twofold.bench.client.loop import ClientOptions, LoadClient, Watcher
 from twofold.bench.client.target import ServerTarget, exchange
 from twofold.bench.endpoints.discover import ServerFacts, check_lengths, find_server, first_response
-from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions, no_prompt
+from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions, given_messages
 from twofold.bench.load.base import Ask, Load, Prompt, PromptMessage
 from twofold.bench.load.lengths import Fixed
 from twofold.bench.load.synthetic import LoadPlan
@@ -118,7 +118,7 @@ def opened(setup: Setup, local: TokenCounter | None = None, lengths: tuple[int, 
     Raises NetworkError, AccessError, NotFoundError, ContextLengthError and others, as documented in ``discover``.
     """
     send = partial(exchange, setup.target)
-    headers = ApiEndpoint(setup.endpoint, setup.options, no_prompt).headers
+    headers = ApiEndpoint(setup.endpoint, setup.options, given_messages).headers
     facts = find_server(send, headers, setup.model)
     check_lengths(facts, *lengths)
     options = replace(setup.options, model=facts.model, usage_each=facts.counts)

@@ -76,8 +76,8 @@ def test_a_stream_whose_head_does_not_say_so() -> None:
         (whole(307, b""), "failed", "The server redirects the request (status 307)."),
         (streamed("a", "!oh"), "failed", "oh"),
         (streamed("a", "?"), "broken", "The response does not match its API: has a question mark"),
-        (streamed("a").replace(b"[DONE]", b"[done]"), "broken", "The stream ended before the completion did."),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", "broken", "What the server sent is not an HTTP/1.1 response."),
+        (streamed("a").replace(b"[DONE]", b"[done]"), "broken", "The stream ended before the completion was finished."),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "broken", "The server did not send an HTTP/1.1 response."),
         (
             whole(200, b"x", "content-encoding: gzip"),
             "broken",

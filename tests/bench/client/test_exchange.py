@@ -67,10 +67,10 @@ def wait(talk: Talk, _number: int) -> None:
 @pytest.mark.parametrize(
     ("serve", "why"),
     [
-        (close, "closed the connection before it answered"),
-        (wait, "did not answer in time"),
-        (each(b"SSH-2.0-OpenSSH_9.6\r\n"), "not an HTTP/1.1 response"),
-        (each(whole(200, b"hello")[:-1]), "did not answer in time"),
+        (close, "closed the connection without a response"),
+        (wait, "did not respond in time"),
+        (each(b"SSH-2.0-OpenSSH_9.6\r\n"), "did not send an HTTP/1.1 response"),
+        (each(whole(200, b"hello")[:-1]), "did not respond in time"),
     ],
 )
 def test_a_probe_says_why_nothing_came(serve: Callable[[Talk, int], None], why: str) -> None:

@@ -100,6 +100,6 @@ def test_what_was_due_and_never_left_is_told() -> None:
     assert take_all(schedule, 0.0) == [0]
     schedule.add(Ask(9, 1.5, 1, 1))
     assert not schedule.all_due(2.5)
-    assert [ask.index for ask in schedule.rest(2.5)] == [1, 9, 2]
+    assert [ask.index for ask in schedule.never_taken(2.5)] == [1, 9, 2]
     assert schedule.all_due(3.0)
     assert schedule.last_due_s == 3.0

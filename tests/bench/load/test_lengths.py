@@ -20,7 +20,7 @@ lengths = st.one_of(
 
 
 def drawn(distribution: Lengths, count: int = 50_000) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return distribution.draw(np.random.default_rng(7), count).reshape(count)
+    return distribution.sample(np.random.default_rng(7), count).reshape(count)
 
 
 @settings(max_examples=60, deadline=None)

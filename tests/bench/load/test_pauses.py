@@ -47,7 +47,7 @@ def test_a_close_kind_is_named() -> None:
     ],
 )
 def test_pauses_have_their_mean_and_deviation(pauses: Pauses, mean: float, deviation: float) -> None:
-    drawn = pauses.draw(np.random.default_rng(3), 100_000)
+    drawn = pauses.sample(np.random.default_rng(3), 100_000)
     assert drawn.min() >= 0
     assert drawn.mean() == pytest.approx(mean, rel=0.02)
     assert drawn.std() == pytest.approx(deviation, rel=0.03)

@@ -133,7 +133,7 @@ def test_our_own_format(written: Written) -> None:
 
 
 CSV_HOLES = [
-    ("2023-11-16 18:15:46,374", "has 2 fields where the head has 3"),
+    ("2023-11-16 18:15:46,374", "has 2 fields, but the header has 3"),
     ("2023-11-16 18:15:46,374,44,1", "has 4 fields"),
     (",374,44", "TIMESTAMP is missing"),
     ("soon,374,44", "TIMESTAMP is 'soon', not a time"),
@@ -175,7 +175,7 @@ MOONCAKE_HOLES = [
     ('{"timestamp": 2000, "input_length": 9.5, "output_length": 9}', "input_length is 9.5, not a whole number"),
     ('{"timestamp": 2000, "input_length": 9}', "output_length is missing"),
     ('{"timestamp": 2000, "input_length": 9, "output_length": 9, "hash_ids": 5}', "hash_ids is not a list"),
-    ('{"timestamp": 2000, "input_length": 9, "output_length": 9, "hash_ids": [-1]}', "hash_ids holds -1"),
+    ('{"timestamp": 2000, "input_length": 9, "output_length": 9, "hash_ids": [-1]}', "hash_ids contains -1"),
     ('{"timestamp": 2000, "input_length": 9, "output_length": 9, "hash_ids": [1, 2]}', "hash_ids has 2 blocks, but 9"),
 ]
 
@@ -201,14 +201,17 @@ OWN_HOLES = [
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "session": 3, "turn": 1}', "at_s is for first turns only"),
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "session": null}', "session is missing"),
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "shared": [[1, 6]]}', "shared has more tokens than the 5"),
-    ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "shared": [[1]]}', "shared holds an entry that is not a pair"),
+    (
+        '{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "shared": [[1]]}',
+        "shared contains an entry that is not a pair",
+    ),
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "shared": {}}', "shared is not a list"),
-    ('{"at_s": 1, "prompt": "", "output_tokens": 5}', "prompt needs a text"),
+    ('{"at_s": 1, "prompt": "", "output_tokens": 5}', "prompt must be a text"),
     ('{"at_s": 1, "prompt": "a", "messages": [], "output_tokens": 5}', "prompt is given together with messages"),
     ('{"at_s": 1, "prompt": "a", "shared": [[1, 2]], "output_tokens": 5}', "shared is given together with the text"),
     ('{"at_s": 1, "messages": [], "output_tokens": 5}', "messages is not a list of messages"),
-    ('{"at_s": 1, "messages": [{"role": "user"}], "output_tokens": 5}', "messages holds an entry that is not"),
-    ('{"at_s": 1, "messages": [{"role": "user", "content": 5}], "output_tokens": 5}', "messages needs a text"),
+    ('{"at_s": 1, "messages": [{"role": "user"}], "output_tokens": 5}', "messages contains an entry that is not"),
+    ('{"at_s": 1, "messages": [{"role": "user", "content": 5}], "output_tokens": 5}', "messages must be a text"),
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "fields": []}', "fields is not a JSON object"),
 ]
 
@@ -236,11 +239,11 @@ def test_files_that_are_no_trace(written: Written, tmp_path: Path) -> None:
         read_trace(written("a,b\n1,2\n"))
     with pytest.raises(ParameterError, match="is not a trace in a known format"):
         read_trace(written(""))
-    with pytest.raises(ParameterError, match="trace holds no request"):
+    with pytest.raises(ParameterError, match="trace has no requests"):
         read_trace(written(HEAD))
-    with pytest.raises(ParameterError, match="holds no request: lines skipped 1, the first one trace:2"):
+    with pytest.raises(ParameterError, match="has no requests: 1 line skipped, first trace:2"):
         read_trace(written(f"{HEAD}\n5"), skip_bad=True)
-    with pytest.raises(ParameterError, match="ContextTokens is not in the head of the file"):
+    with pytest.raises(ParameterError, match="ContextTokens is not in the header"):
         read_trace(written("TIMESTAMP,GeneratedTokens\n"))
     with pytest.raises(ResourceError, match="cannot be unpacked"):
         read_trace(written(gzip.compress(MOONCAKE.encode())[:-20]))

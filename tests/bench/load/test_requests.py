@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.bench.load.base import Shared
-from twofold.bench.load.lengths import BLOCK, Draws, Fixed, RandomStream, Uniform
+from twofold.bench.load.lengths import BLOCK, Fixed, RandomStream, RandomValues, Uniform
 from twofold.bench.load.synthetic import RandomRequests, SharedPrefix
 from twofold.core.errors import ParameterError
 
@@ -26,7 +26,7 @@ def test_a_request_is_the_same_in_whatever_order_they_are_asked(order: list[int]
 
 
 def test_values_come_in_the_order_of_their_indices() -> None:
-    draws = Draws[int](5, RandomStream.INPUT, lambda rng, size: rng.integers(1000, size=size))
+    draws = RandomValues[int](5, RandomStream.INPUT, lambda rng, size: rng.integers(1000, size=size))
     ahead = [value for _, value in zip(range(3 * BLOCK), draws, strict=False)]
     assert ahead == [draws[index] for index in range(3 * BLOCK)]
     assert ahead[:BLOCK] != ahead[BLOCK : 2 * BLOCK]
@@ -67,7 +67,7 @@ def test_a_fraction_is_never_more_than_the_prompt(fraction: float, tokens: int) 
 
 @pytest.mark.parametrize("zipf", [0.0, 0.7, 1.0, 2.0])
 def test_groups_are_as_popular_as_zipf_says(zipf: float) -> None:
-    drawn = SharedPrefix(0.5, groups=5, zipf=zipf).draw(np.random.default_rng(2), 100_000)
+    drawn = SharedPrefix(0.5, groups=5, zipf=zipf).sample(np.random.default_rng(2), 100_000)
     weights = np.array([1 / k**zipf for k in range(1, 6)])
     assert np.bincount(drawn, minlength=5) / len(drawn) == pytest.approx(weights / weights.sum(), abs=0.01)
 

@@ -7,7 +7,14 @@ import pytest
 
 from tests.bench.metrics.samples import record, sample, steady
 from twofold.bench.load.base import Outcome
-from twofold.bench.metrics.requests import MIN_SAMPLES, Chunks, Envelope, InterTokenLatency, RequestFigures, request_figures
+from twofold.bench.metrics.requests import (
+    MIN_SAMPLES,
+    Chunks,
+    Envelope,
+    InterTokenLatency,
+    RequestFigures,
+    request_figures,
+)
 from twofold.bench.record import UNKNOWN
 
 
@@ -61,7 +68,7 @@ def test_itl_of_chunks_and_of_tokens() -> None:
 
 def test_a_chunk_without_tokens_prolongs_the_gap_of_the_next() -> None:
     samples = [sample(0.0, [1.0, 2.0, 5.0], tokens=[1, 0, 2])]
-    gaps, tokens = Chunks.of(samples).gaps(Chunks.of(samples).holding())
+    gaps, tokens = Chunks.of(samples).gaps(Chunks.of(samples).with_tokens())
     assert (gaps.tolist(), tokens.tolist()) == ([4.0], [2.0])
 
 

@@ -28,8 +28,8 @@ def test_a_rule_chooses_by_when_requests_are_due() -> None:
 
 def test_a_rule_in_words() -> None:
     assert MeasurementRule().words(60) == "every request is measured"
-    assert MeasurementRule(10, 5).words(60) == "measured are the requests that were due from 10 s on and before 55 s"
-    assert MeasurementRule(0, 5).words(60) == "measured are the requests that were due before 55 s"
+    assert MeasurementRule(10, 5).words(60) == "only requests due from 10 s on and before 55 s are measured"
+    assert MeasurementRule(0, 5).words(60) == "only requests due before 55 s are measured"
     with pytest.raises(ParameterError, match="warmup"):
         MeasurementRule(-1)
 

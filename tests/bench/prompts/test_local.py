@@ -61,7 +61,7 @@ def test_a_gguf_model_counts_chats(tiny_gguf: Callable[[TinyOptions], TinyModel]
 
 
 def test_what_is_no_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match="holds no tokenizer"):
+    with pytest.raises(ModelNotFoundError, match="contains no tokenizer"):
         local_counter(str(tmp_path), chat=True, models=tmp_path)
     with pytest.raises(ModelNotFoundError):
         local_counter("nothing-here.gguf", chat=True, models=tmp_path)

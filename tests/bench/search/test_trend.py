@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from twofold.bench.search import Trend, correlation_time, joined, student, trend
+from twofold.bench.search import Trend, combined, correlation_time, student, trend
 
 
 def test_values_that_know_nothing_of_each_other_count_in_full() -> None:
@@ -53,12 +53,12 @@ def test_the_error_grows_where_neighbours_depend_on_one_another() -> None:
 
 
 def test_rounds_are_weighed_by_what_they_are_sure_of() -> None:
-    both = joined([Trend(0.0, 1.0, 12.0), Trend(1.0, 0.1, 12.0)])
+    both = combined([Trend(0.0, 1.0, 12.0), Trend(1.0, 0.1, 12.0)])
     assert both is not None
     assert both.slope == pytest.approx(100 / 101)
     assert both.error < 0.1
     assert both.independent == 22.0
-    assert joined([]) is None
+    assert combined([]) is None
 
 
 def test_quantiles_of_student() -> None:

@@ -119,7 +119,7 @@ def test_a_trace_that_is_missing_is_a_usage_error(bench: Bench, tmp_path: Path) 
         ((), ("needs a rate or a concurrency", "--rate 2")),
         (("--rate", -1), ("rate",)),
         (("--concurrency", 0), ("concurrency",)),
-        (("--concurrency", 2, "--arrivals", "constant"), ("Arrivals are drawn for a rate",)),
+        (("--concurrency", 2, "--arrivals", "constant"), ("An arrival process needs a rate",)),
         (("--rate", 2, "--ramp", 3), ("ramp",)),
         (("--rate", 2, "--input-tokens", "many"), ("many",)),
         (("--rate", 2, "--slo", "ttfd=1s"), ("ttfd", "ttft")),

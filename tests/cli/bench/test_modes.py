@@ -196,4 +196,4 @@ def test_warm_up_and_cool_down_leave_out_what_was_due_then(bench: Bench) -> None
     summary = bench.summary(*flags)
     assert summary["requests"]["sent"] == 20
     assert summary["requests"]["measured"] == 8
-    assert summary["measured"]["words"] == "measured are the requests that were due from 0.3 s on and before 0.7 s"
+    assert summary["measured"]["words"] == "only requests due from 0.3 s on and before 0.7 s are measured"

@@ -8,8 +8,8 @@ read in the same way, with the kernel's timestamps, as without TLS.
 With ``SO_TIMESTAMPNS`` Linux reports when the last byte of a read arrived (socket(7), and
 Documentation/networking/timestamping.rst of the kernel), which does not depend on when the client's thread reads it.
 The time from arrival to read is the *lag*. Without a timestamp, the time of the read is used. The kernel uses the wall
-clock, a run the monotonic clock. NTP slews both alike, so their difference changes only when the clock is set; it is
-measured ten times a second, and no arrival is later than its read.
+clock, the run the monotonic clock. NTP slews both alike, so their difference changes only when the clock is set. The
+difference is measured ten times a second, and no arrival time is later than its read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SELECTABLE: Final = 1024
 
 
 class Stamps:
-    """Reads sockets with arrival times, in seconds after ``began`` (of ``time.perf_counter``)."""
+    """Reads sockets with arrival times, in seconds after ``began``, a time of ``time.perf_counter``."""
 
     def __init__(self, began: float) -> None:
         self._began = began
@@ -52,16 +52,16 @@ class Stamps:
         self._seconds = int(time.time())
         self._shift = 0.0
         self._lags = array("d")
-        self._passed_over = 0
+        self._skip_mask = 0
         self.reads = 0
         self.unstamped = 0
         self.align()
 
     def align(self) -> None:
-        """Measures the difference between the wall clock and the run's: the most precise of three measurements."""
+        """Measures the difference between the wall clock and the run's clock: the most precise of three results."""
         if len(self._lags) > MAX_LAGS:  # from then on one of every 2, 4, 8 … reads is stored
             self._lags = self._lags[::2]
-            self._passed_over = 2 * self._passed_over + 1
+            self._skip_mask = 2 * self._skip_mask + 1
         widths = []
         for _ in range(3):
             before = time.perf_counter()
@@ -84,10 +84,10 @@ class Stamps:
         try:
             sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         except OSError:
-            return  # its reads are then counted as unstamped
+            return  # reads are counted as unstamped
 
     def read(self, sock: socket.socket) -> tuple[bytes, float, float]:
-        """Received bytes, their arrival time, and their lag. Raises what ``recv`` does."""
+        """Received bytes, their arrival time, and their lag. Raises OSError."""
         size, extra, _, _ = sock.recvmsg_into(self._buffers, SPACE)
         now = time.perf_counter() - self._began
         if not size:
@@ -101,7 +101,7 @@ class Stamps:
             self.unstamped += 1
             moment = now
         lag = now - moment
-        if not self.reads & self._passed_over:
+        if not self.reads & self._skip_mask:
             self._lags.append(lag)
         return bytes(self._view[:size]), moment, lag
 
@@ -125,7 +125,7 @@ class Tls:
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
 
     def handshake(self, data: bytes = b"") -> bool:
-        """Continues with bytes of the server; whether the handshake is complete. Raises ssl.SSLError."""
+        """Continues with bytes of the server. Returns whether the handshake is complete. Raises ssl.SSLError."""
         self._incoming.write(data)
         try:
             self._object.do_handshake()
@@ -157,19 +157,19 @@ class Tls:
 
 
 class Connection:
-    """A connection and its request, if any.
+    """A connection, and the request on it, if any.
 
-    connecting    TCP is not connected yet
-    opening       no request can be sent yet
-    served        it received a complete response
-    watches_room  whether the loop waits until the socket is writable
+    connecting      TCP is not connected yet
+    opening         no request can be sent yet: TCP or TLS is not ready
+    served          it received a complete response
+    waits_writable  the loop waits until the socket is writable
     """
 
     def __init__(self, address: Address, target: ServerTarget) -> None:
         """Starts to connect. Raises OSError if that fails at once."""
         self.flight: Flight | None = None
         self.began_s = 0.0
-        self.connecting = self.opening = self.watches_room = True
+        self.connecting = self.opening = self.waits_writable = True
         self.served = False
         self.unsent = memoryview(b"")
         self._tls = Tls(target.tls, target.host) if target.tls is not None else None
@@ -185,9 +185,9 @@ class Connection:
             raise OSError(code, os.strerror(code))
 
     def writable(self) -> bool:
-        """Continues when the socket is writable; whether nothing is left to send.
+        """Call it when the socket is writable. Continues to connect or send; returns whether nothing is left to send.
 
-        Raises OSError if connecting failed.
+        Raises OSError if the connection failed.
         """
         if self.connecting:
             code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -241,8 +241,8 @@ class Connection:
 class Readiness:
     """Waits for files with sub-millisecond precision.
 
-    Uses ``epoll`` on Linux and ``poll`` elsewhere, which count in milliseconds. So the end of a wait is a ``select`` on
-    epoll's own file, or polling where that is impossible.
+    Uses ``epoll`` on Linux and ``poll`` elsewhere, whose timeouts are in milliseconds. So the last part of a wait is
+    a ``select`` on epoll's own file; if that is impossible, ``wait`` returns at once and is called again.
     """
 
     def __init__(self) -> None:
@@ -260,7 +260,7 @@ class Readiness:
         (self._epoll or self._poll).unregister(file)
 
     def wait(self, seconds: float) -> list[tuple[int, int]]:
-        """Ready files and their events, as soon as one is ready or after ``seconds``."""
+        """Ready files and their events, as soon as one is ready; empty after at most ``seconds``."""
         whole_ms = int(seconds * 1000) if seconds >= SHORT_S else 0
         if self._epoll is None:
             return self._poll.poll(whole_ms)

@@ -1,4 +1,4 @@
-"""The client: sends a load to a server and records every request, in an event loop. One iteration:
+"""The client sends a load to a server and records every request, in an event loop. One iteration:
 
     1  wait until bytes arrive or a request is due; if there is time, prepare a request
     2  read every readable socket, with the kernel's timestamps
@@ -38,12 +38,13 @@ from twofold.bench.record import Client, RequestSample, RunRecord
 from twofold.core.errors import ParameterError, ResourceError
 
 LOOK_AHEAD: Final = 31
-"""Requests that are prepared: five levels of the heap."""
+"""Maximum number of requests that are prepared: five levels of the heap."""
 AHEAD_S: Final = 2.0
+"""Requests are encoded at most this long before they are due."""
 
 IN: Final = select.POLLIN
 OUT: Final = select.POLLOUT
-"""Equal in poll and epoll."""
+"""Event masks, equal in poll and epoll."""
 
 TICK_S: Final = 0.1
 LATE_S: Final = 0.005
@@ -53,7 +54,7 @@ SPARE_FILES: Final = 64
 
 
 def request_writer(target: ServerTarget, endpoint: ApiEndpoint) -> Callable[[Ask], bytes]:
-    """Makes the bytes of requests; their head is made once, up to the length."""
+    """A function that makes the bytes of requests. The head is made once, except for the content length."""
     start = head(target, "POST", endpoint.path, JSON | lowered(endpoint.headers)) + b"\r\ncontent-length: "
 
     def write(ask: Ask) -> bytes:
@@ -64,8 +65,13 @@ def request_writer(target: ServerTarget, endpoint: ApiEndpoint) -> Callable[[Ask
 
 
 @dataclass(slots=True, order=True)
-class Planned:
-    """A request to send; ``data`` are its bytes once they are made."""
+class ScheduledRequest:
+    """A request to send.
+
+    count  number in the order of arrival, for requests with equal due times
+    data   its bytes; None until they are encoded
+    known  whether it was known from the start, and does not follow an ended request
+    """
 
     due_s: float
     count: int
@@ -75,12 +81,15 @@ class Planned:
 
 
 class RequestSchedule:
-    """Invariant: the heap holds the earliest request, since known ones are made in ascending order."""
+    """The requests of a load that were not taken yet.
+
+    Invariant: the heap contains the earliest request, since a load makes its known requests in ascending order.
+    """
 
     def __init__(self, asks: Iterator[Ask], prepare: Callable[[Ask], bytes]) -> None:
         self._asks = asks
         self._prepare = prepare
-        self._heap: list[Planned] = []
+        self._heap: list[ScheduledRequest] = []
         self._count = 0
         self._known = 0
         self._exhausted = False
@@ -117,7 +126,7 @@ class RequestSchedule:
         return planned.ask, planned.data if planned.data is not None else self._prepare(planned.ask)
 
     def work_ahead(self, now_s: float) -> bool:
-        """Takes one of the next requests from the load, or encodes one; whether there was one."""
+        """Takes a request from the load, or encodes one. Returns whether there was one to take or encode."""
         if self._known < LOOK_AHEAD and not self._exhausted:
             self._pull()
             return True
@@ -131,11 +140,11 @@ class RequestSchedule:
         return True
 
     def _pull_due(self, now_s: float) -> None:
-        """Takes due requests from the load, sent or not, to know when the last one is due."""
+        """Takes all due requests from the load, to know when the last one is due."""
         while not self._exhausted and self.last_due_s <= now_s:
             self._pull()
 
-    def rest(self, now_s: float) -> list[Ask]:
+    def never_taken(self, now_s: float) -> list[Ask]:
         """Due requests that were never taken, in order."""
         self._pull_due(now_s)
         return [planned.ask for planned in sorted(self._heap) if planned.due_s <= now_s]
@@ -151,12 +160,13 @@ class RequestSchedule:
     def _push(self, ask: Ask, known: bool) -> None:
         self._count += 1
         self.last_due_s = max(self.last_due_s, ask.due_s)
-        heapq.heappush(self._heap, Planned(ask.due_s, self._count, ask, known=known))
+        heapq.heappush(self._heap, ScheduledRequest(ask.due_s, self._count, ask, known=known))
 
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """
+    """Time limits of requests, and use of connections.
+
     request_timeout_s   maximum time of a request after the client started it; then it is ``late``
     drain_s             maximum time after the last request was due; then open ones are ``unfinished``. None: no limit
     reuse_connections   whether a connection serves more than one request
@@ -174,7 +184,7 @@ class ClientOptions:
 
 
 class Watcher(Protocol):
-    """Is called about ten times a second while a load is sent; must be quick."""
+    """Shows progress. It is called about ten times a second while a load is sent, and must be quick."""
 
     def update(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
         """``samples`` are all requests that were started, in that order."""
@@ -182,7 +192,7 @@ class Watcher(Protocol):
 
 
 class LoadClient:
-    """Sends loads to one server in one thread. Proxies are not used, since they would be measured too."""
+    """Sends loads to one server in one thread, and without a proxy, which would be measured too."""
 
     def __init__(self, target: ServerTarget, endpoint: ApiEndpoint, options: ClientOptions | None = None) -> None:
         self._target = target
@@ -207,7 +217,7 @@ class LoadClient:
             self._call.send(b"x")
 
     def run(self, load: Load, watcher: Watcher | None = None) -> RunRecord:
-        """Sends ``load`` until all of it has ended, or until ``stop`` or Ctrl-C.
+        """Sends ``load`` until all its requests have ended, or until ``stop`` or Ctrl-C.
 
         Raises NetworkError if no connection can be made at the start, and ResourceError if this process may not open
         as many connections as the load needs.
@@ -265,7 +275,7 @@ class Loop:
         self._readiness = Readiness()
         self._connections: dict[int, Connection] = {}
         self._idle: dict[int, Connection] = {}
-        """The connection used last is taken first."""
+        """By descriptor; the connection used last is taken first."""
         self._open = 0
         self._flights: deque[Flight] = deque()
         self._ahead, self._work_s = True, 0.0
@@ -282,7 +292,7 @@ class Loop:
         return time.perf_counter() - self._began
 
     def run(self, wake: int) -> None:
-        """Sends the load until all of it has ended, the drain period is over, or the file ``wake`` is readable."""
+        """Sends the load until all requests have ended, the drain period is over, or the file ``wake`` is readable."""
         self._readiness.add(wake, IN)
         while not (self._stopped or self._drained) and (self._open or not self._schedule.exhausted):
             reads = self._read(self._wait())
@@ -294,13 +304,13 @@ class Loop:
                 self._tick(max((lag for _, _, _, lag in reads), default=0.0))
 
     def finish(self, interrupted: bool) -> tuple[RequestSample, ...]:
-        """Ends open requests; returns every request that was due, those never started last."""
+        """Ends open requests. Returns every request that was due; requests that were never started are last."""
         why = f"The {'run was stopped' if interrupted else 'drain period ended'} before the request ended."
         for flight in self._flights:
             if flight.file is not None:
                 flight.settle("unfinished", why)
         never = "The run ended before the request could start."
-        rest = [RequestSample(ask, error=never) for ask in self._schedule.rest(self.now())]
+        rest = [RequestSample(ask, error=never) for ask in self._schedule.never_taken(self.now())]
         return (*self.samples, *rest)
 
     def close(self) -> None:
@@ -310,7 +320,7 @@ class Loop:
         self._readiness.close()
 
     def _wait(self) -> list[tuple[int, int]]:
-        """Ready files, or nothing when a request is due. With enough time, prepares a request instead of waiting."""
+        """Ready files; empty when a request is due. With enough time, prepares a request instead of waiting."""
         now = self.now()
         until = self._next_tick_s
         if self._open < self._max_open:
@@ -339,10 +349,13 @@ class Loop:
                     continue
                 except OSError as error:
                     self._fail(connection, error)
-        return [each for each in reads if each[0].flight is not None or self._close(each[0])]
+        for connection, *_ in reads:
+            if connection.flight is None:  # the server closed an idle connection, or sent bytes on it
+                self._close(connection)
+        return [each for each in reads if each[0].flight is not None]
 
     def _writable(self, connection: Connection) -> bool:
-        """Continues connecting or sending; whether the connection is still open."""
+        """Continues to connect or send. Returns whether the connection is still open."""
         try:
             connecting = connection.connecting
             sent = connection.writable()
@@ -357,7 +370,7 @@ class Loop:
         return True
 
     def _opened(self, connection: Connection) -> bool:
-        """Sends the request of a new connection; whether all of it was sent."""
+        """Sends the request of a new connection. Returns whether all of it was sent."""
         flight = connection.flight
         assert flight is not None
         flight.sample.connect_s = self.now() - connection.began_s
@@ -369,14 +382,14 @@ class Loop:
             self.last_sent_s = flight.sample.sent_s = self.now()
 
     def _watch(self, connection: Connection) -> None:
-        """Waits for the socket to be writable if bytes are waiting."""
+        """Waits for the socket to be writable while it connects or bytes are unsent, and otherwise not."""
         wanted = connection.connecting or bool(connection.unsent)
-        if wanted != connection.watches_room:
-            connection.watches_room = wanted
+        if wanted != connection.waits_writable:
+            connection.waits_writable = wanted
             self._readiness.change(connection.file, IN | OUT if wanted else IN)
 
     def _start_due(self) -> None:
-        """Starts due requests, a limited number at a time so that responses to the first ones are read early."""
+        """Starts due requests, at most MAX_STARTS at a time so that responses to the first ones are read early."""
         for _ in range(MAX_STARTS):
             if self._open >= self._max_open or (taken := self._schedule.take(self.now())) is None:
                 return
@@ -398,7 +411,7 @@ class Loop:
         try:
             connection = Connection(self._address, self._target)
         except OSError as error:
-            self._break(flight, error)
+            self._end_broken(flight, error)
             return
         connection.began_s = self.now()
         connection.flight = flight
@@ -432,7 +445,7 @@ class Loop:
                 self._watch(connection)
                 return
             plain, ended = connection.received(data)
-            complete = bool(plain) and flight.take(plain, moment, lag)
+            complete = bool(plain) and flight.feed(plain, moment, lag)
             if ended and not complete:
                 flight.end(moment)
                 complete = True
@@ -454,7 +467,7 @@ class Loop:
         self._ended(flight)
 
     def _fail(self, connection: Connection, error: Exception) -> None:
-        """Closes a failed connection. A request on a reused one is sent once more if nothing was received."""
+        """Closes a failed connection. Sends its request once more if the connection was reused and received nothing."""
         flight, served = connection.flight, connection.served
         self._close(connection)
         if flight is None:
@@ -463,9 +476,9 @@ class Loop:
             flight.resent, flight.sample.sent_s = True, None
             self._connect(flight)
         else:
-            self._break(flight, error)
+            self._end_broken(flight, error)
 
-    def _break(self, flight: Flight, error: Exception) -> None:
+    def _end_broken(self, flight: Flight, error: Exception) -> None:
         flight.sample.ended_s = self.now()
         flight.settle("broken", str(network_error(error, self._target)))
         self._ended(flight)
@@ -477,13 +490,11 @@ class Loop:
         if ask is not None:
             self._schedule.add(ask)
 
-    def _close(self, connection: Connection) -> bool:
-        """Closes a connection; returns False, as it is not open."""
+    def _close(self, connection: Connection) -> None:
         self._idle.pop(connection.file, None)
         del self._connections[connection.file]
         self._readiness.remove(connection.file)
         connection.close()
-        return False
 
     def _tick(self, lag: float) -> None:
         now = self.now()
@@ -499,7 +510,7 @@ class Loop:
             self._watcher.update(now, self.samples, self._open)
 
     def _expire(self, now: float) -> None:
-        """Ends requests that exceed the timeout. Flights are ordered by their start, so the first is the oldest."""
+        """Ends requests that exceed the timeout. Flights are in order of their start: the first is the oldest."""
         limit = self._options.request_timeout_s
         while self._flights:
             flight = self._flights[0]
@@ -527,9 +538,9 @@ def _no_collection() -> Iterator[None]:
 
 
 def room_for_connections(wanted: int | None) -> int:
-    """``wanted`` connections, or as many as this process may open; raises its limit of open files to the hard limit.
+    """``wanted`` or, if it is None, the number of connections that this process may open.
 
-    Raises ResourceError if it may open fewer than ``wanted``.
+    Raises the limit of open files to the hard limit; raises ResourceError if fewer than ``wanted`` are possible.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):

@@ -2,9 +2,9 @@
 
     head → body by its length, in chunks, or until the connection ends → complete
 
-Interim responses (1xx) are skipped. Bytes that are no HTTP, or exceed the limits, raise ``ProtocolError``. Bytes of the
+Interim responses (1xx) are skipped. Bytes that are not HTTP, or exceed a limit, raise ``ProtocolError``. Bytes of the
 body are returned as they arrive; only incomplete lines are kept. ``Flight`` reads the response to one request of a load
-into its sample. Nothing here uses sockets.
+into its sample. This module uses no sockets.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ REFUSALS: Final = frozenset({429, 503, 529})
 """Statuses of an overloaded server."""
 
 Event: TypeAlias = tuple[str | None, bytes]
-"""The name in its ``event:`` line, and its data."""
+"""The name from the ``event:`` line, or None, and the data."""
 
 
 class ProtocolError(ValueError):
-    """The bytes of a connection violate HTTP or the event stream format."""
+    """The bytes of a response violate HTTP or the event stream format."""
 
 
 class ResponseReader:
-    """One response, fed with the bytes of a connection.
+    """Reads one response from the bytes of a connection.
 
     status      None until the head is complete
     headers     names in lower case; values of equal names are joined by ", "
@@ -67,7 +67,7 @@ class ResponseReader:
         return self.status is None and not self._pending
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes of the body in ``data``."""
+        """Reads ``data``; returns the bytes of the body in it. Raises ProtocolError."""
         if self._chunked and not self._pending and not self._left and not self._closing and self._trailers is None:
             body = _one_chunk(data)
             if body is not None:
@@ -82,14 +82,14 @@ class ResponseReader:
         return self._chunks(data) if self._chunked else self._plain(data)
 
     def end(self) -> None:
-        """The connection ended. Raises ProtocolError if the response is incomplete."""
+        """Call it when the connection has ended. Raises ProtocolError if the response is incomplete."""
         if self.status is not None and not self._chunked and self._left is None:
             self.complete = True
         if not self.complete:
             raise ProtocolError("The connection ended before the response did.")
 
     def _head(self, data: bytes) -> bytes:
-        """Reads the head if it is complete; returns the bytes after it."""
+        """Reads the head if it is complete; returns the bytes after it. Otherwise keeps the bytes for later."""
         while (end := HEAD_END.search(data)) is not None:
             if end.start() > MAX_HEAD:
                 break
@@ -98,14 +98,14 @@ class ResponseReader:
             if status >= 200:
                 self.status = status
                 self._pending = b""
-                self._frame(status)
+                self._set_framing(status)
                 return data
             if status == 101:
                 raise ProtocolError("The server changed to another protocol (status 101).")
         if len(data) > MAX_HEAD:
             raise ProtocolError(f"The head of the response is longer than {MAX_HEAD} bytes.")
         if not b"HTTP/1."[: len(data)] == data[:7]:
-            raise ProtocolError("What the server sent is not an HTTP/1.1 response.")
+            raise ProtocolError("The server did not send an HTTP/1.1 response.")
         self._pending = data
         return b""
 
@@ -113,13 +113,13 @@ class ResponseReader:
         line, _, rest = head.partition(b"\n")
         match = STATUS_LINE.fullmatch(line.rstrip(b"\r"))
         if match is None:
-            raise ProtocolError("What the server sent is not an HTTP/1.1 response.")
+            raise ProtocolError("The server did not send an HTTP/1.1 response.")
         self.headers = _headers(rest)
         connection = [word.strip().lower() for word in self.headers.get("connection", "").split(",")]
         self.keep_alive = "close" not in connection and (match[1] == b"1" or "keep-alive" in connection)
         return int(match[2])
 
-    def _frame(self, status: int) -> None:
+    def _set_framing(self, status: int) -> None:
         """Determines the length of the body (RFC 9112, section 6.3)."""
         coding = self.headers.get("transfer-encoding")
         if status in {204, 304}:
@@ -166,7 +166,7 @@ class ResponseReader:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _close_chunk(self, data: bytes, at: int) -> int:
-        """The position after a chunk's line end, if it was received."""
+        """The position after the line end of a chunk; ``at`` if the line end is incomplete."""
         end = data[at : at + 2]
         if not b"\r\n".startswith(end):
             raise ProtocolError("A chunk of the response exceeds its declared size.")
@@ -176,7 +176,7 @@ class ResponseReader:
         return at + 2
 
     def _line(self, data: bytes, at: int) -> int:
-        """The position after a chunk's size or a trailer, if its line is complete."""
+        """The position after the line of a chunk size or a trailer; ``at`` if the line is incomplete."""
         end = data.find(b"\r\n", at)
         if (len(data) if end < 0 else end) - at > MAX_LINE:
             raise ProtocolError("A line between chunks of the response is too long.")
@@ -230,14 +230,14 @@ class EventReader:
         return events
 
     def end(self) -> list[Event]:
-        """The last event of a stream that ended without an empty line, as those of some servers do."""
+        """The last event of a stream that ended without an empty line: some servers omit it."""
         events: list[Event] = []
         self._block(self._pending, events)
         self._pending = b""
         return events
 
     def _line_feeds(self, data: bytes) -> bytes:
-        """All line ends as LF. A CR at the end may be half a CRLF: it ends the line, and a following LF is dropped."""
+        """Converts line ends to LF. A CR at the end may be half of a CRLF: it ends the line, and the LF is dropped."""
         if self._carriage and data:
             data = data[1:] if data.startswith(b"\n") else data
             self._carriage = False
@@ -261,7 +261,7 @@ class EventReader:
 
 
 def _one_chunk(data: bytes) -> bytes | None:
-    """The body of ``data`` if it is exactly one chunk and not the last, as streaming servers send."""
+    """The body of ``data`` if it is exactly one chunk, but not the last: the usual case of a stream."""
     end = data.find(b"\r\n", 0, 20)
     size = data[:end]
     if end <= 0 or not size.isalnum() or not data.endswith(b"\r\n"):
@@ -285,7 +285,7 @@ def _headers(lines: bytes) -> dict[str, str]:
 
 
 def _length(text: str) -> int:
-    """The value of Content-Length headers, which must be equal."""
+    """The value of Content-Length. Raises ProtocolError if it is repeated with different values, or not a number."""
     values = {part.strip() for part in text.split(",")}
     value = values.pop()
     if values or not (value.isascii() and value.isdigit()) or len(value) > 15:
@@ -296,9 +296,9 @@ def _length(text: str) -> int:
 class Flight:
     """Reads the response to one request into its sample.
 
-    file    of its connection; None after its end
-    http    reads its response
-    resent  whether it was sent again because the server had closed the first connection
+    file    descriptor of its connection; None after its end
+    http    reader of its response
+    resent  whether it was sent again because the server had closed a reused connection
     """
 
     def __init__(self, sample: RequestSample, request: bytes, endpoint: ApiEndpoint) -> None:
@@ -313,15 +313,15 @@ class Flight:
         self._size = 0
 
     def release(self) -> None:
-        """Frees what is no longer needed after its end: everything but the sample."""
+        """Frees all memory but the sample, after the end of the request."""
         self.file = None
         self.request = b""
         self._body.clear()
 
-    def take(self, data: bytes, moment: float, lag: float) -> bool:
-        """Reads bytes that arrived at ``moment``; whether the response is complete.
+    def feed(self, data: bytes, moment: float, lag: float) -> bool:
+        """Reads bytes that arrived at ``moment``. Returns whether the response is complete.
 
-        Raises ValueError if it is invalid.
+        Raises ValueError if the response is invalid.
         """
         sample, http = self.sample, self.http
         sample.lag_s = max(sample.lag_s, lag)
@@ -339,7 +339,7 @@ class Flight:
         return http.complete
 
     def end(self, moment: float) -> None:
-        """The connection ended. Raises ValueError if the response is incomplete."""
+        """Call it when the connection has ended. Raises ValueError if the response is incomplete."""
         self.http.end()
         self._complete(moment)
 
@@ -363,7 +363,7 @@ class Flight:
             self.sample.merged += together - 1
 
     def _collect(self, body: bytes, moment: float) -> None:
-        """Keeps a body that is no stream, unless it is one without the content type of streams."""
+        """Keeps a body, or reads it as a stream: some servers do not send the content type of streams."""
         json = "json" in self.http.headers.get("content-type", "")
         if not (self._body or json) and self.sample.status == 200 and body.startswith((b"data:", b"event:", b":")):
             self._events = EventReader()
@@ -389,7 +389,7 @@ class Flight:
             self._reader.event(name, data, moment)
 
     def settle(self, outcome: Outcome, error: str) -> None:
-        """Sets an outcome that the server did not send; a complete response stays "ok"."""
+        """Sets an outcome that the client decided, such as a timeout; a complete response is "ok" anyway."""
         self._count_pings()
         response = self.sample.response
         if response.done and response.error is None:
@@ -398,7 +398,7 @@ class Flight:
             self.sample.outcome, self.sample.error = outcome, error
 
     def judge(self) -> None:
-        """Sets the outcome from the complete response."""
+        """Sets the outcome from the status and the body of the complete response."""
         self._count_pings()
         sample, status, response = self.sample, self.sample.status, self.sample.response
         assert status is not None
@@ -413,7 +413,7 @@ class Flight:
         elif response.done:
             sample.outcome, sample.error = "ok", None
         else:
-            sample.outcome, sample.error = "broken", "The stream ended before the completion did."
+            sample.outcome, sample.error = "broken", "The stream ended before the completion was finished."
 
     def _count_pings(self) -> None:
         if self._events is not None:

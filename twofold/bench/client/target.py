@@ -1,4 +1,4 @@
-"""The server that is measured: its address, and single requests to it, each on its own connection."""
+"""The measured server: its address, and single requests, each on its own connection."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 CONNECT_S: Final = 10.0
 PROBE_S: Final = 60.0
 LOOK_S: Final = 0.1
-"""How often a wait for bytes ends to see whether the caller still wants them."""
+"""Interval at which a wait for bytes checks whether the caller has stopped."""
 SILENCE_S: Final = 900.0
-"""The server may have to load the model first."""
+"""Maximum time without bytes: the server may have to load the model first."""
 
 REASONS: Final = {
     errno.ECONNREFUSED: "refused the connection",
     errno.ECONNRESET: "reset the connection",
     errno.EPIPE: "closed the connection while the request was sent",
-    errno.ETIMEDOUT: "did not answer in time",
+    errno.ETIMEDOUT: "did not respond in time",
     errno.EHOSTUNREACH: "cannot be reached",
     errno.ENETUNREACH: "cannot be reached: there is no network to it",
     errno.EADDRNOTAVAIL: "cannot be reached: all local ports are in use",
@@ -48,7 +48,7 @@ HINTS: Final = {
     errno.EMFILE: "Raise the limit with `ulimit -n`, or lower --concurrency.",
 }
 NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"})
-"""OpenSSL's reasons for bytes that are no TLS."""
+"""Reasons of OpenSSL for bytes that are not TLS."""
 
 Reply: TypeAlias = tuple[int, Mapping[str, str], bytes]
 """Status, headers (names in lower case) and body."""
@@ -62,7 +62,7 @@ Address: TypeAlias = tuple[socket.AddressFamily, Any]
 
 @dataclass(frozen=True)
 class ServerTarget:
-    """A server. ``base_path`` precedes every path; it is empty or begins with a slash.
+    """The address of a server. ``base_path`` precedes every path; it is empty or begins with a slash.
 
     verify   whether the certificate of an https server must be trusted
     ca_file  certificates to trust instead of the system's (PEM)
@@ -85,16 +85,16 @@ class ServerTarget:
             parts = urlsplit(url if "://" in url else f"http://{url}")
             host, port = parts.hostname, parts.port
         except ValueError as error:
-            raise _wrong("is not the URL of an HTTP server") from error
+            raise _invalid_url("is not the URL of an HTTP server") from error
         if parts.scheme not in PORTS or not host:
-            raise _wrong("is not the URL of an HTTP server")
+            raise _invalid_url("is not the URL of an HTTP server")
         if parts.username is not None or parts.password is not None:
-            raise _wrong("holds a user name or a password", hint="Give the key with --api-key.")
+            raise _invalid_url("contains a user name or a password", hint="Give the key with --api-key.")
         if parts.query or parts.fragment:
-            raise _wrong("has a query or a fragment")
+            raise _invalid_url("has a query or a fragment")
         path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
         if path.endswith(("/completions", "/messages")):
-            raise _wrong("names an endpoint", hint="Give the base URL, and choose the endpoint with --endpoint.")
+            raise _invalid_url("names an endpoint", hint="Give the base URL, and choose the endpoint with --endpoint.")
         return cls(parts.scheme, host, port or PORTS[parts.scheme], path, verify, ca_file)
 
     @property
@@ -114,8 +114,8 @@ class ServerTarget:
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
         except (OSError, ssl.SSLError) as error:
-            message = f"The file of trusted certificates cannot be used: {self.ca_file}."
-            raise ParameterError(message, param="ca_file", hint="It must hold certificates in PEM form.") from error
+            message = f"The file of trusted certificates, {self.ca_file}, cannot be used."
+            raise ParameterError(message, param="ca_file", hint="It must be in PEM format.") from error
         context.set_alpn_protocols(["http/1.1"])
         if not self.verify:
             context.check_hostname = False
@@ -133,7 +133,7 @@ class ServerTarget:
 
 
 def head(target: ServerTarget, method: str, path: str, headers: Mapping[str, str]) -> bytes:
-    """The head of a request (RFC 9112) without its end. Raises ParameterError for an invalid header."""
+    """The head of a request (RFC 9112) without its empty line. Raises ParameterError for an invalid header."""
     fields = {
         "host": target.authority,
         "user-agent": USER_AGENT,
@@ -143,7 +143,7 @@ def head(target: ServerTarget, method: str, path: str, headers: Mapping[str, str
     fields |= lowered(headers)
     for name, value in fields.items():
         if TOKEN.fullmatch(name) is None or VALUE.fullmatch(value) is None:
-            message = f"The header {name!r} contains characters that no header may have."
+            message = f"The header {name!r} contains characters that are not allowed in headers."
             raise ParameterError(message, param="headers", hint="A key must be a single line.")
     lines = [f"{method} {target.base_path}{path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     return "\r\n".join(lines).encode("latin-1")
@@ -154,12 +154,14 @@ def lowered(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
 
 
-def _wrong(why: str, hint: str = "A URL looks like http://127.0.0.1:8000 or https://host/path/v1.") -> ParameterError:
+def _invalid_url(
+    why: str, hint: str = "A URL looks like http://127.0.0.1:8000 or https://host/path/v1."
+) -> ParameterError:
     return ParameterError(f"The URL of the server {why}.", param="url", hint=hint)
 
 
 def reachable(target: ServerTarget) -> Address:
-    """The first of the host's addresses that accepts a connection. Raises NetworkError if none does."""
+    """The first address of the host that accepts a connection. Raises NetworkError if none does."""
     failure: OSError = TimeoutError()
     for address in target.addresses():
         try:
@@ -179,18 +181,20 @@ def exchange(
     headers: Mapping[str, str],
     timeout_s: float = PROBE_S,
 ) -> Reply:
-    """Sends a request and reads its whole response. Raises NetworkError without one."""
+    """Sends a request and reads its whole response. Raises NetworkError if there is no complete response."""
     with _sent(target, method, path, body, headers, timeout_s) as sock:
-        reply = IncomingResponse(sock, lambda: False, time.monotonic() + timeout_s)
-        assert reply.status is not None
-        return reply.status, reply.headers, reply.body()
+        response = IncomingResponse(sock, lambda: False, time.monotonic() + timeout_s)
+        assert response.status is not None
+        return response.status, response.headers, response.body()
 
 
 @contextmanager
 def streamed(
     target: ServerTarget, path: str, body: bytes, headers: Mapping[str, str], stopped: Callable[[], bool]
 ) -> Iterator[IncomingResponse]:
-    """Posts ``body``; leaving the context closes the connection, which cancels the request.
+    """Posts ``body``. Leaving the context closes the connection, which cancels the request.
+
+    stopped  whether the caller no longer wants the response
 
     Raises NetworkError if the connection fails, also while the response is read.
     """
@@ -199,7 +203,7 @@ def streamed(
 
 
 class IncomingResponse:
-    """A response whose head was received. ``status`` is None if the caller stopped before that."""
+    """A response that is read as it arrives. ``status`` is None if the caller stopped before the head was complete."""
 
     def __init__(self, sock: socket.socket, stopped: Callable[[], bool], deadline: float = math.inf) -> None:
         self._sock = sock
@@ -280,7 +284,7 @@ def network_error(error: Exception, target: ServerTarget) -> NetworkError:
         case ValueError():
             return NetworkError(f"The response does not match its API: {error}", hint=hint)
         case EOFError():
-            why = "closed the connection before it answered"
+            why = "closed the connection without a response"
         case _:
             why = f"cannot be reached ({error})"
     return NetworkError(f"The server at {target} {why}.", hint=hint)
@@ -290,7 +294,7 @@ def network_error(error: Exception, target: ServerTarget) -> NetworkError:
 def _sent(
     target: ServerTarget, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout_s: float
 ) -> Iterator[socket.socket]:
-    """A new connection over which the request was sent. Raises NetworkError for errors of the connection."""
+    """A new connection on which the request was sent. Raises NetworkError if the connection fails."""
     kind, length = ({}, b"") if body is None else (JSON, b"\r\ncontent-length: %d" % len(body))
     request = head(target, method, path, {**kind, **lowered(headers), "connection": "close"}) + length + b"\r\n\r\n"
     tls = target.tls  # unusable certificates are reported before any connection

@@ -1,6 +1,6 @@
 """Inspects a server before a load: its models, its context length, and whether the endpoint responds.
 
-Each fault is one clear error here instead of a thousand failed requests.
+So each fault is one clear error instead of a thousand failed requests.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from twofold.core.errors import (
 MODELS: Final = "/v1/models"
 MAX_NAMED: Final = 8
 _LENGTHS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
-"""Names of the context length: in vLLM, Twofold and SGLang; in OpenRouter, Groq and LM Studio. llama.cpp has n_ctx."""
+"""Fields with the context length: of vLLM, Twofold and SGLang; OpenRouter; Groq; LM Studio. llama.cpp has n_ctx."""
 _KEY_HINT: Final = "Give the key with --api-key, or set TWOFOLD_API_KEY."
 _COUNTING: Final = frozenset({"twofold", "vllm", "sglang"})
-"""Owners in lists of models whose servers support ``continuous_usage_stats``."""
+"""Values of ``owned_by`` of servers that support ``continuous_usage_stats``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ServerFacts:
 
     server   its Server header
     context  maximum of prompt and output tokens together; None if unknown
-    counts   whether it can report the usage so far in every event of a stream
+    counts   whether every event of a stream can have the usage so far
     """
 
     model: str
@@ -57,11 +57,11 @@ class ServerFacts:
 def find_server(exchange: Exchange, headers: Mapping[str, str], model: str | None) -> ServerFacts:
     """Reads the server's list of models.
 
-    headers  those of the endpoint's requests
-    model    None is the only model of the server. A server without a list is assumed to have it
+    headers  the headers of the endpoint's requests
+    model    None is the only model of the server. A server that lists no models is assumed to have ``model``
 
     Raises NotFoundError for an unknown model, with the closest name; ParameterError if ``model`` is None and there is
-    not exactly one; AccessError or ForbiddenError; and NetworkError without a server.
+    not exactly one; AccessError or ForbiddenError; and NetworkError if the server cannot be reached.
     """
     status, reply_headers, body = exchange("GET", MODELS, None, headers)
     if (denied := _denied(status, body)) is not None:
@@ -139,7 +139,7 @@ def first_response(exchange: Exchange, endpoint: ApiEndpoint, ask: Ask) -> Recor
                 reader.event(name, data, 0.0)
             response.pings += events.pings
             if not response.done and response.error is None:
-                raise ValueError("the stream ended before the completion did")
+                raise ValueError("the stream ended before the completion was finished")
         else:
             reader.whole(body, 0.0)
     except ValueError as error:
@@ -166,7 +166,7 @@ def _refusal(status: int, body: bytes, endpoint: ApiEndpoint) -> Exception:
 
 
 def _hint(message: str) -> str:
-    """The remedy for a field that this server does not support."""
+    """The hint for a message about a field that the server does not support."""
     if "max_completion_tokens" in message:
         return "This server requires max_completion_tokens: use --max-completion-tokens."
     for field in ("ignore_eos", "return_token_ids", "stream_options", "temperature"):

@@ -1,4 +1,4 @@
-"""The endpoints of the load generator: makes requests of OpenAI's and Anthropic's APIs, and reads their responses.
+"""The endpoints of the load generator: request bodies and response readers of OpenAI's and Anthropic's APIs.
 
 OpenAI: A choice's ``delta`` (of a stream), ``message`` (of a whole chat) or the choice itself (of a completion) holds
 output: its content, reasoning (``reasoning_content``; in Ollama, OpenRouter and newer vLLM ``reasoning``), a refusal,
@@ -7,8 +7,8 @@ which later turns repeat.
 
 The tokens of an event are known from ``token_ids`` (vLLM and Twofold, on request), from log-probabilities, or from a
 usage that grows from event to event (``continuous_usage_stats`` of vLLM and SGLang). An event with tokens and no text
-counts as output. An event is empty if it could have held output and did not: neither the role at the start, nor a
-finish reason, nor the usage.
+counts as output. An event is empty if it could have contained output but did not; events with the role at the
+start, a finish reason or only the usage are not empty.
 
 Anthropic: events have names, which their data repeat as ``type``. Output is in the deltas of content blocks (text,
 thinking, the JSON of a tool call) and in the name of a tool; a signature is not generated and does not count. The
@@ -46,7 +46,7 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 class EndpointOptions:
     """Options of all requests of a run.
 
-    api_key      sent as a bearer token, as the SDKs of OpenAI and Anthropic do; never shown
+    api_key      sent as a bearer token, as by the SDKs of OpenAI and Anthropic; never shown
     stream       whether completions are streamed, with the usage at the end
     ignore_eos   whether completions continue to their full length; an extension of vLLM, Twofold, SGLang and llama.cpp
     usage_each   whether events of OpenAI's streams have the usage so far (continuous_usage_stats)
@@ -94,32 +94,35 @@ class ApiEndpoint:
             _check_header(header, value)
 
     def body(self, ask: Ask) -> bytes:
+        """The JSON body of a request."""
         fields = self._fixed | self._kind.prompt(self._prompts(ask))
         fields[self._length] = ask.output_tokens
         return orjson.dumps(fields | self._extra | dict(ask.fields))
 
     def reader(self, response: RecordedResponse) -> BodyReader:
+        """A reader that reads one response into ``response``."""
         return self._kind.reader(response)
 
 
-def no_prompt(ask: Ask) -> tuple[PromptMessage, ...]:
-    """The messages that the request itself has: for endpoints that send no generated prompts."""
+def given_messages(ask: Ask) -> tuple[PromptMessage, ...]:
+    """The messages in the request itself, for endpoints that send no generated prompts."""
     return ask.messages or ()
 
 
-def roles(messages: tuple[PromptMessage, ...]) -> list[dict[str, str]]:
-    """Messages as both APIs and most servers take them."""
+def role_dicts(messages: tuple[PromptMessage, ...]) -> list[dict[str, str]]:
+    """The messages with roles and contents, as both APIs expect them."""
     return [{"role": message.role, "content": message.text} for message in messages]
 
 
-def joined(messages: tuple[PromptMessage, ...]) -> str:
-    """The prompt of an endpoint without roles."""
+def plain_text(messages: tuple[PromptMessage, ...]) -> str:
+    """The messages as one text, for endpoints without messages."""
     return "".join(message.text for message in messages)
 
 
 def _system_apart(messages: tuple[PromptMessage, ...]) -> dict[str, Any]:
+    """The prompt of Anthropic's endpoint: system messages are a field of their own."""
     system = "\n\n".join(message.text for message in messages if message.role == "system")
-    others = {"messages": roles(tuple(message for message in messages if message.role != "system"))}
+    others = {"messages": role_dicts(tuple(message for message in messages if message.role != "system"))}
     return others | {"system": system} if system else others
 
 
@@ -142,27 +145,27 @@ def _fields(kind: EndpointKind, options: EndpointOptions) -> dict[str, Any]:
 
 
 def _check_header(name: str, value: str) -> None:
-    """The value may be a secret, so no error shows it."""
+    """Raises ParameterError, without the value, which may be a secret."""
     if not name or not all(letter.isalnum() or letter in "-_" for letter in name) or not name.isascii():
         raise ParameterError(f"{name!r:.60} is not the name of a header.", param="header", hint="Write NAME: VALUE.")
     if not (value.isascii() and value.isprintable()):
         which = "The API key" if name == "authorization" else f"The header {name}"
         hint = "Check for a line end or a non-ASCII character."
-        raise ParameterError(f"{which} contains characters that HTTP cannot send.", param="header", hint=hint)
+        raise ParameterError(f"{which} contains characters that HTTP does not allow.", param="header", hint=hint)
 
 
 class BodyReader(Protocol):
     """Reads the body of one successful response into a ``RecordedResponse``."""
 
     def event(self, name: str | None, data: bytes, moment: float) -> None:
-        """Reads an event of a stream, complete at ``moment``. ``name`` is in its ``event:`` line.
+        """Reads an event of a stream that was complete at ``moment``. ``name`` is from its ``event:`` line.
 
         Raises ValueError if it does not match the API.
         """
         ...
 
     def whole(self, body: bytes, moment: float) -> None:
-        """Reads a response that is no stream. Raises ValueError as ``event`` does."""
+        """Reads the body of a response that is not a stream. Raises ValueError if it does not match the API."""
         ...
 
 
@@ -172,7 +175,7 @@ class OpenAIReader:
     def __init__(self, response: RecordedResponse) -> None:
         self._response = response
         self._counted: int | None = 0
-        """Tokens of the usage so far; None after an event with output and without a usage."""
+        """Tokens in the usage of the last event; None after an event with output but without a usage."""
 
     def event(self, name: str | None, data: bytes, moment: float) -> None:  # noqa: ARG002 - OpenAI names no events
         if data == DONE:
@@ -207,31 +210,31 @@ class OpenAIReader:
             response.chunk(moment, "".join(text for text, _ in parts), tokens)
 
     def _choices(self, choices: list[Any], usage: object, moment: float) -> None:
-        """Reads an event with choices: nearly always one."""
+        """Reads an event with choices, nearly always one."""
         response = self._response
-        content, output, declared, structural = "", False, UNKNOWN, False
+        content, output, declared, finished = "", False, UNKNOWN, False
         for choice in choices:
             if type(choice) is not dict:
-                raise ValueError("it has a choice that is no object")
-            text, some = _output(choice, "delta")
+                raise ValueError("it has a choice that is not an object")
+            text, has_output = _output(choice, "delta")
             content += text
-            output = output or some
+            output = output or has_output
             count = _declared_tokens(choice)
             if count != UNKNOWN:
                 declared = count if declared == UNKNOWN else declared + count
             reason = choice.get("finish_reason")
             if reason:
                 response.finish = reason if type(reason) is str else None
-                response.done = structural = True
-        counted = self._grown(usage, output or declared > 0)
+                response.done = finished = True
+        counted = self._usage_growth(usage, output or declared > 0)
         tokens = counted if declared == UNKNOWN else declared
         if output or tokens > 0:
             response.chunk(moment, content, tokens)
-        elif not structural and "role" not in object_at(choices[0], "delta"):  # the first event sets the role
+        elif not finished and "role" not in object_at(choices[0], "delta"):  # the first event sets the role
             response.empty += 1
 
-    def _grown(self, usage: object, output: bool) -> int:
-        """Tokens of this event, if every event so far had a usage."""
+    def _usage_growth(self, usage: object, output: bool) -> int:
+        """Tokens of this event by the growth of the usage; UNKNOWN unless all events with output had a usage."""
         before = self._counted
         if before is None:
             return UNKNOWN
@@ -257,7 +260,7 @@ def _output(choice: Mapping[str, Any], place: str) -> tuple[str, bool]:
 
 
 def _declared_tokens(choice: Mapping[str, Any]) -> int:
-    """Tokens that a choice declares."""
+    """Tokens of a choice by its ``token_ids`` or log-probabilities, or UNKNOWN."""
     count = length_at(choice, "token_ids")
     if count != UNKNOWN:
         return count
@@ -312,9 +315,9 @@ class MessagesReader:
                 if output:
                     self._response.chunk(moment, text)
             case "message_start":
-                self._spent(object_at(fields, "message"))
+                self._update_usage(object_at(fields, "message"))
             case "message_delta":
-                self._spent(fields)
+                self._update_usage(fields)
                 self._response.finish = text_at(object_at(fields, "delta"), "stop_reason") or self._response.finish
             case "message_stop":
                 self._response.done = True
@@ -330,7 +333,7 @@ class MessagesReader:
             return
         if type(fields.get("content")) is not list:
             raise ValueError("it has no content")
-        self._spent(fields)
+        self._update_usage(fields)
         blocks = [_block(block) for block in objects_at(fields, "content")]
         response.finish = text_at(fields, "stop_reason") or None
         response.done = True
@@ -338,8 +341,8 @@ class MessagesReader:
         if tokens > 0 or any(output for _, output in blocks):
             response.chunk(moment, "".join(text for text, _ in blocks), tokens)
 
-    def _spent(self, fields: Mapping[str, Any]) -> None:
-        """Reads the usage: ``input_tokens`` excludes cache reads and writes. Later events update it."""
+    def _update_usage(self, fields: Mapping[str, Any]) -> None:
+        """Reads the usage, which later events update. Its ``input_tokens`` excludes cache reads and writes."""
         self._usage |= {name: value for name, value in object_at(fields, "usage").items() if value is not None}
         usage, response = self._usage, self._response
         sent, read = count_at(usage, "input_tokens"), count_at(usage, "cache_read_input_tokens")
@@ -356,13 +359,13 @@ def _delta(delta: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def _block(block: Mapping[str, Any]) -> tuple[str, bool]:
-    """The same of a block, whole or at its start."""
+    """The text of a content block, whole or at its start, and whether it has output of any kind."""
     text = text_at(block, "text")
     return text, bool(text or text_at(block, "thinking") or text_at(block, "name") or block.get("input"))
 
 
 class EndpointKind(NamedTuple):
-    """How requests of an endpoint are sent and read. Only Anthropic's has its own headers."""
+    """The path, the prompt fields and the reader of an endpoint. Only Anthropic's endpoint has headers of its own."""
 
     path: str
     prompt: Callable[[tuple[PromptMessage, ...]], dict[str, Any]]
@@ -372,8 +375,8 @@ class EndpointKind(NamedTuple):
 
 ENDPOINTS: Final[Mapping[str, EndpointKind]] = MappingProxyType(
     {
-        "chat": EndpointKind("/v1/chat/completions", lambda messages: {"messages": roles(messages)}, OpenAIReader),
-        "completions": EndpointKind("/v1/completions", lambda messages: {"prompt": joined(messages)}, OpenAIReader),
+        "chat": EndpointKind("/v1/chat/completions", lambda messages: {"messages": role_dicts(messages)}, OpenAIReader),
+        "completions": EndpointKind("/v1/completions", lambda messages: {"prompt": plain_text(messages)}, OpenAIReader),
         "messages": EndpointKind("/v1/messages", _system_apart, MessagesReader, {"anthropic-version": "2023-06-01"}),
     }
 )

@@ -1,8 +1,7 @@
-"""Reads JSON of any shape that a server may send, and error messages of any server in one sentence.
+"""Reads fields of JSON that may have any shape, and the error messages of servers as one sentence.
 
-Errors of OpenAI and Anthropic are in ``error.message``, of vLLM before 0.10 in ``message``, of Hugging Face's TGI and
-of Ollama in ``error``, and of FastAPI in ``detail``. Of other bodies the first words are quoted; of HTML, the visible
-ones.
+The message is in ``error.message`` (OpenAI, Anthropic), ``message`` (vLLM before 0.10), ``error`` (Hugging Face's TGI,
+Ollama) or ``detail`` (FastAPI). Of other bodies the first words are quoted, of HTML the first visible words.
 """
 
 from __future__ import annotations
@@ -40,19 +39,19 @@ def read_object(data: bytes) -> dict[str, Any]:
 
 
 def text_at(fields: Mapping[str, Any], name: str) -> str:
-    """The text of a field; empty without one."""
+    """The text in a field; empty for other values."""
     value = fields.get(name)
     return value if type(value) is str else ""
 
 
 def object_at(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The object of a field; empty without one."""
+    """The object in a field; empty for other values."""
     value = fields.get(name)
     return value if type(value) is dict else {}
 
 
 def objects_at(fields: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The objects in the list of a field; empty without one."""
+    """The objects in the list in a field; empty for other values."""
     value = fields.get(name)
     return [item for item in value if type(item) is dict] if type(value) is list else []
 
@@ -64,7 +63,7 @@ def count_at(fields: Mapping[str, Any], name: str) -> int | None:
 
 
 def length_at(fields: Mapping[str, Any], name: str) -> int:
-    """The length of the list of a field, or UNKNOWN."""
+    """The length of the list in a field; UNKNOWN for an empty list or other values."""
     value = fields.get(name)
     return len(value) if type(value) is list and value else UNKNOWN
 

@@ -17,10 +17,10 @@ MAX_RATE: Final = 1e6
 Outcome: TypeAlias = Literal["ok", "refused", "failed", "broken", "late", "unfinished"]
 """How a request ended.
 
-ok          the completion arrived whole
+ok          the whole completion arrived
 refused     the server was overloaded: 429, 503, 529
-failed      the server answered with another error, at once or in the middle of a completion
-broken      no connection, a lost connection, or bytes that are no HTTP or do not match the API
+failed      the server responded with another error, at once or in the middle of a completion
+broken      no connection, a lost connection, or bytes that are not HTTP or do not match the API
 late        it took longer than the request timeout
 unfinished  the run ended first: it was stopped, or the drain period was over
 """
@@ -47,10 +47,10 @@ class PromptMessage:
 class Ask:
     """One request of a load.
 
-    index          counts the requests of a run
+    index          number of the request in its run
     due_s          when to send it
-    input_tokens   of the whole prompt, as the server counts them; in a later turn, of the new message
-    output_tokens  of the completion
+    input_tokens   tokens of the prompt, as the server counts them; in a later turn, of the new message
+    output_tokens  maximum tokens of the completion
     shared         prefix of the prompt that other prompts share, in order; at most ``input_tokens`` in all
     messages       texts of a trace, sent unchanged; ``input_tokens`` is then that of the trace
     history        messages of the turns before
@@ -71,7 +71,7 @@ class Ask:
 
 
 Prompt: TypeAlias = Callable[[Ask], tuple[PromptMessage, ...]]
-"""All messages that a request sends, its history first. Deterministic."""
+"""All messages of a request, with its history first. The function must be deterministic."""
 
 
 class EndedRequest(Protocol):
@@ -98,7 +98,7 @@ class Load(Protocol):
     """Requests and their times."""
 
     def describe(self) -> Mapping[str, Any]:
-        """``kind`` and its parameters for the report, plain data."""
+        """The kind of load and its parameters for the report, plain data."""
         ...
 
     @property
@@ -107,7 +107,7 @@ class Load(Protocol):
         ...
 
     def begin(self) -> Iterator[Ask]:
-        """The requests that wait for no other, ascending in ``due_s``; made one by one as they are taken."""
+        """The requests that do not follow another one, ascending in ``due_s``; made one by one as they are taken."""
         ...
 
     def follow(self, ended: EndedRequest, now_s: float, /) -> Ask | None:
@@ -115,8 +115,8 @@ class Load(Protocol):
         ...
 
 
-def continues(ended: EndedRequest) -> bool:
-    """Whether a conversation can continue: some APIs refuse a history with an empty message of the assistant."""
+def can_continue(ended: EndedRequest) -> bool:
+    """Whether another turn can follow: some APIs reject a history with an empty message of the assistant."""
     return ended.outcome == "ok" and bool(ended.text)
 
 
@@ -126,42 +126,42 @@ def history_after(ended: EndedRequest, prompt: Prompt) -> tuple[PromptMessage, .
 
 
 def ended_s(ended: EndedRequest, now_s: float) -> float:
-    """When the response ended: the pause before the next turn starts then."""
+    """When the response ended, and so the pause before the next turn starts; ``now_s`` without a response."""
     return now_s if ended.ended_s is None else ended.ended_s
 
 
-def number(name: str, value: float, low: float, high: float) -> float:
+def check_number(name: str, value: float, low: float, high: float) -> float:
     """``value`` if it is from ``low`` to ``high``. Raises ParameterError with ``name``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise ParameterError(f"{name} must be a number from {low:g} to {high:g}, not {describe(value)}.", param=name)
     return value
 
 
-def above_zero(name: str, value: float, high: float) -> float:
+def check_positive(name: str, value: float, high: float) -> float:
     """``value`` if it is above 0 and at most ``high``. Raises ParameterError with ``name``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= high:
         raise ParameterError(f"{name} must be a number above 0 and up to {high:g}, not {describe(value)}.", param=name)
     return value
 
 
-def whole(name: str, value: int, low: int, high: int) -> int:
+def check_whole(name: str, value: int, low: int, high: int) -> int:
     """``value`` if it is a whole number from ``low`` to ``high``. Raises ParameterError with ``name``."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ParameterError(f"{name} must be a whole number from {low} to {high}, not {describe(value)}.", param=name)
     return value
 
 
-def an_end(duration_s: float | None, most: int | None, what: str, counted: str = "requests") -> None:
-    """Checks both limits of ``what``. Raises ParameterError for invalid ones, and without any."""
-    if duration_s is None and most is None:
+def check_end(duration_s: float | None, number: int | None, what: str, counted: str = "requests") -> None:
+    """Checks the limits of the load ``what``. Raises ParameterError for an invalid limit, and if there is none."""
+    if duration_s is None and number is None:
         message = f"{what} needs an end: a duration, a number of {counted} or both."
         raise ParameterError(message, param="duration", hint=f"Give --duration SECONDS or --{counted} N.")
     if duration_s is not None:
-        above_zero("duration", duration_s, MAX_SECONDS)
-    if most is not None:
-        whole(counted, most, 1, MAX_REQUESTS)
+        check_positive("duration", duration_s, MAX_SECONDS)
+    if number is not None:
+        check_whole(counted, number, 1, MAX_REQUESTS)
 
 
 def before(moment_s: float, duration_s: float | None) -> bool:
-    """Whether ``moment_s`` is within the duration; None is endless."""
+    """Whether ``moment_s`` is within the duration; None has no end."""
     return moment_s < (math.inf if duration_s is None else duration_s)

@@ -1,4 +1,4 @@
-"""Random lengths (tokens, whole numbers from 1) and pauses (seconds from 0): distributions, their texts, and seeds.
+"""Distributions of lengths (tokens, whole numbers from 1) and pauses (seconds from 0), with reproducible values.
 
 Lengths:
 
@@ -7,7 +7,7 @@ Lengths:
     uniform:512,0.5       uniform around a middle, by vLLM's range ratio: 256 to 768
     normal:512,64         mean and standard deviation
     lognormal:512,0.8     mean and coefficient of variation (standard deviation / mean)
-    list:128,512,2048     one of these, equally likely
+    list:128,512,2048     one of these values, equally likely
 
 ``normal`` and ``lognormal`` take a maximum as third number: lognormal:512,0.8,4096. Samples are clipped to 1 and that
 maximum, so their mean can differ a little from the given one.
@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar, c
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.bench.load.base import MAX_SECONDS, MAX_TOKENS, above_zero, number, whole
+from twofold.bench.load.base import MAX_SECONDS, MAX_TOKENS, check_number, check_positive, check_whole
 from twofold.core.errors import ParameterError, closest_match, describe_name
 
 T = TypeVar("T", int, float)
@@ -42,12 +42,12 @@ BLOCK: Final = 1024
 
 _MAX_BLOCKS: Final = 4
 
-Draw: TypeAlias = Callable[[np.random.Generator, int], NDArray[Any]]
-"""Samples the given number of values."""
+SampleFunction: TypeAlias = Callable[[np.random.Generator, int], NDArray[Any]]
+"""A function of a generator and a size; returns (size,) values."""
 
 
 class RandomStream(IntEnum):
-    """Purposes of random values. The numbers determine the values of a seed: they never change."""
+    """Purposes of random values. The numbers determine the values of a seed, so they never change."""
 
     ARRIVALS = 0
     INPUT = 1
@@ -62,13 +62,13 @@ def generator(seed: int, stream: RandomStream, index: int) -> np.random.Generato
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream, index)))
 
 
-class Draws(Generic[T]):
-    """The values of one stream; keeps the last blocks. Raises ParameterError for an invalid seed."""
+class RandomValues(Generic[T]):
+    """The random values of one stream. Keeps the last sampled blocks. Raises ParameterError for an invalid seed."""
 
-    def __init__(self, seed: int, stream: RandomStream, draw: Draw) -> None:
-        self._seed = whole("seed", seed, 0, 2**63 - 1)
+    def __init__(self, seed: int, stream: RandomStream, sample: SampleFunction) -> None:
+        self._seed = check_whole("seed", seed, 0, 2**63 - 1)
         self._stream = stream
-        self._draw = draw
+        self._sample = sample
         self._blocks: dict[int, list[T]] = {}
 
     def __getitem__(self, index: int) -> T:
@@ -83,7 +83,7 @@ class Draws(Generic[T]):
         if found is None:
             if len(self._blocks) == _MAX_BLOCKS:
                 del self._blocks[next(iter(self._blocks))]
-            drawn = self._draw(generator(self._seed, self._stream, number), BLOCK)
+            drawn = self._sample(generator(self._seed, self._stream, number), BLOCK)
             found = self._blocks[number] = cast("list[T]", drawn.tolist())
         return found
 
@@ -93,7 +93,7 @@ Parsed = TypeVar("Parsed")
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """``most`` is the greatest length; ``draw`` samples (size,) lengths; ``describe`` is plain data."""
+    """Distributions have ``most``, the maximum length, and ``sample``, which returns (size,) lengths."""
 
     kind: ClassVar[str]
 
@@ -108,13 +108,13 @@ class Fixed(_Named):
     kind = "fixed"
 
     def __post_init__(self) -> None:
-        whole("a length", self.length, 1, MAX_TOKENS)
+        check_whole("a length", self.length, 1, MAX_TOKENS)
 
     @property
     def most(self) -> int:
         return self.length
 
-    def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+    def sample(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
         del rng  # nothing is random
         return np.full(size, self.length, np.int64)
 
@@ -129,10 +129,10 @@ class Uniform(_Named):
     kind = "uniform"
 
     def __post_init__(self) -> None:
-        whole("the least length", self.least, 1, MAX_TOKENS)
-        whole("the most length", self.most, self.least, MAX_TOKENS)
+        check_whole("the minimum length", self.least, 1, MAX_TOKENS)
+        check_whole("the maximum length", self.most, self.least, MAX_TOKENS)
 
-    def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+    def sample(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
         return rng.integers(self.least, self.most, size, endpoint=True)
 
 
@@ -147,11 +147,11 @@ class Normal(_Named):
     kind = "normal"
 
     def __post_init__(self) -> None:
-        above_zero("the mean length", self.mean, MAX_TOKENS)
-        number("the deviation of lengths", self.deviation, 0, MAX_TOKENS)
-        whole("the most length", self.most, 1, MAX_TOKENS)
+        check_positive("the mean length", self.mean, MAX_TOKENS)
+        check_number("the deviation of lengths", self.deviation, 0, MAX_TOKENS)
+        check_whole("the maximum length", self.most, 1, MAX_TOKENS)
 
-    def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+    def sample(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
         return _clipped(rng.normal(self.mean, self.deviation, size), self.most)
 
 
@@ -169,11 +169,11 @@ class LogNormal(_Named):
     kind = "lognormal"
 
     def __post_init__(self) -> None:
-        above_zero("the mean length", self.mean, MAX_TOKENS)
-        number("the variation of lengths", self.variation, 0, 100)
-        whole("the most length", self.most, 1, MAX_TOKENS)
+        check_positive("the mean length", self.mean, MAX_TOKENS)
+        check_number("the variation of lengths", self.variation, 0, 100)
+        check_whole("the maximum length", self.most, 1, MAX_TOKENS)
 
-    def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+    def sample(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
         variance = math.log1p(self.variation**2)
         return _clipped(rng.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance), size), self.most)
 
@@ -188,15 +188,15 @@ class Listed(_Named):
     max_values: ClassVar[int] = 100_000
 
     def __post_init__(self) -> None:
-        whole("the number of listed lengths", len(self.values), 1, self.max_values)
+        check_whole("the number of listed lengths", len(self.values), 1, self.max_values)
         for value in self.values:
-            whole("a listed length", value, 1, MAX_TOKENS)
+            check_whole("a listed length", value, 1, MAX_TOKENS)
 
     @property
     def most(self) -> int:
         return max(self.values)
 
-    def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+    def sample(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
         return rng.choice(np.array(self.values, np.int64), size)
 
 
@@ -216,23 +216,23 @@ _PARAMETERS: Final[Mapping[PauseKind, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """A distribution of pauses. ``_PARAMETERS`` names what ``first`` and ``second`` are for each kind."""
+    """A distribution of pauses in seconds. ``_PARAMETERS`` gives the meaning of ``first`` and ``second`` by kind."""
 
     kind: PauseKind
     first: float
     second: float = 0.0
 
     def __post_init__(self) -> None:
-        number("a pause", self.first, 0, MAX_SECONDS)
+        check_number("a pause", self.first, 0, MAX_SECONDS)
         if self.kind == "uniform":
-            number("the longest pause", self.second, self.first, MAX_SECONDS)
+            check_number("the longest pause", self.second, self.first, MAX_SECONDS)
         else:
-            number("the variation of pauses", self.second, 0, 100)
+            check_number("the variation of pauses", self.second, 0, 100)
 
     def describe(self) -> Mapping[str, Any]:
         return {"kind": self.kind, **dict(zip(_PARAMETERS[self.kind], (self.first, self.second), strict=False))}
 
-    def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.float64]:
+    def sample(self, rng: np.random.Generator, size: int) -> NDArray[np.float64]:
         """(size,) seconds."""
         match self.kind:
             case "fixed":
@@ -247,20 +247,20 @@ class Pauses:
 
 
 def parse_lengths(text: str, param: str) -> Lengths:
-    """Lengths as the docstring of this module spells them. Raises ParameterError with ``param``."""
+    """Parses lengths in the forms of the module's docstring. Raises ParameterError with ``param``."""
     examples = "512, 256-1024, uniform:512,0.5, normal:512,64, lognormal:512,0.8, list:128,512"
     return _parse(text, param, "length", _LENGTHS, examples)
 
 
 def parse_pauses(text: str, param: str) -> Pauses:
-    """Pauses as the docstring of this module spells them. Raises ParameterError with ``param``."""
+    """Parses pauses in the forms of the module's docstring. Raises ParameterError with ``param``."""
     return _parse(text, param, "pause", _PAUSES, "2, 1-3, exp:2, lognormal:2,0.5")
 
 
 def _parse(
     text: str, param: str, noun: str, kinds: Mapping[str, Callable[[Sequence[str]], Parsed]], examples: str
 ) -> Parsed:
-    """Parses ``kind:numbers``; the kind "" takes one number, or two with a dash."""
+    """Parses ``kind:numbers``, or for the kind "" one number or two with a dash."""
     kind, colon, rest = text.strip().partition(":")
     forms = f"Known: {examples}."
     try:
@@ -279,7 +279,7 @@ def _parse(
 
 def _around(values: Sequence[str]) -> Lengths:
     middle, share = values
-    half = number("the range ratio", float(share), 0, 1) * int(middle)
+    half = check_number("the range ratio", float(share), 0, 1) * int(middle)
     return Uniform(max(1, math.ceil(int(middle) - half)), math.floor(int(middle) + half))
 
 

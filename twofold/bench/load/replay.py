@@ -1,8 +1,8 @@
-"""Replays a trace, or a part of it, at another speed or with scaled lengths.
+"""Replays a trace or a part of it, at the same or another speed, with the same or scaled lengths.
 
 - The first selected request is due at 0; gaps and pauses are divided by the speed.
-- Scaling lengths scales the boundaries of shared pieces, so prompts that shared a prefix still do.
-- Pieces at the end of a prompt's shared prefix that no other selected request has are not shared.
+- Scaled lengths scale the boundaries of shared pieces too, so prompts that share a prefix still do.
+- Pieces at the end of a shared prefix that no other selected request has are replaced by unique tokens.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from twofold.bench.load.base import (
     EndedRequest,
     Prompt,
     Shared,
-    above_zero,
-    continues,
+    can_continue,
+    check_number,
+    check_positive,
+    check_whole,
     ended_s,
     history_after,
-    number,
-    whole,
 )
 from twofold.bench.load.trace import Extra, Trace
 from twofold.core.errors import ParameterError
@@ -37,18 +37,18 @@ from twofold.core.errors import ParameterError
 @dataclass(frozen=True, slots=True)
 class TracePart:
     """A selection: the first ``requests`` requests that arrive from ``from_s`` until ``until_s``, in seconds after the
-    first request of the trace. Later turns belong to the first turn of their session."""
+    first request of the trace. A session is selected by its first turn. Raises ParameterError for invalid values."""
 
     from_s: float = 0.0
     until_s: float | None = None
     requests: int | None = None
 
     def __post_init__(self) -> None:
-        number("from", self.from_s, 0, MAX_SECONDS)
+        check_number("from", self.from_s, 0, MAX_SECONDS)
         if self.until_s is not None:
-            number("until", self.until_s, self.from_s, MAX_SECONDS)
+            check_number("until", self.until_s, self.from_s, MAX_SECONDS)
         if self.requests is not None:
-            whole("requests", self.requests, 1, MAX_REQUESTS)
+            check_whole("requests", self.requests, 1, MAX_REQUESTS)
 
     def rows(self, trace: Trace) -> range:
         """The numbers of the selected requests. Raises ParameterError if there are none."""
@@ -65,7 +65,7 @@ class TracePart:
 @dataclass(frozen=True, slots=True)
 class TraceScale:
     """Changes to a trace. ``speed`` 2 is twice as fast; ``rate`` sets the mean requests a second instead. ``input`` and
-    ``output`` are factors of lengths, which stay at least 1."""
+    ``output`` are factors of lengths, which stay at least 1. Raises ParameterError for invalid values."""
 
     speed: float = 1.0
     rate: float | None = None
@@ -73,11 +73,11 @@ class TraceScale:
     output: float = 1.0
 
     def __post_init__(self) -> None:
-        above_zero("speed", self.speed, 1e6)
-        above_zero("input scale", self.input, 1e4)
-        above_zero("output scale", self.output, 1e4)
+        check_positive("speed", self.speed, 1e6)
+        check_positive("input scale", self.input, 1e4)
+        check_positive("output scale", self.output, 1e4)
         if self.rate is not None:
-            above_zero("rate", self.rate, MAX_RATE)
+            check_positive("rate", self.rate, MAX_RATE)
             if self.speed != 1:
                 raise ParameterError("A trace is scaled by a speed or to a rate, not by both.", param="rate")
 
@@ -85,8 +85,8 @@ class TraceScale:
 class TraceReplay:
     """``part`` of a trace, changed by ``scale``; at most ``max_open`` requests are open at once.
 
-    ``prompt`` gives the messages of a request, for the history of later turns. Raises ParameterError for invalid
-    values.
+    ``prompt`` gives the messages of a request, for the history of later turns. Raises ParameterError for an invalid
+    ``max_open``, an empty selection, a rate that cannot be reached, and scaled lengths of prompt texts.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class TraceReplay:
         self._trace, self._prompt = trace, prompt
         self._part = TracePart() if part is None else part
         self._scale = TraceScale() if scale is None else scale
-        self.max_open = None if max_open is None else whole("concurrency", max_open, 1, MAX_REQUESTS)
+        self.max_open = None if max_open is None else check_whole("concurrency", max_open, 1, MAX_REQUESTS)
         self._rows = self._part.rows(trace)
         self._speed = self._speed_of(trace.at_s[self._rows[-1]] - trace.at_s[self._rows[0]])
         self._repeated = _repeated_keys(trace, self._rows)
@@ -118,7 +118,7 @@ class TraceReplay:
 
     @property
     def duration_s(self) -> float:
-        """When the last first turn is due."""
+        """When the last request is due that is not a later turn."""
         return self._due_s(self._rows[-1])
 
     def describe(self) -> Mapping[str, Any]:
@@ -150,10 +150,10 @@ class TraceReplay:
             yield self._ask(index, self._due_s(row), tokens, extra, shared=self._pieces(row))
 
     def follow(self, ended: EndedRequest, now_s: float) -> Ask | None:
-        """The next turn of the session, if the completion has a text."""
+        """The next turn of the session, if the request succeeded and its completion has text."""
         session, turn = ended.ask.session, ended.ask.turn
         turns = self._later.get(session, []) if session is not None else []
-        if session is None or turn >= len(turns) or not continues(ended):
+        if session is None or turn >= len(turns) or not can_continue(ended):
             return None
         later, index = turns[turn], self._first_later[session] + turn
         due_s = ended_s(ended, now_s) + later.after_s / self._speed
@@ -161,7 +161,7 @@ class TraceReplay:
         return self._ask(index, due_s, tokens, later.extra, history=history, turn=later.turn)
 
     def _ask(self, index: int, due_s: float, tokens: tuple[int, int], extra: Extra, **rest: Any) -> Ask:
-        """A request with scaled numbers of input and output tokens."""
+        """A request with scaled lengths; ``tokens`` are its unscaled input and output tokens."""
         factors = (self._scale.input, self._scale.output)
         inputs, outputs = (max(1, round(n * factor)) if n else 0 for n, factor in zip(tokens, factors, strict=True))
         rest |= {"messages": extra.messages, "session": extra.session, "fields": extra.fields}
@@ -187,18 +187,18 @@ class TraceReplay:
         return tuple(pieces)
 
     def _speed_of(self, span_s: float) -> float:
-        """The divisor of times. The rate of n requests is that of their n − 1 gaps."""
+        """The divisor of times. The rate of n requests is n − 1 gaps in ``span_s``."""
         rate = self._scale.rate
         if rate is None:
             return self._scale.speed
         if span_s <= 0:
-            message = f"All selected requests of {self._trace.path.name} arrive at once, so there is no rate to scale."
+            message = f"All selected requests of {self._trace.path.name} arrive at once: their rate cannot be scaled."
             raise ParameterError(message, param="rate", hint="Select a longer part, or remove --rate.")
         return rate * span_s / (len(self._rows) - 1)
 
 
 def _repeated_keys(trace: Trace, rows: range) -> NDArray[np.bool_]:
-    """(pieces of the rows,) whether the key of a piece occurs more than once among them."""
+    """(number of pieces of the rows,): whether the key of a piece occurs more than once among them."""
     keys = np.asarray(trace.keys)[trace.start(rows[0]) : trace.ends[rows[-1]]]
     in_order = np.sort(keys)
     again = np.unique(in_order[1:][in_order[1:] == in_order[:-1]])

@@ -1,16 +1,16 @@
-"""Synthetic loads: open and closed loops, conversations, and a user's choice of one at any rate or concurrency.
+"""Synthetic loads: open loops, closed loops and conversations, and a plan that makes one of them.
 
-An open loop sends requests at given times. The clients of a closed loop wait for their responses, so it measures a
-server at a concurrency, not at a rate: a server that stalls gets no further requests.
+An open loop sends requests at given times. Each client of a closed loop waits for a response before its next request,
+so a closed loop measures a server at a concurrency, not at a rate: a server that stalls gets no further requests.
 
 Gaps between arrivals have a gamma distribution with mean 1/rate and shape ``burstiness``, as in vLLM's benchmark: their
 coefficient of variation is 1/√burstiness. 1 is a Poisson process, less is burstier, more is more even; a constant rate
 is the limit of infinite burstiness.
 
-In a conversation each turn waits for the completion before it, and repeats it in its history. Sessions are opened by an
+In a conversation each turn waits for the previous completion, and repeats it in its history. Sessions are opened by an
 arrival process, as in an open loop, or a fixed number is open at all times, as in a closed loop. A turn is due when the
-completion before it ended and the pause is over. A session ends after its last turn, or with a turn that failed or got
-an empty completion.
+previous completion has ended and the pause is over. A session ends after its last turn, or with a turn that failed or
+had an empty completion.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from twofold.bench.load.base import (
     Prompt,
     PromptMessage,
     Shared,
-    above_zero,
-    an_end,
     before,
-    continues,
+    can_continue,
+    check_end,
+    check_number,
+    check_positive,
+    check_whole,
     ended_s,
     history_after,
-    number,
-    whole,
 )
-from twofold.bench.load.lengths import Draws, Fixed, Lengths, Pauses, RandomStream, generator
+from twofold.bench.load.lengths import Fixed, Lengths, Pauses, RandomStream, RandomValues, generator
 from twofold.core.errors import ParameterError, describe_name, did_you_mean
 
 Kind: TypeAlias = Literal["constant", "poisson", "gamma"]
@@ -53,8 +53,8 @@ KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 MAX_TURNS: Final = 1000
 DURATION_S: Final = 60.0
 PAUSE_S: Final = 0.1
-"""Minimum time from a failed request of a client to its next one: a server that refuses at once would otherwise get
-thousands of requests a second."""
+"""Minimum time from a failed request of a client to its next one: a server that refuses at once would otherwise
+receive thousands of requests a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +72,15 @@ class SharedPrefix:
     zipf: float = 0.0
 
     def __post_init__(self) -> None:
-        number("the shared fraction", self.fraction, 0, 1)
-        whole("prefix groups", self.groups, 1, 1_000_000)
-        number("zipf", self.zipf, 0, 10)
+        check_number("the shared fraction", self.fraction, 0, 1)
+        check_whole("prefix groups", self.groups, 1, 1_000_000)
+        check_number("zipf", self.zipf, 0, 10)
 
     def describe(self) -> Mapping[str, Any]:
         return asdict(self)
 
-    def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
-        """(size,) groups, from 0."""
+    def sample(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+        """Returns (size,) numbers of groups, from 0."""
         if self.zipf == 0:
             return rng.integers(self.groups, size=size)
         weights = np.arange(1, self.groups + 1, dtype=np.float64) ** -self.zipf
@@ -95,7 +95,7 @@ class SharedPrefix:
 
 
 class RandomRequests:
-    """Requests with lengths from two distributions; request ``index`` of a seed is always the same."""
+    """Requests with lengths from two distributions. Request ``index`` is always the same for a seed."""
 
     def __init__(
         self,
@@ -112,10 +112,10 @@ class RandomRequests:
             "shared": None if shared is None else shared.describe(),
             "seed": seed,
         }
-        self._input = Draws[int](seed, RandomStream.INPUT, input_tokens.draw)
-        self._output = Draws[int](seed, RandomStream.OUTPUT, output_tokens.draw)
+        self._input = RandomValues[int](seed, RandomStream.INPUT, input_tokens.sample)
+        self._output = RandomValues[int](seed, RandomStream.OUTPUT, output_tokens.sample)
         self._shared = shared
-        self._groups = None if shared is None else Draws[int](seed, RandomStream.GROUPS, shared.draw)
+        self._groups = None if shared is None else RandomValues[int](seed, RandomStream.GROUPS, shared.sample)
 
     def ask(self, index: int, due_s: float) -> Ask:
         """Request ``index`` of the run, due at ``due_s``."""
@@ -133,7 +133,7 @@ class RandomRequests:
 class Arrivals:
     """An arrival process of ``rate`` requests a second; with an infinite rate all requests arrive at the start.
 
-    At a constant rate the first request arrives at 0; otherwise it arrives after a gap. ``burstiness`` is only for
+    At a constant rate the first request arrives at 0, otherwise after a random gap. ``burstiness`` is only for
     "gamma". Raises ParameterError for invalid values.
     """
 
@@ -143,14 +143,14 @@ class Arrivals:
 
     def __post_init__(self) -> None:
         if self.rate != math.inf:
-            above_zero("rate", self.rate, MAX_RATE)
+            check_positive("rate", self.rate, MAX_RATE)
         if self.kind not in KINDS:
             message = f"{describe_name(self.kind)} is not an arrival process."
             raise ParameterError(message, param="arrivals", hint=did_you_mean(self.kind, KINDS))
         if self.kind != "gamma" and self.burstiness != 1:
-            message = f"burstiness is for gamma arrivals, not for {self.kind} ones."
+            message = f"burstiness is for gamma arrivals, not for {self.kind} arrivals."
             raise ParameterError(message, param="burstiness", hint="Give --arrivals gamma.")
-        above_zero("burstiness", self.burstiness, 1e6)
+        check_positive("burstiness", self.burstiness, 1e6)
 
     def describe(self) -> Mapping[str, Any]:
         rate = None if math.isinf(self.rate) else self.rate
@@ -162,7 +162,7 @@ class Arrivals:
         if self.kind == "constant":
             return (index / self.rate for index in count())
         mean = 1 / self.rate
-        gaps = Draws[float](
+        gaps = RandomValues[float](
             seed, RandomStream.ARRIVALS, lambda rng, size: rng.gamma(self.burstiness, mean / self.burstiness, size)
         )
         return accumulate(gaps)
@@ -172,7 +172,7 @@ class Arrivals:
 class OpenLoop:
     """Requests that arrive by ``arrivals`` for ``duration_s`` seconds, at most ``requests``.
 
-    At most ``max_open`` are open at once; others wait at the client. Raises ParameterError without an end.
+    At most ``max_open`` are open at once; others wait in the client. Raises ParameterError without an end.
     """
 
     arrivals: Arrivals
@@ -182,9 +182,9 @@ class OpenLoop:
     max_open: int | None = None
 
     def __post_init__(self) -> None:
-        an_end(self.duration_s, self.requests, "An open loop")
+        check_end(self.duration_s, self.requests, "An open loop")
         if self.max_open is not None:
-            whole("concurrency", self.max_open, 1, MAX_REQUESTS)
+            check_whole("concurrency", self.max_open, 1, MAX_REQUESTS)
         if self.requests is None and self.arrivals.rate == math.inf:
             raise ParameterError("An infinite rate needs a number of requests.", param="requests")
 
@@ -213,7 +213,7 @@ class OpenLoop:
 
 @dataclass(slots=True)
 class ClosedLoop:
-    """``max_open`` clients, each of which sends its next request when the one before has ended.
+    """``max_open`` clients, each of which sends its next request when its previous one has ended.
 
     They start evenly spread over ``ramp_s`` seconds, and stop after ``duration_s`` seconds or ``requests`` requests.
     Raises ParameterError for invalid values.
@@ -227,9 +227,9 @@ class ClosedLoop:
     _next: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        an_end(self.duration_s, self.requests, "A closed loop")
-        whole("concurrency", self.max_open, 1, MAX_REQUESTS)
-        number("ramp", self.ramp_s, 0, MAX_SECONDS)
+        check_end(self.duration_s, self.requests, "A closed loop")
+        check_whole("concurrency", self.max_open, 1, MAX_REQUESTS)
+        check_number("ramp", self.ramp_s, 0, MAX_SECONDS)
         if not before(self.ramp_s, self.duration_s):
             message = f"A ramp of {self.ramp_s:g} s must be shorter than the run of {self.duration_s:g} s."
             raise ParameterError(message, param="ramp", hint="Make it shorter than --duration.")
@@ -260,8 +260,8 @@ class ClosedLoop:
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """One session. ``first`` is the index of its first request; the tuples have a value for each turn, and
-    ``pauses_s`` the pause before it."""
+    """One session. ``first`` is the index of its first request. The tuples have a value for each turn; ``pauses_s`` are
+    the pauses before the turns."""
 
     session: int
     first: int
@@ -276,13 +276,13 @@ class SessionPlan:
 
 
 class Conversations:
-    """The sessions of a seed by their number; each is the same in whatever order they are taken.
+    """The sessions of a seed by number. A session does not depend on the order in which sessions are taken.
 
-    turns          of a session
-    new_tokens     that each turn adds to the prompt
-    output_tokens  of each completion
-    pauses         between a completion and the next turn
-    shared         prefix of first turns
+    turns          number of turns of a session
+    new_tokens     tokens that each turn adds to the prompt
+    output_tokens  tokens of each completion
+    pauses         pause between a completion and the next turn
+    shared         shared prefix of first turns
     """
 
     def __init__(
@@ -297,10 +297,10 @@ class Conversations:
     ) -> None:
         if turns.most > MAX_TURNS:
             message = f"A session may have {MAX_TURNS} turns, but this distribution allows {turns.most}."
-            raise ParameterError(message, param="turns", hint="Give a maximum as third number: lognormal:5,1,20.")
-        self.seed = whole("seed", seed, 0, 2**63 - 1)
+            raise ParameterError(message, param="turns", hint="Give a maximum as the third number: lognormal:5,1,20.")
+        self.seed = check_whole("seed", seed, 0, 2**63 - 1)
         self._new_tokens, self._output_tokens, self._pauses, self._shared = new_tokens, output_tokens, pauses, shared
-        self._turns = Draws[int](seed, RandomStream.TURNS, turns.draw)
+        self._turns = RandomValues[int](seed, RandomStream.TURNS, turns.sample)
         self._first = [0]
         self._description = {
             "turns": turns.describe(),
@@ -318,13 +318,13 @@ class Conversations:
     def plan(self, session: int) -> SessionPlan:
         turns = self._turns[session]
         rng = generator(self.seed, RandomStream.SESSIONS, session)
-        new = self._new_tokens.draw(rng, turns).tolist()
-        output = self._output_tokens.draw(rng, turns).tolist()
-        pauses = self._pauses.draw(rng, turns).tolist()
-        (first,) = self._new_tokens.draw(rng, 1).tolist()
+        new = self._new_tokens.sample(rng, turns).tolist()
+        output = self._output_tokens.sample(rng, turns).tolist()
+        pauses = self._pauses.sample(rng, turns).tolist()
+        (first,) = self._new_tokens.sample(rng, 1).tolist()
         pieces: tuple[Shared, ...] = ()
         if self._shared is not None:
-            pieces = self._shared.pieces(int(self._shared.draw(rng, 1)[0]), first)
+            pieces = self._shared.pieces(int(self._shared.sample(rng, 1)[0]), first)
         while len(self._first) <= session:
             self._first.append(self._first[-1] + self._turns[len(self._first) - 1])
         inputs, waits = (first, *new[1:]), (0.0, *pauses[1:])
@@ -346,14 +346,14 @@ class Conversations:
 
 @dataclass(frozen=True, slots=True)
 class ConstantSessions:
-    """``sessions`` are open at all times; the first ones start evenly spread over ``ramp_s`` seconds."""
+    """``sessions`` sessions are open at all times; the first ones start evenly spread over ``ramp_s`` seconds."""
 
     sessions: int
     ramp_s: float = 0.0
 
     def __post_init__(self) -> None:
-        whole("concurrency", self.sessions, 1, MAX_REQUESTS)
-        number("ramp", self.ramp_s, 0, MAX_SECONDS)
+        check_whole("concurrency", self.sessions, 1, MAX_REQUESTS)
+        check_number("ramp", self.ramp_s, 0, MAX_SECONDS)
 
     def describe(self) -> Mapping[str, Any]:
         return {"concurrency": self.sessions, "ramp_s": self.ramp_s, "pause_after_failure_s": PAUSE_S}
@@ -361,7 +361,7 @@ class ConstantSessions:
 
 @dataclass(slots=True)
 class Sessions:
-    """Sessions of ``conversations``, opened by ``opens`` for ``duration_s`` seconds or until ``sessions`` were opened.
+    """Sessions of ``conversations``, opened by ``opens`` for ``duration_s`` seconds or until ``sessions`` are opened.
 
     No turn is due after ``duration_s``. ``prompt`` gives the messages of a request, for the history of later turns. At
     most ``max_open`` requests are open at once. Raises ParameterError for invalid values.
@@ -376,11 +376,11 @@ class Sessions:
     _next: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        an_end(self.duration_s, self.sessions, "A load of sessions", "sessions")
+        check_end(self.duration_s, self.sessions, "A load of sessions", "sessions")
         if isinstance(self.opens, Arrivals) and self.opens.rate == math.inf and self.sessions is None:
             raise ParameterError("An infinite rate needs a number of sessions.", param="sessions")
         if self.max_open is not None:
-            whole("concurrency", self.max_open, 1, MAX_REQUESTS)
+            check_whole("concurrency", self.max_open, 1, MAX_REQUESTS)
 
     def describe(self) -> Mapping[str, Any]:
         opens = self.opens
@@ -404,7 +404,7 @@ class Sessions:
         """The next turn; after the last one, with a fixed number of sessions, the first turn of a new session."""
         ask, over_s = ended.ask, ended_s(ended, now_s)
         assert ask.session is not None
-        if continues(ended):
+        if can_continue(ended):
             plan = self.conversations.plan(ask.session)
             turn = ask.turn + 1
             if turn < plan.turns:
@@ -430,10 +430,10 @@ class Sessions:
 class LoadPlan:
     """A synthetic load.
 
-    rate         of an open loop, in requests a second; with ``turns``, in sessions a second
-    concurrency  without a rate, clients of a closed loop; with a rate, the maximum of open requests
-    duration_s   time in which requests become due; default: DURATION_S, or none with ``requests``
-    kind         of arrivals; ``burstiness`` is for gamma arrivals
+    rate         rate of an open loop, in requests a second; with ``turns``, in sessions a second
+    concurrency  without a rate, clients of a closed loop; with a rate, the maximum number of open requests
+    duration_s   time in which requests become due; default: DURATION_S, or no limit with ``requests``
+    kind         kind of arrivals; ``burstiness`` is for gamma arrivals
     ramp_s       time over which the clients of a closed loop start
     """
 
@@ -454,7 +454,7 @@ class LoadPlan:
         if self.ramp_s and self.rate is not None:
             raise ParameterError("A ramp is for a closed loop, which has a concurrency and no rate.", param="ramp")
         if self.kind != "poisson" and self.rate is None and self.concurrency is not None:
-            raise ParameterError("Arrivals are drawn for a rate; a closed loop has none.", param="arrivals")
+            raise ParameterError("An arrival process needs a rate; a closed loop has none.", param="arrivals")
 
     @property
     def until_s(self) -> float | None:

@@ -1,9 +1,9 @@
-"""Traces of Azure, of Mooncake and in Twofold's format: their requests in columns, and reading and writing of files.
+"""Traces in the formats of Azure, Mooncake and Twofold: the requests in columns, and their files.
 
 A trace is read whole before the first request is sent, so that an invalid line is reported at once. A million requests
 take about 20 MB, without prompts.
 
-Azure's traces of LLM inference (AzurePublicDataset, 2023 and 2024) are CSV with a head; a time without a zone is UTC,
+Azure's traces of LLM inference (AzurePublicDataset, 2023 and 2024) are CSV with a header; a time without a zone is UTC,
 and digits after microseconds are dropped:
 
     TIMESTAMP,ContextTokens,GeneratedTokens
@@ -14,8 +14,8 @@ Mooncake's traces (Qin et al., "Mooncake", FAST 2025) are JSON lines, with times
 
     {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48, …]}
 
-``hash_ids`` name the prompt's blocks of 512 tokens, of which the last may be partial: equal ids after equal ids are
-equal tokens. They are optional; tokens beyond them are unique to the prompt.
+``hash_ids`` identify the prompt's blocks of 512 tokens, of which the last may be partial. Prompts have equal tokens as
+far as their ids are equal from the start. Ids are optional; tokens beyond them are unique to the prompt.
 
 Twofold's traces are JSON lines, one request in each:
 
@@ -44,10 +44,19 @@ from typing import Any, BinaryIO, Final, Literal, TypeAlias, cast, get_args
 
 import orjson
 
-from twofold.bench.load.base import MAX_REQUESTS, MAX_SECONDS, MAX_TOKENS, Ask, EndedRequest, PromptMessage, Shared
-from twofold.bench.load.base import whole as check_whole
+from twofold.bench.load.base import (
+    MAX_REQUESTS,
+    MAX_SECONDS,
+    MAX_TOKENS,
+    Ask,
+    EndedRequest,
+    PromptMessage,
+    Shared,
+    check_whole,
+)
 from twofold.bench.load.synthetic import MAX_TURNS
 from twofold.core.errors import ParameterError, ResourceError, describe_name, did_you_mean, unreadable
+from twofold.core.units import count
 
 Format: TypeAlias = Literal["azure", "mooncake", "twofold"]
 
@@ -69,7 +78,7 @@ _MAX_SESSION: Final = 2**63 - 1
 
 
 class TraceLineError(ValueError):
-    """A line is invalid. ``field`` is the invalid field, "" if it is the whole line."""
+    """An invalid line. ``field`` is the invalid field, "" for the whole line."""
 
     def __init__(self, field: str, problem: str, *, hint: str = _REMEDY) -> None:
         super().__init__(f"{field} {problem}" if field else problem)
@@ -101,10 +110,10 @@ class Trace:
     """Requests with arrival times, ascending in ``at_s``, and the later turns of their sessions.
 
     at_s                   (n,) arrival times on the clock of the trace
-    input_tokens, output_tokens   (n,)
-    keys, piece_tokens     shared pieces of all prompts; ``ends`` (n,) is where those of each request end
-    extras                 by the number of the request
-    later                  by session, in the order of turns
+    input_tokens, output_tokens   (n,) tokens of prompts and completions
+    keys, piece_tokens     shared pieces of all prompts; ``ends`` (n,): the position after the pieces of each request
+    extras                 by number of the request
+    later                  later turns by session, in order
     unused                 fields of the file that are ignored
     skipped                number of invalid lines; ``first_skipped`` is the error of the first one, "" without any
     """
@@ -133,7 +142,7 @@ class Trace:
             hint = f"Sort the lines by {moment_field}, or give --skip-bad to skip those that are not in order."
             raise TraceLineError(moment_field, "is earlier than in the line before", hint=hint)
         if number == MAX_REQUESTS:
-            raise TraceLineError("", f"is one more than the {MAX_REQUESTS:,} requests that a trace may have")
+            raise TraceLineError("", f"exceeds the maximum of {MAX_REQUESTS:,} requests of a trace")
         self.at_s.append(at_s)
         self.input_tokens.append(input_tokens)
         self.output_tokens.append(output_tokens)
@@ -147,7 +156,7 @@ class Trace:
         self.ends[-1] = len(self.keys)
 
     def start(self, number: int) -> int:
-        """Where the pieces of request ``number`` begin."""
+        """The position of the first piece of request ``number``."""
         return self.ends[number - 1] if number else 0
 
     def pieces(self, number: int) -> tuple[Shared, ...]:
@@ -162,7 +171,7 @@ def read_lines(path: Path, parse: Callable[[bytes], None], *, skip_bad: bool) ->
     Raises ParameterError with file, line and field for the first invalid line. With ``skip_bad`` returns the number of
     invalid lines and the error of the first one, "" without any.
     """
-    count, first = 0, ""
+    skipped, first = 0, ""
     with _opened(path) as file:
         for number, line in _numbered(file):
             if len(line) > MAX_LINE_BYTES:
@@ -174,9 +183,9 @@ def read_lines(path: Path, parse: Callable[[bytes], None], *, skip_bad: bool) ->
                 message = f"{path.name}:{number}: {bad}"
                 if not skip_bad:
                     raise ParameterError(f"{message}.", param=bad.field or "trace", hint=bad.hint) from None
-                count += 1
+                skipped += 1
                 first = first or message
-    return count, first
+    return skipped, first
 
 
 def whole(field: str, value: object, low: int, high: int = MAX_TOKENS) -> int:
@@ -188,12 +197,12 @@ def whole(field: str, value: object, low: int, high: int = MAX_TOKENS) -> int:
     return value
 
 
-def seconds(field: str, value: object, most: float) -> float:
-    """``value`` if it is a number from 0 to ``most``. Raises TraceLineError."""
+def seconds(field: str, value: object, high: float) -> float:
+    """``value`` if it is a number from 0 to ``high``. Raises TraceLineError."""
     if type(value) is not int and type(value) is not float:
         raise TraceLineError(field, "is missing" if value is None else f"is {describe_name(value)}, not a number")
-    if not 0 <= value <= most:
-        raise TraceLineError(field, f"is {value!r:.30}, not from 0 to {most:g}")
+    if not 0 <= value <= high:
+        raise TraceLineError(field, f"is {value!r:.30}, not from 0 to {high:g}")
     return float(value)
 
 
@@ -233,7 +242,7 @@ def _numbered(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 def read_trace(
     path: Path, *, form: Format | None = None, skip_bad: bool = False, block_tokens: int = BLOCK_TOKENS
 ) -> Trace:
-    """The requests of a file, plain or gzip. The default format is the one that the first line has.
+    """The requests of a file, plain or gzip. The default format is detected by the first line.
 
     block_tokens  tokens of a block in Mooncake's format
 
@@ -252,8 +261,8 @@ def read_trace(
     }
     trace.skipped, trace.first_skipped = read_lines(path, readers[trace.form](), skip_bad=skip_bad)
     if not len(trace):
-        why = f": lines skipped {trace.skipped}, the first one {trace.first_skipped}" if trace.skipped else ""
-        raise ParameterError(f"{path.name} holds no request{why}.", param="trace", hint="Give a trace with requests.")
+        why = f": {count(trace.skipped, 'line')} skipped, first {trace.first_skipped}" if trace.skipped else ""
+        raise ParameterError(f"{path.name} has no requests{why}.", param="trace", hint="Give a trace with requests.")
     with path.open("rb") as file:
         trace.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     return trace
@@ -272,12 +281,12 @@ def _format(path: Path) -> Format:
     raise ParameterError(
         f"{path.name} is not a trace in a known format.",
         param="trace",
-        hint=f"Known: JSON lines (Twofold or Mooncake), and CSV with the head {','.join(_AZURE)}.",
+        hint=f"Known: JSON lines (Twofold or Mooncake), and CSV with the header {','.join(_AZURE)}.",
     )
 
 
 class AzureReader:
-    """Adds the lines of a file to a trace; the first one is the head."""
+    """Adds the lines of an Azure file to a trace; the first line is the header."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -286,19 +295,19 @@ class AzureReader:
 
     def __call__(self, line: bytes) -> None:
         if not self._places:
-            self._read_head(line)
+            self._read_header(line)
             return
         values = line.split(b",")
         if len(values) != self._columns:
-            raise TraceLineError("", f"has {len(values)} fields where the head has {self._columns}")
+            raise TraceLineError("", f"has {len(values)} fields, but the header has {self._columns}")
         time, prompt, output = (values[place] for place in self._places)
         self._trace.add(_AZURE[0], _moment(time), _count(_AZURE[1], prompt), _count(_AZURE[2], output))
 
-    def _read_head(self, line: bytes) -> None:
+    def _read_header(self, line: bytes) -> None:
         names = [name.strip() for name in line.decode("utf-8", "replace").split(",")]
         for name in _AZURE:
             if name not in names:
-                raise TraceLineError(name, "is not in the head of the file", hint=f"The head is {','.join(_AZURE)}.")
+                raise TraceLineError(name, "is not in the header", hint=f"The header is {','.join(_AZURE)}.")
         self._places, self._columns = [names.index(name) for name in _AZURE], len(names)
         self._trace.unused |= {*names} - {*_AZURE}
 
@@ -325,7 +334,7 @@ def _unusable(field: str, text: bytes, wanted: str) -> TraceLineError:
 
 
 class MooncakeReader:
-    """Adds the lines of a file to a trace with blocks of ``block_tokens`` tokens."""
+    """Adds the lines of a Mooncake file, with blocks of ``block_tokens`` tokens, to a trace."""
 
     def __init__(self, trace: Trace, block_tokens: int) -> None:
         self._trace = trace
@@ -345,21 +354,21 @@ class MooncakeReader:
     def _ids(self, ids: object, tokens: int) -> list[int]:
         if not isinstance(ids, list):
             raise TraceLineError("hash_ids", "is not a list")
-        most = -(-tokens // self._block)
-        if len(ids) > most:
+        blocks = -(-tokens // self._block)
+        if len(ids) > blocks:
             raise TraceLineError(
                 "hash_ids",
-                f"has {len(ids)} blocks, but {tokens} tokens fill only {most} of {self._block}",
-                hint="Give the trace's --block-tokens, or --skip-bad to skip such lines.",
+                f"has {len(ids)} blocks, but {tokens} tokens fill only {blocks} of {self._block} tokens",
+                hint="Set --block-tokens to the block size of the trace, or give --skip-bad to skip such lines.",
             )
         for each in ids:
             if type(each) is not int or not 0 <= each <= MAX_KEY:
-                raise TraceLineError("hash_ids", f"holds {each!r:.30}, not a whole number from 0 to 2⁶⁴ − 1")
+                raise TraceLineError("hash_ids", f"contains {each!r:.30}, not a whole number from 0 to 2⁶⁴ − 1")
         return ids
 
 
 class OwnReader:
-    """Adds the lines of a file to a trace."""
+    """Adds the lines of a file in Twofold's format to a trace."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -400,7 +409,7 @@ class OwnReader:
         assert extra.session is not None
         for name in ("at_s", "shared"):
             if name in value:
-                raise TraceLineError(name, "is for first turns only; later ones have after_s")
+                raise TraceLineError(name, "is for first turns only; later turns have after_s")
         after_s = seconds("after_s", value.get("after_s"), MAX_SECONDS)
         output = whole("output_tokens", value.get("output_tokens"), 1)
         self._trace.later.setdefault(extra.session, []).append(LaterTurn(turn, after_s, tokens, output, extra))
@@ -416,9 +425,9 @@ class OwnReader:
             session = whole("session", value["session"], 0, _MAX_SESSION)
             wanted = self._turns.get(session, -1) + 1
             if turn != wanted:
-                raise TraceLineError("turn", f"is {turn}, but the next one of session {session} is {wanted}")
+                raise TraceLineError("turn", f"is {turn}, but the next turn of session {session} is {wanted}")
         if "after_s" in value and not turn:
-            raise TraceLineError("after_s", "is for later turns; a first one has at_s")
+            raise TraceLineError("after_s", "is for later turns; a first turn has at_s")
         return session, turn
 
 
@@ -478,7 +487,7 @@ def _input(value: dict[str, Any], messages: tuple[PromptMessage, ...] | None) ->
 def _messages(value: dict[str, Any]) -> tuple[PromptMessage, ...] | None:
     if "prompt" in value:
         if "messages" in value:
-            raise TraceLineError("prompt", "is given together with messages; give one of them")
+            raise TraceLineError("prompt", "is given together with messages; use only one")
         return (PromptMessage("user", _text("prompt", value["prompt"])),)
     if "messages" not in value:
         return None
@@ -487,13 +496,13 @@ def _messages(value: dict[str, Any]) -> tuple[PromptMessage, ...] | None:
         raise TraceLineError("messages", "is not a list of messages")
     for each in listed:
         if not isinstance(each, dict) or each.keys() != {"role", "content"}:
-            raise TraceLineError("messages", 'holds an entry that is not {"role": …, "content": …}')
+            raise TraceLineError("messages", 'contains an entry that is not {"role": …, "content": …}')
     return tuple(PromptMessage(_text("messages", each["role"]), _text("messages", each["content"])) for each in listed)
 
 
 def _text(field: str, value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise TraceLineError(field, "needs a text that is not empty")
+        raise TraceLineError(field, "must be a text that is not empty")
     return value
 
 
@@ -504,5 +513,5 @@ def _shared(value: dict[str, Any]) -> list[tuple[int, int]]:
     if listed and ("messages" in value or "prompt" in value):
         raise TraceLineError("shared", "is given together with the text of the prompt")
     if any(not isinstance(each, list) or len(each) != 2 for each in listed):
-        raise TraceLineError("shared", "holds an entry that is not a pair of a key and a number of tokens")
+        raise TraceLineError("shared", "contains an entry that is not a pair of a key and a number of tokens")
     return [(whole("shared", key, 0, MAX_KEY), whole("shared", tokens, 1)) for key, tokens in listed]

@@ -1,7 +1,7 @@
-"""Percentiles by nearest rank, with failures as infinitely slow, and confidence intervals of shares.
+"""Percentiles by nearest rank, in which failures are infinitely slow, and confidence intervals of shares.
 
-The percentile q is the least value that at least the share q of the values does not exceed: a measured value. Failures
-are infinite values. Mean and standard deviation are those of finite values.
+The percentile q is the smallest measured value that at least the share q of the values does not exceed. Failures are
+infinite values. Mean and standard deviation are of the finite values.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MeasureDistribution:
 
     @classmethod
     def of(cls, values: Iterable[float | None] | Floats) -> MeasureDistribution:
-        """The distribution of values; None is no value."""
+        """The distribution of values; None is not a value."""
         known = values if isinstance(values, np.ndarray) else [value for value in values if value is not None]
         return cls.weighted(np.asarray(known, np.float64), np.ones(len(known)))
 
@@ -66,7 +66,7 @@ class MeasureDistribution:
         return cls(round(passed[-1]), failed, mean, std, **figures)
 
     def at(self, name: str) -> float | None:
-        """The figure of a name such as ``p99``."""
+        """The figure with a name such as ``p99``."""
         value: Any = getattr(self, name)
         return None if value is None else float(value)
 
@@ -86,7 +86,7 @@ class Interval:
 def wilson(hits: float, n: float, confidence: float = 0.95) -> Interval:
     """Two-sided score interval of a share measured as ``hits`` of ``n``; [0, 1] if n is 0.
 
-    Neither needs to be whole, since dependent values count less (E. B. Wilson, "Probable inference, the law of
+    The numbers need not be whole, since dependent values count less (E. B. Wilson, "Probable inference, the law of
     succession, and statistical inference", 1927).
     """
     if n == 0:
@@ -101,14 +101,15 @@ def wilson(hits: float, n: float, confidence: float = 0.95) -> Interval:
 
 
 def deviations(confidence: float) -> float:
-    """Standard deviations from the mean within which a normal value lies with that confidence."""
+    """The distance from the mean, in standard deviations, within which a normal variable is with that confidence."""
     return NormalDist().inv_cdf(0.5 + confidence / 2)
 
 
 def needed(share: float, confidence: float = 0.95) -> int:
-    """The least number of requests whose slowest exceeds the ``share`` quantile with that confidence.
+    """The minimum number of requests of which the slowest exceeds the ``share`` quantile with that confidence.
 
-    With fewer, no measured value bounds the percentile: 1 − share^n ≥ confidence (S. S. Wilks, 1941).
+    That is the smallest n with 1 − share^n ≥ confidence (S. S. Wilks, 1941). No value of fewer requests bounds the
+    percentile.
     """
     return math.ceil(math.log(1 - confidence) / math.log(share))
 

@@ -1,8 +1,8 @@
 """Objectives of requests, and goodput: the work that met them.
 
 Three definitions are in use: (i) requests a second that meet every objective, reported with their share; (ii) the
-highest rate at which a given share does (``bench.search``); (iii) MLPerf's: whether P99 of TTFT and TPOT is within the
-limits of a scenario. Failures miss every objective.
+highest rate at which a given share of requests meets them (``bench.search``); (iii) MLPerf's: whether P99 of TTFT and
+TPOT is within the limits of a scenario. Failures miss every objective.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ class Objectives:
         for part in text.split(","):
             name, found, value = (piece.strip() for piece in part.partition("="))
             if not found:
-                hint = "write for example ttft=500ms,tpot=50ms"
-                raise ParameterError(f"{describe_name(part)} is not an objective", param="slo", hint=hint)
+                hint = "Write for example ttft=500ms,tpot=50ms."
+                raise ParameterError(f"{describe_name(part)} is not an objective.", param="slo", hint=hint)
             known = [field.name for field in fields(Objectives)]
             if name not in known:
-                message = f"there is no measure {describe_name(name)}"
+                message = f"There is no measure {describe_name(name)}."
                 raise ParameterError(message, param="slo", hint=did_you_mean(name, known))
             if name in limits:
-                raise ParameterError(f"{name} has two limits", param="slo", hint="give each measure once")
+                raise ParameterError(f"{name} has two limits.", param="slo", hint="Give each measure once.")
             limits[name] = duration(value, "slo")
         return cls(**limits)
 
     def limits(self) -> Iterator[tuple[str, float]]:
-        """Measures with a limit, and their limits."""
+        """The measures with a limit, and their limits in seconds."""
         for field in fields(self):
             limit: float | None = getattr(self, field.name)
             if limit is not None:
@@ -73,17 +73,17 @@ def duration(text: str, param: str) -> float:
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise ParameterError(
-            f"{describe_name(text)} is not a time", param=param, hint="a number with s, ms or us: 0.5s, 500ms"
+            f"{describe_name(text)} is not a time.", param=param, hint="Write a number with s, ms or us: 0.5s, 500ms."
         )
     seconds = float(match[1]) / _IN_A_SECOND[match[2]]
     if not seconds:
-        raise ParameterError(f"{param} has a limit of 0 seconds, which no request meets", param=param)
+        raise ParameterError(f"{param} has a limit of 0 seconds, which no request meets.", param=param)
     return seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Misses:
-    """Requests that missed objectives: failed or unfinished ones, empty ones, and others by measure (one or more)."""
+    """Numbers of requests that missed objectives: failed or unfinished, empty, and by missed measures (one or more)."""
 
     failed: int = 0
     empty: int = 0
@@ -97,9 +97,9 @@ class Misses:
 class MeasuredGoodput:
     """Goodput against objectives.
 
-    judged       requests with a known result: all but some that were open when the run was stopped
+    judged       requests with a known result: all but requests open when the run was stopped, unless already late
     interval     of ``attainment``, by Wilson, at 95 %
-    requests_per_s, output_tokens_per_s   of requests that met all objectives, over the time of ``Rates.achieved``
+    requests_per_s, output_tokens_per_s   of requests that met all objectives, in the window of ``Rates.achieved``
     """
 
     objectives: Objectives
@@ -131,7 +131,7 @@ class MeasuredGoodput:
 
 @dataclass(frozen=True, slots=True)
 class MlperfScenario:
-    """MLPerf Inference, server scenario: limits of P99, seconds."""
+    """A server scenario of MLPerf Inference: its limits of P99, in seconds."""
 
     name: str
     ttft_p99_s: float
@@ -140,7 +140,7 @@ class MlperfScenario:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a run is within the limits of a scenario, whatever its model and lengths."""
+    """Whether a run is within the limits of a scenario. Its model and lengths may be others than the scenario's."""
 
     scenario: MlperfScenario
     met: bool
@@ -157,8 +157,8 @@ SCENARIOS: Final = (
 def misses(figures: RequestFigures, objectives: Objectives) -> tuple[str, ...] | None:
     """The objectives that a request missed: empty if it met all, None if that is unknown.
 
-    A request without TPOT or gaps meets their limits; a complete request without output meets none. One that was open
-    when the run was stopped missed the limits that it had passed by then.
+    A request without TPOT or gaps meets their limits; a complete request without output meets none. A request
+    that was open when the run was stopped missed the limits that it had exceeded by then.
     """
     open_s = figures.open_s
     if open_s is not None:
@@ -173,12 +173,12 @@ def misses(figures: RequestFigures, objectives: Objectives) -> tuple[str, ...] |
 
 
 def measures(figures: RequestFigures) -> dict[str, float | None]:
-    """The measures that objectives limit."""
+    """The measures that objectives can limit, in seconds."""
     slowest = figures.longest_gap_s
     return {"ttft": figures.ttft_s, "tpot": figures.tpot_s, "itl": slowest, "e2e": figures.e2e_s}
 
 
 def mlperf(ttft: MeasureDistribution, tpot: MeasureDistribution) -> tuple[Verdict, ...]:
-    """All scenarios; a run without TTFT or TPOT meets none."""
+    """The verdicts on all scenarios; a run without TTFT or TPOT meets none."""
     slow = (math.inf if ttft.p99 is None else ttft.p99, math.inf if tpot.p99 is None else tpot.p99)
     return tuple(Verdict(each, slow[0] <= each.ttft_p99_s and slow[1] <= each.tpot_p99_s) for each in SCENARIOS)

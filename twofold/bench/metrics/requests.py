@@ -1,20 +1,21 @@
 """The rule that selects measured requests, the figures of one request, and inter-token latency.
 
-    TTFT            first − due          the time a user waits
-    TTFT from send  first − started      the server's part
-    schedule delay  started − due        added by the client, or by the maximum of open requests
+    TTFT            first − due          time until a user sees output
+    TTFT from send  first − started      part of the server
+    schedule delay  started − due        part of the client: it was slow, or the maximum of open requests was reached
     TPOT            (last − first) / (n − 1)
     E2E             last − due
 
-n is the number of tokens in the server's usage, or else of its chunks, or else the number of chunks. Failed requests
-are infinitely slow in everything that needs the completion, even if it started, and so are requests still open after
-the drain period. If the run was stopped, open requests have only the figures known by then. None is no value: a
-response of one chunk has no TPOT, nor has one that was not streamed.
+n is the number of tokens in the server's usage, or else the sum over its chunks if all have counts, or else the number
+of chunks. Failed requests are infinitely slow in every figure that needs the completion, even if the completion
+started; so are requests that were still open after the drain period. If the run was stopped, open requests have only
+the figures that were known by then. A figure is None if it does not exist, such as TPOT of a response with one chunk or
+without a stream.
 
 ITL is reported in two ways: gaps between chunks, and the ITL of tokens, which is a gap divided by the tokens of the
-later chunk, once for each of them. A chunk with no tokens prolongs the gap of the next one. A chunk with an unknown
-number of tokens gets an equal part of the remaining tokens of the request's usage, or 1 token without a usage. If the
-usage has as many tokens as there are such chunks, each has one, and nothing is assumed.
+chunk that ends it, counted once for each of these tokens. A chunk with no tokens extends the gap of the next chunk. A
+chunk with an unknown number of tokens gets an equal part of the remaining tokens of the request's usage, or 1 token
+without a usage. If the usage leaves exactly one token for each such chunk, the number counts as known.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from twofold.bench.record import UNKNOWN, RequestSample, RunRecord
 from twofold.core.errors import ParameterError
 
 MIN_SAMPLES: Final = 20
-"""Minimum number of responses for an envelope."""
+"""Minimum number of responses for an ``Envelope``."""
 
-METHOD: Final = "TTFT from send, less the convex lower envelope of TTFT over the tokens to prefill in this run"
+QUEUE_METHOD: Final = "TTFT from send, less the convex lower envelope of TTFT over the tokens to prefill in this run"
 
 _Point: TypeAlias = tuple[int, float]
 _Rows: TypeAlias = npt.NDArray[np.int64]
@@ -60,9 +61,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementRule:
-    """Measures requests due in [warm-up, duration − cool-down), or without an end if there is no cool-down.
+    """Measures requests due in [warm-up, duration − cool-down), or from warm-up on if there is no cool-down.
 
-    Due times decide, since a choice by end times would exclude slow requests.
+    Due times select the requests, since a selection by end times would exclude slow requests. Raises ParameterError for
+    negative times.
     """
 
     warmup_s: float = 0.0
@@ -71,13 +73,14 @@ class MeasurementRule:
     def __post_init__(self) -> None:
         for name, value in (("warmup", self.warmup_s), ("cooldown", self.cooldown_s)):
             if not 0 <= value < math.inf:
-                raise ParameterError(f"{name} must be 0 seconds or more, not {value}", param=name)
+                raise ParameterError(f"{name} must be 0 seconds or more, not {value}.", param=name)
 
     def window(self, duration_s: float) -> Window:
         """The window in which measured requests are due; it may be empty."""
         return Window(self.warmup_s, max(self.warmup_s, duration_s - self.cooldown_s))
 
     def measured(self, record: RunRecord) -> tuple[RequestSample, ...]:
+        """The measured requests of a run."""
         window = self.window(record.duration_s)
         end = window.until_s if self.cooldown_s else math.inf
         return tuple(sample for sample in record.samples if window.from_s <= sample.ask.due_s < end)
@@ -89,19 +92,19 @@ class MeasurementRule:
         window = self.window(duration_s)
         start = f"from {window.from_s:g} s on" if self.warmup_s else ""
         end = f"before {window.until_s:g} s" if self.cooldown_s else ""
-        return f"measured are the requests that were due {' and '.join(part for part in (start, end) if part)}"
+        return f"only requests due {' and '.join(part for part in (start, end) if part)} are measured"
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The least time to the first output by tokens to prefill, to estimate the queue time of requests from outside.
+    """The minimum time to the first output by tokens to prefill. It estimates the queue time of requests from outside.
 
-    TTFT from send without a queue grows at least linearly with the prompt, so the fastest requests of the run bound it:
-    the envelope is the greatest convex, nondecreasing function below all measured (tokens to prefill, TTFT from send).
-    The excess of a request is its queue time. Tokens that the server reports as cached are not prefilled. If every
-    request was queued, the estimate is too low by the shortest queue time.
+    TTFT from send without a queue grows at least linearly with the prompt, so the fastest requests of a run bound it:
+    the envelope is the largest convex, nondecreasing function below all points (tokens to prefill, TTFT from send). The
+    queue time of a request is its excess above the envelope. Tokens that the server reports as cached are not
+    prefilled. If every request was queued, the estimates are too low by the shortest queue time.
 
-    tokens, seconds  corners, ascending; constant outside of them
+    tokens, seconds  corners, ascending; the function is constant outside of them
     """
 
     tokens: tuple[int, ...]
@@ -122,7 +125,7 @@ class Envelope:
         return cls(tuple(tokens for tokens, _ in corners), tuple(seconds for _, seconds in corners))
 
     def at(self, tokens: int) -> float:
-        """Least seconds to the first output with that many tokens to prefill."""
+        """Minimum seconds to the first output with that many tokens to prefill."""
         after = bisect_right(self.tokens, tokens)
         if after in (0, len(self.tokens)):
             return self.seconds[0 if after == 0 else -1]
@@ -131,18 +134,18 @@ class Envelope:
         return self.seconds[after - 1] + part * (self.seconds[after] - self.seconds[after - 1])
 
     def queue(self, sample: RequestSample) -> float | None:
-        """Seconds that a request waited beyond its prefill; None if its response is incomplete."""
+        """Estimated queue time of a request in seconds; None if its response is incomplete or not streamed."""
         point = _point(sample)
         return None if point is None else max(0.0, point[1] - self.at(point[0]))
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFigures:
-    """Seconds; infinite for a failure, None for no value.
+    """The figures of one request in seconds; infinite for a failure, None if they do not exist.
 
     longest_gap_s  between two chunks
-    queue_s        estimate of TTFT from send beyond prefill; see ``Envelope``
-    open_s         time since it was due, of a request that was open when the run was stopped
+    queue_s        estimated queue time; see ``Envelope``
+    open_s         time from its due time to the stop of the run, if it was open then
     output_tokens  n as defined above
     """
 
@@ -165,7 +168,7 @@ class RequestFigures:
     def of(
         cls, sample: RequestSample, envelope: Envelope | None = None, stopped_s: float | None = None
     ) -> RequestFigures:
-        """``stopped_s`` is when the run was stopped, if it was."""
+        """``stopped_s`` is when the run was stopped; None if it was not."""
         due, moments, complete = sample.ask.due_s, sample.response.moments, sample.outcome == "ok"
         failed = sample.outcome in FAILURES or (sample.outcome == "unfinished" and stopped_s is None)
         missing = math.inf if failed else None
@@ -193,7 +196,7 @@ class RequestFigures:
 
 
 def request_figures(record: RunRecord, samples: Sequence[RequestSample] | None = None) -> tuple[RequestFigures, ...]:
-    """The figures of ``samples`` of a run, by default of all; the envelope is that of all its requests."""
+    """The figures of ``samples`` of a run, by default of all. The envelope is of all requests of the run."""
     envelope = Envelope.of(record.samples)
     stopped = max(last_time_s(record.samples), record.client.wall_s) if record.interrupted else None
     chosen = record.samples if samples is None else samples
@@ -207,13 +210,13 @@ def output_tokens(sample: RequestSample) -> int:
 
 
 def prompt_tokens(sample: RequestSample) -> int:
-    """As the server counts them, or else as requested."""
+    """Tokens of a prompt as the server counts them, or else as requested."""
     counted = sample.response.prompt_tokens
     return sample.ask.input_tokens if counted is None else counted
 
 
 def _point(sample: RequestSample) -> _Point | None:
-    """Tokens to prefill and TTFT from send; None without a streamed, complete response."""
+    """Tokens to prefill, and TTFT from send; None without a streamed, complete response."""
     if sample.outcome != "ok" or sample.started_s is None or sample.first_s is None or not sample.response.streamed:
         return None
     cached = sample.response.cached_tokens or 0
@@ -221,7 +224,7 @@ def _point(sample: RequestSample) -> _Point | None:
 
 
 def _hull(points: list[_Point]) -> list[_Point]:
-    """Lower convex hull of points that ascend in length (A. M. Andrew, 1979)."""
+    """Lower convex hull of points with ascending x (A. M. Andrew, 1979)."""
     hull: list[_Point] = []
     for x, y in points:
         while len(hull) >= 2:
@@ -246,7 +249,7 @@ class Chunks:
     owner    index of the sample
     moments  arrival time
     tokens   number of tokens; not whole if it is an equal part
-    known    whether the number is known, from the chunk or from a usage of one token per chunk
+    known    whether the number is known, from the chunk or from a usage that leaves one token for each unknown chunk
     """
 
     owner: _Rows
@@ -258,7 +261,7 @@ class Chunks:
     def of(cls, samples: Sequence[RequestSample]) -> Chunks:
         lengths = np.fromiter((len(sample.response.moments) for sample in samples), np.int64, len(samples))
         owner = np.repeat(np.arange(len(samples), dtype=np.int64), lengths)
-        responses, nothing = [sample.response for sample in samples if _has(sample)], np.empty(0)
+        responses, nothing = [sample.response for sample in samples if _has_output(sample)], np.empty(0)
         moments = np.concatenate([nothing, *(np.frombuffer(response.moments, np.float64) for response in responses)])
         counts = np.concatenate([nothing, *(np.frombuffer(response.tokens, np.int32) for response in responses)])
         known = counts != UNKNOWN
@@ -266,14 +269,14 @@ class Chunks:
         return cls(owner, moments, np.where(known, counts, parts[owner]), known | even[owner])
 
     def gaps(self, among: _Mask | None = None) -> tuple[Floats, Floats]:
-        """Seconds from each chunk to the next of its response, and tokens of the later one; of chunks ``among``."""
+        """Seconds between successive chunks of a response, and tokens of the later one. ``among`` selects chunks."""
         owner, moments, tokens = self.owner, self.moments, self.tokens
         if among is not None:
             owner, moments, tokens = owner[among], moments[among], tokens[among]
         same = owner[1:] == owner[:-1]
         return np.diff(moments)[same], tokens[1:][same]
 
-    def holding(self) -> _Mask:
+    def with_tokens(self) -> _Mask:
         """Chunks with tokens, and the first chunk of each response."""
         first = np.ones(len(self.owner), np.bool_)
         first[1:] = self.owner[1:] != self.owner[:-1]
@@ -289,7 +292,7 @@ class InterTokenLatency:
     chunk_tokens      tokens of chunks
     several_share     share of chunks with more than one token
     assumed_share     share of chunks with an unknown number of tokens
-    merged            chunks read together with the next one, and so with its time
+    merged            chunks that were read together with the next one, and so have its time
     empty, pings      events without output, and keep-alives
     """
 
@@ -306,8 +309,8 @@ class InterTokenLatency:
     def of(cls, samples: Sequence[RequestSample], chunks: Chunks) -> InterTokenLatency:
         """``chunks`` are those of ``samples``."""
         gaps, _ = chunks.gaps()
-        broken = sum(1 for sample in samples if sample.outcome in FAILURES and _has(sample))
-        token_gaps, tokens = chunks.gaps(chunks.holding())
+        broken = sum(1 for sample in samples if sample.outcome in FAILURES and _has_output(sample))
+        token_gaps, tokens = chunks.gaps(chunks.with_tokens())
         count = len(chunks.owner)
         return cls(
             gap_s=MeasureDistribution.of(np.append(gaps, np.full(broken, np.inf))),
@@ -321,12 +324,12 @@ class InterTokenLatency:
         )
 
 
-def _has(sample: RequestSample) -> bool:
+def _has_output(sample: RequestSample) -> bool:
     return len(sample.response.moments) > 0
 
 
 def _parts(samples: Sequence[RequestSample], owner: _Rows, counts: Floats, known: _Mask) -> tuple[Floats, _Mask]:
-    """[samples] each: tokens of a chunk with an unknown number, and whether the usage has exactly one for each."""
+    """[samples] each: tokens of a chunk with an unknown number, and whether the usage leaves exactly 1 for each."""
     n = len(samples)
     usages = (sample.response.completion_tokens for sample in samples)
     usage = np.fromiter((np.nan if tokens is None else tokens for tokens in usages), np.float64, n)

@@ -13,7 +13,7 @@ from twofold.bench.load.base import Outcome
 from twofold.bench.metrics.distribution import MeasureDistribution, needed
 from twofold.bench.metrics.goodput import MeasuredGoodput, Objectives, Verdict, mlperf
 from twofold.bench.metrics.requests import (
-    METHOD,
+    QUEUE_METHOD,
     Chunks,
     InterTokenLatency,
     MeasurementRule,
@@ -30,22 +30,22 @@ MAX_ERRORS: Final = 50
 """Maximum number of different errors in a summary."""
 
 MAX_CPU: Final = 0.8
-"""Share of one core above which the client may be the bottleneck."""
+"""Maximum share of one core; above it the client may be the bottleneck."""
 
 MAX_LAG_S: Final = 2e-3
-"""P99 of the lag."""
+"""Maximum P99 of the lag."""
 
 MAX_DELAY: Final = 0.1
-"""P99 of the schedule delay as a share of P99 of TTFT."""
+"""Maximum P99 of the schedule delay, as a share of P99 of TTFT."""
 
 MAX_MERGED: Final = 0.01
-"""Share of chunks with the time of the next one."""
+"""Maximum share of chunks that have the time of the next one."""
 
 MAX_CACHED: Final = 0.5
-"""Cached share of the tokens of prompts that share nothing with others."""
+"""Maximum cached share of tokens in prompts that share nothing with others."""
 
 PERCENTILES: Final = ((0.99, "P99"), (0.999, "P99.9"))
-"""Percentiles that may need more requests."""
+"""Percentiles that need many requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,10 @@ class RequestCounts:
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """Tokens as the server counts them against requested ones.
+    """Requested tokens compared with tokens as the server counts them.
 
-    counted         requests with both numbers
-    equal           requests with exactly the requested number; ``fewer`` and ``more``: the others
+    counted         requests for which both numbers are known
+    equal           requests with exactly the requested number; ``fewer`` and ``more`` are the others
     mean_difference counted − requested
     """
 
@@ -112,7 +112,7 @@ class Exactness:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[int, int]]) -> Exactness:
-        """Of pairs (requested, counted)."""
+        """The comparison of pairs (requested, counted)."""
         differences = [counted - requested for requested, counted in pairs]
         n = len(differences)
         return cls(
@@ -129,10 +129,10 @@ class Exactness:
 class Tokens:
     """Tokens of complete, measured responses.
 
-    prompt         exactness of prompts, except texts of a trace and later turns, whose tokens were not requested
-    output         exactness of completions; ``fewer`` ended early
-    cached_told    requests with a known number of cached tokens
-    cached_share   cached share of the tokens of their prompts
+    prompt         exactness of prompts, except texts of a trace and later turns, for which no number was requested
+    output         exactness of completions; ``fewer`` are completions that ended early
+    cached_told    requests for which the server reported the number of cached tokens
+    cached_share   cached share of the prompt tokens of these requests
     """
 
     prompt: Exactness
@@ -198,10 +198,10 @@ class Rates:
     """Rates of measured requests.
 
     asked     requests due in the measured window
-    achieved  complete responses, from the start of the window until the last of them ended. Includes the tail after the
-              last arrival; other tools report this one
+    achieved  complete responses, from the start of the window to the end of the last response. Includes the tail after
+              the last arrival; other tools report this rate
     steady    everything received within the window, of any request. Has no tail, but underestimates runs that are short
-              compared to their responses
+              compared with their responses
     """
 
     asked: Throughput | None
@@ -239,8 +239,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """Mean of open requests over a window (John D. C. Little, "A proof for the queuing formula L = λW", 1961), and
-    their maximum in the run."""
+    """Mean number of open requests over a window (John D. C. Little, "A proof for the queuing formula L = λW", 1961),
+    and its maximum in the run."""
 
     mean: float | None
     max: int
@@ -254,8 +254,8 @@ class Concurrency:
         inside = np.minimum(ended, window.until_s) - np.maximum(started, window.from_s)
         steps = np.concatenate([np.full(len(ended), -1), np.full(len(started), 1)])
         order = np.argsort(np.concatenate([ended, started]), kind="stable")  # an end precedes a start at the same time
-        length, most = window.length_s, int(np.cumsum(steps[order]).max(initial=0))
-        return cls(float(np.maximum(inside, 0.0).sum()) / length if length else None, most)
+        length, highest = window.length_s, int(np.cumsum(steps[order]).max(initial=0))
+        return cls(float(np.maximum(inside, 0.0).sum()) / length if length else None, highest)
 
 
 def due_window(record: RunRecord, rule: MeasurementRule) -> Window:
@@ -265,7 +265,7 @@ def due_window(record: RunRecord, rule: MeasurementRule) -> Window:
 
 
 def span(window: Window, measured: Sequence[RequestSample]) -> Window:
-    """From the start of a window to the end of its last request."""
+    """From the start of the window to the end of the last measured request."""
     return Window(window.from_s, max(window.from_s, last_time_s(measured)))
 
 
@@ -291,16 +291,16 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredWindow:
-    """The rule, and the window in which measured requests were due."""
+    """The rule, the window in which measured requests were due, and sentences about the figures for reports."""
 
     warmup_s: float
     cooldown_s: float
     from_s: float
     until_s: float
     words: str
-    percentiles: str = "nearest rank: the least value that at least that share of the values does not exceed"
+    percentiles: str = "nearest rank: the smallest value that at least that share of the values does not exceed"
     failures: str = "infinitely slow; null is a figure without a bound, or without a value where n is 0"
-    queue: str = METHOD
+    queue: str = QUEUE_METHOD
 
     @classmethod
     def of(cls, record: RunRecord, rule: MeasurementRule) -> MeasuredWindow:
@@ -311,7 +311,7 @@ class MeasuredWindow:
 
 @dataclass(frozen=True, slots=True)
 class ClientUsage:
-    """Resources that the client used; ``cpu_share`` is of one core."""
+    """Resources that the client used. ``cpu_share`` is the share of one core."""
 
     cpu_share: float
     load: Client
@@ -342,17 +342,17 @@ class Summary:
 def summarise(
     record: RunRecord, rule: MeasurementRule | None = None, objectives: Objectives | None = None, *, template: int = 0
 ) -> Summary:
-    """Figures of the requests that ``rule`` measures, by default all.
+    """The summary of a run, with the figures of the requests that ``rule`` measures, by default all.
 
-    template  tokens at the start of all prompts, which may be cached
+    template  number of tokens of the chat template, which all prompts begin with
     """
     rule = rule or MeasurementRule()
     measured = rule.measured(record)
     figures = request_figures(record, measured)
     window = span(due_window(record, rule), measured)
     chunks = Chunks.of(record.samples)
-    ours = chunks if len(measured) == len(record.samples) else Chunks.of(measured)
-    latency, itl = Latency.of(figures), InterTokenLatency.of(measured, ours)
+    measured_chunks = chunks if len(measured) == len(record.samples) else Chunks.of(measured)
+    latency, itl = Latency.of(figures), InterTokenLatency.of(measured, measured_chunks)
     requests, tokens = RequestCounts.of(record.samples, measured), Tokens.of(measured)
     return Summary(
         measured=MeasuredWindow.of(record, rule),
@@ -401,10 +401,10 @@ def _size_notes(ttft: MeasureDistribution) -> Iterator[Note]:
     if short:
         names = " and ".join(name for name, _ in short)
         verb = "are" if len(short) > 1 else "is"
-        least = " and ".join(f"{count:,}" for _, count in short)
+        counts = " and ".join(f"{count:,}" for _, count in short)
         yield Note(
             "few_requests",
-            f"{names} {verb} unreliable with {ttft.n:,} requests: a 95% confidence bound needs {least}",
+            f"{names} {verb} unreliable with {ttft.n:,} requests: a 95% confidence bound needs {counts}",
         )
 
 
@@ -452,9 +452,9 @@ def _measure_notes(
 
 
 def _prompt_notes(measured: Iterable[RequestSample], template: int = 0) -> Iterator[Note]:
-    """Warnings about cached prompts that should be new, except the ``template`` tokens that all prompts share.
+    """Warnings about cached prompts that should be new. The ``template`` tokens of all prompts may be cached.
 
-    If the server counts more tokens in every prompt than were requested, they belong to the template too.
+    If the server counts more tokens in every prompt than requested, the additional ones belong to the template too.
     """
     new = [
         (sample.response.prompt_tokens, sample.response.cached_tokens or 0, sample.ask.input_tokens)

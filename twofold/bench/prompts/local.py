@@ -1,4 +1,4 @@
-"""Counts tokens with a local tokenizer: that of a GGUF model, or a ``tokenizer.json`` of Hugging Face."""
+"""Counts tokens with a local tokenizer: of a GGUF model, or a ``tokenizer.json`` of Hugging Face."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 from tokenizers import Tokenizer as HubTokenizer
 
-from twofold.bench.endpoints.endpoint import joined, roles
+from twofold.bench.endpoints.endpoint import plain_text, role_dicts
 from twofold.bench.load.base import PromptMessage
 from twofold.bench.prompts.prompter import TokenCounter
 from twofold.core.errors import ModelNotFoundError, TemplateError, UnsupportedModelError
@@ -21,21 +21,22 @@ from twofold.text.tokenizers.metadata import read_vocabulary
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 _MAX_BYTES: Final = 1 << 20
-_HINT: Final = "Give a GGUF file, a name that `twofold ls` lists, a tokenizer.json, or the folder that holds one."
+_HINT: Final = "Give a GGUF file, a name that `twofold ls` lists, a tokenizer.json, or a folder with one."
 
 
 def local_counter(name: str, *, chat: bool, models: Path) -> TokenCounter:
-    """The tokenizer at the path ``name``, or of the GGUF model of that name, which is not downloaded.
+    """A counter with the tokenizer in the file or folder ``name``, or of the downloaded model with that name.
 
+    chat    whether the endpoint takes messages; otherwise one text
     models  folder of downloaded models
 
-    Raises ModelNotFoundError, FormatError, and UnsupportedModelError for a file that is no tokenizer.
+    Raises ModelNotFoundError, FormatError, and UnsupportedModelError for a file that is not a tokenizer.
     """
     path = Path(name).expanduser()
     if path.is_dir():
         path = path / "tokenizer.json"
         if not path.is_file():
-            raise ModelNotFoundError(f"The folder {name} holds no tokenizer.json.", hint=_HINT)
+            raise ModelNotFoundError(f"The folder {name} contains no tokenizer.json.", hint=_HINT)
     if path.suffix == ".json" and path.is_file():
         return _hub_counter(path, chat)
     with open_model(locate(name, cache=models).path) as file:
@@ -52,15 +53,15 @@ def _counter(
 ) -> TokenCounter:
     """A counter of a tokenizer.
 
-    encode  token ids of a text, special tokens around it included
+    encode  token ids of a text, with the special tokens around it
     render  token ids of a chat with the generation prompt; None without a chat template
     """
 
     def count(messages: tuple[PromptMessage, ...]) -> int | None:
         if not chat:
-            return len(encode(joined(messages)))
+            return len(encode(plain_text(messages)))
         with suppress(TemplateError):
-            return None if render is None else len(render(roles(messages)))
+            return None if render is None else len(render(role_dicts(messages)))
         return None
 
     return TokenCounter(source, count)
@@ -69,7 +70,7 @@ def _counter(
 def _hub_counter(path: Path, chat: bool) -> TokenCounter:
     try:
         tokenizer = HubTokenizer.from_file(str(path))
-    except Exception as error:  # the package raises Exception itself
+    except Exception as error:  # the package raises plain Exception
         raise UnsupportedModelError(f"{path} is not a tokenizer: {error!s:.200}", hint=_HINT) from error
 
     def encode(text: str, special: bool = True) -> list[int]:
@@ -97,7 +98,7 @@ def _template(folder: Path) -> tuple[ChatTemplate | None, Mapping[str, str]]:
         config = found if isinstance(found, dict) else {}
     beside = folder / "chat_template.jinja"
     source = beside.read_text("utf-8") if beside.is_file() else config.get("chat_template")
-    if isinstance(source, list):  # several by name, as {"name": …, "template": …}
+    if isinstance(source, list):  # several templates: [{"name": …, "template": …}, …]
         source = next((each.get("template") for each in source if each.get("name") == "default"), None)
     tokens = {name: value for name, value in config.items() if name.endswith("_token")}
     texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in tokens.items()}

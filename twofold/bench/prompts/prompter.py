@@ -1,16 +1,15 @@
-"""Makes prompts of exact numbers of tokens without counting during the load.
+"""Makes prompts with exact numbers of tokens, without counting tokens during the load.
 
 A message is ``START`` and units: pieces of text with one token each in any context. So its tokens are its units,
-``START``, and what the chat template adds. The latter are counted once before the run, for a first turn and for a later
-one.
+``START``, and the tokens of the chat template, which are counted once before the run, for first and for later turns.
 
 A tokenizer that splits before spaces encodes a word alike in any text, so many words are tested with one count: if it
-grows by as many tokens as words, each word is one token. If not, groups are divided to find the other words. A
-vocabulary without words is tested with single characters. If that fails too, or without a counter, words have a mean
+grows by as many tokens as words, each word is one token. If not, the words are tested in smaller groups. In a
+vocabulary without words, single characters are tested. If that fails too, or without a counter, words have a mean
 number of tokens, and lengths of prompts are approximate.
 
-A prompt depends only on the seed and its request, its shared prefix on the seed and the key. The rest begins with units
-that encode the request's index, so that prompts differ as early as possible and no prefix cache hits by accident.
+A prompt depends only on the seed and its request, its shared prefix only on the seed and the key. The rest begins with
+units that encode the request's index, so that prompts differ as early as possible and no prefix cache hits by accident.
 Another run against the same server needs another seed, or all its prompts are cached.
 """
 
@@ -78,7 +77,7 @@ MIN_GROUP: Final = 16
 MAX_CALLS: Final = 64
 
 INDEXES: Final = 1 << 24
-"""Number of prompts with distinct beginnings."""
+"""Number of prompts whose first units differ."""
 
 TRIALS: Final = (
     Ask(INDEXES - 1, 0.0, 48, 1),
@@ -95,7 +94,7 @@ _MASK: Final = (1 << 64) - 1
 class TokenCounter:
     """Counts the tokens of prompts as the measured server does.
 
-    source  where its counts are from, for the report
+    source  what counts the tokens, for the report
     count   tokens of the whole prompt, chat template included; None if unknown
     """
 
@@ -105,11 +104,11 @@ class TokenCounter:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Texts to concatenate.
+    """Texts of which prompts are made.
 
-    each   tokens of one text
+    each   mean number of tokens of a text
     start  tokens of a prompt whose only message is ``START``; None without a counter
-    exact  whether each text has exactly one token
+    exact  whether every text has exactly one token
     """
 
     texts: tuple[str, ...]
@@ -119,7 +118,7 @@ class Units:
 
 
 def find_units(counter: TokenCounter | None) -> Units:
-    """The units of a vocabulary, found with four counts if all words are units, else with some tens."""
+    """The units of a vocabulary. Counts four texts if all words are units, else some tens of texts."""
     words = tuple(f" {word}" for word in WORDS)
     start = None if counter is None else counter.count(user_message(START))
     if counter is None or start is None:
@@ -148,7 +147,7 @@ class _Probe:
         self._left = MAX_CALLS
 
     def excess(self, texts: tuple[str, ...]) -> int | None:
-        """Tokens beyond one per text; None without a count, or when the limit is reached."""
+        """Number of tokens beyond one per text; None if it is unknown or MAX_CALLS counts were used."""
         if self._left == 0:
             return None
         self._left -= 1
@@ -156,7 +155,7 @@ class _Probe:
         return None if count is None else count - self._start - len(texts)
 
     def good(self, texts: tuple[str, ...]) -> Iterator[str]:
-        """The units among texts. Groups with many other texts, and small ones with any, are dropped."""
+        """The texts that are units. Drops groups with many other texts, and small groups with any."""
         excess = self.excess(texts)
         if excess == 0:
             yield from texts
@@ -175,8 +174,8 @@ class Recipe:
     """Properties of a server's tokenizer and template.
 
     first, later   tokens of a prompt besides its units: in a first turn, and added by a later one
-    start_later    whether a later turn begins with ``START``: in chats; a plain text continues with a space
-    source         where counts come from, for the report
+    start_later    whether a later turn begins with ``START``, as in chats; a plain text continues with a space
+    source         what counts the tokens, for the report
     exact          whether prompts have exact numbers of tokens; checked with the counter
     """
 
@@ -189,18 +188,21 @@ class Recipe:
 
 
 class Prompter:
-    """Makes all messages of a request, deterministically and in any order of calls."""
+    """Makes all messages of a request. The result does not depend on the order of calls."""
 
     def __init__(self, recipe: Recipe, seed: int) -> None:
         self.recipe = recipe
         self._seed = seed & _MASK
         self._units = np.array(recipe.units.texts, dtype=object)
         self._places = np.random.default_rng((self._seed, 0)).permutation(len(self._units))
-        self._shared = lru_cache(_CACHED)(lambda key, count: "".join(self._drawn((self._seed, 1, key & _MASK), count)))
+        self._shared = lru_cache(_CACHED)(self._shared_text)
 
     def with_seed(self, seed: int) -> Prompter:
         """A prompter for another run, with other prompts."""
         return Prompter(self.recipe, seed)
+
+    def _shared_text(self, key: int, count: int) -> str:
+        return "".join(self._random_units((self._seed, 1, key & _MASK), count))
 
     @property
     def min_tokens(self) -> int:
@@ -223,24 +225,24 @@ class Prompter:
     def __call__(self, ask: Ask) -> tuple[PromptMessage, ...]:
         if ask.messages is not None:
             return (*ask.history, *ask.messages)
-        later_turn = bool(ask.history)
+        is_later_turn = bool(ask.history)
         recipe = self.recipe
-        begin = START if recipe.start_later or not later_turn else ""
-        room = self._room(ask.input_tokens - (recipe.later if later_turn else recipe.first))
+        begin = START if recipe.start_later or not is_later_turn else ""
+        room = self._unit_count(ask.input_tokens - (recipe.later if is_later_turn else recipe.first))
         parts = [begin]
         for piece in ask.shared:
-            count = min(self._room(piece.tokens), room)
+            count = min(self._unit_count(piece.tokens), room)
             parts.append(self._shared(piece.key, count))
             room -= count
-        own = self._spelled(ask.index) + self._drawn((self._seed, 2, ask.index & _MASK), room)
+        own = self._index_units(ask.index) + self._random_units((self._seed, 2, ask.index & _MASK), room)
         return (*ask.history, PromptMessage("user", "".join(parts + own[:room])))
 
-    def _room(self, tokens: int) -> int:
-        """The number of units with that many tokens."""
+    def _unit_count(self, tokens: int) -> int:
+        """The number of units that have about ``tokens`` tokens in all."""
         each = self.recipe.units.each
         return max(tokens if each == 1.0 else round(tokens / each), 0)
 
-    def _spelled(self, index: int) -> list[str]:
+    def _index_units(self, index: int) -> list[str]:
         """The index in as many digits as ``INDEXES`` needs; the digits are units, permuted by the seed."""
         base = len(self._places)
         digits = []
@@ -251,8 +253,8 @@ class Prompter:
             left //= base
         return digits
 
-    def _drawn(self, seed: tuple[int, ...], count: int) -> list[str]:
-        """Random units; fewer of the same seed are a prefix of more."""
+    def _random_units(self, seed: tuple[int, ...], count: int) -> list[str]:
+        """``count`` random units. For one seed, a smaller count gives a prefix of the result for a larger count."""
         draws = np.random.default_rng(seed).random(count)
         drawn: list[str] = self._units[(draws * len(self._units)).astype(np.intp)].tolist()
         return drawn
@@ -269,7 +271,7 @@ def make_prompter(counter: TokenCounter | None, *, chat: bool, seed: int) -> Pro
     later = _later(counter, units) if chat else 0
     recipe = Recipe(units, units.start, units.start if later is None else later, chat, counter.source, units.exact)
     prompter = Prompter(recipe, seed)
-    if recipe.exact:  # except for trial prompts that are too short for the template
+    if recipe.exact:  # trial prompts that are too short for the template are skipped
         asks = [ask for ask in TRIALS if ask.input_tokens >= prompter.min_tokens]
         counts = [(counter.count(prompter(ask)), ask.input_tokens) for ask in asks]
         exact = [count == asked for count, asked in counts if count is not None]
@@ -278,7 +280,7 @@ def make_prompter(counter: TokenCounter | None, *, chat: bool, seed: int) -> Pro
 
 
 def _later(counter: TokenCounter, units: Units) -> int | None:
-    """Tokens that a second turn adds besides its units and the completion before it; None if the chat is refused."""
+    """Tokens that a second turn adds besides its units and the previous completion; None if the chat is rejected."""
     text = START + "".join(units.texts[:8])
     once = (PromptMessage("user", text),)
     first, second = counter.count(once), counter.count((*once, PromptMessage("assistant", text), *once))

@@ -1,4 +1,4 @@
-"""Counts tokens with the measured server.
+"""Counts tokens with the measured server, which has one of these APIs:
 
 vLLM, Twofold, SGLang   POST /tokenize {prompt} or {messages} → {count, tokens}
 llama.cpp               POST /tokenize {content} → {tokens}; a chat is rendered by POST /apply-template → {prompt}
@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from twofold.bench.client.target import Exchange
-from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions, joined, no_prompt, roles
+from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions, given_messages, plain_text, role_dicts
 from twofold.bench.endpoints.values import count_at, text_at
 from twofold.bench.load.base import Ask, PromptMessage
 from twofold.bench.prompts.prompter import START, TokenCounter, user_message
@@ -26,12 +26,12 @@ from twofold.core.errors import NetworkError
 
 
 def remote_counter(exchange: Exchange, endpoint: str, options: EndpointOptions) -> TokenCounter | None:
-    """The cheapest way in which the server counts a short prompt; None if it cannot count.
+    """A counter with the cheapest API that counts a short prompt; None if the server has none.
 
-    A connection that breaks counts as no count: the probe of the endpoint reports a server that is gone.
+    A failed connection counts as an API that the server does not have: the first request reports a server that is gone.
     """
     chat, options = endpoint != "completions", replace(options, ignore_eos=False)
-    server = _Server(exchange, ApiEndpoint(endpoint, options, no_prompt).headers, options.model, chat)
+    server = _Server(exchange, ApiEndpoint(endpoint, options, given_messages).headers, options.model, chat)
     counters = [
         TokenCounter("the server's /tokenize", server.vllm),
         TokenCounter("the server's /tokenize (llama.cpp)", server.llama_cpp),
@@ -49,7 +49,7 @@ def remote_counter(exchange: Exchange, endpoint: str, options: EndpointOptions) 
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """Counts with endpoints of the server; ``chat``: messages instead of one text."""
+    """Counts with endpoints of the server. ``chat``: whether it counts messages or one text."""
 
     exchange: Exchange
     headers: Mapping[str, str]
@@ -57,28 +57,28 @@ class _Server:
     chat: bool
 
     def vllm(self, messages: tuple[PromptMessage, ...]) -> int | None:
-        asked = {"messages": roles(messages)} if self.chat else {"prompt": joined(messages)}
+        asked = {"messages": role_dicts(messages)} if self.chat else {"prompt": plain_text(messages)}
         return _counted(self._post("/tokenize", {"model": self.model, **asked}))
 
     def llama_cpp(self, messages: tuple[PromptMessage, ...]) -> int | None:
-        text = joined(messages)
+        text = plain_text(messages)
         if self.chat:
-            rendered = self._post("/apply-template", {"messages": roles(messages)})
+            rendered = self._post("/apply-template", {"messages": role_dicts(messages)})
             text = text_at(rendered, "prompt") if isinstance(rendered, dict) else ""
         return _counted(self._post("/tokenize", {"content": text, "add_special": True})) if text else None
 
     def tgi(self, messages: tuple[PromptMessage, ...]) -> int | None:
         if not self.chat:
-            return _length(self._post("/tokenize", {"inputs": joined(messages)}))
-        reply = self._post("/chat_tokenize", {"model": self.model, "messages": roles(messages)})
+            return _length(self._post("/tokenize", {"inputs": plain_text(messages)}))
+        reply = self._post("/chat_tokenize", {"model": self.model, "messages": role_dicts(messages)})
         return _length(reply.get("tokenize_response")) if isinstance(reply, dict) else None
 
     def anthropic(self, messages: tuple[PromptMessage, ...]) -> int | None:
-        reply = self._post("/v1/messages/count_tokens", {"model": self.model, "messages": roles(messages)})
+        reply = self._post("/v1/messages/count_tokens", {"model": self.model, "messages": role_dicts(messages)})
         return count_at(reply, "input_tokens") or None if isinstance(reply, dict) else None
 
     def _post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Posts JSON and returns the JSON of the response; None if it is refused."""
+        """Posts JSON and returns the JSON of the response; None for an error status or invalid JSON."""
         status, _, reply = self.exchange("POST", path, orjson.dumps(body), self.headers)
         with suppress(ValueError):
             return orjson.loads(reply) if status == 200 else None
@@ -86,8 +86,8 @@ class _Server:
 
 
 def usage_counter(exchange: Exchange, endpoint: str, options: EndpointOptions) -> TokenCounter:
-    """Counts by the usage of a completion of one token. Slow: every count is a request."""
-    probe = ApiEndpoint(endpoint, replace(options, stream=False), no_prompt)
+    """Counts by the usage of a completion of one token. Slow: each count runs the model."""
+    probe = ApiEndpoint(endpoint, replace(options, stream=False), given_messages)
 
     def count(messages: tuple[PromptMessage, ...]) -> int | None:
         status, _, reply = exchange("POST", probe.path, probe.body(Ask(0, 0.0, 1, 1, messages=messages)), probe.headers)
@@ -97,7 +97,7 @@ def usage_counter(exchange: Exchange, endpoint: str, options: EndpointOptions) -
                 probe.reader(response).whole(reply, 0.0)
         return response.prompt_tokens or None
 
-    return TokenCounter("the usage of answers", count)
+    return TokenCounter("the usage of completions", count)
 
 
 def _counted(reply: object) -> int | None:

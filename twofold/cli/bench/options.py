@@ -90,7 +90,7 @@ class LengthOptions:
 @Parameter(name="*", group="Load")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions(LengthOptions):
-    """A synthetic load. --rate: open loop. --concurrency: closed loop. Both: open loop with a limit of open requests."""
+    """A synthetic load. --rate: open loop. --concurrency: closed loop. Both: open loop with limited concurrency."""
 
     rate: Annotated[
         float | None, Parameter(name=("--rate", "--request-rate"), help="Request (or session) rate per second.")

@@ -115,8 +115,7 @@ class MarkdownWriter:
             self._end_line()
 
     def _begin(self, final: bool) -> bool:
-        """Determines the kind of block of the line. Returns whether inline text follows; otherwise the line is consumed, or
-        still ambiguous."""
+        """Determines the kind of block. Returns whether inline text follows; else the line is consumed or ambiguous."""
         line = self._line
         body = line.lstrip(" ")
         indent = len(line) - len(body)
@@ -322,7 +321,7 @@ class _Flow:
             text = self._word.pop().text + text
         if text:
             self._word.append(StyledText(text, styles))
-        if sum(len(span.text) for span in self._word) > self._columns:  # wider than a line: shown before it is complete
+        if sum(len(span.text) for span in self._word) > self._columns:  # too long for a line: not withheld
             self._end_word()
             self._glued = True
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import NormalDist, fmean
 from typing import Final
 
-from twofold.bench.load.base import MAX_RATE, Ask, Load, above_zero
+from twofold.bench.load.base import MAX_RATE, Ask, Load, check_positive
 from twofold.core.errors import ParameterError
 from twofold.planner.simulate.jobs import prompt_tokens
 
@@ -61,7 +61,7 @@ class Traffic:
         asks = list(load.begin())
         if rate is None:
             rate = _rate(asks)
-        return cls.of_requests(above_zero("rate", rate, MAX_RATE), _requests(asks))
+        return cls.of_requests(check_positive("rate", rate, MAX_RATE), _requests(asks))
 
     @classmethod
     def of_requests(cls, rate: float, requests: Iterable[tuple[int, int, int]]) -> Traffic:
