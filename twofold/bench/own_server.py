@@ -1,4 +1,4 @@
-"""Runs ``twofold serve`` as a child process while it is measured."""
+"""Runs ``twofold serve`` as a child process during a benchmark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Final
 from twofold.core.errors import ResourceError
 
 START_S: Final = 900.0
-"""The model may have to be downloaded first."""
+"""Time limit of the start, in which the model may have to be downloaded."""
 END_S: Final = 30.0
 LAST_LINES: Final = 5
 ADDRESS: Final = re.compile(r"ANTHROPIC_BASE_URL=(\S+)")
@@ -25,9 +25,9 @@ ADDRESS: Final = re.compile(r"ANTHROPIC_BASE_URL=(\S+)")
 
 @contextmanager
 def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[str]:
-    """The URL of ``twofold serve MODEL`` with these flags on a free port, ready for requests; it ends with the context.
+    """The URL of ``twofold serve MODEL`` with these flags on a free port, ready for requests. It ends with the context.
 
-    Raises ResourceError with the end of its log if it does not start.
+    Raises ResourceError with the end of the server's log if it does not start.
     """
     with tempfile.TemporaryDirectory(prefix="twofold-bench-") as folder:
         command = [sys.executable, "-m", "twofold", "serve", model, "--port", "0", "--data-folder", folder]
@@ -57,7 +57,7 @@ def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[str]:
 
 @contextmanager
 def _sigterm_later() -> Iterator[None]:
-    """Delivers SIGTERM after the block: while a process is started, it would leave that process behind."""
+    """Delays SIGTERM to the end of the block: in the middle of a process start, the process would be left behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -82,7 +82,7 @@ class _Log:
         threading.Thread(target=self._read, name="server-log", daemon=True).start()
 
     def address(self) -> str:
-        """Waits for the server; its URL."""
+        """Waits until the server is ready; returns its URL."""
         until = time.monotonic() + START_S
         while not self._found.wait(0.05):
             if time.monotonic() > until:

@@ -4,11 +4,11 @@ All times are seconds after the start of the run on one clock. A request has up 
 
     due ≤ started ≤ sent ≤ first ≤ last ≤ ended
 
-``due`` is set by the load. ``started`` is when the client opened or took a connection for it. ``sent`` is when its last
-byte was handed to the kernel. ``first`` and ``last`` are when the kernel received the first and last chunk with output,
-and ``ended`` when it received the last byte of the response. ``due`` and ``started`` differ if the client may not have
-more open requests, or is too slow. Latency counts from ``due``, since otherwise a frozen server would hide the requests
-that wait for it (coordinated omission: Gil Tene, "How NOT to Measure Latency", 2013).
+The load sets ``due``. At ``started`` the client opened a connection for the request, or took an open one. At ``sent``
+its last byte was handed to the kernel. At ``first`` and ``last`` the kernel received the first and last chunk with
+output, and at ``ended`` the last byte of the response. ``due`` and ``started`` differ if the maximum of open requests
+is reached, or if the client is too slow. Latency counts from ``due``: otherwise the wait of requests for a frozen
+server would not be counted (coordinated omission: Gil Tene, "How NOT to Measure Latency", 2013).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from msgspec import Meta
 from twofold.bench.load.base import Ask, Outcome
 
 UNKNOWN: Final = -1
-"""Number of tokens of a chunk if the server does not report it."""
+"""Stands for the number of tokens of a chunk that the server does not report."""
 
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 
 
 @dataclass(slots=True)
 class RecordedResponse:
-    """A response as received. Chunks are the events of a stream with output.
+    """A response as received. Chunks are the events of a stream that have output.
 
-    moments, tokens, texts   of each chunk: arrival time, number of tokens (or UNKNOWN), text of the completion
+    moments, tokens, texts   arrival time, number of tokens (or UNKNOWN) and text of each chunk
     empty, pings             events without output, and keep-alives
     streamed                 whether it was streamed; otherwise the whole completion is one chunk
-    prompt_tokens …          from the server's usage; None if unknown
+    prompt_tokens …          token counts of the server's usage; None if unknown
     done                     whether the server marked the completion as complete
     """
 
@@ -74,9 +74,9 @@ class RequestSample:
     connect_s   seconds to open a connection; None if an open one was used
     status      of the HTTP response; None without one
     error       one sentence if the outcome is not ok
-    request_id  the server's
-    lag_s       longest time from the arrival of bytes of its response to their read
-    merged      chunks read together with the next one, and so with its time
+    request_id  id of the request in the response
+    lag_s       longest time from the arrival of bytes of the response to their read
+    merged      chunks that were read together with the next one, and so have its time
     """
 
     ask: Ask
@@ -107,7 +107,7 @@ class RequestSample:
 
     @property
     def output_tokens(self) -> int | None:
-        """From the usage, or else the sum over chunks if all have counts; None if unknown."""
+        """Tokens in the usage, or else the sum over chunks if all have counts; None if unknown."""
         if self.response.completion_tokens is not None:
             return self.response.completion_tokens
         if self.response.tokens and UNKNOWN not in self.response.tokens:
@@ -116,7 +116,7 @@ class RequestSample:
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Resources and lag of the client, to recognise it as a bottleneck."""
+    """Resources and lag of the client, which show whether it was a bottleneck."""
 
     wall_s: float
     cpu_s: Annotated[float, Meta(description="processor seconds of the client's process in wall_s")]
@@ -130,9 +130,9 @@ class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class RunRecord:
     """A load that was sent, possibly interrupted.
 
-    load         its description
-    duration_s   time in which requests became due: as given, or until the last one was sent
-    began_unix   wall-clock time of the start
+    load         description of the load
+    duration_s   time in which requests became due: as given, or until the last request was sent
+    began_unix   wall-clock time of the start, in seconds since 1970
     """
 
     load: Mapping[str, Any]
@@ -144,7 +144,7 @@ class RunRecord:
 
 
 def plain(value: Any) -> Any:
-    """Records as plain data for JSON under the names of their fields; null for no value and for infinity."""
+    """Records as plain data for JSON, with the names of their fields; infinite and missing numbers become None."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if is_dataclass(value) and not isinstance(value, type):

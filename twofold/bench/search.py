@@ -1,12 +1,12 @@
 """Sweeps of rates, and searches for the highest rate that a server sustains: goodput by its second definition.
 
-A rate is sustainable if the required share of requests meets every objective and latency does not grow. Both are
-needed: with a loose objective, a growing queue would pass every short trial.
+A rate is sustained if the required share of requests meets every objective and latency does not grow. Both conditions
+are needed: with a loose objective, a growing queue would pass every short trial.
 
-The rate is doubled or halved until it is between one that passes and one that fails, and then bisected by ratio until
-the two are close. Each trial is examined after every round; it ends when its verdict is certain, or when its time is
-over. Each round is twice as long as the one before, since queues fill slowly. Several looks at a trial are several
-chances of error, so each has its part of the allowed error (Bonferroni).
+The rate is doubled or halved until one rate passes and one fails. Then the rates between both are bisected
+geometrically until the two are close. A trial is examined after each round, and ends when its verdict is certain or its
+time is over. Each round is twice as long as the previous one, since queues fill slowly. Each look at a trial may err,
+so each has a part of the allowed error (Bonferroni).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from twofold.bench.record import RunRecord, plain
 from twofold.core.errors import ParameterError, describe_name
 
 MIN_GROWTH: Final = 0.02
-"""Growth of latency in seconds per second: that of a queue served at a rate lower than the arrivals by this share."""
+"""Tolerated growth of latency in seconds per second: of a queue whose service rate is this share below its arrivals."""
 
 GROWING: Final = ("ttft", "e2e")
 """Measures that grow with a queue."""
@@ -36,17 +36,17 @@ MIN_VALUES: Final = 10
 """Minimum number of values for a trend."""
 
 SURE_ENOUGH: Final = 20
-"""Number of independent requests: if all pass, and no rate has failed yet, a higher rate is tried at once."""
+"""Number of independent requests that must all pass, while no rate has failed yet, to try a higher rate at once."""
 
 MIN_REQUESTS: Final = 3
-"""Minimum requests of a trial: lower rates may have none within its time."""
+"""Minimum number of requests in the time of a trial; it limits the lowest rate."""
 
 MAX_RATES: Final = 100
 """Maximum number of rates of a sweep."""
 
 _NUMBER: Final = r"(\d+(?:\.\d*)?|\.\d+)"
 _RANGE: Final = re.compile(rf"{_NUMBER}\.\.{_NUMBER}([x+]){_NUMBER}")
-_HINT: Final = "write 1,2,4 or 1..16x2, each twice the one before, or 2..10+2, each two more"
+_HINT: Final = "Write 1,2,4; or 1..16x2, where each rate is twice the previous one; or 2..10+2, where each is 2 more."
 
 LoadRunner: TypeAlias = Callable[[float, float, int], RunRecord]
 """Sends an open-loop load at a rate for some seconds, with a seed that differs between runs."""
@@ -66,12 +66,12 @@ class Trial:
     """A rate and the result of its rounds.
 
     runs             numbers of its runs, from 0 over the whole search
-    independent      effective number of independent requests
+    independent      number of independent requests to which the judged ones are equivalent
     interval         of ``attainment``, at the confidence of one look
     answered_share   share of requests with complete responses within their round
     growth           ``ttft`` or ``e2e`` if it grows, and its growth in seconds per second
     passed           whether the rate was sustained, by the measured figures
-    sure             whether that is certain at the required confidence
+    sure             whether ``passed`` is certain at the required confidence
     why              the reason in words
     """
 
@@ -93,7 +93,7 @@ class Trial:
 
 @dataclass(slots=True)
 class Rounds:
-    """The rounds of one rate so far. ``_trends`` of each round are those of ``GROWING`` measures, if known."""
+    """The rounds of one rate so far. ``_trends`` has the trends of ``GROWING`` measures of each round, if known."""
 
     rate: float
     aim: Aim
@@ -102,12 +102,13 @@ class Rounds:
     _runs: list[int] = field(default_factory=list)
     _trends: list[dict[str, Trend]] = field(default_factory=list)
     _requests: int = 0
-    _answered: int = 0
+    _completed: int = 0
     _judged: int = 0
     _met: int = 0
     _independent: float = 0.0
 
     def add(self, record: RunRecord, seconds: float, run: int) -> None:
+        """Adds the round with the number ``run``, whose load lasted ``seconds``."""
         rule, objectives = self.aim.rule, self.aim.objectives
         samples = sorted(rule.measured(record), key=lambda sample: sample.ask.due_s)
         figures = request_figures(record, samples)
@@ -123,7 +124,7 @@ class Rounds:
         self._runs.append(run)
         self.seconds += seconds
         self._requests += len(samples)
-        self._answered += sum(moment < end for moment in ended)
+        self._completed += sum(moment < end for moment in ended)
         self._judged += len(verdicts)
         self._met += sum(verdicts)
         self._independent += len(verdicts) / max(times)
@@ -151,7 +152,7 @@ class Rounds:
             attainment=attainment,
             independent=self._independent,
             interval=interval,
-            answered_share=self._answered / self._requests if self._requests else 0.0,
+            answered_share=self._completed / self._requests if self._requests else 0.0,
             growth=growth,
             passed=passed,
             sure=sure,
@@ -159,7 +160,7 @@ class Rounds:
         )
 
     def _growth(self) -> tuple[str, float] | None:
-        """The first measure that certainly grows, and in each of several rounds, since one round may just end badly."""
+        """The first measure that certainly grows, in all of at least two rounds: one round may end badly by chance."""
         for name in GROWING if len(self._trends) > 1 else ():
             lines = [trends[name] for trends in self._trends if name in trends]
             line = combined(lines)
@@ -170,10 +171,10 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A line through values over time.
+    """A straight line fitted to values over time.
 
     slope        growth per second
-    error        its standard error
+    error        standard error of the slope
     independent  number of independent values
     """
 
@@ -182,12 +183,12 @@ class Trend:
     independent: float
 
     def rises(self, confidence: float) -> bool:
-        """Whether it rises, at the confidence of a two-sided test."""
+        """Whether the slope is above 0, at the confidence of a two-sided test."""
         return self.slope > self.error * student(confidence, self.independent - 2)
 
 
 def correlation_time(values: Floats) -> float:
-    """How many consecutive values count as one independent value.
+    """The number of consecutive values that count as one independent value.
 
     Consecutive requests share a queue, so n of them count as n / τ with τ = 1 + 2·Σ ρ_k, summed while neighbouring
     pairs of autocorrelations are positive (Charles J. Geyer, "Practical Markov chain Monte Carlo", 1992: initial
@@ -207,7 +208,7 @@ def correlation_time(values: Floats) -> float:
 
 
 def trend(times: Floats, values: Floats) -> Trend | None:
-    """Least squares with dependent neighbours; None for fewer than ``MIN_VALUES`` values."""
+    """The line by least squares, with dependent neighbours; None for fewer than ``MIN_VALUES`` values or one time."""
     if len(values) < MIN_VALUES:
         return None
     centred = times - times.mean()
@@ -222,7 +223,7 @@ def trend(times: Floats, values: Floats) -> Trend | None:
 
 
 def combined(trends: list[Trend]) -> Trend | None:
-    """The mean of several rounds' trends, weighted by their precision."""
+    """The mean of trends, weighted by their precision; None without any."""
     if not trends:
         return None
     weights = [1 / max(each.error, 1e-12) ** 2 for each in trends]
@@ -246,7 +247,7 @@ def student(confidence: float, freedom: float) -> float:
 
 
 def requests_to_be_sure(attainment: float, confidence: float) -> float:
-    """Requests that, if all pass, prove that at least that share does; infinite for a share of 1."""
+    """Number of requests that, if all pass, prove that at least that share passes; infinite for a share of 1."""
     return deviations(confidence) ** 2 * attainment / (1 - attainment) if attainment < 1 else float("inf")
 
 
@@ -266,7 +267,7 @@ class SearchOptions:
     seconds          minimum length of a round; longer if the rate is too low for a certain verdict after one
     max_seconds      maximum of all rounds of a trial
     confidence       of verdicts
-    precision        maximum distance of the lowest failing rate from the highest passing rate, as a share
+    precision        maximum distance of the lowest failing rate from the highest passing rate, relative to the latter
     max_trials       maximum number of trials
     """
 
@@ -281,27 +282,27 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         if not 0 < self.lowest <= self.start <= self.highest < math.inf:
-            raise ParameterError("the first rate must lie between the lowest and the highest", param="start")
+            raise ParameterError("The first rate must be between the lowest and the highest.", param="start")
         if not 0 < self.seconds <= self.max_seconds < math.inf:
-            raise ParameterError("a round must not be longer than a trial", param="seconds")
+            raise ParameterError("A round must not be longer than a trial.", param="seconds")
         if not 0.5 <= self.confidence < 1:
             raise ParameterError(
-                f"confidence must be from 0.5 up to less than 1, not {self.confidence}", param="confidence"
+                f"confidence must be from 0.5 up to less than 1, not {self.confidence}.", param="confidence"
             )
         if not self.precision > 0 or self.max_trials < 1:
-            raise ParameterError("precision and the number of trials must be more than 0", param="precision")
+            raise ParameterError("precision and the number of trials must be above 0.", param="precision")
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
     """The result of a search.
 
-    rate         highest passing rate below the lowest failing one; None without any
-    sure_pass    highest rate that certainly passed; None without any
-    sure_fail    lowest rate that certainly failed; None without any
+    rate         highest passing rate below the lowest failing rate; None if no rate passed
+    sure_pass    highest rate that certainly passed; None if there is none
+    sure_fail    lowest rate that certainly failed; None if there is none
     bounded      whether a higher rate failed
     settled      whether ``precision`` was reached
-    interrupted  whether it was stopped; the last trial is then missing
+    interrupted  whether the search was stopped; then the last trial is missing
     """
 
     aim: Aim
@@ -318,18 +319,18 @@ class SearchResult:
         """The result as a sentence."""
         wanted = f"{self.aim.attainment:.0%} of requests meet {self.aim.objectives}"
         if self.rate is None:
-            least = f", not even at {min(trial.rate for trial in self.trials):.4g} requests/s" if self.trials else ""
-            return f"No rate found at which {wanted}{least}."
+            lowest = f", not even at {min(trial.rate for trial in self.trials):.4g} requests/s" if self.trials else ""
+            return f"No rate found at which {wanted}{lowest}."
         end = "" if self.bounded else " Higher rates were not tried."
         passed = [] if self.sure_pass is None else [f"{self.sure_pass:.4g} requests/s passes"]
         failed = [] if self.sure_fail is None else [f"{self.sure_fail:.4g} requests/s fails"]
         bounds = f"At {self.options.confidence:.0%} confidence, {' and '.join(passed + failed)}."
         if not passed + failed:
-            bounds = "No confidence bounds: every trial was inconclusive; longer trials (--duration) narrow it."
+            bounds = "No confidence bounds: every trial was inconclusive. Use longer trials (--duration)."
         return f"At {self.rate:.4g} requests/s, {wanted}. {bounds}{end}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data under the names of the fields, and the sentence."""
+        """Plain data: the fields, and ``words``."""
         document: dict[str, Any] = {**plain(self), "words": self.words()}
         return document
 
@@ -337,7 +338,7 @@ class SearchResult:
 def find_rate(
     run: LoadRunner, aim: Aim, options: SearchOptions | None = None, on_trial: Callable[[Trial], None] | None = None
 ) -> SearchResult:
-    """The highest rate that reaches ``aim``; calls ``on_trial`` after every trial. An interrupted run ends the search.
+    """Finds the highest rate that reaches ``aim``. Calls ``on_trial`` after each trial. An interrupted run ends it.
 
     Raises the errors of ``run``.
     """
@@ -372,7 +373,7 @@ class _Search:
         return self._found(interrupted=False)
 
     def _next(self) -> float | None:
-        """The next rate to try; None at the end."""
+        """The next rate to try; None if the search is over."""
         options, low, high = self._options, self._low, self._high
         if len(self._trials) >= options.max_trials or self._settled():
             return None
@@ -395,7 +396,7 @@ class _Search:
         looks = max(1, int(math.log2(options.max_seconds / options.seconds + 1)))
         confidence = 1 - (1 - options.confidence) / looks  # of each look at a trial
         rounds = Rounds(rate, self._aim, confidence)
-        # with this length one round is enough if all requests pass
+        # with this length, one round is enough if all requests pass
         wanted = 1.3 * requests_to_be_sure(self._aim.attainment, confidence) / rate
         wanted += self._aim.rule.warmup_s + self._aim.rule.cooldown_s
         length = min(max(wanted, options.seconds), options.max_seconds)
@@ -443,7 +444,7 @@ def parse_rates(text: str) -> tuple[float, ...]:
     """Parses ``1,2,4``, ``1..16x2`` or ``2..10+2`` into ascending, distinct rates. Raises ParameterError."""
     rates = sorted({rate for part in text.split(",") for rate in _part(part.strip())})
     if len(rates) > MAX_RATES:
-        raise ParameterError(f"{len(rates)} rates are more than {MAX_RATES}", param="rates", hint="take larger steps")
+        raise ParameterError(f"{len(rates)} rates are more than {MAX_RATES}.", param="rates", hint="Take larger steps.")
     return tuple(rates)
 
 
@@ -453,13 +454,13 @@ def _part(text: str) -> list[float]:
         return _range(float(match[1]), float(match[2]), match[3], float(match[4]))
     if re.fullmatch(_NUMBER, text) and float(text) > 0:
         return [float(text)]
-    raise ParameterError(f"{describe_name(text)} is not a rate", param="rates", hint=_HINT)
+    raise ParameterError(f"{describe_name(text)} is not a rate.", param="rates", hint=_HINT)
 
 
 def _range(first: float, last: float, sign: str, step: float) -> list[float]:
-    """From ``first`` to ``last``, included if a step reaches it."""
+    """Rates from ``first`` to ``last``, which is included if a step reaches it."""
     if not 0 < first <= last or (step <= 1 if sign == "x" else step <= 0):
-        raise ParameterError("a range of rates must go up from more than 0", param="rates", hint=_HINT)
+        raise ParameterError("A range of rates must ascend from above 0.", param="rates", hint=_HINT)
     rates: list[float] = []
     while len(rates) <= MAX_RATES:
         at = first * step ** len(rates) if sign == "x" else first + step * len(rates)

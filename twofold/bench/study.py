@@ -1,7 +1,7 @@
-"""A benchmark of one server: inspects it, then runs a load, a sweep, or a search for the highest sustainable rate.
+"""A benchmark of one server: inspects the server, then runs a load, a sweep, or a search for the highest rate.
 
-Each run has its own prompts, since a server that caches prefixes would know those of the run before. Every run is added
-to the document when it ends, so that a stopped study keeps its results.
+Each run has its own prompts, since a server may have the prompts of the previous run in its prefix cache. Every run is
+added to the document when it ends, so that a stopped study keeps its results.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SEEDS_APART: Final = 1_000_003
 """Distance of the seeds of two runs."""
 FIRST_WORDS: Final = 8
 FIRST_TOKENS: Final = 4
-"""Words of the first request, and tokens of its completion."""
+"""Words in the prompt of the first request, and tokens of its completion."""
 
 SWEEP_S: Final = 30.0
 """Default duration of each rate of a sweep."""
@@ -54,23 +54,23 @@ ONE_BY_ONE: Final[Mapping[str, Any]] = {
     "burstiness": 1.0,
     "turns": Fixed(1),
 }
-"""Changes that make a plan of a few consecutive requests."""
+"""Changes of a plan, for a few requests one after another."""
 
 Show: TypeAlias = Callable[[Goal], AbstractContextManager[Watcher]]
 """Shows the progress of a run."""
 
 MakeLoad: TypeAlias = Callable[[Prompt, int], Load]
-"""Makes a load from the messages of requests and a seed."""
+"""Makes a load from a prompt function and a seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
     """The server of a benchmark, and how to send requests to it.
 
-    model     None is the only model of the server
-    options   of every request; their model is ignored
-    seed      of the load: arrivals and lengths
-    prompts   seed of the texts of prompts. With an equal one, the server has the prompts cached the next time
+    model     None selects the only model of the server
+    options   options of every request; their model is ignored
+    seed      seed of arrivals and lengths
+    prompts   seed of prompt texts; if it is used again, the server may have the prompts in its cache
     """
 
     target: ServerTarget
@@ -83,7 +83,7 @@ class Setup:
 
 
 class Session:
-    """Sends loads to one server. The runs of a session are numbered from 0."""
+    """Sends loads to one server."""
 
     def __init__(self, setup: Setup, client: LoadClient, facts: ServerFacts, prompter: Prompter) -> None:
         self._setup = setup
@@ -109,13 +109,15 @@ class Session:
 
 
 @contextmanager
-def opened(setup: Setup, local: TokenCounter | None = None, lengths: tuple[int, int] = (0, 0)) -> Iterator[Session]:
-    """A session with a server that served one request, and so is warm.
+def open_session(
+    setup: Setup, local: TokenCounter | None = None, lengths: tuple[int, int] = (0, 0)
+) -> Iterator[Session]:
+    """A session with a server that has completed one request, and so is warm.
 
-    local    counts prompts; None counts them with the server
-    lengths  maximum of input and of output tokens of the loads
+    local    counts the tokens of prompts; None counts them with the server
+    lengths  maximum input tokens and output tokens of the loads; 0 if unknown
 
-    Raises NetworkError, AccessError, NotFoundError, ContextLengthError and others, as documented in ``discover``.
+    Raises NetworkError, AccessError, NotFoundError, ContextLengthError and the other errors of ``discover``.
     """
     send = partial(exchange, setup.target)
     headers = ApiEndpoint(setup.endpoint, setup.options, given_messages).headers
@@ -137,9 +139,9 @@ def opened(setup: Setup, local: TokenCounter | None = None, lengths: tuple[int, 
 
 @dataclass(slots=True)
 class Study:
-    """The runs of a session, with one rule and the same objectives.
+    """The runs of a session, all with the same rule and objectives.
 
-    chunks  whether the document has each gap between chunks
+    chunks  whether the document contains the gaps between chunks
     show    shows the progress of runs; None shows nothing
     """
 
@@ -157,7 +159,7 @@ class Study:
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was stopped."""
+        """Whether a run or the search was stopped."""
         stopped = self._search is not None and self._search.interrupted
         return stopped or any(run.interrupted for run in self.runs)
 
@@ -172,9 +174,10 @@ class Study:
         return record
 
     def measure_plan(self, plan: LoadPlan, *, seed: int | None = None) -> RunRecord:
+        """Sends the load of a plan and adds its run."""
         goal = Goal(self.session.facts.model, plan.requests, plan.until_s, plan.rate)
         if plan.multi_turn:
-            goal = replace(goal, requests=None, rate=None)  # both are numbers of sessions
+            goal = replace(goal, requests=None, rate=None)  # a plan counts sessions, not requests
         return self.measure(plan.load, goal, seed=seed)
 
     def sweep_rates(self, plan: LoadPlan, rates: Sequence[float]) -> None:
@@ -209,7 +212,7 @@ class Study:
         return self._search
 
     def rate_one_by_one(self, plan: LoadPlan) -> float:
-        """A first rate for a search: half the rate of a few consecutive requests.
+        """The first rate of a search: half the rate of a few requests sent one after another.
 
         A server that batches sustains more, so the first trial passes and is short.
         """
@@ -246,15 +249,17 @@ class Study:
         )
 
     def _short_prompts(self, record: RunRecord) -> Iterator[Note]:
-        """A warning about prompts that are longer than requested, since shorter ones are impossible."""
-        least = self.session.prompter.min_tokens
+        """A warning about prompts that are longer than requested because the template has too many tokens."""
+        minimum = self.session.prompter.min_tokens
         made = [sample.ask for sample in record.samples if not sample.ask.history and sample.ask.messages is None]
-        short = sum(1 for ask in made if ask.input_tokens < least)
+        short = sum(1 for ask in made if ask.input_tokens < minimum)
         if short:
-            text = f"{short} of {len(made)} prompts are longer than requested: {least} tokens is the minimum here"
+            text = f"{short} of {len(made)} prompts are longer than requested: {minimum} tokens is the minimum here"
             yield Note("short_prompts", text)
 
     def _at_rate(self, plan: LoadPlan) -> LoadRunner:
+        """A function that runs the plan at a rate."""
+
         def run(rate: float, seconds: float, seed: int) -> RunRecord:
             return self.measure_plan(replace(plan, rate=rate, duration_s=seconds, requests=None), seed=seed)
 

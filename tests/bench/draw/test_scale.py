@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twofold.bench.draw.chart import HUGE, Kind, LinearScale, Logarithmic, fit, nice_step
+from twofold.bench.draw.chart import HUGE, Kind, LinearScale, LogScale, fit, nice_step
 
 finite = st.floats(-1e12, 1e12)
 kinds = st.sampled_from(("linear", "log"))
@@ -36,7 +36,7 @@ def test_log_ticks_are_decades_with_twos_and_fives_where_there_is_room() -> None
 
 
 def test_log_has_no_place_for_what_is_not_above_zero() -> None:
-    scale = Logarithmic(1, 100)
+    scale = LogScale(1, 100)
     assert scale.share(10) == pytest.approx(0.5)
     assert [scale.share(value) for value in (0, -1, math.inf, math.nan)] == [None] * 4
     assert [LinearScale(0, 1).share(value) for value in (math.inf, math.nan)] == [None] * 2

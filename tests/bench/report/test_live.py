@@ -96,7 +96,7 @@ def test_the_table_is_shown_on_a_terminal() -> None:
     with live(console, Goal("smol", duration_s=10.0, rate=4.0)) as shown:
         assert isinstance(shown, LiveTable)
         shown.update(5.0, list(mixed(20).samples), 3)
-    for words in ("smol  5 s of 10 s", "18 answered, 3 open, 2 failed", "of 4 requested", "TTFT", "ITL", "of a core"):
+    for words in ("smol  5 s of 10 s", "18 completed, 3 open, 2 failed", "of 4 requested", "TTFT", "ITL", "of a core"):
         assert words in file.getvalue()
 
 
@@ -125,7 +125,7 @@ def test_without_a_terminal_there_is_a_line_each_quarter() -> None:
             shown.update(step / 10, samples, 0)
     lines = file.getvalue().splitlines()
     assert [line.split(",")[0] for line in lines] == ["smol: 25%", "smol: 50%", "smol: 75%", "smol: 100%"]
-    assert "1 answered, 0 open, 1 failed" in lines[0]
+    assert "1 completed, 0 open, 1 failed" in lines[0]
 
 
 def test_a_run_of_unknown_length_tells_its_seconds() -> None:

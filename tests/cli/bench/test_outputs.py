@@ -52,7 +52,7 @@ def test_the_table_says_how_it_went(bench: Bench) -> None:
         "goodput",
     ):
         assert word in result.out
-    assert "answered" in result.err
+    assert "completed" in result.err
 
 
 def test_quiet_shows_no_progress(bench: Bench) -> None:

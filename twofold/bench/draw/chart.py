@@ -1,7 +1,7 @@
-"""A chart: its marks, axes and scales. ``svg`` and ``terminal`` draw it.
+"""A chart: its marks, axes and scales. ``svg`` and ``terminal`` draw charts.
 
-Points without a finite position on the scales are not drawn, and lines have a gap there. ``series`` selects a colour;
-marks of a series belong together, and their ``label`` appears once in the legend.
+Points without a finite position on the scales are not drawn, and lines have gaps there. ``series`` selects a colour.
+Marks with the same ``label`` belong together: the legend contains the label once.
 
 A scale maps a value to its share of the way from ``low`` to ``high``, linearly or by logarithms. Steps between ticks
 are 1, 2 or 5 times a power of ten (Heckbert, "Nice numbers for graph labels", Graphics Gems, 1990).
@@ -21,7 +21,7 @@ Point: TypeAlias = tuple[float, float]
 Position = TypeVar("Position")
 
 HUGE: Final = 1e100
-"""Numbers beyond it, and closer to 0 than its inverse on a logarithmic scale, have no position."""
+"""Numbers with a larger magnitude have no position, and on a logarithmic scale numbers below 1 / HUGE."""
 
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _MAX_DECADES_WITH_FIVES: Final = 3
@@ -30,23 +30,25 @@ _MIN_SPAN: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class LinearScale:
+    """A linear scale from ``low`` to ``high``."""
+
     low: float
     high: float
 
     def share(self, value: float) -> float | None:
-        """The share of a value: 0 at the low end, 1 at the high one; None without a position."""
+        """The position of a value: 0 at ``low``, 1 at ``high``; None if the value is too large."""
         return (value - self.low) / (self.high - self.low) if abs(value) < HUGE else None
 
-    def ticks(self, most: int) -> tuple[float, ...]:
-        """Round values between both ends, ascending; about ``most`` at most."""
-        step = nice_step((self.high - self.low) / max(1, most))
+    def ticks(self, limit: int) -> tuple[float, ...]:
+        """Round values between both ends, ascending; ``limit`` is their approximate maximum number."""
+        step = nice_step((self.high - self.low) / max(1, limit))
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return tuple(round(index * step, 12) if step > 1e-9 else index * step for index in range(first, last + 1))
 
 
 @dataclass(frozen=True, slots=True)
-class Logarithmic:
-    """As ``LinearScale``; both ends are above 0, and other values have no position."""
+class LogScale:
+    """A logarithmic scale. Both ends are above 0; values of 0 and below have no position."""
 
     low: float
     high: float
@@ -56,27 +58,27 @@ class Logarithmic:
             return None
         return math.log(value / self.low) / math.log(self.high / self.low)
 
-    def ticks(self, most: int) -> tuple[float, ...]:
+    def ticks(self, limit: int) -> tuple[float, ...]:
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
         decades = last - first
-        between = (1.0, 2.0, 5.0) if decades <= _MAX_DECADES_WITH_FIVES and decades * 3 <= most + 3 else (1.0,)
-        stride = max(1, math.ceil(decades / max(1, most)))
+        between = (1.0, 2.0, 5.0) if decades <= _MAX_DECADES_WITH_FIVES and decades * 3 <= limit + 3 else (1.0,)
+        stride = max(1, math.ceil(decades / max(1, limit)))
         values = (factor * 10.0**power for power in range(first, last + 1, stride) for factor in between)
         inside = tuple(value for value in values if self.low * 0.999999 <= value <= self.high * 1.000001)
         return inside or (self.low, self.high)
 
 
-Scale: TypeAlias = LinearScale | Logarithmic
+Scale: TypeAlias = LinearScale | LogScale
 
 
 def nice_step(rough: float) -> float:
-    """The least of 1, 2 or 5 times a power of ten that is at least ``rough``, which is above 0."""
+    """The smallest of 1, 2 and 5 times powers of ten that is at least ``rough``, which is above 0."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next((step * power for step in _STEPS if step * power >= rough * 0.999999), 10 * power)
 
 
 def fit(kind: Kind, values: Iterable[float], low: float | None, high: float | None, ticks: int = 6) -> Scale:
-    """A scale with round ends on which all finite values have positions; ``low`` and ``high`` fix an end."""
+    """A scale with round ends that contains all finite values; ``low`` and ``high`` fix an end."""
     found = placeable(kind, values)
     return _fit_log(found, low, high) if kind == "log" else _fit_linear(found, low, high, ticks)
 
@@ -100,13 +102,13 @@ def _fit_linear(values: list[float], low: float | None, high: float | None, tick
     return LinearScale(nice_low, nice_high if nice_high > nice_low else nice_low + step)
 
 
-def _fit_log(values: list[float], low: float | None, high: float | None) -> Logarithmic:
-    least = min(values, default=1.0)
-    power = 10.0 ** math.floor(math.log10(least))
-    nice_low = max(step * power for step in _STEPS if step * power <= least * 1.000001)
+def _fit_log(values: list[float], low: float | None, high: float | None) -> LogScale:
+    lowest = min(values, default=1.0)
+    power = 10.0 ** math.floor(math.log10(lowest))
+    nice_low = max(step * power for step in _STEPS if step * power <= lowest * 1.000001)
     start = low if low is not None and low > 0 else nice_low
     end = high if high is not None and high > 0 else nice_step(max(values, default=start * 10))
-    return Logarithmic(start, end if end > start else start * 10)
+    return LogScale(start, end if end > start else start * 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ class StepLine(Line):
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """A dot for each point; ``titles``, one for each or none, are shown on hover."""
+    """A dot for each point. ``titles`` are shown on hover; there is one for each point, or none."""
 
     points: Sequence[Point]
     label: str = ""
@@ -156,7 +158,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """A line across the chart at a value of an axis, with a text: a limit."""
+    """A line across the chart at a value of an axis, with a text, for example for a limit."""
 
     axis: Literal["x", "y"]
     value: float
@@ -177,9 +179,9 @@ Mark: TypeAlias = Line | Dots | Spans | Guide | Label
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """``form`` formats tick values; ``low`` and ``high`` fix the ends.
+    """An axis. ``form`` formats tick values; ``low`` and ``high`` fix its ends.
 
-    ``tight``: the axis ends at the data's ends instead of round values. ``downwards``, of y: the low end is at the top.
+    ``tight``: the axis ends where the data end, not at round values. ``downwards``: the low end of y is at the top.
     """
 
     label: str = ""
@@ -203,7 +205,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """``note`` is a sentence under the title."""
+    """A chart. ``note`` is a sentence under the title."""
 
     title: str
     marks: tuple[Mark, ...]
@@ -212,12 +214,12 @@ class Chart:
     note: str = ""
 
     def scales(self) -> tuple[Scale, Scale]:
-        """Scales of x and y, on which every finite point has a position."""
+        """The scales of x and y, which contain every finite point."""
         values = [_values(mark) for mark in self.marks]
         return self.x.scale([x for xs, _ in values for x in xs]), self.y.scale([y for _, ys in values for y in ys])
 
     def legend(self) -> Iterator[tuple[int, str, Mark]]:
-        """Series, label and the first mark of each label, in their order."""
+        """Series, label and first mark of each label, in the order of marks."""
         seen: set[str] = set()
         for mark in self.marks:
             if not isinstance(mark, Guide | Label) and mark.label and mark.label not in seen:
@@ -226,7 +228,7 @@ class Chart:
 
 
 def pieces(points: Iterable[Point], at: Callable[[float, float], Position | None]) -> Iterator[list[Position]]:
-    """The positions of a curve's points by ``at``: a list for each piece between gaps."""
+    """The positions of the points of a curve, converted by ``at``: a list for each piece between gaps."""
     piece: list[Position] = []
     for x, y in points:
         position = at(x, y)

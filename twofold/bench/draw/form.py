@@ -1,4 +1,4 @@
-"""Formats values for axes and tables: short, in a suitable unit."""
+"""Formats values for axes and tables, short and in a suitable unit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 def number(value: float | None) -> str:
     """Three significant digits and a prefix: 0.25, 12, 1.5k, 20M."""
     if value is None or not math.isfinite(value):
-        return _unlike_a_number(value)
+        return _missing_or_infinite(value)
     for size, prefix in _PREFIXES:
         if abs(value) >= size * 0.9995:
             return f"{_digits(value / size)}{prefix}"
@@ -23,9 +23,9 @@ def number(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in s, ms or µs with three significant digits: 1.25 s, 380 ms, 12.5 µs."""
+    """A time in s, ms or µs with three significant digits: 1.25 s, 380 ms, 12.5 µs."""
     if seconds is None or not math.isfinite(seconds):
-        return _unlike_a_number(seconds)
+        return _missing_or_infinite(seconds)
     if seconds == 0:
         return "0"
     unit, factor = next((unit, factor) for below, unit, factor in _DURATIONS if abs(seconds) < below * 0.9995)
@@ -35,12 +35,12 @@ def duration(seconds: float | None) -> str:
 def share(value: float | None) -> str:
     """A share in percent with three significant digits, more above 99%: 50%, 71.2%, 99.95%."""
     if value is None or not math.isfinite(value):
-        return _unlike_a_number(value)
+        return _missing_or_infinite(value)
     digits = 5 if 0.99 < abs(value) < 1 else 3
     return f"{_plain(f'{value * 100:.{digits}g}')}%"
 
 
-def _unlike_a_number(value: float | None) -> str:
+def _missing_or_infinite(value: float | None) -> str:
     """The text of a value that is missing or infinite."""
     if value is None or math.isnan(value):
         return NONE
@@ -54,5 +54,5 @@ def _digits(value: float) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without an exponent."""
+    """The number in ``text`` without an exponent."""
     return f"{float(text):.12f}".rstrip("0").rstrip(".") if "e" in text else text

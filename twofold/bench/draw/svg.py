@@ -9,8 +9,8 @@
             ticks
             x label
 
-Margins fit the ticks, and texts are where they cover the least. Widths of texts are estimated, since the font depends
-on the reader's system. Texts are escaped, and characters that XML forbids are replaced.
+Margins fit the ticks, and labels are placed where they cover curves the least. Widths of texts are estimated, since the
+font depends on the reader's system. Texts are escaped, and characters that XML forbids are replaced.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _SIZE: Final = 12.0
 _ASCENT: Final = 10.0
 _DESCENT: Final = 3.0
 _HALO: Final = 1.5
-"""How far the paper-coloured outline of a text reaches: a curve under it disappears."""
+"""Width of the outline of a text in the colour of the paper, which hides curves under the text."""
 _OVERLAP: Final = 1e3
-"""Cost of overlapping texts, or of a pixel outside of the plot; a covered pixel of a curve costs 1."""
+"""Cost of two overlapping texts, or of a pixel outside of the plot. A covered pixel of a curve costs 1."""
 _LATER: Final = 2.0
-"""Cost of each preferred position: texts move only if much is gained."""
+"""Cost of each step down the list of positions, so that a text moves only if it gains much."""
 _DROPS: Final = (-7.0, 16.0, -21.0, 30.0, -35.0, 44.0)
-"""Distances of a label's baseline under its point."""
+"""Distances of the baseline of a label below its point, in order of preference."""
 
 _UNFIT: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _FAR: Final = 1e5
@@ -92,7 +92,7 @@ STYLE: Final = "\n".join(
         *(f".tf-chart .f{index}{{fill:var(--tf-{index})}}" for index in range(SERIES)),
     )
 )
-"""CSS for pages with charts: light or dark by the reader's system, black on white in print. A standalone SVG has it."""
+"""CSS of charts: light or dark as the reader's system, black on white in print. Standalone SVGs contain it."""
 
 
 def svg(chart: Chart, *, width: float = 640, height: float = 300, standalone: bool = False) -> str:
@@ -229,7 +229,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """``left top right bottom`` is the plot area in pixels; ``notes`` are the lines of the note."""
+    """Positions in pixels. ``left top right bottom`` is the plot area; ``notes`` are the lines of the note."""
 
     width: float
     height: float
@@ -261,7 +261,7 @@ class Layout:
         return None if across is None or down is None else (across, down)
 
     def guide(self, mark: Guide) -> Segment | None:
-        """The ends of a guide's line."""
+        """The ends of the line of a guide; None if its value has no position."""
         if mark.axis == "x":
             x = self.at_x(mark.value)
             return None if x is None else ((x, self.top), (x, self.bottom))
@@ -274,7 +274,7 @@ def text_width(text: str, size: float = _EM) -> float:
 
 
 def lay_out(chart: Chart, width: float, height: float) -> Layout:
-    """``height`` is that of the plot with its axis; title, note and legend are above it."""
+    """The layout of a chart. ``height`` is the height of the plot and its axis, below title, note and legend."""
     x, y = chart.scales()
     y_ticks = _ticks(y, chart.y, chart.y.ticks)
     left = 12 + max((text_width(text, 12) for _, text in y_ticks), default=0)
@@ -294,10 +294,10 @@ def lay_out(chart: Chart, width: float, height: float) -> Layout:
     )
 
 
-def _ticks(scale: Scale, axis: Axis, most: int) -> tuple[tuple[float, str], ...]:
-    """Values and their texts; of neighbours with equal texts only the first."""
+def _ticks(scale: Scale, axis: Axis, limit: int) -> tuple[tuple[float, str], ...]:
+    """Ticks and their texts; of ticks with equal texts only the first."""
     words: dict[str, float] = {}
-    for value in scale.ticks(most):
+    for value in scale.ticks(limit):
         words.setdefault(axis.form(value), value)
     return tuple((value, word) for word, value in words.items())
 
@@ -330,7 +330,7 @@ class PlacedText:
 
 
 def labels(marks: Iterable[Mark], layout: Layout) -> Iterator[PlacedText]:
-    """Positions of texts of guides and labels that cover the least of the curves; overlapping labels are omitted."""
+    """The texts of guides and labels, placed where they cover curves the least. Overlapping labels are omitted."""
     found = list(marks)
     guides: list[Guide | Label] = [mark for mark in found if isinstance(mark, Guide) and mark.text]
     curves = [segment for mark in found for segment in _segments(mark, layout)]
@@ -338,9 +338,9 @@ def labels(marks: Iterable[Mark], layout: Layout) -> Iterator[PlacedText]:
     for mark in guides + [mark for mark in found if isinstance(mark, Label)]:
         places = list(_beside_guide(mark, layout) if isinstance(mark, Guide) else _beside_point(mark, layout))
         costs = [_cost(words, layout, curves, taken) + _LATER * rank for rank, words in enumerate(places)]
-        least = min(costs, default=inf)
-        if least < _OVERLAP or (places and isinstance(mark, Guide)):
-            taken.append(places[costs.index(least)])
+        lowest = min(costs, default=inf)
+        if lowest < _OVERLAP or (places and isinstance(mark, Guide)):
+            taken.append(places[costs.index(lowest)])
             yield taken[-1]
 
 
@@ -368,7 +368,7 @@ def _beside_point(mark: Label, layout: Layout) -> Iterator[PlacedText]:
 
 
 def _segments(mark: Mark, layout: Layout) -> Iterator[Segment]:
-    """Line segments that texts should not cover; a dot is its diameter."""
+    """Line segments that texts should not cover. For a dot, its horizontal diameter."""
     if isinstance(mark, Line):
         for piece in pieces(mark.points, layout.at):
             for (x0, y0), (x1, y1) in pairwise(thin(piece)):
@@ -410,9 +410,9 @@ def _inside(segment: Segment, box: tuple[float, float, float, float]) -> float:
 
 
 def thin(places: Sequence[Place]) -> list[Place]:
-    """The visible places among those of a line, in pixels and in order.
+    """The places of a line, in pixels, without those that do not change the picture.
 
-    Of each column of pixels these are the first, last, lowest and highest one: a line through them covers the same
+    In each column of pixels, the first, last, lowest and highest place are kept: a line through them covers the same
     pixels (Jugel et al., "M4: A Visualization-Oriented Time Series Data Aggregation", 2014).
     """
     visible: list[Place] = []
@@ -425,7 +425,7 @@ def thin(places: Sequence[Place]) -> list[Place]:
 
 
 def _corners(places: Sequence[Place], start: int, end: int) -> list[Place]:
-    """The visible ones of places[start:end], in order."""
+    """The first, last, lowest and highest of places[start:end], in order."""
     if end - start <= 4:
         return list(places[start:end])
     inside = range(start, end)

@@ -1,7 +1,6 @@
-"""Draws charts on terminals with braille characters of 2 × 4 dots, and ticks at the ends of axes.
+"""Draws charts on terminals with braille characters of 2 × 4 dots. Axes have values at their ends.
 
-Lines, dots and guides are drawn, spans are not. If there are several curves, the end of each has its number in the
-legend.
+Lines, dots and guides are drawn, but not spans. If there are several curves, each ends with its number in the legend.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _Place = tuple[int, int]
 
 
 class _Canvas:
-    """``columns`` by ``rows`` characters; places are dots from the top left."""
+    """A canvas of ``columns`` by ``rows`` characters. A place is the position of a dot, from the top left."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self._cells = [[0] * columns for _ in range(rows)]
@@ -30,7 +29,7 @@ class _Canvas:
         self.bottom = rows * _DOWN - 1
 
     def place(self, across: float, up: float) -> _Place:
-        """The place at shares of the axes; places outside are moved to one dot beyond the edge."""
+        """The place at these shares of the axes. Places outside of the canvas are moved to one dot beyond its edge."""
         x, y = round(across * self.right), round((1 - up) * self.bottom)
         return min(max(x, -1), self.right + 1), min(max(y, -1), self.bottom + 1)
 

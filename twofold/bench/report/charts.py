@@ -15,14 +15,14 @@ from twofold.bench.report.document import Document, Request, Run, moments_of
 from twofold.bench.report.figures import Measure
 
 MAX_ROWS: Final = 150
-"""Requests of a timeline."""
+"""Maximum number of requests in a timeline."""
 
 _CURVE_POINTS: Final = 400
 _MAX_DOTS: Final = 1500
 _BINS: Final = 80
 _SPREAD: Final = 8.0
 _FAR: Final = 2.0
-"""Multiple of the slowest request beyond which an objective is not shown, as it would compress the curve."""
+"""An objective beyond this multiple of the slowest request is not shown, since it would compress the curve."""
 _PERCENTILES: Final = (("P50", "p50"), ("P90", "p90"), ("P99", "p99"))
 
 _NO_WAIT_S: Final = 1e-3
@@ -56,7 +56,7 @@ def charts_of(run: Run) -> Iterator[Chart]:
 
 def over_time(run: Run) -> Chart | None:
     """TTFT and schedule delay by due time."""
-    rows = _some([each for each in _measured(run) if each.ttft_s is not None])
+    rows = _thinned([each for each in _measured(run) if each.ttft_s is not None])
     if not rows:
         return None
     firsts = [(each.due_s, each.ttft_s or 0.0) for each in rows]
@@ -91,8 +91,8 @@ def throughput(run: Run) -> Chart | None:
 
 def open_requests(run: Run) -> Chart | None:
     """Requests open at the server, and waiting in the client."""
-    over = _over(run)
-    sent = [(each.started_s, _end(each, over)) for each in run.requests if each.started_s is not None]
+    end_s = _end_of(run)
+    sent = [(each.started_s, _end(each, end_s)) for each in run.requests if each.started_s is not None]
     delays = [(each.due_s, each.started_s) for each in run.requests if each.started_s is not None]
     waiting = [(due, start) for due, start in delays if start > due + _NO_WAIT_S]
     if not sent:
@@ -105,7 +105,7 @@ def open_requests(run: Run) -> Chart | None:
 
 def by_prompt(run: Run) -> Chart | None:
     """TTFT by prompt length; None with fewer than three lengths."""
-    rows = _some([each for each in _measured(run) if each.ttft_sent_s is not None])
+    rows = _thinned([each for each in _measured(run) if each.ttft_sent_s is not None])
     points = [(float(_prompt(each)), each.ttft_sent_s or 0.0) for each in rows]
     if len({x for x, _ in points}) < 3:
         return None
@@ -119,8 +119,8 @@ def timeline(run: Run) -> Chart | None:
     rows = measured[:MAX_ROWS]
     if not rows:
         return None
-    over = _over(run)
-    parts = [list(_phases(row, each, over)) for row, each in enumerate(rows)]
+    end_s = _end_of(run)
+    parts = [list(_phases(row, each, end_s)) for row, each in enumerate(rows)]
     names = (
         ("in the client", _ORANGE),
         ("queue (estimate)", _GREY),
@@ -131,7 +131,7 @@ def timeline(run: Run) -> Chart | None:
     )
     spans = {name: [span for row in parts for phase, span in row if phase == name] for name, _ in names}
     marks: list[Mark] = [Spans(spans[name], name, colour) for name, colour in names if spans[name]]
-    ends = [(_end(each, over), row + 0.5) for row, each in enumerate(rows) if each.outcome != "ok"]
+    ends = [(_end(each, end_s), row + 0.5) for row, each in enumerate(rows) if each.outcome != "ok"]
     titles = [f"request {each.index}: {each.outcome}" for each in rows if each.outcome != "ok"]
     if ends:
         marks.append(Dots(ends, "failed or unfinished", _OLIVE, titles, 3))
@@ -192,7 +192,7 @@ def throughput_by_step(runs: Sequence[Run], *, joined: bool) -> Chart | None:
 
 
 def pareto(runs: Sequence[Run]) -> Chart | None:
-    """A dot for each run; the line joins the Pareto-optimal ones."""
+    """Throughput by TPOT: a dot for each run, and a line through the Pareto-optimal runs."""
     step = figures.step_of(runs)
     found = [
         (figures.distribution(run, figures.TPOT).p50, figures.achieved(run, "output_tokens_per_s")) for run in runs
@@ -207,7 +207,7 @@ def pareto(runs: Sequence[Run]) -> Chart | None:
 
 
 def front(points: Sequence[Point]) -> list[Point]:
-    """The points of which no other has a lower x and a higher y; ascending."""
+    """The points for which no other point has a lower x and a higher y, ascending in x."""
     found: list[Point] = []
     for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
         if not found or y > found[-1][1]:
@@ -221,9 +221,9 @@ def _points(pairs: Iterable[tuple[float | None, float | None]]) -> list[Point]:
 
 
 def cdf(values: Floats) -> list[Point]:
-    """The distribution function of values in any order; infinite ones only count.
+    """The distribution function of values in any order. Infinite values have no point, but count in the shares.
 
-    Of many values some hundred points are taken, evenly by rank and more densely at the slow end.
+    Of many values some hundred points are selected, evenly by rank and more densely at the slow end.
     """
     n = len(values)
     ascending = np.sort(values[np.isfinite(values)])
@@ -237,9 +237,9 @@ def cdf(values: Floats) -> list[Point]:
 
 
 def _distribution(run: Run, title: str, name: str, *series: tuple[str, Floats, int]) -> Chart | None:
-    """The distribution functions of labelled values with colours; further ones are dashed."""
+    """The distribution functions of ``series`` (label, values, colour); all but the first are dashed."""
     axis = _time_axis([values for _, values, _ in series])
-    floor = axis.low or 0.0  # values below the axis are drawn at its left end
+    floor = axis.low or 0.0  # values below the axis are shown at its left end
     marks = [
         StepLine([(max(x, floor), y) for x, y in cdf(values)], label, colour, dashed=bool(place))
         for place, (label, values, colour) in enumerate(series)
@@ -256,7 +256,7 @@ def _distribution(run: Run, title: str, name: str, *series: tuple[str, Floats, i
 
 
 def _time_axis(values: Sequence[Floats]) -> Axis:
-    """Logarithmic if the slowest values are far from the rest."""
+    """An axis for durations, logarithmic if the slowest value is far from the median."""
     finite = np.concatenate([each[np.isfinite(each)] for each in values])
     middle = float(np.median(finite)) if len(finite) else 0.0
     kind: Literal["log", "linear"] = "log" if middle > 0 and float(finite.max()) > _SPREAD * middle else "linear"
@@ -272,8 +272,8 @@ def _measured(run: Run) -> list[Request]:
     return [each for each in run.requests if each.measured]
 
 
-def _some(rows: Sequence[Request]) -> list[Request]:
-    """The slowest rows and a regular sample of the others."""
+def _thinned(rows: Sequence[Request]) -> list[Request]:
+    """All rows, or if they are many the slowest ones and a regular sample of the others."""
     if len(rows) <= _MAX_DOTS:
         return list(rows)
     slow = sorted(rows, key=lambda each: -(each.ttft_s or 0.0))[: _MAX_DOTS // 5]
@@ -282,24 +282,24 @@ def _some(rows: Sequence[Request]) -> list[Request]:
 
 
 def _arrivals(requests: Iterable[Request]) -> tuple[Floats, Floats]:
-    """Arrival times of output, and tokens at each."""
+    """Arrival times of output, and the number of tokens at each."""
     moments: list[Floats] = [np.empty(0)]
     tokens: list[Floats] = [np.empty(0)]
     for each in requests:
-        came = np.asarray(moments_of(each)) if each.gaps_us is not None else np.array([each.last_s or -1.0])
-        if each.first_s is None or not len(came):
+        arrived = np.asarray(moments_of(each)) if each.gaps_us is not None else np.array([each.last_s or -1.0])
+        if each.first_s is None or not len(arrived):
             continue
         counts = each.chunk_tokens if each.gaps_us is not None else None
-        even = (each.output_tokens or each.chunks) / len(came)
-        moments.append(came)
+        even = (each.output_tokens or each.chunks) / len(arrived)
+        moments.append(arrived)
         tokens.append(
-            np.full(len(came), even) if counts is None else np.broadcast_to(np.asarray(counts, float), len(came))
+            np.full(len(arrived), even) if counts is None else np.broadcast_to(np.asarray(counts, float), len(arrived))
         )
     return np.concatenate(moments), np.concatenate(tokens)
 
 
 def _level(spans: Sequence[tuple[float, float]]) -> list[Point]:
-    """The number of spans that cover each time."""
+    """The number of open spans (start, end) after each change, as steps over time."""
     changes = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
     level, points = 0, [(0.0, 0.0)]
     for moment, change in changes:
@@ -308,13 +308,13 @@ def _level(spans: Sequence[tuple[float, float]]) -> list[Point]:
     return points
 
 
-def _phases(row: int, each: Request, over: float) -> Iterator[tuple[str, Span]]:
-    """Phases and their spans; ``over`` is the end of the run."""
+def _phases(row: int, each: Request, end_s: float) -> Iterator[tuple[str, Span]]:
+    """The phases of a request and their spans; ``end_s`` is the end of the run."""
     if each.started_s is None:
         return
     yield "in the client", Span(row, each.due_s, each.started_s, f"request {each.index} waited at the client")
-    if each.first_s is None:  # whether its prompt was computed is unknown
-        yield "no output", Span(row, each.started_s, _end(each, over), f"request {each.index}: no output")
+    if each.first_s is None:  # it is unknown whether its prompt was computed
+        yield "no output", Span(row, each.started_s, _end(each, end_s), f"request {each.index}: no output")
         return
     prompt = f"prefill of {_prompt(each)} tokens"
     if each.queue_s is None:
@@ -332,14 +332,14 @@ def _prompt(each: Request) -> int:
     return each.asked_input_tokens if each.prompt_tokens is None else each.prompt_tokens
 
 
-def _end(each: Request, over: float) -> float:
-    """The end of a request; ``over``, the end of the run, if it was still open."""
+def _end(each: Request, end_s: float) -> float:
+    """The end of a request, or the end of the run ``end_s`` if the request was still open."""
     if each.outcome == "unfinished" and each.started_s is not None:
-        return over
+        return end_s
     return max(_moments(each), default=each.due_s)
 
 
-def _over(run: Run) -> float:
+def _end_of(run: Run) -> float:
     """The latest time of any request."""
     return max((moment for each in run.requests for moment in _moments(each)), default=run.duration_s)
 

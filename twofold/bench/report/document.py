@@ -1,8 +1,8 @@
-"""The document of a benchmark, as JSON and CSV: settings, requests, figures and results.
+"""The document of a benchmark, as JSON and CSV: settings, requests and figures.
 
 - Times are seconds of a run's clock, rounded to microseconds; gaps between chunks are whole microseconds.
-- A measure is null if it is infinite, since its request failed, and if it does not exist, such as TPOT of one token.
-  ``outcome`` and ``Run.figures`` tell them apart.
+- A measure is null if it is infinite, because its request failed, or if it does not exist, such as TPOT of one token.
+  ``outcome`` distinguishes both cases, and ``Run.figures`` applies it.
 - It contains no prompts, completions or keys.
 - Fields may be added to schema 1 only with a default; readers reject unknown fields.
 
@@ -53,7 +53,7 @@ Plain: TypeAlias = Mapping[str, Any]
 
 
 class Microseconds(Integers):
-    """Gaps of one response, eight bytes each."""
+    """The gaps of one response in microseconds, eight bytes each."""
 
     def __new__(cls, values: Any = ()) -> Microseconds:
         made: Microseconds = super().__new__(cls, "q", values)
@@ -110,10 +110,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Meta(description="tokens of each chunk; one number if all are equal; null if unknown"),
     ] = None
 
-    def unbounded(self, value: float | None, *, interrupted: bool) -> float | None:
-        """A measure of this request, infinite if it failed or did not finish in the drain period.
+    def with_failure(self, value: float | None, *, interrupted: bool) -> float | None:
+        """The measure ``value`` of this request; infinite if the request failed or did not finish in the drain period.
 
-        ``interrupted``: the run was stopped, so measures of open requests are unknown.
+        ``interrupted``: the run was stopped, so measures of open requests are unknown: None.
         """
         if value is not None:
             return value
@@ -135,7 +135,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def figures(self, name: str) -> list[float | None]:
         """A measure, such as ``ttft_s``, of the measured requests, in their order; failures are infinite."""
         return [
-            request.unbounded(getattr(request, name), interrupted=self.interrupted)
+            request.with_failure(getattr(request, name), interrupted=self.interrupted)
             for request in self.requests
             if request.measured
         ]
@@ -181,7 +181,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         try:
             return encoder.encode(self)
         except UnicodeEncodeError:
-            return encoder.encode(_sound(msgspec.to_builtins(self, enc_hook=_encoded)))
+            return encoder.encode(_encodable(msgspec.to_builtins(self, enc_hook=_encoded)))
 
     def without_requests(self) -> Document:
         """A copy with only the summaries."""
@@ -204,7 +204,7 @@ def read(text: bytes | str) -> Document:
 
 
 def read_file(path: Path) -> Document:
-    """As ``read``, with the name of the file in errors."""
+    """Reads a file as ``read`` does; errors name the file."""
     try:
         return read(path.read_bytes())
     except OSError as error:
@@ -236,18 +236,18 @@ def main(arguments: list[str]) -> int:
 def _encoded(value: object) -> list[int]:
     if isinstance(value, array):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} has no place in a document")
+    raise TypeError(f"{type(value).__name__} cannot be in a document")
 
 
-def _sound(value: Any) -> Any:
+def _encodable(value: Any) -> Any:
     """Plain data whose texts can be encoded as UTF-8."""
     match value:
         case str():
             return value.encode("utf-8", "replace").decode()
         case dict():
-            return {_sound(name): _sound(item) for name, item in value.items()}
+            return {_encodable(name): _encodable(item) for name, item in value.items()}
         case list() | tuple():
-            return [_sound(item) for item in value]
+            return [_encodable(item) for item in value]
         case _:
             return value
 
@@ -272,7 +272,7 @@ class _Head(msgspec.Struct):
 
 
 def _invalid(text: bytes | str, error: Exception) -> ParameterError:
-    """The error for a text that is no document."""
+    """The error for a text that is not a document."""
     try:
         schema = msgspec.json.decode(text, type=_Head).schema
     except msgspec.ValidationError:
@@ -293,13 +293,13 @@ def _refusal(message: str) -> ParameterError:
 
 REQUEST_COLUMNS: Final = tuple(name for name in Request.__struct_fields__ if name not in _EXCLUDED)
 COLUMNS: Final = ("run", *REQUEST_COLUMNS)
-"""``run`` counts from 0."""
+"""Columns of the CSV file; ``run`` counts from 0."""
 
 
 def run_of(record: RunRecord, rule: MeasurementRule, summary: Mapping[str, Any], *, chunks: bool = True) -> Run:
     """One run of the document, with the summary of the requests that ``rule`` measures.
 
-    ``chunks``: whether to include the gaps between chunks, most of its size: about 8 bytes a chunk.
+    ``chunks``: whether to include the gaps between chunks, which are most of the size: about 8 bytes a chunk.
     """
     measured = {sample.ask.index for sample in rule.measured(record)}
     rows = sorted(
@@ -322,10 +322,11 @@ _SAMPLE: Final = ("outcome", "status", "error", "request_id", "lag_s", "output_t
 _TIMES: Final = ("started_s", "connect_s", "sent_s", "first_s", "last_s", "ended_s")
 _FIGURES: Final = ("index", "due_s", "ttft_s", "ttft_sent_s", "tpot_s", "e2e_s", "queue_s", "chunks")
 _RESPONSE: Final = ("prompt_tokens", "cached_tokens", "reasoning_tokens", "finish", "streamed", "empty", "pings")
-"""Fields of a document's request, by the record that has them under the same name."""
+"""Fields of ``Request`` by the record that has fields of the same names."""
 
 
 def request_of(sample: RequestSample, figures: RequestFigures, *, measured: bool, chunks: bool = True) -> Request:
+    """The request of the document. ``chunks`` as in ``run_of``."""
     ask, response = sample.ask, sample.response
     sources = ((sample, _SAMPLE + _TIMES), (figures, _FIGURES), (response, _RESPONSE))
     return Request(
@@ -376,7 +377,7 @@ def chunk_tokens(response: RecordedResponse) -> int | list[int] | None:
 
 
 def moments_of(request: Request) -> Sequence[float]:
-    """Arrival times of chunks, from the gaps; empty without gaps."""
+    """Arrival times of chunks in seconds, computed from the gaps; empty without gaps."""
     if request.first_s is None or request.gaps_us is None:
         return ()
     gaps = np.frombuffer(request.gaps_us, np.int64)
@@ -384,17 +385,17 @@ def moments_of(request: Request) -> Sequence[float]:
 
 
 def _value(name: str, value: Any) -> Any:
-    """A value rounded, or cut if it is a text; None for infinity."""
+    """The value, rounded if it is a float, cut if it is a long text; None for infinity."""
     if isinstance(value, float):
         return round(value, _DIGITS_OF_TPOT if name == "tpot_s" else _DIGITS) if math.isfinite(value) else None
     return value[:_MAX_TEXT] if isinstance(value, str) else value
 
 
 def to_csv(document: Document) -> str:
-    """A head and a row for each request, without chunks.
+    """A header, and a row for each request without chunks.
 
     Spreadsheets treat texts that begin with ``= + - @``, a tab or a carriage return as formulas, and messages of
-    servers may be such texts: they get an apostrophe in front (OWASP, "CSV Injection").
+    servers may be such texts: an apostrophe is put in front (OWASP, "CSV Injection").
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")

@@ -1,6 +1,6 @@
-"""Reads the figures of a run from its document, and lists those that reports show.
+"""Reads the figures of a run from its document, and lists the figures that reports show.
 
-A document may come from elsewhere, so missing or odd figures are None and never an error.
+Other programs may have written the document, so missing or invalid figures are None, not errors.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ COLUMNS: Final = (
     ("P99.9", "p99_9"),
     ("max", "max"),
 )
-"""Title and name of a distribution's figures."""
+"""Titles and names of the figures of a distribution."""
 
 RATES: Final = (
     ("requests/s", "requests_per_s"),
@@ -70,7 +70,7 @@ WINDOWS: Final = (
     ("achieved", "achieved", "complete responses, up to the end of the last one"),
     ("steady", "steady", "everything received within the measured window"),
 )
-"""Title, name in the document, and meaning of rates."""
+"""Titles, names in the document, and meanings of windows of rates."""
 
 
 def value_at(summary: Mapping[str, Any], *path: str) -> Any:
@@ -88,7 +88,7 @@ def number_at(summary: Mapping[str, Any], *path: str) -> float | None:
 
 
 def flat(data: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested mappings under dotted names, without nulls."""
+    """The values of nested mappings with dotted names, without nulls."""
     for name, value in data.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{before}{name}.")
@@ -119,6 +119,7 @@ def objectives(run: Run) -> dict[str, float]:
 
 
 def asked_rate(run: Run) -> float | None:
+    """The rate at which requests became due, in requests a second."""
     return number_at(run.summary, "rates", "asked", "requests_per_s")
 
 
@@ -133,20 +134,20 @@ def offered_rate(run: Run) -> float | None:
     return asked_rate(run) if found is None else found
 
 
-def waits(run: Run) -> bool:
-    """Whether requests wait for others, so that there is no requested rate: in closed loops and with held sessions."""
+def is_closed(run: Run) -> bool:
+    """Whether there is no requested rate because requests wait for others: closed loops, a fixed number of sessions."""
     load = run.load
     return value_at(load, "kind") in ("closed", "sessions") and value_at(load, "arrivals") is None
 
 
 def achieved(run: Run, name: str) -> float | None:
-    """A rate of ``RATES`` of complete responses."""
+    """The rate ``name`` of complete responses; ``RATES`` has the names."""
     return number_at(run.summary, "rates", "achieved", name)
 
 
 @dataclass(frozen=True, slots=True)
 class SweepParameter:
-    """The parameter that differs between runs: its value ``of`` a run, its titles, and its unit."""
+    """The parameter that differs between runs: its titles, its value ``of`` a run, and its unit."""
 
     title: str
     axis: str

@@ -1,6 +1,7 @@
 """The report as one HTML page: it works offline, loads nothing, runs no script, and can be printed.
 
-All names and messages of servers, models and users are escaped, and a content security policy forbids the rest.
+All names and messages of servers, models and users are escaped, and a content security policy forbids scripts
+and external content.
 """
 
 from __future__ import annotations

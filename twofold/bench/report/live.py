@@ -1,6 +1,7 @@
 """Progress while a load is sent: a table on a terminal, otherwise a line for each quarter of the load.
 
-Both are watchers, called by the client in its own thread: they must be quick, and draw at most twice a second.
+Both are watchers that the client calls in its own thread, so they must be quick. The table is drawn at most twice a
+second.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ _PARTS: Final = 4
 _BAR: Final = 48
 _LINE_EVERY_S: Final = 30.0
 WINDOW_S: Final = 10
-"""Seconds that latencies and rates cover."""
+"""Length in seconds of the window of latencies and rates."""
 
 MAX_EXAMINED: Final = 400
-"""Open requests examined in one call; if there are very many, a share that covers all within a second."""
+"""Maximum number of open requests examined in one call; of very many, a share of them, to cover all in a second."""
 
 MAX_GAPS: Final = 100
-"""Gaps sampled in one call."""
+"""Maximum number of gaps sampled in one call."""
 
 MAX_VALUES: Final = 4096
-"""Values of which percentiles are computed."""
+"""Maximum number of values from which percentiles are computed."""
 
 _MIN_PART: Final = 8
 
@@ -44,8 +45,8 @@ _MIN_PART: Final = 8
 class Goal:
     """The planned end of a run, by requests or by time, if known.
 
-    title  the model, or the trial of a search
-    rate   requested requests a second of an open loop
+    title  name of the run: the model
+    rate   requested rate of an open loop in requests a second
     """
 
     title: str
@@ -80,7 +81,7 @@ class RecentValues:
         return [nearest_rank(ascending, share) if ascending else None for share in shares]
 
     def rate(self, now_s: float) -> float:
-        """The sum of counts a second over the window, or since the start."""
+        """The sum of the values per second, over the window or the shorter time since the start."""
         self.forget(now_s)
         return sum(value for _, value in self._values) / max(min(now_s, WINDOW_S), 1e-9)
 
@@ -88,9 +89,8 @@ class RecentValues:
 class ProgressTally:
     """Counts of a run in progress, at a cost that does not grow with the run.
 
-    A call of ``update`` takes up new requests and examines some hundreds of open ones, in turn; ended ones are not
-    examined again. Of gaps between chunks it samples the latest one of some responses. ``outcomes`` are those of ended
-    requests.
+    A call of ``update`` adds new requests and examines some hundreds of open ones, in turn; ended requests are not
+    examined again. It samples the latest gap between chunks of some responses. ``outcomes`` counts ended requests.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class ProgressTally:
         self.chunks = 0
         self.outcomes: Counter[Outcome] = Counter()
         self.ttft, self.tpot, self.itl = RecentValues(), RecentValues(), RecentValues()
-        self.started, self.answered, self.output = RecentValues(), RecentValues(), RecentValues()
+        self.started, self.completed, self.output = RecentValues(), RecentValues(), RecentValues()
         self._open: deque[_OpenRequest] = deque()
 
     @property
@@ -110,7 +110,7 @@ class ProgressTally:
         return sum(count for outcome, count in self.outcomes.items() if outcome in FAILURES)
 
     def update(self, now_s: float, samples: list[RequestSample]) -> None:
-        """``samples`` are all started requests, in that order; it only grows."""
+        """``samples`` are all started requests in the order of their starts; the list only grows."""
         began = len(samples)
         self._open.extend(_OpenRequest(samples[place]) for place in range(self.began, began))
         self.started.note(now_s, began - self.began)
@@ -122,12 +122,12 @@ class ProgressTally:
             if not self._ended(each, now_s, gap=place < MAX_GAPS):
                 self._open.append(each)
         self.output.note(now_s, self.chunks - chunks)
-        self.answered.note(now_s, self.done - done)
+        self.completed.note(now_s, self.done - done)
         for values in (self.ttft, self.tpot, self.itl):
             values.forget(now_s)
 
     def _ended(self, each: _OpenRequest, now_s: float, *, gap: bool) -> bool:
-        """Counts what is new of a request, with ``gap`` its latest gap; whether it has ended."""
+        """Counts new chunks and the outcome of a request, and with ``gap`` its latest gap. Returns whether it ended."""
         sample = each.sample
         outcome, moments = sample.outcome, sample.response.moments
         count = len(moments)
@@ -165,7 +165,7 @@ def live(console: Console, goal: Goal) -> LiveTable | LiveLines:
 
 
 class _Clock:
-    """Share of a core that this process used between calls."""
+    """Measures the share of a core that this process used between two calls."""
 
     def __init__(self) -> None:
         self._cpu, self._wall = time.process_time(), time.perf_counter()
@@ -192,7 +192,7 @@ class _Progress:
 
 
 class LiveTable(_Progress):
-    """Is redrawn in place, and erased at the end of the run."""
+    """A table that is redrawn in place, and erased at the end of the run."""
 
     def __init__(self, console: Console, goal: Goal) -> None:
         super().__init__(console, goal)
@@ -201,7 +201,7 @@ class LiveTable(_Progress):
 
     def __enter__(self) -> LiveTable:
         self._live.start()
-        # the first drawing is slower by some milliseconds, so it comes before the run
+        # the first drawing takes some milliseconds more: do it before the run
         self._live.update(self._drawing(0.0, 0), refresh=True)
         return self
 
@@ -224,8 +224,8 @@ class LiveTable(_Progress):
         lines = (
             f"{goal.title}  {far}",
             "" if reached is None else "━" * full + "╌" * (width - full),
-            f"{tally.done:,} answered, {open_requests:,} open, {tally.failed:,} failed",
-            f"{number(tally.started.rate(now_s))} sent/s{asked}, {number(tally.answered.rate(now_s))} answered/s",
+            f"{tally.done:,} completed, {open_requests:,} open, {tally.failed:,} failed",
+            f"{number(tally.started.rate(now_s))} sent/s{asked}, {number(tally.completed.rate(now_s))} completed/s",
             f"{number(tally.output.rate(now_s))} chunks/s, client {share(self._client.share())} of a core",
             f"{f'last {WINDOW_S} s':<10}{'P50':>10}{'P99':>10}",
             *(f"{name:<10}{middle:>10}{slow:>10}" for name, middle, slow in self._latencies()),
@@ -234,13 +234,13 @@ class LiveTable(_Progress):
 
 
 class LiveLines(_Progress):
-    """For logs and pipes."""
+    """Lines for logs and pipes."""
 
     _step = 0
 
     def __enter__(self) -> LiveLines:
         self._line(0.0, None, 0)
-        self._console.print(end="")  # the first print is slower
+        self._console.print(end="")  # the first print is slow: do it before the run
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -262,7 +262,7 @@ class LiveLines(_Progress):
         far = duration(now_s) if reached is None else f"{int(reached * _PARTS + 1e-9) * 100 // _PARTS}%"
         latencies = (f"{name} {middle}/{slow}" for name, middle, slow in self._latencies())
         return (
-            f"{self._goal.title}: {far}, {tally.done:,} answered, {open_requests:,} open, {tally.failed:,} failed, "
-            f"{number(tally.answered.rate(now_s))}/s, P50/P99 {', '.join(latencies)}, "
+            f"{self._goal.title}: {far}, {tally.done:,} completed, {open_requests:,} open, {tally.failed:,} failed, "
+            f"{number(tally.completed.rate(now_s))}/s, P50/P99 {', '.join(latencies)}, "
             f"client {share(self._client.share())} of a core"
         )

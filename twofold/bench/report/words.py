@@ -1,4 +1,4 @@
-"""The report as text: sentences and table rows, which the page in HTML shares, and tables for terminals and files."""
+"""The report as text: sentences and table rows, which the HTML page shows too, and tables for terminals and files."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ def title(document: Document) -> str:
 
 def verdict(run: Run) -> tuple[str, ...]:
     """Sentences about outcomes, rates, latency and goodput."""
-    return tuple(sentence for sentence in (answered(run), rates(run), latency(run), goodput(run)) if sentence)
+    return tuple(sentence for sentence in (outcomes(run), rates(run), latency(run), goodput(run)) if sentence)
 
 
-def answered(run: Run) -> str:
+def outcomes(run: Run) -> str:
+    """A sentence about outcomes; ``rates``, ``latency`` and ``goodput`` are similar, and empty without figures."""
     summary = run.summary
     measured = figures.count_at(summary, "requests", "measured")
-    outcomes = figures.value_at(summary, "requests", "outcomes")
-    found = outcomes if isinstance(outcomes, Mapping) else {}
+    counts = figures.value_at(summary, "requests", "outcomes")
+    found = counts if isinstance(counts, Mapping) else {}
     others = ", ".join(f"{count:,} {name}" for name, count in found.items() if name != "ok" and count)
     stopped = "The run was stopped early. " if run.interrupted else ""
     if not measured:
@@ -66,7 +67,7 @@ def rates(run: Run) -> str:
 
 def _offered(run: Run, rate: float | None) -> str:
     """The requested rate, and the rate of the sampled arrivals if it differs."""
-    if figures.waits(run):
+    if figures.is_closed(run):
         return ""
     wanted = figures.wanted_rate(run)
     if wanted is None:
@@ -81,7 +82,7 @@ def latency(run: Run) -> str:
 
 
 def goodput(run: Run) -> str:
-    """Empty without objectives."""
+    """The goodput in a sentence; empty without objectives."""
     found = figures.value_at(run.summary, "goodput")
     attainment = figures.number_at(run.summary, "goodput", "attainment")
     if not isinstance(found, Mapping) or attainment is None:
@@ -104,7 +105,7 @@ def notes(run: Run) -> Iterator[str]:
 
 
 def run_name(run: Run, place: int, step: SweepParameter) -> str:
-    """The number of a run, and its rate or concurrency."""
+    """The number of a run from 1, and its rate or concurrency."""
     return f"run {place + 1}" if step.of(run) is None else f"run {place + 1}: {step.at(run)}"
 
 
@@ -147,15 +148,15 @@ def latency_rows(run: Run) -> Iterator[tuple[str, ...]]:
 
 
 def rate_rows(run: Run) -> Iterator[tuple[str, ...]]:
-    """Closed loops have no offered rate."""
+    """A row for each window of rates; closed loops have no offered rate."""
     for title, name, _ in WINDOWS:
         found = figures.value_at(run.summary, "rates", name)
-        if found is not None and not (name == "asked" and figures.waits(run)):
+        if found is not None and not (name == "asked" and figures.is_closed(run)):
             yield (title, *(number(figures.number_at(found, rate)) for _, rate in RATES))
 
 
 def error_rows(run: Run) -> Iterator[tuple[str, ...]]:
-    """The most frequent errors first."""
+    """A row for each error, the most frequent first."""
     found = figures.value_at(run.summary, "requests", "errors")
     for each in found if isinstance(found, list | tuple) else ():
         error, status, outcome = (figures.value_at(each, name) for name in ("error", "status", "outcome"))
@@ -200,7 +201,7 @@ def _cell(found: MeasureDistribution, name: str) -> str:
 
 
 def print_report(document: Document, console: Console) -> None:
-    """Prints a document: tables of its run, or a row for each of several runs and their charts."""
+    """Prints a document: the tables of a single run, or a row for each of several runs, and their charts."""
     _say(console, title(document), "bold")
     for sentence in summary(document):
         _say(console, sentence)
@@ -242,7 +243,7 @@ def _print_run(run: Run, console: Console) -> None:
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], columns: Sequence[int]) -> Table:
-    """The selected columns, without lines, which are noise in a file."""
+    """A table of the selected columns, without ruled lines."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column(titles[columns[0]], style="bold", overflow="fold")
     for place in columns[1:]:

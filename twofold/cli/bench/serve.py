@@ -173,14 +173,14 @@ class Benchmark:
     def study(self, setup: Setup, command: str) -> int:
         """Runs the load and writes the result, also after an error. Returns the exit code."""
         from twofold.bench.prompts.local import local_counter  # noqa: PLC0415
-        from twofold.bench.study import Study, opened  # noqa: PLC0415
+        from twofold.bench.study import Study, open_session  # noqa: PLC0415
         from twofold.host.paths import CacheFolders  # noqa: PLC0415
 
         counter = None
         if self.request.tokenizer is not None:
             chat = self.request.endpoint != "completions"
             counter = local_counter(self.request.tokenizer, chat=chat, models=CacheFolders.of().models)
-        with opened(setup, counter, self._lengths()) as session:
+        with open_session(setup, counter, self._lengths()) as session:
             show = None if self.output.quiet else _show
             study = Study(setup, session, self.rule, self.objectives, chunks=self.output.chunks, show=show)
             try:
