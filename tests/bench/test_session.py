@@ -13,7 +13,7 @@ from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.endpoint import EndpointOptions
 from twofold.bench.load.lengths import Fixed
 from twofold.bench.load.synthetic import LoadPlan
-from twofold.bench.study import Setup, open_session, stopped_by_signals
+from twofold.bench.study import Setup, connect, stopped_by_signals
 from twofold.core.errors import AccessError, ContextLengthError, NotFoundError
 
 PLAN = LoadPlan(concurrency=2, requests=4, input_tokens=Fixed(24), output_tokens=Fixed(4))
@@ -26,7 +26,7 @@ def setup(stub: LiveStub, *, model: str | None = None, endpoint: str = "chat", p
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions", "messages"])
 def test_the_server_is_asked_what_it_is_and_once_for_an_answer(stub: LiveStub, endpoint: str) -> None:
-    with open_session(setup(stub, endpoint=endpoint)) as session:
+    with connect(setup(stub, endpoint=endpoint)) as session:
         assert session.facts.model == "stub"
         assert session.facts.context == 32768
         assert session.prompter.describe()["exact"]
@@ -37,13 +37,13 @@ def test_the_server_is_asked_what_it_is_and_once_for_an_answer(stub: LiveStub, e
 
 
 def test_what_cannot_be_is_told_before_anything_is_asked_for(stub: LiveStub) -> None:
-    with pytest.raises(NotFoundError), open_session(setup(stub, model="other")):
+    with pytest.raises(NotFoundError), connect(setup(stub, model="other")):
         pass
-    with pytest.raises(ContextLengthError), open_session(setup(stub), lengths=(32768, 1)):
+    with pytest.raises(ContextLengthError), connect(setup(stub), lengths=(32768, 1)):
         pass
     assert stub.truths() == {}
     stub.rules(key="sk")
-    with pytest.raises(AccessError), open_session(setup(stub)):
+    with pytest.raises(AccessError), connect(setup(stub)):
         pass
 
 
@@ -51,7 +51,7 @@ def test_each_run_has_prompts_of_its_own(stub: LiveStub) -> None:
     """Else a run would find those of the one before in the server's cache. Equal seeds say the same again."""
 
     def prompts(seed: int) -> list[str]:
-        with open_session(setup(stub, prompts=seed)) as session:
+        with connect(setup(stub, prompts=seed)) as session:
             texts = []
             for _ in range(2):
                 record = session.run(PLAN.load)
@@ -66,7 +66,7 @@ def test_each_run_has_prompts_of_its_own(stub: LiveStub) -> None:
 
 def test_a_seed_of_a_run_draws_other_arrivals(stub: LiveStub) -> None:
     plan = LoadPlan(rate=200, requests=4, input_tokens=Fixed(24), output_tokens=Fixed(2))
-    with open_session(setup(stub)) as session:
+    with connect(setup(stub)) as session:
         dues = [
             [sample.ask.due_s for sample in session.run(plan.load, seed=seed).samples] for seed in (None, None, 0, 1)
         ]

@@ -21,7 +21,7 @@ from twofold.bench.record import RequestSample
 from twofold.bench.report.document import read
 from twofold.bench.report.live import Goal
 from twofold.bench.search import SearchOptions
-from twofold.bench.study import Session, Setup, Study, open_session
+from twofold.bench.study import Session, Setup, Study, connect
 from twofold.core.errors import ParameterError
 
 PLAN = LoadPlan(input_tokens=Fixed(24), output_tokens=Fixed(4))
@@ -31,7 +31,7 @@ PLAN = LoadPlan(input_tokens=Fixed(24), output_tokens=Fixed(4))
 def study(stub: LiveStub) -> Iterator[Study]:
     options = EndpointOptions(model="", api_key="sk-canary", extra=Script(first_s=0.01, gap_s=0.001).fields)
     setup = Setup(ServerTarget.of(stub.url), "chat", None, options, ClientOptions())
-    with open_session(setup) as session:
+    with connect(setup) as session:
         yield Study(setup, session, MeasurementRule(), Objectives(ttft=1.0))
 
 

@@ -7,13 +7,18 @@ import json
 import re
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Command, Result
-from twofold.cli.chat.loop import is_open, message
-from twofold.cli.chat.state import Transcript
-from twofold.core.errors import UsageError
+from twofold.cli.chat.base import ChatCompletion, PromptRequest
+from twofold.cli.chat.loop import Chat, is_open, message
+from twofold.cli.chat.state import ChatSettings, Transcript
+from twofold.cli.console import Write
+from twofold.cli.options import DisplayOptions, SamplingOptions
+from twofold.core.errors import NetworkError, UsageError
+from twofold.core.sampling_defaults import NONE
 
 BLOCK = 16
 """Positions of a KV block: what a prompt may have beyond its last full one."""
@@ -189,6 +194,49 @@ def test_what_is_no_chat_is_not_loaded(document: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"talk\.json"):
         transcript.load(file)
     assert (transcript.system, len(transcript.turns)) == ("is", 2)
+
+
+def test_a_chat_with_invalid_settings_is_not_loaded(chat: Command, tmp_path: Path) -> None:
+    file, turn = tmp_path / "chat.json", [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    file.write_text(json.dumps({"messages": turn * 2, "settings": {"top_k": "many"}}))
+    result = chat("in the", f"/load {file}", "/show")
+    assert "error: " in result.err
+    assert "turns               1\n" in result.err
+
+
+class FailingModel:
+    """A model whose server has gone."""
+
+    name, context, has_template, defaults = "gone", None, True, NONE
+
+    def complete(self, request: PromptRequest, write: Write) -> ChatCompletion:
+        raise NetworkError("The server is gone.")
+
+    def statistics(self) -> str:
+        return ""
+
+    def explain(self) -> list[str]:
+        return []
+
+    def loading(self) -> str:
+        return ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {}
+
+    def models(self) -> list[str]:
+        return []
+
+    def use(self, name: str) -> None:
+        raise NotImplementedError(name)
+
+
+def test_a_failed_regeneration_keeps_the_last_turn(capsys: pytest.CaptureFixture[str]) -> None:
+    turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    chat = Chat(FailingModel(), ChatSettings(SamplingOptions(), DisplayOptions()), Transcript(None, list(turns)))
+    chat.take("/regenerate")
+    assert "The server is gone." in capsys.readouterr().err
+    assert chat.transcript.turns == turns
 
 
 def test_the_model_changes_and_the_conversation_stays(chat: Command, base: Path, tiny: Path) -> None:

@@ -76,10 +76,7 @@ MAX_WORK: Final = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Values of the setting at ``path`` in both documents; None if it is missing.
-
-    ``expected``: the figures stay comparable.
-    """
+    """Values of the setting at ``path``; None if it is missing. ``expected``: the figures stay comparable."""
 
     path: str
     a: Any
@@ -231,20 +228,18 @@ def _rows(a: Side, b: Side, seed: int) -> Iterator[ComparedFigure]:
             yield from _percentiles(name, (series, b.measures[name]), samples)
     for name, series in a.flows.items():
         pair = series, b.flows[name]
-        yield _mean(name, pair, [BootstrapSamples.of(each.values, own) for each, own in zip(pair, seeds, strict=True)])
+        yield _mean(name, pair, [Resamples.of(each.values, own) for each, own in zip(pair, seeds, strict=True)])
     for name, series in a.shares.items():
         if name in b.shares:
             yield _mean(name, (series, b.shares[name]), samples)
 
 
-def _mean(name: str, pair: tuple[Series, Series], samples: Sequence[BootstrapSamples]) -> ComparedFigure:
+def _mean(name: str, pair: tuple[Series, Series], samples: Sequence[Resamples]) -> ComparedFigure:
     resampled = [each.means(series) for each, series in zip(samples, pair, strict=True)]
     return _row(name, "mean", [float(series.values.mean()) for series in pair], resampled)
 
 
-def _percentiles(
-    name: str, pair: tuple[Series, Series], samples: Sequence[BootstrapSamples]
-) -> Iterator[ComparedFigure]:
+def _percentiles(name: str, pair: tuple[Series, Series], samples: Sequence[Resamples]) -> Iterator[ComparedFigure]:
     n = min(len(np.unique(series.owner)) for series in pair)
     shares = {statistic: share for statistic, share, needed in PERCENTILES if n >= needed}
     ascending = [np.sort(series.values) for series in pair]
@@ -266,12 +261,12 @@ def _row(measure: str, statistic: str, seen: Sequence[float], resampled: Sequenc
     return ComparedFigure(measure, statistic, a, b, ratio, interval, verdict)
 
 
-def _resampled(side: Side, seed: int) -> BootstrapSamples:
+def _resampled(side: Side, seed: int) -> Resamples:
     """Resamples with the block length of TTFT, in which failures are infinite."""
     ttft = side.measures["ttft_s"]
     values = np.full(side.n, np.median(ttft.values) if len(ttft.values) else 0.0)
     values[ttft.owner] = ttft.values
-    return BootstrapSamples.of(values, seed)
+    return Resamples.of(values, seed)
 
 
 def _change(ratio: float) -> str:
@@ -396,13 +391,13 @@ def _flows(run: Run, measured: Sequence[Request]) -> dict[str, Floats]:
 
 
 @dataclass(frozen=True, slots=True)
-class BootstrapSamples:
+class Resamples:
     """How often each of n requests, in their order, is in each resample: counts[resamples, n]."""
 
     counts: Counts
 
     @classmethod
-    def of(cls, values: Floats, seed: int) -> BootstrapSamples:
+    def of(cls, values: Floats, seed: int) -> Resamples:
         """Resamples in blocks of a length that suits these values of requests, in their order; at least one value."""
         n = len(values)
         block = block_length(values)

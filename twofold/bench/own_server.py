@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from twofold.core.errors import ResourceError
+from twofold.host.signals import handled
 
 START_S: Final = 900.0
 """Time limit of the start, in which the model may have to be downloaded."""
@@ -58,15 +59,11 @@ def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[str]:
 @contextmanager
 def _sigterm_later() -> Iterator[None]:
     """Delays SIGTERM to the end of the block: in the middle of a process start, the process would be left behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     arrived: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: arrived.append(number))
     try:
-        yield
+        with handled(lambda number, _: arrived.append(number), signal.SIGTERM):
+            yield
     finally:
-        signal.signal(signal.SIGTERM, before)
         if arrived:
             signal.raise_signal(signal.SIGTERM)
 

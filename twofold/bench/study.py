@@ -7,9 +7,8 @@ added to the document when it ends, so that a stopped study keeps its results.
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +33,7 @@ from twofold.bench.report.document import SCHEMA, Document, Run, Target, machine
 from twofold.bench.report.live import Goal
 from twofold.bench.search import Aim, LoadRunner, SearchOptions, SearchResult, Trial, curve_point, find_rate
 from twofold.core.errors import ParameterError
+from twofold.host.signals import handled
 
 SEEDS_APART: Final = 1_000_003
 """Distance of the seeds of two runs."""
@@ -109,9 +109,7 @@ class Session:
 
 
 @contextmanager
-def open_session(
-    setup: Setup, local: TokenCounter | None = None, lengths: tuple[int, int] = (0, 0)
-) -> Iterator[Session]:
+def connect(setup: Setup, local: TokenCounter | None = None, lengths: tuple[int, int] = (0, 0)) -> Iterator[Session]:
     """A session with a server that has completed one request, and so is warm.
 
     local    counts the tokens of prompts; None counts them with the server
@@ -269,22 +267,11 @@ class Study:
 @contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Calls ``stop`` for the first Ctrl-C or SIGTERM; the second one ends the program as usual."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set signal handlers
-        return
-    before: dict[int, Any] = {}
+    with ExitStack() as stack:
 
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        def handle(_number: int, _frame: FrameType | None) -> None:
+            stack.close()
+            stop()
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        restore()
-        stop()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.signal(number, handle)
-    try:
+        stack.enter_context(handled(handle, signal.SIGINT, signal.SIGTERM))
         yield
-    finally:
-        restore()

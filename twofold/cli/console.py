@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.host.env import read_environment
+from twofold.host.signals import handled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -138,20 +139,14 @@ def status(text: str) -> Iterator[None]:
 def interrupts() -> Iterator[threading.Event]:
     """An event that the first Ctrl-C sets instead of interrupting a step; a second Ctrl-C raises KeyboardInterrupt."""
     event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
 
     def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
         if event.is_set():
             raise KeyboardInterrupt
         event.set()
 
-    before = signal.signal(signal.SIGINT, on_interrupt)
-    try:
+    with handled(on_interrupt, signal.SIGINT):
         yield event
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def format_bytes(count: float) -> str:

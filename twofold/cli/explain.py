@@ -25,7 +25,7 @@ from twofold.planner.explain.picture import roofline
 from twofold.planner.explain.scenario import Goal, Observed, UniformScenario
 from twofold.planner.explain.sources import read_observed
 from twofold.planner.machines.known import find_machine
-from twofold.planner.machines.machine import Machine, engine_setting, machine_of
+from twofold.planner.machines.machine import engine_setting, machine_of
 from twofold.planner.predict.request import Case
 from twofold.planner.shapes.known import model_file, resolve_shape
 
@@ -180,18 +180,15 @@ def _scenario(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenari
 
 def _scenario_here(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenario:
     """A scenario on this machine: its calibration for the model's file, or else its limits, measured now if needed."""
-    from twofold.planner.calibrate.run import ENGINE, calibrated  # noqa: PLC0415 - brings in the engine
+    from twofold.backends.cpu.backend import CpuBackend  # noqa: PLC0415
+    from twofold.planner.calibrate.run import ENGINE, calibrated  # noqa: PLC0415 - imports the engine
 
     path = None if what.model is None else model_file(what.model)
     known = None if path is None else calibrated(path)
-    machine = _this_machine(shape) if known is None else known.machine
-    return report.scenario_of(shape, machine, case, what.how(ENGINE), None if known is None else known.constants)
-
-
-def _this_machine(shape: ModelSpec) -> Machine:
-    from twofold.backends.cpu.backend import CpuBackend  # noqa: PLC0415
-
-    return machine_of(shape, CpuBackend().probe(streamed_bytes(shape, engine_setting())).limits())
+    if known is not None:
+        return report.scenario_of(shape, known.machine, case, what.how(ENGINE), known.constants)
+    limits = CpuBackend().probe(streamed_bytes(shape, engine_setting())).limits()
+    return report.scenario_of(shape, machine_of(shape, limits), case, what.how(ENGINE))
 
 
 def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> Observed:

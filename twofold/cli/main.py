@@ -9,15 +9,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Final, Literal
 
 from twofold.cli.console import INTERRUPTED, print_error, write_out
 from twofold.core.errors import TwofoldError
 from twofold.host.env import FLAG_PREFIX, read_environment
+from twofold.host.signals import handled
 
 if TYPE_CHECKING:
     from cyclopts import App, ArgumentCollection
@@ -119,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if stream is not None and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # for terminals that cannot show a character
     try:
-        with _terminable():
+        with handled(_terminate, signal.SIGTERM):
             return _run(sys.argv[1:] if arguments is None else arguments)
     except TwofoldError as error:
         print_error(str(error), error.hint)
@@ -157,23 +156,11 @@ def _run(arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else 0  # most commands either succeed or raise an error
 
 
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Raises SystemExit on SIGTERM, so that child processes and temporary folders are removed with the command.
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    """Raises SystemExit, so that child processes and temporary folders are removed with the command.
 
     Background jobs may ignore SIGINT; SIGTERM is then the only way to end them cleanly.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set signal handlers
-        return
-    before = signal.signal(signal.SIGTERM, _terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _terminate(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 

@@ -102,10 +102,7 @@ def _check(raw: bool, system: str | None, model: ModelOptions) -> None:
 
 
 def prompt_for(model: ChatModel, text: str, system: str | None, *, raw: bool, quiet: bool = False) -> Prompt:
-    """The chat of one message, or the raw text if ``raw`` or, with a note, if the model has no chat template.
-
-    Raises UsageError for a system message without a chat template.
-    """
+    """A chat of one message, or the raw text (``raw``, or no template). Raises UsageError if a template is missing."""
     if raw:
         return text
     if not model.has_template:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.bench import compare
-from twofold.bench.compare import BootstrapSamples, Series, block_length, ratio_interval
+from twofold.bench.compare import Resamples, Series, block_length, ratio_interval
 from twofold.bench.metrics.distribution import Floats, MeasureDistribution
 from twofold.core.ranks import nearest_rank
 
@@ -17,7 +17,7 @@ from twofold.core.ranks import nearest_rank
 @given(st.integers(1, 60), st.integers(0, 5))
 def test_every_draw_holds_whole_blocks_of_all(n: int, seed: int) -> None:
     values = np.random.default_rng(seed).normal(size=n)
-    counts = BootstrapSamples.of(values, seed).counts
+    counts = Resamples.of(values, seed).counts
     block = block_length(values)
     assert counts.shape[1] == n
     assert counts.min() >= 0
@@ -25,14 +25,14 @@ def test_every_draw_holds_whole_blocks_of_all(n: int, seed: int) -> None:
 
 
 def test_every_value_is_drawn_as_often() -> None:
-    counts = BootstrapSamples.of(np.random.default_rng(1).normal(size=50), 3).counts
+    counts = Resamples.of(np.random.default_rng(1).normal(size=50), 3).counts
     assert np.abs(counts.mean(axis=0) / counts.mean() - 1).max() < 0.15
 
 
 def test_quantiles_of_a_draw_are_those_of_its_values() -> None:
     rng = np.random.default_rng(2)
     values, owner = rng.exponential(size=90), np.array([at for at in range(100) if at % 10])
-    draws = BootstrapSamples.of(rng.normal(size=100), 1)
+    draws = Resamples.of(rng.normal(size=100), 1)
     found = draws.quantiles(Series(values, owner), (0.5, 0.9))
     for at in (0, 7, 99):
         drawn = np.sort(np.repeat(values, draws.counts[at][owner]))
@@ -43,7 +43,7 @@ def test_quantiles_of_a_draw_are_those_of_its_values() -> None:
 def test_quantiles_of_several_values_a_request() -> None:
     rng = np.random.default_rng(3)
     values, owner = rng.exponential(size=300), np.repeat(np.arange(60), 5)
-    draws = BootstrapSamples.of(rng.normal(size=60), 1)
+    draws = Resamples.of(rng.normal(size=60), 1)
     found = draws.quantiles(Series(values, owner), (0.5, 0.99))
     for at in (0, 50):
         drawn = np.sort(np.repeat(values, draws.counts[at][owner]))
@@ -53,7 +53,7 @@ def test_quantiles_of_several_values_a_request() -> None:
 def test_of_very_many_values_fewer_draws_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "MAX_WORK", 0)
     values = np.random.default_rng(4).exponential(size=400)
-    draws = BootstrapSamples.of(values, 1)
+    draws = Resamples.of(values, 1)
     found = draws.quantiles(Series(values, np.arange(400)), (0.5,))
     assert len(draws.counts) > compare.MIN_RESAMPLES
     assert np.isfinite(found[0]).sum() == compare.MIN_RESAMPLES
@@ -61,13 +61,13 @@ def test_of_very_many_values_fewer_draws_are_taken(monkeypatch: pytest.MonkeyPat
 
 def test_failures_are_in_the_quantiles() -> None:
     values = np.array([1.0] * 90 + [math.inf] * 10)
-    found = BootstrapSamples.of(values, 1).quantiles(Series(values, np.arange(100)), (0.5, 0.99))
+    found = Resamples.of(values, 1).quantiles(Series(values, np.arange(100)), (0.5, 0.99))
     assert (found[0] == 1.0).mean() > 0.95
     assert np.isinf(found[1]).mean() > 0.5
 
 
 def test_no_values_have_no_quantile() -> None:
-    draws = BootstrapSamples.of(np.ones(10), 1)
+    draws = Resamples.of(np.ones(10), 1)
     assert np.isnan(draws.quantiles(Series(np.empty(0), np.empty(0, np.int64)), (0.5,))).all()
     assert ratio_interval(np.array([math.nan]), np.array([1.0]), 0.99) is None
 
@@ -110,7 +110,7 @@ def test_the_interval_of_a_mean_covers_where_neighbours_depend_on_one_another() 
     held = 0
     for seed in range(100):
         pair = [_autoregression(2 * seed + at, 400, 10.0) for at in (0, 1)]
-        drawn = [BootstrapSamples.of(values, seed).means(Series(values, np.arange(400))) for values in pair]
+        drawn = [Resamples.of(values, seed).means(Series(values, np.arange(400))) for values in pair]
         interval = ratio_interval(drawn[0], drawn[1], 0.95)
         assert interval is not None
         held += interval[0] <= 1 <= interval[1]

@@ -58,7 +58,7 @@ def test_a_description_of_an_open_loop() -> None:
         "duration_s": 60.0,
         "requests": None,
         "concurrency": None,
-        **ASKS.describe(),
+        **ASKS.description,
     }
 
 
@@ -134,5 +134,5 @@ def test_a_description_of_a_closed_loop() -> None:
         "pause_after_failure_s": 0.1,
         "duration_s": 60.0,
         "requests": None,
-        **ASKS.describe(),
+        **ASKS.description,
     }

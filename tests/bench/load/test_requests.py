@@ -45,7 +45,7 @@ def test_an_ask_holds_what_was_given() -> None:
     ask = requests.ask(3, 1.5)
     assert (ask.index, ask.due_s, ask.input_tokens, ask.output_tokens) == (3, 1.5, 100, 7)
     assert ask.shared == (Shared(0, 25),)
-    assert requests.describe() == {
+    assert requests.description == {
         "input_tokens": {"kind": "fixed", "length": 100},
         "output_tokens": {"kind": "fixed", "length": 7},
         "shared": {"fraction": 0.25, "groups": 1, "zipf": 0.0},

@@ -27,7 +27,7 @@ from twofold.bench.load.lengths import Fixed
 from twofold.bench.load.synthetic import LoadPlan
 from twofold.bench.metrics.distribution import MeasureDistribution
 from twofold.bench.metrics.summary import Summary, summarise
-from twofold.bench.study import Setup, open_session
+from twofold.bench.study import Setup, connect
 
 INPUT, OUTPUT = 64, 32
 ANSWER: Final = Script(first_s=0.05, gap_s=0.01)
@@ -43,7 +43,7 @@ moment as long as answers take equally long, and each waits for aiperf to build 
 
 def ours(url: str, plan: LoadPlan) -> Summary:
     setup = Setup(ServerTarget.of(url), "chat", None, EndpointOptions("", extra=ANSWER.fields), ClientOptions())
-    with open_session(setup) as session:
+    with connect(setup) as session:
         return summarise(session.run(plan.load))
 
 

@@ -83,6 +83,25 @@ def test_a_result_is_shown_again_and_compared(bench: Bench, twofold: Command, tm
     assert "TTFT" in compared.out
 
 
+def test_a_report_has_a_known_file_type(bench: Bench, twofold: Command, tmp_path: Path) -> None:
+    _, (document, *_) = written(bench, tmp_path)
+    for name in ("found.txt", "other.jsonl"):
+        refused = twofold("bench", "report", document, "-o", tmp_path / name)
+        assert refused.code == 2
+        assert ".json, .csv or .html" in refused.err
+        assert not (tmp_path / name).exists()
+
+
+def test_load_points_of_only_one_result_are_listed(bench: Bench, twofold: Command, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    sweep = ("--arrivals", "constant", "--duration", 0.6, "--quiet")
+    assert bench("--rates", "20,40", *sweep, "-o", one).code == 0
+    assert bench("--rates", "40,80", *sweep, "-o", two).code == 0
+    compared = twofold("bench", "compare", one, two)
+    assert "Only in one result: rate 20" in compared.out
+    assert "Only in one result: rate 80" in compared.out
+
+
 def test_secrets_and_texts_are_in_no_output(bench: Bench, stub: LiveStub, tmp_path: Path) -> None:
     canaries = (key, header, field, text) = ("sk-canary-key", "canary-header", "canary-field", "canary-answer")
     stub.rules(key=key)

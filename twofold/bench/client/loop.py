@@ -66,12 +66,8 @@ def request_writer(target: ServerTarget, endpoint: ApiEndpoint) -> Callable[[Ask
 
 @dataclass(slots=True, order=True)
 class ScheduledRequest:
-    """A request to send.
-
-    count  number in the order of arrival, for requests with equal due times
-    data   its bytes; None until they are encoded
-    known  whether it was known from the start, and does not follow an ended request
-    """
+    """A request to send. ``count`` orders equal due times; ``data`` is None until the request is encoded; ``known``
+    requests do not follow an ended one."""
 
     due_s: float
     count: int
@@ -81,10 +77,7 @@ class ScheduledRequest:
 
 
 class RequestSchedule:
-    """The requests of a load that were not taken yet.
-
-    Invariant: the heap contains the earliest request, since a load makes its known requests in ascending order.
-    """
+    """Requests that are not started yet. Invariant: the heap has the earliest one, since loads make them in order."""
 
     def __init__(self, asks: Iterator[Ask], prepare: Callable[[Ask], bytes]) -> None:
         self._asks = asks
@@ -188,7 +181,6 @@ class Watcher(Protocol):
 
     def update(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
         """``samples`` are all requests that were started, in that order."""
-        ...
 
 
 class LoadClient:

@@ -85,16 +85,16 @@ class ServerTarget:
             parts = urlsplit(url if "://" in url else f"http://{url}")
             host, port = parts.hostname, parts.port
         except ValueError as error:
-            raise _invalid_url("is not the URL of an HTTP server") from error
+            raise _bad_url("is not the URL of an HTTP server") from error
         if parts.scheme not in PORTS or not host:
-            raise _invalid_url("is not the URL of an HTTP server")
+            raise _bad_url("is not the URL of an HTTP server")
         if parts.username is not None or parts.password is not None:
-            raise _invalid_url("contains a user name or a password", hint="Give the key with --api-key.")
+            raise _bad_url("contains a user name or a password", hint="Give the key with --api-key.")
         if parts.query or parts.fragment:
-            raise _invalid_url("has a query or a fragment")
+            raise _bad_url("has a query or a fragment")
         path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
         if path.endswith(("/completions", "/messages")):
-            raise _invalid_url("names an endpoint", hint="Give the base URL, and choose the endpoint with --endpoint.")
+            raise _bad_url("names an endpoint", hint="Give the base URL, and choose the endpoint with --endpoint.")
         return cls(parts.scheme, host, port or PORTS[parts.scheme], path, verify, ca_file)
 
     @property
@@ -154,9 +154,7 @@ def lowered(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
 
 
-def _invalid_url(
-    why: str, hint: str = "A URL looks like http://127.0.0.1:8000 or https://host/path/v1."
-) -> ParameterError:
+def _bad_url(why: str, hint: str = "A URL looks like http://127.0.0.1:8000 or https://host/path/v1.") -> ParameterError:
     return ParameterError(f"The URL of the server {why}.", param="url", hint=hint)
 
 

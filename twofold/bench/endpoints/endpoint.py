@@ -162,11 +162,9 @@ class BodyReader(Protocol):
 
         Raises ValueError if it does not match the API.
         """
-        ...
 
     def whole(self, body: bytes, moment: float) -> None:
         """Reads the body of a response that is not a stream. Raises ValueError if it does not match the API."""
-        ...
 
 
 class OpenAIReader:

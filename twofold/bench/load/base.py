@@ -99,20 +99,16 @@ class Load(Protocol):
 
     def describe(self) -> Mapping[str, Any]:
         """The kind of load and its parameters for the report, plain data."""
-        ...
 
     @property
     def max_open(self) -> int | None:
         """Maximum of open requests; None for no limit."""
-        ...
 
     def begin(self) -> Iterator[Ask]:
         """The requests that do not follow another one, ascending in ``due_s``; made one by one as they are taken."""
-        ...
 
     def follow(self, ended: EndedRequest, now_s: float, /) -> Ask | None:
         """The request that follows an ended one: the next turn, or the next request of a closed loop."""
-        ...
 
 
 def can_continue(ended: EndedRequest) -> bool:

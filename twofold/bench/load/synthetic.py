@@ -76,9 +76,6 @@ class SharedPrefix:
         check_whole("prefix groups", self.groups, 1, 1_000_000)
         check_number("zipf", self.zipf, 0, 10)
 
-    def describe(self) -> Mapping[str, Any]:
-        return asdict(self)
-
     def sample(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
         """Returns (size,) numbers of groups, from 0."""
         if self.zipf == 0:
@@ -106,10 +103,10 @@ class RandomRequests:
         shared: SharedPrefix | None = None,
     ) -> None:
         self.seed = seed
-        self._description = {
+        self.description: Final = {
             "input_tokens": input_tokens.describe(),
             "output_tokens": output_tokens.describe(),
-            "shared": None if shared is None else shared.describe(),
+            "shared": None if shared is None else asdict(shared),
             "seed": seed,
         }
         self._input = RandomValues[int](seed, RandomStream.INPUT, input_tokens.sample)
@@ -124,9 +121,6 @@ class RandomRequests:
         if self._shared is not None and self._groups is not None:
             pieces = self._shared.pieces(self._groups[index], tokens)
         return Ask(index, due_s, tokens, self._output[index], pieces)
-
-    def describe(self) -> Mapping[str, Any]:
-        return self._description
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +189,7 @@ class OpenLoop:
             "duration_s": self.duration_s,
             "requests": self.requests,
             "concurrency": self.max_open,
-            **self.asks.describe(),
+            **self.asks.description,
         }
 
     def begin(self) -> Iterator[Ask]:
@@ -242,7 +236,7 @@ class ClosedLoop:
             "pause_after_failure_s": PAUSE_S,
             "duration_s": self.duration_s,
             "requests": self.requests,
-            **self.asks.describe(),
+            **self.asks.description,
         }
 
     def begin(self) -> Iterator[Ask]:
@@ -302,18 +296,15 @@ class Conversations:
         self._new_tokens, self._output_tokens, self._pauses, self._shared = new_tokens, output_tokens, pauses, shared
         self._turns = RandomValues[int](seed, RandomStream.TURNS, turns.sample)
         self._first = [0]
-        self._description = {
+        self.description: Final = {
             "turns": turns.describe(),
             "first_tokens": new_tokens.describe(),
             "new_tokens": new_tokens.describe(),
             "output_tokens": output_tokens.describe(),
             "think_s": pauses.describe(),
-            "shared": None if shared is None else shared.describe(),
+            "shared": None if shared is None else asdict(shared),
             "seed": seed,
         }
-
-    def describe(self) -> Mapping[str, Any]:
-        return self._description
 
     def plan(self, session: int) -> SessionPlan:
         turns = self._turns[session]
@@ -390,7 +381,7 @@ class Sessions:
             "most_open": self.max_open,
             "duration_s": self.duration_s,
             "sessions": self.sessions,
-            **self.conversations.describe(),
+            **self.conversations.description,
         }
 
     def begin(self) -> Iterator[Ask]:

@@ -44,16 +44,8 @@ from typing import Any, BinaryIO, Final, Literal, TypeAlias, cast, get_args
 
 import orjson
 
-from twofold.bench.load.base import (
-    MAX_REQUESTS,
-    MAX_SECONDS,
-    MAX_TOKENS,
-    Ask,
-    EndedRequest,
-    PromptMessage,
-    Shared,
-    check_whole,
-)
+from twofold.bench.load import base
+from twofold.bench.load.base import MAX_REQUESTS, MAX_SECONDS, MAX_TOKENS, Ask, EndedRequest, PromptMessage, Shared
 from twofold.bench.load.synthetic import MAX_TURNS
 from twofold.core.errors import ParameterError, ResourceError, describe_name, did_you_mean, unreadable
 from twofold.core.units import count
@@ -253,7 +245,7 @@ def read_trace(
         message = f"{describe_name(form)} is not a trace format."
         raise ParameterError(message, param="trace-format", hint=did_you_mean(form, FORMATS))
     trace = Trace(path, form or _format(path))
-    check_whole("block tokens", block_tokens, 1, MAX_TOKENS)
+    base.check_whole("block tokens", block_tokens, 1, MAX_TOKENS)
     readers: dict[Format, Callable[[], Callable[[bytes], None]]] = {
         "azure": lambda: AzureReader(trace),
         "mooncake": lambda: MooncakeReader(trace, block_tokens),

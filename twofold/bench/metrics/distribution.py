@@ -106,10 +106,9 @@ def deviations(confidence: float) -> float:
 
 
 def needed(share: float, confidence: float = 0.95) -> int:
-    """The minimum number of requests of which the slowest exceeds the ``share`` quantile with that confidence.
+    """The minimum number of requests whose slowest exceeds the ``share`` quantile with that confidence.
 
-    That is the smallest n with 1 − share^n ≥ confidence (S. S. Wilks, 1941). No value of fewer requests bounds the
-    percentile.
+    That is the smallest n with 1 − share^n ≥ confidence (S. S. Wilks, 1941): fewer values do not bound the percentile.
     """
     return math.ceil(math.log(1 - confidence) / math.log(share))
 

@@ -195,14 +195,11 @@ class Prompter:
         self._seed = seed & _MASK
         self._units = np.array(recipe.units.texts, dtype=object)
         self._places = np.random.default_rng((self._seed, 0)).permutation(len(self._units))
-        self._shared = lru_cache(_CACHED)(self._shared_text)
+        self._shared = lru_cache(_CACHED)(lambda key, count: "".join(self._random((self._seed, 1, key & _MASK), count)))
 
     def with_seed(self, seed: int) -> Prompter:
         """A prompter for another run, with other prompts."""
         return Prompter(self.recipe, seed)
-
-    def _shared_text(self, key: int, count: int) -> str:
-        return "".join(self._random_units((self._seed, 1, key & _MASK), count))
 
     @property
     def min_tokens(self) -> int:
@@ -234,7 +231,7 @@ class Prompter:
             count = min(self._unit_count(piece.tokens), room)
             parts.append(self._shared(piece.key, count))
             room -= count
-        own = self._index_units(ask.index) + self._random_units((self._seed, 2, ask.index & _MASK), room)
+        own = self._index_units(ask.index) + self._random((self._seed, 2, ask.index & _MASK), room)
         return (*ask.history, PromptMessage("user", "".join(parts + own[:room])))
 
     def _unit_count(self, tokens: int) -> int:
@@ -253,7 +250,7 @@ class Prompter:
             left //= base
         return digits
 
-    def _random_units(self, seed: tuple[int, ...], count: int) -> list[str]:
+    def _random(self, seed: tuple[int, ...], count: int) -> list[str]:
         """``count`` random units. For one seed, a smaller count gives a prefix of the result for a larger count."""
         draws = np.random.default_rng(seed).random(count)
         drawn: list[str] = self._units[(draws * len(self._units)).astype(np.intp)].tolist()

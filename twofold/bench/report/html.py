@@ -1,7 +1,6 @@
 """The report as one HTML page: it works offline, loads nothing, runs no script, and can be printed.
 
-All names and messages of servers, models and users are escaped, and a content security policy forbids scripts
-and external content.
+All names and messages of servers, models and users are escaped. A content security policy forbids all else.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from rich.text import Text
 
 from twofold.bench.draw.form import duration, number, share
 from twofold.bench.draw.terminal import plot
-from twofold.bench.metrics.distribution import MeasureDistribution
 from twofold.bench.report import figures
 from twofold.bench.report.charts import curves_of
 from twofold.bench.report.document import Document, Run
@@ -144,7 +143,12 @@ def latency_rows(run: Run) -> Iterator[tuple[str, ...]]:
     for measure in MEASURES:
         found = figures.distribution(run, measure)
         if found.n:
-            yield (measure.name, *(_cell(found, name) for _, name in COLUMNS), f"{found.n:,}", f"{found.failed:,}")
+            yield (
+                measure.name,
+                *(duration(found.at(name)) for _, name in COLUMNS),
+                f"{found.n:,}",
+                f"{found.failed:,}",
+            )
 
 
 def rate_rows(run: Run) -> Iterator[tuple[str, ...]]:
@@ -173,7 +177,7 @@ def run_rows(runs: Sequence[Run], step: SweepParameter) -> Iterator[tuple[str, .
             number(figures.asked_rate(run)),
             number(figures.achieved(run, "requests_per_s")),
             number(figures.achieved(run, "output_tokens_per_s")),
-            *(_cell(found, name) for found in latencies for name in ("p50", "p99")),
+            *(duration(found.at(name)) for found in latencies for name in ("p50", "p99")),
             share(figures.number_at(run.summary, "goodput", "attainment")),
         )
 
@@ -194,10 +198,6 @@ def trial_rows(document: Document) -> Iterator[tuple[str, ...]]:
             f"{'pass' if each.get('passed') else 'fail'}{'' if each.get('sure') else ' (inconclusive)'}",
             str(each.get("why") or ""),
         )
-
-
-def _cell(found: MeasureDistribution, name: str) -> str:
-    return duration(found.at(name)) if found.n else duration(None)
 
 
 def print_report(document: Document, console: Console) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from twofold.cli.bench.serve import write_document
+from twofold.cli.bench.serve import DOCUMENT_KINDS, check_kind, write_document
 from twofold.cli.console import print_json, rich_console, write_out
 from twofold.cli.options import Json
 
@@ -51,6 +51,8 @@ def report(
     from twofold.bench.report.document import read_file  # noqa: PLC0415
     from twofold.bench.report.words import print_report  # noqa: PLC0415
 
+    for path in output:
+        check_kind(path, DOCUMENT_KINDS)
     document = read_file(result)
     for path in output:
         write_document(document, path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 SEED_BITS: Final = 48
 MAX_ROUNDS: Final = 7
 """Maximum length of a trial of a search, as a multiple of --duration: rounds of one, two and four."""
-KINDS: Final = (".json", ".csv", ".html", ".jsonl")
+DOCUMENT_KINDS: Final = (".json", ".csv", ".html")
+"""Suffixes of the files that ``write_document`` writes."""
 
 Mode: TypeAlias = Literal["trace", "rates", "concurrencies", "search", "load"]
 
@@ -132,7 +133,11 @@ class Benchmark:
         self.rates = None if measure.rates is None else parse_rates(measure.rates)
         self.concurrencies = None if measure.concurrencies is None else _whole(parse_rates(measure.concurrencies))
         self.plan = load.plan()
-        self._check()
+        self._check_output()
+        self.mode = self._selected_mode()
+        _check_all_apply(self.mode, load, trace, measure)
+        if self.mode == "load":
+            self.plan.load(_no_messages, 0)
         self.replay = None if trace.trace is None else self._trace_load()
 
     def _trace_load(self) -> MakeLoad:
@@ -173,14 +178,14 @@ class Benchmark:
     def study(self, setup: Setup, command: str) -> int:
         """Runs the load and writes the result, also after an error. Returns the exit code."""
         from twofold.bench.prompts.local import local_counter  # noqa: PLC0415
-        from twofold.bench.study import Study, open_session  # noqa: PLC0415
+        from twofold.bench.study import Study, connect  # noqa: PLC0415
         from twofold.host.paths import CacheFolders  # noqa: PLC0415
 
         counter = None
         if self.request.tokenizer is not None:
             chat = self.request.endpoint != "completions"
             counter = local_counter(self.request.tokenizer, chat=chat, models=CacheFolders.of().models)
-        with open_session(setup, counter, self._lengths()) as session:
+        with connect(setup, counter, self._lengths()) as session:
             show = None if self.output.quiet else _show
             study = Study(setup, session, self.rule, self.objectives, chunks=self.output.chunks, show=show)
             try:
@@ -191,7 +196,7 @@ class Benchmark:
         return INTERRUPTED if study.interrupted else 0
 
     def _run(self, study: Study) -> None:
-        match self._mode():
+        match self.mode:
             case "trace":
                 self._replay(study)
             case "rates":
@@ -205,19 +210,15 @@ class Benchmark:
             case "load":
                 study.measure_plan(self.plan)
 
-    def _chosen(self) -> list[Mode]:
-        """The modes that flags select; the caller may select only one."""
-        modes: dict[Mode, object] = {
-            "trace": self.trace.trace,
-            "rates": self.rates,
-            "concurrencies": self.concurrencies,
-        }
-        return [mode for mode, given in modes.items() if given is not None]
-
-    def _mode(self) -> Mode:
-        """The mode of the flags. Objectives without a load select a search for the highest rate."""
-        if chosen := self._chosen():
-            return chosen[0]
+    def _selected_mode(self) -> Mode:
+        """The mode of the flags. Objectives without a load select a search. Raises ParameterError for several modes."""
+        modes: dict[Mode, Any] = {"trace": self.trace.trace, "rates": self.rates, "concurrencies": self.concurrencies}
+        selected = [mode for mode, value in modes.items() if value is not None]
+        if len(selected) > 1:
+            names = " and ".join(f"--{mode}" for mode in selected)
+            raise ParameterError(f"{names} exclude each other.", param="rates", hint="Run them separately.")
+        if selected:
+            return selected[0]
         searched = self.objectives is not None and self.plan.rate is None and self.plan.concurrency is None
         return "search" if searched else "load"
 
@@ -243,10 +244,12 @@ class Benchmark:
         study.measure(self.replay, Goal(study.session.facts.model, requests=requests))
 
     def _lengths(self) -> tuple[int, int]:
-        """The maximum lengths of prompt and completion; 0 if unknown."""
-        if self.trace.trace is not None:
-            return 0, 0
-        return _bound(self.plan.input_tokens), _bound(self.plan.output_tokens)
+        """The maximum lengths of prompt and completion; 0 for a trace, and for a distribution without a maximum."""
+        from twofold.bench.load.base import MAX_TOKENS  # noqa: PLC0415
+
+        lengths = (self.plan.input_tokens.most, self.plan.output_tokens.most)
+        prompt, output = (0 if self.replay is not None or length == MAX_TOKENS else length for length in lengths)
+        return prompt, output
 
     def _write(self, study: Study, command: str) -> None:
         from twofold.bench.report.words import print_report  # noqa: PLC0415
@@ -272,23 +275,19 @@ class Benchmark:
         flags = {**request, **asdict(self.load), **asdict(self.trace), **asdict(self.options)}
         return {name: str(value) if isinstance(value, Path) else value for name, value in flags.items()}
 
-    def _check(self) -> None:
-        """Raises ParameterError for output files that cannot be written, and for flags that exclude each other."""
+    def _check_output(self) -> None:
+        """Raises ParameterError for files that cannot be written."""
         for path in self.output.output:
-            if path.suffix not in KINDS:
-                raise ParameterError(
-                    f"{path.name} is not of a supported file type.",
-                    param="output",
-                    hint="Name it .json, .csv, .html or .jsonl.",
-                )
+            check_kind(path, (*DOCUMENT_KINDS, ".jsonl"))
             if not path.parent.is_dir():
                 raise ParameterError(f"There is no folder {path.parent}.", param="output", hint="Create it first.")
-        if len(chosen := self._chosen()) > 1:
-            names = " and ".join(f"--{mode}" for mode in chosen)
-            raise ParameterError(f"{names} exclude each other.", param="rates", hint="Run them separately.")
-        _check_all_apply(self._mode(), self.load, self.trace, self.options)
-        if self._mode() == "load":
-            self.plan.load(_no_messages, 0)
+
+
+def check_kind(path: Path, kinds: Sequence[str]) -> None:
+    """Raises ParameterError for an output file whose suffix is not in ``kinds``."""
+    if path.suffix not in kinds:
+        hint = f"Name it {', '.join(kinds[:-1])} or {kinds[-1]}."
+        raise ParameterError(f"{path.name} is not of a supported file type.", param="output", hint=hint)
 
 
 def write_document(document: Any, path: Path) -> None:
@@ -305,14 +304,6 @@ def write_document(document: Any, path: Path) -> None:
         hint = "Choose another place with --output."
         raise ResourceError(f"{path} cannot be written: {error.strerror or error}.", hint=hint) from error
     note(f"Wrote {path}.")
-
-
-def _bound(lengths: Any) -> int:
-    """The maximum of lengths; 0 for a distribution without one, whose too long prompts the server refuses."""
-    from twofold.bench.load.base import MAX_TOKENS  # noqa: PLC0415
-
-    maximum: int = lengths.most
-    return 0 if maximum == MAX_TOKENS else maximum
 
 
 def _show(goal: Goal) -> AbstractContextManager[Watcher]:
