@@ -1,4 +1,4 @@
-"""One stub for all tests here that ask one."""
+"""One stub server for all tests of this folder."""
 
 from tests.bench.stub.fixtures import running_stub, stub
 

@@ -1,4 +1,4 @@
-"""A session with one server: what is learnt of it first, how runs differ, and what signals do."""
+"""A session with one server: its inspection, the differences between runs, and signals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def setup(stub: LiveStub, *, model: str | None = None, endpoint: str = "chat", p
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions", "messages"])
-def test_the_server_is_asked_what_it_is_and_once_for_an_answer(stub: LiveStub, endpoint: str) -> None:
+def test_a_session_reads_the_models_and_sends_one_request(stub: LiveStub, endpoint: str) -> None:
     with connect(setup(stub, endpoint=endpoint)) as session:
         assert session.facts.model == "stub"
         assert session.facts.context == 32768
@@ -36,7 +36,7 @@ def test_the_server_is_asked_what_it_is_and_once_for_an_answer(stub: LiveStub, e
     assert {sample.response.prompt_tokens for sample in record.samples} == {24}
 
 
-def test_what_cannot_be_is_told_before_anything_is_asked_for(stub: LiveStub) -> None:
+def test_errors_come_before_the_first_request(stub: LiveStub) -> None:
     with pytest.raises(NotFoundError), connect(setup(stub, model="other")):
         pass
     with pytest.raises(ContextLengthError), connect(setup(stub), lengths=(32768, 1)):
@@ -48,7 +48,7 @@ def test_what_cannot_be_is_told_before_anything_is_asked_for(stub: LiveStub) -> 
 
 
 def test_each_run_has_prompts_of_its_own(stub: LiveStub) -> None:
-    """Else a run would find those of the one before in the server's cache. Equal seeds say the same again."""
+    """Otherwise a run would find the prompts of the previous run in the server's cache. Equal seeds repeat prompts."""
 
     def prompts(seed: int) -> list[str]:
         with connect(setup(stub, prompts=seed)) as session:
@@ -64,7 +64,7 @@ def test_each_run_has_prompts_of_its_own(stub: LiveStub) -> None:
     assert prompts(1)[0] not in (first, second)
 
 
-def test_a_seed_of_a_run_draws_other_arrivals(stub: LiveStub) -> None:
+def test_another_seed_of_a_run_has_other_arrivals(stub: LiveStub) -> None:
     plan = LoadPlan(rate=200, requests=4, input_tokens=Fixed(24), output_tokens=Fixed(2))
     with connect(setup(stub)) as session:
         dues = [

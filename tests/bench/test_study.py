@@ -1,4 +1,4 @@
-"""A study: which runs it makes, and what its document holds, also where it was stopped."""
+"""A study: its runs and its document, also after an interruption."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_rates_and_clients_are_swept_in_turn(study: Study) -> None:
     assert not study.interrupted
 
 
-def test_a_document_reads_back_and_holds_no_key(study: Study) -> None:
+def test_a_document_can_be_read_and_has_no_key(study: Study) -> None:
     study.measure_plan(LoadPlan(concurrency=2, requests=4, input_tokens=Fixed(24), output_tokens=Fixed(4)))
     document = study.document("serve", {"rate": None}, "1.2.3")
     text = document.to_json()
@@ -66,7 +66,7 @@ def test_the_last_run_is_written_as_a_trace(study: Study, tmp_path: Path) -> Non
 
 
 def test_a_search_begins_where_one_by_one_is_easy(study: Study) -> None:
-    """13 ms each, one after the other, would be some 75 a second."""
+    """Requests of 13 ms one after another are some 75 a second."""
     assert 15 < study.rate_one_by_one(PLAN) < 60
     assert study.runs == []
 
@@ -79,7 +79,7 @@ def test_a_search_needs_objectives(study: Study) -> None:
 
 
 class Stopper:
-    """Stops the session's client once something was answered."""
+    """Stops the client of the session after the first completion."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -90,7 +90,7 @@ class Stopper:
             self._session._client.stop()
 
 
-def test_who_stops_a_sweep_keeps_what_there_is(study: Study) -> None:
+def test_a_stopped_sweep_keeps_its_runs(study: Study) -> None:
     @contextmanager
     def show(_goal: Goal) -> Iterator[Watcher]:
         yield Stopper(study.session)

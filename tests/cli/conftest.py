@@ -1,4 +1,4 @@
-"""The command line in this process and in one of its own, with a cache folder that only these tests use."""
+"""Runs commands in this process and in others, with a cache folder for these tests only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONG_CONTEXT = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a command left behind."""
+    """The exit code and the outputs of a command."""
 
     code: int
     out: str
@@ -38,14 +38,14 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def variables(cache_folder: Path) -> Mapping[str, str]:
-    """The environment of a command: this one's, without settings of the user's."""
+    """The environment of a command: the current one without the user's settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TWOFOLD_")}
     return kept | {"TWOFOLD_CACHE": str(cache_folder), "PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture(scope="session")
 def tiny(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> Path:
-    """A model of random weights that answers at once."""
+    """A small model with random weights."""
     return tiny_gguf(TinyOptions(context=LONG_CONTEXT)).path
 
 

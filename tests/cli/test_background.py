@@ -1,4 +1,4 @@
-"""Commands as background jobs: a shell script starts them with SIGINT ignored, and ends them by SIGTERM."""
+"""Commands as background jobs, which shells start with SIGINT ignored and end by SIGTERM."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_run_ends_by_sigterm(background: Start, tiny: Path) -> None:
     assert "Traceback" not in errors
 
 
-def test_batch_ends_by_sigterm_and_can_go_on(background: Start, tiny: Path, tmp_path: Path) -> None:
+def test_batch_ends_by_sigterm_and_can_resume(background: Start, tiny: Path, tmp_path: Path) -> None:
     body = {"messages": [{"role": "user", "content": "in the"}], "max_tokens": 200, "ignore_eos": True}
     line = {"method": "POST", "url": "/v1/chat/completions", "body": body}
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
@@ -84,7 +84,7 @@ def test_serve_ends_by_sigterm(background: Start, tiny: Path, tmp_path: Path) ->
     command.communicate()
 
 
-def test_a_bench_tells_what_there_is(background: Start, stub: LiveStub) -> None:
+def test_a_bench_prints_its_results_so_far(background: Start, stub: LiveStub) -> None:
     command = background("bench", "serve", "--url", stub.url, "--rate", 20, "--duration", 600, "--output-tokens", 4)
     wait_until(command, lambda: len(stub.truths()) > 5)
     command.terminate()
@@ -93,7 +93,7 @@ def test_a_bench_tells_what_there_is(background: Start, stub: LiveStub) -> None:
     assert "stopped" in out
 
 
-def test_a_bench_that_ends_early_takes_its_server_along(background: Start, tiny: Path) -> None:
+def test_a_bench_that_ends_early_ends_its_server(background: Start, tiny: Path) -> None:
     command = background("bench", "run", "-m", tiny, "--rate", 1, "--duration", 600)
     wait_until(command, lambda: bool(children(command.pid)))
     (server,) = children(command.pid)

@@ -1,4 +1,4 @@
-"""``twofold batch`` on tiny models: what it writes and says, how it ends, and that a kill loses nothing."""
+"""``twofold batch`` with tiny models: output, messages, exit codes, and resuming after a kill."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_input(path: Path, count: int, **body: Any) -> Path:
 
 
 def answers(path: Path) -> dict[str, Any]:
-    """The choices of each line; fails where a line is torn, has an error or stands twice."""
+    """The choices of each line. Fails for an incomplete line, an error or a repeated line."""
     lines = [json.loads(text) for text in path.read_bytes().splitlines()]
     found = {line["custom_id"]: line["response"]["body"]["choices"] for line in lines if line["error"] is None}
     assert len(found) == len(lines)
@@ -46,7 +46,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return write_input(tmp_path / "in.jsonl", 20), tmp_path / "out.jsonl"
 
 
-def test_every_line_is_answered(twofold: Command, tiny: Path, files: tuple[Path, Path]) -> None:
+def test_every_line_has_a_response(twofold: Command, tiny: Path, files: tuple[Path, Path]) -> None:
     result = twofold("batch", *files, "-m", tiny)
     assert (result.code, result.out) == (0, "")
     assert answers(files[1]).keys() == {f"r{n}" for n in range(20)}
@@ -94,7 +94,7 @@ def test_embeddings_of_a_real_model(twofold: Command, default_model: Path, tmp_p
     assert sum(a * b for a, b in zip(cat, feline, strict=True)) > sum(a * b for a, b in zip(cat, stocks, strict=True))
 
 
-def test_lines_with_a_form(twofold: Command, tiny: Path, tmp_path: Path) -> None:
+def test_lines_with_structured_output(twofold: Command, tiny: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.jsonl"
     wanted = [("a", {"choice": ["red", "blue"]}), ("b", {"regex": "[0-9]{2}"}), ("bad", {"regex": "("})]
     bodies = [(name, {"prompt": "in", "max_tokens": 30, "structured_outputs": form}) for name, form in wanted]
@@ -139,14 +139,16 @@ def test_flags_and_json(twofold: Command, tiny: Path, files: tuple[Path, Path]) 
     assert "nothing to do" in twofold("batch", *files, "-m", tiny).err
 
 
-def test_the_number_of_sequences_changes_no_answer(twofold: Command, tiny: Path, files: tuple[Path, Path]) -> None:
+def test_the_number_of_sequences_changes_no_completion(twofold: Command, tiny: Path, files: tuple[Path, Path]) -> None:
     twofold("batch", *files, "-m", tiny, "-np", 1)
     alone = answers(files[1])
     twofold("batch", *files, "-m", tiny, "-np", 16, "--overwrite")
     assert answers(files[1]) == alone
 
 
-def test_failed_lines_are_told_and_no_failure(twofold: Command, tiny: Path, files: tuple[Path, Path]) -> None:
+def test_failed_lines_are_reported_and_do_not_fail_the_batch(
+    twofold: Command, tiny: Path, files: tuple[Path, Path]
+) -> None:
     with files[0].open("a") as file:
         file.write("nonsense\n")
     result = twofold("batch", *files, "-m", tiny)
@@ -193,7 +195,7 @@ def test_impossible_requests(
 
 
 def wait_for_lines(target: Path, command: subprocess.Popen[str], count: int) -> None:
-    """Until the output holds that many lines; they are written while the command runs."""
+    """Waits until the output has that many lines while the command runs."""
     deadline = time.monotonic() + PATIENCE
     while not target.exists() or target.read_bytes().count(b"\n") < count:
         assert command.poll() is None, "the batch ended before it could be stopped"
@@ -201,7 +203,7 @@ def wait_for_lines(target: Path, command: subprocess.Popen[str], count: int) -> 
         time.sleep(0.01)
 
 
-def test_ctrl_c_says_how_to_go_on(process: Start, tiny: Path, tmp_path: Path) -> None:
+def test_ctrl_c_explains_how_to_resume(process: Start, tiny: Path, tmp_path: Path) -> None:
     source, target = write_input(tmp_path / "in.jsonl", 400, max_tokens=200), tmp_path / "out.jsonl"
     command = process("batch", source, target, "-m", tiny, "-np", 4)
     wait_for_lines(target, command, 3)
@@ -214,7 +216,7 @@ def test_ctrl_c_says_how_to_go_on(process: Start, tiny: Path, tmp_path: Path) ->
 
 
 def killed_and_taken_up(process: Start, model: Path, source: Path, target: Path) -> str:
-    """Runs the batch, kills it after a few lines and lets a second run finish; what that one says."""
+    """Runs the batch, kills it after a few lines and runs it again to the end; the result of the second run."""
     command = process("batch", source, target, "-m", model, "-np", 4)
     wait_for_lines(target, command, 4)
     command.kill()
@@ -261,7 +263,7 @@ def test_a_bar_on_a_terminal(tiny: Path, files: tuple[Path, Path], variables: Ma
 
 
 def read_terminal(terminal: int) -> bytes:
-    """What was drawn; nothing once the other side is closed, which Linux tells by an error."""
+    """Output of the terminal; empty after the other side closed, which Linux reports by an error."""
     try:
         return os.read(terminal, 4096)
     except OSError:

@@ -21,7 +21,7 @@ from twofold.core.errors import NetworkError, UsageError
 from twofold.core.sampling_defaults import NONE
 
 BLOCK = 16
-"""Positions of a KV block: what a prompt may have beyond its last full one."""
+"""Positions of a KV block. A prompt may have up to this many tokens after its last full block."""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_turns_grow_the_prompt(chat: Command) -> None:
 
 
 def cached(result: Result) -> list[int]:
-    """How many tokens of each prompt came from the cache."""
+    """The number of cached tokens of each prompt."""
     found = [re.search(r"prompt tokens(?: \((\d+) cached\))?:", line) for line in result.err.splitlines()]
     return [int(match[1] or 0) for match in found if match]
 
@@ -95,7 +95,7 @@ def test_help_and_mistakes(chat: Command) -> None:
     assert prompt_sizes(result) == []
 
 
-def test_a_message_that_does_not_fit_leaves_the_conversation_alive(chat: Command) -> None:
+def test_a_message_that_does_not_fit_keeps_the_conversation(chat: Command) -> None:
     result = chat("in the " * 100, "in the", flags=("-c", "64"))
     assert result.code == 0
     assert "does not fit the context of 64" in result.err
@@ -125,7 +125,7 @@ def test_the_system_message_outlives_the_oldest_turns() -> None:
     assert [message["content"] for message in transcript.messages("q3")] == ["is", "q3"]
 
 
-def test_cut_answers_are_marked(chat: Command) -> None:
+def test_cut_completions_are_marked(chat: Command) -> None:
     result = chat("in the", "/set max_tokens 2", "in the", flags=("--no-stats",))
     stops = [line for line in result.err.splitlines() if line.startswith("Stopped at ")]
     assert stops == [f"Stopped at {n} tokens; /set max_tokens raises the limit." for n in (4, 2)]
@@ -141,7 +141,7 @@ def test_statistics_are_switched(chat: Command) -> None:
     assert "loaded in" in chat(flags=("--verbose",)).err
 
 
-def test_settings_change_the_next_answer(chat: Command) -> None:
+def test_settings_change_the_next_reply(chat: Command) -> None:
     result = chat(
         "/set temp 0.5", "/set top_k 3", "/set seed 7", "/set", "/set max_tokens 0", "/set stop x", "/set stop"
     )
@@ -187,7 +187,7 @@ def test_a_chat_is_saved_and_continued(chat: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "document", ["", "[1]", "{}", '{"messages": [{"role": "user", "content": "x"}]}', '{"messages": [{"role": "x"}]}']
 )
-def test_what_is_no_chat_is_not_loaded(document: str, tmp_path: Path) -> None:
+def test_invalid_chats_are_not_loaded(document: str, tmp_path: Path) -> None:
     file = tmp_path / "talk.json"
     file.write_text(document)
     transcript = Transcript("is", [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])
@@ -205,11 +205,11 @@ def test_a_chat_with_invalid_settings_is_not_loaded(chat: Command, tmp_path: Pat
 
 
 class FailingModel:
-    """A model whose server has gone."""
+    """A model whose server is gone."""
 
     name, context, has_template, defaults = "gone", None, True, NONE
 
-    def complete(self, request: PromptRequest, write: Write) -> ChatCompletion:
+    def complete(self, request: PromptRequest, write: Write) -> ChatCompletion:  # noqa: ARG002
         raise NetworkError("The server is gone.")
 
     def statistics(self) -> str:

@@ -1,4 +1,4 @@
-"""``run`` and ``chat`` through a server: ours, and others that say less."""
+"""``run`` and ``chat`` through a Twofold server, and through others that report less."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def chat(twofold: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     return talk
 
 
-def test_run_answers_as_the_model_here(
+def test_run_completes_as_the_local_model(
     server: LiveServer, twofold: Command, tiny_gguf: Callable[[TinyOptions], TinyModel]
 ) -> None:
     path = tiny_gguf(TinyOptions(context=CONTEXT)).path
@@ -89,7 +89,7 @@ def test_a_full_context_drops_the_oldest_turns(server: LiveServer, chat: Command
         (("--url", "http://127.0.0.1:1"), 5, "refused the connection"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_errors_are_explained(
     flags: tuple[str, ...], code: int, said: str, server: LiveServer, twofold: Command
 ) -> None:
     url = () if "--url" in flags else ("--url", server.url)
@@ -99,7 +99,7 @@ def test_what_is_wrong_is_said(
 
 
 class Other:
-    """A server that answers with fixed bytes, and remembers what it was asked."""
+    """A server that sends fixed responses, and records requests."""
 
     def __init__(self, status: int, *events: object, models: object = None) -> None:
         self.asked: list[dict[str, Any]] = []
@@ -152,7 +152,7 @@ def serve() -> Iterator[Callable[[Other], str]]:
         each.server_close()
 
 
-def test_a_server_that_says_little(serve: Callable[[Other], str], twofold: Command) -> None:
+def test_a_server_that_reports_little(serve: Callable[[Other], str], twofold: Command) -> None:
     other = Other(200, SAID, END, "[DONE]")
     url = serve(other)
     result = twofold("run", "x", "--url", url, "-m", "theirs", "--api-key", "secret", "--top-k", 3)
@@ -166,7 +166,7 @@ def test_a_server_that_says_little(serve: Callable[[Other], str], twofold: Comma
     assert (other.asked[1]["temperature"], other.asked[1]["top_k"]) == (0.2, 0), "what is given is sent"
 
 
-def test_thinking_is_shown_and_not_kept(serve: Callable[[Other], str], chat: Command) -> None:
+def test_thinking_is_shown_but_not_sent_again(serve: Callable[[Other], str], chat: Command) -> None:
     thought = {"choices": [{"index": 0, "delta": {"reasoning_content": "Hm."}, "finish_reason": None}]}
     other = Other(200, thought, SAID, END, models={"data": [{"id": "theirs"}]})
     result = chat(serve(other), "x", "y", flags=("-q",))
@@ -196,7 +196,7 @@ def test_failures_of_other_servers(
     assert "Traceback" not in result.err
 
 
-def test_no_engine_is_brought_in(tmp_path: Path) -> None:
+def test_the_engine_is_not_imported(tmp_path: Path) -> None:
 
     code = "import sys, twofold.cli.chat.remote; print({'numpy', 'llvmlite', 'tokenizers'} & sys.modules.keys() or '')"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)

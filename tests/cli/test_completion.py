@@ -1,4 +1,4 @@
-"""Shell completion, tried in the shells that are here."""
+"""Shell completion in the installed shells."""
 
 from __future__ import annotations
 

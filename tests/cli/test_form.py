@@ -1,4 +1,4 @@
-"""``twofold run`` with a form that the answer must have."""
+"""``twofold run`` with structured output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required"
 
 @pytest.fixture
 def answered(twofold: Command, tiny: Path) -> Any:
-    """What is said with these flags, as the JSON that the command prints."""
+    """The JSON that the command prints with these flags."""
 
     def answer(*flags: object) -> Any:
         return json.loads(twofold("run", "in the", "-m", tiny, "--json", "-n", 64, "--seed", 1, *flags).out)
@@ -44,7 +44,7 @@ def test_a_regex_a_choice_and_a_grammar(answered: Any, tmp_path: Path) -> None:
     assert answered("--grammar", tmp_path / "gbnf")["text"] in ("yes", "no")
 
 
-def test_what_the_flags_become() -> None:
+def test_flags_become_structured_outputs() -> None:
     assert StructuredOutputOptions().params() is None
     assert StructuredOutputOptions(choice=["a", "b"]).params() == StructuredOutputsParams(choice=("a", "b"))
     assert StructuredOutputOptions(json_schema=' {"type": "object"}').params() == StructuredOutputsParams(
@@ -71,7 +71,7 @@ def test_what_the_flags_become() -> None:
     ],
     ids=str,
 )
-def test_impossible_forms(twofold: Command, tiny: Path, tmp_path: Path, flags: list[str], said: str) -> None:
+def test_invalid_structured_outputs(twofold: Command, tiny: Path, tmp_path: Path, flags: list[str], said: str) -> None:
     (tmp_path / "list").write_text("[1]")
     (tmp_path / "latin").write_bytes(b"\xff")
     for name in ("list", "latin"):

@@ -1,4 +1,4 @@
-"""Commands, help, and what becomes of errors."""
+"""Commands, help texts, and errors."""
 
 from __future__ import annotations
 

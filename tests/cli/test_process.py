@@ -16,7 +16,7 @@ ENDLESS = ("--ignore-eos", "-n", LONG_CONTEXT - 100)
 PATIENCE = 60
 
 
-def test_ctrl_c_keeps_the_answer_so_far(process: Start, tiny: Path) -> None:
+def test_ctrl_c_keeps_the_completion_so_far(process: Start, tiny: Path) -> None:
     command = process("run", "in the", "-m", tiny, *ENDLESS, stdin=subprocess.DEVNULL)
     assert command.stdout is not None
     first = command.stdout.read(1)
@@ -29,7 +29,7 @@ def test_ctrl_c_keeps_the_answer_so_far(process: Start, tiny: Path) -> None:
     assert "Traceback" not in errors
 
 
-def test_ctrl_c_in_a_chat_stops_only_the_answer(process: Start, tiny: Path) -> None:
+def test_ctrl_c_in_a_chat_stops_only_the_reply(process: Start, tiny: Path) -> None:
     command = process("chat", "-m", tiny, *ENDLESS)
     assert command.stdin is not None
     assert command.stdout is not None
@@ -42,7 +42,7 @@ def test_ctrl_c_in_a_chat_stops_only_the_answer(process: Start, tiny: Path) -> N
     assert "Traceback" not in errors
 
 
-def test_a_reader_that_leaves(process: Start, tiny: Path) -> None:
+def test_a_closed_output(process: Start, tiny: Path) -> None:
     with process("run", "in the", "-m", tiny, *ENDLESS, stdin=subprocess.DEVNULL) as command:
         assert command.stdout is not None
         assert command.stderr is not None
@@ -85,7 +85,7 @@ def test_an_internal_error_shows_where_only_when_asked(process: Start, tmp_path:
     assert quiet.returncode == loud.returncode == 3
 
 
-def test_start_up_brings_in_little() -> None:
+def test_start_up_imports_little() -> None:
     heavy = "{'numpy', 'llvmlite', 'tokenizers', 'rich', 'jinja2', 'huggingface_hub', 'prompt_toolkit'}"
     code = f"import sys, twofold.cli.main; sys.exit(str({heavy} & sys.modules.keys() or ''))"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

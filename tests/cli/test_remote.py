@@ -44,7 +44,7 @@ def test_models_are_listed_loaded_and_unloaded(server: LiveServer, twofold: Comm
     assert server.post("/v1/completions", body).status_code == 200
 
 
-def test_what_is_wrong_is_told(server: LiveServer, twofold: Command) -> None:
+def test_errors_are_explained(server: LiveServer, twofold: Command) -> None:
     missing = twofold("unload", "thrid", "--url", server.url)
     assert (missing.code, "thrid" in missing.err, "twofold ps" in missing.err) == (2, True, True)
     assert twofold("stop", "--url", server.url).code == 2

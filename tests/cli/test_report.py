@@ -1,4 +1,4 @@
-"""The line by phase, from made-up times."""
+"""The line of statistics, for given times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``twofold run`` on tiny models: what it prints, what it refuses, and how it ends."""
+"""``twofold run`` with tiny models: output, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from twofold.engine.engine import Engine
 from twofold.engine.outputs import OutputDelta
 
 
-def test_the_answer_goes_to_output_and_the_rest_to_errors(twofold: Command, tiny: Path) -> None:
+def test_the_completion_goes_to_output_and_the_rest_to_errors(twofold: Command, tiny: Path) -> None:
     result = twofold("run", "in the", "-m", tiny, "-n", 5, "--ignore-eos")
     assert result.code == 0
     assert result.out.endswith("\n")
@@ -26,7 +26,7 @@ def test_the_answer_goes_to_output_and_the_rest_to_errors(twofold: Command, tiny
     assert " of the " in line
 
 
-def test_json_holds_everything(twofold: Command, tiny: Path) -> None:
+def test_json_has_all_figures(twofold: Command, tiny: Path) -> None:
     result = twofold("run", "in the", "-m", tiny, "-n", 5, "--ignore-eos", "--json")
     answer = json.loads(result.out)
     assert answer["finish_reason"] == "length"
@@ -46,13 +46,15 @@ def test_json_holds_everything(twofold: Command, tiny: Path) -> None:
     assert all(seconds > 0 for seconds in answer["stalls"].values())
 
 
-def test_what_did_not_happen_is_null(twofold: Command, tiny: Path) -> None:
+def test_figures_of_phases_that_did_not_run_are_null(twofold: Command, tiny: Path) -> None:
     answer = json.loads(twofold("run", "in the", "-m", tiny, "-n", 1, "--json").out)
     assert answer["timing"]["decode_tok_s"] is None
     assert answer["limit"]["decode"] is None
 
 
-def test_what_ends_an_answer_early_is_told(twofold: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_completion_that_ends_early_is_explained(
+    twofold: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def ended(engine: Engine) -> list[OutputDelta]:
         whole = engine.abort("request-0")
         error = ResourceError("The constraint gave up.")
@@ -64,7 +66,7 @@ def test_what_ends_an_answer_early_is_told(twofold: Command, tiny: Path, monkeyp
     assert "The constraint gave up." in result.err
 
 
-def test_seeds_repeat_answers(twofold: Command, tiny: Path) -> None:
+def test_seeds_repeat_completions(twofold: Command, tiny: Path) -> None:
     def ids(seed: int) -> list[int]:
         flags = ("-n", 12, "--ignore-eos", "--json", "--temperature", 5, "--top-p", 1, "--seed", seed)
         found: list[int] = json.loads(twofold("run", "in the", "-m", tiny, *flags).out)["token_ids"]
@@ -105,7 +107,7 @@ def test_a_chat_template_is_chosen(twofold: Command, base: Path, tmp_path: Path)
     assert tokens("--chat-template", "chatml") > tokens()
 
 
-def test_a_stop_text_ends_the_answer(twofold: Command, tiny: Path) -> None:
+def test_a_stop_text_ends_the_completion(twofold: Command, tiny: Path) -> None:
     flags = ("-m", tiny, "-n", 40, "--ignore-eos", "--json", "--temperature", 0)
     whole = json.loads(twofold("run", "in the", *flags).out)["text"]
     stop = whole[5:7]
@@ -147,7 +149,7 @@ def test_a_piped_prompt(twofold: Command, tiny: Path, monkeypatch: pytest.Monkey
         ([""], "the", "the"),
     ],
 )
-def test_where_piped_text_goes(
+def test_the_position_of_piped_text(
     words: list[str], piped: str, prompt: str, twofold: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
@@ -162,13 +164,13 @@ def test_where_piped_text_goes(
     assert seen == [prompt]
 
 
-def test_cut_answers_are_marked(twofold: Command, tiny: Path) -> None:
+def test_cut_completions_are_marked(twofold: Command, tiny: Path) -> None:
     flags = ("run", "in the", "-m", tiny, "--ignore-eos")
     assert "Stopped at 3 tokens; -n raises the limit.\n" in twofold(*flags, "-n", 3).err
     assert "Stopped: the context of 32 tokens is full.\n" in twofold(*flags, "-n", 99, "-c", 32).err
 
 
-def test_what_is_told_beside_the_answer(twofold: Command, tiny: Path, base: Path) -> None:
+def test_verbose_output_beside_the_completion(twofold: Command, tiny: Path, base: Path) -> None:
     flags = ("run", "in the", "-m", tiny, "-n", 3)
     assert twofold(*flags, "--quiet").err == twofold("run", "in the", "-m", base, "-n", 3, "-q").err == ""
     assert "TTFT" not in twofold(*flags, "--no-stats").err
@@ -270,7 +272,7 @@ def test_an_unknown_architecture(twofold: Command, tiny_gguf: Callable[[TinyOpti
 
 
 @pytest.mark.model
-def test_the_default_model_answers(twofold: Command, default_model: Path) -> None:
+def test_the_default_model_completes(twofold: Command, default_model: Path) -> None:
     flags = ("-m", default_model, "-n", 4, "--temperature", 0, "--raw", "--json")
     answer = json.loads(twofold("run", "The capital of France is", *flags).out)
     assert answer["text"].startswith(" Paris")

@@ -1,4 +1,4 @@
-"""Where ``run``, ``chat`` and ``batch`` take sampling parameters from: flags, the model file, the fallback."""
+"""Sources of the sampling parameters of ``run``, ``chat`` and ``batch``: flags, the model file, the fallback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLAT: Final = ("--temperature", 0.2, "--top-p", 0.9)
 
 @pytest.fixture
 def own(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> Path:
-    """A model whose file says how to sample."""
+    """A model whose file has sampling parameters."""
     return tiny_gguf(TinyOptions(extra=OWN)).path
 
 

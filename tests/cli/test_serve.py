@@ -1,4 +1,4 @@
-"""``twofold serve`` and ``twofold keys``: what flags become, and what is refused before anything is loaded."""
+"""``twofold serve`` and ``twofold keys``: the configuration from flags, and errors before a model is loaded."""
 
 from __future__ import annotations
 
@@ -111,13 +111,13 @@ def test_a_chat_template_is_for_one_model(tmp_path: Path, capsys: pytest.Capture
     assert ServedEngineOptions(chat_template=str(made)).engine_keywords()["chat_template"] == "{{ messages }}"
 
 
-def test_off_loopback_a_key_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_is_required_off_loopback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["serve", "--host", "0.0.0.0", "--data-folder", str(tmp_path)])
     assert code == 2
     assert "requires an API key" in capsys.readouterr().err
 
 
-def test_a_port_in_use_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code = main(["serve", "x=/nowhere.gguf", "--port", str(port), "--data-folder", str(tmp_path)])

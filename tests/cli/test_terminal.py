@@ -1,4 +1,4 @@
-"""Chat on a terminal: keys, history, completion; and a real pseudo-terminal around the command."""
+"""Chat on a terminal: keys, history and completion, and the command on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_long_history_loses_its_older_half(typed: Callable[..., list[str]], tm
     assert "message 1199 " in text
 
 
-def test_a_folder_that_cannot_be_written_costs_only_the_history(
+def test_without_a_writable_folder_only_the_history_is_lost(
     typed: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -110,7 +110,7 @@ def test_completion(text: str, offered: set[str]) -> None:
 
 
 class Screen:
-    """A command on a pseudo-terminal, and what it wrote so far."""
+    """A command on a pseudo-terminal, and its output so far."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -120,7 +120,7 @@ class Screen:
         os.write(self._descriptor, keys.encode())
 
     def until(self, pattern: str) -> str:
-        """What was written up to the pattern, without escape sequences; it is then forgotten."""
+        """Waits for the pattern; returns and removes the output up to it, without escape sequences."""
         end = time.monotonic() + PATIENCE
         while (found := re.search(pattern, self.text)) is None:
             assert time.monotonic() < end, f"no {pattern!r} in {self.text!r}"

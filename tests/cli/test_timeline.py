@@ -1,4 +1,4 @@
-"""The picture of a request whose times are known."""
+"""The timeline of a request with known times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def metrics(
 
 
 def bars(text: str) -> dict[str, str]:
-    """What stands between the edges, by label."""
+    """The bars of the timeline by label."""
     rows = [line.split(EDGE) for line in text.splitlines() if EDGE in line]
     return {label.strip(): bar for label, bar, _ in rows}
 
@@ -34,7 +34,7 @@ def test_phases_follow_each_other() -> None:
     assert drawn["decode"] == " " * 20 + "█" + "·" * 9 + "█" + "·" * 8 + "█"
 
 
-def test_notes_tell_the_numbers() -> None:
+def test_notes_have_the_numbers() -> None:
     queue, prefill, decode, ruler = draw_timeline(metrics((2.0, 2.5, 4.0)), WIDTH).splitlines()
     assert queue.endswith("1,000.0 ms")
     assert prefill.endswith("1,000.0 ms  5 tokens, 4 cached (44%)")
@@ -47,7 +47,7 @@ def test_columns_are_as_high_as_their_tokens_are_many() -> None:
     assert drawn["decode"].strip() == "█" + "·" * 9 + "▄" + "·" * 8 + "▂"
 
 
-def test_each_answer_has_a_line() -> None:
+def test_each_completion_has_a_line() -> None:
     lines = draw_timeline(metrics((2.0, 3.0), (2.0, 4.0)), WIDTH).splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["decode", "decode"]
 

@@ -1,4 +1,4 @@
-"""``--trace``: the file that run and chat leave behind."""
+"""``--trace``: the file that ``run`` and ``chat`` write."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def steps(path: Path) -> list[dict[str, Any]]:
 
 
 def requests(path: Path) -> list[dict[str, Any]]:
-    """What is told about requests as a whole."""
+    """The slices of whole requests."""
     return [event["args"] for event in events(path) if "prompt_tokens" in event.get("args", {})]
 
 
-def test_every_step_of_an_answer_is_in_it(twofold: Command, tiny: Path, tmp_path: Path) -> None:
+def test_every_step_of_a_completion_is_in_it(twofold: Command, tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     result = twofold("run", "in the", "-m", tiny, "-n", 5, "--ignore-eos", "--json", "--trace", path)
     assert result.code == 0
@@ -48,7 +48,7 @@ def test_a_conversation_has_a_request_for_each_turn(
     assert [request["output_tokens"] for request in requests(path)] == [3, 3]
 
 
-def test_nothing_that_was_said_is_in_it(twofold: Command, tiny: Path, tmp_path: Path) -> None:
+def test_no_text_is_in_it(twofold: Command, tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     flags = ("-m", tiny, "-n", 8, "--ignore-eos", "--temperature", 0)
     answer = twofold("run", "canary in the", *flags, "--trace", path).out.strip()

@@ -1,4 +1,4 @@
-"""What the client's tests ask and are answered: a plain load and endpoint, and a server that a test scripts."""
+"""Support for tests of the client: a plain load and endpoint, and servers that run a test's script."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def chunk(data: bytes) -> bytes:
 
 
 def streamed(*texts: str) -> bytes:
-    """A whole response of so many events, and the one that ends it."""
+    """A whole response with an event for each text, and the event that ends the stream."""
     return STREAM + b"".join(chunk(b"data: %b\n\n" % text.encode()) for text in (*texts, "[DONE]")) + LAST
 
 
@@ -37,7 +37,7 @@ def whole(status: int, body: bytes, *headers: str) -> bytes:
 
 
 class PlainReader:
-    """An event is its text; ``[DONE]`` ends, ``!…`` is an error, and ``?`` is what no dialect says."""
+    """Reads events of plain text: ``[DONE]`` ends the stream, ``!…`` is an error, and ``?`` is invalid."""
 
     def __init__(self, answer: RecordedResponse) -> None:
         self._answer = answer
@@ -72,7 +72,7 @@ class PlainEndpoint(ApiEndpoint):
 
 @dataclass
 class PlainLoad:
-    """Requests that are due at these moments; each that ends calls for what ``next_one`` says."""
+    """Requests that are due at these times. ``next_one`` returns the request that follows an ended one."""
 
     due: tuple[float, ...]
     max_open: int | None = None
@@ -127,12 +127,12 @@ class Talk:
 
 
 Serve = Callable[[Talk, int], None]
-"""Serves one connection, of which this is the how-many-th."""
+"""Serves one connection; the number counts connections from 0."""
 
 
 @contextlib.contextmanager
 def serving(serve: Serve, tls: ssl.SSLContext | None = None) -> Iterator[str]:
-    """A server on loopback, a thread for each connection; gives its authority."""
+    """A server on loopback with a thread for each connection; yields its authority."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     threads: list[threading.Thread] = []
     ended = threading.Event()
@@ -170,7 +170,7 @@ def serving(serve: Serve, tls: ssl.SSLContext | None = None) -> Iterator[str]:
 
 
 def each(*responses: bytes) -> Serve:
-    """Answers the requests of every connection with these, and the last one again; keeps the connection."""
+    """Sends these responses to the requests of each connection, and the last one to all further requests."""
 
     def serve(talk: Talk, _number: int) -> None:
         index = 0
@@ -189,7 +189,7 @@ def asked(
     tls: ssl.SSLContext | None = None,
     target: Callable[[str], ServerTarget] = ServerTarget.of,
 ) -> RunRecord:
-    """What comes of ``load`` at such a server."""
+    """The record of ``load`` sent to a server that runs ``serve``."""
     with serving(serve, tls) as authority, LoadClient(target(authority), PlainEndpoint(), options) as client:
         return client.run(load)
 
@@ -200,7 +200,7 @@ def only(record: RunRecord) -> RequestSample:
 
 
 def paced(talk: Talk, *gaps: float) -> None:
-    """A stream whose events leave so long after each other."""
+    """Sends a stream with these gaps between its events."""
     talk.request()
     talk.send(STREAM)
     for gap in gaps:

@@ -1,4 +1,4 @@
-"""The client against servers that a test scripts: every request ends, and its sample says how."""
+"""The client with scripted servers: every request ends, and its sample has the outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.bench.client.support import (
 from twofold.bench.client.loop import ClientOptions
 
 
-def test_a_stream_is_told_with_its_moments() -> None:
+def test_a_stream_is_recorded_with_its_times() -> None:
     record = asked(lambda talk, _: paced(talk, 0.03, 0.02, 0.01), PlainLoad((0.05,)))
     sample = only(record)
     assert (sample.outcome, sample.error, sample.status, sample.response.text) == ("ok", None, 200, "xxx")
@@ -53,13 +53,13 @@ def test_pings_and_empty_events_are_counted() -> None:
     assert record.client.events == 4
 
 
-def test_an_answer_that_is_no_stream() -> None:
+def test_a_response_without_a_stream() -> None:
     sample = only(asked(each(whole(200, b"hello", "x-request-id: r7")), PlainLoad((0.0,))))
     assert (sample.outcome, sample.response.text, sample.response.streamed) == ("ok", "hello", False)
     assert sample.request_id == "r7"
 
 
-def test_a_stream_whose_head_does_not_say_so() -> None:
+def test_a_stream_without_its_content_type() -> None:
     response = streamed("a", "b").replace(b"text/event-stream", b"text/plain")
     sample = only(asked(each(response), PlainLoad((0.0,))))
     assert (sample.outcome, sample.response.text, sample.response.streamed) == ("ok", "ab", True)
@@ -86,7 +86,7 @@ def test_a_stream_whose_head_does_not_say_so() -> None:
         (whole(200, b"\xff"), "broken", "The response does not match its API: "),
     ],
 )
-def test_what_is_no_answer(response: bytes, outcome: str, error: str) -> None:
+def test_responses_that_are_no_completions(response: bytes, outcome: str, error: str) -> None:
     sample = only(asked(each(response), PlainLoad((0.0,))))
     assert sample.outcome == outcome
     assert sample.error is not None
@@ -109,7 +109,7 @@ def test_a_connection_that_is_cut(reset: bool) -> None:
     assert ("reset the connection" if reset else "ended before the response") in sample.error
 
 
-def test_an_answer_that_was_complete_before_the_connection_was_cut_is_one() -> None:
+def test_a_completion_that_was_complete_before_the_connection_was_cut_counts() -> None:
     def serve(talk: Talk, _number: int) -> None:
         talk.request()
         talk.send(STREAM + chunk(b"data: a\n\ndata: [DONE]\n\n"))
@@ -141,7 +141,7 @@ def test_connections_are_used_again() -> None:
     assert numbers[3:] == [1, 2, 3]
 
 
-def test_a_connection_that_the_server_closed_meanwhile_is_not_used() -> None:
+def test_a_connection_that_the_server_closed_is_not_reused() -> None:
     def serve(talk: Talk, _number: int) -> None:
         talk.request()
         talk.send(streamed("a"))
@@ -149,7 +149,7 @@ def test_a_connection_that_the_server_closed_meanwhile_is_not_used() -> None:
     assert [sample.outcome for sample in asked(serve, PlainLoad((0.0, 0.1))).samples] == ["ok", "ok"]
 
 
-def test_what_nobody_answered_on_an_old_connection_is_sent_again_on_a_new_one() -> None:
+def test_a_request_without_response_on_a_reused_connection_is_sent_again() -> None:
     indexes = []
 
     def serve(talk: Talk, number: int) -> None:

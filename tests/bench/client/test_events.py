@@ -1,4 +1,4 @@
-"""Events are the same however their lines end and their bytes are cut."""
+"""Events do not depend on line ends, nor on how their bytes are split."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_events_are_the_same_however_cut(end: bytes, cuts: list[int]) -> None:
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_events_come_as_soon_as_they_are_whole(end: bytes) -> None:
+def test_events_are_returned_as_soon_as_they_are_complete(end: bytes) -> None:
     reader = EventReader()
     assert reader.feed(b"data: one" + end) == []
     assert reader.feed(end) == [(None, b"one")]
@@ -49,7 +49,7 @@ def test_line_ends_may_change_within_a_stream() -> None:
     assert reader.feed(b"\ndata: three\n\n") == [(None, b"three")]
 
 
-def test_what_ends_without_an_empty_line_is_an_event() -> None:
+def test_the_last_event_may_lack_its_empty_line() -> None:
     assert read(b"data: one\n\ndata: [DONE]") == ([(None, b"one"), (None, b"[DONE]")], 0)
     assert read(b"data: one\n") == ([(None, b"one")], 0)
 

@@ -1,4 +1,4 @@
-"""Probes, and what they say where nobody answers; TLS with certificates of all kinds."""
+"""Single requests, their errors without a response, and TLS with all kinds of certificates."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def wait(talk: Talk, _number: int) -> None:
         (each(whole(200, b"hello")[:-1]), "did not respond in time"),
     ],
 )
-def test_a_probe_says_why_nothing_came(serve: Callable[[Talk, int], None], why: str) -> None:
+def test_a_missing_response_is_explained(serve: Callable[[Talk, int], None], why: str) -> None:
     with serving(serve) as authority, pytest.raises(NetworkError, match=why) as raised:
         probe(ServerTarget.of(authority), timeout_s=0.2)
     assert raised.value.hint

@@ -1,4 +1,4 @@
-"""Waiting for sockets, also where the process has so many open files that ``select`` takes no more."""
+"""Waiting for sockets, also with more open files than ``select`` supports."""
 
 from __future__ import annotations
 

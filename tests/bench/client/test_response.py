@@ -1,4 +1,4 @@
-"""A response is read alike however its bytes are cut, and what is none is refused."""
+"""A response does not depend on how its bytes are split, and invalid responses are refused."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_body_without_length_lasts_until_the_connection_ends() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"HTTP/1.1 20", whole(200, b"hello")[:-1], streamed("a")[:-1]])
-def test_a_connection_that_ends_too_early_is_told(data: bytes) -> None:
+def test_a_connection_that_ends_too_early_is_an_error(data: bytes) -> None:
     reader, _ = read(data)
     with pytest.raises(ProtocolError, match="ended before the response"):
         reader.end()
@@ -124,7 +124,7 @@ def test_headers_are_found_in_any_case_and_joined() -> None:
         STREAM + b"0\r\n" + b"a: b\r\n" * (MAX_TRAILERS // 3),
     ],
 )
-def test_what_is_no_response_is_refused(data: bytes) -> None:
+def test_invalid_responses_are_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         read(data)
 

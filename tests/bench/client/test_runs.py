@@ -1,4 +1,4 @@
-"""Runs of the client: caps, limits of time, a stop in the middle, servers that are not there."""
+"""Runs of the client: limits of open requests and time, interruptions, and missing servers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_no_more_requests_are_open_than_may_be() -> None:
     assert [round(start / 0.06) for start in starts] == [0, 0, 1, 1, 2, 2]
 
 
-def test_the_end_of_a_request_calls_for_the_next() -> None:
+def test_a_request_follows_an_ended_one() -> None:
     def next_one(sample: EndedRequest, now_s: float) -> Ask | None:
         assert sample.ended_s is not None
         assert now_s >= sample.ended_s
@@ -59,7 +59,7 @@ def test_the_end_of_a_request_calls_for_the_next() -> None:
 
 
 def silent(talk: Talk, _number: int) -> None:
-    """Begins an answer and says no more."""
+    """Starts a stream and sends nothing more."""
     while talk.request() is not None:
         talk.send(STREAM + chunk(b"data: a\n\n"))
 
@@ -71,7 +71,7 @@ def test_a_request_that_takes_too_long_is_late() -> None:
     assert 0.15 < sample.ended_s < 0.5
 
 
-def test_the_drain_has_an_end() -> None:
+def test_the_drain_period_ends() -> None:
     options = ClientOptions(drain_s=0.2)
     record = asked(silent, PlainLoad((0.0, 0.0, 0.1), max_open=2, told={"duration_s": 0.5}), options)
     first, second, third = record.samples
@@ -84,7 +84,7 @@ def test_the_drain_has_an_end() -> None:
 
 
 class Stopper:
-    """Has enough when a fifth of a second is over."""
+    """Stops the client after a fifth of a second."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop = stop
@@ -95,7 +95,7 @@ class Stopper:
 
 
 @pytest.mark.parametrize("by_signal", [False, True])
-def test_a_run_that_is_stopped_gives_what_there_is(by_signal: bool) -> None:
+def test_a_stopped_run_keeps_its_requests(by_signal: bool) -> None:
     load = PlainLoad((0.0, 0.0, 0.1, 50.0), max_open=2, told={"duration_s": 60.0})
     with serving(silent) as authority, LoadClient(ServerTarget.of(authority), PlainEndpoint()) as client:
         stop = (lambda: os.kill(os.getpid(), signal.SIGINT)) if by_signal else client.stop
@@ -141,7 +141,7 @@ class Looks:
         self.seen.append((now_s, len(samples), open_requests))
 
 
-def test_a_watcher_hears_what_happens() -> None:
+def test_a_watcher_sees_the_requests() -> None:
     watcher = Looks()
     with (
         serving(lambda talk, _: paced(talk, 0.5)) as authority,
@@ -178,7 +178,7 @@ def test_a_server_that_goes_away_breaks_requests_only() -> None:
     assert sample.error.endswith("refused the connection.")
 
 
-def test_too_few_files_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_open_files_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
     monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
     with serving(each(streamed("a"))) as authority, LoadClient(ServerTarget.of(authority), PlainEndpoint()) as client:

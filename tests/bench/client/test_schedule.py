@@ -1,4 +1,4 @@
-"""What is due leaves in order, whoever called for it, and is prepared ahead of time."""
+"""Requests are sent in the order of their due times, and are prepared ahead of time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twofold.bench.load.base import Ask
 
 
 class Maker:
-    """Makes a request's bytes and remembers whose."""
+    """Makes the bytes of requests, and records for which requests."""
 
     def __init__(self) -> None:
         self.made: list[int] = []
@@ -42,7 +42,7 @@ def take_all(schedule: RequestSchedule, now_s: float = math.inf) -> list[int]:
     ahead=st.integers(0, 200),
 )
 @settings(max_examples=60, deadline=None)
-def test_what_is_due_leaves_in_order(known: list[float], followers: list[float], ahead: int) -> None:
+def test_requests_are_taken_in_the_order_of_due_times(known: list[float], followers: list[float], ahead: int) -> None:
     maker = Maker()
     schedule = RequestSchedule(asks(*known), maker)
     due = dict(enumerate(known)) | {100 + index: due_s for index, due_s in enumerate(followers)}
@@ -56,7 +56,7 @@ def test_what_is_due_leaves_in_order(known: list[float], followers: list[float],
     assert schedule.exhausted
 
 
-def test_nothing_leaves_before_it_is_due() -> None:
+def test_no_request_is_taken_before_it_is_due() -> None:
     schedule = RequestSchedule(asks(1.0, 2.0), Maker())
     assert schedule.take(0.5) is None
     assert schedule.next_due_s == 1.0
@@ -95,7 +95,7 @@ def test_a_load_is_taken_one_by_one() -> None:
     assert len(taken) == 7
 
 
-def test_what_was_due_and_never_left_is_told() -> None:
+def test_due_requests_that_were_never_taken_are_listed() -> None:
     schedule = RequestSchedule(asks(0.0, 1.0, 2.0, 3.0), Maker())
     assert take_all(schedule, 0.0) == [0]
     schedule.add(Ask(9, 1.5, 1, 1))

@@ -1,4 +1,4 @@
-"""Moments are those at which bytes came, not those at which they were read."""
+"""Times are those at which bytes arrived, not those at which they were read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps")
-def test_a_late_read_tells_when_the_bytes_came(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_late_read_has_the_arrival_time_of_its_bytes(pair: tuple[socket.socket, socket.socket]) -> None:
     writer, reader = pair
     began = time.perf_counter()
     stamps = Stamps(began)
@@ -50,7 +50,7 @@ def test_the_end_of_a_connection_is_read_now(pair: tuple[socket.socket, socket.s
     assert (data, lag, stamps.reads) == (b"", 0.0, 0)
 
 
-def test_without_the_kernels_word_a_moment_is_that_of_the_read() -> None:
+def test_without_a_kernel_timestamp_the_time_of_the_read_counts() -> None:
     writer, reader = socket.socketpair()
     with writer, reader:
         stamps = Stamps(time.perf_counter())
@@ -61,7 +61,7 @@ def test_without_the_kernels_word_a_moment_is_that_of_the_read() -> None:
     assert stamps.source == "client"
 
 
-def test_no_moment_is_later_than_its_read(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_no_arrival_time_is_later_than_its_read(pair: tuple[socket.socket, socket.socket]) -> None:
     writer, reader = pair
     stamps = Stamps(time.perf_counter())
     stamps._shift += 100.0  # as if somebody had set the clock
@@ -74,7 +74,7 @@ def test_no_moment_is_later_than_its_read(pair: tuple[socket.socket, socket.sock
     assert stamps.read(reader)[2] < 50.0
 
 
-def test_the_start_is_told_on_the_wall_clock() -> None:
+def test_the_start_is_known_on_the_wall_clock() -> None:
     assert abs(Stamps(time.perf_counter()).began_unix - time.time()) < 0.1
 
 

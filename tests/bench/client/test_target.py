@@ -1,4 +1,4 @@
-"""A server's URL, as people write it."""
+"""URLs of servers in the forms that users write."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_urls(url: str, expected: ServerTarget, authority: str) -> None:
         ("http://host/v1/chat/completions", "names an endpoint"),
     ],
 )
-def test_what_is_no_base_url(url: str, why: str) -> None:
+def test_invalid_base_urls(url: str, why: str) -> None:
     with pytest.raises(ParameterError, match=why) as raised:
         ServerTarget.of(url)
     assert raised.value.hint
@@ -60,7 +60,7 @@ def test_an_unknown_host_is_a_network_error() -> None:
         ServerTarget.of("http://no-such-host.invalid").addresses()
 
 
-def test_a_file_of_certificates_that_is_none(tmp_path: Path) -> None:
+def test_an_invalid_file_of_certificates(tmp_path: Path) -> None:
     path = tmp_path / "ca.pem"
     with pytest.raises(ParameterError, match="cannot be used"):
         _ = ServerTarget.of("https://host", ca_file=path).tls
@@ -84,7 +84,7 @@ def test_a_head_has_every_header_once() -> None:
 
 
 @pytest.mark.parametrize("header", [("key", "secret\r\nb: c"), ("key", "secret…"), ("a b", "secret"), ("", "secret")])
-def test_a_header_that_would_be_something_else_is_refused(header: tuple[str, str]) -> None:
+def test_a_header_with_forbidden_characters_is_refused(header: tuple[str, str]) -> None:
     with pytest.raises(ParameterError, match="contains characters") as raised:
         head(ServerTarget.of("host"), "GET", "/", dict([header]))
     assert "secret" not in str(raised.value)

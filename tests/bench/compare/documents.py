@@ -1,4 +1,4 @@
-"""Documents of servers that are known."""
+"""Documents of simulated servers with known properties."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MACHINE = ClientMachine(
 def served(
     seed: int, n: int = 400, *, rate: float = 6.0, slower: float = 1.0, failing: float = 0.0, chunks: int = 4
 ) -> list[RequestSample]:
-    """Poisson arrivals at one line that takes 0.1 s each; every time is ``slower`` times as long."""
+    """Poisson arrivals at one queue with a service time of 0.1 s; all times are multiplied by ``slower``."""
     rng = np.random.default_rng(seed)
     due, service = np.cumsum(rng.exponential(1 / rate, n)), rng.exponential(0.1 * slower, n)
     before = np.concatenate([[0.0], np.cumsum(service)[:-1]])

@@ -15,7 +15,7 @@ from twofold.core.ranks import nearest_rank
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 60), st.integers(0, 5))
-def test_every_draw_holds_whole_blocks_of_all(n: int, seed: int) -> None:
+def test_every_resample_has_whole_blocks(n: int, seed: int) -> None:
     values = np.random.default_rng(seed).normal(size=n)
     counts = Resamples.of(values, seed).counts
     block = block_length(values)
@@ -24,12 +24,12 @@ def test_every_draw_holds_whole_blocks_of_all(n: int, seed: int) -> None:
     assert (counts.sum(axis=1) == block * math.ceil(n / block)).all()
 
 
-def test_every_value_is_drawn_as_often() -> None:
+def test_every_value_is_resampled_equally_often() -> None:
     counts = Resamples.of(np.random.default_rng(1).normal(size=50), 3).counts
     assert np.abs(counts.mean(axis=0) / counts.mean() - 1).max() < 0.15
 
 
-def test_quantiles_of_a_draw_are_those_of_its_values() -> None:
+def test_quantiles_of_a_resample_are_those_of_its_values() -> None:
     rng = np.random.default_rng(2)
     values, owner = rng.exponential(size=90), np.array([at for at in range(100) if at % 10])
     draws = Resamples.of(rng.normal(size=100), 1)
@@ -50,7 +50,7 @@ def test_quantiles_of_several_values_a_request() -> None:
         assert found[:, at].tolist() == [nearest_rank(drawn, 0.5), nearest_rank(drawn, 0.99)]
 
 
-def test_of_very_many_values_fewer_draws_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_many_values_have_fewer_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "MAX_WORK", 0)
     values = np.random.default_rng(4).exponential(size=400)
     draws = Resamples.of(values, 1)
@@ -106,7 +106,7 @@ def _autoregression(seed: int, n: int, mean: float) -> Floats:
 
 
 def test_the_interval_of_a_mean_covers_where_neighbours_depend_on_one_another() -> None:
-    """Of 100 pairs that do not differ, 95 % intervals hold 1 nearly as often as they say; single draws would not."""
+    """For 100 pairs that do not differ, 95 % intervals contain 1 nearly that often; without blocks they would not."""
     held = 0
     for seed in range(100):
         pair = [_autoregression(2 * seed + at, 400, 10.0) for at in (0, 1)]

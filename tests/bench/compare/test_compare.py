@@ -26,7 +26,7 @@ def test_a_document_against_itself_has_no_differences() -> None:
     assert found.pairs[0].words() == "At rate 6, all differences may be chance."
 
 
-def test_what_differs_by_chance_is_noise() -> None:
+def test_differences_by_chance_are_noise() -> None:
     called = [
         row.verdict
         for seed in range(4)
@@ -76,7 +76,7 @@ def test_percentiles_that_have_too_few_requests_are_left_out() -> None:
     assert not {"ttft_s p90", "ttft_s p99"} & found.keys()
 
 
-def test_chunks_that_were_left_out_leave_out_their_rows() -> None:
+def test_without_chunks_their_rows_are_missing() -> None:
     found = _rows(compare(document(run(served(1), chunks=False)), document(run(served(2)))))
     assert "itl_s p50" not in found
     assert "tpot_s p50" in found
@@ -114,7 +114,7 @@ def test_one_point_each_is_compared_whatever_it_is() -> None:
     assert found.pairs[0].words().startswith("All differences")
 
 
-def test_what_cannot_be_compared() -> None:
+def test_documents_that_cannot_be_compared() -> None:
     whole, empty = document(run(served(1))), document()
     with pytest.raises(ParameterError, match="has no runs"):
         compare(whole, empty)
@@ -126,7 +126,7 @@ def test_what_cannot_be_compared() -> None:
         compare(two, other)
 
 
-def test_a_run_that_was_stopped_is_compared_by_what_it_has() -> None:
+def test_a_stopped_run_is_compared_by_its_complete_requests() -> None:
     samples = served(1, 100)
     for late in samples[90:]:
         late.outcome = "unfinished"

@@ -18,7 +18,7 @@ def test_a_label_is_on_the_side_of_its_point_that_no_curve_crosses() -> None:
     assert not falling.to_left
 
 
-def test_words_of_a_guide_leave_the_end_where_curves_are() -> None:
+def test_the_text_of_a_guide_avoids_curves() -> None:
     guide = Guide("y", 5, "objective 50 ms")
     (alone,) = placed(guide)
     (crossed,) = placed(Line([(7, 5.2), (10, 5.4)]), Dots([(10, 5.4)]), guide)
@@ -27,7 +27,7 @@ def test_words_of_a_guide_leave_the_end_where_curves_are() -> None:
 
 
 def test_the_outline_of_a_guides_words_hides_no_curve_at_the_top() -> None:
-    """As the ridge of a roofline, whose roof is the upper end of the plot."""
+    """For example the ridge of a roofline, whose roof is the upper end of the plot."""
     (words,) = placed(Line([(0, 0), (5, 10), (10, 10)]), Guide("x", 5, "ridge 295"))
     (alone,) = placed(Guide("x", 5, "ridge 295"))
     assert words.y > alone.y

@@ -35,7 +35,7 @@ def test_log_ticks_are_decades_with_twos_and_fives_where_there_is_room() -> None
     assert fit("log", [1e-3, 1e6], None, None).ticks(10) == pytest.approx([10.0**power for power in range(-3, 7)])
 
 
-def test_log_has_no_place_for_what_is_not_above_zero() -> None:
+def test_a_log_scale_has_no_position_for_zero_and_below() -> None:
     scale = LogScale(1, 100)
     assert scale.share(10) == pytest.approx(0.5)
     assert [scale.share(value) for value in (0, -1, math.inf, math.nan)] == [None] * 4

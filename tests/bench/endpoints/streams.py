@@ -32,7 +32,7 @@ def piece(text: str, finish: str | None = None, **more: Any) -> dict[str, Any]:
 
 
 def read(name: str, *events: dict[str, Any] | bytes) -> RecordedResponse:
-    """What the endpoint ``name`` makes of these events, the first of which came at 1.0, the next at 2.0."""
+    """The response that the endpoint ``name`` reads from these events, which arrive at 1.0, 2.0, and so on."""
     answer = RecordedResponse()
     reader = ApiEndpoint(name, EndpointOptions("m"), no_prompts).reader(answer)
     for moment, event in enumerate(events, 1):

@@ -1,4 +1,4 @@
-"""What is asked: bodies, headers, names of endpoints; and what errors say."""
+"""Bodies, headers and names of endpoints, and error messages."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def test_options_become_fields() -> None:
     assert not {"stream", "stream_options", "temperature", "max_tokens"} & body.keys()
 
 
-def test_servers_that_can_are_asked_for_the_tokens_so_far() -> None:
+def test_the_usage_so_far_is_requested_if_supported() -> None:
     body = orjson.loads(ApiEndpoint("chat", EndpointOptions("m", usage_each=True), no_prompts).body(ASK))
     assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
     whole = orjson.loads(ApiEndpoint("chat", EndpointOptions("m", stream=False, usage_each=True), no_prompts).body(ASK))
     assert "stream_options" not in whole
 
 
-def test_extra_fields_win_and_those_of_a_request_win_over_them() -> None:
+def test_extra_fields_override_options_and_fields_of_a_request_override_both() -> None:
     options = EndpointOptions("m", extra={"temperature": 1, "model": "other", "max_tokens": 3})
     ask = Ask(0, 0.0, 8, 16, fields={"max_tokens": 4})
     body = orjson.loads(ApiEndpoint("chat", options, no_prompts).body(ask))
@@ -64,7 +64,7 @@ def test_extra_fields_win_and_those_of_a_request_win_over_them() -> None:
 
 
 @pytest.mark.parametrize("name", ENDPOINTS)
-def test_each_endpoint_has_its_name_and_tells_no_key(name: str) -> None:
+def test_each_endpoint_has_a_name_and_hides_the_key(name: str) -> None:
     options = EndpointOptions("m", api_key="secret", headers={"X-Team": "a"})
     endpoint = ApiEndpoint(name, options, no_prompts)
     assert endpoint.path.startswith("/v1/")
@@ -73,7 +73,7 @@ def test_each_endpoint_has_its_name_and_tells_no_key(name: str) -> None:
     assert "secret" not in repr(options)
 
 
-def test_a_header_given_wins() -> None:
+def test_a_given_header_overrides_the_default() -> None:
     options = EndpointOptions("m", api_key="a", headers={"Authorization": "Basic b"})
     assert ApiEndpoint("chat", options, no_prompts).headers["authorization"] == "Basic b"
 
@@ -119,7 +119,7 @@ def test_an_endpoint_that_does_not_exist() -> None:
         (b"[1]", "[1]"),
     ],
 )
-def test_what_errors_say(body: bytes, said: str) -> None:
+def test_error_messages_of_servers(body: bytes, said: str) -> None:
     assert sentence(body) == said
 
 

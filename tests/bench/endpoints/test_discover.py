@@ -1,4 +1,4 @@
-"""Looking at a server before a load is sent to it."""
+"""The inspection of a server before a load."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHAT = ApiEndpoint("chat", EndpointOptions("m"), no_prompts)
 
 @dataclass
 class FakeServer:
-    """Answers by method and path; all else is 404."""
+    """A server with a response for each method and path; others are 404."""
 
     replies: Mapping[str, Reply]
     asked: list[str] = field(default_factory=list)
@@ -57,11 +57,11 @@ def test_the_only_model_needs_no_name() -> None:
 
 
 @pytest.mark.parametrize(("owner", "counts"), [("twofold", True), ("vllm", True), ("sglang", True), ("openai", False)])
-def test_who_can_report_the_tokens_so_far(owner: str, counts: bool) -> None:
+def test_servers_that_can_report_the_usage_so_far(owner: str, counts: bool) -> None:
     assert find_server(listing("a", owned_by=owner), {}, None).counts is counts
 
 
-def test_the_context_in_other_words() -> None:
+def test_the_context_under_other_names() -> None:
     assert find_server(listing("a", context_length=9), {}, "a").context == 9
     assert find_server(listing("a", meta={"n_ctx": 7}), {}, "a").context == 7
     assert find_server(listing("a", max_model_len="many"), {}, "a").context is None
@@ -82,14 +82,14 @@ def test_a_model_may_be_there_without_being_listed() -> None:
     assert find_server(server, {}, "org/b").context == 5
 
 
-def test_which_of_several_must_be_said() -> None:
+def test_one_of_several_models_must_be_chosen() -> None:
     with pytest.raises(ParameterError, match="2 models") as caught:
         find_server(listing("a", "b"), {}, None)
     assert "a, b" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("reply", [(404, {}, b""), (200, {}, b"<html>"), (200, {}, b'{"data":7}'), (500, {}, b"")])
-def test_a_list_that_is_missing_is_no_fault(reply: Reply) -> None:
+def test_a_missing_list_of_models_is_accepted(reply: Reply) -> None:
     server = FakeServer({"GET /v1/models": reply})
     assert find_server(server, {}, "m") == ServerFacts("m", None, None)
     with pytest.raises(ParameterError, match="does not list"):
@@ -138,7 +138,7 @@ def test_a_first_response_whole_and_streamed() -> None:
         (answering(200, b"data: {}\n\n", "text/event-stream"), NetworkError, "ended before"),
     ],
 )
-def test_first_responses_that_are_none(server: FakeServer, kind: type[TwofoldError], words: str) -> None:
+def test_failed_first_responses(server: FakeServer, kind: type[TwofoldError], words: str) -> None:
     with pytest.raises(kind, match=words) as caught:
         first_response(server, CHAT, ASK)
     assert caught.value.hint
@@ -152,7 +152,7 @@ def test_first_responses_that_are_none(server: FakeServer, kind: type[TwofoldErr
         ("too long", "Change the lengths"),
     ],
 )
-def test_hints_for_what_a_server_does_not_take(said: str, hint: str) -> None:
+def test_hints_for_unsupported_fields(said: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         first_response(answering(400, {"error": {"message": said}}), CHAT, ASK)
     assert hint in str(caught.value.hint)

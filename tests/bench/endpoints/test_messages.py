@@ -1,4 +1,4 @@
-"""How Anthropic's messages are read and asked for."""
+"""Requests and responses of Anthropic's messages endpoint."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ended(**usage: int | None) -> dict[str, Any]:
     return {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": usage}
 
 
-def test_a_message_as_it_comes() -> None:
+def test_a_streamed_message() -> None:
     answer = read(
         "messages",
         START,
@@ -65,7 +65,7 @@ def test_only_message_stop_ends_it() -> None:
     assert not read("messages", START, delta("text_delta", text="a"), ended(output_tokens=1)).done
 
 
-def test_events_of_kinds_that_are_not_known_are_passed_over() -> None:
+def test_unknown_kinds_of_events_are_ignored() -> None:
     assert read("messages", {"type": "new_thing"}, STOP).done
 
 
@@ -82,7 +82,7 @@ def test_a_whole_message() -> None:
     assert (answer.prompt_tokens, answer.streamed, answer.done) == (7, False, True)
 
 
-def test_a_whole_answer_may_be_an_error_or_nothing() -> None:
+def test_a_whole_response_may_be_an_error_or_empty() -> None:
     assert read_whole("messages", {"type": "error", "error": {"message": "no"}}).error == "no"
     with pytest.raises(ValueError, match="content"):
         read_whole("messages", {"type": "message"})
@@ -99,7 +99,7 @@ def test_the_body_has_the_system_prompt_apart() -> None:
     assert endpoint.headers["authorization"] == "Bearer k"
 
 
-def test_what_the_dialect_has_no_words_for_is_refused() -> None:
+def test_options_that_the_api_does_not_have_are_refused() -> None:
     with pytest.raises(ParameterError, match="messages endpoint"):
         ApiEndpoint("messages", EndpointOptions("m", ignore_eos=True), no_prompts)
 
@@ -108,7 +108,7 @@ def test_what_the_dialect_has_no_words_for_is_refused() -> None:
 @given(
     said=JSON, kind=st.sampled_from(["content_block_delta", "content_block_start", "message_start", "message_delta"])
 )
-def test_no_json_brings_the_reader_down(said: object, kind: str) -> None:
+def test_any_json_is_read_or_refused(said: object, kind: str) -> None:
     reader = MessagesReader(RecordedResponse())
     for body in (said, {"type": kind, "delta": said, "content_block": said, "message": said, "usage": said}):
         with contextlib.suppress(ValueError):

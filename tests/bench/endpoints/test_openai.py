@@ -1,4 +1,4 @@
-"""How chats and completions are read, as the servers of different makers tell them."""
+"""Reading chats and completions from servers of different makers."""
 
 from __future__ import annotations
 
@@ -73,20 +73,20 @@ def test_empty_events_are_those_that_could_hold_output() -> None:
     assert (answer.empty, len(answer.moments)) == (2, 0)
 
 
-def test_token_ids_tell_how_many_and_need_no_text() -> None:
+def test_token_ids_count_without_text() -> None:
     answer = read("chat", chunk({"content": "ab"}, token_ids=[5, 6]), chunk({"content": ""}, token_ids=[7]))
     assert list(answer.tokens) == [2, 1]
     assert list(answer.moments) == [1.0, 2.0]
 
 
-def test_log_probabilities_tell_how_many() -> None:
+def test_log_probabilities_count_tokens() -> None:
     chat = read("chat", chunk({"content": "ab"}, logprobs={"content": [{"token": "a"}, {"token": "b"}]}))
     text = read("completions", piece("abc", logprobs={"tokens": ["a", "b", "c"]}))
     assert list(chat.tokens) == [2]
     assert list(text.tokens) == [3]
 
 
-def test_a_usage_that_grows_tells_how_many() -> None:
+def test_a_growing_usage_counts_tokens() -> None:
     grown = [{"prompt_tokens": 12, "completion_tokens": count} for count in (0, 1, 4, 5)]
     answer = read(
         "chat",
@@ -100,7 +100,7 @@ def test_a_usage_that_grows_tells_how_many() -> None:
     assert list(answer.tokens) == [1, 3, 1]
 
 
-def test_a_usage_at_the_end_alone_tells_nothing_of_single_events() -> None:
+def test_a_usage_only_at_the_end_does_not_count_tokens_of_events() -> None:
     answer = read("chat", chunk({"content": "a"}), chunk({"content": "b"}, "stop", usage=USAGE))
     assert list(answer.tokens) == [UNKNOWN, UNKNOWN]
     assert answer.completion_tokens == 3
@@ -139,13 +139,13 @@ def test_a_whole_completion_without_usage() -> None:
     assert (answer.text, list(answer.tokens), answer.completion_tokens) == ("abc", [UNKNOWN], None)
 
 
-def test_a_whole_answer_may_be_an_error_or_nothing() -> None:
+def test_a_whole_response_may_be_an_error_or_empty() -> None:
     assert read_whole("chat", {"error": {"message": "no"}}).error == "no"
     with pytest.raises(ValueError, match="choices"):
         read_whole("chat", {"hello": 1})
 
 
-def test_what_orjson_does_not_take() -> None:
+def test_json_that_orjson_rejects() -> None:
     answer = read(
         "chat", b'{"choices":[{"delta":{"content":"\\ud83d"},"logprobs":{"content":[{"logprob":-Infinity}]}}]}'
     )
@@ -153,7 +153,7 @@ def test_what_orjson_does_not_take() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"null", b'{"choices":[1]}', b"[" * 100_000, b"\xff\xfe"])
-def test_what_is_no_event_is_a_value_error(data: bytes) -> None:
+def test_an_invalid_event_is_a_value_error(data: bytes) -> None:
     with pytest.raises(ValueError):
         read("chat", data)
 
@@ -172,7 +172,7 @@ JSON = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(said=JSON, whole=st.booleans())
-def test_no_json_brings_a_reader_down(said: object, whole: bool) -> None:
+def test_any_json_is_read_or_refused(said: object, whole: bool) -> None:
     reader = OpenAIReader(RecordedResponse())
     data = json.dumps(said).encode()
     with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Plays a load as a client and a server would that take no time themselves: what begins, and when."""
+"""Simulates a load with a client and a server without overhead: which requests start, and when."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from twofold.bench.record import RequestSample
 
 
 def ended(ask: Ask, at_s: float, *, outcome: Outcome = "ok", text: str = "so it is") -> RequestSample:
-    """``ask``, whose answer came whole at ``at_s``."""
+    """``ask`` with a complete response at ``at_s``."""
     sample = RequestSample(ask, outcome=outcome, started_s=ask.due_s, sent_s=ask.due_s, ended_s=at_s)
     if text and outcome == "ok":
         sample.response.chunk(at_s, text, 3)
@@ -17,7 +17,7 @@ def ended(ask: Ask, at_s: float, *, outcome: Outcome = "ok", text: str = "so it 
 
 
 def played(load: Load, service_s: float, *, outcome: Outcome = "ok", most: int = 5000) -> list[Ask]:
-    """Asks in the order in which they began, each answered after ``service_s``; no more than ``most``."""
+    """Requests in the order of their starts, each completed after ``service_s``; at most ``most``."""
     waiting = [(ask.due_s, ask.index, ask) for ask in load.begin()]
     heapq.heapify(waiting)
     began: list[Ask] = []

@@ -1,4 +1,4 @@
-"""Arrival processes: their rates, their burstiness, and that a seed means one of them."""
+"""Arrival processes: rates, burstiness, and equal times for equal seeds."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_impossible_processes(kind: Any, burstiness: float) -> None:
         Arrivals(1.0, kind, burstiness)
 
 
-def test_a_close_name_is_named() -> None:
+def test_the_closest_name_is_suggested() -> None:
     poison: Any = "poison"
     with pytest.raises(ParameterError) as caught:
         Arrivals(1.0, poison)

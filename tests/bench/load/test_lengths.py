@@ -1,4 +1,4 @@
-"""Distributions of lengths and the texts that name them."""
+"""Distributions of lengths, and the texts that describe them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def drawn(distribution: Lengths, count: int = 50_000) -> np.ndarray[tuple[int], 
 
 @settings(max_examples=60, deadline=None)
 @given(lengths)
-def test_lengths_are_whole_numbers_from_1_to_the_most(distribution: Lengths) -> None:
+def test_lengths_are_whole_numbers_from_1_to_the_maximum(distribution: Lengths) -> None:
     found = drawn(distribution, 500)
     assert found.dtype == np.int64
     assert found.min() >= 1
@@ -59,14 +59,14 @@ WRONG = (
 
 
 @pytest.mark.parametrize("text", WRONG.split(" "))
-def test_texts_that_are_no_length(text: str) -> None:
+def test_invalid_texts_of_lengths(text: str) -> None:
     with pytest.raises(ParameterError) as caught:
         parse_lengths(text, "input-tokens")
     assert caught.value.param == "input-tokens"
     assert "input-tokens" in str(caught.value)
 
 
-def test_a_close_kind_is_named() -> None:
+def test_the_closest_kind_is_suggested() -> None:
     with pytest.raises(ParameterError) as caught:
         parse_lengths("lognorm:512,0.8", "input-tokens")
     assert caught.value.hint == "Did you mean lognormal:512,0.8?"
@@ -97,7 +97,7 @@ def test_listed_lengths_are_as_likely_as_each_other() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(lengths)
-def test_a_description_says_what_to_make_again(distribution: Lengths) -> None:
+def test_a_description_defines_the_distribution(distribution: Lengths) -> None:
     said = dict(distribution.describe())
     kinds = {"fixed": Fixed, "uniform": Uniform, "normal": Normal, "lognormal": LogNormal, "list": Listed}
     made = kinds[said.pop("kind")](**{name: tuple(v) if name == "values" else v for name, v in said.items()})

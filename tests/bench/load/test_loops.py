@@ -1,4 +1,4 @@
-"""Open and closed loops: what becomes due, and what an end calls for."""
+"""Open and closed loops: which requests are due, and which follow an ended one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_an_open_loop_ends_with_its_duration() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.floats(0.5, 200), st.floats(0.1, 20), st.integers(1, 300), st.integers(0, 99))
-def test_an_open_loop_ends_with_what_comes_first(rate: float, duration_s: float, requests: int, seed: int) -> None:
+def test_an_open_loop_ends_at_its_first_limit(rate: float, duration_s: float, requests: int, seed: int) -> None:
     asks = RandomRequests(Uniform(1, 99), Uniform(1, 99), seed=seed)
     both = list(OpenLoop(Arrivals(rate), asks, duration_s, requests).begin())
     counted = list(OpenLoop(Arrivals(rate), asks, requests=requests).begin())
@@ -36,7 +36,7 @@ def test_an_open_loop_ends_with_what_comes_first(rate: float, duration_s: float,
     assert all(a.due_s <= b.due_s for a, b in pairwise(counted))
 
 
-def test_an_open_loop_begins_alike_every_time_and_follows_nothing() -> None:
+def test_an_open_loop_repeats_and_no_request_follows_another() -> None:
     load = OpenLoop(Arrivals(50.0), ASKS, duration_s=3.0, max_open=4)
     asks = list(load.begin())
     assert list(load.begin()) == asks
@@ -82,7 +82,7 @@ def test_without_a_ramp_all_clients_begin_at_once() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 20), st.integers(1, 100), st.floats(0, 5), st.floats(0.01, 3))
-def test_a_closed_loop_asks_so_often_and_never_opens_more(
+def test_a_closed_loop_sends_its_requests_and_never_opens_more(
     clients: int, requests: int, ramp_s: float, service_s: float
 ) -> None:
     began = played(ClosedLoop(clients, ASKS, requests=requests, ramp_s=ramp_s), service_s)
@@ -100,7 +100,7 @@ def test_a_closed_loop_ends_with_its_duration() -> None:
     assert max(ask.due_s for ask in began) < 10
 
 
-def test_a_closed_loop_that_begins_again_begins_anew() -> None:
+def test_a_closed_loop_can_be_repeated() -> None:
     load = ClosedLoop(2, RandomRequests(Uniform(1, 999), Fixed(5), seed=3), requests=50)
     assert played(load, 1.0) == played(load, 1.0)
 

@@ -1,4 +1,4 @@
-"""Pauses between turns and the texts that name them."""
+"""Distributions of pauses between turns, and the texts that describe them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def test_texts(text: str, expected: Pauses) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "3-1", "nan", "inf", "exp:", "exp:-1", "lognormal:2", "gauss:2,1"])
-def test_texts_that_are_no_pause(text: str) -> None:
+def test_invalid_texts_of_pauses(text: str) -> None:
     with pytest.raises(ParameterError) as caught:
         parse_pauses(text, "think")
     assert caught.value.param == "think"
 
 
-def test_a_close_kind_is_named() -> None:
+def test_the_closest_kind_is_suggested() -> None:
     with pytest.raises(ParameterError) as caught:
         parse_pauses("expo:2", "think")
     assert caught.value.hint == "Did you mean exp:2?"

@@ -1,4 +1,4 @@
-"""Readers of traces: every spelling is understood, and every hole is named by its place."""
+"""Readers of traces: all formats are read, and errors name the line and the field."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def columns(trace: Trace) -> list[tuple[float, int, int]]:
         ("2024-05-10 23:59:59.000+02:00", "2024-05-10 22:00:00.250129Z"),
     ],
 )
-def test_azure_spells_its_times_in_more_ways_than_one(written: Written, times: tuple[str, str]) -> None:
+def test_azure_has_several_formats_of_times(written: Written, times: tuple[str, str]) -> None:
     trace = read_trace(written(f"{HEAD}\r\n{times[0]},374,44\r\n{times[1]},396,109"))
     assert trace.form == "azure"
     assert columns(trace) == [(0.0, 374, 44), (1.2501, 396, 109)]
@@ -72,7 +72,7 @@ def test_a_time_without_a_zone_is_utc(written: Written, monkeypatch: pytest.Monk
         time.tzset()
 
 
-def test_columns_of_a_csv_may_stand_in_any_order_beside_others(written: Written) -> None:
+def test_columns_of_a_csv_may_have_any_order(written: Written) -> None:
     trace = read_trace(written("GeneratedTokens,Model,TIMESTAMP,ContextTokens\n5,x,2023-11-16 18:15:46,9\n"))
     assert columns(trace) == [(0.0, 9, 5)]
     assert trace.unused == {"Model"}
@@ -85,7 +85,7 @@ MOONCAKE = lines(
 )
 
 
-def test_mooncake_names_blocks_the_last_of_which_is_partial(written: Written) -> None:
+def test_mooncake_has_ids_of_blocks_of_which_the_last_is_partial(written: Written) -> None:
     trace = read_trace(written(MOONCAKE))
     assert trace.form == "mooncake"
     assert columns(trace) == [(0.0, 1100, 5), (1.2505, 1024, 6), (2.5, 10, 7)]
@@ -149,7 +149,7 @@ CSV_HOLES = [
 
 
 @pytest.mark.parametrize(("line", "problem"), CSV_HOLES)
-def test_holes_in_a_csv(written: Written, line: str, problem: str) -> None:
+def test_invalid_lines_of_a_csv(written: Written, line: str, problem: str) -> None:
     good = "2023-11-16 18:15:45,374,44", "2023-11-16 18:15:47,375,45"
     path = written("\n".join((HEAD, good[0], line, good[1])).encode("latin-1"))
     with pytest.raises(ParameterError) as caught:
@@ -181,7 +181,7 @@ MOONCAKE_HOLES = [
 
 
 @pytest.mark.parametrize(("line", "problem"), MOONCAKE_HOLES)
-def test_holes_in_a_mooncake_trace(written: Written, line: str, problem: str) -> None:
+def test_invalid_lines_of_a_mooncake_trace(written: Written, line: str, problem: str) -> None:
     first, _, last = MOONCAKE.splitlines()
     path = written("\n".join((first, line, last)))
     with pytest.raises(ParameterError) as caught:
@@ -197,7 +197,7 @@ OWN_HOLES = [
     ('{"at_s": 1, "input_tokens": 5}', "output_tokens is missing"),
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "turn": 1}', "session is missing"),
     ('{"after_s": 1, "input_tokens": 5, "output_tokens": 5}', "after_s is for later turns"),
-    ('{"after_s": 1, "input_tokens": 5, "output_tokens": 5, "session": 3, "turn": 2}', "turn is 2, but the next one"),
+    ('{"after_s": 1, "input_tokens": 5, "output_tokens": 5, "session": 3, "turn": 2}', "turn is 2, but the next turn"),
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "session": 3, "turn": 1}', "at_s is for first turns only"),
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "session": null}', "session is missing"),
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "shared": [[1, 6]]}', "shared has more tokens than the 5"),
@@ -217,7 +217,7 @@ OWN_HOLES = [
 
 
 @pytest.mark.parametrize(("line", "problem"), OWN_HOLES)
-def test_holes_in_our_own_format(written: Written, line: str, problem: str) -> None:
+def test_invalid_lines_of_our_own_format(written: Written, line: str, problem: str) -> None:
     session = {"at_s": 0.5, "session": 3, "input_tokens": 1, "output_tokens": 1}
     path = written(lines(session) + line)
     with pytest.raises(ParameterError) as caught:
@@ -226,13 +226,13 @@ def test_holes_in_our_own_format(written: Written, line: str, problem: str) -> N
     assert len(read_trace(path, skip_bad=True)) == 1
 
 
-def test_an_unknown_field_names_the_nearest(written: Written) -> None:
+def test_for_an_unknown_field_the_closest_is_suggested(written: Written) -> None:
     with pytest.raises(ParameterError) as caught:
         read_trace(written('{"at_s": 1, "input_token": 5, "output_tokens": 5}'))
     assert caught.value.hint == "Did you mean 'input_tokens'?"
 
 
-def test_files_that_are_no_trace(written: Written, tmp_path: Path) -> None:
+def test_files_that_are_not_traces(written: Written, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read: No such file"):
         read_trace(tmp_path / "none")
     with pytest.raises(ParameterError, match="is not a trace in a known format"):
@@ -251,7 +251,7 @@ def test_files_that_are_no_trace(written: Written, tmp_path: Path) -> None:
         read_trace(written(b"{" + b" " * MAX_LINE_BYTES + b"}"), form="twofold")
 
 
-def test_an_unknown_format_names_the_nearest(written: Written) -> None:
+def test_for_an_unknown_format_the_closest_is_suggested(written: Written) -> None:
     with pytest.raises(ParameterError) as caught:
         read_trace(written(HEAD), form="azur")  # type: ignore[arg-type]
     assert caught.value.hint == "Did you mean 'azure'?"
@@ -259,7 +259,7 @@ def test_an_unknown_format_names_the_nearest(written: Written) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=60), st.sampled_from(("azure", "mooncake", "twofold")))
-def test_any_bytes_are_a_trace_or_an_error_of_ours(
+def test_any_bytes_are_a_trace_or_a_parameter_error(
     tmp_path_factory: pytest.TempPathFactory, rest: bytes, form: Any
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any"
@@ -269,7 +269,7 @@ def test_any_bytes_are_a_trace_or_an_error_of_ours(
             read_trace(path, form=form, skip_bad=skip_bad)
 
 
-def test_what_was_asked_can_be_written_and_read_again(tmp_path: Path) -> None:
+def test_written_requests_can_be_read_again(tmp_path: Path) -> None:
     said = (PromptMessage("user", "Why?"),)
     asks = [
         Ask(0, 0.5, 100, 5, (Shared(3, 40),), session=0),

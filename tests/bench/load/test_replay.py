@@ -1,4 +1,4 @@
-"""Replays: parts of a trace, faster and longer, and prompts that share what they shared."""
+"""Replays: parts of a trace, scaled times and lengths, and shared prefixes that stay shared."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_lengths_are_scaled_and_stay_at_least_1(trace: Trace) -> None:
     assert [ask.output_tokens for ask in asks] == [1, 1, 1, 1, 1, 1]
 
 
-def test_pieces_that_nobody_else_names_are_own_tokens(tmp_path: Path) -> None:
+def test_pieces_that_no_other_request_has_are_unique_tokens(tmp_path: Path) -> None:
     base = {"at_s": 0, "input_tokens": 100, "output_tokens": 1}
     shared: list[list[list[int]]] = [[[1, 40], [2, 30]], [[1, 40], [3, 60]], [[1, 40], [2, 30], [4, 30]], [[5, 20]]]
     trace = made(tmp_path, *(base | {"shared": pieces} for pieces in shared))
@@ -137,7 +137,7 @@ prompts = st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 50)), ma
 
 @settings(max_examples=40, deadline=None)
 @given(prompts, st.floats(0.05, 3))
-def test_scaled_prompts_share_what_they_shared(
+def test_scaled_prompts_share_the_same_prefixes(
     tmp_path_factory: pytest.TempPathFactory, prompts: list[list[tuple[int, int]]], scale: float
 ) -> None:
     values = [
@@ -164,7 +164,7 @@ SESSIONS = (
 )
 
 
-def test_later_turns_wait_for_the_answer_before_and_say_it(tmp_path: Path) -> None:
+def test_later_turns_wait_for_the_previous_completion_and_repeat_it(tmp_path: Path) -> None:
     load = TraceReplay(made(tmp_path, *SESSIONS), prompt, scale=TraceScale(speed=2))
     first, *_ = load.begin()
     second = load.follow(ended(first, 6.0, text="an answer"), 6.1)

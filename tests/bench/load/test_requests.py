@@ -1,4 +1,4 @@
-"""What requests ask for: by index, whatever the order, and with the prefixes they share."""
+"""Random requests by index, in any order, and their shared prefixes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from twofold.core.errors import ParameterError
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 20 * BLOCK), max_size=40), st.integers(0, 2**40))
-def test_a_request_is_the_same_in_whatever_order_they_are_asked(order: list[int], seed: int) -> None:
+def test_requests_do_not_depend_on_the_order_of_access(order: list[int], seed: int) -> None:
     def requests() -> RandomRequests:
         return RandomRequests(
             Uniform(1, 9999), Uniform(1, 9999), seed=seed, shared=SharedPrefix(0.5, groups=9, zipf=1.0)
@@ -32,7 +32,7 @@ def test_values_come_in_the_order_of_their_indices() -> None:
     assert ahead[:BLOCK] != ahead[BLOCK : 2 * BLOCK]
 
 
-def test_draws_of_one_seed_do_not_depend_on_each_other() -> None:
+def test_streams_of_one_seed_are_independent() -> None:
     plain = RandomRequests(Uniform(1, 999), Uniform(1, 999), seed=4)
     other = RandomRequests(Uniform(1, 999), Fixed(5), seed=4, shared=SharedPrefix(0.3))
     assert [plain.ask(i, 0.0).input_tokens for i in range(50)] == [other.ask(i, 0.0).input_tokens for i in range(50)]
@@ -40,7 +40,7 @@ def test_draws_of_one_seed_do_not_depend_on_each_other() -> None:
     assert [ask.input_tokens for ask in asks] != [ask.output_tokens for ask in asks]
 
 
-def test_an_ask_holds_what_was_given() -> None:
+def test_a_request_has_the_given_properties() -> None:
     requests = RandomRequests(Fixed(100), Fixed(7), shared=SharedPrefix(0.25))
     ask = requests.ask(3, 1.5)
     assert (ask.index, ask.due_s, ask.input_tokens, ask.output_tokens) == (3, 1.5, 100, 7)

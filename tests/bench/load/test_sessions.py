@@ -1,4 +1,4 @@
-"""Conversations: turns wait for what was really answered, and a seed means the same sessions whoever answers first."""
+"""Conversations: turns wait for completions, and sessions of a seed do not depend on the order of completions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sessions(
     return Sessions(opens, shape(seed=seed), prompt, sessions=most)
 
 
-def test_the_next_turn_says_what_was_asked_and_answered() -> None:
+def test_the_next_turn_repeats_the_conversation() -> None:
     load = sessions(Arrivals(1.0, "constant"))
     first = next(load.begin())
     second = load.follow(ended(first, 7.0, text="an answer"), 7.1)
@@ -57,7 +57,7 @@ def test_sessions_arrive_and_their_requests_are_numbered_through() -> None:
     st.floats(0.01, 20),
     st.sampled_from((Arrivals(0.7), ConstantSessions(3))),
 )
-def test_what_is_asked_does_not_depend_on_how_fast_it_is_answered(
+def test_requests_do_not_depend_on_the_speed_of_completions(
     seed: int, quick: float, slow: float, opens: Arrivals | ConstantSessions
 ) -> None:
     def what(service_s: float) -> list[tuple[int, int, int]]:
@@ -67,7 +67,7 @@ def test_what_is_asked_does_not_depend_on_how_fast_it_is_answered(
     assert what(quick) == what(slow)
 
 
-def test_so_many_sessions_are_held() -> None:
+def test_a_fixed_number_of_sessions_is_open() -> None:
     load = sessions(ConstantSessions(2, ramp_s=1.0), most=5)
     assert [ask.due_s for ask in load.begin()] == [0.0, 0.5]
     began = played(load, 1.0)
@@ -86,13 +86,13 @@ def test_so_many_sessions_are_held() -> None:
 
 
 @pytest.mark.parametrize(("outcome", "text"), [("ok", ""), ("failed", "x"), ("unfinished", "x")])
-def test_a_session_ends_where_there_is_no_answer_to_go_on_from(outcome: str, text: str) -> None:
+def test_a_session_ends_without_a_completion(outcome: str, text: str) -> None:
     load = sessions(Arrivals(1.0))
     first = next(load.begin())
     assert load.follow(ended(first, 5.0, outcome=outcome, text=text), 5.0) is None  # type: ignore[arg-type]
 
 
-def test_a_held_session_that_failed_makes_room_for_another_after_a_pause() -> None:
+def test_a_failed_session_is_replaced_after_a_pause() -> None:
     load = sessions(ConstantSessions(1))
     (first,) = load.begin()
     another = load.follow(ended(first, 0.001, outcome="broken"), 0.001)

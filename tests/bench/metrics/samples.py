@@ -1,4 +1,4 @@
-"""Requests with moments that a test chooses."""
+"""Requests with given times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notes: what a reader is told, and what is no reason for one."""
+"""Warnings in summaries: when they appear, and when not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_percentiles_of_too_few_requests_are_one_note() -> None:
 
 
 def test_as_many_chunks_as_tokens_are_one_each() -> None:
-    """Then nothing is assumed, though the server tells no chunk's tokens."""
+    """Then nothing is assumed, although the server reports no chunk's tokens."""
     silent = [UNKNOWN] * 3
     even = summarise(record([sample(0.0, [1.0, 1.1, 1.2], tokens=silent, usage=3)], 2.0))
     assert even.itl.assumed_share == 0
@@ -38,12 +38,12 @@ def cached(tokens: int) -> RequestSample:
     return sample(0.0, [1.0, 1.1], asked=(100, 4), answer={"prompt_tokens": 100, "cached_tokens": tokens})
 
 
-def test_prompts_that_the_server_saw_before() -> None:
+def test_prompts_in_the_cache_of_the_server() -> None:
     assert "80%" in kinds(summarise(record([cached(80)], 2.0)))["seen_before"]
     assert "seen_before" not in kinds(summarise(record([cached(10)], 2.0)))
 
 
-def test_what_is_cached_of_the_chat_template_is_no_reason_to_warn() -> None:
+def test_a_cached_chat_template_is_no_warning() -> None:
     """25 of 32 tokens that all prompts share, whether they are known beforehand or only the server counts them."""
     short = sample(0.0, [1.0, 1.1], asked=(32, 4), answer={"prompt_tokens": 32, "cached_tokens": 25})
     assert "seen_before" in kinds(summarise(record([short], 2.0)))
@@ -54,7 +54,7 @@ def test_what_is_cached_of_the_chat_template_is_no_reason_to_warn() -> None:
     assert "86%" in kinds(summarise(record([seen], 2.0), template=25))["seen_before"]
 
 
-def test_what_prompts_share_may_be_cached() -> None:
+def test_shared_prefixes_may_be_cached() -> None:
     ask = cached(80).ask
     for common in (
         {"shared": (Shared(0, 8),)},

@@ -29,13 +29,13 @@ def test_limits_with_units() -> None:
         ("tfft=1s", "no measure"),
     ],
 )
-def test_what_is_no_list_of_limits(text: str, words: str) -> None:
+def test_invalid_limits(text: str, words: str) -> None:
     with pytest.raises(ParameterError, match=words) as caught:
         Objectives.parse(text)
     assert caught.value.param == "slo"
 
 
-def test_the_nearest_measure_is_named() -> None:
+def test_the_closest_measure_is_suggested() -> None:
     with pytest.raises(ParameterError) as caught:
         Objectives.parse("tfft=1s")
     assert caught.value.hint == "Did you mean 'ttft'?"
@@ -58,7 +58,7 @@ def test_a_limit_is_met_by_its_own_value() -> None:
     assert misses(figures, Objectives(itl=0.49)) == ("itl",)
 
 
-def test_what_a_stopped_run_left_open_misses_only_what_it_has_missed() -> None:
+def test_open_requests_of_a_stopped_run_miss_only_exceeded_limits() -> None:
     waiting = RequestFigures.of(sample(0.0, [], outcome="unfinished"), stopped_s=2.0)
     assert misses(waiting, Objectives(ttft=1.0)) == ("ttft",)
     assert misses(waiting, Objectives(ttft=3.0)) is None
@@ -69,7 +69,7 @@ def test_what_a_stopped_run_left_open_misses_only_what_it_has_missed() -> None:
     assert (found.judged, found.met, found.attainment) == (1, 0, 0.0)
 
 
-def test_no_requests_attain_nothing_that_is_known() -> None:
+def test_without_requests_the_attainment_is_unknown() -> None:
     found = MeasuredGoodput.of([], Objectives(ttft=1.0), 0.0)
     assert (found.attainment, found.requests_per_s, found.interval.low, found.interval.high) == (None, None, 0.0, 1.0)
 

@@ -25,7 +25,7 @@ def test_each_figure_is_its_definition() -> None:
     assert (figures.connect_s, figures.output_tokens) == (0.01, 3)
 
 
-def test_tpot_counts_the_tokens_that_the_server_tells() -> None:
+def test_tpot_counts_the_tokens_that_the_server_reports() -> None:
     assert RequestFigures.of(sample(0.0, [1.0, 2.0], tokens=[1, 4], usage=5)).tpot_s == 0.25
     assert RequestFigures.of(sample(0.0, [1.0, 2.0], tokens=[1, 4])).tpot_s == 0.25
     blind = RequestFigures.of(sample(0.0, [1.0, 2.0, 3.0], tokens=[UNKNOWN] * 3))
@@ -38,20 +38,20 @@ def test_one_chunk_has_no_tpot_and_no_gap() -> None:
     assert (figures.ttft_s, figures.e2e_s, figures.tpot_s, figures.longest_gap_s) == (3.0, 3.0, None, None)
 
 
-def test_an_answer_without_output_has_an_end_only() -> None:
+def test_a_response_without_output_has_only_an_end() -> None:
     figures = RequestFigures.of(sample(1.0, [], ended=3.0))
     assert (figures.ttft_s, figures.tpot_s, figures.e2e_s) == (None, None, 2.0)
 
 
 @pytest.mark.parametrize("outcome", ["refused", "failed", "broken", "late"])
-def test_a_failure_is_infinitely_slow_even_where_it_began_to_answer(outcome: Outcome) -> None:
+def test_a_failure_is_infinitely_slow_even_with_output(outcome: Outcome) -> None:
     figures = RequestFigures.of(sample(0.0, [0.1, 0.2], outcome=outcome))
     slow = (figures.ttft_s, figures.ttft_sent_s, figures.tpot_s, figures.e2e_s, figures.longest_gap_s)
     assert slow == (math.inf,) * 5
     assert figures.schedule_delay_s == 0.0
 
 
-def test_what_was_open_after_the_drain_is_infinitely_slow_where_it_is_not_known() -> None:
+def test_requests_open_after_the_drain_period_are_infinitely_slow() -> None:
     open_still = sample(0.0, [0.5, 0.6], outcome="unfinished")
     (drained,) = request_figures(record([open_still], 10.0))
     assert (drained.ttft_s, drained.e2e_s, drained.open_s) == (0.5, math.inf, None)
@@ -72,7 +72,7 @@ def test_a_chunk_without_tokens_prolongs_the_gap_of_the_next() -> None:
     assert (gaps.tolist(), tokens.tolist()) == ([4.0], [2.0])
 
 
-def test_chunks_that_do_not_tell_their_tokens_share_what_usage_has_left() -> None:
+def test_chunks_without_counts_share_the_remaining_usage() -> None:
     known = sample(0.0, [1.0, 2.0, 3.0], tokens=[2, UNKNOWN, UNKNOWN], usage=7)
     silent = sample(0.0, [1.0, 2.0], tokens=[UNKNOWN] * 2)
     chunks = Chunks.of([known, silent])
@@ -92,7 +92,7 @@ def test_no_chunks_at_all() -> None:
     assert (itl.gap_s.n, itl.token_s.n, itl.several_share, itl.assumed_share) == (0, 0, None, None)
 
 
-def test_the_envelope_lies_below_every_answer_and_rises_with_the_prompt() -> None:
+def test_the_envelope_is_below_all_responses_and_rises_with_the_prompt() -> None:
     rng = np.random.default_rng(5)
     samples = []
     for _ in range(200):
@@ -118,6 +118,6 @@ def test_cached_tokens_are_not_prefilled() -> None:
     assert (envelope.at(1), envelope.at(8), envelope.queue(hit)) == (0.2, 1.0, 0.0)
 
 
-def test_too_few_answers_give_no_estimate() -> None:
+def test_too_few_responses_have_no_estimate() -> None:
     assert Envelope.of(steady(MIN_SAMPLES - 1, 1.0, 0.5)) is None
     assert request_figures(record(steady(3, 1.0, 0.5), 3.0))[0].queue_s is None

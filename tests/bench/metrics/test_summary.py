@@ -64,7 +64,7 @@ def test_requests_that_were_open() -> None:
 
 
 def test_a_frozen_server_shows_from_when_requests_were_due() -> None:
-    """One request at a time may be open, and the server freezes for 5 s from 2 s on."""
+    """At most one request is open, and the server freezes from 2 s to 7 s."""
     samples, free = [], 0.0
     for at in range(100):
         due = at * 0.1
@@ -106,7 +106,7 @@ def test_counts_of_every_kind() -> None:
     assert {"whole", "empty", "ended_early", "inexact_prompts", "few_requests"} <= _kinds(summary)
 
 
-def test_prompts_that_nobody_asked_a_length_of_are_not_held_against_it() -> None:
+def test_prompts_without_a_requested_length_are_not_compared() -> None:
     told = {"prompt_tokens": 99}
     later = sample(0.0, [1.0], answer=told)
     texts = sample(0.0, [1.0], answer=told)
@@ -123,7 +123,7 @@ def test_nothing_measured_says_so() -> None:
     assert "null" in json.dumps(summary.to_json(), allow_nan=False)
 
 
-def test_a_stopped_run_says_what_it_leaves_out() -> None:
+def test_a_stopped_run_warns_of_excluded_requests() -> None:
     samples = [*steady(3, 1.0, 0.5), sample(3.0, [], outcome="unfinished")]
     stopped = summarise(record(samples, 60.0, interrupted=True, wall_s=4.0), objectives=Objectives(ttft=2.0))
     assert "interrupted" in _kinds(stopped)
@@ -149,7 +149,7 @@ def test_a_client_that_may_be_the_bottleneck(client: dict[str, Any], kind: str) 
     assert kind in _kinds(summarise(record(steady(3, 1.0, 0.5), 3.0, **client)))
 
 
-def test_waiting_at_the_client_is_told() -> None:
+def test_waiting_in_the_client_is_a_warning() -> None:
     samples = [sample(0.0, [1.5], started=1.0, merged=1)]
     assert {"schedule_delay", "merged"} <= _kinds(summarise(record(samples, 1.0)))
 

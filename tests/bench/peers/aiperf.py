@@ -34,7 +34,7 @@ class Found:
 
     @classmethod
     def of(cls, folder: Path) -> Found:
-        """What a run has written."""
+        """Reads the files of a run."""
         rows = [json.loads(line)["metrics"] for line in (folder / "profile_export.jsonl").read_text().splitlines()]
         total = json.loads((folder / "profile_export_aiperf.json").read_text())
         return cls(
@@ -48,7 +48,7 @@ class Found:
 
 
 def executable() -> str:
-    """Skips the test where there is none."""
+    """Skips the test if aiperf is missing."""
     named = os.environ.get("TWOFOLD_AIPERF", str(ROOT / ".venv-aiperf/bin/aiperf"))
     if not Path(named).is_file():
         pytest.skip("needs aiperf: make peers-aiperf, or its path in TWOFOLD_AIPERF")

@@ -1,4 +1,4 @@
-"""The same server and load, by ``twofold bench`` and by aiperf: they agree within noise.
+"""The same server and load, measured by ``twofold bench`` and by aiperf: the figures agree within noise.
 
 aiperf takes the moment of a chunk when its event loop comes to it, and begins to count before it builds the request; on
 an idle machine that adds 1 to 2 ms to its TTFT and E2E. That and the jitter of two runs is the noise allowed for.
@@ -58,7 +58,7 @@ def theirs(url: str, folder: Path, plan: LoadPlan) -> Found:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_both_find_the_same(name: str, tmp_path: Path) -> None:
-    """A test of time by its nature: the better of two tries counts, and a busy machine shows nothing."""
+    """A test of times: the better of two tries counts, since a busy machine disturbs them."""
     aiperf.executable()
     plan, capacity = PLANS[name]
     plan = replace(plan, input_tokens=Fixed(INPUT), output_tokens=Fixed(OUTPUT))
@@ -85,7 +85,7 @@ def test_both_find_the_same(name: str, tmp_path: Path) -> None:
 
 
 def apart(summary: Summary, found: Found) -> list[str]:
-    """Measures that are further apart than the noise. A chunk that comes a gap late is read with the next."""
+    """Measures that differ by more than noise. A chunk that arrives one gap late is read with the next one."""
     latency = summary.latency
     rows = (
         ("TTFT", latency.ttft_sent_s, found.ttft, 0.005, 0.025),
@@ -110,7 +110,7 @@ def unequal(summary: Summary, found: Found) -> list[str]:
 
 
 def difference(name: str, own: MeasureDistribution, other: Sequence[float], p50: float, p99: float) -> bool:
-    """Whether P50 or P99 are further apart than that."""
+    """Whether P50 or P99 differ by more than that."""
     second = MeasureDistribution.of(list(other))
     assert own.p50 is not None
     assert own.p99 is not None

@@ -41,7 +41,7 @@ class ToyCounter:
 
 @dataclass
 class CharacterCounter(ToyCounter):
-    """Every character is a token."""
+    """A tokenizer with a token for every character."""
 
     def of(self, text: str) -> int:
         return len(text)
@@ -49,7 +49,7 @@ class CharacterCounter(ToyCounter):
 
 @dataclass
 class PairCounter(ToyCounter):
-    """Two characters are a token: no piece of text has exactly one wherever it stands."""
+    """A tokenizer with a token for two characters: no text has exactly one token in every context."""
 
     def of(self, text: str) -> int:
         return (len(text) + 1) // 2

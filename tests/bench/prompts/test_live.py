@@ -1,4 +1,4 @@
-"""Our own server, asked by every endpoint: prompts are as long as asked, in the server's own count."""
+"""A Twofold server by every endpoint: prompts have the requested length, as the server counts it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def exchange(server: LiveServer) -> Iterator[Exchange]:
         yield ask
 
 
-def test_the_server_says_what_it_is(exchange: Exchange) -> None:
+def test_the_server_reports_its_properties(exchange: Exchange) -> None:
     facts = find_server(exchange, {}, None)
     assert (facts.model, facts.context) == ("tiny", 512)
 

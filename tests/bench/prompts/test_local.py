@@ -1,4 +1,4 @@
-"""Tokenizers of this machine as counters."""
+"""Counters with local tokenizers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_gguf_model_counts_chats(tiny_gguf: Callable[[TinyOptions], TinyModel]
     assert counter.count(prompter(Ask(9, 0.0, 123, 1))) == 123
 
 
-def test_what_is_no_tokenizer(tmp_path: Path) -> None:
+def test_files_that_are_not_tokenizers(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="contains no tokenizer"):
         local_counter(str(tmp_path), chat=True, models=tmp_path)
     with pytest.raises(ModelNotFoundError):
@@ -70,7 +70,7 @@ def test_what_is_no_tokenizer(tmp_path: Path) -> None:
         local_counter(str(tmp_path), chat=True, models=tmp_path)
 
 
-def test_a_broken_config_is_told(hub_folder: Path) -> None:
+def test_an_invalid_config_is_an_error(hub_folder: Path) -> None:
     (hub_folder / "tokenizer_config.json").write_text("{")
     with pytest.raises(UnsupportedModelError, match="tokenizer_config"):
         local_counter(str(hub_folder), chat=True, models=hub_folder)

@@ -1,4 +1,4 @@
-"""Prompts are as long as asked, share what they shall share, and differ as early as they can."""
+"""Prompts have the requested lengths and shared prefixes, and otherwise differ as early as possible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def own_words(prompter: Prompter, ask: Ask) -> list[str]:
     shares=st.lists(st.integers(0, 300), max_size=5),
     turns=st.integers(0, 3),
 )
-def test_prompts_have_as_many_tokens_as_asked(index: int, tokens: int, shares: list[int], turns: int) -> None:
+def test_prompts_have_the_requested_tokens(index: int, tokens: int, shares: list[int], turns: int) -> None:
     counter = ToyCounter()
     shared = tuple(Shared(key, share) for key, share in enumerate(shares))
     history: tuple[PromptMessage, ...] = ()
@@ -67,7 +67,7 @@ def test_another_seed_makes_other_prompts() -> None:
     assert TOY.with_seed(-1)(ask) == TOY.with_seed(-1)(ask)
 
 
-def test_what_a_trace_gives_is_sent_as_it_stands() -> None:
+def test_texts_of_a_trace_are_sent_unchanged() -> None:
     given_messages = (PromptMessage("system", "a"), PromptMessage("user", "b"))
     history = (PromptMessage("user", "before"),)
     assert TOY(Ask(0, 0.0, 999, 1, messages=given_messages, history=history)) == (*history, *given_messages)

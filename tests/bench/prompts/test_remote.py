@@ -1,4 +1,4 @@
-"""Counts that servers give, in the words of each."""
+"""Token counts by the endpoints of different servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIONS = EndpointOptions("m", api_key="k", ignore_eos=True)
 
 @dataclass
 class FakeServer:
-    """A server of one maker. It knows the toy's tokens."""
+    """A server with the endpoints of one maker, and the toy tokenizer."""
 
     maker: str
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Records and documents as a bench makes them, of a server that is easy to reckon with."""
+"""Records and documents of a benchmark of a simple simulated server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def record(samples: Sequence[RequestSample], *, duration_s: float = 10.0, interr
 
 
 def mixed(requests: int = 40, *, rate: float = 4.0, seed: int = 0) -> RunRecord:
-    """Mostly answered, every tenth refused."""
+    """Requests of which every tenth is refused and the others succeed."""
     drawn = random.Random(seed)
     samples = [
         failed(index, index / rate)

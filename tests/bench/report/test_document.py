@@ -63,12 +63,12 @@ def test_failures_are_null_in_json_and_infinite_when_read() -> None:
     assert run.figures("tpot_s")[3] is None
 
 
-def test_what_was_open_when_someone_stopped_is_not_infinite() -> None:
+def test_open_requests_of_a_stopped_run_are_not_infinite() -> None:
     run = document(record([failed(0, 0.0, "unfinished"), failed(1, 0.0)], interrupted=True)).runs[0]
     assert run.figures("e2e_s") == [None, math.inf]
 
 
-def test_requests_stand_in_the_order_in_which_they_were_due_and_say_whether_they_count() -> None:
+def test_requests_are_in_the_order_of_due_times_and_marked_if_measured() -> None:
     samples = [answered(0, 3.0), answered(1, 1.0), answered(2, 2.0)]
     run = document(record(samples), rule=MeasurementRule(warmup_s=2.0)).runs[0]
     assert [(request.index, request.measured) for request in run.requests] == [(1, False), (2, True), (0, True)]
@@ -97,21 +97,21 @@ def test_gaps_are_never_negative() -> None:
 @pytest.mark.parametrize(
     ("tokens", "told"), [([], None), ([2, 2], 2), ([2, 1], [2, 1]), ([1, UNKNOWN], None), ([UNKNOWN], None)]
 )
-def test_tokens_of_chunks_are_short_where_they_are_alike(tokens: list[int], told: object) -> None:
+def test_equal_token_counts_of_chunks_are_one_number(tokens: list[int], told: object) -> None:
     assert chunk_tokens(RecordedResponse(tokens=array("i", tokens))) == told
 
 
-def test_texts_of_a_server_are_cut_and_made_sound() -> None:
+def test_texts_of_a_server_are_cut_and_encodable() -> None:
     sample = failed(0, 0.0, error="\ud800" + "x" * 10_000)
     (request,) = read(document(record([sample])).to_json()).runs[0].requests
     assert request.error == "?" + "x" * 499
 
 
-def test_a_url_is_told_without_what_may_be_secret() -> None:
+def test_secrets_are_removed_from_urls() -> None:
     assert public_url("https://user:pass@host:8000/v1?key=1#part") == "https://host:8000/v1"
 
 
-def test_the_machine_is_told() -> None:
+def test_the_machine_is_described() -> None:
     machine = machine_of_this()
     assert machine.usable_threads > 0
     assert machine.memory_bytes > 0
@@ -176,7 +176,7 @@ def test_the_schema_file_is_fresh(tmp_path: Path) -> None:
     assert main([]) == 2
 
 
-def test_no_text_of_an_answer_is_in_a_document() -> None:
+def test_no_completion_is_in_a_document() -> None:
     sample = answered(0, 0.0)
     sample.response.texts[:] = ["canary", "canary", "canary"]
     assert b"canary" not in document(record([sample])).to_json()

@@ -47,7 +47,7 @@ class Page(HTMLParser):
         self.words += data
 
 
-def test_a_page_says_what_came_out() -> None:
+def test_a_page_has_the_results() -> None:
     page = Page(html(document(mixed(40))))
     for words in ("36 of 40 requests succeeded (4 refused).", "TTFT", "goodput", "What the figures mean", "429"):
         assert words in page.words
@@ -64,7 +64,7 @@ def test_a_page_loads_nothing_and_runs_nothing() -> None:
     assert "default-src 'none'" in text
 
 
-def test_what_others_named_is_escaped() -> None:
+def test_names_and_messages_of_others_are_escaped() -> None:
     made = document(mixed(40), model=HOSTILE)
     page = Page(html(made))
     assert "script" not in page.tags
@@ -102,7 +102,7 @@ def test_a_page_stays_small_with_many_requests() -> None:
     assert len(html(document(mixed(5000, rate=100.0)))) < 700_000
 
 
-def test_a_search_says_its_rate_and_shows_its_trials() -> None:
+def test_a_search_shows_its_rate_and_its_trials() -> None:
     trial = {
         "rate": 4.0,
         "seconds": 30.0,
@@ -178,7 +178,7 @@ def test_delays_of_the_client_and_requests_without_output_are_seen_beside_long_l
     assert chart.y.kind == "log"
 
 
-def test_a_sweep_begins_with_what_it_found() -> None:
+def test_a_sweep_begins_with_its_result() -> None:
     words = Page(html(document(mixed(40), mixed(40, rate=8.0)))).words
     assert "2 runs. Highest throughput: " in words
     assert "Highest goodput at 8 requests/s requested: " in words
@@ -197,5 +197,5 @@ def test_closed_loops_have_curves_by_clients() -> None:
     assert "run 2: 2 concurrent requests" in Page(html(document(*runs))).words
 
 
-def test_the_front_holds_what_no_other_beats_in_both() -> None:
+def test_the_front_has_the_pareto_optimal_points() -> None:
     assert front([(3, 30), (1, 10), (2, 5), (4, 20), (3, 25)]) == [(1, 10), (3, 30)]

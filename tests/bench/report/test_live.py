@@ -46,7 +46,7 @@ def test_failures_are_infinite_and_nothing_has_no_percentile() -> None:
     assert slow == math.inf
 
 
-def test_what_is_old_is_forgotten() -> None:
+def test_old_values_are_dropped() -> None:
     values, count = RecentValues(), RecentValues()
     values.note(0.5, 1.0)
     count.note(0.5, 100)
@@ -79,7 +79,7 @@ def test_chunks_of_open_requests_are_counted_as_they_come() -> None:
     assert tally.itl.percentiles(0.99) == [pytest.approx(0.1, rel=0.06)]
 
 
-def test_a_look_goes_through_a_part_of_very_many_and_all_have_their_turn() -> None:
+def test_an_update_examines_a_part_of_very_many_requests_in_turn() -> None:
     samples = [opened(index, 0.0, [0.1, 0.2]) for index in range(4000)]
     tally = ProgressTally()
     tally.update(0.1, samples)
@@ -128,7 +128,7 @@ def test_without_a_terminal_there_is_a_line_each_quarter() -> None:
     assert "1 completed, 0 open, 1 failed" in lines[0]
 
 
-def test_a_run_of_unknown_length_tells_its_seconds() -> None:
+def test_a_run_of_unknown_length_shows_its_seconds() -> None:
     file = io.StringIO()
     with LiveLines(Console(file=file, width=40), Goal("smol")) as shown:
         for second in range(61):
@@ -139,5 +139,5 @@ def test_a_run_of_unknown_length_tells_its_seconds() -> None:
 @pytest.mark.parametrize(
     ("goal", "share"), [(Goal("", requests=10), 0.5), (Goal("", duration_s=4.0), 1.0), (Goal(""), None)]
 )
-def test_a_goal_knows_how_far_it_is(goal: Goal, share: float | None) -> None:
+def test_the_reached_share_of_a_goal(goal: Goal, share: float | None) -> None:
     assert goal.reached(8.0, 5) == share

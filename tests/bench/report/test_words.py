@@ -1,4 +1,4 @@
-"""Sentences about a run that say no more than is so."""
+"""Sentences about a run."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def run_with(load: Mapping[str, Any]) -> Run:
 
 
 @pytest.mark.parametrize(("load", "asked"), [(CLOSED, False), (HELD, False), (OPEN, True), (OPENED, True)])
-def test_only_who_asks_for_a_rate_has_one_that_was_asked(load: Mapping[str, Any], asked: bool) -> None:
+def test_only_open_loops_have_a_requested_rate(load: Mapping[str, Any], asked: bool) -> None:
     run = run_with(load)
     assert ("requested" in words.rates(run)) == asked
     assert ("offered" in [title for title, *_ in words.rate_rows(run)]) == asked
 
 
-def test_the_rate_that_was_asked_for_stands_beside_the_drawn_one() -> None:
+def test_the_requested_rate_is_shown_with_the_sampled_one() -> None:
     run = run_with({"kind": "open", "arrivals": {"kind": "poisson", "rate": 3.5}})
     assert " of 3.5 requested (4 sampled), " in words.rates(run)
     assert words.rates(run_with(OPEN)).count("drawn") == 0

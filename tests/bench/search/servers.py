@@ -1,4 +1,4 @@
-"""Servers whose capacity is known: one line that is served in the order of arrival."""
+"""Simulated servers with a known capacity: one queue, served in the order of arrival."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twofold.bench.record import RequestSample, RunRecord
 
 @dataclass(slots=True)
 class Line:
-    """Poisson arrivals; each takes ``service(rng, n)`` seconds, after which its two tokens come.
+    """Poisson arrivals. Each request takes ``service(rng, n)`` seconds, then its two tokens arrive.
 
     ``decode_growth``: seconds that the second token takes longer, for each second of the run.
     """

@@ -45,7 +45,7 @@ def test_the_capacity_of_a_line_is_found(make: Callable[[float], Line], limit: f
     assert found.settled
 
 
-def test_what_is_called_sure_is_right_nearly_always() -> None:
+def test_certain_verdicts_are_nearly_always_right() -> None:
     """Each verdict is right with 95 %; a search has several, and neighbours are only estimated to be independent."""
     true = capacity(fixed(0.1), 0.4, 0.9)
     found = [_search(seed, start=true * (0.1 + seed)) for seed in range(8)]
@@ -81,7 +81,7 @@ def test_a_queue_that_grows_is_not_sustained_however_loose_the_objective() -> No
     assert all(trial.sure and trial.growth is not None and trial.attainment == 1.0 for trial in failed)
 
 
-def test_answers_that_take_longer_and_longer_are_not_sustained() -> None:
+def test_growing_latency_is_not_sustained() -> None:
     line = fixed(0.001)
     line.decode_growth = 0.2
     rounds = Rounds(10.0, AIM, 0.95)
@@ -102,7 +102,7 @@ def test_refusals_miss() -> None:
 
 
 def test_neighbours_in_a_queue_do_not_count_in_full() -> None:
-    """At the edge, hundreds of requests that all pass are a few busy periods."""
+    """Near the capacity, hundreds of passing requests are only a few busy periods."""
     rounds = Rounds(9.9, Aim(Objectives(ttft=60.0), 0.9), 0.95)
     rounds.add(fixed(0.1)(9.9, 60.0, 3), 60.0, 0)
     trial = rounds.trial()
@@ -125,13 +125,13 @@ def test_no_rate_is_tried_at_which_no_request_may_come() -> None:
     assert min(trial.rate for trial in found.trials) == MIN_REQUESTS / 60
 
 
-def test_nobody_is_sure_of_every_request() -> None:
+def test_a_share_of_1_is_never_certain() -> None:
     found = find_rate(fixed(1e-4), replace(AIM, attainment=1.0), SearchOptions(start=4.0, highest=4.0))
     assert (found.rate, found.sure_pass) == (4.0, None)
     assert requests_to_be_sure(1.0, 0.95) == np.inf
 
 
-def test_a_stopped_run_ends_the_search_with_what_is_known() -> None:
+def test_a_stopped_run_ends_the_search() -> None:
     line = fixed(0.1)
 
     def run(rate: float, seconds: float, seed: int) -> RunRecord:
@@ -146,7 +146,7 @@ def test_a_stopped_run_ends_the_search_with_what_is_known() -> None:
     assert found.rate == 2.0
 
 
-def test_a_server_that_answers_nothing_fails_at_once() -> None:
+def test_a_server_without_responses_fails_at_once() -> None:
     def run(rate: float, seconds: float, seed: int) -> RunRecord:  # noqa: ARG001
         rows = [sample(at / rate, [], outcome="broken", error="refused") for at in range(int(rate * seconds))]
         return record(rows, seconds)
@@ -155,7 +155,7 @@ def test_a_server_that_answers_nothing_fails_at_once() -> None:
     assert (found.rate, found.sure_fail, len(found.trials)) == (None, 0.5, 2)
 
 
-def test_it_goes_on_by_ratio() -> None:
+def test_rates_are_bisected_by_ratio() -> None:
     """Doubled up to the first that fails, then the geometric mean of the two."""
     rates = [trial.rate for trial in find_rate(fixed(1.0), replace(AIM, objectives=Objectives(ttft=3.0))).trials]
     assert rates[:3] == pytest.approx([1.0, 0.5, 0.5**0.5])
@@ -181,6 +181,6 @@ def test_a_result_is_plain_data() -> None:
         {"max_trials": 0},
     ],
 )
-def test_options_that_cannot_be(wrong: dict[str, float]) -> None:
+def test_impossible_options(wrong: dict[str, float]) -> None:
     with pytest.raises(ParameterError):
         SearchOptions(**wrong)  # type: ignore[arg-type]

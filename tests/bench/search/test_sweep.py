@@ -30,7 +30,7 @@ def test_rates(text: str, rates: tuple[float, ...]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "0", "-1", "1..", "4..1x2", "1..4x1", "1..4+0", "0..4+1", "x", "1..1000+1", "inf"]
 )
-def test_what_is_no_rate(text: str) -> None:
+def test_invalid_rates(text: str) -> None:
     with pytest.raises(ParameterError) as caught:
         parse_rates(text)
     assert caught.value.param == "rates"

@@ -6,7 +6,7 @@ import pytest
 from twofold.bench.search import Trend, combined, correlation_time, student, trend
 
 
-def test_values_that_know_nothing_of_each_other_count_in_full() -> None:
+def test_independent_values_count_in_full() -> None:
     values = np.random.default_rng(1).normal(size=5000)
     assert correlation_time(values) == pytest.approx(1.0, abs=0.2)
     assert correlation_time(np.ones(100)) == 1.0
@@ -52,7 +52,7 @@ def test_the_error_grows_where_neighbours_depend_on_one_another() -> None:
     assert dependent.independent < 60
 
 
-def test_rounds_are_weighed_by_what_they_are_sure_of() -> None:
+def test_rounds_are_weighted_by_their_precision() -> None:
     both = combined([Trend(0.0, 1.0, 12.0), Trend(1.0, 0.1, 12.0)])
     assert both is not None
     assert both.slope == pytest.approx(100 / 101)

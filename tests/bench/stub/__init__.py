@@ -1,4 +1,4 @@
-"""A server that answers as each request's body tells it to, and remembers what it truly did and when.
+"""A server that responds as the body of each request says, and records what it did and when.
 
 script.py   what a request asks of the stub, as data: ``Script`` and ``Step``
 voices.py   the same in the words of each dialect

@@ -1,4 +1,4 @@
-"""One stub for all tests that ask one; each sets its rules anew."""
+"""One stub server for all tests; each test sets its rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stub as tests use it: started in a process of its own, on a free port of loopback."""
+"""Starts the stub for tests: in its own process, on a free port of loopback."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class LiveStub:
             connection.close()
 
     def rules(self, **rules: Any) -> None:
-        """Sets what holds for all requests from now on (``server.Rules``), and forgets the truth of those before."""
+        """Sets the rules for all further requests (``server.Rules``), and deletes the records of earlier ones."""
         status, body = self.exchange("POST", "/rules", rules)
         assert status == 200, body
 
     def truths(self) -> dict[str, Truth]:
-        """What was done since the rules were set, by the scripts' ids."""
+        """The records since the rules were set, by the ids of scripts."""
         _, body = self.exchange("GET", "/truth")
         return {told["id"]: Truth.of(told) for told in json.loads(body)}
 
 
 @contextmanager
 def stub_server(*, port: int = 0, cpu: int | None = None) -> Iterator[LiveStub]:
-    """A stub that listens; on that core only, where one is given."""
+    """A running stub, if ``core`` is given on that core only."""
     command = [sys.executable, "-m", "tests.bench.stub", "--port", str(port)]
     if cpu is not None:
         command += ["--cpu", str(cpu)]

@@ -1,4 +1,4 @@
-"""The stub's side of HTTP/1.1: requests out of bytes, and when those bytes came."""
+"""The HTTP/1.1 of the stub: reads requests from bytes, and when the bytes arrived."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Request:
 
 
 def take_request(inbox: bytearray) -> Request | None:
-    """The first request of what came, which is taken out; None where it is not all there."""
+    """Removes and returns the first request in the received bytes; None if it is incomplete."""
     end = inbox.find(b"\r\n\r\n")
     if end < 0:
         return None
@@ -49,7 +49,7 @@ def take_request(inbox: bytearray) -> Request | None:
 
 
 def read(link: socket.socket) -> tuple[bytes, float]:
-    """What came, b"" at the end of the stream, and when the kernel had it (monotonic clock)."""
+    """Received bytes, b"" at the end of the stream, and when the kernel received them (monotonic clock)."""
     data, extra, _, _ = link.recvmsg(READ_BYTES, 64)
     wall, now = _clocks()
     for level, kind, value in extra:
@@ -60,7 +60,7 @@ def read(link: socket.socket) -> tuple[bytes, float]:
 
 
 def count_tokens(told: dict[str, Any]) -> int:
-    """Of a prompt: its words. Of messages: three more for each, and two for the answer to come."""
+    """Tokens of a prompt: its words; of messages: three more for each, and two for the generation prompt."""
     prompt = told.get("prompt")
     if prompt is not None:
         return len(prompt.split()) if isinstance(prompt, str) else len(prompt)

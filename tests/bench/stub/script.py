@@ -1,4 +1,4 @@
-"""What a request asks of the stub: the object under ``"stub"`` in its body."""
+"""The script of a request: the object under ``"stub"`` in its body."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """How to answer one request.
+    """How to respond to one request.
 
     id                 under which the truth is kept; else the requests are counted
     steps              what to send; else chunks of ``tokens`` tokens, from ``first_s`` on, ``gap_s`` apart, until the
@@ -70,18 +70,18 @@ class Script:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Script:
-        """As it stands in a body. Raises TypeError for unknown fields."""
+        """Reads a script from a body. Raises TypeError for unknown fields."""
         steps = tuple(Step(**step) for step in given.get("steps", ()))
         return cls(**{**given, "steps": steps})
 
     @property
     def fields(self) -> dict[str, Any]:
-        """For ``Ask.fields``: what differs from a plain script."""
+        """The fields for ``Ask.fields`` that differ from a plain script."""
         told = dataclasses.asdict(self)
         return {"stub": {name: value for name, value in told.items() if value != getattr(PLAIN, name)}}
 
     def each(self, most_tokens: int) -> Iterator[Step]:
-        """The steps of an answer to a request for so many tokens."""
+        """The steps of a response to a request for ``tokens`` tokens."""
         if self.steps:
             yield from self.steps
             return

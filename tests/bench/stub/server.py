@@ -35,7 +35,7 @@ CONTEXT: Final = 32768
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """An open connection, and the answer that it is being given: ``next`` is due next, ``going`` is the rest."""
+    """An open connection, and the response on it: ``next`` is the next write, ``going`` are the later ones."""
 
     link: socket.socket
     number: int
@@ -64,7 +64,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A request that waits for others to be done."""
+    """A request that waits until others are finished."""
 
     connection: Connection
     going: Iterator[Write]
@@ -114,7 +114,7 @@ class Stub:
             self._freeze_from = None
 
     def _wait(self) -> None:
-        """Until something came or the next write is almost due; a select waits to the microsecond, epoll does not."""
+        """Waits until bytes arrive or the next write is almost due. Unlike epoll, select is precise to microseconds."""
         moments = [self._due[0][0]] if self._due else []
         if self._freeze_from is not None:
             moments.append(self._freeze_from)
@@ -131,7 +131,7 @@ class Stub:
                 self._send(connection, truth, at)
 
     def _send(self, connection: Connection, truth: Truth, at: float) -> None:
-        """The write that is due, and plans the one after it."""
+        """Does the write that is due, and plans the next one."""
         write = connection.next
         assert write is not None
         before = time.perf_counter()
@@ -192,7 +192,7 @@ class Stub:
             self._epoll.register(link, select.EPOLLIN)
 
     def _look(self, connection: Connection, what: int) -> None:
-        """Something came on a connection, or there is room for what waits to leave."""
+        """Reads a connection, or sends waiting bytes."""
         if what & select.EPOLLOUT and connection.outbox:
             self._push(connection, b"")
         if not what & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
@@ -210,7 +210,7 @@ class Stub:
         self._answer(connection, moment)
 
     def _answer(self, connection: Connection, moment: float) -> None:
-        """The requests that are there, one after the other."""
+        """Starts the requests that were received, one after another."""
         while connection.truth is None and (request := take_request(connection.inbox)) is not None:
             voice = VOICES.get(request.path)
             if voice is None:
@@ -230,7 +230,7 @@ class Stub:
         return None
 
     def _begin(self, connection: Connection, voice: Voice, told: dict[str, Any], moment: float) -> None:
-        """Takes up a request that asks for an answer, or lets it wait."""
+        """Starts a request for a completion, or puts it into the queue."""
         script = Script.of(told.get("stub", {}))
         most = int(told.get("max_tokens") or told.get("max_completion_tokens") or 16)
         asked = Asked(count_tokens(told), most, bool(told.get("stream")))
@@ -246,7 +246,7 @@ class Stub:
             self._waiting.append(request)
 
     def _control(self, request: Request) -> tuple[int, bytes]:
-        """Everything that is no answer of a model."""
+        """Responses to all requests but completions."""
         match request.method, request.path:
             case "GET", "/v1/models":
                 refusal = self._refusal(request)
@@ -269,7 +269,7 @@ class Stub:
         self._push(connection, head(status, "application/json", f"Content-Length: {len(body)}") + body)
 
     def _push(self, connection: Connection, data: bytes) -> None:
-        """Hands bytes to the kernel; what it does not take leaves when it does."""
+        """Sends bytes; bytes that the kernel does not accept are sent later."""
         if connection.outbox:
             connection.outbox += data
             data = bytes(connection.outbox)
@@ -293,7 +293,7 @@ class Stub:
             self._drop(connection)
 
     def _drop(self, connection: Connection) -> None:
-        """Closes a connection. Whatever it was being given ends."""
+        """Closes a connection and ends its response."""
         served = connection.truth is not None and connection.next is not None
         connection.truth = connection.next = None
         self._open.pop(connection.link.fileno(), None)

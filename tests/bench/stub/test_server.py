@@ -1,4 +1,4 @@
-"""The stub does what scripts say, when they say, and tells the truth about it."""
+"""The stub follows scripts and their times, and its records are true."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def send(link: socket.socket, script: Script, *, tokens: int = 2, model: str = "
 
 
 def read_all(link: socket.socket) -> bytes:
-    """Until the end of a chunked body or of the stream."""
+    """Reads until the end of a chunked body or of the stream."""
     told = b""
     while not told.endswith(b"\r\n0\r\n\r\n") and (data := link.recv(65536)):
         told += data
@@ -129,7 +129,7 @@ def test_tokens_are_words_and_what_a_template_adds(stub: LiveStub) -> None:
     assert json.loads(body)["count"] == 8
 
 
-def test_answers_longer_than_the_kernel_takes_arrive_whole(stub: LiveStub) -> None:
+def test_long_responses_arrive_whole(stub: LiveStub) -> None:
     with connected(stub) as link:
         send(link, Script(steps=(Step(0.0, tokens=4_000_000),)))
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Scripts as bytes: the framing hides nothing, and the marks are where chunks end."""
+"""Scripts as bytes: the framing loses nothing, and the marks are where chunks end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def plan(script: Script, voice: Voice = CHAT) -> list[Write]:
 
 
 def body(written: list[Write]) -> bytes:
-    """What a client reads out of a chunked response."""
+    """The body that a client reads from a chunked response."""
     _, _, rest = b"".join(write.data for write in written).partition(b"\r\n\r\n")
     told = b""
     while rest:
@@ -36,7 +36,7 @@ def body(written: list[Write]) -> bytes:
 
 
 @each_voice
-def test_a_plain_answer_has_a_write_for_each_token_and_one_for_its_end(voice: Voice) -> None:
+def test_a_plain_response_has_a_write_for_each_token_and_one_for_its_end(voice: Voice) -> None:
     written = plan(Script(first_s=0.5, gap_s=0.25), voice)
     assert [(write.at_s, write.ends) for write in written] == [(0.5, 1), (0.75, 1), (1.0, 1), (1.25, 1), (1.25, 0)]
     assert body(written).count(b'" w"') == 4
@@ -63,7 +63,7 @@ def test_a_chunk_ends_in_the_piece_that_holds_its_last_byte(chunk: int, piece: i
 
 
 def chunk_ends(wire: bytes, blank: bytes) -> list[int]:
-    """Where in these bytes events with output end, by a reader of its own, a byte at a time."""
+    """The ends of events with output in these bytes, found by an independent reader, byte by byte."""
     place = wire.index(b"\r\n\r\n") + 4
     event, ends = b"", []
     while size := int(wire[place : (start := wire.index(b"\r\n", place) + 2) - 2], 16):
@@ -93,13 +93,13 @@ def test_a_cut_before_anything_sends_nothing() -> None:
     assert plan(Script(steps=(Step(0.2, "cut"),))) == [Write(0.2, b"", 0, "cut")]
 
 
-def test_a_cut_in_the_middle_leaves_what_was_said() -> None:
+def test_a_cut_in_the_middle_keeps_the_bytes_before() -> None:
     one, end = plan(Script(steps=(Step(0.1), Step(0.2, "reset"))))
     assert (one.ends, one.close) == (1, None)
     assert (end.data, end.close) == (b"", "reset")
 
 
-def test_tokens_are_told_by_ids_and_by_running_usage() -> None:
+def test_tokens_are_reported_by_ids_and_by_running_usage() -> None:
     assert body(plan(Script(told="ids", tokens=2))).count(b'"token_ids":[7,7]') == 2
     counts = re.findall(rb'"completion_tokens":(\d)', body(plan(Script(told="usage", usage=False))))
     assert counts == [b"1", b"2", b"3", b"4"]

@@ -1,4 +1,4 @@
-"""What the stub truly did, on the monotonic clock (``time.perf_counter``), which is one for all processes."""
+"""Records of the stub, on the monotonic clock (``time.perf_counter``), which all processes share."""
 
 from __future__ import annotations
 

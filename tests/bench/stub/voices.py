@@ -1,4 +1,4 @@
-"""The events and bodies of each dialect, by OpenAI's and Anthropic's public API references."""
+"""The events and bodies of each API, by the public references of OpenAI and Anthropic."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 
 class Counts(NamedTuple):
-    """Tokens of a request and of its answer so far."""
+    """Tokens of a request and of its completion so far."""
 
     prompt: int
     completion: int = 0
 
 
 class Voice(ABC):
-    """One dialect. Events are whole, with their blank line; line ends are LF."""
+    """One API. Events are complete, with their blank line; line ends are LF."""
 
     @abstractmethod
     def opening(self, counts: Counts) -> list[bytes]:
@@ -40,15 +40,15 @@ class Voice(ABC):
 
     @abstractmethod
     def whole(self, text: str, usage: Counts | None) -> bytes:
-        """The body of an answer that is no stream."""
+        """The body of a completion without a stream."""
 
     @abstractmethod
     def error(self, status: int, message: str) -> bytes:
-        """The body of a response that is no answer."""
+        """The body of a response without a completion."""
 
 
 class OpenAI(Voice):
-    """What both of OpenAI's dialects share."""
+    """The common part of both APIs of OpenAI."""
 
     kind: str
     nothing: ClassVar[Mapping[str, Any]]
@@ -120,7 +120,7 @@ class Completions(OpenAI):
 
 
 class Messages(Voice):
-    """Anthropic's. It has no word for the tokens of a chunk, so ``ids`` and ``usage`` change nothing."""
+    """Anthropic's API. Its chunks have no token counts, so ``ids`` and ``usage`` change nothing."""
 
     def opening(self, counts: Counts) -> list[bytes]:
         message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "stub", "content": []}

@@ -1,4 +1,4 @@
-"""A script as bytes: what is written when, and which writes hold the last byte of a chunk with output."""
+"""A script as bytes: which bytes are written when, and in which writes chunks with output end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Write(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What of a request shapes its answer."""
+    """The properties of a request that determine its response."""
 
     prompt_tokens: int
     output_tokens: int
@@ -39,7 +39,7 @@ class Asked:
 
 
 def writes(script: Script, voice: Voice, asked: Asked) -> Iterator[Write]:
-    """Everything that answers a request, made as it is taken."""
+    """All writes of a response, made one by one."""
     stream = asked.stream if script.stream is None else script.stream
     if script.status != 200:
         whole = _refusal(script, voice)
@@ -66,7 +66,7 @@ def _refusal(script: Script, voice: Voice) -> Iterator[Marked]:
 
 
 def _at_once(script: Script, voice: Voice, asked: Asked) -> Iterator[Marked]:
-    """An answer that is no stream, once its last step is done."""
+    """A completion without a stream, sent after the last step."""
     steps = list(script.each(asked.output_tokens))
     texts = [WORD * step.tokens for step in steps if step.what == "text"]
     usage = Counts(asked.prompt_tokens, _tokens(steps)) if script.usage else None

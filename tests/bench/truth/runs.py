@@ -1,4 +1,4 @@
-"""A load of scripts sent to the stub, and what the stub says of each beside what the client says.
+"""Sends a load of scripts to the stub, and pairs the records of the stub with those of the client.
 
 The stub notes the moments right before and right after it hands a chunk to the kernel. A measured moment is true where
 it lies between them; else its error is the distance. Both are bounds of every figure that is made of moments.
@@ -32,7 +32,7 @@ TEMPLATE_TOKENS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """A load of requests that say how they are to be answered."""
+    """A load of requests with scripts."""
 
     asks: tuple[Ask, ...]
     max_open: int | None = None
@@ -50,7 +50,7 @@ class Scripted:
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """One request: when it is due, how it is answered, and how long an answer it asks for."""
+    """One request: its script, its due time, and its number of output tokens."""
 
     script: Script
     due_s: float = 0.0
@@ -60,13 +60,13 @@ class Play:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Between which seconds the truth lies."""
+    """An interval in seconds that contains the true value."""
 
     least: float
     most: float
 
     def error(self, measured: float) -> float:
-        """How far a figure is from the truth."""
+        """The distance of a figure from the interval."""
         return max(0.0, self.least - measured, measured - self.most)
 
     @property
@@ -76,7 +76,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A request as the client saw it and as it was; ``truth`` is on the clock of the run."""
+    """A request as recorded by the client and by the stub; ``truth`` is on the clock of the run."""
 
     play: Play
     sample: RequestSample
@@ -107,7 +107,7 @@ class Run:
 
 
 def between(before: Bounds, after: Bounds) -> Bounds:
-    """How long from one moment to another."""
+    """The interval of the time from one moment to another."""
     return Bounds(after.least - before.most, after.most - before.least)
 
 
@@ -120,7 +120,7 @@ def share(bounds: Bounds, parts: int) -> Bounds:
 
 
 def percentile(values: Sequence[float], of_hundred: float) -> float:
-    """The least value that at least that share of the values does not exceed."""
+    """The smallest value that at least that share of the values does not exceed."""
     return sorted(values)[max(0, math.ceil(len(values) * of_hundred / 100 - 1e-9) - 1)]
 
 
@@ -157,7 +157,7 @@ def play(
 
 
 def at_best(check: Callable[[], None], tries: int = TRIES) -> None:
-    """A check of times, on a machine that does other things as well: it has to hold once in a few tries."""
+    """Repeats a check of times until it passes, at most a few times, since the machine may be busy."""
     for left in reversed(range(tries)):
         try:
             check()

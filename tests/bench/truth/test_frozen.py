@@ -1,4 +1,4 @@
-"""A server that stands still for 5 s: who was due meanwhile has waited, also if the client did not ask yet."""
+"""A server that freezes for 5 s: requests that were due meanwhile count as waiting, even if not sent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FREEZE_S: Final = 5.0
 
 
 def test_a_freeze_shows_from_when_requests_were_due_and_not_from_when_they_were_sent(stub: LiveStub) -> None:
-    """Eight of a thousand are open when it freezes: less than P99 sees, of those that were sent."""
+    """Eight of a thousand requests are open at the freeze: P99 of the sent requests would not show them."""
     stub.rules(freeze_at_s=0.5, freeze_s=FREEZE_S)
     answer = Script(first_s=SERVICE_S)
     plays = [Play(answer, due_s=index / RATE, output_tokens=1) for index in range(int(RATE * SECONDS))]

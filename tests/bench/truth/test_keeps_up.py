@@ -1,4 +1,4 @@
-"""A thousand streams and 20,000 chunks a second on one core: the client still tells the truth.
+"""A thousand streams and 20,000 chunks a second on one core: the figures of the client stay correct.
 
 This is a test of time by its nature: client and stub have a core each, and whatever else runs there takes from both. So
 the best of a few tries counts. The stub's own lateness does not matter, for what was measured is compared with when
@@ -62,7 +62,7 @@ class Errors:
 
 
 class TooBusyError(AssertionError):
-    """The machine has no time for the stub or the client."""
+    """The machine is too busy for the stub or the client."""
 
 
 def waited_s() -> float:

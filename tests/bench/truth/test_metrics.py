@@ -1,4 +1,4 @@
-"""Every metric of a run is what the stub truly did, within 2 ms."""
+"""Every metric of a run agrees with the records of the stub within 2 ms."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_rates_and_concurrency_of_a_run(stub: LiveStub) -> None:
     at_best(check)
 
 
-def test_goodput_counts_who_met_the_objectives(stub: LiveStub) -> None:
+def test_goodput_counts_requests_that_met_the_objectives(stub: LiveStub) -> None:
     def check() -> None:
         stub.rules()
         run = play(stub, plays())

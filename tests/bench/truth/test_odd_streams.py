@@ -1,4 +1,4 @@
-"""Streams as servers really send them: each is read, judged and counted for what it is."""
+"""Unusual streams of real servers: each has the right outcome, figures and counts."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def one(stub: LiveStub, script: Script, *, endpoint: str = "chat", output_tokens
 
 @each_of_openai
 @pytest.mark.parametrize("told", ["ids", "usage"])
-def test_chunks_that_tell_their_tokens(stub: LiveStub, endpoint: str, told: str) -> None:
+def test_chunks_with_token_counts(stub: LiveStub, endpoint: str, told: str) -> None:
     script = Script(tokens=3, gap_s=0.005, told="ids" if told == "ids" else "usage")
     sample = one(stub, script, endpoint=endpoint, output_tokens=7).sample
     assert (sample.outcome, list(sample.response.tokens), sample.output_tokens) == ("ok", [3, 3, 1], 7)
 
 
 @each_endpoint
-def test_chunks_that_do_not_are_counted_from_the_usage(stub: LiveStub, endpoint: str) -> None:
+def test_chunks_without_token_counts_use_the_usage(stub: LiveStub, endpoint: str) -> None:
     run = play(stub, [Play(Script(tokens=3, gap_s=0.005), output_tokens=7)], endpoint=endpoint)
     answer = run.rows[0].sample.response
     assert (list(answer.tokens), answer.completion_tokens, answer.prompt_tokens) == ([UNKNOWN] * 3, 7, prompt(endpoint))
@@ -50,7 +50,7 @@ def test_chunks_that_do_not_are_counted_from_the_usage(stub: LiveStub, endpoint:
 
 
 @each_of_openai
-def test_an_answer_without_usage_counts_its_chunks(stub: LiveStub, endpoint: str) -> None:
+def test_a_response_without_usage_counts_its_chunks(stub: LiveStub, endpoint: str) -> None:
     run = play(stub, [Play(Script(usage=False, gap_s=0.005), output_tokens=5)], endpoint=endpoint)
     (figures,) = request_figures(run.record)
     assert run.rows[0].sample.response.completion_tokens is None
@@ -99,7 +99,7 @@ def test_refusals_and_failures(stub: LiveStub, endpoint: str, status: int, outco
 
 
 @pytest.mark.parametrize("body", ["", "<html>Bad gateway</html>", '{"error":', '["no"]', "\x00\xff"])
-def test_errors_whose_bodies_are_no_errors(stub: LiveStub, body: str) -> None:
+def test_errors_with_unusual_bodies(stub: LiveStub, body: str) -> None:
     sample = one(stub, Script(status=502, body=body)).sample
     assert (sample.outcome, sample.status) == ("failed", 502)
     assert sample.error
@@ -107,27 +107,27 @@ def test_errors_whose_bodies_are_no_errors(stub: LiveStub, body: str) -> None:
 
 @each_endpoint
 @pytest.mark.parametrize("how", ["cut", "reset"])
-def test_a_connection_that_ends_in_the_middle_breaks_the_answer(stub: LiveStub, endpoint: str, how: str) -> None:
+def test_a_connection_that_ends_in_the_middle_breaks_the_completion(stub: LiveStub, endpoint: str, how: str) -> None:
     end = Step(0.02, "cut" if how == "cut" else "reset")
     sample = one(stub, Script(steps=(Step(0.0), end)), endpoint=endpoint).sample
     assert (sample.outcome, sample.status, len(sample.response.moments)) == ("broken", 200, 1)
     assert sample.error
 
 
-def test_a_connection_that_ends_before_anything_breaks_the_request(stub: LiveStub) -> None:
+def test_a_connection_that_ends_without_a_response_breaks_the_request(stub: LiveStub) -> None:
     sample = one(stub, Script(steps=(Step(0.02, "cut"),))).sample
     assert (sample.outcome, sample.status, sample.first_s) == ("broken", None, None)
 
 
 @each_endpoint
-def test_a_stream_that_ends_before_its_answer_is_broken(stub: LiveStub, endpoint: str) -> None:
+def test_a_stream_that_ends_before_its_completion_is_broken(stub: LiveStub, endpoint: str) -> None:
     sample = one(stub, Script(done=False), endpoint=endpoint).sample
     assert (sample.outcome, len(sample.response.moments)) == ("broken", 4)
 
 
 @each_endpoint
 @pytest.mark.parametrize("garbage", ["data: {\n\n", "data: 7\n\n", "data: \x00\n\n"])
-def test_events_that_are_no_answer_break_it(stub: LiveStub, endpoint: str, garbage: str) -> None:
+def test_invalid_events_break_the_completion(stub: LiveStub, endpoint: str, garbage: str) -> None:
     sample = one(stub, Script(steps=(Step(0.0), Step(0.01, "raw", 0, garbage))), endpoint=endpoint).sample
     assert sample.outcome == "broken"
     assert sample.error
@@ -136,7 +136,7 @@ def test_events_that_are_no_answer_break_it(stub: LiveStub, endpoint: str, garba
 @each_endpoint
 @pytest.mark.parametrize("asked", [True, False], ids=["though asked", "as asked"])
 @pytest.mark.parametrize("script", [WHOLE, replace(WHOLE, framing="close")], ids=["sized", "until close"])
-def test_answers_that_are_no_streams(stub: LiveStub, endpoint: str, script: Script, asked: bool) -> None:
+def test_responses_without_a_stream(stub: LiveStub, endpoint: str, script: Script, asked: bool) -> None:
     options = EndpointOptions("stub", stream=asked)
 
     def check() -> None:
@@ -181,7 +181,7 @@ def test_events_of_one_write_share_its_moment_and_are_counted(stub: LiveStub, en
 
 
 @each_endpoint
-def test_other_framings_of_the_same_answer(stub: LiveStub, endpoint: str) -> None:
+def test_other_framings_of_the_same_response(stub: LiveStub, endpoint: str) -> None:
     scripts = [
         Script(framing="close"),
         Script(newline="\r\n"),
@@ -197,7 +197,7 @@ def test_other_framings_of_the_same_answer(stub: LiveStub, endpoint: str) -> Non
     assert {row.sample.output_tokens for row in run.rows} == {8}
 
 
-def test_requests_of_a_server_that_hangs_up_unsaid_are_sent_again(stub: LiveStub) -> None:
+def test_requests_on_connections_that_the_server_closed_are_sent_again(stub: LiveStub) -> None:
     plays = [Play(Script(hang_up=index % 2 == 0), due_s=0.02 * index) for index in range(10)]
     run = play(stub, plays)
     assert {row.sample.outcome for row in run.rows} == {"ok"}
@@ -218,7 +218,7 @@ def test_too_slow_a_request_is_late_and_the_others_do_not_wait_for_it(stub: Live
     assert summarise(run.record).latency.ttft_s.failed == 1
 
 
-def test_what_is_open_when_the_time_to_drain_is_over_is_unfinished(stub: LiveStub) -> None:
+def test_requests_open_after_the_drain_period_are_unfinished(stub: LiveStub) -> None:
     plays = [Play(Script(steps=(Step(0.0), Step(5.0)))), Play(Script(), due_s=0.01)]
     run = play(stub, plays, client=ClientOptions(drain_s=0.3))
     assert [sample.outcome for sample in in_order(run)] == ["unfinished", "ok"]
@@ -242,7 +242,7 @@ def test_one_that_fails_does_not_disturb_the_figures_of_others(stub: LiveStub) -
     piece_bytes=st.integers(5, 400),
     moments=st.lists(st.integers(0, 4), min_size=1, max_size=6),
 )
-def test_however_bytes_are_split_the_answer_is_the_same(
+def test_the_response_does_not_depend_on_the_split_of_bytes(
     running_stub: LiveStub,
     endpoint: str,
     newline: str,
@@ -265,7 +265,7 @@ def test_however_bytes_are_split_the_answer_is_the_same(
 
 @each_endpoint
 @pytest.mark.parametrize("chunk_bytes", [None, 7, 64])
-def test_a_split_event_came_with_its_last_byte(stub: LiveStub, endpoint: str, chunk_bytes: int | None) -> None:
+def test_a_split_event_has_the_time_of_its_last_byte(stub: LiveStub, endpoint: str, chunk_bytes: int | None) -> None:
     script = Script(steps=at(0.02, 0.06, 0.1), chunk_bytes=chunk_bytes, piece_bytes=60, piece_gap_s=0.003)
 
     def check() -> None:

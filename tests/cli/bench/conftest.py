@@ -1,4 +1,4 @@
-"""``twofold bench`` against a stub that answers as the command's ``--extra-body`` tells it to."""
+"""``twofold bench`` with a stub that responds as the command's ``--extra-body`` says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHORT = {"--input-tokens": 24, "--output-tokens": 6}
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Runs ``twofold bench serve`` in this process, with short prompts and answers unless told otherwise."""
+    """Runs ``twofold bench serve`` in this process, by default with short prompts and completions."""
 
     command: Command
     url: str
@@ -34,7 +34,7 @@ class Bench:
         return self.command("bench", "serve", *flags, *arguments)
 
     def found(self, *arguments: object, script: Script = QUICK) -> dict[str, Any]:
-        """The document of a bench that ended well."""
+        """The document of a successful benchmark."""
         result = self(*arguments, "--json", "--quiet", script=script)
         assert result.code == 0, result.err
         document: dict[str, Any] = json.loads(result.out)

@@ -1,4 +1,4 @@
-"""What cannot be done is said in one sentence, with the way out, and nothing that was measured is lost."""
+"""Errors are one sentence with a hint, and no measurement is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NETWORK, USAGE = 5, 2
 
 
 def says(result: Result, code: int, *words: str) -> None:
-    """The exit code, and a message without anything else."""
+    """Checks the exit code, and that there is only an error message with these words."""
     assert result.code == code, result.err
     assert result.out == ""
     assert result.err.startswith("error: ")
@@ -32,7 +32,7 @@ def asked(twofold: Command, url: str, *arguments: object) -> Result:
     return twofold("bench", "serve", "--url", url, "--rate", 10, "--requests", 2, "--quiet", *arguments)
 
 
-def test_nobody_listens(twofold: Command) -> None:
+def test_no_server_listens(twofold: Command) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     says(asked(twofold, f"http://127.0.0.1:{port}"), NETWORK, "refused the connection", "Is it running")
@@ -51,7 +51,7 @@ def test_a_model_that_is_not_there(bench: Bench) -> None:
     says(bench("--rate", 10, "--requests", 2, "--model", "stup"), USAGE, "no model 'stup'", "Did you mean stub?")
 
 
-def test_a_key_is_wanted(bench: Bench, stub: LiveStub) -> None:
+def test_a_key_is_required(bench: Bench, stub: LiveStub) -> None:
     stub.rules(key="sk-right")
     says(bench("--rate", 10, "--requests", 2), USAGE, "The server requires an API key", "--api-key")
     says(bench("--rate", 10, "--requests", 2, "--api-key", "sk-wrong"), USAGE, "The server requires an API key")
@@ -66,7 +66,7 @@ def test_no_endpoint_of_that_name(twofold: Command) -> None:
     assert "nowhere.json" in result.err
 
 
-def test_more_tokens_than_the_model_has_room_for(bench: Bench) -> None:
+def test_more_tokens_than_the_context(bench: Bench) -> None:
     result = bench("--rate", 10, "--requests", 2, "--input-tokens", 40_000)
     says(result, USAGE, "40000", "exceed", "32768", "--input-tokens")
 
@@ -97,8 +97,8 @@ HOLES = {
 
 
 @pytest.mark.parametrize("name", HOLES)
-def test_a_trace_with_a_hole(bench: Bench, tmp_path: Path, name: str) -> None:
-    """Nothing is sent: the error names file, line, and what to do. ``--skip-bad`` leaves the line out and counts it."""
+def test_a_trace_with_an_invalid_line(bench: Bench, tmp_path: Path, name: str) -> None:
+    """The error names the file, the line and a remedy. ``--skip-bad`` skips and counts the line."""
     path = tmp_path / name
     path.write_text(HOLES[name])
     last = len(HOLES[name].splitlines())
@@ -146,14 +146,14 @@ def test_a_trace_that_is_missing_is_a_usage_error(bench: Bench, tmp_path: Path) 
     ],
     ids=lambda value: " ".join(map(str, value)),
 )
-def test_flags_that_cannot_be(bench: Bench, arguments: tuple[object, ...], words: tuple[str, ...]) -> None:
+def test_invalid_flags(bench: Bench, arguments: tuple[object, ...], words: tuple[str, ...]) -> None:
     result = bench(*arguments)
     assert result.code in (USAGE, 4), result.err
     says(result, result.code, *words)
 
 
-def test_a_server_that_refuses_later_is_a_result(bench: Bench, stub: LiveStub, tmp_path: Path) -> None:
-    """Refusals are figures, not an error of the command."""
+def test_later_refusals_are_a_result(bench: Bench, stub: LiveStub, tmp_path: Path) -> None:
+    """Refused requests are part of the figures, not an error of the command."""
     trace = tmp_path / "own.jsonl"
     refused = Script(status=429, body='{"error": {"message": "Slow down."}}')
     lines = [

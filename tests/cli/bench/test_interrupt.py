@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of a bench: what was measured is told and written, and the exit code is 130."""
+"""Ctrl-C during a benchmark: the results so far are printed and written, and the exit code is 130."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 def begun(process: Start, stub: LiveStub, *arguments: object, script: Script) -> subprocess.Popen[str]:
-    """A bench of which some requests are open or answered."""
+    """A running benchmark with open and completed requests."""
     body = ("--extra-body", json.dumps(script.fields))
     command = process("bench", "serve", "--url", stub.url, *body, *arguments)
     until = time.monotonic() + PATIENCE
@@ -29,7 +29,7 @@ def begun(process: Start, stub: LiveStub, *arguments: object, script: Script) ->
     return command
 
 
-def test_what_there_is_is_told_and_written(process: Start, stub: LiveStub, tmp_path: Path) -> None:
+def test_results_so_far_are_printed_and_written(process: Start, stub: LiveStub, tmp_path: Path) -> None:
     paths = [tmp_path / f"found{suffix}" for suffix in (".json", ".csv", ".html", ".jsonl")]
     outputs = [part for path in paths for part in ("-o", path)]
     command = begun(process, stub, "--rate", 20, "--duration", 600, *outputs, script=Script(first_s=0.3, gap_s=0.001))
@@ -47,7 +47,7 @@ def test_what_there_is_is_told_and_written(process: Start, stub: LiveStub, tmp_p
     assert all(path.stat().st_size for path in paths)
 
 
-def test_a_sweep_keeps_the_runs_before(process: Start, stub: LiveStub, tmp_path: Path) -> None:
+def test_a_sweep_keeps_its_earlier_runs(process: Start, stub: LiveStub, tmp_path: Path) -> None:
     path = tmp_path / "found.json"
     rates = ("--rates", "40,1000", "--duration", 1)
     command = begun(process, stub, *rates, "-o", path, "--output-tokens", 1, script=Script(first_s=0.02))
@@ -60,7 +60,7 @@ def test_a_sweep_keeps_the_runs_before(process: Start, stub: LiveStub, tmp_path:
     assert [run["interrupted"] for run in runs] == [False, True]
 
 
-def test_before_anything_is_measured_it_ends_at_once(process: Start, stub: LiveStub) -> None:
+def test_before_the_first_measurement_it_ends_at_once(process: Start, stub: LiveStub) -> None:
     command = process("bench", "serve", "--url", stub.url, "--rate", 1, "--extra-body", '{"stub": {"first_s": 60}}')
     while not stub.truths():
         assert command.poll() is None, command.communicate()

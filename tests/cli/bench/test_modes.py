@@ -1,4 +1,4 @@
-"""Every way to ask: what is sent, when, and what the document says of it."""
+"""All kinds of loads: the sent requests, their times, and the document."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_rate_is_an_open_loop(bench: Bench, arrivals: str) -> None:
     assert outcomes["ok"] == run["summary"]["requests"]["measured"] > 0
 
 
-def test_a_constant_rate_asks_just_so_many(bench: Bench) -> None:
+def test_a_constant_rate_sends_an_exact_number(bench: Bench) -> None:
     summary = bench.summary("--rate", 40, "--duration", 0.5, "--arrivals", "constant")
     assert summary["requests"]["sent"] == 20
     assert summary["rates"]["asked"]["requests_per_s"] == pytest.approx(40)
@@ -52,7 +52,7 @@ def test_a_rate_with_a_cap_lets_requests_wait_at_the_client(bench: Bench) -> Non
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions", "messages"])
-def test_each_dialect_is_asked_for_exact_lengths(bench: Bench, endpoint: str) -> None:
+def test_each_endpoint_gets_exact_lengths(bench: Bench, endpoint: str) -> None:
     summary = bench.summary("--endpoint", endpoint, "--concurrency", 2, "--requests", 4)
     assert summary["requests"]["outcomes"]["ok"] == 4
     assert summary["tokens"]["prompt"]["equal"] == 4
@@ -60,14 +60,14 @@ def test_each_dialect_is_asked_for_exact_lengths(bench: Bench, endpoint: str) ->
     assert summary["latency"]["tpot_s"]["n"] == 4
 
 
-def test_answers_that_come_whole(bench: Bench) -> None:
+def test_responses_without_streams(bench: Bench) -> None:
     summary = bench.summary("--no-stream", "--concurrency", 2, "--requests", 4)
     assert summary["requests"]["whole"] == 4
     assert summary["latency"]["tpot_s"]["n"] == 0
     assert summary["latency"]["ttft_s"]["p50"] == summary["latency"]["e2e_s"]["p50"]
 
 
-def test_lengths_are_drawn(bench: Bench, tmp_path: Path) -> None:
+def test_lengths_are_random(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "drawn.json"
     lengths = ("--input-tokens", "16-64", "--output-tokens", "normal:8,3")
     assert bench("--concurrency", 4, "--requests", 24, *lengths, "-o", path, "--quiet").code == 0
@@ -79,8 +79,8 @@ def test_lengths_are_drawn(bench: Bench, tmp_path: Path) -> None:
     assert all(each["prompt_tokens"] == each["asked_input_tokens"] for each in requests)
 
 
-def test_prompts_that_cannot_be_so_short_are_told(bench: Bench) -> None:
-    """The stub's chat has 5 tokens beside the words, and every prompt begins with one that is the same."""
+def test_prompts_longer_than_requested_are_a_warning(bench: Bench) -> None:
+    """The stub's chat template has 5 tokens, and every prompt begins with the same word."""
     summary = bench.summary("--concurrency", 2, "--requests", 4, "--input-tokens", 3)
     notes = {note["kind"]: note["text"] for note in summary["notes"]}
     assert notes["short_prompts"] == "4 of 4 prompts are longer than requested: 7 tokens is the minimum here"
@@ -92,7 +92,7 @@ def test_prompts_begin_alike_in_groups(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("opens", [("--rate", 20), ("--concurrency", 2)], ids=["by a rate", "held"])
-def test_sessions_say_again_what_was_said(bench: Bench, tmp_path: Path, opens: tuple[object, ...]) -> None:
+def test_sessions_repeat_their_conversation(bench: Bench, tmp_path: Path, opens: tuple[object, ...]) -> None:
     path = tmp_path / "sessions.json"
     turns = ("--turns", 3, "--think-time", "0.01", "--requests", 3)
     assert bench(*opens, *turns, "-o", path, "--quiet").code == 0
@@ -181,7 +181,7 @@ def test_a_sweep_over_clients(bench: Bench) -> None:
 
 
 def test_the_highest_rate_that_meets_objectives(bench: Bench, stub: LiveStub) -> None:
-    """One at a time for 20 ms each: evenly spaced, 50 a second find it idle, and more are too many."""
+    """The stub serves one request at a time in 20 ms, so it sustains 50 evenly spaced requests a second."""
     stub.rules(capacity=1)
     evenly = ("--arrivals", "constant", "--output-tokens", 1, "--duration", 1)
     document = bench.found("--slo", "ttft=60ms", "--precision", 0.3, *evenly, script=Script(first_s=0.02))
@@ -191,7 +191,7 @@ def test_the_highest_rate_that_meets_objectives(bench: Bench, stub: LiveStub) ->
     assert {trial["passed"] for trial in found["trials"]} == {True, False}
 
 
-def test_warm_up_and_cool_down_leave_out_what_was_due_then(bench: Bench) -> None:
+def test_warm_up_and_cool_down_exclude_requests(bench: Bench) -> None:
     flags = ("--rate", 20, "--duration", 1, "--arrivals", "constant", "--warmup", 0.3, "--cooldown", 0.3)
     summary = bench.summary(*flags)
     assert summary["requests"]["sent"] == 20

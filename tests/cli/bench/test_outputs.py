@@ -1,4 +1,4 @@
-"""What a bench leaves behind: its files, what it prints, and what never is in any of them."""
+"""The outputs of a benchmark: files, terminal, and secrets that are in none of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_every_kind_of_file_is_written(bench: Bench, tmp_path: Path) -> None:
     assert len(trace.read_text().splitlines()) == 12
 
 
-def test_the_table_says_how_it_went(bench: Bench) -> None:
+def test_the_table_has_the_results(bench: Bench) -> None:
     result = bench(*LOAD, "--slo", "ttft=1s,tpot=1s")
     assert "12 of 12 requests succeeded." in result.out
     for word in (
@@ -59,7 +59,7 @@ def test_quiet_shows_no_progress(bench: Bench) -> None:
     assert bench(*LOAD, "--quiet").err == ""
 
 
-def test_json_is_for_machines_and_holds_no_single_requests(bench: Bench) -> None:
+def test_json_has_no_single_requests(bench: Bench) -> None:
     document = bench.found(*LOAD)
     assert document["schema"] == "twofold.bench/1"
     assert document["runs"][0]["requests"] == []
@@ -122,7 +122,7 @@ def test_secrets_are_in_no_error(bench: Bench, stub: LiveStub) -> None:
     assert "canary" not in result.out + result.err
 
 
-def test_equal_seeds_ask_the_same_and_new_ones_ask_anew(bench: Bench, tmp_path: Path) -> None:
+def test_equal_seeds_repeat_requests_and_others_do_not(bench: Bench, tmp_path: Path) -> None:
     drawn = ("--rate", 100, "--requests", 10, "--input-tokens", "16-64", "--quiet")
 
     def asked(name: str, *seed: object) -> tuple[list[tuple[Any, ...]], Any]:

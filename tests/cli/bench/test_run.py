@@ -1,4 +1,4 @@
-"""``twofold bench run``: our own server is started, measured, and ended."""
+"""``twofold bench run`` starts, measures and ends a server."""
 
 from __future__ import annotations
 

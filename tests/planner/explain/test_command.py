@@ -168,7 +168,7 @@ def test_a_record_from_a_server(capsys: pytest.CaptureFixture[str]) -> None:
         by_id = explained(capsys, url, request="req_1", api_key="k")
         assert by_id == explained(capsys, f"{url}/v1/twofold/requests/req_1", api_key="k")
         assert by_id["title"].startswith("req_1")
-        with pytest.raises(AccessError, match="denied access"):
+        with pytest.raises(AccessError, match="denies access"):
             explain(url, request="req_1")
         with pytest.raises(NotFoundError, match="no record of 'req_2'"):
             explain(url, request="req_2", api_key="k")
