@@ -76,6 +76,12 @@ def test_measured_beside_predicted_in_lines() -> None:
     assert "memory; 37 rows in 37 steps" in starting(alone, "decode")
 
 
+def test_a_measured_decode_of_one_token_has_no_parts() -> None:
+    seen = replace(read(RUN), output=1)
+    text = list(lines(explain(scene(case=case_of(seen)), seen)))
+    assert "750 ms" in starting(text, "decode")
+
+
 def finite(value: Any) -> bool:
     if isinstance(value, dict):
         return all(finite(each) for each in value.values())

@@ -81,6 +81,16 @@ def test_a_plan_that_misses_limits_in_the_simulation_gets_more_replicas() -> Non
     assert found.attained >= slo.attainment
 
 
+def test_a_split_plan_that_misses_only_e2e_gets_more_decode_replicas() -> None:
+    make, slo = loads("512", "256"), Slo(e2e=3.0)
+    asked = choices("llama-3-8b", "h100", weights=(None,), kv=(BF16,), tp=(1,), chunks=(2048,))
+    own = candidate(configuration(split=True), Traffic.of(make(40.0, 4000), 40.0), slo)
+    few = own.plan(Count(prefill=1, decode=1))
+    assert few is not None
+    (found,) = simulated(PlanStudy((few,), (), (), 1), asked, own.traffic, slo, FACTS, make).plans
+    assert found.count == Count(prefill=1, decode=2)
+
+
 @pytest.mark.parametrize("slo", [Slo(ttft=9.0), Slo(tpot=9.0), Slo(e2e=9.0)], ids=["ttft", "tpot", "e2e"])
 @pytest.mark.parametrize("output", [1, 16])
 def test_a_refused_request_is_infinitely_slow_and_misses_every_limit(slo: Slo, output: int) -> None:

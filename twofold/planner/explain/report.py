@@ -221,7 +221,7 @@ def _phase_lines(phase: Phase, bar: str, *, measured: bool, width: int) -> Itera
 
 def _spent_on(phase: Phase) -> str:
     """memory 92% (weights 85%, KV 7%), overhead 6%."""
-    if phase.parts is None or not phase.seconds:
+    if phase.parts is None or not phase.seconds or not phase.parts.seconds:
         return phase.bound or ""
     seconds = phase.parts.seconds
     sums = {name: value / seconds for name, value in _groups(phase.parts).items() if value >= MIN_PART * seconds}

@@ -165,10 +165,11 @@ def _fewer(count: Count) -> Count | None:
 
 
 def _more(candidate: Candidate, plan: CapacityPlan) -> Count:
-    """A tenth more replicas, of the phase that misses its limit."""
+    """A tenth more replicas, of the phase that misses its limit; decode replicas if only E2E misses its limit."""
     count = plan.count
     if count.both:
         return Count(both=count.both + max(1, count.both // 10))
-    if candidate.slo.tpot is not None and plan.tpot.at > candidate.slo.tpot:
+    missed = {name for name, limit in candidate.slo.limits() if plan.estimates()[name].at > limit}
+    if "tpot" in missed or missed == {"e2e"}:
         return Count(prefill=count.prefill, decode=count.decode + max(1, count.decode // 10))
     return Count(prefill=count.prefill + max(1, count.prefill // 10), decode=count.decode)
