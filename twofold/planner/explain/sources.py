@@ -244,7 +244,7 @@ def _steps(phase: SourceFields) -> str:
 
 
 def _unequal(share: float) -> tuple[str, ...]:
-    if share > 1 - EXACT:
+    if not 0 < share <= 1 - EXACT:
         return ()
     equal = f"one of {1 / share:.3g} equal requests"
     return (f"{share:.0%} of the rows in its decode steps were its own: it is explained as {equal}.",)
