@@ -1,4 +1,4 @@
-"""``twofold doctor --calibrate``: what it prints of a calibration."""
+"""``twofold doctor --calibrate``: the printed calibration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from twofold.planner.predict.constants import CPU
 def model(
     tiny_gguf: Callable[[TinyOptions], TinyModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[float], str]:
-    """A model whose calibration errs by so much."""
+    """Makes a model whose calibration has the given error."""
     monkeypatch.setenv("TWOFOLD_CACHE", str(tmp_path))
     path = tiny_gguf(TinyOptions()).path
 
@@ -35,16 +35,16 @@ def model(
     return calibrated
 
 
-def test_constants_are_told_with_their_error(model: Callable[[float], str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_constants_are_printed_with_an_error(model: Callable[[float], str], capsys: pytest.CaptureFixture[str]) -> None:
     doctor(calibrate=True, model=model(0.061))
-    told = capsys.readouterr().out
-    assert "80% of the memory bandwidth of 20.0 GB/s" in told
-    assert "6.1% on held-out probes" in told
-    assert "205 steps of 19 probes in 31 s" in told
-    assert "busy" not in told
+    text = capsys.readouterr().out
+    assert "80% of the memory bandwidth of 20.0 GB/s" in text
+    assert "6.1% on held-out probes" in text
+    assert "205 steps of 19 probes in 31 s" in text
+    assert "busy" not in text
 
 
-def test_a_large_error_is_told(model: Callable[[float], str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_large_error_has_a_hint(model: Callable[[float], str], capsys: pytest.CaptureFixture[str]) -> None:
     doctor(calibrate=True, model=model(0.4))
     assert "Calibrate again on an idle machine" in capsys.readouterr().out
 

@@ -103,15 +103,15 @@ def test_few_probes_are_refused() -> None:
         fit_constants(samples([point for point in made(TRUE) if point.probe < 3], STEPS), "test")
 
 
-def test_the_live_model_begins_with_lessons() -> None:
-    taught = StepTimeModel(step_samples(made(TRUE)))
-    assert taught.error is None
+def test_the_live_model_starts_from_calibrated_steps() -> None:
+    model = StepTimeModel(step_samples(made(TRUE)))
+    assert model.error is None
     for spans in kinds()[:6]:
         ((count, span),) = spans
         shape = StepShape()
         for _ in range(count):
             shape = shape.plus(span.cached, span.new, 1)
-        assert taught.predict(shape) == pytest.approx(STEPS.demand(spans).seconds(TRUE), rel=0.25)
+        assert model.predict(shape) == pytest.approx(STEPS.demand(spans).seconds(TRUE), rel=0.25)
 
 
 def test_constants_are_kept_with_their_sources(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_constants_are_kept_with_their_sources(tmp_path: Path) -> None:
     assert kept.machine(1 << 30).peak("fp32") == 2e9
 
 
-def test_what_was_calibrated_elsewhere_is_nothing(tmp_path: Path) -> None:
+def test_a_calibration_of_another_machine_is_not_loaded(tmp_path: Path) -> None:
     subject = CalibrationSubject("a processor", "avx2", 2, "model-1-abc")
     assert load(subject, tmp_path) is None
     kept = Calibration(subject, CPU, 100, 1e9, {"fp32": 2e9}, 10, 5, 3.0, "2026-01-01T00:00:00+00:00")

@@ -1,4 +1,4 @@
-"""Calibration from end to end, on tiny models: what is measured, what is kept, what the engine begins with."""
+"""Calibration from end to end on tiny models: measuring, storing, and the start of an engine."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def model(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> Path:
     return tiny_gguf(TinyOptions()).path
 
 
-def test_what_is_calibrated_is_kept_and_predicts(cache: Path, model: Path) -> None:
+def test_a_calibration_is_stored_and_predicts(cache: Path, model: Path) -> None:
     found = run.calibrate(model, threads=1)
     assert found.probes == len(TINY_PROBES)
     assert found.constants.error is not None
@@ -80,7 +80,7 @@ def test_every_step_of_a_probe_is_a_point(model: Path) -> None:
 
 
 @pytest.mark.usefixtures("cache")
-def test_stopped_or_out_of_time_it_says_so(model: Path) -> None:
+def test_too_few_probes_are_an_error(model: Path) -> None:
     with pytest.raises(ResourceError, match="probes"):
         run.calibrate(model, threads=1, stop=lambda: True)
     with pytest.raises(ResourceError, match="probes"):
@@ -93,11 +93,11 @@ def test_probes_that_fit() -> None:
     assert all(probe.batch <= 4 for probe in affordable(PROBES, 1_100, 4))
 
 
-def test_lessons_of_another_model_are_none(tmp_path: Path, model: Path) -> None:
-    lessons = [(StepShape(1, 1, 8, 8), 0.01), (StepShape(8, 1, 36, 8), 0.03)]
+def test_step_samples_of_another_model_are_not_read(tmp_path: Path, model: Path) -> None:
+    samples = [(StepShape(1, 1, 8, 8), 0.01), (StepShape(8, 1, 36, 8), 0.03)]
     backend = CpuBackend("portable", 2)
-    write_step_samples(lessons, model, backend, tmp_path)
-    assert read_step_samples(model, backend, tmp_path) == tuple(lessons)
+    write_step_samples(samples, model, backend, tmp_path)
+    assert read_step_samples(model, backend, tmp_path) == tuple(samples)
     assert read_step_samples(model, CpuBackend(threads=2), tmp_path) == ()
     other = tmp_path / model.name
     other.write_bytes(model.read_bytes() + b"more")

@@ -1,4 +1,4 @@
-"""``twofold explain``: what it takes, what it prints, what it refuses, and how little it loads."""
+"""``twofold explain``: its sources, output, errors and start-up."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_flags_of_a_hypothetical(capsys: pytest.CaptureFixture[str]) -> None:
         "chunks of 512"
     )
     assert (scenario["tp"], scenario["batch"], scenario["chunk"]) == (2, 2, 512)
-    told = next(each for each in found["levers"] if each["lever"] == "speculation")
-    assert "90% accepted" in told["what"]
+    speculation = next(each for each in found["levers"] if each["lever"] == "speculation")
+    assert "90% accepted" in speculation["what"]
 
 
 def test_a_config_of_another_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +113,7 @@ def test_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "error", "told"),
+    ("what", "error", "hint"),
     [
         (WhatOptions(), ParameterError, "--model"),
         (WhatOptions(model="lama-3-8b", hardware="h100"), ModelNotFoundError, "'llama-3-8b'"),
@@ -126,11 +126,11 @@ def test_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (WhatOptions(model="llama-3-8b", hardware="h100", chunk=0), ParameterError, None),
     ],
 )
-def test_what_is_refused(what: WhatOptions, error: type[Exception], told: str | None) -> None:
+def test_what_is_refused(what: WhatOptions, error: type[Exception], hint: str | None) -> None:
     with pytest.raises(error) as caught:
         explain(what=what)
-    if told is not None:
-        assert told in str(getattr(caught.value, "hint", ""))
+    if hint is not None:
+        assert hint in str(getattr(caught.value, "hint", ""))
 
 
 def test_sources_that_are_none(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_sources_that_are_none(tmp_path: Path) -> None:
 
 
 class Records(BaseHTTPRequestHandler):
-    """A server that keeps one record, for one key."""
+    """A server with one record, for one key."""
 
     def do_GET(self) -> None:
         known = self.path == "/v1/twofold/requests/req_1"
@@ -158,7 +158,7 @@ class Records(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 def test_a_record_from_a_server(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,16 +23,16 @@ from twofold.planner.predict.constants import BARE, EFFICIENT
 from twofold.planner.predict.request import Case
 from twofold.planner.shapes.known import find_shape, known_shapes
 
-ASKED_FOR = {
+EXPECTED = {
     "batch", "chunked prefill", "prefix cache", "weights INT8", "weights INT4", "KV INT8", "KV INT4", "speculation",
     "GQA", "flash attention", "window", "offload", "disaggregation", "streaming", "shorter output",
     "prompt compression", "smaller model",
 }  # fmt: skip
 
 
-def test_all_levers_are_there() -> None:
+def test_all_levers_exist() -> None:
     names = [each.name for each in LEVERS]
-    assert set(names) >= ASKED_FOR
+    assert set(names) >= EXPECTED
     assert len(names) == len(set(names))
 
 
@@ -73,7 +73,7 @@ def test_eight_bits_that_do_not_fit_are_refused() -> None:
     )
 
 
-def test_what_a_lever_saves_by_phase_is_what_the_answer_gets_shorter() -> None:
+def test_savings_by_phase_add_up_to_those_of_the_completion() -> None:
     scenario = scene()
     before = scenario.figures()
     for each in apply_all(scenario):
@@ -177,9 +177,9 @@ def test_prefix_cache_and_compression_shorten_prompts() -> None:
     assert found.what == "3,500 of 7,000 fresh tokens from the cache"
     assert "1,000 tokens are cached already" in found.why
     assert 1.5 < found.gain("ttft") < 2
-    squeezed = lever("prompt compression", scene(case=case), "ttft", Assumptions(keeps=0.25))
-    assert squeezed.what == "7,000 → 1,750 fresh tokens"
-    assert squeezed.gain("ttft") > 2.5
+    compressed = lever("prompt compression", scene(case=case), "ttft", Assumptions(keeps=0.25))
+    assert compressed.what == "7,000 → 1,750 fresh tokens"
+    assert compressed.gain("ttft") > 2.5
     assert lever("prefix cache", scene(case=Case(prompt=1, output=9))).status == "cannot"
 
 
@@ -227,9 +227,9 @@ def test_devices_share_the_weights() -> None:
 
 def test_shared_heads_of_keys_and_values() -> None:
     many = Case(prompt=1500, output=500, concurrency=20)
-    alike = lever("GQA", scene("llama-2-7b", "a100-80", many))
-    assert alike.status == "gains"
-    assert alike.what == "524 kB → 65.5 kB of KV cache per token and device"
+    ungrouped = lever("GQA", scene("llama-2-7b", "a100-80", many))
+    assert ungrouped.status == "gains"
+    assert ungrouped.what == "524 kB → 65.5 kB of KV cache per token and device"
     grouped = lever("GQA", scene())
     assert grouped.status == "in use"
     assert "without it the KV cache would be 4 times as large" in grouped.why
@@ -243,7 +243,7 @@ def test_windows_help_long_contexts_only() -> None:
     assert lever("window", scene("gemma-3-27b", case=Case(prompt=9000, output=200))).status == "in use"
 
 
-def test_answers() -> None:
+def test_shorter_and_streamed_output() -> None:
     short = lever("shorter output", scene(case=ALONE))
     assert short.what == "300 → 150 tokens"
     assert short.gain("e2e") == pytest.approx(2, rel=0.05)

@@ -14,7 +14,7 @@ STEPS = steps_of(SMOLLM2_135M, "Q4_1")
 
 
 def report(record: SequenceRecord, *, admitted: float | None = 1.0, first: float | None = 1.5) -> RequestMetrics:
-    """Arrives at 0, is admitted at 1, draws its first token at 1.5 and its last at 2.5."""
+    """Arrives at 0, is admitted at 1, samples its first token at 1.5 and its last at 2.5."""
     last = None if first is None else 2.5
     return request_metrics("r", 0.0, admitted, first, last, 2.5, 41, 0, 38, ("stop",), record)
 
@@ -40,12 +40,12 @@ def test_each_phase_beside_its_floor() -> None:
     assert lines["decode"] == ["1,000.0 ms  37 rows in 37 steps; at least 316.6 ms (memory), 32% of the limit"]
 
 
-def test_work_is_told_in_flops_and_bytes() -> None:
+def test_work_in_flops_and_bytes() -> None:
     (line,) = explained(report(recorded(41, 38)))["work"]
     assert line == "prefill 8.82 GFLOP, 86.1 MB; decode 10.1 GFLOP, 3.17 GB"
 
 
-def test_shared_steps_are_told() -> None:
+def test_the_share_of_steps_with_others() -> None:
     record = recorded(41, 1)
     for position in range(41, 78):
         record.decode.add_step(position, 1, step_rows=4, logit_rows=1, seconds=0.01)
@@ -68,7 +68,7 @@ def test_stalls_by_cause() -> None:
 @pytest.mark.parametrize(
     ("predicted", "verdict"), [(0.1, "right"), (0.1004, "right"), (0.15, "50% too long"), (0.05, "50% too short")]
 )
-def test_predictions_are_judged_where_there_were_some(predicted: float, verdict: str) -> None:
+def test_predictions_have_a_verdict(predicted: float, verdict: str) -> None:
     record = recorded(41, 38)
     assert "predicted" not in explained(report(record))
     record.decode.add_step(78, 1, step_rows=1, logit_rows=1, seconds=0.1, predicted_s=predicted)

@@ -47,7 +47,7 @@ def test_a_hypothetical_in_lines(width: int) -> None:
         assert any(line.startswith(f"  {each.name} ") for line in text), each.name
 
 
-def test_only_the_first_levers_are_told_in_full() -> None:
+def test_only_the_first_levers_are_described_in_full() -> None:
     text = list(lines(explain(scene()), levers=2))
     assert sum(line.startswith(("  speculation", "  weights INT4", "  shorter output")) for line in text) == 2
     assert any(line.strip().startswith("Smaller gains: ") for line in text)
@@ -142,7 +142,7 @@ def test_the_picture(case: Case) -> None:
     assert max(len(line) for line in drawn.splitlines()) <= 90
 
 
-def test_what_does_not_fit_says_what_would() -> None:
+def test_a_model_that_does_not_fit_has_a_hint_with_ways_that_do() -> None:
     with pytest.raises(ParameterError, match="does not fit into h100") as caught:
         scene("llama-3-70b", case=ALONE)
     assert caught.value.hint == "It fits with --weights int8 (72.7 GB), --weights int4 (39.5 GB) or --tp 2."

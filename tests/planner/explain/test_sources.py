@@ -122,7 +122,7 @@ def test_a_run_that_knows_no_limits() -> None:
     assert total(seen) == pytest.approx(1.6)
 
 
-def test_stalls_longer_than_the_queue_were_in_the_prompt() -> None:
+def test_waits_longer_than_the_queue_were_between_steps_of_the_prompt() -> None:
     seen = read({**RUN, "stalls": {"turn": 0.3}})
     assert seen.phases["prefill"].seconds == pytest.approx(0.3)
     assert seen.phases["stalls"].seconds == pytest.approx(0.2)
@@ -202,15 +202,15 @@ plain = st.recursive(
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_any_change_to_a_document_is_read_or_refused(data: st.DataObject) -> None:
-    """Some field, at any depth, becomes anything."""
+    """A field at any depth gets any value."""
     value = json.loads(json.dumps(data.draw(st.sampled_from([RUN, BENCH]))))
-    place: Any = value
-    while isinstance(place, dict | list) and place:
-        key: Any = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else list(range(len(place)))))
-        if not isinstance(place[key], dict | list) or not place[key] or data.draw(st.booleans()):
-            place[key] = data.draw(plain)
+    inner: Any = value
+    while isinstance(inner, dict | list) and inner:
+        key: Any = data.draw(st.sampled_from(sorted(inner) if isinstance(inner, dict) else list(range(len(inner)))))
+        if not isinstance(inner[key], dict | list) or not inner[key] or data.draw(st.booleans()):
+            inner[key] = data.draw(plain)
             break
-        place = place[key]
+        inner = inner[key]
     try:
         seen = read(value)
         case_of(seen)

@@ -62,7 +62,7 @@ def test_stalls_are_others_prompts() -> None:
     assert stalls.floor is None
 
 
-def test_who_does_not_fit_waits() -> None:
+def test_requests_that_do_not_fit_wait() -> None:
     case = Case(prompt=3000, output=200, concurrency=400)
     queue = waterfall(scene(case=case)).named("queue")
     assert queue.seconds > 1
@@ -102,7 +102,7 @@ def test_measured_beside_predicted() -> None:
     assert both.named("prefill").actual is None
 
 
-def test_what_nobody_knows_is_none() -> None:
+def test_unknown_values_are_none() -> None:
     fall = waterfall(None, Observed("r", None, 10, 0, 10, phases={"decode": Phase("decode", 1.0)}))
     assert fall.seconds == 1.0
     assert fall.predicted is None

@@ -46,7 +46,7 @@ def test_texts_that_are_no_limits(text: str) -> None:
     assert caught.value.hint
 
 
-def test_a_plan_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_lines_of_a_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     picture = tmp_path / "plan.svg"
     plan(model="llama-3-8b", traffic=SOME, choice=FEW, svg=picture)
     out = capsys.readouterr().out
@@ -127,7 +127,7 @@ def test_unknown_models_have_a_nearest_name() -> None:
     assert "llama-3-70b" in caught.value.hint or "llama-3-8b" in caught.value.hint
 
 
-def test_what_fits_is_told_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_and_json_of_a_fit(capsys: pytest.CaptureFixture[str]) -> None:
     fit(model="llama-3-70b", context=131_072)
     assert "does not fit" in capsys.readouterr().out
     fit(model="llama-3-8b", context=8192, concurrency=4, json=True)

@@ -92,7 +92,7 @@ def test_impossible_questions(wrong: dict[str, Any]) -> None:
         question(**wrong)
 
 
-def test_an_answer_is_told_with_its_bytes() -> None:
+def test_lines_and_document_have_the_bytes() -> None:
     asked = question()
     text = "\n".join(fit_lines(fit(asked), list(ways(asked))))
     assert "141.1 GB" in text

@@ -1,4 +1,4 @@
-"""Waiting for one server, against what is exact."""
+"""Waiting for one server, compared with exact results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_more_than_can_be_served_waits_without_end() -> None:
     assert quantile(0.9, queue, [(1.0, 0.1)]) == math.inf
 
 
-def test_an_idle_server_lets_nobody_wait() -> None:
+def test_requests_do_not_wait_for_an_idle_server() -> None:
     assert quantile(0.99, Queue(0.0, 1.0, 1.0), [(0.5, 0.1), (0.5, 0.4)]) == pytest.approx(0.4)
     assert quantile(0.4, Queue(0.0, 1.0, 1.0), [(0.5, 0.1), (0.5, 0.4)]) == pytest.approx(0.1, abs=1e-6)
 

@@ -20,7 +20,7 @@ PROMPTS = st.integers(1, 20_000)
 
 @settings(max_examples=40, deadline=None)
 @given(PROMPTS, st.integers(0, 8000), st.sampled_from([64, 512, 2048]))
-def test_first_and_last_chunks_stand_for_all(new: int, cached: int, rows: int) -> None:
+def test_first_and_last_chunks_represent_all(new: int, cached: int, rows: int) -> None:
     model = model_of(configuration(), steady())
     kind = Kind(1.0, cached + new, cached, 10)
     starts = range(cached, cached + new, rows)
@@ -51,7 +51,7 @@ def test_curves_rise_and_keep_littles_law(prompt: int, output: int, chunk: int, 
 
 @settings(max_examples=30, deadline=None)
 @given(st.floats(0.001, 0.999))
-def test_between_two_states_everything_lies_between(part: float) -> None:
+def test_states_are_interpolated(part: float) -> None:
     curve = mixed_curve(model_of(configuration(), steady()), 256)
     state = curve.at(part * curve.max_rate)
     assert state is not None
@@ -60,7 +60,7 @@ def test_between_two_states_everything_lies_between(part: float) -> None:
     assert 0 <= state.batch <= curve.states[-1].batch
 
 
-def test_beyond_its_most_there_is_no_state() -> None:
+def test_above_the_maximum_rate_there_is_no_state() -> None:
     curve = mixed_curve(model_of(configuration(), steady()), 256)
     assert curve.at(curve.max_rate * 1.001) is None
 
@@ -72,7 +72,7 @@ def test_rows_of_sequences_leave_fewer_for_prompts() -> None:
 
 @pytest.mark.parametrize(("prompt", "output", "sequences"), [(1024, 1024, 16), (2048, 512, 32), (512, 256, 64)])
 def test_tpot_is_near_that_of_the_predictor(prompt: int, output: int, sequences: int) -> None:
-    """The predictor charges prompts whole, as measured on servers; here their chunks ride in steps of others."""
+    """The predictor charges prompts whole, as measured on servers; here their chunks run in steps of others."""
     asked = configuration()
     traffic = steady(1.0, prompt, output)
     curve = mixed_curve(model_of(asked, traffic), sequences)
@@ -83,12 +83,12 @@ def test_tpot_is_near_that_of_the_predictor(prompt: int, output: int, sequences:
     assert state.token_s == pytest.approx(predicted.tpot, rel=0.15)
 
 
-def test_guesses_pay_at_small_batches_and_not_where_arithmetic_binds() -> None:
+def test_drafts_pay_at_small_batches_and_not_where_arithmetic_binds() -> None:
     traffic = steady(1.0, 16, 16)
     plain = model_of(configuration(), traffic)
-    guessing = model_of(configuration(speculation=Speculation(3, 0.5)), traffic)
-    assert guessing.decode_s(1) < 0.6 * plain.decode_s(1)
-    assert guessing.decode_s(1000) > plain.decode_s(1000)
+    drafting = model_of(configuration(speculation=Speculation(3, 0.5)), traffic)
+    assert drafting.decode_s(1) < 0.6 * plain.decode_s(1)
+    assert drafting.decode_s(1000) > plain.decode_s(1000)
 
 
 def test_a_draft_model_costs_its_steps() -> None:
@@ -98,7 +98,7 @@ def test_a_draft_model_costs_its_steps() -> None:
     assert paid.decode_s(1) > free.decode_s(1)
 
 
-def test_long_prompts_and_short_answers_are_bound_by_prompts() -> None:
+def test_long_prompts_and_short_completions_are_bound_by_prompts() -> None:
     traffic = Traffic.of_requests(1.0, [(30_000, 0, 2)])
     curve = mixed_curve(model_of(configuration(), traffic), 256)
     assert curve.states[-1].queue.busy == pytest.approx(FULL)

@@ -62,7 +62,7 @@ def test_no_estimate_is_below_the_floor(rate: float, prompt: int, output: int, s
         band = found.tpot.band
         assert band is not None
         assert found.tpot.floor <= band[0] <= found.tpot.at <= band[1]
-        assert found.ttft.band is None, "nobody measured it with arrivals at random"
+        assert found.ttft.band is None, "it was not measured with random arrivals"
 
 
 def test_more_load_is_never_faster() -> None:
@@ -90,14 +90,14 @@ def test_plans_keep_the_limits_and_come_cheapest_first() -> None:
         assert plan.reasons
 
 
-def test_what_is_sure_is_sure_with_the_error() -> None:
+def test_sure_plans_meet_the_limits_at_the_upper_end_of_the_error() -> None:
     for plan in search(choices(), steady(40.0), Slo(tpot=0.02), FACTS).plans:
         band = plan.tpot.band
-        assert plan.sure == (None if band is None else band[1] <= 0.02), "of int4 nothing was measured"
+        assert plan.sure == (None if band is None else band[1] <= 0.02), "int4 was not measured"
     assert all(plan.sure is None for plan in search(choices(), steady(40.0), SLO, FACTS).plans)
 
 
-def test_errors_that_nobody_measured_are_unknown() -> None:
+def test_errors_that_were_not_measured_are_unknown() -> None:
     study = search(choices("llama-3.2-1b", "xeon-8480", tp=(1,)), steady(0.5), Slo(tpot=0.5), FACTS)
     assert study.plans
     assert all(plan.sure is None and plan.tpot.band is None for plan in study.plans)
@@ -138,7 +138,7 @@ def test_prefix_caching_needs_fewer_devices() -> None:
 
 
 def test_long_prompts_with_a_tight_tpot_are_split() -> None:
-    """Where prompts stand in the way of answers, replicas of their own are cheaper (DistServe, Zhong et al. 2024)."""
+    """If prompts delay decoding, separate replicas are cheaper (DistServe, Zhong et al. 2024)."""
     traffic = steady(20.0, 8000, 200)
     slo = Slo(ttft=2.0, tpot=0.015, attainment=0.99)
     best = search(choices(weights=(None,), kv=(BF16,), chunks=(8192,), tp=(1,)), traffic, slo, FACTS).plans[0]
@@ -155,8 +155,8 @@ def test_every_bound_is_a_reason() -> None:
 
 @settings(max_examples=100)
 @given(st.lists(st.tuples(st.floats(0.001, 1), st.floats(1, 100)), min_size=1, max_size=40))
-def test_nothing_on_the_frontier_is_beaten(places: list[tuple[float, float]]) -> None:
-    points = [SearchPoint("x", Count(1), tpot, cost, True) for tpot, cost in places]
+def test_nothing_on_the_frontier_is_beaten(pairs: list[tuple[float, float]]) -> None:
+    points = [SearchPoint("x", Count(1), tpot, cost, True) for tpot, cost in pairs]
     kept = frontier(points)
     for point in kept:
         assert not any(other.tpot < 0.99 * point.tpot and other.cost <= point.cost for other in points)
@@ -165,7 +165,7 @@ def test_nothing_on_the_frontier_is_beaten(places: list[tuple[float, float]]) ->
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """How many steps are predicted while somebody takes from this."""
+    """Yields the number of steps predicted so far."""
     steps = 0
     demand = StepPredictor.demand
 

@@ -1,4 +1,4 @@
-"""A load becomes a few kinds of requests that stand for all of them."""
+"""A load becomes a few kinds of requests that represent all of them."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def test_kinds_have_the_means_of_the_requests(requests: list[tuple[int, int, int
     traffic = Traffic.of_requests(1.0, requests)
     assert sum(kind.share for kind in traffic.kinds) == pytest.approx(1)
     assert len(traffic.kinds) < len(EDGES)
-    for place, mean in (
+    for column, mean in (
         (0, traffic.mean(kind.prompt for kind in traffic.kinds)),
         (1, traffic.mean(kind.cached for kind in traffic.kinds)),
         (2, traffic.mean(kind.output for kind in traffic.kinds)),
     ):
-        assert mean == pytest.approx(sum(each[place] for each in requests) / len(requests), abs=1.01)
+        assert mean == pytest.approx(sum(each[column] for each in requests) / len(requests), abs=1.01)
     assert all(0 <= kind.cached < kind.prompt for kind in traffic.kinds)
     assert traffic.longest == max(prompt + output for prompt, _, output in requests)
 
 
-def test_longer_answers_count_more_in_the_context_that_rows_see() -> None:
+def test_longer_completions_count_more_in_the_mean_context() -> None:
     traffic = Traffic.of_requests(1.0, [(100, 0, 2), (1000, 0, 1001)])
     assert traffic.context == pytest.approx((1 * 101 + 1000 * 1500.5) / 1001, abs=1)
 
@@ -66,7 +66,7 @@ def test_a_prompt_that_is_cached_whole_still_computes_its_last_token() -> None:
     assert min(kind.new for kind in traffic.kinds) == 1
 
 
-def test_many_groups_find_little() -> None:
+def test_many_groups_share_little() -> None:
     traffic = planned(input_tokens=Fixed(100), shared=SharedPrefix(0.5, groups=100_000), output_tokens=Fixed(5))
     assert traffic.cached_share < 0.01
 
@@ -80,14 +80,14 @@ def test_the_longest_prompts_are_kinds_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("requests", "word"), [([], "no requests"), ([(10, 0, 1)], "one token")], ids=["none", "no answers"]
+    ("requests", "word"), [([], "no requests"), ([(10, 0, 1)], "one token")], ids=["none", "one token"]
 )
 def test_what_cannot_be_planned_for(requests: list[tuple[int, int, int]], word: str) -> None:
     with pytest.raises(ParameterError, match=word):
         Traffic.of_requests(1.0, requests)
 
 
-def test_requests_that_come_all_at_once_have_no_rate() -> None:
+def test_requests_that_arrive_at_once_have_no_rate() -> None:
     load = LoadPlan(rate=float("inf"), requests=10, kind="constant")
     with pytest.raises(ParameterError, match="arrive at once"):
         Traffic.of(load.load(prompt_history, 0))

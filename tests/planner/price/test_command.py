@@ -32,8 +32,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 def test_a_workload_at_an_api_and_on_own_hardware(run: Run) -> None:
     own = ("--hardware", "h100", "--own-model", "llama-3-8b", "--weights", "fp8", "--price-per-hour", "2.5")
     text = run("price", "claude-sonnet-4-6", "--input-tokens", "3000", "--cached", "2500", "--compress", "2", *own)
-    for said in ("1h cache", "compressed 2:1", "llama-3-8b on 1 × h100, $2.50 per hour", "requests a day"):
-        assert said in text
+    for words in ("1h cache", "compressed 2:1", "llama-3-8b on 1 × h100, $2.50 per hour", "requests a day"):
+        assert words in text
 
 
 def test_the_same_as_json(run: Run) -> None:
@@ -44,7 +44,7 @@ def test_the_same_as_json(run: Run) -> None:
     assert found["compression"]["ratio"] == 2
 
 
-def test_electricity_is_that_of_the_maker(run: Run) -> None:
+def test_the_power_is_that_of_the_data_sheet(run: Run) -> None:
     own = ("--hardware", "h100", "--own-model", "llama-3-8b", "--price-per-kwh", "0.2", "--json")
     assert json.loads(run("price", "gpt-5", *own))["own"]["per_hour"] == pytest.approx(0.14)
     capital = ("--capital", "35064", "--years", "4")
@@ -106,6 +106,6 @@ def test_impossible_flags_are_refused(run: Run, arguments: tuple[str, ...]) -> N
 def test_a_prefix_that_is_longer_than_the_prompt(capsys: pytest.CaptureFixture[str]) -> None:
     """The message names flags, and the limit, which may be a default."""
     assert main(["price", "claude-sonnet-4-6", "--cached", "2000"]) == 2
-    told = capsys.readouterr().err
-    assert "--cached 2,000 exceeds the 1,000 tokens of a prompt." in told
-    assert "--input-tokens" in told
+    error = capsys.readouterr().err
+    assert "--cached 2,000 exceeds the 1,000 tokens of a prompt." in error
+    assert "--input-tokens" in error

@@ -23,13 +23,13 @@ MODEL = parse_table(
 ).models["p/m"]
 
 Request = tuple[float, int, int, Sequence[tuple[int, int]]]
-"""Arrival, prompt, answer, and how the prompt begins: keys and tokens."""
+"""Arrival in seconds, prompt tokens, output tokens, and the (key, tokens) of shared pieces."""
 
 
 def trace(*requests: Request) -> Trace:
     found = Trace(Path("made"), "twofold")
-    for at_s, prompt, answer, pieces in requests:
-        found.add("at", at_s, prompt, answer)
+    for at_s, prompt, output, pieces in requests:
+        found.add("at", at_s, prompt, output)
         found.share([key for key, _ in pieces], [tokens for _, tokens in pieces])
     return found
 
@@ -38,7 +38,7 @@ def cost(*requests: Request) -> TracedCost:
     return traced_cost(MODEL, trace(*requests), "5m", AT)
 
 
-def test_a_prefix_is_written_once_and_read_while_it_lives() -> None:
+def test_a_prefix_is_written_once_and_read_while_it_is_live() -> None:
     shared = [(7, 300)]
     found = cost((0, 400, 10, shared), (299, 500, 10, shared), (598, 400, 10, shared), (899, 400, 10, shared))
     assert (found.written, found.read, found.fresh, found.output) == (600, 600, 500, 40)
@@ -46,7 +46,7 @@ def test_a_prefix_is_written_once_and_read_while_it_lives() -> None:
     assert found.cached == (600 * Decimal("1.25") + 60 + 500 + 200) / 1_000_000
 
 
-def test_the_longest_beginning_that_lives_is_read_and_the_rest_written() -> None:
+def test_the_longest_live_prefix_is_read_and_the_rest_written() -> None:
     found = cost(
         (0, 300, 0, [(1, 100), (2, 100)]), (1, 300, 0, [(1, 100), (3, 100)]), (2, 300, 0, [(2, 100), (1, 100)])
     )
@@ -58,7 +58,7 @@ def test_every_request_pays_by_its_own_length() -> None:
     assert found.plain == found.cached == Decimal("0.001") + Decimal("0.002002")
 
 
-def test_beginnings_shorter_than_the_model_keeps_are_not_cached() -> None:
+def test_prefixes_below_the_minimum_are_not_cached() -> None:
     model = read_table().find("claude-sonnet-4-5")
     short, long = [(1, 1_000)], [(1, 1_000), (2, 100)]
     found = traced_cost(model, trace((0, 1_200, 0, short), (1, 1_200, 0, short), (2, 1_200, 0, long)), "5m", AT)
@@ -76,7 +76,7 @@ def test_the_mean_request() -> None:
         cost((0, 400, 10, [])).workload("default")
 
 
-def test_it_is_told() -> None:
+def test_lines_of_a_trace() -> None:
     found = cost((0, 400, 10, [(7, 300)]), (60, 400, 10, [(8, 300)]))
     text = "\n".join(trace_lines(found, api_cost(MODEL, found.workload("default"), AT)))
     assert "trace of 2 requests in 1.0 min: 400 input and 10 output tokens on average" in text

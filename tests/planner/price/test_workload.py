@@ -49,7 +49,7 @@ def test_a_request_pays_for_each_of_its_tokens_once() -> None:
     }
 
 
-def test_the_mean_goes_by_the_share_that_misses() -> None:
+def test_the_mean_is_weighted_by_the_share_of_misses() -> None:
     found = cost(replace(WORK, session=4))
     assert found.per_request == (found.miss.total + 3 * found.hit.total) / 4
     assert found.per_day == found.per_request * 100
@@ -61,11 +61,11 @@ def test_an_hour_is_written_at_its_own_price() -> None:
     assert cost(replace(WORK, ttl="1h")).miss.total == Decimal("0.0042")
 
 
-def test_a_tier_pays_its_part() -> None:
+def test_a_tier_costs_its_share() -> None:
     assert cost(replace(WORK, tier="batch")).hit.total * 2 == cost(WORK).hit.total
 
 
-def test_a_cliff_makes_all_tokens_dearer() -> None:
+def test_a_cliff_raises_the_price_of_all_tokens() -> None:
     below, above = cost(WORK), cost(replace(WORK, input_tokens=1_001))
     assert cliff_above(below, AT) is None
     found = cliff_above(above, AT)
@@ -73,7 +73,7 @@ def test_a_cliff_makes_all_tokens_dearer() -> None:
     assert (found.above, found.paid) == (1_000, Decimal("0.005504") - Decimal("0.003002"))
 
 
-def test_answers_half_as_long_save_half_of_the_output() -> None:
+def test_completions_half_as_long_save_half_of_the_output() -> None:
     assert cost(WORK).half_output_saves == Decimal("0.0005")
     assert cost(replace(WORK, output_tokens=1)).half_output_saves == Decimal("0.00001")
     assert cost(replace(WORK, output_tokens=0)).half_output_saves == 0
@@ -118,7 +118,7 @@ def test_compression_of_a_workload() -> None:
     assert against_cache(cost(replace(WORK, prefix_tokens=0)), Compression(2)) is None
 
 
-def test_it_is_told_in_words() -> None:
+def test_lines_of_prices_and_costs() -> None:
     found = cost(replace(WORK, input_tokens=2_000))
     lines = [
         *price_lines(found.model, TABLE, 2_000, AT, "default"),
@@ -126,7 +126,7 @@ def test_it_is_told_in_words() -> None:
         *compression_lines(found, Compression(2)),
     ]
     text = "\n".join(lines)
-    for said in (
+    for words in (
         "p/m: dollars per million tokens (a page, checked on 2026-11-21)",
         "input 4, cache read 0.4, cache write 5, cache write for 1 hour 8, output 15",
         "2,000 input and 100 output tokens per request, 100 requests per day",
@@ -137,10 +137,10 @@ def test_it_is_told_in_words() -> None:
         "Prompts above 1,000 tokens cost more: that adds $0.0045 per request.",
         "Against cache reads it pays off from 10.0:1",
     ):
-        assert said in text, said
+        assert words in text, words
 
 
-def test_a_prompt_that_the_model_does_not_take_is_told() -> None:
+def test_the_lines_name_a_prompt_that_exceeds_the_context() -> None:
     model = replace(TABLE.models["p/m"], context=900, other_charges=("web searches",))
     text = "\n".join(price_lines(model, TABLE, 1_000, AT, "batch"))
     assert "the prompt of 1,000 tokens exceeds its context of 900" in text
@@ -148,7 +148,7 @@ def test_a_prompt_that_the_model_does_not_take_is_told() -> None:
     assert "p/m, tier batch:" in text
 
 
-def test_a_prefix_that_is_too_short_is_told() -> None:
+def test_the_lines_name_a_prefix_that_is_too_short() -> None:
     model = read_table().find("claude-sonnet-4-6")
     text = "\n".join(api_lines(api_cost(model, WORK, AT), AT))
     assert "A prefix of 600 tokens is not cached: the minimum for anthropic/claude-sonnet-4-6 is 2,048." in text

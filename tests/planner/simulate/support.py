@@ -1,4 +1,4 @@
-"""Jobs at random, steps whose seconds are easy to follow, and both kinds of replicas."""
+"""Random jobs, simple step-time functions, and runs of both kinds of replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Kind = type[ExactReplica] | type[FastReplica]
 
 
 def linear(size: StepSize) -> float:
-    """Seconds with every term that the formula has, and a bend in the number of rows."""
+    """Step seconds with every term of the formula, and a bend in the number of rows."""
     return (
         0.005
         + max(1e-4 * size.rows, 0.002)
@@ -29,12 +29,12 @@ def linear(size: StepSize) -> float:
 
 
 def bent(size: StepSize) -> float:
-    """Bends in the positions that are read."""
+    """Step seconds with a bend in the number of positions read."""
     return 0.004 + max(2e-6 * sum(size.read), 0.003) + 1e-4 * size.rows
 
 
 def random_setting(rng: random.Random, context: int = 900) -> EngineSetting:
-    """A small engine, which may be short of blocks, places or rows."""
+    """A small engine, which may be short of blocks, slots or rows."""
     size = rng.choice([1, 4, 16])
     blocks = -(-context // size) + rng.randint(0, rng.choice([2, 20, 100, 1000])) * 16 // size
     sequences = rng.choice([1, 4, 16, 64])
@@ -49,8 +49,7 @@ def random_setting(rng: random.Random, context: int = 900) -> EngineSetting:
 
 
 def random_jobs(rng: random.Random, count: int, *, shares: bool = False, even: bool = True) -> list[SimulatedJob]:
-    """Jobs of up to 250 + 600 tokens; those that share have pieces of a length that goes with their key, or, not
-    ``even``, of any length."""
+    """Jobs of up to 250 + 600 tokens. Shared pieces with the same key have the same length if ``even``, else any."""
     now, jobs = 0.0, []
     for number in range(count):
         now += rng.expovariate(rng.choice([1, 10, 100]))
@@ -64,7 +63,7 @@ def random_jobs(rng: random.Random, count: int, *, shares: bool = False, even: b
 
 
 def ran(replica: ExactReplica | FastReplica, jobs: Sequence[SimulatedJob]) -> dict[int, JobResult]:
-    """All jobs to their ends, by their numbers; asserts that nothing is left."""
+    """Runs all jobs to their end. Returns the results by job number; asserts that nothing is left."""
     for job in jobs:
         replica.submit(job, job.due_s)
     replica.advance(math.inf)

@@ -1,4 +1,4 @@
-"""The fast replica does what the real scheduler does."""
+"""The fast replica agrees with the real scheduler."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from twofold.planner.simulate.jobs import JobResult, SimulatedJob
 from twofold.planner.simulate.setting import EngineSetting
 
 SAME = 1e-6
-"""Seconds within which moments agree: rounding, summed over thousands of steps."""
+"""Maximum difference of times in seconds: rounding errors of thousands of steps."""
 NEARLY = 0.1
-"""Where somebody was preempted: which block is forgotten first may differ, and so what is computed again."""
+"""The same if a sequence was preempted: other blocks may be evicted first, so other tokens are computed again."""
 
 
 def same(one: JobResult, other: JobResult, within: float = SAME) -> bool:
@@ -28,8 +28,8 @@ def same(one: JobResult, other: JobResult, within: float = SAME) -> bool:
 
 
 def agree(exact: dict[int, JobResult], fast: dict[int, JobResult]) -> bool:
-    """Whether all jobs have the same moments, tokens from the cache and preemptions."""
-    within = NEARLY if any(done.preemptions for done in exact.values()) else SAME
+    """Whether all jobs have the same times, cached tokens and preemptions."""
+    within = NEARLY if any(result.preemptions for result in exact.values()) else SAME
     moments = all(same(exact[number], fast[number], within) for number in exact)
     counts = all((a.cached, a.preemptions) == (fast[n].cached, fast[n].preemptions) for n, a in exact.items())
     return exact.keys() == fast.keys() and moments and counts
@@ -37,7 +37,7 @@ def agree(exact: dict[int, JobResult], fast: dict[int, JobResult]) -> bool:
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32))
-def test_every_moment_is_the_schedulers(seed: int) -> None:
+def test_all_times_are_those_of_the_scheduler(seed: int) -> None:
     rng = random.Random(seed)
     setting, jobs = random_setting(rng), random_jobs(rng, rng.randint(1, 20))
     exact, fast = (ran(kind(setting, linear), jobs) for kind in (ExactReplica, FastReplica))
@@ -46,7 +46,7 @@ def test_every_moment_is_the_schedulers(seed: int) -> None:
 
 @settings(max_examples=5, deadline=None)
 @given(st.integers(0, 2**32))
-def test_steps_whose_seconds_bend(seed: int) -> None:
+def test_step_times_that_are_not_linear(seed: int) -> None:
     rng = random.Random(seed)
     setting, jobs = random_setting(rng), random_jobs(rng, rng.randint(1, 12))
     exact, fast = (ran(kind(setting, bent), jobs) for kind in (ExactReplica, FastReplica))
@@ -56,7 +56,7 @@ def test_steps_whose_seconds_bend(seed: int) -> None:
 @settings(max_examples=5, deadline=None)
 @given(st.integers(0, 2**32), st.integers(20, 300))
 def test_windows(seed: int, window: int) -> None:
-    """Layers with a window beside those without: sums of what rows see are those of each sequence."""
+    """Layers with and without a window: sums of the positions that rows see are those of each sequence."""
     rng = random.Random(seed)
     jobs = random_jobs(rng, rng.randint(1, 12))
     size = rng.choice([4, 16])
@@ -68,16 +68,16 @@ def test_windows(seed: int, window: int) -> None:
 
 
 def test_preemptions_agree() -> None:
-    """Answers that outlast the look-ahead beside too few blocks: somebody has to go."""
+    """With completions longer than the look-ahead and too few blocks, sequences are preempted."""
     setting = setting_with(blocks=80, sequences=8, rows=128, context=900)
     jobs = [SimulatedJob(number, 0.01 * number, 60, 700, stream=number) for number in range(6)]
     exact, fast = (ran(kind(setting, linear), jobs) for kind in (ExactReplica, FastReplica))
-    assert sum(done.preemptions for done in exact.values()) > 3
+    assert sum(result.preemptions for result in exact.values()) > 3
     assert agree(exact, fast)
 
 
 def test_a_prompt_that_outlasts_the_look_ahead() -> None:
-    """Those that generate take the blocks that a long prompt would need in the end: its chunks shrink, then all do."""
+    """Decoding sequences take the blocks that a long prompt needs later: its chunks shrink, then it is preempted."""
     setting = setting_with(blocks=4803, sequences=8, rows=12, block_size=1, context=4000)
     jobs = [SimulatedJob(number, 0.01 * number, 20, 900, stream=number) for number in range(6)]
     jobs.append(SimulatedJob(6, 0.5, 2500, 40, stream=6))
@@ -87,8 +87,8 @@ def test_a_prompt_that_outlasts_the_look_ahead() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 5, 9])
-def test_a_refused_head_is_looked_at_again_when_blocks_came_free(seed: int) -> None:
-    """Blocks of one position, so that each step takes many: what comes free may be less than what goes."""
+def test_a_refused_head_is_tried_again_when_blocks_are_freed(seed: int) -> None:
+    """With blocks of one position each step takes many: more than a finished sequence may free."""
     rng = random.Random(seed)
     setting = setting_with(
         blocks=rng.randint(200, 500), sequences=24, rows=rng.choice([24, 64, 128]), block_size=1, context=200
@@ -100,9 +100,9 @@ def test_a_refused_head_is_looked_at_again_when_blocks_came_free(seed: int) -> N
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
-def test_shared_prefixes_are_found_alike(seed: int, even: bool) -> None:
-    """Of pieces that prompts have whole, and of such that each leaves where it likes. Blocks that are forgotten while
-    somebody computes the same may differ, so a few tokens do where blocks are short."""
+def test_shared_prefixes_agree_nearly(seed: int, even: bool) -> None:
+    """With pieces of equal and of any lengths. Different blocks may be evicted while another job computes the same
+    tokens, so the cached tokens differ a little if blocks are short."""
     rng = random.Random(seed)
     setting, jobs = random_setting(rng), random_jobs(rng, 30, shares=True, even=even)
     exact, fast = (ran(kind(setting, linear), jobs) for kind in (ExactReplica, FastReplica))
@@ -113,8 +113,8 @@ def test_shared_prefixes_are_found_alike(seed: int, even: bool) -> None:
 
 
 @pytest.mark.parametrize("even", [True, False])
-def test_shared_prefixes_are_counted_to_the_token_where_blocks_last(even: bool) -> None:
-    """Inside of blocks too, where prompts leave as they like; one after the other, so that nobody computes twice."""
+def test_shared_prefixes_agree_to_the_token_if_no_block_is_evicted(even: bool) -> None:
+    """Also inside blocks, with pieces of any lengths; one job at a time, so that no tokens are computed twice."""
     for seed in range(3):
         rng = random.Random(seed)
         setting = setting_with(blocks=4000, sequences=1, rows=64, block_size=rng.choice([1, 4, 16]), context=900)
@@ -135,8 +135,7 @@ def test_sessions_find_their_own_history() -> None:
         assert [done[number].cached for number in range(3)] == [0, 144, 224]
 
 
-def test_running_to_a_time_and_on_is_the_same() -> None:
-    """However a run is cut, its steps are the same."""
+def test_a_run_in_parts_has_the_same_times() -> None:
     rng = random.Random(5)
     setting, jobs = random_setting(rng), random_jobs(rng, 30)
     whole = ran(FastReplica(setting, linear), jobs)
@@ -151,7 +150,7 @@ def test_running_to_a_time_and_on_is_the_same() -> None:
         assert len(replica.done) == len(jobs)
 
 
-def test_what_can_never_run_is_refused() -> None:
+def test_jobs_that_can_never_run_are_refused() -> None:
     setting = setting_with(blocks=10, context=10_000, sequences=2, rows=64)
     for kind in (ExactReplica, FastReplica):
         done = ran(kind(setting, linear), [SimulatedJob(0, 0.0, 500, 10), SimulatedJob(1, 1.0, 50, 10, stream=1)])

@@ -20,7 +20,7 @@ SETTING = setting_with(sequences=8, rows=256, context=4000)
 
 
 def measured(slower: float = 1.0) -> dict[str, Any]:
-    """What a server that is the simulation itself would have been measured at."""
+    """A bench document of a server whose times are those of the simulation, ``slower`` times as long."""
     jobs = [SimulatedJob(number, 0.05 * number, 100 + 7 * number % 90, 20, stream=number) for number in range(60)]
     found = simulate(IndependentJobs(jobs), [ExactReplica(SETTING, linear)], RoundRobin()).jobs
     requests = [
@@ -64,7 +64,7 @@ def test_a_simulation_of_itself_is_exact(kind: type[ExactReplica] | type[FastRep
     assert run.left_out == 1
 
 
-def test_the_error_is_that_of_the_simulation(tmp_path: Path) -> None:
+def test_the_error_is_relative_to_the_measurement(tmp_path: Path) -> None:
     _, (run,) = read_bench(written(measured(slower=1.25), tmp_path))
     assert all(each.error == pytest.approx(-0.2) for each in check(run, FastReplica(SETTING, linear)))
 
@@ -91,7 +91,7 @@ def test_cached_tokens_are_found_again(tmp_path: Path) -> None:
         {"schema": "twofold.bench/1", "runs": [{"requests": [1]}]},
     ],
 )
-def test_what_is_no_such_document(document: object, tmp_path: Path) -> None:
+def test_other_documents_are_refused(document: object, tmp_path: Path) -> None:
     with pytest.raises(FormatError) as caught:
         read_bench(written(document, tmp_path))
     assert caught.value.hint

@@ -18,14 +18,14 @@ LOAD = LoadOptions(rate=4.0, duration=20.0)
 SERVER = ServerOptions(model="llama-3.1-8b", hardware="h100")
 
 
-def told(capsys: pytest.CaptureFixture[str], **flags: Any) -> dict[str, Any]:
+def printed(capsys: pytest.CaptureFixture[str], **flags: Any) -> dict[str, Any]:
     simulate(json=True, **flags)
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     return document
 
 
 def test_a_made_up_load(capsys: pytest.CaptureFixture[str]) -> None:
-    document = told(capsys, slo="ttft=1s,tpot=50ms", server=SERVER, load=LOAD)
+    document = printed(capsys, slo="ttft=1s,tpot=50ms", server=SERVER, load=LOAD)
     assert document["schema"] == "twofold.simulate/1"
     assert document["figures"]["requests"] > 50
     assert document["figures"]["goodput"]["attainment"] == 1
@@ -34,7 +34,7 @@ def test_a_made_up_load(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_both_modes_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     exact = ServerOptions(model="llama-3.1-8b", hardware="h100", exact=True)
-    found = [told(capsys, server=server, load=LOAD)["figures"] for server in (SERVER, exact)]
+    found = [printed(capsys, server=server, load=LOAD)["figures"] for server in (SERVER, exact)]
     for measure in ("ttft", "tpot", "e2e"):
         assert found[0][measure] == pytest.approx(found[1][measure])
 
@@ -49,7 +49,7 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_document_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    document = told(capsys, check=written(measured(), tmp_path), server=SERVER)
+    document = printed(capsys, check=written(measured(), tmp_path), server=SERVER)
     assert [each["measure"] for each in document["runs"][0]["compared"]] == ["ttft", "ttft", "tpot", "tpot"]
 
 
@@ -57,7 +57,7 @@ def test_a_document_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_a_million_requests_take_memory_in_columns(test_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A tenth of an hour of Azure's trace, twice."""
     trace = TraceOptions(trace=test_data / "traces/azure_conv_2023.csv", trace_until=360)
-    figures = told(capsys, repeat=2, server=SERVER, trace=trace, load=LoadOptions())["figures"]
+    figures = printed(capsys, repeat=2, server=SERVER, trace=trace, load=LoadOptions())["figures"]
     assert figures["requests"] > 2000
     assert figures["refused"] == 0
 
@@ -102,7 +102,7 @@ def no_load() -> None:
         (no_load, ParameterError),
     ],
 )
-def test_mistakes_are_told_with_the_way_out(call: Callable[[], None], kind: type[TwofoldError]) -> None:
+def test_errors_have_hints(call: Callable[[], None], kind: type[TwofoldError]) -> None:
     with pytest.raises(kind) as caught:
         call()
     assert caught.value.hint

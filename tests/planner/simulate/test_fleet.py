@@ -1,4 +1,4 @@
-"""Many replicas: routers, loads that wait for answers, phases apart."""
+"""Many replicas: routers, loads that wait for completions, separate phases."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def by_number(values: Sequence[float], found: Simulated) -> list[float]:
     return [value for _, value in sorted(zip(found.jobs.index, values, strict=True))]
 
 
-def test_routers_that_hear_and_that_do_not_give_the_same_to_one_replica() -> None:
+def test_one_replica_runs_alike_with_routers_that_watch_ends_and_that_do_not() -> None:
     jobs = equal_jobs(40, 0.02)
     apart, together = run(IndependentJobs(jobs)), run(IndependentJobs(jobs), router="least-loaded")
     for column in ("admitted_s", "first_s", "last_s"):
@@ -56,7 +56,7 @@ def test_round_robin_takes_turns() -> None:
 
 
 def test_the_least_loaded_replica_is_chosen() -> None:
-    """One replica has a long answer; the short ones that come later go past it."""
+    """One replica has a long completion; later short ones go to the other replica."""
     long = SimulatedJob(0, 0.0, 64, 2000, stream=0)
     short = [SimulatedJob(number, float(number), 64, 2, stream=number) for number in range(1, 6)]
     found = run(IndependentJobs([long, *short]), 2, "least-loaded")
@@ -64,7 +64,7 @@ def test_the_least_loaded_replica_is_chosen() -> None:
 
 
 @pytest.mark.parametrize("router", ["affinity", "longest-match"])
-def test_prompts_that_begin_alike_meet(router: str) -> None:
+def test_prompts_with_a_common_prefix_go_to_one_replica(router: str) -> None:
     shared = SharedPrefix(0.8, groups=120)
     flags = {"rate": 20.0, "duration_s": 30.0, "input_tokens": Fixed(320), "output_tokens": Fixed(8), "shared": shared}
     cached = [sum(run(plan(**flags), 4, name).jobs.cached) for name in ("round-robin", router)]
@@ -72,7 +72,7 @@ def test_prompts_that_begin_alike_meet(router: str) -> None:
 
 
 def test_affinity_is_bounded() -> None:
-    """One prefix for all does not end on one replica."""
+    """If all prompts have one prefix, they do not all go to one replica."""
     flags = {"rate": 100.0, "duration_s": 5.0, "input_tokens": Fixed(300), "output_tokens": Fixed(64)}
     found = run(plan(**flags, shared=SharedPrefix(2 / 3, groups=1)), 4, "affinity")
     counts = np.bincount(found.jobs.replica, minlength=4)
@@ -81,7 +81,7 @@ def test_affinity_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("kind", [FastReplica, ExactReplica])
-def test_a_closed_loop_asks_again_when_it_was_answered(kind: Kind) -> None:
+def test_a_closed_loop_sends_the_next_request_when_one_ends(kind: Kind) -> None:
     found = run(plan(concurrency=3, requests=12, input_tokens=Fixed(64), output_tokens=Fixed(16)), kind=kind)
     due, last = (np.array(by_number(column, found)) for column in (found.jobs.due_s, found.jobs.last_s))
     assert len(due) == 12
@@ -89,8 +89,8 @@ def test_a_closed_loop_asks_again_when_it_was_answered(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", [FastReplica, ExactReplica])
-def test_no_more_are_open_than_may_be(kind: Kind) -> None:
-    """What is due beyond that waits where it comes from, and its TTFT counts from when it was due."""
+def test_the_maximum_of_open_requests_is_kept(kind: Kind) -> None:
+    """Further requests wait at their source, and their TTFT counts from the time at which they were due."""
     load = plan(rate=math.inf, concurrency=2, requests=10, input_tokens=Fixed(64), output_tokens=Fixed(16))
     found = run(load, kind=kind)
     moments = sorted([(time, 1) for time in found.jobs.admitted_s] + [(time, -1) for time in found.jobs.last_s])
@@ -100,15 +100,15 @@ def test_no_more_are_open_than_may_be(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", [FastReplica, ExactReplica])
-def test_a_session_goes_on_from_what_was_said(kind: Kind) -> None:
+def test_a_session_repeats_its_earlier_turns(kind: Kind) -> None:
     load = plan(concurrency=1, requests=1, turns=Fixed(3), input_tokens=Fixed(100), output_tokens=Fixed(20))
     found = run(load, kind=kind)
     assert by_number(found.jobs.prompt, found) == [100, 220, 340]
     assert by_number(found.jobs.cached, found) == [0, 112, 224]
 
 
-def test_phases_apart() -> None:
-    """The first token is the prefill replica's; the second comes after the keys and values travelled."""
+def test_separate_phases() -> None:
+    """A prefill replica computes the first token; the second follows after the transfer of keys and values."""
     jobs = equal_jobs(20)
     decode = [FastReplica(SETTING, linear) for _ in range(2)]
     prefill = [FastReplica(SETTING, linear)]
@@ -120,14 +120,14 @@ def test_phases_apart() -> None:
     assert len(found.jobs) == 20
     first, last = np.array(found.jobs.first_s), np.array(found.jobs.last_s)
     assert (last - first >= 0.1 + 15 * 0.005).all()
-    assert np.mean(first) < np.mean(together.jobs.first_s), "nobody who generates delays a prompt"
+    assert np.mean(first) < np.mean(together.jobs.first_s), "no decoding sequence delays a prompt"
     assert prefill[0].work.decode_s == 0
     assert sum(each.work.prefill_rows for each in decode) == 0
     for replica in (*prefill, *decode):
         replica.check_idle()
 
 
-def test_answers_of_one_token_do_not_travel() -> None:
+def test_completions_of_one_token_need_no_transfer() -> None:
     jobs = [SimulatedJob(0, 0.0, 64, 1)]
     decode = [FastReplica(SETTING, linear)]
     found = simulate(
@@ -140,7 +140,7 @@ def test_answers_of_one_token_do_not_travel() -> None:
     assert decode[0].work.steps == 0
 
 
-def test_a_job_gets_in_after_its_delay() -> None:
+def test_a_job_arrives_after_the_delay() -> None:
     late = simulate(
         IndependentJobs(equal_jobs(3)), [FastReplica(SETTING, linear)], make_router("round-robin", 1), delay_s=0.5
     )
@@ -148,7 +148,7 @@ def test_a_job_gets_in_after_its_delay() -> None:
     assert [first - 0.5 for first in late.jobs.first_s] == pytest.approx(list(soon.jobs.first_s))
 
 
-def test_a_trace_is_repeated_with_prompts_of_its_own() -> None:
+def test_a_repeated_trace_has_new_streams_in_each_round() -> None:
     jobs = plan(rate=10.0, requests=5)
     asked = list(repeated(jobs, 3).begin())
     assert [job.number for job in asked] == list(range(15))
@@ -158,13 +158,13 @@ def test_a_trace_is_repeated_with_prompts_of_its_own() -> None:
         repeated(plan(concurrency=2, requests=5), 2)
 
 
-def test_an_unknown_router_gets_the_nearest() -> None:
+def test_an_unknown_router_gets_the_closest_name() -> None:
     with pytest.raises(ParameterError) as caught:
         make_router("afinity", 2)
     assert caught.value.hint == "Did you mean 'affinity'?"
 
 
-def test_figures_count_what_could_not_run_as_infinitely_slow() -> None:
+def test_figures_count_refused_jobs_as_infinitely_slow() -> None:
     jobs = [*equal_jobs(3), SimulatedJob(3, 0.3, 5000, 10, stream=3)]
     found = figures(run(IndependentJobs(jobs)), SETTING.blocks)
     assert (found.requests, found.refused) == (4, 1)

@@ -1,4 +1,4 @@
-"""Where queueing theory has a formula the simulation gives its value."""
+"""The simulation agrees with formulas of queueing theory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from twofold.planner.simulate.jobs import SimulatedJob
 
 @pytest.mark.parametrize("busy", [0.3, 0.7])
 def test_pollaczek_khinchine(busy: float) -> None:
-    """One place and answers of one token: an M/G/1 queue whose services are prompts."""
+    """One slot and completions of one token: an M/G/1 queue in which prompts are served."""
     rng = random.Random(1)
     lengths = [rng.choice([50, 200, 900]) for _ in range(20_000)]
     services = [linear(StepSize(n, 1, 1, (n * (n + 1) // 2,), (n,))) for n in lengths]
@@ -32,7 +32,7 @@ def test_pollaczek_khinchine(busy: float) -> None:
 
 
 def test_equal_prompts_at_once_wait_for_each_other() -> None:
-    """b equal arrivals whose prompts take T each: the mean TTFT is T · (b + 1) / 2, each step holding one prompt."""
+    """For b equal prompts of T seconds that arrive at once, one in each step, the mean TTFT is T · (b + 1) / 2."""
     jobs = [SimulatedJob(number, 0.0, 100, 1, stream=number) for number in range(8)]
     done = ran(FastReplica(setting_with(sequences=8, rows=100), linear), jobs)
     each = linear(StepSize(100, 1, 1, (5050,), (100,)))
@@ -40,7 +40,7 @@ def test_equal_prompts_at_once_wait_for_each_other() -> None:
 
 
 def test_a_closed_loop_keeps_littles_law() -> None:
-    """So many places, all taken from the start: requests in it = rate · time in it."""
+    """Running requests = rate · time that a request runs, with all slots taken from the start."""
     jobs = [SimulatedJob(number, 0.0, 64, 32, stream=number) for number in range(400)]
     done = ran(FastReplica(setting_with(sequences=16, rows=256), linear), jobs).values()
     last = max(one.last_s or 0 for one in done)

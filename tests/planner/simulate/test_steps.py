@@ -1,4 +1,4 @@
-"""Steps told in sums are those told by sequences."""
+"""Steps given as sums take as long as steps given by sequences."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_what_no_model_reaches_is_refused() -> None:
             chinchilla(parameters, served)
 
 
-def test_it_is_told() -> None:
+def test_the_lines_and_the_document() -> None:
     given_, best = better_than(13e9, 2e12)
     text = "\n".join(lifetime_lines(given_, best))
     assert "7.0 B parameters, 1,248 B tokens of training" in text
