@@ -63,7 +63,7 @@ EMPTY_TALLY: Final = BatchTally()
 
 
 class Journal:
-    """The output file at ``path``, locked. It is not changed before the first ``write``, but for ``overwrite``, which
+    """The output file at ``path``, locked. It is not changed before the first ``write``, unless ``overwrite``
     empties it.
 
     finished   keys of the lines that earlier runs finished

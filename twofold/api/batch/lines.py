@@ -215,7 +215,7 @@ ENDPOINTS: Final[Mapping[str, Callable[[object], DialectRequest]]] = {
 }
 """Readers of bodies, by the url of the line."""
 MAX_DEPTH: Final = 64
-"""Nesting depth of a body, as over HTTP."""
+"""Maximum nesting depth of a body, as over HTTP."""
 
 
 def read_body(call: LineCall) -> DialectRequest:

@@ -70,7 +70,7 @@ class BatchRun:
         return BatchProgress(self._count, len(self.journal.finished), tally.finished, tally.failed)
 
     def calls(self) -> Iterator[LineCall]:
-        """The lines without a result. A line that is no valid call gets its error as its result."""
+        """The lines without a result. The result of an invalid line is its error."""
         return chain.from_iterable(iter(self.next_calls, None))
 
     def next_calls(self) -> list[LineCall] | None:

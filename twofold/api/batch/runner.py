@@ -34,7 +34,7 @@ from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.text.parsers.format import CompletionFormat
 
 WINDOW_PER_SLOT: Final = 2
-"""Sequences in the engine for each that can run: a finished sequence has a successor that is ready."""
+"""Sequences in the engine for each that can run: so the next sequence is ready when one finishes."""
 
 
 @dataclass(slots=True)

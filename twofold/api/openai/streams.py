@@ -70,7 +70,7 @@ class ChatChunkChoice(ReplyObject, kw_only=True):
 
 
 class Chunk(ReplyObject, kw_only=True):
-    """A part of a streamed reply; the last one may have no choice, but the usage."""
+    """A part of a streamed reply; the last one may have the usage instead of a choice."""
 
     id: str
     object: str

@@ -16,7 +16,7 @@ _SPACE: Final = re.compile(r"\s*+")
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Text for the reader."""
+    """Text outside the reasoning section and tool calls."""
 
     text: str
 

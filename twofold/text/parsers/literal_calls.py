@@ -1,4 +1,4 @@
-"""Calls whose arguments are literals, which are read, without executing them, and emitted as a whole.
+"""Calls whose arguments are literals. They are read without executing them, and emitted as a whole.
 
     value   text | number | True False None true false null | [value, …] | (value, …) | {key: value, …}
 

@@ -49,7 +49,7 @@ _SYNTAX: Final = LiteralSyntax(re.compile(r"[A-Za-z0-9_.]*+"), "(", lambda head:
 
 
 class PythonicFamily:
-    """``ToolFamily`` of models that call as Python does."""
+    """``ToolFamily`` of models that write calls as Python."""
 
     name = "pythonic"
     marks = ("<|python_start|>", "<|python_end|>")

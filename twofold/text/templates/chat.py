@@ -59,7 +59,7 @@ FROM_OUTSIDE: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, s
 
 
 class _EndedError(Exception):
-    """The process ended before it replied.
+    """The process ended before its reply.
 
     status       as ``Popen.returncode``
     by_template  whether the template is the cause
@@ -257,7 +257,7 @@ class ChatTemplate:
         return kind, text
 
     def _load(self, process: _Process) -> tuple[str, str]:
-        """Compiles the template. A failure is final: it is returned for all further requests."""
+        """Compiles the template. A failure of the template is final: all further requests return it."""
         try:
             kind, text = process.ask(self.source)
         except _EndedError as ended:

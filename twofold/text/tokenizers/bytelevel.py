@@ -159,7 +159,7 @@ def _bpe(ids: dict[str, int], vocabulary: Vocabulary, whole_words: bool) -> mode
 
 
 def _usable(ids: dict[str, int], vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    """The merges between tokens that plain text may become. Raises FormatError for one that names no token at all."""
+    """The merges between tokens that plain text may become. Raises FormatError for a merge of unknown texts."""
     others = set(vocabulary.texts).difference(ids)
     usable = []
     for index, merge in enumerate(vocabulary.merges):

@@ -98,7 +98,7 @@ def read_vocabulary(source: ModelSource) -> Vocabulary:
 
 
 def read_gguf_vocabulary(metadata: Mapping[str, object]) -> Vocabulary:
-    """Check and gather the tokenizer keys of GGUF metadata.
+    """Checks and gathers the tokenizer keys of GGUF metadata.
 
     Raises FormatError, naming the key, for a missing or impossible value; UnsupportedModelError for a key that would
     change the ids and is not implemented.

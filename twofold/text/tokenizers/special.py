@@ -27,7 +27,7 @@ _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 BLANKS = re.compile(r"\s*")
 MAX_FIRSTS = 16
-"""Up to this many first characters, candidates are matched by two characters."""
+"""If tokens begin with more different characters than this, a search compares only their first character, not two."""
 WINDOW = 1 << 16
 """Characters per search, which holds the interpreter lock."""
 START, NOWHERE = 0, -1

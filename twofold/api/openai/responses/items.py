@@ -115,7 +115,7 @@ PREFIXES: Final[Mapping[type[Item], str]] = {
     CallOutputItem: "fco",
     ThoughtItem: "rs",
 }
-"""Starts of ids."""
+"""Prefixes of item ids."""
 
 
 class ResponseTextPart(RequestObject):
@@ -210,7 +210,7 @@ class FunctionOutputItem(LabelledItem, kw_only=True):
 
 
 class ReasoningItem(LabelledItem, kw_only=True):
-    """The model's reasoning. ``encrypted_content``, as a response had it, counts if there is no content."""
+    """The model's reasoning. ``encrypted_content`` of a response counts if there is no content."""
 
     type: Annotated[Literal["reasoning"], OFFERED]
     summary: list[SummaryText] | None = None

@@ -415,7 +415,7 @@ class OutputItems:
 
 
 class _OpenItem:
-    """An item that grows; it has its content when it has ended."""
+    """An item that grows. Its content is set when it ends."""
 
     def __init__(self, item: OutputItem, index: int) -> None:
         self.item = item

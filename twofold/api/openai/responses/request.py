@@ -111,7 +111,7 @@ def _is_message(item: Item, *roles: str) -> bool:
 
 
 def _fits(job: EngineRequest | ContextLengthError, model: ModelFacts) -> TypeGuard[EngineRequest]:
-    """Whether there is room for all output tokens, or for half of the context."""
+    """Whether the prompt leaves room for ``max_tokens``; half of the context is always enough."""
     if isinstance(job, ContextLengthError):
         return False
     assert isinstance(job.params, SamplingParams)
@@ -121,7 +121,7 @@ def _fits(job: EngineRequest | ContextLengthError, model: ModelFacts) -> TypeGua
 
 class _MessageReader:
     """Reads items into ``drafts`` of messages. Prefixes that a prompt_cache_breakpoint marks stay cached for ``ttl``
-    unless they have a time of their own."""
+    unless they have their own ttl."""
 
     def __init__(self, instructions: str | None, ttl: TimeToLive) -> None:
         self.drafts = [DraftMessage("system", [instructions])] if instructions else []

@@ -75,7 +75,7 @@ class TextSettings(RequestObject):
 
 
 class ResponseCacheOptions(PromptCacheOptions):
-    """With fields that only the Responses API has."""
+    """Cache options, with fields that only the Responses API has."""
 
     prewarm: Literal[False] = False
     comparison_response_id: None = None
