@@ -5,7 +5,7 @@ from __future__ import annotations
 from twofold.core.values import BF16
 from twofold.planner.count.setting import Setting
 from twofold.planner.machines.known import find_machine
-from twofold.planner.plan.evaluate import Candidate, Model
+from twofold.planner.plan.evaluate import Candidate, StepModel
 from twofold.planner.plan.plan import Choices, Configuration, Speculation
 from twofold.planner.plan.search import Facts
 from twofold.planner.plan.traffic import Slo, Traffic
@@ -34,8 +34,8 @@ def configuration(
     )
 
 
-def model_of(configuration: Configuration, traffic: Traffic) -> Model:
-    return Model.of(configuration, traffic, constants_for(configuration.machine, configuration.shape))
+def model_of(configuration: Configuration, traffic: Traffic) -> StepModel:
+    return StepModel.of(configuration, traffic, constants_for(configuration.machine, configuration.shape))
 
 
 def candidate(configuration: Configuration, traffic: Traffic, slo: Slo) -> Candidate:

@@ -44,7 +44,7 @@ SCORE_PASSES: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """Assumptions of levers about what a scenario does not contain.
+    """Assumptions of levers that are not part of a scenario.
 
     acceptance    probability that a draft token is accepted if those before it were
     draft         seconds of drafting a token, as a share of a step's
@@ -149,8 +149,8 @@ def _with_groups(kind: Attention, group: int, tp: int) -> Attention:
     if not isinstance(kind, GroupedAttention):
         return kind
     even = [each for each in range(1, group + 1) if kind.heads % each == 0]
-    most = max((each for each in even if (kind.heads // each) % tp == 0), default=1)
-    return replace(kind, kv_heads=kind.heads // most)
+    largest = max((each for each in even if (kind.heads // each) % tp == 0), default=1)
+    return replace(kind, kv_heads=kind.heads // largest)
 
 
 def _with_window(kind: Attention, window: int | None) -> Attention:
@@ -162,8 +162,8 @@ def _window(scenario: UniformScenario, _now: Prediction, _given: Assumptions) ->
     if windows:
         without = scenario.having(shape=_with_attention(scenario.shape, lambda _, kind: _with_window(kind, None)))
         before, after = without.kv_bytes(scenario.case.halfway), scenario.kv_bytes(scenario.case.halfway)
-        least = min(window for window in windows if window is not None)
-        why = f"Layers attend to {least:,} positions: {size(after)} of KV cache per sequence instead of {size(before)}."
+        width = min(window for window in windows if window is not None)
+        why = f"Layers attend to {width:,} positions: {size(after)} of KV cache per sequence instead of {size(before)}."
         if not without.sequences:
             return LeverRefusal("in use", why)
         return LeverRefusal("in use", why, Effect("no windows", without))

@@ -113,8 +113,8 @@ def _arithmetics(scenario: UniformScenario) -> tuple[Arithmetic, ...]:
 
 def _decode_path(scenario: UniformScenario) -> Iterator[tuple[float, float]]:
     """Decode steps of 1, 2, 4 … sequences, as many as fit in memory."""
-    batch, most = 1, max(1, scenario.sequences)
-    while batch <= most and batch <= 4096:
+    batch, limit = 1, min(max(1, scenario.sequences), 4096)
+    while batch <= limit:
         work = decode_work(scenario, batch)
         seconds = scenario.predictor.steps.decode(batch, scenario.case.halfway).seconds(scenario.predictor.constants)
         yield work.intensity, work.flops / seconds

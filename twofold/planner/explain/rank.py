@@ -130,8 +130,8 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
-def _changes(before: Mapping[str, float], after: Mapping[str, float], least: float) -> Iterator[str]:
+def _changes(before: Mapping[str, float], after: Mapping[str, float], noticeable: float) -> Iterator[str]:
     by_size = sorted(before, key=lambda part: after[part] - before[part])
     for part in (by_size[0], by_size[-1]):
-        if abs(after[part] - before[part]) >= least:
+        if abs(after[part] - before[part]) >= noticeable:
             yield f"{REASONS[part]}: {duration(before[part])} → {duration(after[part])}"

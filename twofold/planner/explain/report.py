@@ -261,14 +261,14 @@ def _figures_line(found: ScenarioFigures) -> str:
     )
 
 
-def _all_lever_lines(given: Explanation, most: int | None, width: int) -> Iterator[str]:
+def _all_lever_lines(given: Explanation, shown: int | None, width: int) -> Iterator[str]:
     yield f"Levers, ranked by {GOAL_WORDS[given.goal]}"
     yield " " * NAME_WIDTH + "".join(f"{SHORT[goal]:>8}" for goal in GOALS)
     status: Status = "gains"
     gaining = [each for each in given.levers if each.status == "gains"]
-    for outcome in gaining[:most]:
+    for outcome in gaining[:shown]:
         yield from _lever_lines(outcome, width)
-    rest = gaining[len(gaining) if most is None else most :]
+    rest = gaining[len(gaining) if shown is None else shown :]
     if rest:
         yield from _wrapped(f"Smaller gains: {listed([_short(each, given.goal) for each in rest])}.", width, 2)
     for outcome in given.levers[len(gaining) :]:

@@ -95,7 +95,7 @@ class UniformScenario:
 
     @cached_property
     def weights(self) -> ValueFormat:
-        """The format of most values of the layers' matrices."""
+        """The main format of the layers' matrices."""
         return main_format(self.shape)
 
     @property

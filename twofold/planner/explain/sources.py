@@ -179,10 +179,10 @@ def _phases(
     late = min(max(0.0, before - queue_s), prefill_s)
     after = sum(seconds for reason, seconds in stalls.items() if reason not in BEFORE)
     lost = min(after, decode_s)
-    least = MIN_STALL * (queue_s + prefill_s + decode_s)
-    noticeable = [(reason, seconds) for reason, seconds in stalls.items() if seconds > least]
+    shortest = MIN_STALL * (queue_s + prefill_s + decode_s)
+    noticeable = [(reason, seconds) for reason, seconds in stalls.items() if seconds > shortest]
     during = [f"{reason.value} {duration(seconds)}" for reason, seconds in noticeable if reason not in BEFORE]
-    if late > least:
+    if late > shortest:
         during.append(f"between steps of its prompt {duration(late)}")
     return {
         "queue": Phase("queue", queue_s, why=listed([reason.value for reason, _ in noticeable if reason in BEFORE])),
@@ -346,10 +346,10 @@ def _inferred(request: SourceFields, all_requests: Sequence[SourceFields], model
     )
 
 
-def _stalls(gaps_us: Sequence[float], most: float) -> float:
-    """Seconds by which long gaps exceed the median gap."""
+def _stalls(gaps_us: Sequence[float], limit_s: float) -> float:
+    """Seconds by which long gaps exceed the median gap, at most ``limit_s``."""
     usual = median(gaps_us) if gaps_us else 0.0
-    return min(sum(gap - usual for gap in gaps_us if gap > LONG_GAP * usual) / 1e6, most)
+    return min(sum(gap - usual for gap in gaps_us if gap > LONG_GAP * usual) / 1e6, limit_s)
 
 
 def _mean_concurrency(request: SourceFields, others: Iterable[SourceFields]) -> float:

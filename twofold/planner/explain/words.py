@@ -36,5 +36,5 @@ def listed(words: Sequence[str], last: str = "and") -> str:
 
 
 def verdict(error: float) -> str:
-    """2% too short: the error of a prediction, as a share of what was measured."""
+    """2% too short: the error of a prediction, as a share of the measured value."""
     return "right" if abs(error) < EXACT else f"{abs(error):.0%} too {'long' if error > 0 else 'short'}"

@@ -40,7 +40,7 @@ MIN_FIXED_SHARE: Final = 0.1
 TINY: Final = 1e-9
 """Minimum seconds that a chunk adds to a step, against division by zero; also a relative tolerance."""
 LINK: Final = Split(1, 1)
-"""For the simulator's link between prefill and decode replicas."""
+"""Has the simulator's default link between prefill and decode replicas."""
 LOGIT_ROWS: Final = 256
 """Rows with logits in a step, for the memory of activations."""
 ROOM_DEVIATIONS: Final = 2.0
@@ -57,7 +57,7 @@ class ReplicaState:
     token_s    mean TPOT, including the delay by prompts
     slope_s    seconds that one more sequence adds to ``step_s``
     queue      the queue of prompts
-    kind_s     for each kind of request, seconds of its prompt's steps
+    kind_s     for each kind of request, seconds of its prompt's steps; empty for a decode replica
     """
 
     batch: float
@@ -103,7 +103,7 @@ class ReplicaState:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class LoadCurve:
     """States of a replica by ascending rate, the first one idle."""
 
     states: tuple[ReplicaState, ...]
@@ -122,7 +122,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Model:
+class StepModel:
     """Seconds of one configuration's steps; ``draft``: predicts steps of the draft model, if there is one."""
 
     configuration: Configuration
@@ -132,7 +132,7 @@ class Model:
     draft: StepPredictor | None = None
 
     @classmethod
-    def of(cls, configuration: Configuration, traffic: Traffic, constants: Constants) -> Model:
+    def of(cls, configuration: Configuration, traffic: Traffic, constants: Constants) -> StepModel:
         """Raises ParameterError if the devices cannot share the model, or have no link."""
         machine, how, speculation = configuration.machine, configuration.how, configuration.speculation
         steps = StepPredictor.of(configuration.shape, machine, how)
@@ -204,7 +204,7 @@ class Model:
         return SequenceRows(new, max(0, self.traffic.context - 1), new)
 
 
-def mixed_curve(model: Model, max_batch: int) -> Curve:
+def mixed_curve(model: StepModel, max_batch: int) -> LoadCurve:
     """The curve of a replica of both phases, up to ``max_batch`` sequences."""
     states: list[ReplicaState] = []
     for batch in _batches(max_batch):
@@ -213,16 +213,16 @@ def mixed_curve(model: Model, max_batch: int) -> Curve:
             states.append(state)
         if state is None or state.queue.busy >= FULL * (1 - TINY):
             break
-    return Curve(_rising(states))
+    return LoadCurve(_rising(states))
 
 
-def decode_curve(model: Model, max_batch: int) -> Curve:
+def decode_curve(model: StepModel, max_batch: int) -> LoadCurve:
     """The curve of a replica that only decodes."""
-    return Curve(_rising([_decoding_state(model, batch) for batch in _batches(max_batch)]))
+    return LoadCurve(_rising([_decoding_state(model, batch) for batch in _batches(max_batch)]))
 
 
-def _batches(most: int) -> tuple[int, ...]:
-    return (0, *(batch for batch in BATCHES if batch < most), most)
+def _batches(max_batch: int) -> tuple[int, ...]:
+    return (0, *(batch for batch in BATCHES if batch < max_batch), max_batch)
 
 
 def _rising(states: list[ReplicaState]) -> tuple[ReplicaState, ...]:
@@ -235,13 +235,13 @@ def _rising(states: list[ReplicaState]) -> tuple[ReplicaState, ...]:
     return tuple(kept)
 
 
-def _decoding_state(model: Model, batch: int) -> ReplicaState:
+def _decoding_state(model: StepModel, batch: int) -> ReplicaState:
     step_s = model.decode_s(max(1, batch))
     rate = batch / (model.traffic.decoded * step_s)
     return ReplicaState(batch, rate, step_s, step_s, model.slope_s(batch, step_s), Queue(rate, 0.0, 0.0), ())
 
 
-def _mixed_state(model: Model, batch: int) -> ReplicaState | None:
+def _mixed_state(model: StepModel, batch: int) -> ReplicaState | None:
     """The state with ``batch`` sequences, or with fewer if prompts reach ``FULL`` before; None if no rows are left for
     prompts."""
     configuration, traffic = model.configuration, model.traffic
@@ -282,8 +282,8 @@ class Candidate:
         self.model  # noqa: B018 - raises for devices that cannot share the model
 
     @cached_property
-    def model(self) -> Model:
-        return Model.of(self.configuration, self.traffic, self.constants)
+    def model(self) -> StepModel:
+        return StepModel.of(self.configuration, self.traffic, self.constants)
 
     @cached_property
     def memory(self) -> ReplicaMemory:
@@ -297,10 +297,10 @@ class Candidate:
         return self.memory.sequences(self.traffic.context)
 
     @cached_property
-    def curve(self) -> Curve:
-        """Of a replica of both phases, or one that only decodes."""
-        most = max(1, min(self.sequences, BATCHES[-1]))
-        return (decode_curve if self.configuration.split else mixed_curve)(self.model, most)
+    def curve(self) -> LoadCurve:
+        """The load curve of a replica of both phases, or of a decode replica."""
+        max_batch = max(1, min(self.sequences, BATCHES[-1]))
+        return (decode_curve if self.configuration.split else mixed_curve)(self.model, max_batch)
 
     @cached_property
     def slowest(self) -> Kind:

@@ -133,7 +133,7 @@ class ApiModel:
         return f"{self.provider}/{self.id}"
 
     def rates(self, at: datetime, tier: Tier = "default") -> Mapping[RateKind, Rate]:
-        """Rates at a time. Raises ParameterError if the model has no such tier then."""
+        """Rates at a time. Raises ParameterError if the model has no prices for the tier at that time."""
         standard = next((each for each in reversed(self.lists) if each.in_force(at)), self.lists[0]).rates
         if tier == "default":
             return standard

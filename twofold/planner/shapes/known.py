@@ -1,8 +1,8 @@
 """Models by name: a file, a folder, an alias of a model in the cache, or a row of the table of well-known models.
 
-A row has the fields of a published configuration that sizes depend on, and its source: the Hugging Face repository with
-the configuration, or a paper. DeepSeek's and MiniMax's layers that predict further tokens are not counted: a server may
-omit them. Gemma and Mistral Small are counted without their vision towers."""
+A row has the fields of a published configuration that determine sizes, and its source: the Hugging Face repository of
+the configuration, or a paper. DeepSeek's and MiniMax's layers for multi-token prediction are not counted, since servers
+may omit them. Gemma and Mistral Small are counted without their vision towers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LATENT: Final[dict[str, object]] = {
 
 
 def routed(count: int, active: int, **more: object) -> dict[str, object]:
-    """Fields of a model with experts."""
+    """Fields of a model with ``count`` experts, ``active`` of them for each token."""
     return {"num_experts": count, "num_experts_per_tok": active, **more}
 
 
@@ -133,7 +133,7 @@ ROWS: Final[Mapping[str, tuple[Row, ...]]] = {
          routed(256, 8, head_dim=128)),
     ),
 }  # fmt: skip
-"""By ``model_type``."""
+"""Rows by ``model_type``."""
 
 _EXPERT_MATRICES: Final = ("expert_gate", "expert_up", "expert_down")
 FORMATS: Final[Mapping[str, Formats]] = {
@@ -143,7 +143,7 @@ FORMATS: Final[Mapping[str, Formats]] = {
     "gpt-oss-120b": Formats(special=tuple((name, MXFP4) for name in _EXPERT_MATRICES)),
     "minimax-m2.5": Formats(FP8_BLOCK, special=(("router", FP32), ("router.bias", FP32))),
 }
-"""Formats of the layers of models that are not published in bf16."""
+"""Formats of the layers, by name, for models that are not published in bf16."""
 
 OTHER_NAMES: Mapping[str, str] = {
     "meta-llama-3-8b": "llama-3-8b",
@@ -167,10 +167,10 @@ OTHER_NAMES: Mapping[str, str] = {
     "kimi-k2.5": "kimi-k2",
     "qwen3-coder-next": "qwen3-next-80b-a3b",
 }
-"""Other names of models of the same sizes."""
+"""Other names of these models, and of models with the same sizes."""
 
 SUFFIXES = ("-instruct", "-chat", "-it", "-base", "-pt", "-thinking", "-2507")
-"""Endings of names that do not change sizes."""
+"""Endings of names that do not affect sizes."""
 
 
 @lru_cache(maxsize=1)
@@ -201,7 +201,7 @@ def _read(kind: str, row: Row) -> ModelSpec:
 
 
 def _without_configuration() -> Iterator[ModelSpec]:
-    """Models that only papers describe, or configurations that `read_config` does not know."""
+    """Models that only papers describe, or whose configurations `read_config` does not support."""
     mpt = LayerSpec(GroupedAttention(32, 32, 128), PlainFFN(16_384))
     yield ModelSpec("mpt-7b", 4096, 50_432, 2 * K, (mpt,) * 32, tied_head=True, source="mosaicml/mpt-7b")
     # 13B as in "Transformer Inference Arithmetic" (Chen 2022): 40 layers of 5,120, a feed-forward of four times that.
@@ -212,7 +212,7 @@ def _without_configuration() -> Iterator[ModelSpec]:
 
 
 def find_shape(name: str) -> ModelSpec:
-    """The model of that name: ``llama-3-70b``, ``meta-llama/Llama-3.1-8B-Instruct``.
+    """The known model of that name, such as ``llama-3-70b`` or ``meta-llama/Llama-3.1-8B-Instruct``.
 
     Case, the organisation before a slash, and endings such as ``-instruct`` do not matter.
     Raises ModelNotFoundError with the closest name.
@@ -230,15 +230,15 @@ def find_shape(name: str) -> ModelSpec:
     close = closest_match(plain, (*shapes, *OTHER_NAMES))
     raise ModelNotFoundError(
         f"No model {name!r:.80} is in the table of known models.",
-        hint=(f"The nearest is {close!r}. " if close else "")
-        + "Name a GGUF file, a config.json or its folder for any other model.",
+        hint=(f"The closest is {close!r}. " if close else "")
+        + "For any other model, name a GGUF file, a config.json or its folder.",
     )
 
 
 def resolve_shape(name: str, weights: str | None = None) -> ModelSpec:
-    """The shape of a GGUF file, a config.json, the folder of one, an alias's file in the cache, or a known model.
+    """The shape of a GGUF file, a config.json or its folder, an alias's file in the cache, or a known model.
 
-    A file's shape is named after the file or the alias. ``weights`` is another format for its matrices. Raises
+    A file's shape is named after the file or the alias. ``weights`` replaces the format of its matrices. Raises
     ModelNotFoundError with the closest name, FormatError for a damaged file, ParameterError for an unknown format.
     """
     shape = _stored_shape(name)
@@ -256,8 +256,8 @@ def _stored_shape(name: str) -> ModelSpec:
 
 
 def read_shape(path: Path) -> ModelSpec:
-    """The sizes of a model file. Raises what ``open_model`` and ``describe_model`` raise."""
-    # Reading files needs NumPy, which takes longer to load than the rest of this module.
+    """The shape of a model file. Raises the errors of ``open_model`` and ``describe_model``."""
+    # Imported here because it loads NumPy, which takes longer than the rest of this module.
     from twofold.formats.base import open_model  # noqa: PLC0415
     from twofold.models.read import describe_model  # noqa: PLC0415
 
@@ -266,7 +266,7 @@ def read_shape(path: Path) -> ModelSpec:
 
 
 def model_file(name: str) -> Path | None:
-    """The GGUF file of that path, or an alias's in the cache; None if the file is missing."""
+    """A path that ends in .gguf, or an alias's file in the cache; None for other names or without a cached file."""
     path = Path(name).expanduser()
     if path.suffix == ".gguf":
         return path
