@@ -23,7 +23,7 @@ TWOFOLD: Final = (sys.executable, "-m", "twofold")
 
 @dataclass(frozen=True, slots=True)
 class LiveServer:
-    """Its process and address. ``log`` is the file that its standard error goes to."""
+    """A running server: its process and address; ``log`` is the file with its standard error."""
 
     process: subprocess.Popen[bytes]
     url: str
@@ -41,13 +41,13 @@ class LiveServer:
             return client.get(path, **options)
 
     def worker_pids(self) -> list[int]:
-        """Processes of its models."""
+        """Ids of the processes of its models."""
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         children = [int(pid) for pid in path.read_text().split()]
         return [pid for pid in children if b"twofold.server.workers" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
     def end(self) -> int:
-        """Asks it to end; its exit status."""
+        """Sends SIGTERM; returns the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(END_S)
 
@@ -83,7 +83,7 @@ def live_server(
 
 
 def _url(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Where it says that it listens, once it is ready."""
+    """The URL that the server prints once it is ready."""
     until = time.monotonic() + START_S
     while time.monotonic() < until and process.poll() is None:
         found = re.search(r"ANTHROPIC_BASE_URL=(\S+)", log.read_text())

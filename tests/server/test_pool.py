@@ -21,7 +21,7 @@ LIMITS: Final = PoolLimits(small_threads=1, large_waiting=16 * MIB)
 
 
 class _Workers:
-    """Work that waits to be let go, and how much of it ran at once."""
+    """Work that waits for ``go``; counts how much of it runs at once."""
 
     def __init__(self) -> None:
         self.go = threading.Event()

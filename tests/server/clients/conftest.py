@@ -24,25 +24,25 @@ TINY: Final = "tiny"
 THINKER: Final = "thinker"
 CODER: Final = "coder"
 LONG: Final = TinyOptions("llama", vocab=300, context=2048, tied=False, seed=2)
-"""Its seed is one that writes JSON without much space, of which random models are fond."""
+"""With this seed the random model writes JSON with little white space."""
 THINKS: Final = (
     "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: "
     "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% else %}<think>\n{% endif %}"
     "{% endif %}"
 )
-"""A chat template that opens the thinking section, unless it is told not to."""
+"""A chat template that opens the thinking section, unless thinking is disabled."""
 INFILL: Final = tuple(
     (f"tokenizer.ggml.fim_{part}_token_id", 290 + place) for place, part in enumerate(("pre", "suf", "mid"))
 )
 """Tokens for filling in the middle."""
 SLOW: Final = TinyOptions("llama", vocab=300, context=8192, layers=8, hidden=256, heads=4, kv_heads=4, head_dim=64)
-"""A model that takes long enough over an answer to be interrupted."""
+"""A model that is slow enough to be interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A server with keys: their texts by what each may do."""
+    """A server with keys: their texts by their rights."""
 
     live: LiveServer
     keys: dict[str, str]
@@ -86,7 +86,7 @@ def guarded(
 
 @pytest.fixture
 def client(server: LiveServer) -> Iterator[Any]:
-    """OpenAI's client, which holds every reply strictly against its types."""
+    """OpenAI's client, which validates every reply strictly against its types."""
     with _openai(server) as client:
         yield client
 

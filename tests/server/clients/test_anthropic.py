@@ -237,7 +237,7 @@ def test_leaving_a_stream(guarded: Guarded) -> None:
 
 
 def test_an_answer_goes_on_from_its_beginning(claude: Any) -> None:
-    """The prompt is that of the question with the beginning behind it; the reply has only what follows."""
+    """The prompt is that of the question, followed by the prefix; the reply has only the rest."""
     asked: dict[str, Any] = {"model": TINY, "max_tokens": 8, "extra_body": {"temperature": 0}}
     question = {"role": "user", "content": "hi"}
     plain = claude.messages.create(**asked, messages=[question])

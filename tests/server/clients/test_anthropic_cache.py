@@ -36,7 +36,7 @@ def prompt_tokens(usage: Any) -> int:
 
 @pytest.mark.parametrize("ttl", ["5m", "1h"])
 def test_written_prefixes_are_read_from_the_cache(claude: Any, server: LiveServer, ttl: str) -> None:
-    """Whole blocks up to the mark are written. What is read later is all that both prompts begin with."""
+    """Whole blocks up to the mark are written. Later the common prefix of both prompts is read."""
     system = [block(text(), ttl)]
     asked = [ask(block(question), system=system) for question in ("what is it?", "say more!")]
     first, second = (claude.messages.create(**each).usage for each in asked)

@@ -14,7 +14,7 @@ langchain = pytest.importorskip("langchain_openai", reason="the package langchai
 
 
 class Ready(BaseModel):
-    """Whether it is ready."""
+    """Whether the server is ready."""
 
     ok: bool
 

@@ -36,7 +36,7 @@ def likelihoods(url: str, model: str, pairs: Sequence[tuple[str, str]], **option
 
 
 def offline(path: Path, pairs: Sequence[tuple[str, str]]) -> list[float]:
-    """The same from ``LLM.score``: tokens behind the context, which is a begin or end token where it is empty."""
+    """The same from ``LLM.score``: tokens after the context; an empty context is a begin or end token."""
     with LLM(model=str(path)) as llm:
         return [_offline(llm, *pair) for pair in pairs]
 

@@ -46,7 +46,7 @@ def text_of(chunks: list[Any], choice: int = 0) -> str:
 
 
 def stop_of(client: Any) -> str:
-    """A text that the answer has after its beginning; the client's helper raises for answers that were cut."""
+    """A text from the middle of the completion; the client's helper raises for cut completions."""
     whole = client.chat.completions.create(**ASK).choices[0].message.content
     return str(whole[6:8])
 
@@ -286,7 +286,7 @@ def test_a_prompt_that_stays_cached(client: Any) -> None:
 
 
 def test_an_answer_goes_on_from_its_beginning(client: Any) -> None:
-    """As vLLM's continue_final_message: the prompt is that of the question with the beginning behind it."""
+    """As vLLM's continue_final_message: the prompt is that of the question, followed by the prefix."""
     asked = {"model": TINY, "max_tokens": 8, "temperature": 0}
     question, beginning = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "the river"}
     more = {"return_token_ids": True}

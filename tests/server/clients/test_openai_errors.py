@@ -24,7 +24,7 @@ MAX_S: Final = 20.0
 
 @contextmanager
 def busy(guarded: Guarded) -> Iterator[None]:
-    """The only place is taken, and the only seat of those who wait."""
+    """A context in which the only slot and the whole waiting queue are taken."""
     with guarded.openai() as client, guarded.openai("other") as other:
         streams = [client.chat.completions.create(**LONG, stream=True)]
         next(iter(streams[0]))
@@ -144,7 +144,7 @@ def test_a_quota_that_is_used_up(guarded: Guarded) -> None:
 
 
 def test_retry_after_is_honoured(guarded: Guarded) -> None:
-    """A quota that fills by one in two seconds: the client waits as it is told, and then gets its answer."""
+    """A quota of one request per two seconds: the client waits as Retry-After says, and then gets its completion."""
     _drain(guarded)
     with guarded.openai("hasty", max_retries=2) as client:
         raw = client.chat.completions.with_raw_response.create(**ASK)
@@ -153,7 +153,7 @@ def test_retry_after_is_honoured(guarded: Guarded) -> None:
 
 
 def _drain(guarded: Guarded) -> None:
-    """Uses up the key's requests; one for a model that there is not counts too."""
+    """Uses up the key's requests; those for an unknown model count, too."""
     with guarded.openai("hasty") as client:
         for _ in range(80):
             try:

@@ -102,7 +102,7 @@ def test_the_middle_between_a_prompt_and_a_suffix(client: Any, lenient: Any) -> 
 
 @pytest.mark.parametrize("encoding", ["float", "base64", None])
 def test_embeddings(client: Any, lenient: Any, encoding: Any) -> None:
-    """The client asks for base64 by itself where nothing is said, and decodes it."""
+    """By default the client requests base64 and decodes it."""
     asked = {} if encoding is None else {"encoding_format": encoding}
     found = (client if encoding == "float" else lenient).embeddings.create(
         model=TINY, input=["the river", "a sea", "the river"], **asked

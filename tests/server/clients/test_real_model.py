@@ -71,7 +71,7 @@ def test_anthropic(real: Guarded) -> None:
 
 
 def test_the_clients_agree(real: Guarded) -> None:
-    """One question in both dialects is one prompt, and has one answer."""
+    """The same question in both API protocols has the same prompt and the same completion."""
     with real.openai() as client, real.anthropic() as claude:
         said = client.chat.completions.create(model=NAME, messages=SAY, temperature=0, max_completion_tokens=30)
         again = claude.messages.create(model=NAME, messages=SAY, max_tokens=30, extra_body={"temperature": 0})
@@ -81,7 +81,7 @@ def test_the_clients_agree(real: Guarded) -> None:
 
 
 def test_a_model_that_knows_tools_calls_them_by_itself(model_path: Callable[[str], Path], tmp_path: Path) -> None:
-    """Qwen's template shows tools; both clients get the call that it decides to make, and one streams it."""
+    """Qwen's template renders tools; both clients get the model's call, one of them as a stream."""
     asked: Any = [{"role": "user", "content": "What is the weather in Paris? Use the tool."}]
     described: Any = {"name": "get_weather", "description": "Tells the weather of a city."}
     tool: Any = {"type": "function", "function": {**described, "parameters": SCHEMA}}

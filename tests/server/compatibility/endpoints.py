@@ -131,7 +131,7 @@ OPTIONS: Final[Mapping[str, Any]] = {
     "mirostat": 1,
     "penalize_newline": False,
 }
-"""A value of each option that Ollama's client knows; one that does something."""
+"""A value of each option of Ollama's client; one that has an effect."""
 OLLAMA: Final[Mapping[str, list[Probe]]] = {
     "model": DRAWN["model"],
     "options": [Probe(name, {name: value}) for name, value in OPTIONS.items()],

@@ -21,20 +21,20 @@ SAMPLES: Final[Mapping[object, Any]] = {str: "x", int: 1, float: 0.5, bool: True
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A value, and how the table calls it."""
+    """A value, and its label in the table."""
 
     label: str
     value: Any
 
 
 def probes_of(hint: Any, depth: int = DEPTH) -> list[Probe]:
-    """Values of a type; none for what there is no way to make."""
+    """Values of a type; empty if no value can be made."""
     found = {probe.label: probe for probe in reversed(list(_probes(_bare(hint), depth)))}
     return list(reversed(found.values()))
 
 
 def fields_of(params: Any) -> dict[str, Any]:
-    """The fields of a client's parameters with their types, without those that it sends as headers."""
+    """The fields of a client's parameters with their types, except those that are sent as headers."""
     if isinstance(params, type) and issubclass(params, BaseModel):
         return {name: field.annotation for name, field in params.model_fields.items()}
     hints = get_type_hints(params, include_extras=True)
@@ -64,7 +64,7 @@ def _probes(hint: Any, depth: int) -> Iterator[Probe]:
 
 
 def _objects(hint: Any, depth: int) -> Iterator[Probe]:
-    """An object of each kind; one without kinds once for each value of each field."""
+    """An object of each kind; without kinds, an object for each value of each field."""
     fields = get_type_hints(hint, include_extras=True)
     needed = {name for name, field in fields.items() if _is_needed(field, hint.__total__)}
     least = {name: _sample(fields[name], depth - 1) for name in fields if name in needed}
@@ -83,13 +83,13 @@ def _objects(hint: Any, depth: int) -> Iterator[Probe]:
 
 
 def _kind(fields: Mapping[str, Any]) -> str | None:
-    """The kind of an object that may leave it out."""
+    """The default kind of an object whose kind is optional."""
     words = [probe.value for probe in probes_of(fields["type"], 1)] if "type" in fields else []
     return words[0] if words else None
 
 
 def _parts(hint: Any) -> list[Any]:
-    """What a union is made of; words that stand beside any text are only examples of it."""
+    """The parts of a union; words beside any text are omitted, as examples of it."""
     parts = [_bare(part) for part in get_args(hint)]
     return [part for part in parts if str not in parts or get_origin(part) is not Literal]
 
@@ -105,7 +105,7 @@ def _sample(hint: Any, depth: int) -> Any:
 
 
 def _bare(hint: Any) -> Any:
-    """The type without what only describes it."""
+    """The type without annotations."""
     while get_origin(hint) in (Annotated, Required, NotRequired):
         hint = get_args(hint)[0]
     return hint

@@ -62,7 +62,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A field and what became of its values."""
+    """A field, with its accepted and refused values."""
 
     name: str
     outcomes: tuple[Outcome, ...]
@@ -82,7 +82,7 @@ class Row:
         return f"| `{self.name}` | {self.verdict} | {self._listed(accepted)} | {told} |"
 
     def _listed(self, labels: list[str]) -> str:
-        """The labels; where all values fared alike, or there are many, not every one."""
+        """The labels of values; shortened if all values had the same result, or if there are many."""
         if self.verdict == "refused" and len(labels) == len(self.outcomes) > 1:
             return f"all {len(labels)} that were tried"
         shown, left = labels[:MAX_LISTED], len(labels) - MAX_LISTED
@@ -90,7 +90,7 @@ class Row:
 
 
 class Readers:
-    """Reads bodies, for a model that thinks and for one that does not."""
+    """Reads bodies, for a model with thinking sections and for one without."""
 
     def __init__(self) -> None:
         self._thinks, self._plain = _facts(THINKS), _facts(PLAIN)
@@ -101,7 +101,7 @@ class Readers:
         return Row(name, tuple(self._outcome(endpoint, name, probe) for probe in tried))
 
     def accepts(self, endpoint: Endpoint, name: str, value: Any) -> bool:
-        """Whether a body with this value of a field is taken, by a model that thinks."""
+        """Whether a body with this value of a field is accepted, for a model with thinking sections."""
         return self._outcome(endpoint, name, Probe("", value)).code is None
 
     def known(self, endpoint: Endpoint) -> set[str]:

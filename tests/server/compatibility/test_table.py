@@ -40,7 +40,7 @@ def test_no_field_is_unknown(readers: Readers, endpoint: Endpoint) -> None:
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.path)
 def test_a_field_is_only_called_refused_where_it_is_not_supported(readers: Readers, endpoint: Endpoint) -> None:
-    """Probes that are all beyond a limit would have the page say that a field which works is refused."""
+    """If all probes exceeded a limit, the page would call a supported field refused."""
     for row in rows(readers, endpoint):
         if row.verdict == "refused":
             assert all(outcome.unsupported for outcome in row.outcomes), row
@@ -64,7 +64,7 @@ ORDINARY: dict[str, dict[str, Any]] = {
     "/api/generate": {**OLLAMA, "system": "be brief", "raw": True},
     "/api/embed": {"truncate": True, "keep_alive": "5m"},
 }
-"""Fields as people use them: written down here, not made from the limits that the probes are made from."""
+"""Ordinary values of fields, which do not depend on the limits from which probes are made."""
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.path)

@@ -36,7 +36,7 @@ def dialect_of(path: str) -> Dialect:
 
 @dataclass
 class Service:
-    """What the application did; its paths are the branches of ``__call__``."""
+    """An application that records its requests; its paths are the branches of ``__call__``."""
 
     body: BodyLimits = field(default_factory=BodyLimits)
     left: int = 0
@@ -118,7 +118,7 @@ class Running:
         return client
 
     def exchange(self, *parts: bytes, pause_s: float = 0.0) -> bytes:
-        """Sends parts, and gives everything that comes until the server closes."""
+        """Sends parts; returns all bytes until the server closes the connection."""
         with self.connect() as client:
             for part in parts:
                 try:
@@ -154,7 +154,7 @@ def running(
 
 
 def read_all(client: socket.socket) -> bytes:
-    """What comes until the other side closes or resets; socket.timeout where it does neither."""
+    """All bytes until the other side closes or resets. Raises socket.timeout if it does neither."""
     data = bytearray()
     try:
         while piece := client.recv(1 << 16):

@@ -152,7 +152,7 @@ def test_a_quota_is_a_whole_number(value: object) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(1, 40)), max_size=60))
 def test_a_bucket_admits_no_more_than_it_holds_and_refills(steps: list[tuple[float, int]]) -> None:
-    """A bucket lets through at most its content and what has flown in, and a wait is as long as told."""
+    """A bucket admits at most its content and its refill, and the announced delay is sufficient."""
     quotas, quota = Quotas(), Quota(tokens_per_minute=100)
     now, taken = 0.0, 0
     for pause, tokens in steps:

@@ -237,7 +237,7 @@ def test_a_disconnect_cancels_the_request(server: Running) -> None:
 
 
 def test_closed_connections_leave_no_reference_cycles(server: Running) -> None:
-    """Or one collection, while everybody waits, frees what hundreds of them left."""
+    """Otherwise one collection, which blocks the event loop, would free the objects of hundreds of connections."""
     before = server.service.left
     gc.collect()
     gc.disable()
@@ -314,7 +314,7 @@ def test_beyond_the_connection_limit_only_health_is_served() -> None:
 
 
 def test_silent_connections_are_closed_for_new_ones() -> None:
-    """Three hundred of them, or heads that never end, on a server of 40 places: nobody who asks is refused."""
+    """Three hundred silent connections, or heads that never end, on a server of 40: requests are not refused."""
     limits = replace(LIMITS, head_s=30.0, keep_alive_s=30.0)
     with running(limits) as server, ExitStack() as open_sockets:
         for number in range(300):

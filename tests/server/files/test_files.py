@@ -29,7 +29,7 @@ SMALL = FileLimits(file_bytes=1000, tenant_bytes=3000, tenant_files=5)
 
 
 class Wall:
-    """A calendar that a test turns."""
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
@@ -79,7 +79,7 @@ def on_disk(folder: Path) -> list[str]:
 
 
 def sent_by_sdk(**given: Any) -> tuple[str, bytes]:
-    """Content type and body of what OpenAI's SDK sends to upload a file."""
+    """Content type and body of an upload by OpenAI's SDK."""
     seen: list[tuple[str, bytes]] = []
 
     def answer(request: Any) -> Any:

@@ -30,7 +30,7 @@ ACCEPTED: Final = ("2xx", "400", "401", "403", "404", "409", "429")
 
 
 Counts: TypeAlias = Counter[tuple[str, str, int]]
-"""How often an operation gave an answer: its name, whether what was sent was valid, and the status."""
+"""Counts of replies by operation, whether the request was valid, and status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Found:
 
 @schemathesis.check
 def documented_refusal(ctx: Any, response: Any, case: Any) -> None:  # noqa: ARG001 - the shape of a check
-    """Valid data are refused with a 400 only for what the operation has a rule about."""
+    """Valid data are refused with 400 only by a rule of the operation."""
     meta = case.meta
     if response.status_code != 400 or meta is None or not meta.generation.mode.is_positive:
         return
@@ -123,7 +123,7 @@ def explore(document: dict[str, Any], config: Any, counts: Counts | None = None)
 
 
 def _answers(recorder: Any) -> Iterator[tuple[str, str, int]]:
-    """Operation, whether what was sent was valid, and the status of the answer."""
+    """Operation, whether the request was valid, and the status of the reply."""
     for case_id, interaction in recorder.interactions.items():
         node = recorder.cases.get(case_id)
         if node is not None and interaction.response is not None and node.value.meta is not None:
@@ -149,7 +149,7 @@ def _faults(recorder: Any) -> Iterator[Found]:
 
 
 def _unstored(recorder: Any, node: Any) -> bool:
-    """Whether a case follows a response that was created with ``store`` false: that is 404, and no link can say so."""
+    """Whether a case follows a response that was created with ``store`` false: its 404 cannot be declared by a link."""
     parent = recorder.cases.get(node.parent_id)
     body = None if parent is None else parent.value.body
     return isinstance(body, dict) and body.get("store") is False

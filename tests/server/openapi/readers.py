@@ -14,7 +14,7 @@ Seen = dict[str, set[str]]
 
 
 def named(schema: Any, components: dict[str, Any], place: str = "", found: Seen | None = None) -> Seen:
-    """The names of a schema's fields by the place of their object; those of all alternatives together."""
+    """Names of a schema's fields by the place of their object, of all alternatives together."""
     found = defaultdict(set) if found is None else found
     if "$ref" in schema:
         named(components[schema["$ref"].rpartition("/")[2]], components, place, found)
@@ -29,7 +29,7 @@ def named(schema: Any, components: dict[str, Any], place: str = "", found: Seen 
 
 
 def full(schema: Any, components: dict[str, Any]) -> Iterator[Any]:
-    """Values that fit the schema and together have every field and every alternative in them."""
+    """Values that fit the schema and together contain every field and every alternative."""
     if "$ref" in schema:
         yield from full(components[schema["$ref"].rpartition("/")[2]], components)
     elif "anyOf" in schema:
@@ -60,7 +60,7 @@ def _by_type(schema: Any, components: dict[str, Any]) -> Iterator[Any]:
 
 
 def _objects(schema: Any, components: dict[str, Any]) -> Iterator[Any]:
-    """One for each alternative of any of its fields."""
+    """One object for each alternative of any of its fields."""
     properties = schema.get("properties", {})
     options = {name: list(full(inner, components)) for name, inner in properties.items()}
     for turn in range(max(map(len, options.values()), default=1)):

@@ -81,7 +81,7 @@ NEEDED: Final[dict[str, dict[str, Any]]] = {
 }
 """What only a rule asks for."""
 BESIDE: Final[dict[str, dict[str, Any]]] = {"stream_options": {"stream": True}}
-"""Fields without which a reader does not look into one."""
+"""Fields that a reader needs before it checks a given field."""
 _FUNCTION: Final = {"type": "function", "name": "f"}
 _KEPT: Final = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "5m"}}
 _USED: Final = [
@@ -98,7 +98,7 @@ APART: Final[dict[str, tuple[dict[str, Any], ...]]] = {
     "MessagesRequest": ({"messages": _USED},),
     "CountTokensRequest": ({"messages": _USED},),
 }
-"""Bodies that show what is only looked at where another part of the body fits."""
+"""Bodies for fields that are checked only if another part of the body is valid."""
 
 
 def test_every_route_has_its_operation() -> None:
@@ -129,7 +129,7 @@ def test_the_document_is_valid_and_every_reference_leads_somewhere() -> None:
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_reader_takes_what_its_schema_allows_and_nothing_else(name: str) -> None:
-    """Bodies with one value changed: what is read is valid, and a valid one is refused by a rule of the operation."""
+    """Bodies with one changed value: accepted ones are valid, and valid ones break a rule if they are refused."""
     found = [one for one in operations(["tiny"]) if one.body is not None and f"/{name}" in json.dumps(one.body.schema)]
     dialect, rules = dialect_of(found[0].path), found[0].rules
     validator = jsonschema_rs.Draft202012Validator({**FREE_MODEL[name], "components": {"schemas": FREE_MODEL}})
@@ -190,14 +190,14 @@ def test_without_keys_none_is_asked_for() -> None:
 
 
 def _least(name: str) -> dict[str, Any]:
-    """A body with nothing that can be left out."""
+    """A body with required fields only."""
     schema = COMPONENTS[name]
     least = {field: next(full(schema["properties"][field], COMPONENTS)) for field in schema.get("required", ())}
     return {**least, **NEEDED.get(name, {})}
 
 
 def _bodies(name: str) -> Iterator[dict[str, Any]]:
-    """Bodies that each have one field beside those that are needed: other fields would be read after an error."""
+    """Bodies with the required fields and one other: an error in a further field would hide it."""
     least = _least(name)
     for field, inner in COMPONENTS[name]["properties"].items():
         for value in full(inner, COMPONENTS):
@@ -217,7 +217,7 @@ def _refusal(name: str, body: object) -> TwofoldError | None:
 
 
 def _changed(value: Any) -> Iterator[Any]:
-    """The value, and with another value in the place of each of its parts."""
+    """The value, and copies of it with one part replaced."""
     yield value
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in parts:
@@ -228,7 +228,7 @@ def _changed(value: Any) -> Iterator[Any]:
 
 
 def _closed(schema: Any, place: str) -> list[str]:
-    """Places of objects that name fields, but do not say that there are no others."""
+    """Places of objects that declare fields but do not exclude further ones."""
     if not isinstance(schema, dict | list):
         return []
     if isinstance(schema, list):

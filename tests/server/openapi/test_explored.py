@@ -25,7 +25,7 @@ LINKED: Final = (
     ("/v1/chat", "/v1/twofold/requests"),
     ("/v1/messages", "/v1/twofold/requests"),
 )
-"""Paths whose operations follow one another. Among all of them schemathesis would hardly get to those of models."""
+"""Paths whose operations are linked. With all paths together schemathesis would hardly reach those of models."""
 USUAL_EXAMPLES: Final = 10
 MANY_EXAMPLES: Final = 200
 ROUNDS: Final = 4
@@ -33,7 +33,7 @@ ROUNDS: Final = 4
 
 @pytest.fixture(scope="module")
 def locked(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """A server that asks for a key."""
+    """A server that requires a key."""
     folder = tmp_path_factory.mktemp("locked")
     with live_server(folder, f"tiny={tiny.path}", "--threads", "1", "--api-key", KEY) as live:
         yield live
@@ -41,7 +41,7 @@ def locked(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="module")
 def free(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """A server that asks for none; others' files and batches are not in it."""
+    """A server that requires no key, without files and batches of other tests."""
     folder = tmp_path_factory.mktemp("free")
     with live_server(folder, f"tiny={tiny.path}", "--threads", "1") as live:
         yield live
@@ -63,14 +63,14 @@ def test_whatever_is_sent_is_answered_as_documented(free: LiveServer, phase: str
 
 
 def test_endpoints_with_many_fields_are_answered_as_documented(free: LiveServer) -> None:
-    """Their bodies that fit the schema take all of the time of the coverage phase, on some machines."""
+    """On some machines, valid bodies take all the time of the coverage phase."""
     counts = explored(free, "coverage")
     assert {200, 400} <= {status for _, _, status in counts}
 
 
 @pytest.mark.parametrize("paths", LINKED, ids=lambda paths: paths[0])
 def test_whatever_follows_is_answered_as_documented(free: LiveServer, paths: tuple[str, ...]) -> None:
-    """A busy machine may not get from a request to what it made in the time of one round."""
+    """On a busy machine one round may be too short to follow a request to the object that it created."""
     counts: Counts = Counter()
     for seed in range(1, ROUNDS + 1):
         counts += explored(free, "stateful", paths=paths, seed=seed)
@@ -85,7 +85,7 @@ def test_whatever_follows_is_answered_as_documented(free: LiveServer, paths: tup
 def explored(
     server: LiveServer, phase: str, key: str | None = None, paths: tuple[str, ...] = ("/",), seed: int = 1
 ) -> Counts:
-    """Returns how often one phase got which statuses, of ``paths`` and those below. No check may object to a reply."""
+    """Counts of statuses in one phase, of ``paths`` and those below them. All checks of replies must pass."""
     longer = os.environ.get("TWOFOLD_EXPLORE")
     document = server.get("/openapi.json", headers={"authorization": f"Bearer {key}"} if key else {}).json()
     document["paths"] = {path: one for path, one in document["paths"].items() if path.startswith(paths)}

@@ -23,7 +23,7 @@ def vector_job() -> EngineRequest:
 
 
 def output(text: str = "four", *, finish: Any = "stop", **changes: Any) -> RequestOutput:
-    """Two answers with log-probabilities; best_of dropped a third one of 7 tokens."""
+    """Two completions with log-probabilities; best_of dropped a third one of 7 tokens."""
     words = ({9: Logprob(-0.5, 1, text), 8: Logprob(float("-inf"), 2, "é")},)
     first = CompletionOutput(0, text, (9,), words, -0.5, finish, None)
     second = CompletionOutput(1, text * 2, (9,), words, -0.5, "stop", " stop")

@@ -20,7 +20,7 @@ PATIENCE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer that came whole; ``seconds`` from the connection to its last byte."""
+    """A complete response; ``seconds`` from the connection to its last byte."""
 
     status: int
     headers: Mapping[str, str]
@@ -60,7 +60,7 @@ class Exchange:
         self.headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes. Raises IncompleteReadError where the connection ends before it does."""
+        """The body as it arrives. Raises IncompleteReadError if the connection ends before the body."""
         if self.bodiless:
             return
         if "chunked" not in self.headers.get("transfer-encoding", ""):
@@ -71,7 +71,7 @@ class Exchange:
         await self._reader.readline()
 
     async def rest(self) -> Reply:
-        """All that still comes once the head was read; the connection is closed then."""
+        """All bytes after the head; then closes the connection."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 body = b"".join([chunk async for chunk in self.chunks()])
@@ -112,7 +112,7 @@ class Client:
         return Exchange(reader, writer, began)
 
     def bytes(self, method: str, path: str, body: Any = None, **headers: str) -> bytes:
-        """A request as it goes over the wire."""
+        """The bytes of a request."""
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         named = {"Host": f"127.0.0.1:{self.port}", "Connection": "close", "Content-Length": str(len(data))}
         if data:

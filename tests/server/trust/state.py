@@ -17,7 +17,7 @@ HELD: Final = (
 
 
 async def quiet(client: Client, seconds: float = 10.0) -> dict[str, float]:
-    """Waits until the engines hold nothing; what they still hold after that time."""
+    """Waits until the engines hold nothing. Returns what they still hold after that time."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     while any((held := await _held(client)).values()) and loop.time() < until:
@@ -31,7 +31,7 @@ async def _held(client: Client) -> dict[str, float]:
 
 
 def _free(name: str) -> bool:
-    """Whether these are blocks that are free, or hold what may be found again."""
+    """Whether the name is that of free or cached blocks."""
     return 'state="free"' in name or 'state="cached"' in name
 
 

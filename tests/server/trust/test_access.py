@@ -45,7 +45,7 @@ def keyed(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def served_paths(keyed: KeyedServer) -> list[str]:
-    """All that the server publishes, and some that lead nowhere."""
+    """All paths that the server publishes, and some that do not exist."""
     document = asyncio.run(keyed.client("alice").get("/openapi.json"))
     paths = [re.sub(r"\{[^}]*\}", "x", path) for path in document.json["paths"]]
     assert {"/v1/chat/completions", "/v1/messages", "/metrics", "/v1/files/x/content"} <= set(paths)
@@ -135,7 +135,7 @@ def test_keys_are_kept_as_hashes_that_only_the_owner_reads(keyed: KeyedServer) -
 
 
 def test_a_removed_key_is_closed_within_seconds(keyed: KeyedServer) -> None:
-    """The server reads its file of keys again when that changes."""
+    """The server reads its key file again when it changes."""
 
     file = keyed.folder / "keys.toml"
 

@@ -31,7 +31,7 @@ QUOTED: Final = 64
 
 
 class Canaries:
-    """Words that occur nowhere else."""
+    """Unique words, to be searched."""
 
     def __init__(self) -> None:
         self.places: dict[str, str] = {}

@@ -14,7 +14,7 @@ from tests.server.trust.client import CHAT, MESSAGES, Client, chat, endless, mes
 from tests.server.trust.state import memory_of, quiet
 
 FREED_S: Final = 0.1
-"""Beside the step that runs."""
+"""Time besides the running step."""
 PAGE_S: Final = 1.1
 """So old may the page of metrics be."""
 BODIES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
@@ -84,7 +84,7 @@ def test_two_hundred_disconnects_at_any_time_leave_nothing(client: Client, long_
 
 
 def test_blocks_are_free_again_within_a_step(client: Client, slack: float) -> None:
-    """A request is written down once the engine holds nothing of it any more."""
+    """A request is recorded after the engine has freed its resources."""
 
     async def leave(number: int) -> float:
         name = f"prompt-{number}"

@@ -29,7 +29,7 @@ async def begun(client: Client, count: int, body: object, path: str = CHAT) -> l
 
 
 async def ends_of(streams: Sequence[Exchange]) -> list[Reply]:
-    """What each of them got, to its last byte."""
+    """The bytes that each stream received, to its end."""
     for stream in streams[1:]:
         await stream.head()
     return list(await asyncio.gather(*(stream.rest() for stream in streams)))
@@ -75,7 +75,7 @@ def test_running_requests_finish_and_new_ones_are_refused(tiny: TinyModel, tmp_p
 def test_a_second_signal_or_the_end_of_the_time_ends_every_stream_with_an_error(
     tiny: TinyModel, tmp_path: Path, second_signal: bool, path: str, body: object
 ) -> None:
-    """Those that have begun get an event, those that wait a status."""
+    """Streams that have begun get an event, waiting requests a status."""
     patience = 30.0 if second_signal else 0.2
 
     async def end(live: LiveServer) -> tuple[list[Reply], float]:

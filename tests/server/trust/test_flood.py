@@ -23,7 +23,7 @@ from twofold.server.pool import ByteBudget
 SIZE: Final = 2_000_000
 ATTACKERS: Final = 8
 BLOCKED_S: Final = 0.15
-"""What a large body may hold the interpreter for, on a machine that does other things; it was up to 5 s."""
+"""Maximum time that a large body may hold the interpreter, on a busy machine; it was up to 5 s."""
 KEPT: Final = 150 << 20
 COMPLETIONS: Final = "/v1/completions"
 FLOODS: Final[dict[str, tuple[str, bytes]]] = {
@@ -74,7 +74,7 @@ def until_quiet(true: Callable[[], bool]) -> None:
 
 
 def test_bodies_are_bounded_together() -> None:
-    """Of many that have sent all but the end, some are refused; a small one is read meanwhile. All of it goes back."""
+    """Of many unfinished bodies, some are refused; a small one is read meanwhile. All bytes are given back."""
     limits, shares = BodyLimits(), ByteBudget(8 * MIB)
 
     async def read(size: int, held: list[int]) -> bytes:

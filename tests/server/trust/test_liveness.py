@@ -21,7 +21,7 @@ CONTEXT: Final = 8192
 
 @pytest.fixture(scope="module")
 def busy(tiny_gguf: Callable[[TinyOptions], TinyModel], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A server of few sequences with a second model that is loaded when it is asked for."""
+    """A server for few sequences, with a second model that is loaded on demand."""
     long, other = tiny_gguf(TinyOptions(context=CONTEXT)), tiny_gguf(TinyOptions("qwen2", vocab=20_000))
     arguments = ("--threads", "1", "--max-num-seqs", f"{SEQUENCES}", "--max-num-queued-reqs", "8")
     with live_server(tmp_path_factory.mktemp("busy"), f"tiny={long.path}", f"other={other.path}", *arguments) as server:
@@ -75,7 +75,7 @@ def test_health_while_another_model_loads(busy: Client, slack: float) -> None:
 
 
 class _Kept(Exchange):
-    """A connection for one request after the other."""
+    """A connection that is used for several requests."""
 
     @classmethod
     async def open(cls, client: Client) -> _Kept:
@@ -87,7 +87,7 @@ class _Kept(Exchange):
         self.writer = writer
 
     async def get(self, path: str) -> int:
-        """The status that is answered."""
+        """The status of the response."""
         self.writer.write(self._client.bytes("GET", path, Connection="keep-alive"))
         await self.head()
         assert b"".join([chunk async for chunk in self.chunks()])
@@ -95,7 +95,7 @@ class _Kept(Exchange):
 
 
 def test_ready_only_between_its_self_test_and_its_end(tiny: TinyModel, tmp_path: Path) -> None:
-    """While it drains, open connections are told that it is not ready; it lives all the same."""
+    """During shutdown, /ready fails on open connections and /health succeeds."""
 
     async def drain(server: LiveServer) -> tuple[int, int, int]:
         client = Client(server.url)

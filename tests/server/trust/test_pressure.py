@@ -32,7 +32,7 @@ ASKED: Final[tuple[tuple[str, dict[str, Any], int], ...]] = (
 
 @pytest.fixture(scope="module")
 def full(tiny_gguf: Callable[[TinyOptions], TinyModel], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A server that is soon full. Its model is slow enough for that."""
+    """A server that is soon full, with a slow model."""
     model = tiny_gguf(TinyOptions(layers=8, hidden=128, ffn=512))
     arguments = ("--threads", "1", "--max-num-seqs", f"{SEQUENCES}", "--max-num-queued-reqs", f"{QUEUED}")
     with live_server(tmp_path_factory.mktemp("full"), f"tiny={model.path}", *arguments) as server:
@@ -53,7 +53,7 @@ class Load:
 
 
 async def closed_loop(client: Client, seconds: float) -> Load:
-    """As many clients as there is room for, each asking again when it was answered: the most that there is to get."""
+    """Maximum throughput: as many clients as there are slots, each of which sends its next request at once."""
     load, loop = Load(seconds), asyncio.get_running_loop()
     until = loop.time() + seconds
 
@@ -69,7 +69,7 @@ async def closed_loop(client: Client, seconds: float) -> Load:
 
 
 async def open_loop(client: Client, rate: float, seconds: float) -> Load:
-    """Requests at a rate that does not care for answers, in both dialects in turn."""
+    """Requests at a fixed rate, whatever the replies, alternating between two API protocols."""
     load, loop = Load(seconds), asyncio.get_running_loop()
     began = loop.time()
 
@@ -91,7 +91,7 @@ async def open_loop(client: Client, rate: float, seconds: float) -> Load:
 
 
 def test_ten_times_the_load(full: Client, long_form: bool, slack: float) -> None:
-    """Up to three rounds, for what a machine can do changes from one second to the next."""
+    """Up to three rounds, because the speed of a machine varies."""
     seconds, share = (20.0, GOODPUT) if long_form else (2.0, GOODPUT / 2)
 
     async def both() -> tuple[Load, Load, list[float]]:
@@ -136,7 +136,7 @@ def test_refusals_speak_the_dialect(full: Client) -> None:
 
 
 def test_quotas_of_keys_are_separate(tiny: TinyModel, tmp_path: Path) -> None:
-    """A key above its quota gets 429 in its dialect; the other one notices nothing."""
+    """A key beyond its quota gets 429 in its API protocol; the other key is not affected."""
     file, now = tmp_path / "keys.toml", datetime.now(UTC)
     quotas = {"small": Quota(requests_per_minute=3), "large": Quota()}
     keys = {name: add_key(file, name, now=now, quota=quota)[1] for name, quota in quotas.items()}

@@ -73,7 +73,7 @@ def test_bodies_count_by_their_bytes(keyed: KeyedServer) -> None:
 
 
 async def batch_of(client: Client, count: int, max_tokens: int) -> str:
-    """Creates a batch of so many lines of ``max_tokens`` tokens; its id."""
+    """Creates a batch with this number of lines of ``max_tokens`` tokens; returns its id."""
     body = {"model": "tiny", "prompt": "a", "max_tokens": max_tokens, "ignore_eos": True}
     line = {"method": "POST", "url": "/v1/completions", "body": body}
     lines = b"".join(json.dumps({"custom_id": str(n), **line}).encode() + b"\n" for n in range(count))
@@ -83,7 +83,7 @@ async def batch_of(client: Client, count: int, max_tokens: int) -> str:
 
 
 async def batch_with(client: Client, id: str, answered: int) -> dict[str, Any]:
-    """The batch once so many of its lines were answered, errors included."""
+    """The batch once this number of its lines has a result, errors included."""
     while True:
         batch: dict[str, Any] = (await client.get(f"/v1/batches/{id}")).json
         if batch["request_counts"]["completed"] + batch["request_counts"]["failed"] >= answered:
@@ -110,7 +110,7 @@ def test_lines_of_a_batch_count(keyed: KeyedServer) -> None:
 
 
 def test_the_batch_of_a_removed_key_ends(keyed: KeyedServer) -> None:
-    """Its lines without an answer fail with the error that requests with that key get."""
+    """Its lines without a result fail with the error of requests with that key."""
     file = keyed.folder / "keys.toml"
 
     async def ask() -> tuple[dict[str, Any], Reply]:

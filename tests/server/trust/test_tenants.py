@@ -74,7 +74,7 @@ def test_kept_answers_are_the_key_s_own(keyed: KeyedServer) -> None:
 
 
 async def _things_of(client: Client) -> list[tuple[str, str]]:
-    """Makes one of everything that is kept; how to get at each, by method and path."""
+    """Creates one object of each stored kind; returns the methods and paths to access them."""
     line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": chat(max_tokens=1)}
     form = (
         b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
@@ -127,7 +127,7 @@ def test_stored_objects_do_not_exist_for_another_tenant(keyed: KeyedServer) -> N
 
 
 def _other_name(path: str) -> str:
-    """The path of something that nobody has."""
+    """The path of an object that does not exist."""
     parts = path.split("/")
     place = 4 if parts[2] == "twofold" else 3
     kind, _, name = parts[place].rpartition("-" if "-" in parts[place] else "_")
@@ -152,7 +152,7 @@ def test_a_record_is_not_replaced_by_another_tenant_s_of_the_same_name(keyed: Ke
 
 
 def test_a_stored_response_is_not_replaced_by_one_of_the_same_request_id(keyed: KeyedServer) -> None:
-    """Ids of stored things are the server's: what a caller calls its requests is only echoed."""
+    """The server makes the ids of stored objects: request ids of callers are only echoed."""
 
     async def collide() -> None:
         alice, anna, name = keyed.client("alice"), keyed.client("anna"), {"x_request_id": "same"}

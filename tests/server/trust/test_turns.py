@@ -39,7 +39,7 @@ def url(tiny: TinyModel, tiny_gguf: Callable[[TinyOptions], TinyModel], tmp_path
 
 
 def test_a_hostile_template_delays_no_other_model(url: str) -> None:
-    """A quick request ends before the hostile renderings that were asked for earlier, which run one at a time."""
+    """A quick request ends before earlier hostile renderings, which run one at a time."""
     client = Client(url)
 
     async def ask() -> None:
@@ -135,7 +135,7 @@ def test_lists_in_json_are_written_as_one(count: int) -> None:
 
 
 def test_long_replies_are_made_on_another_thread() -> None:
-    """Short ones are not, but where the chat template may be asked how the model thinks."""
+    """Short replies are not, unless the chat template must be rendered to find out how the model thinks."""
     for size, switch, beside in ((1 << 20, None, True), (10, None, False), (10, "enable_thinking", True)):
         assert asyncio.run(_thread_of(size, switch)) is beside
 
@@ -150,7 +150,7 @@ COMPLETION = SimpleNamespace(token_ids=(1, 2), text="ab", logprobs=None)
     ids=["embeddings", "completions"],
 )
 def test_replies_of_many_jobs_are_made_on_another_thread(output: SimpleNamespace) -> None:
-    """Those of one job are made on the event loop."""
+    """Replies of one job are made on the event loop."""
 
     async def thread(jobs: int) -> int:
         pool = WorkPool()
@@ -173,7 +173,7 @@ def test_replies_of_many_jobs_are_made_on_another_thread(output: SimpleNamespace
 
 
 async def _thread_of(size: int, switch: str | None) -> bool:
-    """Whether work on a reply runs on a thread of its own."""
+    """Whether work on a reply runs on another thread."""
     pool = WorkPool()
     unused: Any = None
     thinking = SimpleNamespace(switch=switch)
