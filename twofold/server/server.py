@@ -113,7 +113,7 @@ class Server:
         """
         asyncio.get_running_loop().set_exception_handler(_log_fault)
         sys.setswitchinterval(SWITCH_S)
-        with _bound(self._config) as listening:
+        with _listening_socket(self._config) as listening:
             async with AsyncExitStack() as stack:
                 stack.callback(self._folder.close)
                 stack.callback(self._pool.close)
@@ -255,7 +255,7 @@ def _keys(config: ServerConfig, say: Callable[[str], None]) -> Callable[[], KeyR
 
 
 @contextmanager
-def _bound(config: ServerConfig) -> Iterator[socket.socket]:
+def _listening_socket(config: ServerConfig) -> Iterator[socket.socket]:
     """A socket bound to the server's address. Raises UsageError if it cannot be bound."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     # Only if the protocol is given does asyncio set TCP_NODELAY, so that small writes are sent at once.

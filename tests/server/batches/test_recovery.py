@@ -22,6 +22,7 @@ from twofold.core.errors import (
     ResourceError,
 )
 from twofold.server.batches import service as services
+from twofold.server.batches.record import BatchRecord, BatchStore
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -223,6 +224,30 @@ def test_writing_to_a_full_disk_is_retried(bench: Bench, monkeypatch: pytest.Mon
         batch = await bench.until(await bench.create(lines(10)))
         assert batch.status == "completed"
         assert len(await bench.content(batch.output_file_id)) == 10
+
+    run(bench, part)
+    assert refusals == 0
+
+
+def test_a_failed_batch_is_stored_once_the_disk_has_room(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "RETRY_S", 0.005)
+    save, refusals = BatchStore.save, 2
+
+    def broken(*_: object) -> None:
+        raise ValueError("odd")
+
+    def full(store: BatchStore, batch: BatchRecord) -> None:
+        nonlocal refusals
+        if batch.status == "failed" and refusals:
+            refusals -= 1
+            raise ResourceError("No space left on device.")
+        save(store, batch)
+
+    monkeypatch.setattr(services, "check_input", broken)
+    monkeypatch.setattr(BatchStore, "save", full)
+
+    async def part() -> None:
+        assert (await bench.until(await bench.create(lines(2)))).status == "failed"
 
     run(bench, part)
     assert refusals == 0

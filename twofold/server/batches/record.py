@@ -255,7 +255,7 @@ class BatchStore(TenantStore[BatchRecord]):
         """Removes batches that ended long ago."""
         self._base.write("DELETE FROM batches WHERE ended AND created_at <= ?", self._now() - KEPT_SECONDS)
 
-    def _mend(self) -> None:
+    def _recover(self) -> None:
         self.sweep()
         running = {batch.id for batch in self.unfinished()}
         for folder in self._inner.iterdir():

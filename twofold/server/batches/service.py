@@ -58,7 +58,7 @@ GIVEN_UP: Final = {
 
 
 @dataclass(slots=True)
-class _Live:
+class _ActiveBatch:
     """A batch that has not ended. ``limit`` ends its work at expiry or cancellation; ``moving`` guards its status."""
 
     batch: BatchRecord
@@ -96,7 +96,7 @@ class BatchService:
         self._limits, self._wall, self._clock = limits, wall, clock
         self._slots = asyncio.Semaphore(limits.width)
         self._lanes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, _ActiveBatch] = {}
         self._sweeping = asyncio.create_task(self._sweep())
 
     @classmethod
@@ -209,24 +209,30 @@ class BatchService:
             )
 
     def _begin(self, batch: BatchRecord) -> BatchRecord:
-        live = self._live[batch.id] = _Live(batch)
+        live = self._live[batch.id] = _ActiveBatch(batch)
         live.task = asyncio.create_task(self._process(live))
         return batch
 
-    async def _process(self, live: _Live) -> None:
-        """Runs a batch until it has ended."""
+    async def _process(self, live: _ActiveBatch) -> None:
+        """Runs a batch until it has ended, and retries if the disk fails."""
         while not live.batch.ended:
             try:
-                await (self._work(live) if live.batch.status in UNDER_WAY else self._finish(live))
-            except Exception as error:  # a failed batch must not end the others
-                if _is_disk_failure(error):
-                    await asyncio.sleep(RETRY_S)
-                else:
-                    logging.getLogger(__name__).error("batch %s: internal error: %s", live.batch.id, place_of(error))
-                    await self._fail(live, (LineError("server_error", "The server failed to process this batch."),))
+                await self._advance(live)
+            except Exception:  # a failure of the disk
+                await asyncio.sleep(RETRY_S)
         del self._live[live.batch.id]
 
-    async def _work(self, live: _Live) -> None:
+    async def _advance(self, live: _ActiveBatch) -> None:
+        """Works on a batch, or finishes it. An internal error fails the batch. Raises the errors of a failing disk."""
+        try:
+            await (self._work(live) if live.batch.status in UNDER_WAY else self._finish(live))
+        except Exception as error:
+            if _is_disk_failure(error):
+                raise
+            logging.getLogger(__name__).error("batch %s: internal error: %s", live.batch.id, place_of(error))
+            await self._fail(live, (LineError("server_error", "The server failed to process this batch."),))
+
+    async def _work(self, live: _ActiveBatch) -> None:
         """Checks and runs a batch, until all lines have results, it expires, or it is cancelled."""
         left = live.batch.expires_at - self._wall()
         try:
@@ -243,7 +249,7 @@ class BatchService:
         if live.batch.status in UNDER_WAY:
             await self._move(live, "finalizing")
 
-    async def _check(self, live: _Live) -> None:
+    async def _check(self, live: _ActiveBatch) -> None:
         paths = await self._thread.call(self._store.paths, live.batch.id)
         checked = await self._thread.drive(check_input(paths.source, live.batch.endpoint, self._limits))
         live.batch = replace(live.batch, lines=checked.lines, model=checked.model)
@@ -252,7 +258,7 @@ class BatchService:
         else:
             await self._move(live, "in_progress")
 
-    async def _run(self, live: _Live) -> None:
+    async def _run(self, live: _ActiveBatch) -> None:
         batch, clock = live.batch, self._clock
         paths = await self._thread.call(self._store.paths, batch.id)
         reader = BatchReader((batch.endpoint,), self._limits.line_bytes, tenant=batch.tenant, key=batch.key)
@@ -266,7 +272,7 @@ class BatchService:
         )
         await dispatcher.run_all()
 
-    async def _finish(self, live: _Live) -> None:
+    async def _finish(self, live: _ActiveBatch) -> None:
         """Writes the results of a batch whose work has ended, and ends it."""
         batch = live.batch
         given_up: Status = "cancelled" if batch.status == "cancelling" else "expired"
@@ -281,11 +287,11 @@ class BatchService:
         live.batch = replace(batch, tally=results.tally, lines=results.lines)
         await self._move(live, given_up if results.left or given_up == "cancelled" else "completed")
 
-    async def _fail(self, live: _Live, errors: tuple[LineError, ...]) -> None:
+    async def _fail(self, live: _ActiveBatch, errors: tuple[LineError, ...]) -> None:
         live.batch = replace(live.batch, errors=errors)
         await self._move(live, "failed")
 
-    async def _move(self, live: _Live, status: Status) -> None:
+    async def _move(self, live: _ActiveBatch, status: Status) -> None:
         """Changes the status of a batch, and ends its work if it is cancelled.
 
         Does nothing if the batch may not change to ``status``, because another change was first.

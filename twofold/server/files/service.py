@@ -301,7 +301,7 @@ class FileStore(TenantStore[FileReply]):
         self._base.write("DELETE FROM files WHERE id = ?", id)
         (self._inner / id).unlink(missing_ok=True)
 
-    def _mend(self) -> None:
+    def _recover(self) -> None:
         with self.folder.guarded():
             there = set(os.listdir(self._inner))
         known = {id for (id,) in self._base.rows("SELECT id FROM files")}

@@ -52,7 +52,7 @@ class Database:
         try:
             return _transaction(self._connection, work)
         except sqlite3.Error as error:
-            if self._durable or not _is(error, CORRUPT):
+            if self._durable or not _has_code(error, CORRUPT):
                 raise self._unusable(error) from error
         self._connection.close()
         self._put_aside()
@@ -97,7 +97,7 @@ class Database:
             self._prepare(connection)
         except BaseException as error:
             connection.close()
-            if isinstance(error, sqlite3.Error) and _is(error, CORRUPT):
+            if isinstance(error, sqlite3.Error) and _has_code(error, CORRUPT):
                 raise _BadFileError(str(error)) from error
             raise
         return connection
@@ -130,7 +130,7 @@ class Database:
 
     def _unusable(self, error: Exception) -> ResourceError:
         name = "in memory" if self._path is None else self._path.name
-        if isinstance(error, sqlite3.Error) and _is(error, LOCKED):
+        if isinstance(error, sqlite3.Error) and _has_code(error, LOCKED):
             return ResourceError(
                 f"The database {name} is used by another process.", hint="Choose another folder with --data-folder."
             )
@@ -157,7 +157,7 @@ def _transaction(connection: sqlite3.Connection, work: Callable[[sqlite3.Connect
     return result
 
 
-def _is(error: sqlite3.Error, codes: frozenset[int]) -> bool:
+def _has_code(error: sqlite3.Error, codes: frozenset[int]) -> bool:
     code = getattr(error, "sqlite_errorcode", None)  # errors of Python's module itself have no code
     return code is not None and code & PRIMARY_CODE in codes
 

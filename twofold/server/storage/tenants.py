@@ -191,11 +191,11 @@ class TenantStore(ABC, Generic[T]):
             self._inner = self.folder.inner(inner)
             self._base = Database(folder / f"{name}.sqlite3", schema, VERSION, durable=True)
             opened.callback(self._base.close)
-            self._mend()
+            self._recover()
             self.close = opened.pop_all().close
 
     @abstractmethod
-    def _mend(self) -> None:
+    def _recover(self) -> None:
         """Makes rows and files consistent after a crash; deletes only files that have names of this store."""
 
     def get(self, tenant: str, id: str) -> T:

@@ -224,7 +224,7 @@ class Service:
                 self._submit(message)
             case Abort(request_id):
                 leaving = self._thread.abort(request_id)
-                leaving.add_done_callback(lambda ended: self._gone(request_id, ended.result()))
+                leaving.add_done_callback(lambda ended: self._on_gone(request_id, ended.result()))
             case SetPaused(request_id, paused):
                 self._thread.call(lambda engine: engine.pause(request_id, paused=paused))
             case Ping():
@@ -257,7 +257,7 @@ class Service:
         else:
             self._thread.submit(request, _Outbox(self, request))
 
-    def _gone(self, request_id: str, output: RequestOutput | None) -> None:
+    def _on_gone(self, request_id: str, output: RequestOutput | None) -> None:
         """Reports the end of an aborted request; on the engine's thread."""
         self._post(Gone(request_id, None if output is None else replace(output, prompt_token_ids=())))
         if not self._engine.has_work:
