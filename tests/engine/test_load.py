@@ -61,7 +61,7 @@ def test_another_tokenizer(tiny_gguf: Tiny) -> None:
     options = EngineOptions(max_model_len=32, backend="reference")
     loaded = load_model(larger.path, options, tokenizer_path=tiny.path)
     assert (loaded.tokenizer.vocab_size, loaded.spec.vocab_size) == (300, 320)
-    with pytest.raises(ParameterError, match="320 tokens, the model knows 300"):
+    with pytest.raises(ParameterError, match="320 tokens, but the model has only 300"):
         load_model(tiny.path, options, tokenizer_path=larger.path)
 
 

@@ -6,12 +6,12 @@
     │   ├── ContextLengthError                              the prompt does not fit the context
     │   ├── TemplateError                                   a chat template rejected the messages
     │   │   └── TemplateLimitError                          it takes too much time or memory, or makes too much text
-    │   ├── AccessError                status 401           no key, or one that is not known
+    │   ├── AccessError                status 401           the request has no key, or an unknown one
     │   │   └── ForbiddenError         status 403           the key, or the address of the request, may not do this
-    │   ├── NotFoundError              status 404           there is nothing of that name
-    │   │   └── MethodError            status 405           something is there, but not for this HTTP method
-    │   ├── ConflictError              status 409           its state does not allow the request
-    │   ├── TooLargeError              status 413           a body is longer than the server takes
+    │   ├── NotFoundError              status 404           nothing has that name
+    │   │   └── MethodError            status 405           the path exists, but not with this HTTP method
+    │   ├── ConflictError              status 409           the state of the named object forbids the request
+    │   ├── TooLargeError              status 413           a body is longer than the server accepts
     │   ├── SlowClientError            status 408           a body did not arrive in time
     │   └── QuotaError                 status 429           the caller's quota is used up for now
     ├── ModelError                     exit 3, status 422   the model cannot be used
@@ -37,10 +37,10 @@ from itertools import islice
 from typing import ClassVar, Final
 
 MAX_QUOTED: Final = 64
-"""Most characters of a caller's text that an error repeats."""
+"""Maximum number of characters of a caller's text that an error repeats."""
 MAX_COMPARED: Final = 4096
 PLAIN_NAME: Final = re.compile(r"[\w./\[\]-]{1,64}", re.ASCII)
-"""What can be repeated anywhere, logs included: names of fields and files, and nothing with blanks or quotes."""
+"""Names that are safe to repeat anywhere, logs included: those of fields and files, without blanks or quotes."""
 
 
 class TwofoldError(Exception):
@@ -82,7 +82,7 @@ class TemplateLimitError(TemplateError):
 
 
 class AccessError(UsageError):
-    """No key was given, or one that is not known."""
+    """The request has no key, or an unknown one."""
 
     status = 401
 
@@ -94,13 +94,13 @@ class ForbiddenError(AccessError):
 
 
 class NotFoundError(UsageError):
-    """There is nothing of that name."""
+    """Nothing has that name."""
 
     status = 404
 
 
 class MethodError(NotFoundError):
-    """Something is there, but not for this HTTP method. ``allowed`` are those that it takes."""
+    """The path exists, but not with this HTTP method. ``allowed`` are its methods."""
 
     status = 405
 
@@ -110,13 +110,13 @@ class MethodError(NotFoundError):
 
 
 class ConflictError(UsageError):
-    """The state of what the request names does not allow it."""
+    """The state of the object that a request names forbids the request."""
 
     status = 409
 
 
 class TooLargeError(UsageError):
-    """A body is longer than the server takes."""
+    """A body is longer than the server accepts."""
 
     status = 413
 
@@ -174,7 +174,7 @@ class BusyError(_RetryError, ResourceError):
 
 
 class WorkerError(ResourceError):
-    """The process that runs a model ended while a request was in it."""
+    """The process that runs a model ended while it had the request."""
 
 
 class TimeLimitError(TwofoldError):
@@ -192,14 +192,14 @@ class NetworkError(TwofoldError):
 
 
 def unreadable(path: object, error: OSError) -> TwofoldError:
-    """The error for a file that the caller named and that cannot be read: the caller's, unless the disk fails."""
+    """The error for an unreadable file that the caller named: UsageError, or ResourceError if the disk failed."""
     caller = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | PermissionError)
     kind = UsageError if caller else ResourceError
     return kind(f"{path} cannot be read: {error.strerror or error}.", hint="Check the path and its permissions.")
 
 
 def describe(value: object) -> str:
-    """A wrong value in an error: numbers as they are, of anything else only the kind, because callers wrote it."""
+    """A wrong value for an error: a number as it is, of other values only type and length, since callers wrote them."""
     match value:
         case None | bool() | int() | float():
             return f"{value!r:.60}"
@@ -217,25 +217,25 @@ def quoted(text: str) -> str:
 
 
 def spelled(name: str) -> str:
-    """The name of a field or path that a caller wrote: as it is where that is short and plain, else quoted."""
+    """The name of a field or path that a caller wrote: as it is if it is short and plain, else quoted."""
     return name if PLAIN_NAME.fullmatch(name) else quoted(name)
 
 
 def plain_name(name: str) -> str:
-    """A name for logs: callers write those of unknown fields, and only plain ones are repeated."""
+    """A field's name for logs, which repeat only plain names: callers may write anything as the name of a field."""
     return name if PLAIN_NAME.fullmatch(name) else "(not a plain name)"
 
 
 def describe_name(value: object) -> str:
-    """A wrong name, such as that of a kind or a choice, in an error."""
+    """A wrong name for an error, such as that of a choice: text is quoted, other values are described."""
     return quoted(value) if isinstance(value, str) else describe(value)
 
 
 def closest_match(name: str, known: Iterable[str]) -> str | None:
     """The known name closest to ``name``, or None where none is close.
 
-    The work is bounded whatever callers wrote: names of more than MAX_QUOTED characters have no nearest one, and only
-    the first MAX_COMPARED known names are compared.
+    The work is bounded for any input: names of more than MAX_QUOTED characters have no match, and only the first
+    MAX_COMPARED known names are compared.
     """
     if len(name) > MAX_QUOTED:
         return None

@@ -1,11 +1,11 @@
 """JSON schemas of structured outputs, made to allow only what they name.
 
-By the letter of JSON Schema an object may hold properties that its schema does not name, unless
-``additionalProperties`` is false. No one who writes a schema for a completion means that, and small models use it: they
-go on writing keys. So an object that lists its properties and says nothing about others is closed, as in OpenAI's
-strict mode, in llama.cpp and in vLLM with xgrammar. ``"additionalProperties": true`` keeps one open.
+In JSON Schema an object may hold properties that its schema does not name, unless ``additionalProperties`` is false.
+Authors of a schema for a completion do not intend this, and small models go on writing keys. So an object whose schema
+lists properties and does not mention others is closed, as in OpenAI's strict mode, in llama.cpp and in vLLM with
+xgrammar. ``"additionalProperties": true`` keeps it open.
 
-Law: what fits the closed schema fits the schema as it was given. Where closing could leave nothing that fits, such as
+Law: a value that fits the closed schema fits the given schema. Where closing could leave no value that fits, such as
 where several schemas describe one object together, the schema stays as it is.
 """
 
@@ -22,7 +22,7 @@ COMBINING: Final = frozenset(
         *("contains", "patternProperties", "unevaluatedProperties"),
     }
 )
-"""Keywords by which other schemas describe the same object, or what is in it."""
+"""Keywords by which other schemas describe the same object, or its contents."""
 CHOOSING: Final = frozenset({"anyOf", "oneOf"})
 NOTES: Final = frozenset({"title", "description", "default", "examples", "deprecated", "readOnly", "$comment", "$id"})
 NAMED: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
@@ -31,13 +31,13 @@ SHARED: Final = frozenset({"$defs", "definitions"})
 
 
 def closed_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema with every object closed that can be."""
+    """The schema with all objects closed that can be closed."""
     shared_open = any(_combines(one) for one in _schemas(schema))
     return _closed(schema, together=False, shared_open=shared_open)
 
 
 def _closed(schema: Mapping[str, Any], *, together: bool, shared_open: bool) -> dict[str, Any]:
-    """``together``: another schema describes the same value; ``shared_open``: one may describe what is in $defs."""
+    """``together``: another schema describes the same value; ``shared_open``: one may describe values of $defs."""
     found: dict[str, Any] = {}
     inside = together or _combines(schema)
     for key, value in schema.items():
@@ -70,8 +70,8 @@ def _lists_all(schema: Mapping[str, Any]) -> bool:
 
 
 def _combines(schema: Mapping[str, Any]) -> bool:
-    """Whether several schemas describe one object here. One reference, or one part of allOf, with nothing but notes
-    beside it does not."""
+    """Whether several schemas describe one object here. A single reference, or a single part of allOf, with only notes
+    beside it, does not count."""
     used = schema.keys() - NOTES - SHARED - {"$schema"}
     if used == {"$ref"} or (used == {"allOf"} and isinstance(schema["allOf"], list) and len(schema["allOf"]) == 1):
         return False

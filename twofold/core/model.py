@@ -1,5 +1,4 @@
-"""What a decoder-only transformer is, as data: the one description that files are read into, engines run and the
-planner counts.
+"""The description of a decoder-only transformer, as data. Files are read into it, engines run it, planners count it.
 
     ModelSpec    vocabulary, sizes, context, head tied or not, and the layers in order
     LayerSpec    an attention (grouped, latent), a feed-forward (gated, plain, experts), norms, rotation, formats
@@ -21,7 +20,7 @@ Activation = Literal["silu", "gelu_tanh"]
 QkNorm = Literal["head", "all"]
 """Norms of queries and keys: one weight for each value of a head, or of all heads together."""
 RopePairs = Literal["adjacent", "halves"]
-"""Which values a rotation takes together: (0,1),(2,3)… or (i, i + dims/2)."""
+"""The values that a rotation pairs: (0, 1), (2, 3) … or (i, i + dims / 2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +67,9 @@ class RopeSpec:
 class GroupedAttention:
     """Multi-head, grouped-query or multi-query attention: query heads share heads of keys and values.
 
-    ``window`` counts the positions that a row sees, itself included. ``sinks``: one learnt logit a head. ``scale``
-    multiplies q·k; None is head_dim^-½. ``softcap`` bounds the logits. ``output_gate``: the query
-    projection also makes a gate for the output (Qwen3-Next).
+    ``window`` counts the positions that a row sees, itself included. ``sinks``: one learnt logit for each head.
+    ``scale`` multiplies q·k; None is head_dim^-½. ``softcap`` bounds the logits. ``output_gate``: the query projection
+    also makes a gate for the output (Qwen3-Next).
     """
 
     heads: int
@@ -99,7 +98,7 @@ class GroupedAttention:
 
     @property
     def kv_values(self) -> int:
-        """Values that a token leaves in the cache: keys and values of each KV head."""
+        """Values that a token adds to the cache: keys and values of each KV head."""
         return 2 * self.kv_size
 
     @property
@@ -110,7 +109,7 @@ class GroupedAttention:
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
-    """Multi-head latent attention (DeepSeek-V2, 2024): a token leaves one latent vector and one rotated key."""
+    """Multi-head latent attention (DeepSeek-V2, 2024): a latent vector and a rotated key of each token are cached."""
 
     heads: int
     q_rank: int | None
@@ -130,7 +129,7 @@ class LatentAttention:
 
     @property
     def kv_values(self) -> int:
-        """Values that a token leaves in the cache, whatever the number of heads."""
+        """Values that a token adds to the cache, for any number of heads."""
         return self.kv_rank + self.rope_dim
 
 
@@ -152,7 +151,7 @@ class RecurrentAttention:
 
     @property
     def query_size(self) -> int:
-        """Queries, keys and values: what is projected and convolved."""
+        """Width of the projection that is convolved: queries, keys and values."""
         return 2 * self.key_heads * self.key_dim + self.output_size
 
     @property
@@ -166,7 +165,7 @@ class RecurrentAttention:
 
     @property
     def conv_values(self) -> int:
-        """Values of the tokens before the next one that the convolution reads."""
+        """Values of the earlier tokens that the convolution reads for the next one."""
         return (self.conv - 1) * self.query_size
 
 
@@ -191,7 +190,7 @@ class PlainFFN:
 class ExpertFFN:
     """``count`` gated feed-forwards of ``size``, of which the router picks ``active`` for a row.
 
-    ``shared`` values are those of the experts that every row takes, together.
+    ``shared`` is the total size of the experts that every row passes through.
     """
 
     count: int
@@ -209,7 +208,7 @@ FeedForward: TypeAlias = GatedFFN | PlainFFN | ExpertFFN
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """How tensors are stored: matrices, vectors, and those that differ by name."""
+    """How tensors are stored: matrices, vectors, and exceptions by name."""
 
     matrices: ValueFormat = BF16
     vectors: ValueFormat = BF16
@@ -225,7 +224,7 @@ class Formats:
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """One layer. ``norms`` are 2, or 4 with one after each part, or 1 where both parts run side by side.
+    """One layer. ``norms`` is 2, or 4 with a norm after each part too, or 1 if both parts run side by side.
 
     ``rope`` is None where positions are not rotated.
     """
@@ -238,7 +237,7 @@ class LayerSpec:
 
 
 ATTENTION_CHUNK: Final = 64
-"""Positions that attention takes at a time: a row reads from the beginning of the chunk of the first one it sees."""
+"""Positions that attention reads at a time: a row reads from the start of the chunk of its first visible position."""
 
 
 def visible(start: int, rows: int, window: int | None = None) -> int:
@@ -256,7 +255,7 @@ def read_positions(start: int, rows: int, window: int | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
-    """Layers with the same window, whose keys and values are therefore kept and freed together."""
+    """Layers with the same window: their keys and values are kept and freed together."""
 
     window: int | None
     layers: tuple[int, ...]
@@ -269,9 +268,9 @@ ROUTER: Final = "router"
 class ModelSpec:
     """A decoder-only transformer.
 
-    ``context_length`` is the longest sequence that the model was made for; ``source`` says where the sizes are from.
+    ``context_length`` is the longest sequence that the model was made for; ``source`` names the origin of the sizes.
     ``learnt_positions``: rows of the table of position embeddings; 0 without one. ``runs`` are the layers as runs of
-    equal ones: (how many, which).
+    equal layers: (length of the run, layer).
     """
 
     name: str
@@ -293,7 +292,7 @@ class ModelSpec:
         object.__setattr__(self, "runs", _runs(self.layers))
 
     def __hash__(self) -> int:
-        """Of the sizes alone: specs are looked up by it in every step that is counted."""
+        """A hash of the sizes alone, since caches look specs up for every step that is counted."""
         return hash((self.name, self.hidden_size, self.vocab_size, len(self.layers)))
 
     @property

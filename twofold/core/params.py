@@ -1,4 +1,4 @@
-"""What a caller may ask of generation: ``SamplingParams``, checked on construction, spelled as vLLM spells it."""
+"""The parameters of generation, checked on construction: ``SamplingParams`` and others, with vLLM's names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_MARK_TOKENS: Final = 16
 
 
 class RequestParams:
-    """What an engine computes of a prompt: the base of the parameters of each kind of request."""
+    """The base of the parameters of each kind of request: what an engine computes for a prompt."""
 
     __slots__ = ()
 
@@ -70,7 +70,7 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 @known_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredOutputsParams:
-    """Which form a completion must have; exactly one of these, as vLLM names them.
+    """The form that a completion must have: exactly one of these fields, which have vLLM's names.
 
     json          a JSON schema, as a mapping or as its text
     json_object   any JSON object
@@ -120,9 +120,9 @@ class ThinkingParams:
 
     start    tokens that open the section; empty where the prompt has opened it
     end      tokens that close it
-    budget   most tokens between them; then ``end`` is all that can be sampled, and the rest follows. None: no limit
+    budget   maximum number of tokens between them, after which the tokens of ``end`` are forced. None: no limit
 
-    ``structured_outputs`` hold for what follows the section. A completion that does not open it has none.
+    ``structured_outputs`` apply to the text after the section. A completion that does not open it has no section.
     """
 
     start: Sequence[int] = ()
@@ -143,7 +143,7 @@ class ThinkingParams:
 class BeamSearchParams(RequestParams):
     """Beam search, as vLLM spells it: the ``beam_width`` most likely completions, by log-probability / length^penalty.
 
-    ``max_tokens`` is the most tokens of a completion; with ``ignore_eos`` beams go on after an end of sequence.
+    ``max_tokens`` is the maximum length of a completion; with ``ignore_eos`` beams go on after an end of sequence.
     """
 
     beam_width: int

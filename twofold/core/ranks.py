@@ -7,12 +7,12 @@ from typing import Protocol, SupportsFloat
 
 
 class Ascending(Protocol):
-    """Values in ascending order: a list, or an array of NumPy."""
+    """Values in ascending order: a list, or a NumPy array."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> SupportsFloat: ...
 
 
 def nearest_rank(ascending: Ascending, share: float) -> float:
-    """The least of at least one value that at least that share of them does not exceed."""
+    """The smallest of the values that is at least as large as a ``share`` of them. There must be at least one value."""
     return float(ascending[max(0, math.ceil(share * len(ascending) - 1e-9) - 1)])

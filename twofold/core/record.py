@@ -13,7 +13,7 @@ from typing import Final
 from twofold.core.model import read_positions, visible
 
 MAX_PAUSES: Final = 256
-"""Most pauses whose times a record keeps; later ones count only in seconds."""
+"""Maximum number of pauses that a record lists; later ones count only in ``stalls``."""
 
 
 class WaitReason(Enum):
@@ -38,7 +38,7 @@ class Pause:
 
 @dataclass(slots=True)
 class AttendedPositions:
-    """Positions that rows attended to and that steps read, in layers with a window."""
+    """Positions that rows attended to, and positions that steps read, in layers with a window."""
 
     attended: int = 0
     read: int = 0
@@ -54,11 +54,10 @@ class PhaseWork:
     share       its part of the weights that these steps read: Σ own rows / rows of the step
     seconds     of these steps; ``predicted_s`` was predicted for them, except for ``unpredicted_s`` seconds of steps
                 before the first prediction
-    machine_s   its part of ``seconds``: Σ seconds · own rows / rows of the step. Those of all requests in a step add up
-                to its seconds: what a request cost the machine
+    machine_s   its part of ``seconds``: Σ seconds · own rows / rows of the step. The parts of all requests in a step
+                add up to the step's seconds, so this is the machine time that the request cost
     logit_rows  rows whose logits were computed
-    windowed    ``attended`` and ``read`` again for layers with a window, by window; a missing window hid
-                nothing
+    windowed    ``attended`` and ``read`` for layers with a window, by window, without windows as long as the context
     """
 
     rows: int = 0

@@ -1,6 +1,6 @@
 """The reports of an engine: of each step that ran and of each request that ended.
 
-Times are seconds on the engine's clock. A step lies on it like this:
+Times are seconds on the engine's clock. The times of a step:
 
     │ host_s │ moves_s │ seconds │
              └ started           └ ended
@@ -27,15 +27,15 @@ class BlockCounts:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One step. Rows by phase; the first of them are those that generate.
+    """One step: ``decode_rows`` computed generated tokens, ``prefill_rows`` prompts.
 
     number      counts the engine's steps from 0
-    moves       blocks that were copied or swapped before its rows
-    predicted_s predicted seconds of its rows; None before the first prediction
-    seconds     how long they took, ``moves_s`` the moves before them
+    moves       blocks that were copied or swapped before the rows
+    predicted_s predicted seconds of the rows; None before the first prediction
+    seconds     how long the rows took; ``moves_s``: how long the moves before them took
     host_s      the engine's own time since the step before, without waiting for requests
-    waiting, running, blocks    as they were when it was planned
-    forward_s   of ``seconds`` the forward pass, ``sample_s`` sampling
+    waiting, running, blocks    as they were when the step was reported
+    forward_s   part of ``seconds`` for the forward pass; ``sample_s``: part for sampling
     overlap_s   work of the engine during ``forward_s``
     """
 
@@ -64,11 +64,11 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
-    """A request that ended, in seconds on the engine's clock. Queue (arrival → first scheduled), prefill (→ first
-    token) and decode (→ last token) follow each other without a gap. Times of phases that were not reached are None.
+    """A request that ended. Its phases follow each other without a gap: queue (arrival → first scheduled), prefill (→
+    first token) and decode (→ last token). Times of phases that were not reached are None.
 
-    token_times     a row for each completion, those that best_of dropped included
-    cached_tokens   of the prompt that came from a cache; ``fresh_tokens`` were computed
+    token_times     the times of each completion's tokens, including completions that best_of dropped
+    cached_tokens   tokens of the prompt that came from a cache; ``fresh_tokens`` were computed
     finish_reasons  of the completions that ended
     record          the work and the waits of its sequences together
     """
@@ -88,11 +88,6 @@ class RequestMetrics:
     def completions(self) -> int:
         """Number of completions; at least one, so that requests that ended early count, too."""
         return max(1, len(self.finish_reasons))
-
-    @property
-    def admitted(self) -> float | None:
-        """``first_scheduled``, by its older name in reports."""
-        return self.first_scheduled
 
     @property
     def last_token(self) -> float | None:
@@ -143,7 +138,7 @@ class RequestMetrics:
 
 
 class Observer(Protocol):
-    """Receives every step and every request, on the engine's thread: it must not raise and should return quickly."""
+    """Receives every step and every request on the engine's thread. Its methods must not raise, and return quickly."""
 
     def on_step(self, report: StepReport) -> None: ...
 
@@ -152,8 +147,8 @@ class Observer(Protocol):
 
 @dataclass(slots=True)
 class PinCounts:
-    """Tokens of cache pins of one time to live, since the engine started: first pinned, read by later prompts, given
-    up, refused for lack of space."""
+    """Tokens of cache pins of one time to live, since the engine started: ``written`` were pinned for the first time,
+    ``read`` by later prompts, ``expired`` are no longer pinned, ``refused`` found no space."""
 
     written: int = 0
     read: int = 0
@@ -163,11 +158,11 @@ class PinCounts:
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """An engine at one moment. Counts are since it started; those of tokens and blocks as in ``kv.pins``.
+    """An engine at one moment. Counts are since it started; ``queries``, ``hits`` and ``evicted`` as in ``kv.pins``.
 
     pinned             blocks that a pin protects, over all groups
     pins               by time to live in seconds
-    prediction_error   how far predicted step times were off lately, as a share of the measured ones; None before any
+    prediction_error   recent mean of |predicted − measured| / measured step time; None before the first prediction
     """
 
     waiting: int

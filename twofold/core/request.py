@@ -1,4 +1,4 @@
-"""A request to an engine: its prompt, what is computed of it, and its options (urgency, tenant, time limits, cache)."""
+"""A request to an engine: its prompt, its parameters, and its options (urgency, tenant, time limits, cache)."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class CachePin:
 class RequestOptions:
     """How a request is treated beside others. None of it changes its completions.
 
-    priority        requests of a lower number go first; waiting makes every request more urgent
-    tenant          whose request it is: tenants of equal priority share the machine evenly
-    tpot_target_s   most seconds for each token after the first; None takes the server's target
-    deadline_s      seconds after its arrival when it ends, with finish reason "deadline"
-    queue_limit_s   seconds after its arrival when it is refused with a BusyError, if it has not begun to run
-    cache_salt      only prompts of the same salt share cached prefixes
-    cache_pins      prefixes of the prompt that shall stay cached; at most 4, ascending
+    priority        requests with a lower number go first; waiting makes every request more urgent
+    tenant          the owner of the request: tenants of equal priority share the machine evenly
+    tpot_target_s   maximum mean seconds for each token after the first; None: the engine's target
+    deadline_s      seconds from arrival to the forced end of the request, with finish reason "deadline"
+    queue_limit_s   seconds after arrival at which the request, unless it has begun to run, is refused with a BusyError
+    cache_salt      only prompts with the same salt share cached prefixes
+    cache_pins      prefixes of the prompt to keep cached; at most 4, ascending
     """
 
     priority: int = 0
@@ -86,7 +86,7 @@ class RequestOptions:
 class PoolingParams(RequestParams):
     """One vector for a text: the mean of its hidden states after the last norm, or the last of them.
 
-    dimensions  the length of vector that the caller expects; None takes the model's
+    dimensions  the number of values that the caller expects; None: the model's
     normalize   scales the vector to length 1
     """
 
@@ -98,7 +98,7 @@ class PoolingParams(RequestParams):
         check_choice("pooling", self.pooling, get_args(Pooling))
 
     def check(self, hidden_size: int) -> None:
-        """Raises ParameterError where the model's vectors are of another length."""
+        """Raises ParameterError if the model's vectors have another number of values."""
         if self.dimensions not in (None, hidden_size):
             raise ParameterError(
                 f"dimensions must be the model's {hidden_size}, not {self.dimensions}: embeddings cannot be truncated.",
@@ -109,7 +109,7 @@ class PoolingParams(RequestParams):
 
 @dataclass(frozen=True, slots=True)
 class ScoringParams(RequestParams):
-    """The log-probabilities of a text's tokens, and of the ``alternatives`` most likely ones of each position."""
+    """The log-probabilities of a text's tokens, and of the ``alternatives`` most likely tokens at each position."""
 
     alternatives: int = 0
 
@@ -124,12 +124,12 @@ TextOrTokens: TypeAlias = str | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """A request to an engine, in a process or between two. Its sequences keep it.
+    """A request to an engine, in the same process or in another.
 
     token_ids   of the prompt
     params      SamplingParams, BeamSearchParams, PoolingParams or ScoringParams
-    prompt      its text, where the caller gave text
-    request_id  unique among the requests of an engine; the engine chooses one where it is empty
+    prompt      the text of the prompt, if the caller gave text
+    request_id  unique among the requests of an engine, which chooses one if this is empty
     arrival     seconds on the monotonic clock, which processes of a machine share; None: when the engine gets it
     stream      whether deltas are sent as they are made, or all at the end
     """
@@ -144,11 +144,11 @@ class EngineRequest:
 
     @property
     def arrived(self) -> float:
-        """``arrival`` of a request that an engine has."""
+        """``arrival``, which every request in an engine has."""
         assert self.arrival is not None, "an engine's requests have arrived"
         return self.arrival
 
     @property
     def completions(self) -> int:
-        """Sequences that are sampled for it; 1 where there is one sequence of another kind."""
+        """The number of sequences that are sampled; 1 for requests that sample none."""
         return self.params.answers if isinstance(self.params, SamplingParams) else 1

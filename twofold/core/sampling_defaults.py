@@ -1,5 +1,5 @@
-"""Sampling parameters of requests that leave them out. Precedence, in this one place, for ``serve``, ``run``, ``chat``
-and ``batch`` alike:
+"""Defaults for sampling parameters that a request leaves out. ``serve``, ``run``, ``chat`` and ``batch`` share this
+order of precedence:
 
     request → flags (``--temperature`` …) → the model file (``general.sampling.*``) → GENERATION_CONFIG → FALLBACK
 
@@ -50,12 +50,12 @@ class SamplingDefaults:
 
     @classmethod
     def of_metadata(cls, metadata: Mapping[str, Any]) -> Self:
-        """Those of a GGUF file; impossible values are ignored."""
+        """The defaults in a GGUF file's metadata; impossible values are ignored."""
         return cls._possible({name: metadata.get(key) for name, key in METADATA.items()})
 
     @classmethod
     def of_model(cls, path: Path, metadata: Mapping[str, Any]) -> Self:
-        """Those of a model file, else of the generation config beside it, else FALLBACK."""
+        """The defaults in a model file's metadata, else in the generation config beside it, else FALLBACK."""
         return cls.of_metadata(metadata).over(cls._of_config(path.with_name(GENERATION_CONFIG))).over(FALLBACK)
 
     @classmethod
@@ -83,11 +83,11 @@ class SamplingDefaults:
         return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
 
     def over(self, other: SamplingDefaults) -> Self:
-        """These, and those of ``other`` where these are None."""
+        """These defaults, and where they are None those of ``other``."""
         return replace(self, **{**other.given(), **self.given()})
 
     def fill(self, params: SamplingParams, asked: Collection[str]) -> SamplingParams:
-        """The parameters of a request that set those named in ``asked`` itself."""
+        """``params`` with these defaults for all names but ``asked``, which the request has set itself."""
         missing = {name: value for name, value in self.given().items() if name not in asked}
         return replace(params, **missing) if missing else params
 
@@ -98,4 +98,4 @@ class SamplingDefaults:
 
 NONE: Final = SamplingDefaults()
 FALLBACK: Final = SamplingDefaults(temperature=0.2, top_p=0.9)
-"""For models whose file has none: small models write nonsense at OpenAI's default, temperature 1."""
+"""For models without defaults of their own: small models write nonsense at OpenAI's default, temperature 1."""

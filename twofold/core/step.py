@@ -20,7 +20,7 @@ from twofold.core.params import SamplingParams
 if TYPE_CHECKING:
     IntArray: TypeAlias = array[int]
     FloatArray: TypeAlias = array[float]
-else:  # before Python 3.12 arrays have no type parameters, which readers of these records would look at
+else:  # msgspec evaluates annotations, and before Python 3.12 arrays have no type parameters
     IntArray = FloatArray = array
 
 NO_TOKENS: Final = array("i")
@@ -74,7 +74,7 @@ class TokenConstraint(Protocol):
         ...
 
     def wait(self) -> bool:
-        """Waits a little until it is ready; whether it is."""
+        """Waits a short time for ``ready``; returns whether it is ready."""
         ...
 
     def advance(self, token: int) -> None:
@@ -86,7 +86,7 @@ class TokenConstraint(Protocol):
         ...
 
     def rollback(self, tokens: int) -> None:
-        """Forgets the last ``tokens`` tokens that it took, at most ROLLBACK of them. A fork forgets its own only."""
+        """Forgets the last ``tokens`` tokens, at most ROLLBACK. A fork can forget only tokens that it took itself."""
         ...
 
     @property
@@ -96,26 +96,26 @@ class TokenConstraint(Protocol):
 
     @property
     def shortened(self) -> bool:
-        """Whether tokens were not allowed so that the output is complete within its limit."""
+        """Whether tokens were forbidden in order to complete the output within its limit."""
         ...
 
 
 Pooling = Literal["mean", "last"]
 """How the hidden states of a text become one vector: their mean, or the last one."""
 HIDDEN_SCALE: Final = 2.0**24
-"""Units of 1 in which hidden states are added."""
+"""Hidden states are added in whole units of 1 / HIDDEN_SCALE."""
 
 
 SAMPLED: Final = -1
-"""In place of a token that the step before samples: the runner has it, or will have it, and puts it in."""
+"""Stands for the token that the step before samples, which the runner puts in its place."""
 
 SAMPLED_TOKEN: Final = array("i", [SAMPLED])
-"""The tokens of a row that computes it. Shared: it is never changed."""
+"""The tokens of a step that computes only that token. Shared: it is never changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingSpec:
-    """How the tokens of a sequence are sampled. ``suppressed`` tokens are not, before position ``suppressed_until``."""
+    """How the tokens of a sequence are sampled: before position ``suppressed_until``, no ``suppressed`` token is."""
 
     params: SamplingParams
     seed: int
@@ -128,8 +128,8 @@ class SamplingSpec:
 class SequenceStart:
     """What a runner keeps of a sequence from a step on, until the sequence is in a step's ``ended`` or starts again.
 
-    ``sampling`` is None where nothing will be sampled. ``tokens`` are those before the rows of the step, where
-    penalties need them.
+    ``sampling`` is None if nothing will be sampled. ``tokens`` are the tokens before the rows of the step, if penalties
+    need them, else empty.
     """
 
     sampling: SamplingSpec | None = None
@@ -138,7 +138,7 @@ class SequenceStart:
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """Entries of the block table of a KV group, from number ``first`` on, that replace those that the runner has."""
+    """New entries of a KV group's block table, from number ``first`` on; they replace the runner's entries."""
 
     group: int
     first: int
@@ -149,15 +149,15 @@ class TableChange:
 class SequenceStep:
     """The tokens at positions ``start`` … ``start + len(tokens) − 1`` of one sequence, to be computed in this step.
 
-    begin         the sequence starts: nothing of it was in a step before, or it ended there
-    changes       to its block tables; entries that a window has passed are never read
-    samples       number of last rows after which a token is sampled: the last row, and one more for each draft
+    begin         what the runner keeps of the sequence; None if the runner has it from an earlier step
+    changes       changes of its block tables; entries that a window has passed are never read
+    samples       number of rows, counted from the last, after which a token is sampled: one, and one for each draft
     drafts        number of last tokens that are proposals: each is accepted if it equals the token sampled there
     candidates    for beam search: the number of most likely tokens to return instead of a sample
-    scored        return the log-probabilities of these tokens, which follow the first rows, with ``alternatives`` most
-                  likely others
+    scored        tokens whose log-probabilities are returned, with those of the ``alternatives`` most likely tokens:
+                  the first follows the first row, and so on
     pooling       return hidden states: the sum of all rows (mean) or the last row (last)
-    decode        whether it generates, or computes its prompt
+    decode        whether the step generates; otherwise it computes a prompt
     """
 
     sequence_id: int
@@ -175,7 +175,7 @@ class SequenceStep:
 
     @property
     def end(self) -> int:
-        """The position after its rows: that of the token that the last row samples."""
+        """The position after its rows, which the token sampled by the last row will have."""
         return self.start + len(self.tokens)
 
     @property
@@ -188,8 +188,8 @@ class SequenceStep:
 class StepInput:
     """What a model runner computes in one step: blocks to move, in order, then rows of many sequences.
 
-    It is plain data, and ``backends.wire`` makes bytes of it. ``ended`` sequences need nothing kept; they ended before
-    the step.
+    It is plain data, and ``backends.wire`` makes bytes of it. ``ended`` sequences ended before the step, and the runner
+    forgets them.
     """
 
     steps: tuple[SequenceStep, ...]
@@ -206,10 +206,11 @@ class StepInput:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan(StepInput):
-    """One step of the loop, sequences that generate first, with what only the loop needs of it.
+    """One step of the loop, sequences that generate first, with fields that only the loop needs.
 
-    ``predicted_s`` is how long it should take; None before anything was learned. ``decode_rows`` compute generated
-    tokens, the others prompts. ``constraints`` decide what may be sampled, by sequence.
+    ``predicted_s`` is the predicted time in seconds; None before the first prediction. ``decode_rows`` rows compute
+    generated tokens, the others prompts. ``constraints`` are the token constraints of the sequences that sample, by
+    sequence.
     """
 
     predicted_s: float | None = None
@@ -219,7 +220,7 @@ class StepPlan(StepInput):
 
 @dataclass(frozen=True, slots=True)
 class StepMasks:
-    """What constraints say of a step: the masks of sequences, one after another for each row that is sampled, and
+    """The results of a step's constraints: the masks of each sequence, concatenated over the rows that are sampled, and
     the sequences that are not sampled in this step."""
 
     allowed: Mapping[int, bytes] = field(default_factory=dict)
@@ -245,17 +246,18 @@ class PositionLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class SequenceOutcome:
-    """What a SequenceStep gave: the sampled tokens, their log-probabilities where asked for, those of the prompt.
+    """The outcome of a SequenceStep: the sampled tokens, and log-probabilities of them and of the prompt, if requested.
 
     Of several sampled tokens all but the last are accepted drafts.
 
     ``candidates`` are the most likely tokens, descending, if they were requested. ``error`` ends this sequence; others
     are not affected. ``deferred``: the token mask was not ready, so the last row must be computed again. ``complete``:
-    no token can follow those so far, which was not known when the last one was sampled.
+    no further token can follow; this was not known yet when the last token was sampled.
 
-    ``hidden`` is of float64. For ``last`` it is the step's last row. For ``mean`` it is the sum of its rows in units of
-    1 / HIDDEN_SCALE, each rounded to whole units: sums of whole numbers are exact, so the sum over a text is the same
-    however it was cut into steps (as long as tokens · |hidden| stays below 2²⁹). Divide by HIDDEN_SCALE · tokens.
+    ``hidden`` is float64 [hidden_size]. For ``last`` it is the step's last row. For ``mean`` it is the sum of the rows
+    in units of 1 / HIDDEN_SCALE, each rounded to whole units: sums of whole numbers are exact, so the sum over a text
+    is the same however it was cut into steps (as long as tokens · |hidden| stays below 2²⁹). Divide by HIDDEN_SCALE ·
+    tokens.
     """
 
     sequence_id: int
@@ -273,9 +275,9 @@ class SequenceOutcome:
 class StepOutcome:
     """One outcome for each entry of the plan, in the plan's order.
 
-    ``seconds`` the step's rows took from the first operation to the last sample, ``moves_s`` its block moves before.
-    Of ``seconds`` the forward pass took ``forward_s``, sampling ``sample_s``; ``overlap_s`` is what the caller did in
-    ``forward_s``.
+    ``seconds`` is the time of the step's rows, from the first operation to the last sample, ``moves_s`` that of the
+    block moves before them. ``forward_s`` is the part of the forward pass in ``seconds``, ``sample_s`` that of
+    sampling. ``overlap_s`` is the time of the caller's work during ``forward_s``.
     """
 
     sequences: tuple[SequenceOutcome, ...]
@@ -288,7 +290,7 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """What a committed step means for one sequence. ``stop_token`` is the token that ended it, if one did.
+    """What one sequence gained in a committed step. ``stop_token`` is the token that ended the sequence, if one did.
 
     ``candidates``, ``hidden`` and ``error`` are those of the outcome.
     """

@@ -1,7 +1,7 @@
-"""Records as bytes: what msgspec cannot write or read by itself. Hooks for its encoders and decoders.
+"""Records as bytes: hooks for msgspec's encoders and decoders, for types that msgspec does not know.
 
-error    [class, message, hint, {more}]; only classes of ``core.errors`` are made
-array    [type code, bytes], least byte first
+error    [class, message, hint, {other attributes}]; only classes of ``core.errors`` are made
+array    [type code, bytes], little-endian
 mapping  a map
 """
 
@@ -26,7 +26,7 @@ TYPE_CODES: Final = frozenset("id")
 
 
 def to_plain(value: object) -> object:
-    """Plain data in place of ``value``. Raises TypeError for what cannot travel."""
+    """Plain data in place of ``value``. Raises TypeError for values of other types."""
     if isinstance(value, TwofoldError):
         more = {name: field for name, field in vars(value).items() if name != "hint"}
         return [_known_class(value).__name__, str(value), value.hint, more]
@@ -60,7 +60,7 @@ def _known_class(error: TwofoldError) -> type[TwofoldError]:
 
 
 def _little_endian(values: array[Any]) -> array[Any]:
-    """The same values in the other byte order, where the machine's is not the one that travels."""
+    """The values in little-endian byte order: a swapped copy on big-endian machines."""
     if sys.byteorder == "big":
         values = values[:]
         values.byteswap()

@@ -1,8 +1,8 @@
 """The tensors that a model has: roles, sizes, formats, how often, and how devices share them.
 
-Roles belong to no file format: ``embedding``, ``head``, ``final_norm`` and ``positions`` occur once, those that
-``layer_weights`` lists once in each layer, as ``layers.INDEX.ROLE``. Files are read by these names, and all counts
-are of this list: parameters are its values, bytes its formats', multiply-adds those of its matrices.
+Roles belong to no file format: ``embedding``, ``head``, ``final_norm`` and ``positions`` occur once; the roles that
+``layer_weights`` lists occur once in each layer, as ``layers.INDEX.ROLE``. Files are read by these names, and the
+counts of parameters, bytes and multiply-adds are sums over this list.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TOGETHER: Final[Mapping[str, tuple[str, ...]]] = {
     "kv_b": ("k_b", "v_b"),
     "up": ("gate", "up"),
 }
-"""Tensors that some files keep as consecutive rows of one, and its role."""
+"""Tensors that some files store as consecutive rows of one tensor, by the role of that tensor."""
 
 _IN_LAYER: Final = re.compile(r"layers\.(\d{1,5})\.(.+)", re.DOTALL)
 
@@ -63,7 +63,7 @@ def layer_and_role(name: str) -> tuple[int | None, str]:
 class Weight:
     """A tensor of ``rows`` outputs and ``columns`` inputs. A vector has one row and is not multiplied as a matrix.
 
-    ``copies`` are the experts' own; a row passes through ``active`` of them.
+    ``copies`` is the number of experts that have such a tensor; a row passes through ``active`` of them.
     """
 
     name: str
@@ -224,7 +224,7 @@ def _gated_sizes(kind: str, size: int, hidden: int) -> Iterator[tuple[str, int, 
 
 
 SourceKind = Literal["gguf", "config"]
-"""The keys of a source: those of GGUF metadata, or those of Hugging Face configurations."""
+"""The kind of a source's keys: those of GGUF metadata, or those of Hugging Face configurations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ class ModelSource:
 
 
 class StoredTensor(Protocol):
-    """A tensor of a file: ``rows`` × ``columns`` values, a vector in one row. ``name`` is the file's own for it."""
+    """A tensor of a file: ``rows`` × ``columns`` values, a vector in one row. ``name`` is its name in the file."""
 
     @property
     def name(self) -> str: ...

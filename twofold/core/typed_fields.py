@@ -12,14 +12,15 @@ from twofold.core.errors import FormatError, TwofoldError, UnsupportedModelError
 LARGEST: Final = 2**31 - 1
 HINT: Final = "Use the config.json that came with the model."
 FILE_HINT: Final = "The file is damaged or was made by a faulty converter."
+INCOMPLETE_HINT: Final = "The file is incomplete: convert or download it again."
 
 
 @dataclass(frozen=True, slots=True)
 class TypedFields:
     """The fields of an object whose names begin with ``prefix``. A field that is null counts as absent.
 
-    ``label`` names the object in errors; ``defaults`` are those of the object's kind. ``per_layer``: a number may be a
-    list with an entry for each layer. ``read`` are the names that were looked up, for callers that refuse the others.
+    ``label`` names the object in errors; ``defaults`` are the defaults of objects of its kind. ``per_layer``: a number
+    may be a list with an entry for each layer. ``read`` are the names read so far, for callers that refuse the others.
     """
 
     values: Mapping[str, object]
@@ -37,7 +38,8 @@ class TypedFields:
     def integer(
         self, name: str, default: int | None = None, *, least: int = 1, most: int = LARGEST, layer: int | None = None
     ) -> int:
-        """A whole number in least … most: of a list that of ``layer``, or the one that all its entries are."""
+        """A whole number from ``least`` to ``most``. A list gives its entry for ``layer``, or without ``layer`` the
+        value that all its entries have."""
         value = self._one(name, self._get(name, default), layer)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.wrong(name, value, "a whole number")
@@ -114,7 +116,7 @@ class TypedFields:
         return default
 
     def _one(self, name: str, value: object, layer: int | None = None) -> object:
-        """A single value, or a layer's own of a list."""
+        """A single value, or one of a list: that of ``layer``, or without ``layer`` the one that all entries have."""
         if not (self.per_layer and isinstance(value, list | tuple)):
             return value
         if layer is not None and layer < len(value):

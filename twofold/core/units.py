@@ -32,7 +32,7 @@ _NUMBER: Final = re.compile(r"\s*([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+
 def parse_size(text: str, unit: int = 1) -> int:
     """Bytes. K, M, G and T are powers of 1024, with or without iB, in either case; kB, MB, GB and TB powers of 1000.
 
-    ``unit`` is what a number without one counts, in bytes. Raises ValueError for anything else.
+    ``unit`` is the number of bytes that a number without a unit counts. Raises ValueError for anything else.
     """
     count = _parse(text, _BYTES, unit)
     if count is None or not math.isfinite(count):
@@ -41,7 +41,7 @@ def parse_size(text: str, unit: int = 1) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds: a number of them, or one with us, ms, s, m, h or d. Raises ValueError for anything else."""
+    """Seconds, from a number with the unit us, ms, s, m, h or d, or of seconds. Raises ValueError for anything else."""
     seconds = _parse(text, _SECONDS, 1.0)
     if seconds is None:
         raise ValueError(f"{text!r:.60} is not a duration; write for example 500ms, 30s or 5m.")

@@ -1,7 +1,7 @@
 """How numbers are stored: the formats of weights, and those of keys and values.
 
-A format is ``bits`` a value, and ``tile_bytes`` of scales for every tile of ``tile_rows`` × ``tile_columns`` values.
-Tiles at the edges hold fewer values and as many scales. GGUF's formats are tiles of one row.
+A format takes ``bits`` for each value, and ``tile_bytes`` of scales for each tile of ``tile_rows`` × ``tile_columns``
+values. Tiles at the edges hold fewer values, but as many scales. Tiles of GGUF's formats have one row.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ BY_NAME: Final[dict[str, QuantFormat]] = {f.name: f for f in FORMATS}
 
 
 Arithmetic = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4"]
-"""In which numbers products are made: the key of a machine's peak."""
+"""The number format of products, by which the peak rates of a machine are listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueFormat:
-    """How values are stored, and in which numbers they are multiplied."""
+    """How values are stored, and the number format in which they are multiplied."""
 
     name: str
     bits: int
@@ -98,7 +98,7 @@ FP8: Final = ValueFormat("fp8", 8, "fp8")
 FP8_BLOCK: Final = ValueFormat("fp8-block", 8, "fp8", 128, 128, 4)
 """DeepSeek-V3's: a float32 scale for every 128 × 128 values."""
 INT8: Final = ValueFormat("int8", 8, "bf16")
-"""Weight-only: a scale an output, which is little beside the values; multiplied as bf16."""
+"""Weight-only, multiplied as bf16. The one scale for each output is too small to count."""
 W8A8: Final = ValueFormat("w8a8", 8, "int8")
 INT4: Final = ValueFormat("int4", 4, "bf16", 128, 1, 2)
 """Weight-only, one 16-bit scale for 128 values (GPTQ, AWQ)."""

@@ -1,7 +1,7 @@
 """``AsyncLLM``: the methods of ``LLM``, for programs that serve many requests at once.
 
-A thread owns the engine's loop. Coroutines give it requests and iterate over their deltas. A reader that does not keep
-up pauses its own request and no other (``stream``).
+A thread runs the engine's loop. Coroutines send it requests and iterate over their deltas. A slow reader pauses only
+its own request (``stream``).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from twofold.engine.stream import OutputStream
 from twofold.formats.fetch import sources
 
 LONG_PROMPT: Final = 4096
-"""Characters from which on a prompt is tokenised beside the event loop."""
-DRAIN_LOOK_S: Final = 0.01
+"""Longer texts, in characters, are tokenised on another thread than the event loop's."""
+DRAIN_POLL_S: Final = 0.01
 
 
 class _Delivery:
-    """Carries the deltas of a step from the engine's thread to event loops, which are woken once for all streams."""
+    """Carries the deltas of a step from the engine's thread to event loops, waking each loop once for all streams."""
 
     def __init__(self) -> None:
         self._batches: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
@@ -56,7 +56,7 @@ def _deliver_all(batch: list[Callable[[], None]]) -> None:
 
 
 class _StreamOutbox:
-    """The outbox of one request: its stream, in the stream's event loop."""
+    """The outbox of one request: passes results to the request's stream, in the stream's event loop."""
 
     def __init__(self, delivery: _Delivery, loop: asyncio.AbstractEventLoop, stream: OutputStream) -> None:
         self._delivery, self._loop, self._stream = delivery, loop, stream
@@ -108,7 +108,7 @@ class AsyncLLM(OpenModel):
         *,
         options: RequestOptions = DEFAULT_OPTIONS,
     ) -> AsyncGenerator[OutputDelta, None]:
-        """One request, delta by delta; the last one carries the whole. Leaving the iterator aborts the request."""
+        """One request, delta by delta; the last delta has the whole output. Leaving the iterator aborts the request."""
         return self._deltas(prompt, sampling_params or DEFAULT_PARAMS, options, request_id)
 
     async def beam_search(
@@ -135,16 +135,16 @@ class AsyncLLM(OpenModel):
         return await self._whole(prompt, ScoringParams(alternatives), options)
 
     async def abort(self, request_id: str) -> RequestOutput | None:
-        """Ends a request within a step and frees all it holds; what there is of it."""
+        """Ends a request within a step and frees all it holds; its output so far, or None if it has ended before."""
         return await asyncio.wrap_future(self._thread.abort(request_id))
 
     async def drain(self, timeout_s: float | None = None) -> bool:
-        """Takes no new requests and waits for those under way; whether all ended in time."""
+        """Refuses new requests and waits for the others; whether all ended within ``timeout_s`` (None: no limit)."""
         self._thread.refuse()
         try:
             async with asyncio.timeout(timeout_s):
                 while self._thread.under_way:
-                    await asyncio.sleep(DRAIN_LOOK_S)
+                    await asyncio.sleep(DRAIN_POLL_S)
         except TimeoutError:
             return False
         return True
@@ -154,7 +154,7 @@ class AsyncLLM(OpenModel):
         await asyncio.wrap_future(self._thread.call(lambda engine: engine.check_idle()))
 
     async def close(self) -> None:
-        """Aborts what runs and lets the model go. Closing twice is fine."""
+        """Aborts all requests and frees the model. Closing twice is fine."""
         if not self._closed:
             self._closed = True
             await asyncio.to_thread(self._thread.close)
@@ -188,12 +188,12 @@ class AsyncLLM(OpenModel):
 
         stream = OutputStream(pause)
         self._thread.submit(request, _StreamOutbox(self._delivery, asyncio.get_running_loop(), stream))
-        finished = False
         try:
-            while not finished:
+            while True:
                 delta = await stream.take()
-                finished = delta.request is not None
                 yield delta
+                if delta.request is not None:
+                    return
         finally:
             if not stream.over:
                 self._thread.abandon(request_id)

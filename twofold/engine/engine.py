@@ -78,7 +78,7 @@ class StepReporter:
             observer.on_step(report)
 
     def idle(self) -> None:
-        """No work is left: the time until the next step is not the engine's."""
+        """No work is left: the time until the next step does not count as the engine's own."""
         self._ended = None
 
     def request(self, report: RequestMetrics) -> None:
@@ -87,8 +87,8 @@ class StepReporter:
 
 
 def run_step(runner: ModelRunner, plan: StepPlan, overlap: Callable[[], None] | None = None) -> StepOutcome:
-    """Computes a step. While its rows are computed, ``overlap`` is called and masks are prepared. An exception of
-    ``overlap`` is raised once the rows are computed.
+    """Computes a step. Meanwhile ``overlap`` is called and masks are prepared. An exception of ``overlap`` is raised
+    once the rows are computed.
     """
     constraints = plan.constraints
     overlaps = overlap is not None or bool(constraints)
@@ -99,7 +99,7 @@ def run_step(runner: ModelRunner, plan: StepPlan, overlap: Callable[[], None] | 
             overlap()
         for constraint in constraints.values():
             constraint.prepare()
-        all(constraint.wait() for constraint in constraints.values())  # with this thread's core, until one is late
+        all(constraint.wait() for constraint in constraints.values())  # leaves this core to hosts, until one is late
         overlap_s = perf_counter() - began if overlaps else 0.0
     finally:
         handle.wait()
@@ -112,8 +112,8 @@ def run_step(runner: ModelRunner, plan: StepPlan, overlap: Callable[[], None] | 
 
 
 def _read_masks(constraints: Mapping[int, TokenConstraint]) -> tuple[StepMasks, dict[int, SequenceOutcome]]:
-    """The masks of a step, and the outcomes of sequences that sample nothing: nothing can follow, what may follow is
-    not known yet, or the constraint failed."""
+    """The masks of a step, and the outcomes of sequences that sample nothing, because their output is complete, their
+    mask is not ready, or their constraint failed."""
     allowed, settled = {}, {}
     for number, constraint in constraints.items():
         try:
@@ -147,13 +147,14 @@ class _Compiling:
 
 
 class Engine:
-    """Requests over one model. ``context`` is the most tokens of a prompt with its completion; ``seed`` the source of
-    seeds for requests without one: the n-th request of an engine samples the same tokens in every run. Without
-    ``overlap`` a step's results are delivered before the next one starts. ``keeps_targets`` is whether steps keep TPOT
-    targets.
+    """Requests over one model.
 
-    ``scheduler`` knows what waits, what runs, and how far predicted step times were off. ``idle``: the last step had
-    nothing to compute, because there is no work, or only work that waits for readers or grammars.
+    context        maximum number of tokens of a prompt with its completion
+    seed           gives a seed to each request without one: the n-th request samples the same tokens in every run
+    overlap        deliver a step's results while the next one computes, or else before it starts
+    keeps_targets  whether the token budget keeps TPOT targets
+
+    ``idle``: the last step had nothing to compute: there is no work, or all of it waits for readers or grammars.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class Engine:
         self._compiling: dict[str, _Compiling] = {}
         self._compiled: deque[_Compiling] = deque()
         self._numbers = count()
-        self._arrived: list[tuple[float, list[TokenEvent]]] = []
+        self._postponed: list[tuple[float, list[TokenEvent]]] = []
         self._outlet: Outlet | None = None
         self._wake: Callable[[], None] | None = None
         self.idle = True
@@ -189,11 +190,11 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work or bool(self._arrived) or bool(self._compiling)
+        return self.scheduler.has_work or bool(self._postponed) or bool(self._compiling)
 
     @property
     def waiting(self) -> int:
-        """Sequences that wait for a slot, those of requests that wait for their grammar included."""
+        """Sequences that wait for a slot, including those of requests that wait for their grammar."""
         return self.scheduler.waiting + sum(len(each.active.sequences) for each in self._compiling.values())
 
     def observe(self, observer: Observer) -> None:
@@ -217,7 +218,7 @@ class Engine:
     def request(
         self, prompt: TextOrTokens, params: RequestParams, options: RequestOptions = DEFAULT_OPTIONS
     ) -> EngineRequest:
-        """A checked request for a text or token ids; nothing is queued. Raises as ``check``. Any thread may call it."""
+        """A checked request for a text or token ids, not queued. Raises as ``check``. Any thread may call it."""
         return self._inputs.request(prompt, params, options)
 
     def check(self, request: EngineRequest) -> None:
@@ -230,10 +231,10 @@ class Engine:
 
     def add(self, request: EngineRequest) -> str:
         """Queues a checked request and returns its id. Raises ParameterError for an id that is in use,
-        ContextLengthError for one that can never run, ResourceError where the queue is full.
+        ContextLengthError for a request that can never run, ResourceError if the queue is full.
 
-        One whose grammar must be compiled is queued when that is done. Where it fails, the request's only delta
-        carries the error and no output.
+        A request with a grammar is queued once the grammar is compiled. If compiling fails, the only delta of the
+        request has the error and no output.
         """
         if request.options.tpot_target_s is not None and not self._keeps_targets:
             raise ParameterError(
@@ -267,20 +268,20 @@ class Engine:
         request = self._requests.get(request_id)
         if request is None:
             return None
-        self._settle(request)
+        self._take_postponed(request)
         del self._requests[request_id]
         self._compiling.pop(request_id, None)
         request.abort()
-        return self._closed(request, self._clock.now())
+        return self._final_output(request, self._clock.now())
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def step(self) -> list[OutputDelta]:
-        """One turn of the loop; the deltas made in it. Empty where it only computed, or had nothing to do.
+        """One turn of the loop; the deltas made in it, if any.
 
-        Deltas of a step are delivered while the next one computes, or at once when nothing is left to compute. When
-        the runner fails, every request that was queued is aborted, because blocks may not hold what they should, and
-        the runner's error is raised.
+        Deltas of a step are delivered while the next one computes, or at once if nothing is left to compute. When the
+        runner fails, every queued request is aborted, because the contents of blocks are unknown, and the runner's
+        error is raised.
         """
         now = self._clock.now()
         refused = self._enter_compiled()
@@ -290,22 +291,23 @@ class Engine:
         self._emit(refused, returned)
         self.idle = not plan
         if plan:
-            overlaps = self._overlap and (self._arrived or plan.decode_rows)
+            overlaps = self._overlap and (self._postponed or plan.decode_rows)
             overlap = partial(self._overlapped, plan, returned) if overlaps else None
             for listener in self._reporter.plan_listeners:
                 listener(plan)
             outcome = self._run(plan, overlap)
             ended = self._clock.now()
-            self._arrive(self._deliver_candidates(self.scheduler.commit(plan, outcome, ended), ended, returned), ended)
+            events = self._deliver_candidates(self.scheduler.commit(plan, outcome, ended), ended, returned)
+            self._postpone(events, ended)
             self._reporter.step(plan, outcome, now, ended)
         else:
             self._reporter.idle()
         if not self._overlap or not self.scheduler.has_work or not plan:
-            self._deliver_arrived(returned)
+            self._deliver_postponed(returned)
         return returned
 
     def pause(self, request_id: str, *, paused: bool) -> None:
-        """Pauses a request, or resumes it. A paused one computes nothing and holds no block and no slot."""
+        """Pauses a request, or resumes it. A paused request computes nothing and holds no block and no slot."""
         request = self._requests.get(request_id)
         if request is not None:
             change = self.scheduler.pause if paused else self.scheduler.resume
@@ -313,9 +315,9 @@ class Engine:
                 change(sequence.sequence_id, self._clock.now())
 
     def expire(self) -> None:
-        """Ends sequences and cache pins whose time is up; called when no step runs."""
+        """Ends sequences and cache pins whose time is up; to be called between steps."""
         now = self._clock.now()
-        self._arrive(self.scheduler.expire(now), now)
+        self._postpone(self.scheduler.expire(now), now)
 
     def now(self) -> float:
         """The engine's clock. Any thread may call it."""
@@ -327,7 +329,7 @@ class Engine:
         assert self.has_work or not (self._requests or self._state.owners), "a request was forgotten"
 
     def close(self) -> None:
-        """Ends the compiler of grammars."""
+        """Closes the compiler of grammars, with its processes."""
         self._grammars.close()
 
     def _run(self, plan: StepPlan, overlap: Callable[[], None] | None) -> StepOutcome:
@@ -339,7 +341,7 @@ class Engine:
             raise
 
     def _compile(self, request: EngineRequest) -> Future[OutputGrammar] | None:
-        """Starts compiling the grammar that a request asks for."""
+        """Starts compiling the grammar of a request; None without one."""
         params = request.params
         if not isinstance(params, SamplingParams) or params.structured_outputs is None:
             return None
@@ -381,20 +383,21 @@ class Engine:
                 self._emit(self._deliver(request, event, now), returned)
         return [event for event in events if not event.candidates]
 
-    def _arrive(self, events: list[TokenEvent], now: float) -> None:
+    def _postpone(self, events: list[TokenEvent], now: float) -> None:
+        """Keeps events for delivery while the next step computes."""
         if events:
-            self._arrived.append((now, events))
+            self._postponed.append((now, events))
 
     def _overlapped(self, plan: StepPlan, returned: list[OutputDelta]) -> None:
-        """While ``plan`` is computed: delivers the results of the step before, and plans rows of the next one."""
-        self._deliver_arrived(returned)
+        """Delivers the results of the last step, and plans rows of the next one, while ``plan`` is computed."""
+        self._deliver_postponed(returned)
         self.scheduler.plan_ahead(plan)
 
-    def _deliver_arrived(self, returned: list[OutputDelta]) -> None:
-        """Delivers the events that have arrived: to the outlet, or appended to ``returned``."""
-        arrived, self._arrived = self._arrived, []
+    def _deliver_postponed(self, returned: list[OutputDelta]) -> None:
+        """Delivers the deltas of postponed events to the outlet, or appends them to ``returned``."""
+        postponed, self._postponed = self._postponed, []
         deltas: list[OutputDelta] = []
-        for now, events in arrived:
+        for now, events in postponed:
             for event in events:
                 request = self._state.owners.get(event.sequence_id)
                 if request is not None:
@@ -412,28 +415,29 @@ class Engine:
         if not request.finished:
             return deltas
         del self._requests[request.request_id]
-        whole = self._closed(request, now)
+        whole = self._final_output(request, now)
         return [*deltas[:-1], replace(deltas[-1], request=whole)]
 
-    def _settle(self, request: ActiveRequest) -> None:
-        """Applies events of a request that have not been delivered."""
+    def _take_postponed(self, request: ActiveRequest) -> None:
+        """Applies the postponed events of a request to its output."""
         mine = {sequence.sequence_id for sequence in request.sequences}
-        arrived, self._arrived = self._arrived, []
-        for now, events in arrived:
+        postponed, self._postponed = self._postponed, []
+        for now, events in postponed:
             for event in events:
                 if event.sequence_id in mine and not request.finished:
                     request.take(event, now)
             rest = [event for event in events if event.sequence_id not in mine]
             if rest:
-                self._arrived.append((now, rest))
+                self._postponed.append((now, rest))
 
     def _fail(self, request: ActiveRequest, event: TokenEvent) -> list[OutputDelta]:
-        """Ends a request of which one sequence cannot go on."""
+        """Aborts a request because one of its sequences failed."""
         request_id = request.request_id
         whole = self.abort(request_id)
         return [OutputDelta(request_id, 0, "", (), None, "abort", request=whole, error=event.error)]
 
-    def _closed(self, request: ActiveRequest, now: float) -> RequestOutput:
+    def _final_output(self, request: ActiveRequest, now: float) -> RequestOutput:
+        """The output of a request that has ended, which is reported to the observers."""
         whole = request.output(now)
         self._reporter.request(whole.metrics)
         return whole

@@ -19,13 +19,14 @@ from twofold.engine.scheduler.sequence import Sequence
 from twofold.text.prompt_limit import PromptLimit
 
 READING: Final = SamplingParams(temperature=0)
-"""For texts that are only read."""
+"""The parameters of sequences that compute their prompt and sample nothing."""
 
 
 class InputProcessor:
     """Checks requests against one model, and makes their sequences.
 
-    ``context`` is the most tokens of a prompt with its completion, ``seed`` the source of seeds.
+    ``context`` is the maximum number of tokens of a prompt with its completion. Seeds of requests without one are
+    derived from ``seed``.
     """
 
     def __init__(self, engine: EngineState, *, vocab_size: int, context: int, seed: int) -> None:
@@ -94,13 +95,13 @@ class InputProcessor:
     def _generation(self, request: EngineRequest, params: SamplingParams, number: int) -> Generation:
         """Completions that are sampled: the first sequence computes the prompt, the others share it."""
         seed = derive_seed(self._seed, number + 1) if params.seed is None else params.seed
-        asked = replace(params, logprobs=params.logprobs or 0) if params.answers > params.n else params
+        sampled = replace(params, logprobs=params.logprobs or 0) if params.answers > params.n else params
         sequences: list[Sequence] = []
         for index in range(params.answers):
             sequences.append(
                 self._sequence(
                     request,
-                    asked,
+                    sampled,
                     derive_seed(seed, index),
                     parent=sequences[0] if sequences else None,
                     reports_prompt=params.prompt_logprobs is not None and index == 0,

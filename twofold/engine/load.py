@@ -27,9 +27,9 @@ from twofold.text.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model with all that an engine needs of it. ``load_s`` counts without ``compile_s``; both in seconds.
+    """A model with all that an engine needs of it. ``load_s`` does not include ``compile_s``; both are seconds.
 
-    ``sampling`` is for commands, whose users need not say how to sample; ``SamplingParams`` keep defaults of their own.
+    ``sampling`` are the defaults of commands and servers; ``SamplingParams`` have defaults of their own.
     """
 
     runner: ModelRunner
@@ -45,7 +45,7 @@ class LoadedModel:
         return self.runner.compile_s
 
     def close(self) -> None:
-        """Lets the model go, and ends the process that renders its chats."""
+        """Frees the model, and ends the process that renders its chats."""
         self.runner.close()
         self.tokenizer.stop_rendering()
 
@@ -60,12 +60,12 @@ def load_model(
     cache: Path | None = None,
     chats: bool = False,
 ) -> LoadedModel:
-    """Reads a GGUF file and makes it run.
+    """Reads a GGUF file, and prepares the model to run.
 
-    ``tokenizer_path`` is another GGUF file whose tokenizer is used instead; ``tokenizer_cache`` a folder for what is
-    slow to derive from a vocabulary, ``cache`` the one that calibrations are in. ``chats``: the process that renders
-    chats starts while the weights load. ``backend`` is used instead of the one that ``options`` name. Raises what
-    reading, ``resolve`` and ``Backend.load`` raise.
+    ``backend`` is used instead of the one that ``options`` name. ``tokenizer_path`` is another GGUF file, with the
+    tokenizer to use. ``tokenizer_cache`` is a folder for data that is slow to derive from a vocabulary, ``cache`` the
+    folder with calibrations. ``chats``: the process that renders chats starts while the weights load. Raises the errors
+    of ``read_model``, ``resolve`` and ``Backend.load``.
     """
     start = time.perf_counter()
     backend = backend or options.open_backend()
@@ -91,7 +91,7 @@ def _other_tokenizer(path: Path, cache: Path | None, chat_template: str | None, 
         tokenizer = Tokenizer.of(read_vocabulary(file.tokenizer), cache_dir=cache, chat_template=chat_template)
     if tokenizer.vocab_size > spec.vocab_size:
         raise ParameterError(
-            f"The tokenizer of {path} has {tokenizer.vocab_size} tokens, the model knows {spec.vocab_size}.",
+            f"The tokenizer of {path} has {tokenizer.vocab_size} tokens, but the model has only {spec.vocab_size}.",
             param="tokenizer",
             hint="Use the tokenizer that comes with the model.",
         )
@@ -99,7 +99,7 @@ def _other_tokenizer(path: Path, cache: Path | None, chat_template: str | None, 
 
 
 def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
-    """An engine on this machine. Where the model takes fewer rows than configured, its own limits count."""
+    """An engine over the model. Where the runner takes fewer rows than configured, its own limits apply."""
     config, runner = loaded.config, loaded.runner
     limits = replace(
         config.limits,

@@ -24,9 +24,9 @@ from twofold.engine.outputs import OutputDelta, RequestOutput
 T = TypeVar("T")
 
 IDLE_S: Final = 0.05
-"""How long to wait if every request waits for its reader or its grammar: one may reach its deadline."""
+"""How long to wait if every request waits for its reader or its grammar: then deadlines are checked again."""
 DEFERRED_S: Final = 0.002
-"""How long to wait for a token constraint that is still computed."""
+"""How long to wait if all running sequences wait for their token masks."""
 
 
 def never() -> bool:
@@ -65,7 +65,7 @@ class EngineClient:
         self._closed = False
 
     def turn(self) -> list[OutputDelta]:
-        """One turn of the loop; its deltas, but for those of streams, which are kept for their readers."""
+        """One turn of the loop; its deltas, except those of requests in ``stream`` and ``run``."""
         self.check_open()
         others: list[OutputDelta] = []
         for delta in self._loop.turn():
@@ -77,10 +77,10 @@ class EngineClient:
         return others
 
     def stream(self, request: EngineRequest, stopped: Callable[[], bool] = never) -> Generator[OutputDelta]:
-        """Runs a request, delta by delta; the last one carries the whole. Leaving the iterator aborts the request.
+        """Runs a request, delta by delta; the last delta has the whole output. Leaving the iterator aborts the request.
 
-        ``stopped`` is called between steps; once it is true, the last delta is that of an aborted request. Raises the
-        error that ended the request.
+        ``stopped`` is called between steps; once it returns True, the request is aborted, and a last delta follows.
+        Raises the error that ended the request.
         """
         request_id = self.engine.add(request)
         inbox = self._inboxes[request_id] = deque()
@@ -104,7 +104,7 @@ class EngineClient:
     def run(self, requests: Iterable[EngineRequest], stopped: Callable[[], bool] = never) -> list[RequestOutput]:
         """Runs requests together; their outputs, in order. Raises the first error, which ends all of them.
 
-        ``stopped`` is called between steps; once it is true, what runs is aborted, and outputs are as they are then.
+        ``stopped`` is called between steps; once it returns True, all requests are aborted, with their outputs so far.
         """
         request_ids: list[str] = []
         try:
@@ -122,14 +122,14 @@ class EngineClient:
         return self.engine.abort(request_id)
 
     def close(self) -> None:
-        """Aborts what runs, and closes the engine."""
+        """Aborts all requests, and closes the engine."""
         self._closed = True
         for request_id in list(self._inboxes):
             self.abort(request_id)
         self.engine.close()
 
     def check_open(self) -> None:
-        """Raises UsageError once it is closed."""
+        """Raises UsageError if the client is closed."""
         if self._closed:
             raise UsageError("This LLM is closed.", hint="Create a new one.")
 
@@ -148,10 +148,10 @@ class EngineClient:
 
 
 class Outbox(Protocol):
-    """Where the results of one request go. Called on the engine's thread, so it must only pass them on."""
+    """Receives the results of one request on the engine's thread, so its methods must return quickly."""
 
     def give(self, deltas: list[OutputDelta]) -> None:
-        """The deltas of a step; the last delta of a request carries the whole."""
+        """The deltas of a step; the last delta of a request has the whole output."""
         ...
 
     def fail(self, error: Exception) -> None:
@@ -160,9 +160,9 @@ class Outbox(Protocol):
 
 
 class EngineThread:
-    """Runs an engine's loop until it is closed. ``flush`` is called after each round of outboxes, once for all of them.
+    """Runs an engine's loop on a thread until ``close``. ``flush`` is called after outboxes got results, once for all.
 
-    When a step fails, the requests that it ended get the error; the loop continues with others.
+    When a step fails, the requests that it ended get the error; the loop continues with the others.
     """
 
     def __init__(self, engine: Engine, flush: Callable[[], None]) -> None:
@@ -189,12 +189,12 @@ class EngineThread:
 
     def abort(self, request_id: str) -> Future[RequestOutput | None]:
         """Ends a request within a step; its output so far, None if it has ended before."""
-        return self.call(lambda engine: self._abort(engine, request_id))
+        return self.call(lambda _: self._abort(request_id))
 
     def abandon(self, request_id: str) -> None:
         """Aborts a request whose output is not wanted."""
         with suppress(ResourceError):
-            self._post(lambda: self._abort(self._engine, request_id))
+            self._post(lambda: self._abort(request_id))
 
     def call(self, function: Callable[[Engine], T]) -> Future[T]:
         """Runs ``function`` on the engine's thread, between two steps."""
@@ -214,7 +214,7 @@ class EngineThread:
         self._accepting = False
 
     def close(self) -> None:
-        """Aborts what runs, and ends the thread. Closing twice is fine."""
+        """Aborts all requests, and ends the thread. Closing twice is fine."""
         with self._lock:
             self._open = False
         self._loop.wake()
@@ -275,9 +275,9 @@ class EngineThread:
             outbox.fail(error)
             self._flush()
 
-    def _abort(self, engine: Engine, request_id: str) -> RequestOutput | None:
+    def _abort(self, request_id: str) -> RequestOutput | None:
         self._outboxes.pop(request_id, None)
-        return engine.abort(request_id)
+        return self._engine.abort(request_id)
 
     def _fail_all(self, error: Exception, request_ids: list[str]) -> None:
         for request_id in request_ids:

@@ -19,7 +19,7 @@ class Logprob:
 
 
 Logprobs = dict[int, Logprob]
-"""One position: its token and the most likely ones, by token id."""
+"""The log-probabilities at one position: of its token and of the most likely ones, by token id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class RequestOutput:
     """A request with its completions. ``prompt`` is None if token ids were given.
 
     ``prompt_logprobs`` has an entry for each prompt token; the first is None, because no token precedes it.
-    ``embedding`` is the vector of a request for one.
+    ``embedding`` is the vector of an embedding request, None for other requests.
     """
 
     request_id: str
@@ -57,21 +57,21 @@ class RequestOutput:
 
     @property
     def report(self) -> RequestMetrics:
-        """``metrics``: times, work and waits are one record."""
+        """``metrics``, which has times, work and waits."""
         return self.metrics
 
     @property
     def cumulative_logprob(self) -> float:
-        """Of the prompt's tokens after the first, where their log-probabilities were asked for."""
+        """The sum of ``prompt_logprobs`` for the prompt's tokens after the first; 0 if they were not requested."""
         tokens = zip(self.prompt_token_ids, self.prompt_logprobs or (), strict=False)
         return sum(position[token].logprob for token, position in tokens if position is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class OutputDelta:
-    """What one step added to one completion. ``request`` is the whole output, in the last delta of a request.
+    """The part of a completion that one step added. ``request`` is the whole output, in the last delta of a request.
 
-    ``error`` is why the engine aborted a request by itself.
+    ``error`` is the reason if the engine itself aborted the request.
     """
 
     request_id: str

@@ -33,7 +33,7 @@ class SequenceCompletion:
     """The completion of one sequence. Its text is sent in whole characters, never with a stop string or its start."""
 
     def __init__(self, request_id: str, index: int, tokenizer: Tokenizer, params: SamplingParams) -> None:
-        """``params`` are the caller's; those of the sequence may ask for more."""
+        """``params`` are the caller's; the sequence's own may request more log-probabilities."""
         self.index = index
         self.times: list[float] = []
         self.finish: FinishReason | None = None
@@ -56,7 +56,7 @@ class SequenceCompletion:
         return self._cumulative / max(1, len(self._tokens))
 
     def take(self, event: TokenEvent, now: float) -> OutputDelta:
-        """Adds the event's tokens up to a stop string; the delta to send."""
+        """Adds the event's tokens up to a stop string; returns the delta to send."""
         taken, text = 0, ""
         for token in event.tokens:
             taken += 1
@@ -76,7 +76,7 @@ class SequenceCompletion:
         )
 
     def abort(self) -> None:
-        """Ends it as aborted, with the text that was withheld."""
+        """Ends the completion as aborted, with the text that was withheld."""
         self._text.append(self._end("abort", None))
 
     def output(self) -> CompletionOutput:
@@ -92,7 +92,7 @@ class SequenceCompletion:
         )
 
     def _push(self, token: int, *, ends: bool) -> str:
-        """Text to send after this token. The first ``min_tokens`` tokens are not searched for stop strings."""
+        """The text to send after this token. The first ``min_tokens`` tokens are not searched for stop strings."""
         self._tokens.append(token)
         if not self._params.detokenize or (ends and not self._params.include_stop_str_in_output):
             return ""
@@ -102,7 +102,7 @@ class SequenceCompletion:
         return self._stops.push(text)[0]
 
     def _end(self, finish: FinishReason, stop_token: int | None) -> str:
-        """Sets the finish reason; the text that was withheld."""
+        """Sets the finish reason; returns the text that was withheld."""
         self.finish = finish
         if stop_token is not None and stop_token in self._params.stop_tokens:
             self._stop_reason = stop_token
@@ -131,7 +131,7 @@ def readable(position: PositionLogprobs, tokenizer: Tokenizer) -> Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """What the requests of an engine share. ``owners`` has the request of each sequence whose events are wanted."""
+    """The state that an engine's requests share. ``owners`` maps sequences to the requests that get their events."""
 
     scheduler: Scheduler
     tokenizer: Tokenizer
@@ -140,8 +140,8 @@ class EngineState:
 
 
 class ActiveRequest(ABC):
-    """A request from its arrival to its end. ``sequences`` are all that it ever had, and ``compile_s`` is how long it
-    waited for its grammar in seconds."""
+    """A request from its arrival to its end. ``sequences`` includes those that have ended; ``compile_s`` is how many
+    seconds the request waited for its grammar."""
 
     def __init__(self, request: EngineRequest, engine: EngineState, sequences: List[Sequence]) -> None:
         self.request = request
@@ -160,7 +160,7 @@ class ActiveRequest(ABC):
 
     @abstractmethod
     def take(self, event: TokenEvent, now: float) -> list[OutputDelta]:
-        """The deltas that an event of one of its sequences gives."""
+        """Applies an event of one of its sequences; returns the deltas to send."""
 
     @abstractmethod
     def completions(self) -> tuple[CompletionOutput, ...]:
@@ -168,11 +168,11 @@ class ActiveRequest(ABC):
 
     @abstractmethod
     def end(self) -> None:
-        """Ends completions that are not finished, as aborted."""
+        """Ends unfinished completions as aborted."""
 
     @abstractmethod
     def finish_reasons(self) -> tuple[FinishReason, ...]:
-        """How the completions that have ended did so."""
+        """The finish reasons of the completions that have ended."""
 
     @abstractmethod
     def token_times(self) -> tuple[tuple[float, ...], ...]:
@@ -191,18 +191,18 @@ class ActiveRequest(ABC):
         )
 
     def enter(self) -> None:
-        """Queues its sequences: all of them, or none where one is refused. Raises what ``Scheduler.add`` raises."""
+        """Queues all its sequences, or none if one is refused. Raises as ``Scheduler.add``."""
         try:
             for sequence in self.sequences:
                 self._engine.scheduler.add(sequence, self._engine.clock.now())
                 self._engine.owners[sequence.sequence_id] = self
         except TwofoldError:
-            self.cancel_all()
+            self._cancel_all()
             raise
 
     def abort(self) -> None:
-        """Removes its sequences from the scheduler and ends what is not finished."""
-        self.cancel_all()
+        """Removes its sequences from the scheduler, and ends unfinished completions as aborted."""
+        self._cancel_all()
         self.end()
 
     def _whole_deltas(self) -> list[OutputDelta]:
@@ -213,7 +213,7 @@ class ActiveRequest(ABC):
             for c in self.completions()
         ]
 
-    def cancel_all(self) -> None:
+    def _cancel_all(self) -> None:
         """Removes its sequences from the scheduler; their events are ignored from now on."""
         for sequence in self.sequences:
             self._cancel(sequence)
@@ -296,7 +296,7 @@ class Generation(ActiveRequest):
 
 
 class Embedding(ActiveRequest):
-    """One text's vector. It is the same in any batch and any chunks: sums of rows are exact."""
+    """The vector of one text. It does not depend on batches or chunks, since sums of rows are exact."""
 
     def __init__(self, request: EngineRequest, engine: EngineState, sequence: Sequence, params: PoolingParams) -> None:
         super().__init__(request, engine, [sequence])
@@ -349,7 +349,7 @@ class Embedding(ActiveRequest):
 
 
 MakeBeam = Callable[[tuple[int, ...]], Sequence]
-"""A new sequence of the request's prompt and these completion tokens."""
+"""Makes a new sequence of the request's prompt and the given completion tokens."""
 
 
 @dataclass(slots=True)
@@ -378,9 +378,9 @@ class _Continuation:
 class BeamSearch(ActiveRequest):
     """The ``beam_width`` most likely completions of a prompt. Nothing is sent before they are found.
 
-    Every live beam is a sequence whose steps give candidates instead of a sample. When all have reported, the best
-    continuations over all beams survive: the first of each beam in its own sequence, others in forks that share its
-    blocks. A continuation that ends the text is a completion. Completions are ranked by log-probability /
+    Every live beam is a sequence whose steps return candidates instead of a sample. When all beams have candidates, the
+    best continuations over all beams survive: the first of each beam in its own sequence, others in forks that share
+    its blocks. A continuation that ends the text is a completion. Completions are ranked by log-probability /
     length^penalty (Wu et al. 2016, with the plain power of length). The search stops when no live beam can beat the
     worst of ``beam_width`` completions: a sum of log-probabilities only falls.
     """
@@ -394,7 +394,7 @@ class BeamSearch(ActiveRequest):
         *,
         longest: int,
     ) -> None:
-        """``longest`` is the most tokens of a completion: ``max_tokens``, or fewer if the context ends before."""
+        """``longest`` is the maximum length of a completion: ``max_tokens``, or the room that the context leaves."""
         first = make_beam(())
         super().__init__(request, engine, [first])
         self._params = params
@@ -434,14 +434,14 @@ class BeamSearch(ActiveRequest):
         return (tuple(self._times),)
 
     def _give_up(self, reason: FinishReason) -> None:
-        """Turns live beams into completions as they are."""
+        """Ends all live beams as completions."""
         for beam in self._live.values():
             self._end_beam(beam.tokens, beam.logprob, reason)
             self._cancel(beam.sequence)
         self._live = {}
 
     def _advance(self) -> None:
-        """One round: the best continuations survive, those that end the text are completions."""
+        """One round: the best continuations survive, and those that end the text become completions."""
         width = self._params.beam_width
         survivors: list[_Continuation] = []
         for continuation in self._ranked()[: 2 * width]:

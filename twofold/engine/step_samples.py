@@ -1,7 +1,7 @@
-"""Measured times of a model's steps on this machine, known before the engine runs the first.
+"""Times of a model's steps on this machine, measured before an engine runs.
 
-Calibration writes the shapes of measured steps and their seconds in a file of the cache folder, by model file,
-processor, instruction set and threads. The step-time model begins with them, and learns more from the steps that run.
+Calibration writes the shapes of measured steps and their seconds to a file in the cache folder, for each model file,
+processor, instruction set and number of threads. The step-time model starts with them and learns more from later steps.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ MAX_SAMPLES: Final = 1_000
 
 
 def model_key(path: Path) -> str:
-    """Names a model file by its name, size and first 64 KiB, which hold its sizes."""
+    """A key for a model file: its name, its size, and a digest of its first 64 KiB, which hold the model's sizes."""
     with path.open("rb") as file:
         digest = hashlib.sha256(file.read(1 << 16)).hexdigest()[:12]
     return f"{path.stem}-{path.stat().st_size}-{digest}"
 
 
 def read_step_samples(path: Path, backend: Backend, cache: Path) -> tuple[StepSample, ...]:
-    """Samples of the model in a file; none where it was not calibrated, or the samples cannot be read."""
+    """Samples of the model in the file ``path``; none if it was not calibrated, or the samples cannot be read."""
     try:
         document = json.loads(_file(path, backend, cache).read_text("utf-8"))
         if (document["version"], document["cpu"]) != (VERSION, backend.device):
@@ -43,7 +43,7 @@ def read_step_samples(path: Path, backend: Backend, cache: Path) -> tuple[StepSa
 
 
 def write_step_samples(samples: Iterable[StepSample], path: Path, backend: Backend, cache: Path) -> None:
-    """Writes the file whole or not at all; without write permission nothing is kept."""
+    """Writes the file whole or not at all; an OSError, such as a missing permission, is ignored."""
     file = _file(path, backend, cache)
     steps = [[*shape, seconds] for shape, seconds in samples]
     with contextlib.suppress(OSError):

@@ -16,25 +16,25 @@ from twofold.engine.outputs import OutputDelta, RequestOutput
 
 HIGH_WATER: Final = 32 << 10
 LOW_WATER: Final = 8 << 10
-"""Bytes that wait for a reader, as ``weight`` counts them."""
+"""Both limit the unread bytes, as ``weight`` counts them."""
 DELTA_BYTES: Final = 64
-"""Of the record of a delta, and of a log-probability."""
+"""Bytes that the record of a delta counts, and that of a log-probability."""
 
 
 class OutputStream:
-    """From an engine to a reader. It belongs to the reader's event loop.
+    """The stream from an engine to a reader. It belongs to the reader's event loop.
 
-    ``pause`` is called with True to pause the request, with False to resume it. More than ``most`` bytes cut the
-    stream; None: no limit. ``began`` is whether there was a delta, ``over`` whether the request has ended in the
-    engine, and ``whole`` is its output then.
+    ``pause`` is called with True to pause the request, with False to resume it. More than ``max_bytes`` unread bytes
+    cut the stream; None: no limit. ``began`` is whether there was a delta, ``over`` whether the request has ended in
+    the engine, and ``whole`` its output then.
     """
 
-    def __init__(self, pause: Callable[[bool], None], most: int | None = None) -> None:
+    def __init__(self, pause: Callable[[bool], None], max_bytes: int | None = None) -> None:
         self.began = False
         self.over = False
         self.whole: RequestOutput | None = None
         self._pause = pause
-        self._most = most
+        self._max_bytes = max_bytes
         self._deltas: deque[tuple[OutputDelta, int]] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
@@ -51,10 +51,10 @@ class OutputStream:
         size = weight(delta)
         self._deltas.append((delta, size))
         self._bytes += size
-        if self._most is not None and self._bytes > self._most:
+        if self._max_bytes is not None and self._bytes > self._max_bytes:
             self._deltas.clear()
             self._error = SlowClientError(
-                f"The stream was cut: {self._most >> 20} MiB were unread.", hint="Read the stream as it arrives."
+                f"The stream was cut: {self._max_bytes >> 20} MiB were unread.", hint="Read the stream as it arrives."
             )
         elif self._bytes > HIGH_WATER and not self._paused:
             self._paused = True
@@ -62,7 +62,7 @@ class OutputStream:
         self._wake()
 
     def break_off(self, error: Exception) -> None:
-        """The request has ended in the engine: the reader gets ``error`` after the deltas before it."""
+        """The request has ended in the engine without an output: the reader gets its deltas, then ``error``."""
         self.over = True
         self._error = self._error or error
         self._wake()
@@ -90,6 +90,6 @@ class OutputStream:
 
 
 def weight(delta: OutputDelta) -> int:
-    """Bytes that an unread delta counts."""
+    """Estimated bytes of an unread delta."""
     positions = sum(map(len, delta.logprobs)) if delta.logprobs else 0
     return DELTA_BYTES * (1 + positions) + len(delta.text)

@@ -37,7 +37,7 @@ MAX_DIMENSIONS: Final = 4
 MAX_KEY_BYTES: Final = 65_535
 MAX_NAME_BYTES: Final = 1_024
 MAX_ENTRIES: Final = 1 << 16
-"""Max metadata keys, and max tensors, of one file."""
+"""Maximum number of metadata keys, and of tensors, of one file."""
 MAX_PARTS: Final = 1_000
 
 _LEGACY_MAGICS: Final = (b"lmgg", b"fmgg", b"tjgg", b"algg")
@@ -119,7 +119,7 @@ class GGUFPart:
 
 
 class GGUFFile:
-    """``ModelFile`` of a GGUF file. Of two tensors with the same name of ours, the second keeps the file's name."""
+    """``ModelFile`` of a GGUF file. If ``our_name`` gives two tensors the same name, the second keeps its own name."""
 
     def __init__(self, parts: tuple[GGUFPart, ...]) -> None:
         self._parts = parts
@@ -144,7 +144,7 @@ class GGUFFile:
         first = _open_part(part_paths(Path(path))[0])
         parts = [first]
         try:
-            parts.extend(_other_parts(first))  # keeps the parts that were opened before an error
+            parts.extend(_other_parts(first))  # parts opened before an error are in the list, and are closed below
             _check_parts(parts)
         except BaseException:
             for part in parts:
@@ -390,7 +390,7 @@ ROLES: Final[Mapping[str, str]] = {
     "ffn_down_shexp": "shared_down",
     "ffn_gate_inp_shexp": "shared_router",
 }
-"""Roles of tensors by their GGUF names inside of ``blk.INDEX.``, without ``.weight`` and ``.bias``."""
+"""Roles of a layer's tensors by their GGUF names, without ``blk.INDEX.`` before and ``.weight`` or ``.bias`` after."""
 
 
 def our_name(name: str) -> str:
@@ -406,13 +406,13 @@ def our_name(name: str) -> str:
 
 
 def part_number(name: str) -> int | None:
-    """The number, from 1, that a file's name gives it among the parts of a split model; None for a whole model."""
+    """The number, from 1, of the part of a split model that has this file name; None for the name of a whole model."""
     match = _PART_NAME.fullmatch(name)
     return int(match["number"]) if match else None
 
 
 def part_names(name: str) -> list[str]:
-    """The names of all parts of the model that ``name`` is a part of; of a whole model its own name."""
+    """The names of all parts of the split model with the part ``name``; only ``name`` if it is a whole model."""
     match = _PART_NAME.fullmatch(name)
     if match is None or not 1 <= int(match["number"]) <= int(match["count"]):
         return [name]

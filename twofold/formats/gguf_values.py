@@ -25,9 +25,9 @@ MetadataValue: TypeAlias = "bool | int | float | str | NDArray[Any] | list[str] 
 DAMAGED_HINT: Final = "The file is damaged or incomplete: download it again."
 MAX_NESTING: Final = 8
 MAX_STRINGS: Final = 1 << 22
-"""Max strings in the arrays of one header; the largest known vocabularies have under a million, merges included."""
+"""Maximum number of strings in one header's arrays; the largest known vocabularies with merges have under a million."""
 MAX_ARRAYS: Final = 1 << 16
-"""Max arrays inside of arrays in one header."""
+"""Maximum number of arrays inside of arrays in one header."""
 
 STRING: Final = 8
 ARRAY: Final = 9
@@ -60,7 +60,7 @@ class ArrayRef:
 
 
 class Cursor:
-    """Reads a mapped file from front to back. Each error is a FormatError with the file's name and the offset."""
+    """Reads a mapped file from front to back. Raises FormatError, with the file's name, for malformed data."""
 
     def __init__(self, mapped: mmap.mmap, label: str, position: int = 0) -> None:
         self.position = position

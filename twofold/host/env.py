@@ -60,7 +60,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
 
 
 def quiet_child() -> dict[str, str]:
-    """The environment of a child process that forks: its libraries must not start threads."""
+    """The environment for a child process that forks: with it, libraries start no threads."""
     return {**os.environ, **dict.fromkeys(_THREADS, "1"), "TOKENIZERS_PARALLELISM": "false"}
 
 

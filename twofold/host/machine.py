@@ -1,7 +1,7 @@
 """The processor and the memory of this machine, and the part of both that a container allows (Linux control groups).
 
-Control groups, versions 1 and 2: https://docs.kernel.org/admin-guide/cgroup-v2.html. A limit of any level above the
-process applies too.
+Control groups, versions 1 and 2: https://docs.kernel.org/admin-guide/cgroup-v2.html. The limits of all levels above the
+process's own group apply, too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CPU:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory of this machine in bytes; ``limit`` is that of a control group (container), or None."""
+    """Memory of this machine in bytes; ``limit`` is the limit of a control group (container), or None."""
 
     total: int
     available: int
@@ -47,7 +47,7 @@ class Memory:
 
     @property
     def usable(self) -> int:
-        """Memory that may be allocated in total: that of the machine or of the container."""
+        """The total memory that may be allocated: all of the machine's, or the container's limit."""
         return self.total if self.limit is None else min(self.total, self.limit)
 
 
@@ -79,7 +79,7 @@ def read_cpu(proc: Path = PROC, cgroup: Path = CGROUP) -> CPU:
 
 
 def read_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> Memory:
-    """The current memory of this machine; a container's limit lowers what is available."""
+    """The current memory of this machine; a container's limit lowers ``available``."""
     fields = _fields(proc / "meminfo")
     total = fields.get("MemTotal") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     available = fields.get("MemAvailable", total)

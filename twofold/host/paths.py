@@ -1,4 +1,4 @@
-"""Folders of Twofold: the cache for what can be made or downloaded again, the data folder for everything else."""
+"""Folders of Twofold: the cache for files that can be made or downloaded again, data and state folders for others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CacheFolders:
         return self.root / "tokenizers"
 
     def create(self) -> Self:
-        """Makes the folders, readable by their owner only. Raises ResourceError."""
+        """Makes the folders, readable by their owner only. Raises ResourceError if that fails."""
         for folder in (self.root, self.models, self.kernels, self.tokenizers):
             private_folder(folder, "cache folder", "Set TWOFOLD_CACHE to a writable folder.")
         return self
@@ -58,7 +58,7 @@ def state_folder(environment: Environment | None = None) -> Path:
 
 
 def private_folder(path: Path, kind: str = "folder", hint: str = "Choose a writable folder.") -> Path:
-    """Creates the folder if needed, readable by its owner only. Raises ResourceError."""
+    """Creates the folder if needed, readable by its owner only. Raises ResourceError if that fails."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -67,9 +67,9 @@ def private_folder(path: Path, kind: str = "folder", hint: str = "Choose a writa
 
 
 def write_whole(path: Path, content: bytes, *, sync: bool = False) -> None:
-    """Writes a file, and the folders above it, for its owner alone. Readers see the old content or the new one.
+    """Writes a file, and the folders above it, readable by its owner only. Readers see the old content or the new one.
 
-    ``sync`` waits until it is on the disk. Raises OSError, and then leaves no draft.
+    ``sync`` waits until the content is on the disk. If an OSError is raised, no draft is left.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")

@@ -14,11 +14,12 @@ from typing import Any, Final
 from twofold.core.errors import ParameterError, did_you_mean, unreadable
 
 MAX_BYTES: Final = 1 << 20
-"""Max size of a settings file."""
+"""Maximum size of a settings file."""
 
 
 def read_toml(path: Path) -> Table:
-    """The table of a file. Raises UsageError where it cannot be read, ParameterError where it is not TOML."""
+    """The table of a file. Raises UsageError if the file cannot be read, ResourceError if the disk fails,
+    ParameterError if the content is not TOML."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -40,7 +41,7 @@ def parse_toml(text: str) -> Table:
 class Table:
     """The fields of a table; ``path`` is its dotted name in the file, "" for the file itself.
 
-    It and its methods raise ParameterError. They return None for an absent field.
+    The constructor and the methods raise ParameterError for a wrong value. The methods return None for an absent field.
     """
 
     def __init__(self, value: object, path: str = "") -> None:
@@ -104,7 +105,7 @@ class Table:
             yield field, Table(self._take(field), self.name(field))
 
     def close(self, known: Collection[str] = ()) -> None:
-        """Raises for the first field that was not read and is not ``known``; the hint is the closest match."""
+        """Raises ParameterError for the first field that was not read and is not ``known``, with the closest match."""
         names = self._read | set(known)
         for field in self._values:
             if field not in names:

@@ -1,7 +1,7 @@
-"""The architectures, as data: one row for each, of which GGUF files and Hugging Face configurations are read.
+"""The architectures, as data: one row for each, by which GGUF files and Hugging Face configurations are read.
 
-Conventions of GGUF files that the table relies on: weights of Gemma's norms already hold their +1; the rows of Llama's
-Q and K are permuted so that rotated pairs are adjacent.
+Conventions of GGUF files that the table relies on: weights of Gemma's norms already include the added 1; the rows of
+Llama's Q and K are permuted so that rotated pairs are adjacent.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Final, Literal
 from twofold.core.model import Activation, QkNorm, RopePairs
 
 Windows = Literal["none", "all", "late", "pattern"]
-"""Layers that see only a sliding window, where there is one: none, all, those from ``max_window_layers`` on, or all but
-each ``period``-th."""
+"""Layers that see only the sliding window, if the file gives one: none, all, those from ``max_window_layers`` on
+(late), or all except every ``period``-th (pattern)."""
 ExpertRule = Literal["none", "all", "step", "first_dense"]
-"""Layers with experts: none, all, by ``decoder_sparse_step`` and ``mlp_only_layers``, or after some dense ones."""
+"""Layers with experts: none, all, by ``decoder_sparse_step`` and ``mlp_only_layers``, or all after some dense ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What the models of an architecture are made of where a file does not say.
+    """The properties of an architecture's models that files do not give.
 
-    name                 ``general.architecture`` of GGUF files; empty where they use another row's
-    kinds                ``model_type`` of Hugging Face configurations
-    qkv_bias, output_bias  None: as the tensors, or the field ``attention_bias``, say
-    recurrent            layers are recurrent but each ``period``-th, and those have a gate on their output
-    local_rope_base      the rope base of layers with a window, where they have their own
-    hidden_scale_layers  models with these numbers of layers scale q·k by (hidden / heads)^-½ in place of head_dim^-½
-    experts … shared_gate  of configurations only: GGUF files show them by their tensors
-    defaults             those of the configuration's class for fields that files omit
+    name                 ``general.architecture`` of GGUF files; empty if they use another row's name
+    kinds                values of ``model_type`` in Hugging Face configurations
+    qkv_bias, output_bias  None: as given by the tensors, or by the field ``attention_bias``
+    recurrent            all layers are recurrent except every ``period``-th, whose attention has an output gate
+    local_rope_base      the rope base of layers with a window, if it differs
+    hidden_scale_layers  models with these numbers of layers scale q·k by (hidden / heads)^-½ instead of head_dim^-½
+    experts … shared_gate  for configurations only: GGUF files show these by their tensors
+    defaults             the defaults of the configuration's class, for fields that files omit
     """
 
     name: str

@@ -1,10 +1,9 @@
-"""Which tensor of a model file has which role, checked against the model's description."""
+"""Finds the tensor of a model file for each role, and checks it against the model's description."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from twofold.core.errors import FormatError, UnsupportedModelError
 from twofold.core.model import ModelSpec
@@ -20,10 +19,8 @@ from twofold.core.tensors import (
     layer_weights,
     outer_weights,
 )
-from twofold.core.typed_fields import FILE_HINT
+from twofold.core.typed_fields import FILE_HINT, INCOMPLETE_HINT
 from twofold.models.ops import TensorRef
-
-MISSING_HINT: Final = "The file is incomplete: convert or download it again."
 
 LayerWeights = Mapping[str, TensorRef]
 """The tensors of one layer by role (``core.tensors``); those that an architecture lacks are absent."""
@@ -31,7 +28,7 @@ LayerWeights = Mapping[str, TensorRef]
 
 @dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """All tensors of a model. Where ``head`` is tied, it is the embedding."""
+    """All tensors of a model. A tied ``head`` is the embedding."""
 
     embedding: TensorRef
     layers: tuple[LayerWeights, ...]
@@ -42,7 +39,7 @@ class ModelWeights:
 def bind(spec: ModelSpec, tensors: Mapping[str, StoredTensor]) -> ModelWeights:
     """Finds each tensor that ``spec`` needs.
 
-    Raises FormatError for one that is missing or has another shape, UnsupportedModelError for one nothing asks for.
+    Raises FormatError for a tensor that is missing or has another shape, UnsupportedModelError for an unused one.
     """
     binder = _Binder(tensors)
     outer = {weight.name: binder.find(weight.name, weight) for weight in outer_weights(spec)}
@@ -57,13 +54,13 @@ def bind(spec: ModelSpec, tensors: Mapping[str, StoredTensor]) -> ModelWeights:
 
 @dataclass(slots=True)
 class _Binder:
-    """Hands out tensors by name and remembers which."""
+    """Finds tensors by name, and remembers which were ``used``."""
 
     tensors: Mapping[str, StoredTensor]
     used: set[str] = field(default_factory=lambda: set(ROPE_TENSORS))
 
     def find_in_layer(self, index: int, weight: Weight, needed: tuple[Weight, ...]) -> TensorRef:
-        """A whole tensor, or the rows of one that holds several."""
+        """The tensor of a role, or its rows in a tensor that holds several roles."""
         for whole, roles in TOGETHER.items():
             stored = in_layer(index, whole)
             if weight.name in roles and stored in self.tensors and in_layer(index, roles[0]) not in self.tensors:
@@ -93,7 +90,7 @@ class _Binder:
     def _check(self, name: str, rows: int, columns: int) -> StoredTensor:
         tensor = self.tensors.get(name)
         if tensor is None:
-            raise FormatError(f"The model lacks the tensor {name!r}.", hint=MISSING_HINT)
+            raise FormatError(f"The model lacks the tensor {name!r}.", hint=INCOMPLETE_HINT)
         if (tensor.rows, tensor.columns) != (rows, columns):
             raise FormatError(
                 f"The tensor {tensor.name!r} has shape {tensor.rows} × {tensor.columns}, but the metadata ask for "

@@ -1,8 +1,8 @@
 """From a Hugging Face ``config.json`` to the sizes of a model; of vision and audio models only the language part.
 
-How the weights are stored is read from ``quantization_config`` and ``dtype``. Quantisers leave embeddings, head, norms,
-biases and routers as they are, and what a list of modules names. Where such a list differs from layer to layer, the
-layer in the middle decides for all.
+The format of the weights is read from ``quantization_config`` and ``dtype``. Quantisers do not change embeddings, head,
+norms, biases and routers, nor the modules in a list. If such a list differs from layer to layer, the layer in the
+middle decides for all.
 """
 
 from __future__ import annotations
@@ -79,17 +79,18 @@ MODULES: Final[Mapping[str, str]] = {
 }
 """The module of each tensor inside a layer."""
 
-NEVER: Final = ("router", "shared_router")
+NEVER_QUANTISED: Final = ("router", "shared_router")
 """Matrices that are never quantised, whatever the list of modules contains."""
 
 MAX_PATTERN: Final = 256
 
 
 def read_config_file(path: Path) -> ModelSpec:
-    """The sizes that a config.json describes; ``path`` is the file or its folder, where ModelOpt's formats may lie too.
+    """The sizes that a config.json describes; ``path`` is the file or its folder. The formats may also be in ModelOpt's
+    ``hf_quant_config.json`` beside it.
 
     Raises FormatError naming the field that is missing or wrong, UnsupportedModelError for an unknown kind of model,
-    ModelNotFoundError where there is no file.
+    ModelNotFoundError if there is no file.
     """
     file = path / "config.json" if path.is_dir() else path
     values = _load(file)
@@ -122,9 +123,7 @@ def read_config(values: Mapping[str, object], *, name: str | None = None, label:
     architecture = _architecture(text, label)
     fields = TypedFields(text, label, architecture.defaults)
     outer, inner = _formats(fields)
-    count = fields.integer("num_hidden_layers")
-    if count > MAX_LAYERS:
-        raise fields.wrong("num_hidden_layers", count, f"at most {MAX_LAYERS}")
+    count = fields.integer("num_hidden_layers", most=MAX_LAYERS)
     recurrent = _recurrent_layers(fields, architecture, count)
     windows = _windows(fields, architecture, count)
     experts = [_has_experts(fields, architecture, index) for index in range(count)]
@@ -169,7 +168,7 @@ def _architecture(values: Mapping[str, object], label: str) -> Architecture:
 
 
 def _kind_of(name: str) -> str:
-    """The ``model_type`` of a class: ``qwen3_moe`` of ``Qwen3MoeForCausalLM``; the name where no kind has it."""
+    """The ``model_type`` of a class, such as ``qwen3_moe`` of ``Qwen3MoeForCausalLM``; ``name`` itself if unknown."""
     plain = name.removesuffix("ForCausalLM").lower()
     return next((kind for kind in BY_KIND if plain in (kind.replace("_", ""), kind.removesuffix("_text"))), name)
 
@@ -218,7 +217,7 @@ def _recurrent(fields: TypedFields) -> RecurrentAttention:
 
 
 def _recurrent_layers(fields: TypedFields, architecture: Architecture, count: int) -> list[bool]:
-    """Whether each layer is recurrent. At least one is not: a model needs keys and values somewhere."""
+    """Whether each layer is recurrent. Raises FormatError if all are: at least one must have keys and values."""
     if not architecture.recurrent:
         return [False] * count
     kinds = _layer_types(fields, count)
@@ -249,7 +248,7 @@ def _latent(fields: TypedFields, heads: int) -> LatentAttention:
 
 
 def _windows(fields: TypedFields, architecture: Architecture, count: int) -> list[int | None]:
-    """The window of each layer; None for those that see everything."""
+    """The window of each layer; None for layers that see everything."""
     off = architecture.windows == "none" or not fields.flag("use_sliding_window", architecture.windows != "late")
     if off or "sliding_window" not in fields:
         return [None] * count
@@ -303,7 +302,7 @@ def _has_experts(fields: TypedFields, architecture: Architecture, index: int) ->
 
 
 def _formats(fields: TypedFields) -> tuple[Formats, Formats]:
-    """Formats of the weights outside and inside of the layers. Raises UnsupportedModelError for an unknown kind of
+    """Formats of the weights outside and inside of the layers. Raises UnsupportedModelError for an unknown method of
     quantisation."""
     plain = _dtype(fields)
     kept = Formats(plain, plain)
@@ -313,7 +312,7 @@ def _formats(fields: TypedFields) -> tuple[Formats, Formats]:
     form = _format(part)
     patterns = _patterns(part)
     layer = fields.integer("num_hidden_layers") // 2
-    special = [(name, plain) for name in NEVER]
+    special = [(name, plain) for name in NEVER_QUANTISED]
     special += [
         (name, plain)
         for name, module in MODULES.items()
@@ -352,12 +351,12 @@ def _format(part: TypedFields) -> ValueFormat:
 
 
 def _group(part: TypedFields) -> int:
-    """Values of a group; -1 is a whole row."""
+    """Values for which there is one scale; -1: a whole row."""
     return part.integer("group_size", 128, least=-1)
 
 
 def _integers(bits: int, group: int) -> ValueFormat:
-    """Weight-only codes with one 16-bit scale a group."""
+    """Weight-only codes with one 16-bit scale for each group."""
     return grouped(replace(INT4, name=f"int{bits}", bits=bits), group)
 
 
@@ -390,7 +389,7 @@ def _patterns(part: TypedFields) -> Sequence[str]:
 
 
 def _spelled(pattern: str) -> list[str]:
-    """A pattern as globs: of regular expressions only ``.*``, escapes and one choice of words are understood."""
+    """A pattern as globs. In regular expressions only ``.*``, escapes and one choice of words are supported."""
     if not pattern.startswith("re:"):
         return [pattern]
     glob = pattern.removeprefix("re:").replace("\\.", "\0").replace(".*", "*").replace("\0", ".").strip("^$")
@@ -400,7 +399,7 @@ def _spelled(pattern: str) -> list[str]:
 
 
 def _matches(pattern: str, module: str) -> bool:
-    """Whether a pattern names the module, one of those that it is in, or its last parts."""
+    """Whether a pattern names the module, a module that contains it, or the last parts of its name."""
     if "*" not in pattern:
         return f".{pattern}." in f".{module}."
     parts = module.split(".")

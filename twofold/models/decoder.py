@@ -3,10 +3,10 @@
     x      = embedding of the tokens
     x     += attention(norm(x))        for each layer
     x     += feed_forward(norm(x))
-    logits = head(norm(x))             of the rows whose logits were asked for
-    hidden = norm(x)                   of the rows whose hidden states were asked for
+    logits = head(norm(x))             of the rows whose logits are requested
+    hidden = norm(x)                   of the rows whose hidden states are requested
 
-What differs between architectures is data: a weight that is absent is a step that is skipped.
+Differences between architectures are data: a step whose weight is absent is skipped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From a GGUF file to a model description: of models that engines run, and in sizes alone of any other.
+"""From a GGUF file to a model description: whole for models that engines run, sizes only for any other model.
 
-Which parts a layer has is read off its tensors, for files of many architectures share their names; sizes are metadata
-and must agree with the tensors. For engines the architecture's row adds what tensors do not show, and must agree too.
+The parts of a layer are known by its tensors, whose names many architectures share; sizes are read from metadata and
+must agree with the tensors. For engines the architecture's row adds properties that tensors do not show.
 """
 
 from __future__ import annotations
@@ -45,18 +45,17 @@ from twofold.core.tensors import (
     layer_weights,
     outer_weights,
 )
-from twofold.core.typed_fields import FILE_HINT, TypedFields
+from twofold.core.typed_fields import FILE_HINT, INCOMPLETE_HINT, TypedFields
 from twofold.core.values import ValueFormat
 from twofold.formats.base import ModelFile
 from twofold.models.architectures import ARCHITECTURES, BY_NAME, Architecture
 
 MAX_LAYERS: Final = 4096
-INCOMPLETE: Final = "The file is incomplete: convert or download it again."
 
 HARMLESS: Final = frozenset(
     {"attention.layer_norm_epsilon", "rope.scaling.finetuned", "tensor_data_layout", "vocab_size"}
 )
-"""Keys that say nothing about the result: other keys or the tensors' shapes already do."""
+"""Keys that may be ignored: other keys or the tensors' shapes have the same information."""
 
 NEUTRAL: Final[Mapping[str, object]] = {
     "attention.causal": True,
@@ -68,17 +67,17 @@ NEUTRAL: Final[Mapping[str, object]] = {
     "rope.scaling.yarn_log_multiplier": 0.0,
     "use_parallel_residual": False,
 }
-"""Keys that Twofold does not implement, and the value with which they change nothing."""
+"""Keys that Twofold does not implement, with the value at which they do not change the result."""
 
 Tensors = Mapping[str, StoredTensor]
-"""Of one layer, by role."""
+"""The tensors of one layer, by role."""
 
 
 def read_gguf(file: ModelFile, context_length: int | None = None) -> ModelSpec:
     """The model that engines run. ``context_length`` is the longest sequence that will run, at most the model's own.
 
-    Raises FormatError where something needed is missing or contradictory, UnsupportedModelError where the architecture
-    or a key asks for something that Twofold does not implement.
+    Raises FormatError if a key or a tensor is missing or contradicts others, UnsupportedModelError if the architecture
+    or a key needs a feature that Twofold does not implement.
     """
     architecture = _architecture(file.model.values)
     fields = _fields(file, architecture.name)
@@ -91,7 +90,7 @@ def read_gguf(file: ModelFile, context_length: int | None = None) -> ModelSpec:
 
 
 def describe_gguf(file: ModelFile) -> ModelSpec:
-    """The sizes of any model. Raises an error unless they account for every value of the file."""
+    """The sizes of any model. Raises FormatError or UnsupportedModelError unless they account for every value."""
     name = file.model.values.get("general.architecture")
     if not isinstance(name, str):
         raise FormatError(f"{file.path} lacks 'general.architecture'.", hint="Name a model's own GGUF file.")
@@ -114,7 +113,7 @@ def _architecture(metadata: Mapping[str, object]) -> Architecture:
         )
     name = metadata.get("general.architecture")
     if not isinstance(name, str):
-        raise FormatError("The model's metadata lacks 'general.architecture'.", hint=INCOMPLETE)
+        raise FormatError("The model's metadata lacks 'general.architecture'.", hint=INCOMPLETE_HINT)
     if name not in BY_NAME:
         known = [each.name for each in ARCHITECTURES if each.runs]
         message = f"Twofold does not support the architecture {name!r}."
@@ -123,16 +122,16 @@ def _architecture(metadata: Mapping[str, object]) -> Architecture:
 
 
 def _sizes(file: ModelFile, fields: TypedFields, architecture: Architecture, *, strict: bool) -> ModelSpec:
-    """What is made of what; ``strict``: norms and biases are those of the architecture, whatever tensors there are."""
+    """The parts of the model and their sizes. ``strict``: norms and biases are those of the architecture's row."""
     if EMBEDDING not in file.tensors:
-        raise FormatError(f"The model lacks the tensor {EMBEDDING!r}.", hint=INCOMPLETE)
+        raise FormatError(f"The model lacks the tensor {EMBEDDING!r}.", hint=INCOMPLETE_HINT)
     count = fields.integer("block_count", most=MAX_LAYERS)
     inside = _by_layer(file, count)
     layers = []
     for index, window in enumerate(_windows(fields, architecture, count, strict=strict)):
         tensors = inside[index]
         if not tensors:
-            raise FormatError(f"{fields.label}: layer {index} has no tensors.", hint=INCOMPLETE)
+            raise FormatError(f"{fields.label}: layer {index} has no tensors.", hint=INCOMPLETE_HINT)
         latent = "kv_a" in tensors
         attention = (
             _latent(fields, tensors, index) if latent else _grouped(fields, tensors, index, architecture, strict)
@@ -171,7 +170,7 @@ def _formats(tensors: Tensors) -> Formats:
 def _norms(tensors: Tensors) -> Literal[1, 2, 4]:
     if "post_ffn_norm" in tensors:
         return 4
-    # Some architectures call the second of two norms so.
+    # Some architectures call the second of their two norms post_attention_norm.
     return 2 if "ffn_norm" in tensors or "post_attention_norm" in tensors else 1
 
 
@@ -185,7 +184,7 @@ def _grouped(
     dim = fields.integer("attention.key_length", hidden // heads)
     value_dim = fields.integer("attention.value_length", dim)
     if value_dim != dim:
-        raise FormatError(f"Heads of keys have {dim} values, but heads of values have {value_dim}")
+        raise FormatError(f"Heads of keys have {dim} values, but heads of values have {value_dim}.")
     if heads % kv_heads:
         raise FormatError(f"{heads} attention heads are not divisible by {kv_heads} KV heads.")
     if strict:
@@ -254,7 +253,7 @@ def _windows(fields: TypedFields, architecture: Architecture, count: int, *, str
 def _with_numbers(
     sizes: ModelSpec, file: ModelFile, fields: TypedFields, architecture: Architecture, context_length: int | None
 ) -> ModelSpec:
-    """The spec with what no tensor shows: norms, scales, soft-caps, activations and rotations."""
+    """The spec with the properties that no tensor shows: norms, scales, soft-caps, activations and rotations."""
     running = min(sizes.context_length, context_length or sizes.context_length)
     ropes = read_ropes(fields, architecture, sizes.attention.head_dim, file, running)
     by_hidden = 1 / math.sqrt(sizes.hidden_size / sizes.attention.heads)
@@ -283,7 +282,7 @@ def _with_numbers(
 
 
 def _check_tokens(file: ModelFile, rows: int) -> None:
-    """A tokenizer that makes more ids than the embedding has rows would read past its end."""
+    """Raises FormatError if the tokenizer has more ids than the embedding has rows: reads would pass its end."""
     tokens = file.tokenizer.values.get("tokenizer.ggml.tokens")
     if isinstance(tokens, Sequence) and len(tokens) > rows:
         raise FormatError(f"The tokenizer knows {len(tokens)} tokens, but the embedding has only {rows} rows.")
@@ -305,7 +304,7 @@ def _refuse_unread(fields: TypedFields) -> None:
 
 
 def _check_values(spec: ModelSpec, file: ModelFile) -> None:
-    """Raises an error unless the spec accounts for every value of the file."""
+    """Raises FormatError or UnsupportedModelError unless the spec accounts for every value of the file."""
     layers = [weight for count, layer in spec.runs for weight in count * layer_weights(layer, spec.hidden_size)]
     expected = [*layers, *outer_weights(spec)]
     found = {name: info for name, info in file.tensors.items() if name not in ROPE_TENSORS}
@@ -330,7 +329,7 @@ def check_runnable(spec: ModelSpec) -> None:
         for part in _unknown_parts(layer):
             raise UnsupportedModelError(
                 f"Twofold cannot run {spec.name!r}: layer {index} has {part}.",
-                hint="Use a dense model. `twofold explain` and `twofold plan` count this one all the same.",
+                hint="Use a dense model. `twofold explain` and `twofold plan` count this one, too.",
             )
         assert isinstance(layer.attention, GroupedAttention)
         if replace(layer.attention, window=None) != replace(spec.attention, window=None):
@@ -372,7 +371,7 @@ def _unknown_parts(layer: LayerSpec) -> Iterator[str]:
 def read_ropes(
     fields: TypedFields, architecture: Architecture, head_dim: int, file: ModelFile, context: int
 ) -> tuple[RopeSpec, RopeSpec]:
-    """The rope of layers that see everything, and that of windowed layers. Scaling applies to the former only.
+    """The rope of layers that see everything, and that of layers with a window. Only the former is scaled.
 
     ``context`` is the longest sequence that will run: LongRoPE chooses its factors by it.
     """

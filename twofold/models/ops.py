@@ -1,8 +1,8 @@
-"""The seam between a model and the arrays it runs on: what a decoder asks of its operations.
+"""The interface between a model and its arrays: the operations that a decoder needs.
 
 A model is written once against ``Ops``. An implementation may compute at once (NumPy, the reference), or record a
-program that is replayed every step (the CPU kernels). ``Batch`` is what one step works on: a ragged set of rows,
-each a token of some sequence at some position. There is no prefill shape and no decode shape.
+program that is replayed every step (the CPU kernels). A ``Batch`` is the input of one step: a ragged set of rows, each
+a token of some sequence at some position. There is no prefill shape and no decode shape.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Wanted(Enum):
-    """The two lists of rows that a batch asks results of."""
+    """The lists of a batch's rows that have results, by field of ``Batch``."""
 
     LOGITS = "logit_rows"
     HIDDEN = "hidden_rows"
@@ -41,11 +41,11 @@ class Batch:
     positions     int32 [rows]               position of each row in its sequence
     row_starts    int32 [sequences + 1]      rows of sequence i are row_starts[i] : row_starts[i + 1]
     block_tables  int32 [groups, sequences, blocks]: a KV group's block of sequence i's positions j·block_size …
-    logit_rows    int32 [logit_rows]         ascending rows whose logits are wanted
-    hidden_rows   int32 [hidden_rows]        ascending rows whose hidden states are wanted
+    logit_rows    int32 [logit_rows]         rows whose logits are requested, ascending
+    hidden_rows   int32 [hidden_rows]        rows whose hidden states are requested, ascending
 
-    Entries of a table that no row of the step sees (past the sequence's end, or passed by its window) may name any
-    block of their group.
+    Entries of a table that no row of the step sees (past the sequence's end, or passed by its window) may be any block
+    of their group.
     """
 
     tokens: NDArray[np.int32]
@@ -69,7 +69,7 @@ class TensorRef:
 
 
 class Ops(Protocol[T]):
-    """What a decoder asks of arrays. Activations ``T`` are float32 [rows, width].
+    """The operations that a decoder needs. Activations ``T`` are float32 [rows, width].
 
     Vectors (norm weights, biases) are ``TensorRef`` with one row.
     """
@@ -111,7 +111,7 @@ class Ops(Protocol[T]):
         ...
 
     def select(self, x: T, rows: Wanted) -> T:
-        """The rows that one of the batch's lists names: [logit_rows or hidden_rows, width]."""
+        """The rows in one of the batch's lists: [logit_rows or hidden_rows, width]."""
         ...
 
     def softcap(self, x: T, cap: float) -> T:
@@ -123,8 +123,8 @@ class Forward(ABC):
     """A model that is ready to run, on arrays of this process.
 
     vocab_size, hidden_size   width of logits and of hidden states
-    max_rows                  most rows of a batch, all of which may ask for hidden states
-    max_logit_rows            most rows of a batch that ask for logits
+    max_rows                  maximum number of rows of a batch; hidden states of all of them may be requested
+    max_logit_rows            maximum number of rows of a batch with logits
     hidden                    float32 [hidden_rows, hidden_size]: hidden states of the last batch, after the final norm;
                               the next batch overwrites them
     """
@@ -144,9 +144,9 @@ class Forward(ABC):
         self._batch = batch
 
     def finish(self) -> NDArray[np.float32]:
-        """Computes the rest of the batch that was begun; logits as ``run``."""
+        """Computes the rest of the batch that was begun; returns logits as ``run``."""
         return self.run(self._batch)
 
     @abstractmethod
     def move(self, moves: Sequence[BlockMove]) -> None:
-        """Moves blocks of K and V, one after another: within a KV group, out to its host slots, in from them."""
+        """Moves blocks of K and V, one after another: within a KV group, out to its host slots, or in from them."""

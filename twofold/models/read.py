@@ -1,4 +1,4 @@
-"""From a model file to its description and bound weights, by the reader of its kind of keys."""
+"""From a model file to its description and bound weights. The reader depends on the kind of the file's keys."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ def read_model(file: ModelFile, context_length: int | None = None) -> tuple[Mode
 
     ``context_length`` is the longest sequence that will run, at most (and by default) the model's own context.
 
-    Raises FormatError where something needed is missing or contradictory, and UnsupportedModelError where the
-    architecture, a field or a tensor asks for something that Twofold does not implement.
+    Raises FormatError if a key or a tensor is missing or contradicts others, and UnsupportedModelError if the
+    architecture, a key or a tensor needs a feature that Twofold does not implement.
     """
     spec = READERS[file.model.kind](file, context_length)
     return spec, bind(spec, file.tensors)
 
 
 def describe_model(file: ModelFile) -> ModelSpec:
-    """The sizes of a file's model, of models that no engine runs too. Raises FormatError for an incomplete file."""
+    """The sizes of a file's model, even of one that no engine runs. Raises FormatError or UnsupportedModelError unless
+    the sizes account for every value of the file."""
     return DESCRIBERS[file.model.kind](file)

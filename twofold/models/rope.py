@@ -13,7 +13,7 @@ from twofold.core.model import FactorScaling, LinearScaling, RopeSpec, YarnScali
 def rope_table(rope: RopeSpec, positions: int) -> NDArray[np.float32]:
     """Cosines and sines of each pair at positions 0 … positions - 1: float32 [positions, 2, dims / 2].
 
-    Angles and functions are computed in float64 and rounded once; the magnitude of a scaling is multiplied in.
+    Angles and functions are computed in float64, multiplied by the magnitude of the scaling, and rounded once.
     """
     angles = np.arange(positions, dtype=np.float64)[:, None] * frequencies(rope)
     table = np.stack([np.cos(angles), np.sin(angles)], axis=1) * magnitude(rope)
@@ -36,7 +36,7 @@ def frequencies(rope: RopeSpec) -> NDArray[np.float64]:
 
 
 def magnitude(rope: RopeSpec) -> float:
-    """What cosines and sines are multiplied by. YaRN's share of it is 0.1 · ln(factor) + 1 (Peng et al. 2023)."""
+    """The factor of cosines and sines. YaRN multiplies it by 0.1 · ln(factor) + 1 (Peng et al. 2023)."""
     match rope.scaling:
         case FactorScaling(_, magnitude=value):
             return value
@@ -57,5 +57,5 @@ def _kept_share(rope: RopeSpec, yarn: YarnScaling) -> NDArray[np.float64]:
 
 
 def _pair_that_turns(times: float, rope: RopeSpec, yarn: YarnScaling) -> float:
-    """The (fractional) pair that turns that many times over the original context."""
+    """The (fractional) number of the pair that turns ``times`` times over the original context."""
     return rope.dims * math.log(yarn.original_context / (times * 2 * math.pi)) / (2 * math.log(rope.base))

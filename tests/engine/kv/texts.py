@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 
-from twofold.engine.kv.manager import BlockManager, BlockTables
+from twofold.engine.kv.block_tables import BlockTables
+from twofold.engine.kv.manager import BlockManager
 
 BLOCK = 4
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from twofold.core.step import BlockMove, MoveKind
-from twofold.engine.kv.manager import BlockManager, BlockTables, GroupSize, Swapped
+from twofold.engine.kv.block_tables import BlockTables, Swapped
+from twofold.engine.kv.manager import BlockManager, GroupSize
 
 BLOCK, CHUNK = 4, 8
 PIN_SECONDS = (10.0, 40.0)

@@ -103,12 +103,9 @@ def test_more_rows_never_take_less() -> None:
 
 def test_it_keeps_how_wrong_it_was() -> None:
     model = taught(300)
-    median, worst = model.quantile(0.5), model.quantile(0.99)
     assert model.error is not None
-    assert median is not None
-    assert worst is not None
-    assert 0 < median < 0.15 < worst < 1
-    assert StepTimeModel().quantile(0.5) is None
+    assert 0 < model.error < 0.15
+    assert StepTimeModel().error is None
 
 
 @pytest.mark.parametrize(("shape", "seconds"), [(StepShape(), 0.01), (StepShape(1, 1, 1, 1), 0.0)])

@@ -1,8 +1,8 @@
 """Compiles grammars in the background, within a budget of processor time, and caches them.
 
-Each grammar has its own process (``host``), which is ended when it exceeds its limits. So a hostile grammar costs
-others only a place in the queue: callers take turns, one grammar of each is compiled at a time, and when the queue is
-full the caller with most entries is refused.
+Each grammar has its own process (``host``), which is ended when it exceeds its limits. So a hostile grammar delays
+others only by its turn: callers take turns, one grammar of each caller is compiled at a time, and when the queue is
+full, the last entry of the caller with the most entries is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMPILE_S: Final = 0.25
 STEP_S: Final = 1.0
 CACHED_GRAMMARS: Final = 64
 IDLE_HOSTS: Final = 8
-"""Idle hosts that are kept. A grammar whose host was closed is compiled again when it is used."""
+"""Maximum number of idle hosts. A grammar whose host was closed is compiled again when it is used."""
 MAX_WAITING: Final = 256
 COMPILING: Final = 2
 
@@ -44,11 +44,11 @@ class Turns(Generic[T]):
         return sum(map(len, self._queues.values()))
 
     def add(self, caller: str, item: T) -> None:
-        """Appends an item to those of its caller."""
+        """Appends an item to its caller's queue."""
         self._queues.setdefault(caller, deque()).append(item)
 
     def next(self, besides: Container[str]) -> T | None:
-        """Removes the next item of a caller that is not in ``besides``; None without one."""
+        """Removes and returns the next item of a caller that is not in ``besides``; None if there is none."""
         caller = next((caller for caller in self._queues if caller not in besides), None)
         if caller is None:
             return None
@@ -59,7 +59,7 @@ class Turns(Generic[T]):
         return item
 
     def surplus(self, most: int) -> T | None:
-        """Removes the last item of the caller with most items if there are more than ``most`` in all."""
+        """If there are more than ``most`` items, removes and returns the last one of the caller with the most items."""
         if len(self) <= most:
             return None
         caller = max(reversed(self._queues), key=lambda caller: len(self._queues[caller]))
@@ -83,8 +83,9 @@ class GrammarCompiler:
 
     end_ids     every token that may end a completion
     vocab_size  logits of a row
-    seconds     most processor time of a compilation
-    step_s      most processor time of a token or of the mask after it; neither limit changes a completion
+    seconds     maximum processor time of a compilation
+    step_s      maximum processor time of a token, and of the mask after it; both limits end requests with an error and
+                never change a completion
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class GrammarCompiler:
 
     def submit(self, params: StructuredOutputsParams, caller: str = "") -> Future[OutputGrammar]:
         """Compiles in the background. The future raises ParameterError for an impossible grammar, ResourceError if too
-        many wait already. Callers share only that queue."""
+        many are waiting. Equal grammars of different callers are compiled separately."""
         params = portable(params)
         key = msgspec.msgpack.encode((caller, params))
         with self._lock:
@@ -148,7 +149,7 @@ class GrammarCompiler:
             return host, *host.start(max_tokens)
 
     def _host_of(self, grammar: HostedGrammar) -> GrammarHost:
-        """The process of a grammar in use. Idle hosts are closed, the least recently used first."""
+        """The process of a grammar, started if necessary. Too many idle hosts are closed, least recently used first."""
         with self._lock:
             host = self._hosts.get(grammar.key)
             if host is None or host.error is not None:

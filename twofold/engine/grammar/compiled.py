@@ -1,12 +1,12 @@
-"""Compiles a grammar in this process, which a hostile one may block or crash: ``host`` processes exist for that.
+"""Compiles a grammar in this process. A hostile grammar may block or crash it, so only ``host`` processes do this.
 
 The result is a matcher before its first token; each completion gets a copy.
 
-``growth_bytes`` reads from a grammar how much a single token can add to what an output still needs: an estimate in
-bytes, from above. A token adds most where it opens the costliest part of the grammar: the longest value of an
-enumeration, an optional property whose value has many required parts, a repetition of at least 100. The estimate reads
-the caller's text and compiles nothing. It only sets the headroom at which an output counts as near its limit: too small
-a value could lose an output, too large a one makes the last tokens plainer than necessary.
+``growth_bytes`` estimates, from above and in bytes, by how much a single token can lengthen the shortest rest of an
+output. A token adds most if it opens the costliest part of the grammar: the longest value of an enumeration, an
+optional property whose value has many required parts, a repetition of at least 100. The estimate only reads the
+caller's text. It sets the headroom at which an output counts as near its limit: too small a headroom could leave an
+output incomplete, too large a one restricts the last tokens more than necessary.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COMPILE_WORK: Final = 800_000
 """Limit of the search for a shortest output (``completion``): about a second."""
 MIN_HEADROOM: Final = 8
 BRACKET_TOKENS: Final = 4
-"""What closing a bracket of a caller's own grammar takes: ``+1)`` and a little more."""
+"""Tokens that closing a bracket may take in a caller's own grammar: ``+1)`` and a little more."""
 _HINTS: Final = {
     "json": "Check the schema; supported are the keywords of draft 2020-12 that llguidance lists.",
     "regex": "Use the syntax of Rust's regex package: no look-around, no back-references.",
@@ -97,7 +97,7 @@ def check_room(min_tokens: int, max_tokens: int) -> None:
 
 
 def matched(source: GrammarSource, vocabulary: TokenVocabulary) -> LLMatcher:
-    """A matcher whose first mask was computed. Raises ParameterError for an impossible grammar."""
+    """A matcher that has computed its first mask. Raises ParameterError for an impossible grammar."""
     limits = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)  # a state takes 1 to 2 KB
     matcher = LLMatcher(vocabulary.matchable, source.grammar, log_level=0, limits=limits)
     if not matcher.is_error():
@@ -116,13 +116,13 @@ def completed(source: GrammarSource, matcher: LLMatcher, vocabulary: TokenVocabu
     if matcher.is_error():
         raise _refused(source.form, matcher.get_error())
     if path is None:
-        raise unending(source.form, f"has no complete answer of up to {LONGEST} tokens that could be found")
+        raise unending(source.form, f"has no complete output of up to {LONGEST} tokens that could be found")
     return CompiledGrammar(source.form, matcher, vocabulary, source.texts, spelled, path, _headroom(source, vocabulary))
 
 
 def unending(form: str, why: str) -> ParameterError:
     """The error for a grammar without a known output."""
-    return impossible(form, why, "Give recursive parts an alternative that ends; lower least counts.")
+    return impossible(form, why, "Give recursive parts an alternative that ends; lower minimum counts.")
 
 
 def too_much(form: str, why: str) -> ParameterError:
@@ -131,9 +131,9 @@ def too_much(form: str, why: str) -> ParameterError:
 
 
 def _headroom(source: GrammarSource, vocabulary: TokenVocabulary) -> int:
-    """How many tokens a single token can add to the shortest rest: the brackets that it opens.
+    """The number of tokens that a single token can add to the shortest rest of an output.
 
-    A byte counts as a token, which it needs if the vocabulary has no longer piece (emoji, digits).
+    A byte counts as a token, as in the worst case that the vocabulary has no longer piece (emoji, digits).
     """
     if source.texts:
         return max(len(vocabulary.spell(text)) for text in source.texts)
@@ -149,7 +149,7 @@ def _one_line(fault: str) -> str:
     """The important line of llguidance's message, without positions in a grammar that the caller never saw."""
     lines = [line.strip() for line in fault.splitlines() if line.strip()]
     if lines and lines[0].startswith("NoExtension"):
-        return "no answer can have this form"
+        return "no output can have this form"
     line = next((line.removeprefix("error:") for line in lines if line.startswith("error:")), lines[0])
     line = re.sub(r"^(?:at )?\d+\(\d+\): ", "", line.split(" (in regex): ")[-1])
     return line.strip().split(";")[0].rstrip(".")[:160]
@@ -163,7 +163,7 @@ def growth_bytes(source: GrammarSource) -> int:
 
 
 def _lark_growth(text: str) -> int:
-    """Schemas inside a Lark grammar (``%json {…}``) as schemas, the text around them as text."""
+    """The estimate for a Lark grammar: schemas in it (``%json {…}``) count as schemas, the rest as text."""
     rest, done, growth = [], 0, 0
     for found in _SCHEMA.finditer(text):
         with suppress(ValueError, RecursionError):
@@ -175,13 +175,13 @@ def _lark_growth(text: str) -> int:
 
 
 def _text_growth(text: str) -> int:
-    """For regexes and rules: the longest alternative, and the largest count of a repetition."""
+    """The estimate for a regex or rules: the longest alternative, and the largest count of a repetition."""
     longest = max(len(part.encode(errors="replace")) for part in re.split(r"[|\n]", text))
     return min(MAX_GROWTH, longest + max(map(int, _COUNT.findall(text)), default=0))
 
 
 def literals(source: GrammarSource) -> tuple[str, ...]:
-    """Texts that a regex or grammar may want word for word, such as ``foo`` and ``.com`` in ``.*foo.*\\.com``."""
+    """Texts that a regex or grammar may require literally, such as ``foo`` and ``.com`` in ``.*foo.*\\.com``."""
     text = " ".join(_patterns(source.text)) if source.form == "json" else source.text
     found = (_ESCAPED.sub(r"\1", literal) for literal in _LITERAL.findall(text))
     return tuple(dict.fromkeys(found))[:MAX_LITERALS]
@@ -196,27 +196,27 @@ def _patterns(schema: str) -> list[str]:
 
 
 class SchemaSizes:
-    """An estimate, rather too high than too low, of the minimum number of bytes of the parts of a JSON schema."""
+    """Estimates the bytes that values of the parts of a JSON schema need; rather too many than too few."""
 
     def __init__(self, schema: Json) -> None:
         self._root = schema
         self._known: dict[int, int] = {}
 
     def growth(self) -> int:
-        """What the costliest part needs."""
-        return max((self.least(part) + extra for part, extra in self.parts()), default=MIN_VALUE)
+        """The bytes that the costliest part needs, with its key."""
+        return max((self.min_bytes(part) + extra for part, extra in self.parts()), default=MIN_VALUE)
 
-    def least(self, part: Json, depth: int = 0) -> int:
-        """Bytes of the shortest value that is valid for ``part``; of an enumeration's longest one."""
+    def min_bytes(self, part: Json, depth: int = 0) -> int:
+        """Bytes of the shortest valid value of ``part``; for an enumeration, of its longest value."""
         if not isinstance(part, dict) or depth > MAX_DEPTH:
             return MIN_VALUE
         known = self._known.get(id(part))
         if known is None:
-            self._known[id(part)] = MIN_VALUE  # what a reference to itself finds
-            known = self._known[id(part)] = min(MAX_GROWTH, self._least(part, depth + 1))
+            self._known[id(part)] = MIN_VALUE  # for references of the part to itself
+            known = self._known[id(part)] = min(MAX_GROWTH, self._min_bytes(part, depth + 1))
         return known
 
-    def _least(self, part: dict[str, Json], depth: int) -> int:
+    def _min_bytes(self, part: dict[str, Json], depth: int) -> int:
         if "const" in part:
             return len(json.dumps(part["const"]))
         if isinstance(part.get("enum"), list):
@@ -224,27 +224,29 @@ class SchemaSizes:
         total = self._own(part, depth)
         for name in ("anyOf", "oneOf"):
             branches = part.get(name)
-            total += max((self.least(one, depth) for one in branches), default=0) if isinstance(branches, list) else 0
+            total += (
+                max((self.min_bytes(one, depth) for one in branches), default=0) if isinstance(branches, list) else 0
+            )
         if isinstance(part.get("allOf"), list):
-            total += sum(self.least(one, depth) for one in part["allOf"])
-        return total + (self.least(self._target(part["$ref"]), depth) if "$ref" in part else 0)
+            total += sum(self.min_bytes(one, depth) for one in part["allOf"])
+        return total + (self.min_bytes(self._target(part["$ref"]), depth) if "$ref" in part else 0)
 
     def _own(self, part: dict[str, Json], depth: int) -> int:
-        """Of the keywords for each type, added up: a schema rarely has those of several."""
+        """Bytes for the keywords of all types, added up: a schema rarely has those of several types."""
         total = MIN_VALUE + _count(part, "minLength") + (_FORMAT_BYTES if "format" in part else 0)
         total += _text_growth(part["pattern"]) if isinstance(part.get("pattern"), str) else 0
         total += max(len(str(part.get(name, ""))) for name in ("minimum", "maximum", "multipleOf"))
-        total += _count(part, "minItems") * (1 + self.least(part.get("items"), depth))
+        total += _count(part, "minItems") * (1 + self.min_bytes(part.get("items"), depth))
         prefix = part.get("prefixItems")
-        total += sum(self.least(one, depth) + 1 for one in prefix) if isinstance(prefix, list) else 0
+        total += sum(self.min_bytes(one, depth) + 1 for one in prefix) if isinstance(prefix, list) else 0
         properties, required = part.get("properties"), part.get("required")
         values = properties if isinstance(properties, dict) else {}
         names = required if isinstance(required, list) else []
-        total += sum(len(str(name)) + 4 + self.least(values.get(str(name)), depth) for name in names)
+        total += sum(len(str(name)) + 4 + self.min_bytes(values.get(str(name)), depth) for name in names)
         return total + _count(part, "minProperties") * 8
 
     def _target(self, reference: Json) -> Json:
-        """What a local reference points to; nothing for any other one, which llguidance refuses."""
+        """The target of a local reference; None for any other one, which llguidance refuses."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
         target = self._root
@@ -254,7 +256,7 @@ class SchemaSizes:
         return target
 
     def parts(self) -> Iterator[tuple[Json, int]]:
-        """Everything in the schema that may be a schema, with the bytes of the key before it."""
+        """Every object in the schema, since each may be a schema, with the bytes of the key before it."""
         waiting = [(self._root, 0)]
         while waiting:
             part, before = waiting.pop()

@@ -1,14 +1,14 @@
 """Searches for the shortest rest of a structured output: an upper bound of the tokens that it still needs.
 
-Greedy walks come first: they take what the grammar forces, else the token that usually closes what is open. If none
-ends (a regex such as ``[a-z]+x`` never ends by itself), a search by layers follows, which tries the literals of the
-grammar's text and then every character: states with equal masks count as one, states after a literal come first, and
-a layer keeps at most ``WIDTH``. Every path found is valid, so its length is a true bound; it may not be the shortest,
-and an existing path may be missed.
+Greedy walks come first: they take the tokens that the grammar forces, else the token that usually closes an open part.
+If no walk ends (a regex such as ``[a-z]+x`` never ends by itself), a search by layers follows, which tries the literals
+of the grammar's text and then every character: states with equal masks count as one, states after a literal come first,
+and a layer keeps at most ``WIDTH``. Every path found is valid, so its length is a true bound; it may not be the
+shortest, and an existing path may be missed.
 
-A search is bounded by its work, not by a clock, so its result depends on the grammar, the vocabulary and the tokens so
-far alone. The unit is one token tried or taken, about a microsecond; the weights below are those of other operations,
-measured for a vocabulary of 50,000.
+A search is bounded by its work, not by a clock, so its result depends only on the grammar, the vocabulary and the
+tokens so far. The unit of work is one token tried or taken, about a microsecond; ``…_WORK`` are the costs of other
+operations, measured for a vocabulary of 50,000.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from twofold.engine.grammar.vocabulary import I32, TokenVocabulary, allowed_ids,
 Path: TypeAlias = tuple[int, ...]
 
 LONGEST: Final = 8_192
-"""Most tokens of a path: grammars whose shortest output needs more are refused."""
+"""Maximum length of a path: grammars whose shortest output needs more tokens are refused."""
 WIDTH: Final = 8
-TEXTS: Final = 64
-SOME: Final = 16
-SAME: Final = 512
+MAX_TEXTS: Final = 64
+MAX_OTHERS: Final = 16
+MAX_REPEATS: Final = 512
 """A walk is given up after this many equal tokens in a row."""
-SHORT: Final = 8
+SHORT_PATH: Final = 8
 MAX_FORCED_BYTES: Final = 65_536
 PROBES: Final = 8
 """Preferred tokens that are tried one by one before a mask, which costs more, is computed for all."""
 MASK_WORK: Final = 20
 COPY_WORK: Final = 10
 STEP_WORK: Final = 3
-"""To ask what is forced and whether the output is complete."""
+"""The cost of asking for forced bytes and whether the output is complete."""
 
 
 @dataclass(slots=True)
@@ -63,8 +63,8 @@ class CompletionSearch:
     def find(self, matcher: LLMatcher, limit: int, spelled: bytes, work: int) -> Path | None:
         """At most ``limit`` tokens after which the output is complete, or None if the search finds no such tokens.
 
-        ``work`` is in units of one token tried, see above; the last step may exceed it. ``spelled`` is the output so
-        far, needed where the grammar is a list of texts.
+        ``work`` is a limit, which the last step may exceed. ``spelled`` is the output so far, needed if the grammar is
+        a list of texts.
         """
         path = self.walk(matcher, limit, spelled, work)
         return path if path is not None or self._texts else self._layers(matcher, limit)
@@ -75,18 +75,18 @@ class CompletionSearch:
         return self._remainder(matcher, limit, spelled) if self._texts else self._walk(matcher, limit)
 
     def _walk(self, matcher: LLMatcher, limit: int) -> Path | None:
-        """The shorter of two walks; where the first is short, the only one."""
+        """The shorter of two walks; only one if the first is short enough."""
         preferences = self._vocabulary.preferences
         path = self._greedy(matcher.deep_copy(), limit, preferences.text)
-        if path is not None and len(path) <= SHORT:
+        if path is not None and len(path) <= SHORT_PATH:
             return path
         other = self._greedy(matcher.deep_copy(), limit if path is None else len(path) - 1, preferences.words)
         return path if other is None else other
 
     def _remainder(self, matcher: LLMatcher, limit: int, spelled: bytes) -> Path | None:
-        """The shortest rest of one of the texts: exact but for how it is cut into tokens."""
+        """The shortest rest of one of the texts, up to the way in which it is cut into tokens."""
         rests = [text[len(spelled) :] for text in self._texts if text.startswith(spelled)]
-        paths = (tuple(self._vocabulary.spell(rest)) for rest in sorted(rests, key=len)[:TEXTS])
+        paths = (tuple(self._vocabulary.spell(rest)) for rest in sorted(rests, key=len)[:MAX_TEXTS])
         valid = [path for path in paths if completes(matcher, path, self._vocabulary.end_ids[0])]
         best = min(valid, key=len, default=None) if valid else self._walk(matcher, limit)
         return best if best is not None and len(best) <= limit else None
@@ -100,12 +100,12 @@ class CompletionSearch:
             same = same + 1 if step == path[-1:] else 0
             path += step
             self._work -= STEP_WORK + len(step)
-            if not step or len(path) > limit or same > SAME or matcher.is_error() or self._work < 0:
+            if not step or len(path) > limit or same > MAX_REPEATS or matcher.is_error() or self._work < 0:
                 return None
         return tuple(path)
 
     def _forced(self, matcher: LLMatcher, room: int) -> list[int]:
-        """Consumes what the grammar forces and gives it back."""
+        """Consumes and returns the tokens that the grammar forces."""
         data = matcher.compute_ff_bytes()
         if not data or len(data) > MAX_FORCED_BYTES:
             return []
@@ -113,7 +113,7 @@ class CompletionSearch:
         return ids[: matcher.try_consume_tokens(ids)] if ids else []
 
     def _chosen(self, matcher: LLMatcher, text_order: I32, before: list[int]) -> list[int]:
-        """Consumes the preferred one of the allowed tokens and gives it back; nothing where none is allowed."""
+        """Consumes and returns the preferred one of the allowed tokens; empty if none is allowed."""
         preferences = self._vocabulary.preferences
         last = before[-1] if before else -1
         order = text_order if self._is_text(matcher) else preferences.after.get(last, preferences.structure)
@@ -121,7 +121,7 @@ class CompletionSearch:
         return tokens if tokens and matcher.consume_token(tokens[0]) else []
 
     def _probed(self, matcher: LLMatcher, order: I32) -> list[int]:
-        """The first allowed one of the first tokens of ``order``, without a mask."""
+        """The first allowed one of the first PROBES tokens of ``order``, without computing a mask."""
         return next(([token] for token in order[:PROBES].tolist() if self._allows(matcher, token)), [])
 
     def _allows(self, matcher: LLMatcher, token: int) -> bool:
@@ -129,17 +129,17 @@ class CompletionSearch:
         return matcher.validate_tokens([token]) == 1
 
     def _ordered(self, matcher: LLMatcher, order: I32) -> list[int]:
-        """Returns the allowed tokens of ``order``; if all of them are forbidden, up to SOME other allowed tokens."""
+        """The allowed tokens of ``order``; if all of them are forbidden, up to MAX_OTHERS other allowed tokens."""
         self._work -= MASK_WORK
         matcher.unsafe_compute_mask_ptr(self._address, self._words.nbytes)
         found = order[np.flatnonzero(has_bits(self._words, order))]
         if not len(found):
-            found = allowed_ids(self._words & ~self._vocabulary.end_bits).astype(np.int32)[:SOME]
+            found = allowed_ids(self._words & ~self._vocabulary.end_bits).astype(np.int32)[:MAX_OTHERS]
         ids: list[int] = found.tolist()
         return ids
 
     def _is_text(self, matcher: LLMatcher) -> bool:
-        """Whether the grammar takes any text here: a letter as well as a brace."""
+        """Whether the grammar seems to allow free text here: a letter as well as a brace."""
         marks = self._vocabulary.preferences.marks
         return len(marks) > 0 and all(self._allows(matcher, mark) for mark in marks.tolist())
 

@@ -8,10 +8,10 @@ Laws
     searched again before the output could be near, assuming that no token lengthens it by more than the headroom. If
     one did, and the shortest path found is longer than the room, only the tokens with the shortest path may be
     sampled: the output closes at once, and is in time again as soon as a path fits.
-    A mask depends on the grammar, the vocabulary, the limit and the tokens so far alone: searches are bounded by
+    A mask depends only on the grammar, the vocabulary, the limit and the tokens so far: searches are bounded by
     counts, never by a clock, and a state is the same whether or not its mask was requested.
 
-The end of an output needs no token: an output that is complete when its limit is reached is valid.
+An output needs no end token: an output that is complete when its limit is reached is valid.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from twofold.engine.grammar.completion import LONGEST, CompletionSearch, Path, c
 from twofold.engine.grammar.vocabulary import TokenVocabulary, allowed_ids, has_bits, set_bits
 
 PROVEN: Final = 192
-"""Near the limit a mask of more tokens than this is reduced to the vocabulary's most common ones."""
+"""Near the limit, a mask that allows more tokens than this is reduced to the vocabulary's most common ones."""
 SEARCHES: Final = 4
-"""Of the tokens tried, a path is searched for at most this many if the known one does not fit."""
+"""Maximum number of tokens of one mask for which a path is searched if the known path does not fit."""
 SEARCH_WORK: Final = 40_000
-"""Limit of a search (``completion``) during generation, in the rare state that no rest of a path completes."""
+"""Limit of a search (``completion``) during generation, in the rare case that no rest of a path ends the output."""
 LOST_CHECKS: Final = 32
-"""After a failed search the next one waits for this fraction of the room: failing searches are the slow ones."""
+"""After a failed search, the next one follows after 1 / LOST_CHECKS of the room: failing searches are the slowest."""
 PROOF_WORK: Final = 8_000
-"""Limit of the search for one such path; a token without one is not allowed."""
+"""Limit of the search for the path of one of the tokens in SEARCHES; a token without a path is not allowed."""
 CUTS: Final = 4
-"""Most tokens of a known path that the sampled token may have spelled already."""
+"""The sampled token may have spelled fewer than this many tokens of a known path."""
 
 
 _STATE: Final = ("_room", "_path", "_headroom", "_proofs", "_unchecked", "_stale", "_lost", "_shortened")
-"""What ``rollback`` restores, beside the matcher and the bytes that were spelled."""
+"""The attributes that ``rollback`` restores, beside the matcher and the bytes of the output."""
 
 
 class GrammarConstraint:
@@ -93,8 +93,8 @@ class GrammarConstraint:
     def mask(self) -> memoryview:
         """The tokens that may be sampled now: 32-bit words, in one buffer that is filled again after ``advance``.
 
-        llguidance fills it without the interpreter's lock, but for text that the grammar forces, which our tokenizer
-        cuts into tokens; near the limit the proofs run with the lock.
+        llguidance fills the buffer without the interpreter's lock, except for forced text, which our tokenizer cuts
+        into tokens; near the limit the proofs run with the lock.
         """
         if not self._fresh:
             self._fill()
@@ -120,7 +120,7 @@ class GrammarConstraint:
         self.follow(token)
 
     def take(self, token: int) -> None:
-        """The cheap half of ``advance``, after which ``finished`` is known."""
+        """The first, cheap half of ``advance``, after which ``finished`` is known."""
         assert not self._finished, "no token can follow a finished output"
         self.mask()  # its proofs are part of the state
         self._past.append((len(self._spelled), {name: getattr(self, name) for name in _STATE}))
@@ -136,7 +136,7 @@ class GrammarConstraint:
         self._finished = self._matcher.is_stopped()
 
     def follow(self, token: int) -> None:
-        """The other half: updates the path for the new state, or when to search for one."""
+        """The second half of ``advance``: updates the path for the new state, or decides when to search for one."""
         if self._finished:
             return
         if self._unchecked > 0:
@@ -202,7 +202,7 @@ class GrammarConstraint:
         return not self._lost and self._room - len(self._path) <= self._headroom
 
     def _look(self) -> None:
-        """Finds a path: the rest of the last one if it fits, else the shorter of that rest and of a new path."""
+        """Finds a path: the rest of the last path if it fits, else the shorter one of that rest and a new path."""
         rest = self._rest_of_path()
         found = rest if 0 < len(rest) <= self._room else self._searched()
         if rest and (found is None or len(rest) < len(found)):
@@ -225,8 +225,8 @@ class GrammarConstraint:
         return fitting or self._search.walk(self._matcher, LONGEST, spelled, SEARCH_WORK)
 
     def _plan_check(self) -> None:
-        """Decides for how many tokens no path needs to be searched: each may lengthen the path by the headroom, and
-        takes a token of the room."""
+        """Decides for how many tokens no search is needed: each may lengthen the path by the headroom, and uses one
+        token of the room."""
         self._stale = False
         self._proofs = {}
         if self._lost:
@@ -250,7 +250,7 @@ class GrammarConstraint:
             set_bits(self._words, np.asarray(kept, dtype=np.int32))
 
     def _tried(self, allowed: NDArray[np.intp]) -> list[int]:
-        """The allowed tokens that do not end the output, or the common ones of them."""
+        """The allowed tokens that do not end the output; if there are too many, the common ones among them."""
         if len(allowed) <= PROVEN:
             return [token for token in allowed.tolist() if token not in self._vocabulary.end_ids]
         common = self._vocabulary.preferences.common
@@ -271,13 +271,13 @@ class GrammarConstraint:
                 self._proofs[token] = proof
 
     def _keep_shortest(self) -> None:
-        """Keeps the proofs with the fewest tokens to the end. A complete output keeps none: only its end may follow."""
+        """Keeps only the shortest proofs. A complete output keeps none: only its end may follow."""
         least = -1 if self._matcher.is_accepting() else min(map(len, self._proofs.values()))
         self._proofs = {token: proof for token, proof in self._proofs.items() if len(proof) == least}
 
     @property
     def _longest_proof(self) -> int:
-        """After the next token."""
+        """The maximum length of a proof, which starts after the next token."""
         return max(self._room, len(self._path)) - 1
 
     def _proof_by_path(self, token: int) -> Path | None:

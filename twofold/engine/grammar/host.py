@@ -4,9 +4,9 @@ operating system ends when it exceeds a limit, without any effect on others.
     fork server   ``main``: has the vocabulary, and forks hosts on request
     host          compiles one grammar, and makes the masks of its completions
 
-The limits are in the host's processor time, enforced by a timer whose signal ends it. Messages to the fork server have
-nine bytes: FORK with the socket of the new host, whose reply is the process id; STATUS with an id, whose reply is the
-exit status (``os.waitpid``). Both processes end when the other side of their socket is closed.
+The limits are in the host's processor time, enforced by a timer whose signal ends the host. Messages to the fork server
+have nine bytes. FORK carries the socket of the new host; the reply is the process id. STATUS carries a process id; the
+reply is the exit status (``os.waitpid``). Both processes end when the other side of their socket is closed.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from twofold.engine.grammar.vocabulary import TokenVocabulary
 from twofold.engine.grammar.wire import Pipe, vocabulary_of
 
 MEMORY: Final = 256 << 20
-"""Of a host, beside what the fork server has."""
+"""Bytes that a host may use in addition to the memory of the fork server."""
 SEARCHING: Final = 4
-"""The search for a shortest output may take this many times the time of compiling."""
+"""The search for a shortest output may take this many times the limit of compiling."""
 BANK_S: Final = 4.0
 TOKEN_S: Final = 0.1
-"""A completion starts with BANK_S of processor time, and every token adds TOKEN_S, up to BANK_S."""
+"""A completion starts with BANK_S seconds of processor time, and every mask adds TOKEN_S, up to BANK_S."""
 COMPILE_NICENESS: Final = 5
 SLOW_STEP_S: Final = 0.02
 SLOW_NICENESS: Final = 19
 """Hosts that compile, and hosts that once took more processor time than SLOW_STEP_S for a token or a mask, have a lower
-priority than the engine. Others have its priority: the engine waits for their masks."""
+priority than the engine. Other hosts have the engine's priority, since the engine waits for their masks."""
 FORK: Final = b"F"
 STATUS: Final = b"S"
 NUMBER: Final = 8
@@ -50,7 +50,7 @@ NUMBER: Final = 8
 
 @dataclass(slots=True)
 class _HostedCompletion:
-    """``bank`` is the processor time left to it, ``token`` the last one if its path was not followed yet."""
+    """``bank`` is the processor time left, in seconds; ``token`` the last token if ``follow`` was not called for it."""
 
     constraint: GrammarConstraint
     step_s: float
@@ -197,7 +197,7 @@ def _serve_forks(control: socket.socket, vocabulary: TokenVocabulary) -> None:
                 number = os.fork()
                 if not number:
                     control.close()
-                    with suppress(OSError):  # no such file but on Linux
+                    with suppress(OSError):  # only Linux has the file
                         _limit_memory()
                     Host(Pipe(connection), vocabulary).run()
                     os._exit(0)
@@ -222,7 +222,7 @@ def main() -> None:
         assert isinstance(description, wire.Describe)
         vocabulary = vocabulary_of(description)
         gc.collect()
-        gc.freeze()  # so that collections write on no page that hosts share
+        gc.freeze()  # so that collections do not write to the pages that hosts share
         control.sendall(bytes(NUMBER))
         _serve_forks(control, vocabulary)
 

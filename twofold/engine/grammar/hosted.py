@@ -29,9 +29,9 @@ from twofold.host.env import quiet_child
 START_S: Final = 60.0
 PATIENCE_S: Final = 0.01
 PATIENCE_GAIN: Final = 1.1
-"""How long a step waits for a message of the host. It is halved after each mask that took more processor time than
-PATIENCE_S, and multiplied by PATIENCE_GAIN after each other mask. Elapsed time does not count: a busy machine delays
-cheap masks, too, and computing a row again costs more than waiting for them."""
+"""How long a step waits for a message of a host, at first and at most. This is halved after each mask that took more
+processor time than PATIENCE_S, and multiplied by PATIENCE_GAIN after each other mask. Elapsed time does not count: a
+busy machine delays cheap masks, too, and computing a row again costs more than waiting for them."""
 
 
 class ForkServer:
@@ -44,7 +44,7 @@ class ForkServer:
         self._control: socket.socket | None = None
 
     def fork(self) -> tuple[socket.socket, int]:
-        """A new host: its socket, and its process id. Raises ResourceError where none can be started."""
+        """A new host: its socket, and its process id. Raises ResourceError if it cannot be started."""
         ours, theirs = socket.socketpair()
         with theirs:
             return ours, self._ask(FORK, 0, [theirs.fileno()])
@@ -87,7 +87,6 @@ class ForkServer:
                 pass_fds=[theirs.fileno()],
                 env=quiet_child(),
             )
-        control.settimeout(START_S)
         Pipe(control).send(self._describe())
         control.settimeout(START_S)
         _read(control)
@@ -111,7 +110,7 @@ def _read(control: socket.socket) -> bytes:
 
 
 class Inbox:
-    """The state of one completion by the messages of its host. ``awaited`` counts the expected ``Advanced``."""
+    """The state of one completion, from its host's messages. ``awaited`` counts the ``Advanced`` still to arrive."""
 
     def __init__(self) -> None:
         self.finished = False
@@ -160,13 +159,13 @@ class GrammarHost:
             self.send(wire.Drop(number))
 
     def send(self, message: wire.ToHost) -> None:
-        """Sends a message. If the host has ended nothing happens, and the next ``read`` notices it."""
+        """Sends a message. If the host has ended, nothing happens here, and the next ``read`` sets ``error``."""
         with self._lock, suppress(OSError):
             if self.error is None:
                 self._pipe.send(message)
 
     def read(self, seconds: float | None) -> bool:
-        """Reads one message, or the end of the host; whether there was one within ``seconds``."""
+        """Waits up to ``seconds`` for a message or the end of the host (None: no limit); whether there was one."""
         if seconds != 0.0:  # without the lock, so that other threads can use the host
             with suppress(OSError):
                 self._pipe.wait(seconds)
@@ -190,7 +189,7 @@ class GrammarHost:
         return True
 
     def wait_for(self, arrived: Callable[[], bool]) -> bool:
-        """As ``look``, but waits for at most PATIENCE_S, or less if masks of this grammar are slow."""
+        """As ``look``, but waits for each message, at most PATIENCE_S, or less if masks of this grammar are slow."""
         while not self.look(arrived):
             if not self.read(self._patience):
                 return False
@@ -221,8 +220,8 @@ class GrammarHost:
         match message:
             case wire.Compiling():
                 self._searching = True
-            case wire.Compiled(least):
-                self.min_tokens = least
+            case wire.Compiled(min_tokens):
+                self.min_tokens = min_tokens
             case wire.Refused(completion=None):
                 self._fail(message.error)
             case wire.Refused(completion=int(number)):
@@ -252,7 +251,7 @@ class GrammarHost:
             return too_much(self._form, f"is too complex: finding which tokens may follow {what}")
         slow = os.WTERMSIG(self._server.status(self._process)) == signal.SIGPROF
         if self._searching and slow:
-            why = f"has no complete answer that could be found in {SEARCHING * self._seconds:g} s"
+            why = f"has no complete output that could be found in {SEARCHING * self._seconds:g} s"
             return unending(self._form, why)
         limit = f"takes more than {self._seconds * 1e3:.0f} ms to compile"
         return too_much(self._form, limit if slow else "is too deep or too large to compile")
@@ -316,14 +315,12 @@ class HostedConstraint:
     def _begin(self) -> None:
         if self._host is None and self._inbox.error is None:
             try:
-                host, self._number, self._inbox = self._grammar.begin(self._max_tokens)
+                self._keep(*self._grammar.begin(self._max_tokens))
             except TwofoldError as error:
                 self._inbox.error = error
-                return
-            self._keep(host, self._number, self._inbox)
 
     def _keep(self, host: GrammarHost, number: int, inbox: Inbox) -> None:
-        """Joins the constraint and its completion in the host."""
+        """Joins this constraint and completion ``number`` of the host, which is dropped with the constraint."""
         self._host, self._number, self._inbox = host, number, inbox
         weakref.finalize(self, host.drop, number).atexit = False
 
@@ -354,8 +351,8 @@ class HostedConstraint:
         return self._inbox.mask
 
     def advance(self, token: int) -> None:
-        """``TokenConstraint.advance``. The host makes no mask before ``prepare``: it would delay the reply to the next
-        ``advance`` of the same grammar."""
+        """``TokenConstraint.advance``. The host makes no mask before ``prepare``: that would delay its reply to another
+        completion's ``advance``."""
         assert not self._inbox.finished, "no token can follow a finished output"
         self._begin()
         self._change(wire.Advance(self._number, token))
@@ -376,7 +373,7 @@ class HostedConstraint:
             self._change(wire.Rollback(self._number, tokens))
 
     def _settle(self) -> None:
-        """Waits for a requested mask, which would be mistaken for the mask of a later state."""
+        """Waits for a requested mask, which could otherwise be mistaken for the mask of a later state."""
         self._begin()
         if self._prepared:
             self._known_after(GrammarHost.read_until)

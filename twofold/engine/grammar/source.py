@@ -1,8 +1,8 @@
-"""From what a caller asks for to the grammar that llguidance compiles, without compiling anything.
+"""From ``StructuredOutputsParams`` to the grammar that llguidance compiles; nothing is compiled here.
 
-GBNF, the grammar notation of llama.cpp, is written as llguidance's Lark. The notations differ in little: ``name ::=``
-is ``name:``, ``[a-z]`` is ``/[a-z]/`` and ``root`` is ``start``. Rules that refer to no recursive rule become terminals
-(upper case), so that they are matched by the lexer, which llguidance needs for speed and to distinguish what begins
+GBNF, the grammar notation of llama.cpp, is translated to llguidance's Lark. There are few differences: ``name ::=`` is
+``name:``, ``[a-z]`` is ``/[a-z]/`` and ``root`` is ``start``. Rules that refer to no recursive rule become terminals
+(upper case), which the lexer matches: llguidance needs this for speed, and to distinguish alternatives that begin
 alike. Notation: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md
 """
 
@@ -38,7 +38,7 @@ _TOKEN: Final = re.compile(
 )
 _HEX: Final = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8}))|\\(.)", re.DOTALL)
 _MEANT_IN_SETS: Final = "[/&~"
-"""What a set of Rust's regexes reads as a sign, and GBNF does not."""
+"""Characters that are operators in sets of Rust's regexes, but plain characters in those of GBNF."""
 _EMPTY: Final = ' ""'
 _CONTROL: Final = {"n": "\n", "r": "\r", "t": "\t"}
 
@@ -49,7 +49,7 @@ class GrammarSource:
 
     form    the caller's name for its kind: json, json_object, regex, choice or grammar
     text    the schema, the regex or the Lark grammar; empty for the others
-    texts   all outputs there are, where the caller listed them; else empty
+    texts   all possible outputs, if the caller listed them; else empty
     """
 
     form: str
@@ -83,8 +83,8 @@ def form_of(params: StructuredOutputsParams) -> str:
 
 
 def portable(params: StructuredOutputsParams) -> StructuredOutputsParams:
-    """The same form with its schema as text, so that it can travel. Raises ParameterError for one that is too long or
-    no Unicode text."""
+    """The same form with its schema as text, for other processes. Raises ParameterError for a form that is too long or
+    not Unicode text."""
     if isinstance(params.json, Mapping):
         with _json_errors():
             params = StructuredOutputsParams(json=json.dumps(params.json))
@@ -97,7 +97,7 @@ def portable(params: StructuredOutputsParams) -> StructuredOutputsParams:
 
 @contextmanager
 def _json_errors() -> Iterator[None]:
-    """Raises ParameterError for what the block finds to be no JSON."""
+    """Turns the errors of reading or writing JSON in the block into ParameterError."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -108,7 +108,7 @@ def _json_errors() -> Iterator[None]:
 
 
 def _json_grammar(schema: str) -> str:
-    """Strings may hold escapes of any character, as ASCII-only JSON writes them; never half a surrogate pair."""
+    """The grammar of a schema. Strings may have escapes of any character, as in ASCII-only JSON, except surrogates."""
     return LLMatcher.grammar_from_json_schema(schema, {"json_allow_general_unicode_escapes": True})
 
 
@@ -134,7 +134,7 @@ def _json_source(text: str) -> GrammarSource:
         if not isinstance(value, dict | bool):
             raise impossible("json", "is not a JSON schema, which is an object", 'Write {"type": …}.')
         if value is False:
-            raise impossible("json", "is false, which no answer satisfies", "Write a schema, or true for any value.")
+            raise impossible("json", "is false, which no output satisfies", "Write a schema, or true for any value.")
         if isinstance(value, dict) and (closed := closed_schema(value)) != value:
             text = json.dumps(closed)
         return GrammarSource("json", _json_grammar("{}" if value is True else text), text)
@@ -163,7 +163,7 @@ class OutputGrammar(Protocol):
 
 @dataclass(slots=True)
 class _GbnfRule:
-    """``parts`` are pieces of Lark, or the names of rules, which are still in GBNF's spelling."""
+    """``parts`` are (True, the name of a rule as in GBNF) or (False, a piece of Lark)."""
 
     name: str
     parts: list[tuple[bool, str]] = field(default_factory=list)
@@ -179,7 +179,7 @@ def is_gbnf(text: str) -> bool:
 
 
 def gbnf_to_lark(text: str) -> str:
-    """Lark for a GBNF grammar. Raises ParameterError, naming the line, for one that is malformed. Linear time."""
+    """Lark for a GBNF grammar, in linear time. Raises ParameterError, naming the line, for a malformed grammar."""
     rules = _gbnf_rules(text)
     terminals = _terminals(rules)
     lark_names = {name: _lark_name(index, name, name in terminals) for index, name in enumerate(rules)}

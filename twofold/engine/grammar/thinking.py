@@ -3,11 +3,11 @@
     OPENING   the first tokens may spell the start mark; with a grammar, only the mark or the grammar is allowed
     INSIDE    tokens are counted; all are allowed, except an end of sequence if a grammar has to follow
     CLOSING   the budget is spent: only the tokens of the end mark are allowed, one by one
-    AFTER     the grammar, if there is one, decides
+    AFTER     the grammar decides; without one all tokens are allowed
 
 Laws
     A state is a function of the tokens so far. Marks are found by their bytes, however they are cut into tokens.
-    If a grammar follows, the section is closed while there is room for the end mark and the shortest output.
+    If a grammar follows, the section is closed in time to leave room for the end mark and the shortest output.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from twofold.core.errors import ParameterError
 from twofold.core.params import ThinkingParams
 from twofold.core.step import ROLLBACK, TokenConstraint
 from twofold.engine.grammar.source import OutputGrammar
-
-WORD_BITS: Final = 32
+from twofold.engine.grammar.vocabulary import WORD_BITS
 
 
 class _Stage(Enum):
@@ -34,8 +33,8 @@ class _Stage(Enum):
 
 
 _STATE: Final = ("_stage", "_room", "_read", "_marked", "_between", "_cut", "_inner", "_taken")
-"""What ``rollback`` restores: stage, room, bytes read, tokens of a mark and between marks, whether the section was cut,
-the grammar's constraint, and how many tokens grammars have taken."""
+"""The attributes that ``rollback`` restores: stage, room, bytes read, tokens of a mark and between marks, whether the
+section was cut, the grammar's constraint, and how many tokens grammars have taken."""
 
 
 class ThinkingConstraint:
@@ -149,7 +148,7 @@ class ThinkingConstraint:
             self._taken += 1
 
     @property
-    def _least(self) -> int:
+    def _min_tokens(self) -> int:
         """The minimum number of tokens of an output of the grammar."""
         return 0 if self._grammar is None else self._grammar.min_tokens
 
@@ -157,10 +156,11 @@ class ThinkingConstraint:
         if self._start:
             self._inner = self._start_grammar()
             return
-        if self._grammar is not None and self._room < len(self._end) + self._least:
+        needed = len(self._end) + self._min_tokens
+        if self._grammar is not None and self._room < needed:
             raise ParameterError(
-                f"Closing the thinking and the shortest structured output take {len(self._end) + self._least} tokens, "
-                f"max_tokens is {self._room}.",
+                f"Closing the thinking and the shortest structured output take {needed} tokens, but max_tokens is "
+                f"{self._room}.",
                 param="max_tokens",
                 hint="Raise max_tokens, with room for thinking.",
             )
@@ -170,14 +170,14 @@ class ThinkingConstraint:
         return None if self._grammar is None else self._grammar.start(self._room)
 
     def _open(self, token: int, *, marked: bool) -> None:
-        """Takes a token that continues the start mark (``marked``), spells it with other tokens, or begins a completion
-        without a thinking section."""
+        """Takes a token that continues the start mark: as the mark's own token (``marked``) or by its bytes. Any other
+        token begins a completion without a thinking section."""
         self._read += self._spell(token)
         if self._inner is not None and (not marked or _allows(self._inner.mask(), token)):
             self._advance_inner(token)
         else:
             self._inner = None
-        fits = self._grammar is None or self._inner is None or self._room >= len(self._end) + self._least
+        fits = self._grammar is None or self._inner is None or self._room >= len(self._end) + self._min_tokens
         if self._read.startswith(self._start_bytes) and fits:
             self._marked, self._read = 0, self._read[len(self._start_bytes) :]
             self._enter()
@@ -191,7 +191,7 @@ class ThinkingConstraint:
         """The token of the start mark that may follow, if the tokens so far are those of the mark and there is room."""
         if self._marked >= len(self._start):
             return None
-        needed = len(self._start) - self._marked + len(self._end) + self._least
+        needed = len(self._start) - self._marked + len(self._end) + self._min_tokens
         return self._start[self._marked] if self._grammar is None or self._room >= needed else None
 
     def _enter(self) -> None:
@@ -201,7 +201,7 @@ class ThinkingConstraint:
 
     def _look_at_budget(self) -> None:
         spent = self._budget is not None and self._between >= self._budget
-        tight = self._grammar is not None and self._room <= len(self._end) + self._least
+        tight = self._grammar is not None and self._room <= len(self._end) + self._min_tokens
         if spent or tight:
             self._cut = not spent
             self._marked = 0

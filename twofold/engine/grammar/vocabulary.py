@@ -1,7 +1,7 @@
 """A vocabulary for llguidance and the search for completions: the exact bytes of every token.
 
-Built once for a model and read-only after that. A token of a grammar is matched by its bytes, so any cut of a text
-into tokens is allowed; control tokens match nothing but their own name in a Lark grammar.
+A vocabulary is made once for a model and does not change. A grammar matches the bytes of tokens, so a text may be cut
+into tokens in any way; control tokens match only their own names in a Lark grammar.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LONG_WORDS: Final = 64
 COMMON_MERGES: Final = 96
 
 _MARK: Final = "\n"
-"""Never part of a longer piece, so what follows it is encoded as in the middle of a text."""
+"""Never part of a longer token, so the text after it is encoded as in the middle of a text."""
 _BRACKETS: Final = (b"{", b"[", b"(")
 _CLOSERS: Final = "}])>\"'"
 _OPENERS: Final = "{[(<\\"
@@ -37,12 +37,13 @@ _LAST: Final = string.ascii_letters + _OPENERS + _SPACES
 class Preferences:
     """Tokens that tend to bring a completion to its end, int32, best first.
 
-    structure  inside a structure: closing characters come first
-    after      the same after a token of some kind, which then comes last, so that numbers and names end
-    text       inside free text, where a closing brace is just a character: quotes come first
-    words      the same, with long words before all other characters
+    structure  inside a structure: closing characters first
+    after      inside a structure, by the last token: tokens of its kind (digits, letters …) last, so that numbers and
+               names end
+    text       inside free text, where a closing brace is just a character: quotes first
+    words      inside free text: quotes, then long words, then all other characters
     single     characters only, for a search that tries all of them
-    marks      the tokens ``a`` and ``}``; where both are allowed, the text is free; empty where one is missing
+    marks      the tokens ``a`` and ``}``; if both are allowed, the text is free; empty if the vocabulary lacks one
     common     for free text near its limit: characters and the first merges
     """
 
@@ -56,7 +57,7 @@ class Preferences:
 
 
 class TokenSource(Protocol):
-    """What a vocabulary reads of a tokenizer: ``Tokenizer`` has it, and what travels to another process."""
+    """The part of a tokenizer that a vocabulary needs. A ``Tokenizer`` has it, and so has its copy in a host."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -71,10 +72,10 @@ class TokenSource(Protocol):
 
 
 class TokenVocabulary:
-    """A model's tokens in the form that llguidance reads. ``end_ids`` may end a completion, where its form is complete.
+    """A model's tokens in the form that llguidance reads. ``end_ids`` may end a completion once its form is complete.
 
-    ``size`` is how many logits a row has; ids that the tokenizer does not know are never allowed. ``words`` is the
-    length of a mask, ``deepest`` the most brackets that one token opens.
+    ``size`` is the number of logits of a row; ids that the tokenizer does not know are never allowed. ``words`` is the
+    length of a mask, ``deepest`` the maximum number of brackets in one token.
     """
 
     def __init__(self, tokenizer: TokenSource, end_ids: Iterable[int], size: int) -> None:
@@ -101,7 +102,7 @@ class TokenVocabulary:
         return self._tokenizer.bos_id
 
     def encode(self, data: bytes) -> list[int]:
-        """Tokens that spell exactly ``data``: the tokenizer's own; without the space that SentencePiece may add."""
+        """The tokenizer's tokens for ``data``, without the space that SentencePiece may add at the start."""
         text = data.decode(errors="replace")
         if not self._tokenizer.strips_first_space:
             return self._tokenizer.encode(text, add_special_tokens=False, parse_special=False)
@@ -120,7 +121,7 @@ class TokenVocabulary:
 
 
 class _Source:
-    """The attributes that llguidance's TokenizerWrapper reads."""
+    """A tokenizer with the attributes that llguidance's TokenizerWrapper reads."""
 
     def __init__(self, vocabulary: TokenVocabulary) -> None:
         self.eos_token_id = vocabulary.end_ids[0]

@@ -42,7 +42,8 @@ class Describe(GrammarMessage, frozen=True):
 
 
 class Compile(GrammarMessage, frozen=True):
-    """The form that the process is for; processor time to compile it, and of a step: a token, or the mask after it."""
+    """The form to compile. ``compile_s`` limits the processor seconds of compiling, ``step_s`` those of a token and of
+    the mask after it."""
 
     params: StructuredOutputsParams
     compile_s: float
@@ -50,7 +51,7 @@ class Compile(GrammarMessage, frozen=True):
 
 
 class Start(CompletionMessage, frozen=True):
-    """Another completion."""
+    """Starts a completion of at most ``max_tokens`` tokens."""
 
     max_tokens: int
 
@@ -60,19 +61,19 @@ class Prepare(CompletionMessage, frozen=True):
 
 
 class Advance(CompletionMessage, frozen=True):
-    """A sampled token; requests whether the completion is finished."""
+    """A sampled token; the reply is ``Advanced``."""
 
     token: int
 
 
 class Fork(CompletionMessage, frozen=True):
-    """Another completion with the same tokens, to be known by the number ``other``."""
+    """Starts a completion with the same tokens and the number ``other``."""
 
     other: int
 
 
 class Rollback(CompletionMessage, frozen=True):
-    """Forgets the last tokens; requests whether the completion is finished."""
+    """Forgets the last tokens; the reply is ``Advanced``."""
 
     tokens: int
 
@@ -82,23 +83,23 @@ class Drop(CompletionMessage, frozen=True):
 
 
 class Compiling(GrammarMessage, frozen=True):
-    """The grammar is compiled; a shortest completion is looked for."""
+    """The grammar is compiled; the search for a shortest output begins."""
 
 
 class Compiled(GrammarMessage, frozen=True):
-    """The form can be used."""
+    """The form can be used; a valid output of ``min_tokens`` tokens is known."""
 
     min_tokens: int
 
 
 class Advanced(CompletionMessage, frozen=True):
-    """A token was taken, or tokens were forgotten."""
+    """A token was taken, or tokens were forgotten. ``finished``: no token can follow."""
 
     finished: bool
 
 
 class Mask(CompletionMessage, frozen=True):
-    """Tokens that may be sampled next: 32-bit words. ``seconds``: the processor time that it took."""
+    """The mask of the tokens that may be sampled next: 32-bit words, made in ``seconds`` of processor time."""
 
     shortened: bool
     words: bytes
@@ -106,7 +107,7 @@ class Mask(CompletionMessage, frozen=True):
 
 
 class Refused(GrammarMessage, frozen=True):
-    """A form that cannot be compiled, or a completion (by its number) that cannot go on."""
+    """The error of a form that cannot be compiled, or of a completion (by its number) that cannot go on."""
 
     message: str
     param: str
@@ -120,7 +121,7 @@ class Refused(GrammarMessage, frozen=True):
 
     @property
     def error(self) -> ParameterError:
-        """The error that it carries."""
+        """The error that the message carries."""
         return ParameterError(self.message, param=self.param, hint=self.hint)
 
 
@@ -163,7 +164,8 @@ class Pipe:
             self._read += piece
 
     def wait(self, seconds: float | None) -> bool:
-        """Whether there is something to read within ``seconds``; any thread may wait. OSError where it was closed."""
+        """Whether there is something to read within ``seconds`` (None: no limit). Any thread may wait. Raises OSError
+        if the pipe was closed."""
         try:
             poll = select.poll()  # takes descriptors beyond 1,023, which select does not
             poll.register(self._socket, select.POLLIN)
@@ -177,7 +179,7 @@ class Pipe:
 
 
 def described(tokenizer: Tokenizer, end_ids: tuple[int, ...], size: int) -> Describe:
-    """A vocabulary as a message."""
+    """The message that describes a vocabulary."""
     return Describe(
         tuple(tokenizer.token_bytes(token) for token in range(min(size, tokenizer.vocab_size))),
         tokenizer.special_ids,
@@ -207,5 +209,5 @@ class _ReceivedVocabulary:
 
 
 def vocabulary_of(description: Describe) -> TokenVocabulary:
-    """The vocabulary that was described."""
+    """The vocabulary that a message describes."""
     return TokenVocabulary(_ReceivedVocabulary(description), description.end_ids, description.size)

@@ -14,11 +14,12 @@ NEVER = sys.maxsize
 
 
 class AttentionWindow:
-    """How far back the rows of a KV group see, in blocks. ``window`` (then ``positions``), ``chunk`` and ``block_size``
-    count positions.
+    """How far back the rows of a KV group see, in blocks. ``window`` (kept as ``positions``), ``chunk`` and
+    ``block_size`` count positions.
 
-    A row at position p of a window of w sees positions p − w + 1 … p; None sees all. Attention reads whole chunks of
-    positions, so the first block that it touches is the one where the chunk of its first visible position begins.
+    With a window of w the row at position p sees positions p − w + 1 … p; with None it sees all before it. Attention
+    reads whole chunks of positions, so the first block that it reads is the one in which the chunk of the first visible
+    position begins.
     """
 
     def __init__(self, window: int | None, chunk: int, block_size: int) -> None:
@@ -29,7 +30,7 @@ class AttentionWindow:
     def first(self, start: int, published: int = 0) -> int:
         """The first block that a row at ``start`` or later reads.
 
-        Of ``published`` blocks the last counts as read: its holder keeps the sequence's path in the prefix tree.
+        The last of ``published`` blocks counts as read: who holds it keeps the sequence's path in the prefix tree.
         """
         if self.positions is None or start < self.positions:
             return 0
@@ -37,30 +38,31 @@ class AttentionWindow:
         return min(first, published - 1) if published else first
 
     def passes(self, block: int) -> int:
-        """The first row from which on ``block`` is not read any more; NEVER without a window."""
+        """The position of the first row that no longer reads ``block``; NEVER without a window."""
         if self.positions is None:
             return NEVER
         return -(-(block + 1) * self._block_size // self._chunk) * self._chunk + self.positions - 1
 
-    def most(self) -> int:
-        """Blocks that one row can need at most; NEVER without a window."""
+    def max_blocks(self) -> int:
+        """The maximum number of blocks that one row reads; NEVER without a window."""
         if self.positions is None:
             return NEVER
-        turns = range(self.positions - 1, self.positions - 1 + math.lcm(self._chunk, self._block_size))
-        return max(row // self._block_size - self.first(row, row // self._block_size) + 1 for row in turns)
+        period = range(self.positions - 1, self.positions - 1 + math.lcm(self._chunk, self._block_size))
+        return max(row // self._block_size - self.first(row, row // self._block_size) + 1 for row in period)
 
 
 class BlockTables:
     """The blocks of one running sequence.
 
-    blocks     for each group the block of positions j·block_size …; entries before ``first`` were passed by the window
-    first      for each group the first entry that is held
-    cached     tokens whose keys and values were there when it was opened
-    published  blocks that are in the prefix tree, on the path to ``tip``
-    room       positions that the tables hold
-    slides     the first row that lets a window pass a block
-    sent       for each group the entries of its table that ``take_changes`` has given; None before it gave any
-    due        computed tokens at which there is something to publish
+    blocks     for each group its table: entry j is the block of the positions from j · block_size on; the window has
+               passed the entries before ``first``
+    first      for each group the number of the first entry that is held
+    cached     tokens whose keys and values were cached when the tables were opened
+    published  number of blocks that are in the prefix tree, on the path to ``tip``
+    room       number of positions that have a block
+    slides     the position of the first row with which a window passes a block
+    sent       for each group the number of entries that ``take_changes`` has returned; None before its first call
+    due        number of computed tokens from which on there is a block to publish
     """
 
     __slots__ = ("blocks", "cached", "due", "first", "published", "room", "salt", "sent", "slides", "tip")
@@ -85,7 +87,7 @@ class BlockTables:
         return tip
 
     def take_changes(self) -> tuple[TableChange, ...]:
-        """What changed in the tables since the last call: all of them at the first."""
+        """The changes of the tables since the last call; the first call returns all entries."""
         sent = self.sent
         if sent is None:
             sent = self.sent = [0] * len(self.blocks)
@@ -105,8 +107,8 @@ class BlockTables:
 class Swapped:
     """A sequence whose blocks wait in host memory.
 
-    ``slots`` has for each group the places of its blocks from number ``first`` on; ``text`` are the tokens, as bytes,
-    of the blocks that were in the prefix tree: those that still are need not be copied back from the host.
+    ``slots`` are for each group the host slots of its blocks from number ``first`` on. ``text`` are the tokens, as
+    bytes, of the blocks that were in the prefix tree: blocks that are still there need not be copied back.
     """
 
     salt: str
@@ -117,5 +119,5 @@ class Swapped:
 
     @property
     def blocks(self) -> int:
-        """Blocks of all groups that wait."""
+        """The number of its blocks, over all groups."""
         return sum(map(len, self.slots))

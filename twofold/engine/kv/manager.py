@@ -1,18 +1,18 @@
-"""Which blocks each sequence has, which prefixes are cached, and which blocks must move. Pure bookkeeping.
+"""Which blocks each sequence has, which prefixes are cached, and which blocks must move. The arrays are the runner's.
 
 ``open`` finds a sequence's longest cached prefix, ``grow`` takes blocks for the rows of the next step, ``publish`` adds
 computed blocks to the prefix tree, ``close`` releases everything. ``fork`` shares a sequence's blocks with another,
 ``swap_out`` and ``swap_in`` move it to host memory and back, ``pin`` protects a prefix for a while.
 
-Contents follow by block moves. A move is recorded when its blocks change owners, and all moves are done in that order
-before the rows of the next step. So a block may be reused at once: the move out of it precedes the move into it, and
-rows come last.
+Block moves carry the contents along. A move is recorded when its blocks change owners, and all moves are done in that
+order before the rows of the next step. So a block may be reused at once: the move out of it precedes the move into it,
+and all rows follow.
 
 Laws: those of ``pool`` (free + cached + held = all, for each group), ``tree`` and ``pins``, and for the
 block tables of every sequence:
-    1. They hold their blocks from ``first`` on; of the widest group without a window, all.
-    2. Of the first ``published`` blocks they hold none but the tree's own.
-    3. A full block is never written again. Only the block behind the last full one is, and it is not shared.
+    1. The tables hold their blocks from ``first`` on; in a group without a window these are all blocks.
+    2. Among the first ``published`` blocks, the tables hold only blocks of the tree.
+    3. A full block is never written again. Only the block after the last full one is written, and it is not shared.
 """
 
 from __future__ import annotations
@@ -31,12 +31,10 @@ from twofold.engine.kv.pool import BlockPool, SlotPool, blocks_for
 from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, Path, Root, path_to
 from twofold.engine.kv.tree import PrefixTree
 
-__all__ = ["BlockManager", "BlockTables", "CacheCounters", "GroupSize", "Swapped"]
-
 
 @dataclass(frozen=True, slots=True)
 class GroupSize:
-    """Layers that see ``window`` positions, None for all: their blocks, and their slots in host memory."""
+    """The blocks of the layers that see ``window`` positions (None: all), and their slots in host memory."""
 
     window: int | None
     blocks: int
@@ -47,7 +45,7 @@ class BlockTableAllocator:
     """Fills block tables from the pools and the prefix tree. ``open`` are the tables in use, ``moves`` the recorded
     moves of blocks, in order.
 
-    Law: tables hold the last block that they published, so that their path stays in the tree.
+    Law: tables hold the last block that they published, which keeps their path in the tree.
     """
 
     def __init__(
@@ -75,7 +73,7 @@ class BlockTableAllocator:
         tables.blocks, tables.tip = tuple(array("i") for _ in self._pools), None
 
     def measure(self, tables: BlockTables) -> None:
-        """Computes until which position nothing has to be done for these tables."""
+        """Updates the positions up to which the tables need no change."""
         tables.room = len(tables.blocks[0]) * self._block_size
         tables.slides = min(window.passes(first) for window, first in zip(self._windows, tables.first, strict=True))
         tables.due = (tables.published + 1) * self._block_size if self._caching else NEVER
@@ -108,7 +106,7 @@ class BlockTableAllocator:
         return pool.take(max(count, 0))
 
     def share(self, tables: BlockTables, group: int, blocks: array[int], first: int) -> None:
-        """Makes kept or held ``blocks`` the first ones of these tables, which do not hold those before ``first``."""
+        """Makes kept or held ``blocks`` the first ones of these tables, which hold them from number ``first`` on."""
         blocks[:first] = array("i", bytes(blocks.itemsize * min(first, len(blocks))))
         tables.first[group] = first
         tables.blocks[group].extend(blocks)
@@ -134,7 +132,7 @@ class BlockTableAllocator:
     def copy(self, tables: BlockTables, sources: Sequence[int]) -> None:
         """Appends a copy of one block of each group.
 
-        To make room the source itself may be evicted, if nothing else is idle: then it is the copy.
+        If no other block is free or idle, the source itself is evicted and becomes the copy.
         """
         for group, source in enumerate(sources):
             self._pools[group].touch(source)
@@ -174,7 +172,7 @@ class BlockTableAllocator:
         self.moves.extend(BlockMove(kind, group, source, target) for source, target in pairs)
 
     def check(self) -> None:
-        """The reference counts are those of the open tables, whose published blocks are the tree's."""
+        """Asserts that the open tables account for all references, and that their published blocks are the tree's."""
         for group, pool in enumerate(self._pools):
             counts = Counter(block for tables in self.open for block in tables.own(group))
             assert all(pool.references(block) == counts[block] for block in range(pool.blocks)), "a wrong count"
@@ -188,9 +186,9 @@ class BlockTableAllocator:
 
 
 class BlockManager:
-    """The blocks of a model's KV groups, the widest first; only that one may be without a window.
+    """The blocks of a model's KV groups, the widest first; only the first group may be without a window.
 
-    ``pinned_share`` of each group's blocks may be pinned. Attention reads positions in pieces of ``chunk``. Every call
+    ``pinned_share`` of each group's blocks may be pinned. Attention reads positions in chunks of ``chunk``. Every call
     with a time first ends the pins that have expired. ``windows`` are the attention windows of the groups.
     """
 
@@ -223,12 +221,12 @@ class BlockManager:
 
     @property
     def cached(self) -> tuple[int, ...]:
-        """Blocks of each group that only the prefix tree has."""
+        """Blocks of each group that only the prefix tree keeps."""
         return tuple(pool.cached for pool in self._pools)
 
     @property
     def held(self) -> tuple[int, ...]:
-        """Blocks of each group that a running sequence has."""
+        """Blocks of each group that running sequences hold."""
         return tuple(pool.held for pool in self._pools)
 
     @property
@@ -238,28 +236,28 @@ class BlockManager:
 
     @property
     def free_slots(self) -> tuple[int, ...]:
-        """Places in host memory that are free, for each group."""
+        """Free slots in host memory, for each group."""
         return tuple(slots.free for slots in self._slots)
 
     def largest(self) -> int:
-        """Most positions that one sequence could ever hold, with all pools to itself and steps of one row."""
+        """The maximum number of positions of one sequence, with all pools to itself and steps of one row."""
         return min(
-            NEVER if pool.blocks >= window.most() else pool.blocks * self.block_size
+            NEVER if pool.blocks >= window.max_blocks() else pool.blocks * self.block_size
             for pool, window in zip(self._pools, self.windows, strict=True)
         )
 
     def matched(self, tokens: array[int], salt: str) -> int:
-        """Tokens that ``open`` would find for a prompt, of which the last token is always computed. Only looks."""
+        """The number of cached tokens that ``open`` would find for a prompt less its last token. Changes nothing."""
         if not self.prefix_caching:
             return 0
         path = self._tree.find(salt, tokens[:-1].tobytes())
         return path.whole * self.block_size + path.extra
 
     def needed(self, tables: BlockTables | None, start: int, end: int) -> tuple[int, ...]:
-        """New blocks of each group so that rows ``start`` … ``end`` − 1 can be computed.
+        """The number of new blocks of each group that rows ``start`` … ``end`` − 1 need.
 
-        Blocks that ``grow`` would give back at ``start`` count against them. Without tables: for a sequence whose
-        first ``start`` tokens are cached; the whole blocks of these are shared.
+        Blocks that ``grow`` would release at ``start`` are subtracted. Without tables: for a sequence whose first
+        ``start`` tokens are cached, and which shares their whole blocks.
         """
         if tables is None:
             return (blocks_for(end, self.block_size) - start // self.block_size,) * len(self._pools)
@@ -272,9 +270,9 @@ class BlockManager:
         return tuple(pool.obtainable for pool in self._pools)
 
     def open(self, tokens: array[int], salt: str, now: float, *, most: int) -> BlockTables:
-        """The blocks of a new sequence: those of its longest cached beginning of at most ``most`` tokens.
+        """The tables of a new sequence, with the blocks of its longest cached prefix of at most ``most`` tokens.
 
-        Whole blocks are shared. Where the beginning ends inside a block, that block is copied if there is a free one.
+        Whole blocks are shared. If the prefix ends inside a block, that block is copied, provided that one can be had.
         """
         assert most < len(tokens), "the last token of a prompt is always computed"
         self._pins.expire(now)
@@ -287,7 +285,7 @@ class BlockManager:
         return tables
 
     def grow(self, tables: BlockTables, start: int, end: int, now: float) -> bool:
-        """Gets blocks for rows ``start`` … ``end`` − 1, and gives back those that no row from ``start`` on reads.
+        """Takes blocks for rows ``start`` … ``end`` − 1, and releases those that no row from ``start`` on reads.
 
         False, with nothing changed, if there are too few.
         """
@@ -321,10 +319,10 @@ class BlockManager:
         self._allocator.measure(tables)
 
     def fork(self, tables: BlockTables, computed: int, now: float) -> BlockTables | None:
-        """The blocks of a second sequence with the same first ``computed`` tokens, all of them cached for it.
+        """The tables of a second sequence with the same first ``computed`` tokens, all of them cached for it.
 
-        They may be fewer than are computed, as long as no window has passed what a row behind them reads. Whole blocks
-        are shared, the block behind them is copied. None, with nothing changed, if there are too few.
+        The first sequence may have computed more, as long as no window has passed a block that the row at ``computed``
+        reads. Whole blocks are shared, a partial last one is copied. None, with nothing changed, if there are too few.
         """
         assert all(map(le, tables.first, (window.first(computed) for window in self.windows))), (
             "a window has passed that place"
@@ -348,15 +346,15 @@ class BlockManager:
         return other
 
     def close(self, tables: BlockTables, now: float) -> None:
-        """Gives back all that a sequence holds. What is in the tree stays cached until its blocks are needed."""
+        """Releases all blocks of a sequence. Published ones stay cached until they are needed elsewhere."""
         self._pins.expire(now)
         self._allocator.end(tables)
 
     def pin(self, tables: BlockTables, tokens: int, seconds: float, now: float) -> bool:
         """The whole blocks of the first ``tokens`` published tokens stay cached for ``seconds`` after their last use.
 
-        A pin on the same blocks is prolonged; the longer time to live wins. False if no such blocks are published,
-        the share of pinned blocks is used up, or a window has lost blocks that a row behind these tokens reads.
+        A pin on the same blocks is prolonged; the longer time to live wins. False if no such blocks are published, if
+        the share of pinned blocks is used up, or if a window has lost a block that a row after these tokens reads.
         """
         self._pins.expire(now)
         end = tokens // self.block_size
@@ -368,22 +366,22 @@ class BlockManager:
         return self._pins.add(blocks, end, seconds, now)
 
     def swap_out(self, tables: BlockTables) -> Swapped | None:
-        """Moves a sequence's blocks to host memory and closes it. None, with nothing changed, if there are too few
-        places."""
+        """Moves a sequence's blocks to host memory and closes its tables. None, with nothing changed, if there are too
+        few slots."""
         own = [tables.own(group) for group in range(len(self._pools))]
         if any(len(blocks) > slots.free for blocks, slots in zip(own, self._slots, strict=True)):
             return None
-        places = tuple(slots.take(len(blocks)) for blocks, slots in zip(own, self._slots, strict=True))
-        for group, (blocks, slots) in enumerate(zip(own, places, strict=True)):
-            self._allocator.move(MoveKind.OUT, group, blocks, slots)
+        taken = tuple(slots.take(len(blocks)) for blocks, slots in zip(own, self._slots, strict=True))
+        for group, (blocks, targets) in enumerate(zip(own, taken, strict=True)):
+            self._allocator.move(MoveKind.OUT, group, blocks, targets)
         text = path_to(tables.place(), tables.published).text(self.block_size)
-        swapped = Swapped(tables.salt, text, tables.cached, tuple(tables.first), places)
+        swapped = Swapped(tables.salt, text, tables.cached, tuple(tables.first), taken)
         self._swapped.add(swapped)
         self._allocator.end(tables)
         return swapped
 
     def swap_in(self, swapped: Swapped, start: int, end: int, now: float) -> BlockTables | None:
-        """Brings a sequence back, with blocks for rows ``start`` … ``end`` − 1; what the tree still has is shared.
+        """Brings a sequence back, with blocks for rows ``start`` … ``end`` − 1; blocks still in the tree are shared.
 
         None, with nothing changed, if there are too few blocks.
         """
@@ -402,7 +400,7 @@ class BlockManager:
         return tables
 
     def drop(self, swapped: Swapped) -> None:
-        """Frees the places of a sequence that is in host memory."""
+        """Frees the host slots of a swapped sequence."""
         self._swapped.remove(swapped)
         for slots, taken in zip(self._slots, swapped.slots, strict=True):
             slots.release(taken)
@@ -427,7 +425,7 @@ class BlockManager:
             slots.check(slot for swapped in self._swapped for slot in swapped.slots[group])
 
     def _reuse(self, tables: BlockTables, text: bytes, now: float) -> None:
-        """Shares what the tree has of a text, copies the block where it ends, and prolongs the pins on the way."""
+        """Shares the cached blocks of a text, copies a last one that is used in part, and prolongs pins on the path."""
         path = self._tree.find(tables.salt, text)
         if path.extra and not self._can_copy(path):
             path = self._tree.find(tables.salt, text[: path.whole * self.block_size * TOKEN_BYTES])
@@ -443,14 +441,14 @@ class BlockManager:
             self._allocator.copy(tables, sources)
 
     def _can_copy(self, path: Path) -> bool:
-        """Whether a block of each group can be had once a path's own are held."""
+        """Whether a block of each group can be taken after the path's own blocks are held."""
         return all(
             pool.free or pool.obtainable > sum(map(pool.is_idle, path.blocks(group)))
             for group, pool in enumerate(self._pools)
         )
 
     def _lacks(self, group: int, swapped: Swapped, found: array[int], end: int) -> bool:
-        """Whether there are too few blocks to bring a group back with room for ``end`` positions, sharing ``found``."""
+        """Whether a group has too few blocks to bring a sequence back with ``end`` positions, sharing ``found``."""
         pool, first, count = self._pools[group], swapped.first[group], len(swapped.slots[group])
         shared = [block for block in found[first : first + count] if block != ABSENT]
         more = max(0, blocks_for(end, self.block_size) - first - count)

@@ -1,6 +1,6 @@
-"""Prefixes that stay cached for a while after their last use, even if others need their blocks.
+"""Prefixes that stay cached for a while after their last use, even if other sequences need blocks.
 
-A pin is known by the last block of its prefix in the widest group: while it is pinned, that block cannot leave its
+The key of a pin is the last block of its prefix in the widest group: while it is pinned, that block cannot leave its
 place in the tree. Several pins may lie on one path; a block is protected until the last of them has expired.
 
 Laws:
@@ -22,10 +22,8 @@ from twofold.engine.kv.radix import ABSENT
 
 @dataclass(slots=True)
 class CacheCounters:
-    """``queries`` tokens were looked up, of which ``hits`` were found.
-
-    ``evicted`` counts blocks of all groups that were forgotten to make room. ``pins`` are by seconds to live.
-    """
+    """``queries`` tokens were looked up, of which ``hits`` were found. ``evicted`` blocks of all groups were forgotten
+    to make room. ``pins`` are by time to live in seconds."""
 
     queries: int = 0
     hits: int = 0
@@ -56,7 +54,7 @@ class PinBoard:
 
     def __init__(self, pools: Sequence[BlockPool], share: float, counters: CacheCounters) -> None:
         self._pools = pools
-        self._most = [int(share * pool.blocks) for pool in pools]
+        self._max_pinned = [int(share * pool.blocks) for pool in pools]
         self._counters = counters
         self._block_size = pools[0].block_size
         self._pins: dict[int, Pin] = {}
@@ -64,9 +62,9 @@ class PinBoard:
         self._serial = 0
 
     def add(self, blocks: tuple[array[int], ...], end: int, seconds: float, now: float) -> bool:
-        """Pins these blocks of a path's first ``end``, or prolongs the pin there is.
+        """Pins these blocks of the first ``end`` of a path, or prolongs the pin that they have.
 
-        False if too many blocks are pinned, or if one that a window needs is ABSENT.
+        False if too many blocks are pinned, or if one of ``blocks`` is ABSENT.
         """
         pin = self._pins.get(blocks[0][-1])
         if pin is not None:
@@ -74,7 +72,7 @@ class PinBoard:
             pin.expires = now + pin.seconds
             return True
         counts = self._counters.pins_of(seconds)
-        if not all(map(_fits, self._pools, self._most, blocks)):
+        if not all(map(_fits, self._pools, self._max_pinned, blocks)):
             counts.refused += end * self._block_size
             return False
         counts.written += _unpinned(self._pools[0], blocks[0]) * self._block_size
@@ -86,9 +84,9 @@ class PinBoard:
         return True
 
     def read(self, blocks: Iterable[int], tokens: int, now: float) -> None:
-        """A prompt reads ``tokens`` from these blocks of the widest group: the pins on its way are prolonged.
+        """Prolongs the pins on these blocks of the widest group, from which a prompt reads ``tokens`` tokens.
 
-        A prompt that ends within a pin's last block reads all that it can, so that pin is read too.
+        A pin whose last block the prompt reads only in part is prolonged, too.
         """
         if not self._pins:
             return
@@ -109,15 +107,15 @@ class PinBoard:
                 self._end(pin)
 
     def check(self) -> None:
-        """Asserts the laws, and that the pools count the pins that there are."""
-        standing = [pin for _, _, pin in self._heap]
-        assert {pin.key: pin for pin in standing} == self._pins, "a pin is lost"
-        assert len(standing) == len(self._pins), "a pin is in the heap twice"
+        """Asserts the laws, and that the pools count exactly these pins."""
+        live = [pin for _, _, pin in self._heap]
+        assert {pin.key: pin for pin in live} == self._pins, "a pin is lost"
+        assert len(live) == len(self._pins), "a pin is in the heap twice"
         assert all(time <= pin.expires for time, _, pin in self._heap), "a pin is in the heap after its end"
-        for group, (pool, most) in enumerate(zip(self._pools, self._most, strict=True)):
+        for group, (pool, most) in enumerate(zip(self._pools, self._max_pinned, strict=True)):
             assert pool.pinned <= most, f"{pool.pinned} blocks are pinned and at most {most} may be"
             counts = [0] * pool.blocks
-            for pin in standing:
+            for pin in live:
                 for block in pin.blocks[group]:
                     counts[block] += 1
             assert all(pool.pins(block) == count for block, count in enumerate(counts)), "pins are counted wrongly"

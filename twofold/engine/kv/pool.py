@@ -1,4 +1,4 @@
-"""Who owns which KV block. Pure bookkeeping: the arrays belong to the model.
+"""The owners of each KV block. The arrays with the blocks' contents belong to the runner.
 
 A block is in one of three states:
     free      without an owner
@@ -81,7 +81,7 @@ class BlockPool:
         return taken
 
     def retain(self, blocks: Iterable[int]) -> None:
-        """Adds a holder to each of these held or kept blocks."""
+        """Adds a holder to each of these blocks, which are held or kept."""
         references = self._references
         for block in blocks:
             count = references[block]
@@ -92,9 +92,9 @@ class BlockPool:
             references[block] = count + 1
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Takes a holder from each of these held blocks; without holders it is idle if kept, otherwise free.
+        """Removes a holder from each of these held blocks; a block without holders is idle if kept, otherwise free.
 
-        Blocks become idle in the order given: of a sequence the last block first, so that it is the first to go.
+        Blocks become idle in the given order. Sequences release their last block first, so that it is evicted first.
         """
         references = self._references
         for block in blocks:
@@ -105,7 +105,7 @@ class BlockPool:
                 self._settle(block)
 
     def keep(self, block: int) -> None:
-        """Marks a held block: after its last release it is idle instead of free."""
+        """Marks a held block as kept: after its last release it is idle instead of free."""
         self._held_count(block)
         assert not self._kept[block], f"block {block} is kept already"
         self._kept[block] = 1
@@ -124,7 +124,7 @@ class BlockPool:
         return next(iter(self._idle))
 
     def touch(self, block: int) -> None:
-        """Makes now the last use of a block, if it is idle."""
+        """Makes an idle block the most recently used one; does nothing for other blocks."""
         if block in self._idle:
             self._idle.move_to_end(block)
 
@@ -152,7 +152,7 @@ class BlockPool:
             self._pins[block] += 1
 
     def unpin(self, blocks: Iterable[int]) -> int:
-        """Takes a pin from each of these; returns how many have none left. They become idle in the order given."""
+        """Removes a pin from each of these blocks, in this order; returns how many of them have no pin left."""
         before = self._pinned
         for block in blocks:
             assert self._pins[block] > 0, f"block {block} has no pin"
@@ -165,7 +165,7 @@ class BlockPool:
 
     def check(self) -> None:
         """Asserts the laws over the whole pool; O(blocks), for idle moments and tests."""
-        assert all(count >= 0 for count in self._references), "a block has fewer than no holders"
+        assert all(count >= 0 for count in self._references), "a block has a negative number of holders"
         unheld = [block for block, count in enumerate(self._references) if not count]
         assert [block for block in unheld if not self._kept[block]] == sorted(self._free), (
             "the free list and the reference counts disagree"
@@ -177,7 +177,7 @@ class BlockPool:
         assert self._pinned == sum(pins > 0 for pins in self._pins), "pinned blocks are counted wrongly"
 
     def age(self) -> dict[int, int]:
-        """The idle blocks, each with its rank from the oldest; O(idle), for checks."""
+        """The idle blocks with their ranks, 0 for the oldest; O(idle), for checks."""
         return {block: rank for rank, block in enumerate(self._idle)}
 
     def _settle(self, block: int) -> None:
@@ -195,7 +195,7 @@ class BlockPool:
 
 
 class SlotPool:
-    """``slots`` slots in host memory for one block each of preempted sequences, numbered from 0; there may be none.
+    """``slots`` slots in host memory, numbered from 0, each for one block of a preempted sequence; there may be none.
 
     Law: free + taken = all.
     """
@@ -210,7 +210,7 @@ class SlotPool:
         return len(self._free)
 
     def take(self, count: int) -> array[int]:
-        """``count`` slots; the caller has seen that they are free."""
+        """``count`` slots; the caller has checked that there are enough."""
         assert count <= len(self._free), f"{count} host slots are wanted and {len(self._free)} are free"
         taken = array("i", (self._free.pop() for _ in range(count)))
         self._taken.update(taken)

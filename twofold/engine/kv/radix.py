@@ -1,13 +1,13 @@
 """A radix tree over whole blocks of tokens: its nodes, and the search for the longest cached prefix of a text.
 
 An edge is a run of whole blocks. It is compared in one piece, and a difference is found by bisection, so the cost of a
-search is in the edges that it crosses, not in tokens. Children are found by the bytes of their first block. They are
-sorted, too: the string with the longest common prefix is a neighbour in the order. So a node may have any number of
-children.
+search depends on the number of edges that it crosses, not of tokens. Children are found by the bytes of their first
+block. They are also sorted: the child with the longest common prefix is a neighbour of the wanted block in that order,
+so a node may have any number of children.
 
 Laws:
-    1. A node's key is the tokens of its run, and it has one block number for each block of the run and KV group.
-    2. Children are named by the first block of their key, so no two begin alike; ``order`` is their names, sorted.
+    1. A node's key is the tokens of its run. For each KV group the node has one block number for each block of the run.
+    2. The name of a child is the first block of its key, so no two begin alike; ``order`` has the sorted names.
     3. Only a root has an empty run; a root without children is removed.
 """
 
@@ -51,7 +51,7 @@ class RadixNode:
         insort(self.order, name)
 
     def detach(self, name: bytes) -> None:
-        """Removes a child. It keeps its parent, through which its holders reach the blocks before it."""
+        """Removes a child. The child keeps its ``parent``: block tables reach earlier blocks through it."""
         del self.children[name]
         del self.order[bisect_left(self.order, name)]
 
@@ -68,9 +68,9 @@ class Root(RadixNode):
 
 @dataclass(slots=True)
 class Path:
-    """What a text shares with the tree: the first ``whole`` blocks along ``nodes``, and ``extra`` further tokens.
+    """A prefix that a text shares with the tree: the first ``whole`` blocks along ``nodes``, and ``extra`` more tokens.
 
-    The further tokens are the first ones of block number ``index`` of the node ``source``.
+    The extra tokens are the first ones of block number ``index`` of the node ``source``.
     """
 
     nodes: list[RadixNode]
@@ -96,7 +96,7 @@ class Path:
         return b"".join(node.key for node in self.nodes)[: self.whole * block_size * TOKEN_BYTES]
 
     def source_blocks(self) -> list[int]:
-        """The block that begins with the further tokens, for each group."""
+        """The block that begins with the extra tokens, for each group."""
         assert self.source is not None, "a path that ends between blocks has no source"
         return [blocks[self.index] for blocks in self.source.blocks]
 
@@ -145,7 +145,7 @@ def follow(root: RadixNode, text: bytes, block_bytes: int) -> Path:
 
 
 def look_inside(root: RadixNode, path: Path, text: bytes, block_bytes: int) -> None:
-    """Adds to a path from ``follow`` what the text shares with the beginning of one more block."""
+    """Extends a path from ``follow`` by the tokens that the text shares with the start of one more block."""
     at = path.whole * block_bytes
     most = min((len(text) - at) // TOKEN_BYTES, block_bytes // TOKEN_BYTES)
     if not most:

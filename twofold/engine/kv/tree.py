@@ -2,13 +2,14 @@
 
 Laws, beside those of ``radix``:
     1. A block is in the tree at one place at most, and is then kept by its pool.
-    2. A group without a window has a block at every place. A window's group may have lost its block anywhere.
-    3. Who holds or pins a place of a group without a window holds or pins all places before it. Blocks become idle
-       last block first, so every idle block was used later than those after it: the oldest is the end of a leaf.
+    2. A group without a window has a block at every place. A group with a window may have lost its block at any place.
+    3. In a group without a window, tables that hold a block, or a pin on it, also hold or pin all blocks before it.
+       Blocks become idle last block first, so every idle block was used later than those after it: the oldest one is
+       the end of a leaf.
     4. A leaf's last place has a block of some group.
 
-Eviction is therefore LRU, O(1) a block, without a heap: the oldest idle block of a group is forgotten. In a group
-without a window its place is removed, too; in a window's group a hole stays. An edge that was split stays split.
+Eviction is therefore LRU, O(1) for each block, without a heap: the oldest idle block of a group is forgotten. In a
+group without a window its place is removed, too; in one with a window a hole stays. An edge that was split stays split.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class PrefixTree:
         return Path([], 0) if root is None else follow(root, text, self._block_bytes)
 
     def find(self, salt: str, text: bytes) -> Path:
-        """The longest beginning of a text from which a sequence can go on: every block that its next row reads is
-        there, and the block that the beginning ends in can be copied."""
+        """The longest prefix of a text after which a sequence can go on: every block that its next row reads is there,
+        including the block in which the prefix ends, which is to be copied."""
         root = self._roots.get(salt)
         if root is None:
             return Path([], 0)
@@ -56,8 +57,8 @@ class PrefixTree:
     def put(self, salt: str, node: RadixNode | None, at: int, text: bytes, blocks: Sequence[array[int]]) -> RadixNode:
         """Adds the whole blocks ``text`` after the first ``at`` blocks of the path to ``node``; returns the path's end.
 
-        ``blocks`` are the giver's for each group, ABSENT where it has none; each is replaced by the block that the tree
-        has there, which is the giver's own only where the tree had none.
+        ``blocks`` are the caller's blocks for each group, ABSENT where it has none. They are replaced in place by the
+        tree's: the tree takes the caller's block only where it had none.
         """
         size = self._block_bytes
         node = self._root(salt) if node is None else node
@@ -113,10 +114,10 @@ class PrefixTree:
                 self._check_age(group)
 
     def _shorten(self, path: Path) -> None:
-        """Takes a path back to where all windows have what they need.
+        """Shortens a path until every group with a window has the blocks that a row at the path's end reads.
 
-        Where a block is missing that a row at the path's end reads, every end behind that block lacks it too, since
-        windows only move forward; so the next end to try is at the missing block.
+        If such a block is missing, every earlier end after that block lacks it too, since windows only move forward; so
+        the next end to try is at the missing block.
         """
         spans = [(window, path.blocks(group)) for group, window in self._windowed]
         if path.extra:
@@ -133,7 +134,7 @@ class PrefixTree:
         return self._roots.setdefault(salt, Root(salt, len(self._pools)))
 
     def _append(self, node: RadixNode, text: bytes, blocks: Sequence[array[int]]) -> RadixNode:
-        """Puts the blocks behind a node: in it if it is a leaf, otherwise in a new child."""
+        """Appends blocks after a node: to the node itself if it is a leaf, otherwise in a new child."""
         if node.parent is None or node.children:
             child = RadixNode(node, node.end, bytearray(), tuple(array("i") for _ in blocks))
             node.attach(text[: self._block_bytes], child)
@@ -148,7 +149,7 @@ class PrefixTree:
         return node
 
     def _merge(self, node: RadixNode, inside: int, blocks: Sequence[array[int]], done: int, count: int) -> None:
-        """Fills the node's holes from ``blocks``, and ``blocks`` with what the node has."""
+        """Fills the node's holes from ``blocks``, then overwrites ``blocks`` with the node's."""
         for group, own in enumerate(blocks):
             kept = node.blocks[group]
             if ABSENT in kept[inside : inside + count]:
@@ -178,7 +179,7 @@ class PrefixTree:
         return head
 
     def _cut(self, node: RadixNode) -> bool:
-        """Removes a leaf's last place; True if the leaf goes with it, and its root if that has nothing else."""
+        """Removes a leaf's last place, then the leaf if it is empty (True), then its root if that is empty."""
         assert not node.children, "only the end of a leaf can go"
         for group, blocks in enumerate(node.blocks):
             block = blocks.pop()
@@ -225,7 +226,7 @@ class PrefixTree:
             )
 
     def _check_age(self, group: int) -> None:
-        """What follows an idle block is idle too, and older."""
+        """Asserts that the blocks after an idle block are idle, too, and older."""
         age = self._pools[group].age()
         for block in age:
             node = self._owner[group][block]

@@ -6,7 +6,6 @@ preempted when they run out.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterable
 from operator import le
 from typing import Final
@@ -21,13 +20,13 @@ from twofold.engine.scheduler.sequence import Sequence, SequenceState
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 
 HORIZON: Final = 128
-"""Most future tokens of a sequence that admission plans for."""
+"""Maximum number of future tokens of a sequence that admission plans for."""
 MIN_AHEAD: Final = 16
 SHARE_DECAY: Final = 0.05
 BLOCK_SECONDS: Final = 5e-4
-"""Seconds for a block to be moved, before one was: about a megabyte at a few gigabytes a second."""
+"""Assumed seconds of a block's move until one is measured: about a megabyte at a few gigabytes a second."""
 SURVIVAL: Final = 0.5
-"""Share of a preempted sequence's cached tokens expected to be found again, before one returned."""
+"""Assumed share of a preempted sequence's cached tokens that will be found again, until one has returned."""
 DECAY: Final = 0.1
 
 
@@ -39,7 +38,7 @@ class SequenceBlocks:
         self._pins: dict[int, tuple[CachePin, ...]] = {}
 
     def shareable(self, sequence: Sequence) -> int:
-        """How many tokens of a waiting sequence are expected to need no new blocks."""
+        """The number of tokens of a waiting sequence that are expected to need no new blocks."""
         if self._can_share(sequence):
             return sequence.prompt_length - 1
         found = self._manager.matched(sequence.tokens, sequence.options.cache_salt)
@@ -57,8 +56,8 @@ class SequenceBlocks:
         return True
 
     def branch(self, sequence: Sequence, parent: Sequence, computed: int, now: float) -> bool:
-        """Makes a waiting sequence run with the blocks of its parent's first ``computed`` tokens; False, and nothing
-        changed, where the parent has them no more or there are too few blocks."""
+        """Makes a waiting sequence run with the blocks of its parent's first ``computed`` tokens; False, with nothing
+        changed, if the parent no longer has them or there are too few blocks."""
         if parent.tables is None or not self._has_all(parent.tables, computed):
             return False
         tables = self._manager.fork(parent.tables, computed, now)
@@ -150,7 +149,7 @@ class SequenceBlocks:
             self._pins.pop(sequence.sequence_id, None)
 
     def _has_all(self, tables: BlockTables, computed: int) -> bool:
-        """Whether it still has all blocks that a row at ``computed`` reads: windows may have passed some."""
+        """Whether the tables still have all blocks that a row at ``computed`` reads: windows may have passed some."""
         return computed >= 1 and all(
             map(le, tables.first, (window.first(computed) for window in self._manager.windows))
         )
@@ -166,11 +165,11 @@ class LookAhead:
     """Whether blocks will last: an admitted sequence must not cause preemptions again and again.
 
     A sequence is admitted if the obtainable blocks cover its tokens and the growth of all running sequences: the tokens
-    that they are expected to generate, by the share of their limits that earlier ones used, up to HORIZON. Alone it is
-    admitted as soon as its tokens and one more fit. In a group with a window a sequence never holds more than the
-    window and one step.
+    that they are expected to generate, by the share of their limits that earlier ones used, up to HORIZON. If nothing
+    else runs, it is admitted as soon as its tokens and one more fit. In a group with a window a sequence never holds
+    more than the window and one step.
 
-    ``rows`` is the most that a step computes. ``share`` is how much of their limits completions have used of late.
+    ``rows`` is the maximum of a step. ``share`` is the share of their limits that recent completions have used.
     """
 
     def __init__(self, manager: BlockManager, blocks: SequenceBlocks, rows: int) -> None:
@@ -179,17 +178,17 @@ class LookAhead:
         self.share = 1.0
         self._refused: tuple[int, tuple[int, ...]] | None = None
         step = blocks_for(rows, manager.block_size)
-        self._most = [sys.maxsize if each.positions is None else each.most() + step for each in manager.windows]
+        self._most = [window.max_blocks() + step for window in manager.windows]
 
     def learn(self, sequence: Sequence) -> None:
-        """Learns how much of its limit a sequence used that ended."""
+        """Learns from a sequence that ended how much of its limit it used."""
         if sequence.samples:
             used = sequence.generated / (sequence.limit - sequence.prompt_length)
             self.share += SHARE_DECAY * (used - self.share)
 
     def lasts(self, sequence: Sequence, others: Collection[Sequence], found: int = 0) -> bool:
-        """Whether blocks last if ``sequence`` runs beside ``others``. Without blocks so far, its first ``found`` tokens
-        need no new ones."""
+        """Whether blocks last if ``sequence`` runs beside ``others``. If it has no blocks yet, its first ``found``
+        tokens need no new ones."""
         free = self._manager.obtainable()
         free = _minus(free, self._needed(sequence, self._expected(sequence, alone=not others), found))
         for other in others:
@@ -206,14 +205,14 @@ class LookAhead:
             return False
         swapped = sequence.state is SequenceState.SWAPPED
         if self.lasts(sequence, running, self._blocks.shareable(sequence)) and self._blocks.start(sequence, now):
-            if swapped or self.lasts(sequence, running):  # now it is known what cached blocks it took
+            if swapped or self.lasts(sequence, running):  # now it is known which cached blocks it took
                 return True
             self._blocks.preempt(sequence, now)
         self._refused = sequence.sequence_id, self._manager.obtainable()
         return False
 
     def _is_hopeless(self, sequence: Sequence) -> bool:
-        """Whether no block has become free since this sequence was refused; costs nothing."""
+        """Whether no block has become free since this sequence was refused; a cheap check."""
         if self._refused is None or self._refused[0] != sequence.sequence_id:
             return False
         before, free = self._refused[1], self._manager.obtainable()
@@ -229,7 +228,7 @@ class LookAhead:
         return min(sequence.known + ahead, sequence.positions_needed)
 
     def _needed(self, sequence: Sequence, positions: int, found: int) -> tuple[int, ...]:
-        """New blocks of each group until it has ``positions``."""
+        """New blocks of each group that the sequence needs for ``positions``."""
         tables = sequence.tables
         if tables is None:
             return tuple(map(min, self._manager.needed(None, found, max(positions, found)), self._most))
@@ -243,16 +242,16 @@ def _minus(free: Iterable[int], used: Iterable[int]) -> tuple[int, ...]:
 
 
 def least_urgent(running: Iterable[Sequence], urgency: Callable[[Sequence], float]) -> Sequence:
-    """The sequence to preempt: of the least urgent class, the latest."""
+    """The sequence to preempt: the newest one of the least urgent class."""
     return max(running, key=lambda sequence: (urgency(sequence), sequence.sequence_id))
 
 
 class PreemptionCost:
     """The cost of preemption in seconds, if blocks are swapped to the host or computed again.
 
-    Swapping costs two moves for each block, at the seconds that moves were seen to take. Computing again costs what the
-    step-time model says of the tokens that will not be found in the prefix cache on return; how much of what is there
-    now will still be there is learned from earlier returns.
+    Swapping costs two moves for each block, at the measured time of moves. Computing again costs the predicted time of
+    the tokens that will not be found in the prefix cache when the sequence returns; the share of its cached tokens that
+    will still be cached then is learned from earlier returns.
     """
 
     def __init__(self, manager: BlockManager, model: StepTimeModel) -> None:
@@ -263,16 +262,16 @@ class PreemptionCost:
         self._lost: dict[int, tuple[int, int]] = {}
 
     def prefers_swap(self, sequence: Sequence) -> bool:
-        """Whether swapping is predicted cheaper; computing again where nothing is known of its cost."""
+        """Whether swapping is predicted to be cheaper; False while the cost of computing again is unknown."""
         again = self.recompute_s(sequence)
         return again is not None and self.swap_s(sequence) < again
 
     def swap_s(self, sequence: Sequence) -> float:
-        """Its blocks out and in again."""
+        """Seconds to move its blocks to the host and back."""
         return 2 * self._block_s * self.blocks(sequence)
 
     def recompute_s(self, sequence: Sequence) -> float | None:
-        """Its computed tokens, less what will be found, in steps of their own beside others."""
+        """Seconds to compute its tokens again, except those that will be found; None before the first prediction."""
         start = int(self._survival * self.findable(sequence))
         nothing = self._model.predict(StepShape(rows=1))
         whole = self._model.predict(StepShape().plus(start, max(sequence.computed - start, 1)))
@@ -287,7 +286,7 @@ class PreemptionCost:
         return sum(len(tables.own(group)) for group in range(len(tables.blocks)))
 
     def findable(self, sequence: Sequence) -> int:
-        """Tokens of it that the prefix cache would give now."""
+        """The number of its tokens that are in the prefix cache now."""
         found = self._manager.matched(sequence.tokens, sequence.options.cache_salt)
         return min(found, sequence.max_cached, sequence.computed)
 
@@ -296,16 +295,16 @@ class PreemptionCost:
             self._block_s += DECAY * (outcome.moves_s / len(plan.moves) - self._block_s)
 
     def lose(self, sequence: Sequence) -> None:
-        """Its computed tokens are about to be given up."""
+        """Notes its computed tokens, before it is preempted without swapping."""
         self._lost[sequence.sequence_id] = sequence.computed, self.findable(sequence)
 
     def recover(self, sequence: Sequence) -> int:
-        """How many tokens that it had must be computed again, now that it starts with what was found."""
+        """The number of tokens that must be computed again, now that the sequence has started with its cached ones."""
         computed, findable = self._lost.pop(sequence.sequence_id, (0, 0))
         if findable:
             self._survival += DECAY * (min(sequence.computed / findable, 1.0) - self._survival)
         return max(computed - sequence.computed, 0)
 
     def forget(self, sequence: Sequence) -> None:
-        """It will not return."""
+        """Forgets a sequence that has ended."""
         self._lost.pop(sequence.sequence_id, None)

@@ -20,7 +20,7 @@ MIN_PREFILL_ROWS: Final = 4
 STRAINED: Final = 0.8
 """If a step without prompts takes more than this share of the target, the target cannot be met."""
 AIM: Final = 0.85
-"""Share of the target that is planned for, because predictions err."""
+"""Share of the target that is planned for, since predictions have errors."""
 LENT: Final = 0.8
 """Share of a sequence's future slack that prompts may use now."""
 MAX_AHEAD: Final = 64
@@ -45,13 +45,13 @@ class Budget(Protocol):
     """The policy. A step is planned with one ``allowance`` and a call of ``rows`` for each prompt in it."""
 
     def allowance(self, decoding: Iterable[Sequence], decode: StepShape, share: float, now: float) -> Allowance:
-        """What the ``decoding`` sequences, in a step of shape ``decode``, allow the next step. The usual length of a
-        completion is ``share`` of its limit."""
+        """The allowance of the ``decoding`` sequences for the next step, in which their rows have the shape ``decode``.
+        The usual length of a completion is ``share`` of its limit."""
         ...
 
     def rows(self, decode: StepShape, step: StepShape, allowance: Allowance, start: int, most: int) -> int:
-        """At most ``most`` rows for a prompt computed up to ``start``, in a step of shape ``step`` so far, of which
-        ``decode`` is of generating sequences."""
+        """The rows, at most ``most``, for a prompt computed up to ``start``, in a step of shape ``step`` so far.
+        ``decode`` is the shape of the step's generating rows."""
         ...
 
 
@@ -64,11 +64,11 @@ class FixedBudget:
         self._rows = rows
 
     def allowance(self, decoding: Iterable[Sequence], decode: StepShape, share: float, now: float) -> Allowance:  # noqa: ARG002
-        """Time does not matter."""
+        """Unbounded: a fixed budget does not depend on time."""
         return UNBOUNDED
 
     def rows(self, decode: StepShape, step: StepShape, allowance: Allowance, start: int, most: int) -> int:  # noqa: ARG002
-        """What is left of the budget; without generating sequences, ``most``."""
+        """The rest of the budget; ``most`` without generating sequences."""
         if not decode.rows:
             return most
         return _at_least(self._rows - step.rows, decode, step, most)
@@ -77,12 +77,13 @@ class FixedBudget:
 class LiveBudget:
     """As many prompt rows as the targets of all generating sequences allow, by the predicted time of the step.
 
-    TPOT is a mean, so a sequence's slack is that of its whole completion: the time until its next token is due by a
-    schedule of AIM times the target (its request's, or ``tpot_target_s``) from its first token on, and LENT of what it
-    will gain on that schedule without delays. After a preemption the schedule starts anew; otherwise prompts would
-    nearly stop until the sequence had made up for its time in the queue. No single gap may be longer than
-    ``itl_limit_s``, or LONGEST_GAP targets. If the generating sequences alone take nearly all of the target, it cannot
-    be met: prompts may then double the step, up to ``itl_limit_s``.
+    TPOT is a mean, so the slack of a sequence covers its whole completion. By schedule, a token is due every
+    AIM · target seconds from the first on; the target is that of the request, or ``tpot_target_s``. The slack is the
+    time until the next token is due, plus the share LENT of the time that the sequence would gain on the schedule
+    without delays. After a preemption the schedule starts anew; otherwise prompts would nearly stop until the sequence
+    had made up for its time in the queue. No single gap may be longer than ``itl_limit_s``, or LONGEST_GAP targets. If
+    the generating sequences alone take nearly all of the target, it cannot be met: prompts may then double the step, up
+    to ``itl_limit_s``.
     """
 
     def __init__(self, model: StepTimeModel, tpot_target_s: float, itl_limit_s: float | None = None) -> None:
@@ -93,7 +94,7 @@ class LiveBudget:
         self._limit = itl_limit_s
 
     def allowance(self, decoding: Iterable[Sequence], decode: StepShape, share: float, now: float) -> Allowance:
-        """The slack of the sequence with the least."""
+        """The smallest slack of the sequences."""
         alone = self._model.predict(decode) or 0.0
         seconds = tightest = float("inf")
         for sequence in decoding:
@@ -108,7 +109,7 @@ class LiveBudget:
         return Allowance(seconds, tightest)
 
     def rows(self, decode: StepShape, step: StepShape, allowance: Allowance, start: int, most: int) -> int:
-        """The most rows within the allowance, by bisection: a step takes longer the more rows it has."""
+        """The maximum number of rows within the allowance, by bisection: more rows never take less time."""
         if not decode.rows:
             return most
         alone = self._model.predict(decode)
@@ -131,9 +132,9 @@ def _at_least(rows: int, decode: StepShape, step: StepShape, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """What one step may hold: sequences, rows (tokens), and rows whose logits are wanted.
+    """The maxima of one step: sequences, rows (tokens), and rows with logits.
 
-    Every running sequence may need a row and its logits in the same step, so ``sequences`` is the least of the three.
+    Every running sequence may need a row and its logits in the same step, so ``sequences`` is the smallest maximum.
     """
 
     sequences: int
@@ -152,7 +153,7 @@ class StepLimits:
 
 
 class StepBuilder:
-    """The ``steps`` of sequences in a step, in order. ``rows`` and ``logit_rows`` are what is left of the limits.
+    """Collects the ``steps`` of sequences in a step, in order. ``rows`` and ``logit_rows`` are the rest of the limits.
 
     ``decode_rows`` counts rows of generated tokens. ``constraints`` are those of sequences that sample.
     """
@@ -173,7 +174,7 @@ class StepBuilder:
         return StepShape(limits.rows - self.rows, limits.logit_rows - self.logit_rows, self._attended, self._read)
 
     def fit(self, sequence: Sequence, most: int) -> int:
-        """Rows of the sequence that still fit, at most ``most``; the row of its last known token takes logits."""
+        """Rows of the sequence that still fit, at most ``most``; the row of its last known token needs logits."""
         rows = min(sequence.longest_chunk, self.rows, most)
         if sequence.scores_prompt:
             return min(rows, self.logit_rows)
@@ -210,7 +211,7 @@ def _generated(sequence: Sequence, step: SequenceStep) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepPace:
-    """The limit of prompts in one step: its budget, the shape of its generating rows, and what these allow."""
+    """The limit of prompts in one step: the budget, the shape of the generating rows, and their allowance."""
 
     budget: Budget
     decode: StepShape

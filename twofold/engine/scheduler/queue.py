@@ -1,16 +1,16 @@
 """The waiting queue: which sequence is next, which wait for another one, and when their time is up.
 
-    1. Classes: the lower ``priority`` goes first, and waiting makes a class more urgent: by one for every ``ageing_s``
-       that its oldest sequence waits. So a class waits for one that is d classes more urgent no longer than until the
-       oldest there has arrived d · ageing_s after its own, and none starves.
+    1. Classes: the lower ``priority`` goes first, and a class gains one level of priority for every ``ageing_s``
+       seconds that its oldest sequence waits. So none starves: a class waits for a class d levels more urgent only
+       while the oldest sequence there arrived less than d · ageing_s seconds after its own.
     2. Within a class, preempted sequences go before new ones.
-    3. Among new ones, the tenant that received the least service goes first (the Virtual Token Counter of Sheng et al.
-       2024). A tenant that joins the queue starts at the least counter there or above, so that
-       no tenant saves up service while it is away.
+    3. Among new sequences, the tenant that received the least service goes first (the Virtual Token Counter of Sheng et
+       al. 2024). A tenant that joins the queue starts at the lowest counter there or above, so that no tenant saves up
+       service while it is away.
     4. Within a tenant first come, first served.
 
-Every operation is O(log n), however many wait: urgency is compared as priority · ageing_s + arrival of the oldest,
-which does not change while time passes, and a counter that rose is compared only when its tenant is first.
+Every operation is O(log n): urgency is compared as priority · ageing_s + arrival of the oldest, which does not change
+while time passes, and a raised counter is compared only when its tenant is first.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ SPARE = 16
 MAX_RETRY_S: Final = 120.0
 PROMPT_WEIGHT: Final = 1.0
 COMPLETION_WEIGHT: Final = 2.0
-"""Service that a token computed of a prompt counts, and one that is generated; as in the paper."""
+"""Service that a computed prompt token counts, and a generated token; the weights are those of the paper."""
 KEPT_ACCOUNTS: Final = 1024
-"""Accounts that are kept at least, those of absent tenants included."""
+"""Accounts of absent tenants are dropped only if there are at least this many accounts."""
 
 
 class Heap(Generic[T]):
-    """A priority queue whose items may be removed anywhere, or change their keys; the least key is first.
+    """A priority queue in which any item may be removed or change its key; the smallest key is first.
 
     Keys of one heap must be comparable; equal keys need comparable items. A stale entry is removed when it is first, or
-    once stale entries outnumber the others, so every operation is O(log n) in the mean.
+    once stale entries outnumber the others, so every operation is O(log n) on average.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Heap(Generic[T]):
             self._compact()
 
     def first(self) -> T | None:
-        """Returns the item with the least key, or None if the heap is empty."""
+        """Returns the item with the smallest key, or None if the heap is empty."""
         entries = self._entries
         while entries:
             key, item = entries[0]
@@ -101,15 +101,14 @@ class TimeLimits:
             self._deadlines.put(sequence.sequence_id, sequence.arrival + deadline_s)
 
     def wait(self, sequence: Sequence) -> None:
-        """Limits how long a new sequence waits. The other sequences of its request have no limit: they run with
-        this one."""
+        """Limits how long a new sequence waits. Sequences with a parent have no own limit: they run with the parent."""
         limit_s = sequence.options.queue_limit_s
         if limit_s is not None and sequence.parent is None:
             self._waiting[sequence.sequence_id] = sequence
             self._patience.put(sequence.sequence_id, sequence.arrival + limit_s)
 
     def admit(self, number: int) -> None:
-        """The sequence runs: its wait has no limit any more."""
+        """Forgets the queue limit of a sequence, which runs now."""
         if self._waiting.pop(number, None) is not None:
             self._patience.drop(number)
 
@@ -119,7 +118,7 @@ class TimeLimits:
         self.admit(number)
 
     def reached(self, now: float) -> TokenEvent | None:
-        """The event that ends the next sequence whose time is up; None without one."""
+        """The event that ends the next sequence whose time is up; None if there is none."""
         number = self._deadlines.first()
         if number is not None and self._deadlines.key(number) <= now:
             return TokenEvent(number, (), (), finish="deadline")
@@ -140,15 +139,15 @@ def _refusal(sequence: Sequence) -> TokenEvent:
     return TokenEvent(sequence.sequence_id, (), (), finish="abort", error=error)
 
 
-def is_coming(parent: Sequence) -> bool:
-    """Whether the prompt's blocks will be computed soon, so that waiting for them is worth it."""
+def will_compute_prompt(parent: Sequence) -> bool:
+    """Whether the parent has not computed the prompt's blocks yet but will soon, so that waiting for them pays."""
     if parent.state is SequenceState.RUNNING:
         return parent.computed < parent.prompt_length - 1
     return parent.state is SequenceState.WAITING and parent.admitted_at is None
 
 
 class ParallelGroups:
-    """Sequences of one prompt: the others wait until the first, their parent, has computed what they will share."""
+    """Sequences of one prompt: the others wait until the first, their parent, has computed the shared blocks."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, list[Sequence]] = {}
@@ -157,15 +156,15 @@ class ParallelGroups:
         return sum(map(len, self._waiting.values()))
 
     def wait(self, sequence: Sequence, parent: Sequence) -> None:
-        """The sequence waits until ``call`` releases those of its parent."""
+        """Makes the sequence wait until ``release`` is called for its parent."""
         self._waiting.setdefault(parent.sequence_id, []).append(sequence)
 
-    def call(self, parent: Sequence) -> list[Sequence]:
-        """Releases the sequences that waited for this parent, and returns them."""
+    def release(self, parent: Sequence) -> list[Sequence]:
+        """Removes the sequences that waited for this parent, and returns them."""
         return self._waiting.pop(parent.sequence_id, [])
 
     def leave(self, sequence: Sequence) -> None:
-        """The sequence no longer waits for its parent, if it did."""
+        """Removes a sequence, if it waits for its parent."""
         parent = sequence.parent
         if parent is None or sequence not in self._waiting.get(parent.sequence_id, ()):
             return
@@ -250,7 +249,7 @@ class _Class:
         self.oldest.put(sequence.sequence_id, (sequence.arrival, sequence.sequence_id))
 
     def _forget_accounts(self) -> None:
-        """Drops idle accounts at or below the floor: a new account starts at the floor, too."""
+        """Drops accounts at or below the floor without waiting sequences: a new account starts at the floor, too."""
         self._accounts = {t: a for t, a in self._accounts.items() if a.queue or a.service > self._floor}
         self._most_accounts = max(KEPT_ACCOUNTS, 2 * len(self._accounts))
 
@@ -275,7 +274,7 @@ class WaitingQueue:
         return self._class(sequence).account(sequence.options.tenant)
 
     def urgency(self, sequence: Sequence) -> float:
-        """Lower is more urgent. It orders sequences by class at any given time."""
+        """The urgency of the sequence's class if this sequence were its oldest; a lower number is more urgent."""
         return sequence.options.priority * self._ageing_s + sequence.arrival
 
     def add(self, sequence: Sequence) -> None:
@@ -295,7 +294,7 @@ class WaitingQueue:
         self._place(sequence.options.priority)
 
     def head(self) -> Sequence | None:
-        """The next sequence; None if none waits."""
+        """The next sequence; None if the queue is empty."""
         priority = self._order.first()
         if priority is None:
             return None
@@ -328,7 +327,7 @@ class WaitingQueue:
 
 @dataclass(slots=True)
 class _Mark:
-    """When a sequence began to wait in the queue, and the value of the blocks counter then."""
+    """When a sequence began to wait in the queue, and the value of the ``blocked`` counter at that time."""
 
     since: float
     blocked_s: float
@@ -336,11 +335,11 @@ class _Mark:
 
 
 class WaitTimes:
-    """How long sequences waited, and for what, counted at no cost for each step.
+    """How long sequences waited, and why, at a cost that does not depend on the number of steps.
 
     Two counters run for the whole loop: the seconds in which a lack of blocks blocked the queue, and the seconds of
-    steps that were spent on prompts. A sequence notes the counters when its wait begins, and takes the difference when
-    it ends. Each plan calls ``set_blocked``: whether a lack of blocks blocks the queue from now on.
+    steps that were spent on prompts. They are noted when a sequence's wait begins, and subtracted when it ends. Each
+    plan calls ``set_blocked`` to say whether a lack of blocks blocks the queue from now on.
     """
 
     def __init__(self) -> None:
@@ -359,7 +358,7 @@ class WaitTimes:
         self._queued[sequence.sequence_id] = _Mark(now, self._blocked(now), cause)
 
     def leave_queue(self, sequence: Sequence, now: float) -> None:
-        """The wait of a sequence ends, if it waited."""
+        """Ends the wait of a sequence, if it waited."""
         mark = self._queued.pop(sequence.sequence_id, None)
         if mark is None:
             return
@@ -376,7 +375,7 @@ class WaitTimes:
         self._decoding[sequence.sequence_id] = self._prefill_s
 
     def end_decode(self, sequence: Sequence) -> None:
-        """The sequence stops generating, if it did."""
+        """Ends the decode phase of a sequence, if it was in it."""
         mark = self._decoding.pop(sequence.sequence_id, None)
         if mark is not None:
             sequence.record.stall(WaitReason.PREFILL, self._prefill_s - mark)

@@ -1,4 +1,4 @@
-"""Which sequences advance in the next step, and by how many tokens. Pure: no arrays, and time is an argument.
+"""Which sequences advance in the next step, and by how many tokens. Deterministic: time is an argument.
 
     plan      1. Every running sequence with one token to compute gets its row, except those whose token mask is not
                  ready.
@@ -12,9 +12,9 @@
     commit    Moves cursors, emits tokens, publishes full blocks, and teaches the step-time model.
     end       Ends a sequence at any moment; ``expire`` ends those whose time is up.
 
-Blocks are taken as rows need them. When they run out, the least urgent running sequence is preempted, until there are
-enough or it was the one that needed them. So the most urgent running sequence is never stopped, and a sequence that
-fits alone always ends. A plan that preempts admits no sequence.
+Blocks are taken as rows need them. When they run out, the least urgent running sequence is preempted, again and again,
+until the blocks suffice or the sequence that needs them was preempted itself. So the most urgent running sequence is
+never stopped, and a sequence that fits alone always ends. A plan that preempts admits no sequence.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from twofold.engine.scheduler.queue import (
     TimeLimits,
     WaitingQueue,
     WaitTimes,
-    is_coming,
+    will_compute_prompt,
 )
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
 from twofold.engine.scheduler.step_time import StepTimeModel, StepWork
@@ -55,8 +55,8 @@ class Scheduler:
 
     manager       the owner of KV blocks
     step_time     the model that predicts how long steps take
-    max_waiting   most sequences that may wait
-    ageing_s      seconds of waiting after which a class is as urgent as the next one
+    max_waiting   maximum number of waiting sequences
+    ageing_s      seconds of waiting after which a class is as urgent as the next more urgent one
 
     ``preemptions`` counts all preemptions so far, ``swaps`` those that moved blocks to the host.
     """
@@ -112,9 +112,9 @@ class Scheduler:
         return bool(self._live)
 
     def add(self, sequence: Sequence, now: float) -> None:
-        """Queues a new sequence; one whose parent has not computed the prompt waits for the parent first.
+        """Queues a new sequence, or lets it wait for its parent, if that will compute the prompt.
 
-        Raises ContextLengthError for one that could never run, ResourceError when too many wait.
+        Raises ContextLengthError for a sequence that could never run, ResourceError if too many wait.
         """
         largest = self.manager.largest()
         if sequence.positions_needed > largest:
@@ -131,14 +131,14 @@ class Scheduler:
         self._waits.enter_queue(sequence, now)
         self._times.wait(sequence)
         parent = sequence.parent
-        if parent is not None and parent.sequence_id in self._live and is_coming(parent):
+        if parent is not None and parent.sequence_id in self._live and will_compute_prompt(parent):
             self._groups.wait(sequence, parent)
         else:
             self._queue.add(sequence)
 
     def fork(self, parent_id: int, child: Sequence, now: float) -> None:
-        """Adds a sequence that begins with its parent's computed tokens. It shares their blocks and runs at once;
-        without a slot, blocks or a running parent it is queued and computes them."""
+        """Adds a sequence that begins with its parent's computed tokens. It shares their blocks and runs at once. If a
+        slot or blocks are missing, or the parent does not run, it is queued instead and computes the tokens itself."""
         self._enter(child)
         parent = self._running.get(parent_id)
         if parent is not None and len(self._running) < self._limits.sequences:
@@ -150,7 +150,7 @@ class Scheduler:
         self._queue.put_back(child)
 
     def expire(self, now: float) -> list[TokenEvent]:
-        """Ends sequences whose deadline has passed, or whose queue limit has before they ran. To be called in every
+        """Ends sequences that have reached their deadline, or their queue limit before they ran. To be called in every
         turn of the loop, before ``plan``."""
         self.manager.expire(now)
         events = []
@@ -163,12 +163,12 @@ class Scheduler:
         """The next step; empty when there is nothing to do."""
         step, before = StepBuilder(self._limits), self.preemptions
         self._unpark()
-        decoding = [
-            runner for runner in self._running.values() if runner.decodes and not (runner.resting or runner.waits)
-        ]
-        prompts = [runner for runner in self._running.values() if not runner.decodes]
+        running = self._running.values()
+        decoding = [sequence for sequence in running if sequence.decodes and not (sequence.resting or sequence.waits)]
+        prompts = [sequence for sequence in running if not sequence.decodes]
         self._place_decodes(step, decoding, now)
-        delayed, shape = decoding if prompts or self._queue else (), step.shape
+        shape = step.shape
+        delayed = decoding if prompts or self._queue else ()
         pace = StepPace(self._budget, shape, self._budget.allowance(delayed, shape, self._look_ahead.share, now))
         for sequence in sorted(prompts, key=lambda sequence: sequence.options.priority):
             self._place_prompt(step, sequence, pace, now)
@@ -207,11 +207,11 @@ class Scheduler:
         live = []
         for step, result in zip(plan.steps, outcome.sequences, strict=True):
             assert step.sequence_id == result.sequence_id, "an outcome belongs to another sequence"
-            runner = self._running.get(step.sequence_id)
-            if runner is not None and runner.computed == step.start:
-                runner.pass_on(result)
-                live.append((runner, step, result))
-        gained = [self._gain(runner, step, result, work, now) for runner, step, result in live]
+            sequence = self._running.get(step.sequence_id)
+            if sequence is not None and sequence.computed == step.start:
+                sequence.pass_on(result)
+                live.append((sequence, step, result))
+        gained = [self._gain(sequence, step, result, work, now) for sequence, step, result in live]
         return [event for event in gained if event is not None]
 
     def end(self, sequence_id: int, now: float, reason: FinishReason = "abort") -> bool:
@@ -250,7 +250,7 @@ class Scheduler:
                 self._queue.add(sequence)
 
     def check_idle(self) -> None:
-        """Asserts that nothing is held when nothing waits or runs; otherwise only that the blocks are consistent."""
+        """Asserts that the blocks are consistent, and that nothing is held if no sequence waits or runs."""
         self.manager.check()
         if not self.has_work:
             assert not any(self.manager.held), f"{self.manager.held} KV blocks leaked"
@@ -294,17 +294,17 @@ class Scheduler:
         head = self._queue.head()
         if head is None:
             return
-        slots = Counter(runner.options.tenant for runner in self._running.values())
+        slots = Counter(sequence.options.tenant for sequence in self._running.values())
         greedy, most = slots.most_common(1)[0] if slots else ("", 0)
         if most < slots[head.options.tenant] + 2:
             return
-        others = [runner for runner in self._running.values() if runner.options.tenant == greedy and not runner.resting]
-        movable = [runner for runner in others if runner.options.priority >= head.options.priority]
+        own = [each for each in self._running.values() if each.options.tenant == greedy and not each.resting]
+        movable = [sequence for sequence in own if sequence.options.priority >= head.options.priority]
         if movable:
             self._preempt(step, least_urgent(movable, self._queue.urgency), now, returns=False)
 
     def _unblock(self, step: StepBuilder, pace: StepPace, now: float) -> None:
-        """Preempts resting sequences one by one, and at last drops pins, until a sequence can advance."""
+        """Preempts resting sequences one by one, and finally drops all pins, until a sequence can advance."""
         while self._queue and not step.steps:
             self._admit(step, pace, now)
             resting = [sequence for sequence in self._running.values() if sequence.resting]
@@ -350,7 +350,7 @@ class Scheduler:
         return True
 
     def _preempt(self, step: StepBuilder, victim: Sequence, now: float, *, returns: bool = True) -> None:
-        """Preempts a running sequence. It ``returns`` before new ones, or else waits for its tenant's turn."""
+        """Preempts a running sequence. If it ``returns``, it goes before new ones, else it is queued as a new one."""
         step.drop(victim)
         self.preemptions += 1
         victim.record.preemptions += 1
@@ -385,7 +385,7 @@ class Scheduler:
         return True
 
     def _unpark(self) -> None:
-        """Queues preempted beams again once they were extended, unless they are paused."""
+        """Queues preempted beams again after they were extended, unless they are paused."""
         for sequence in [parked for parked in self._parked.values() if not (parked.resting or parked.paused)]:
             del self._parked[sequence.sequence_id]
             self._queue.put_back(sequence)
@@ -407,7 +407,7 @@ class Scheduler:
         )
         sequence.advance(len(step.tokens), deferred=result.deferred)
         self._blocks.publish(sequence, now)
-        if step.start < sequence.prompt_length and not is_coming(sequence):
+        if step.start < sequence.prompt_length and not will_compute_prompt(sequence):
             self._release_group(sequence)
         tokens = sequence.take(result)
         self._accounts[sequence.sequence_id].service += COMPLETION_WEIGHT * len(tokens)
@@ -449,5 +449,5 @@ class Scheduler:
 
     def _release_group(self, parent: Sequence) -> None:
         """Queues the sequences that waited for this parent."""
-        for sibling in self._groups.call(parent):
+        for sibling in self._groups.release(parent):
             self._queue.add(sibling)

@@ -3,7 +3,7 @@
     cached     tokens whose keys and values were found in a cache
     computed   tokens whose keys and values are in the sequence's blocks, or were when it was swapped out
     known      tokens of the prompt and sampled tokens
-    limit      most tokens: the prompt with max_tokens, or the context
+    limit      maximum number of tokens: the prompt with max_tokens, or the context
 
     state      may become                     blocks             cursors
     WAITING    RUNNING, FINISHED              none               cached = computed = 0
@@ -15,11 +15,11 @@ Laws, asserted where a cursor moves:
     1. cached ≤ computed ≤ known ≤ limit.
     2. A step advances ``computed`` by at least 1 and never past ``known``. It samples only when it reaches ``known``,
        and only sampling advances ``known``. So there is no prefill path and no decode path. Drafts are not known:
-       those that are accepted become known and computed together.
+       accepted ones become known and computed together.
     3. Keys and values of the last possible token are never needed if it is sampled: limit − 1 positions suffice.
     4. A sequence has a finish reason exactly when it is FINISHED.
-    5. Preemption changes no result, and none is reported twice. RUNNING → WAITING keeps all known tokens; rows whose
-       log-probabilities or hidden states were reported are computed again without them.
+    5. Preemption changes no result, and no result is reported twice. RUNNING → WAITING keeps all known tokens; rows
+       whose log-probabilities or hidden states were reported are computed again without reporting them.
 
 Candidates (beam search) make no token known: the sequence rests until ``extend`` adds one.
 """
@@ -68,18 +68,18 @@ TRANSITIONS: Final = {
 class Sequence:
     """One prompt and its completion.
 
-    options         urgency, tenant, time and cache of its request, which arrived at ``arrival`` (seconds)
+    options         the options of its request, which arrived at ``arrival`` (seconds on the engine's clock)
     record          counts its work and its waits
     end_ids         the model's end-of-sequence tokens
-    reports_prompt  its steps also ask for the prompt's log-probabilities
+    reports_prompt  its steps also request the prompt's log-probabilities
     samples         whether it samples; otherwise it finishes when its prompt is computed
     constraint      restricts the completion; ``append`` advances it
-    parent          a sequence of the same prompt, whose blocks it will share
-    pooling         its steps ask for hidden states instead of samples
-    candidates      its steps ask for this many candidates instead of a sample
+    parent          a sequence with the same prompt, whose blocks this one will share
+    pooling         its steps request hidden states instead of samples
+    candidates      its steps request this many candidates instead of a sample
 
-    ``decodes``: at most its newest token is not computed yet. Otherwise it computes its prompt, or computes again.
-    ``paced_from``: its TPOT schedule starts at this time, with this number of generated tokens.
+    ``decodes``: at most its newest token is not computed yet. Otherwise it computes its prompt, or tokens again after a
+    preemption. ``paced_from``: its TPOT schedule starts at this time, with this number of generated tokens.
     """
 
     sequence_id: int
@@ -139,7 +139,7 @@ class Sequence:
 
     @property
     def positions_needed(self) -> int:
-        """Most positions whose keys and values it stores (law 3)."""
+        """The maximum number of positions whose keys and values it stores (law 3)."""
         return self.limit - 1 if self.samples else self.limit
 
     @property
@@ -154,19 +154,19 @@ class Sequence:
 
     @property
     def waits(self) -> bool:
-        """Whether its token mask is not ready, so that its row need not be computed again yet."""
+        """Whether its last sample was deferred and its token mask is still not ready."""
         return self.deferred and self.constraint is not None and not self.constraint.ready
 
     @property
     def max_cached(self) -> int:
-        """How many of its first tokens may come from a cache: rows with results of their own are always computed."""
+        """The number of its first tokens that may come from a cache: rows whose results are reported are computed."""
         if self._reports_rows:
             return min(self._reached, self.known - 1)
         return self.known - 1
 
     @property
     def longest_chunk(self) -> int:
-        """Most rows of its next step. Rows whose results were reported share no step with others (law 5)."""
+        """The maximum number of rows of its next step. Rows with and without reported results are not mixed (law 5)."""
         if self._reports_rows and self.computed < self._reached:
             return self._reached - self.computed
         return self.known - self.computed
@@ -176,7 +176,7 @@ class Sequence:
         return self.reports_prompt or self.pooling == "mean"
 
     def logit_rows(self, rows: int) -> int:
-        """How many of its next ``rows`` rows need logits."""
+        """The number of its next ``rows`` rows that need logits."""
         if self.scores_prompt:
             return rows
         return 1 if rows == self.pending and self.samples_next else 0
@@ -207,7 +207,7 @@ class Sequence:
         self.tables, self.swapped = None, swapped
 
     def next_step(self, rows: int, drafts: Iterable[int] = ()) -> SequenceStep:
-        """The step that computes its next ``rows`` tokens, and ``drafts`` of those that may follow."""
+        """The step that computes its next ``rows`` tokens, and then the proposed tokens ``drafts``."""
         assert self.tables is not None, "a sequence without blocks cannot take a step"
         start, end, scored = self.computed, self.computed + rows, NO_TOKENS
         tokens, last, proposed = self.tokens[start:end], end == len(self.tokens), array("i", drafts)
@@ -232,8 +232,8 @@ class Sequence:
         )
 
     def follows(self, step: SequenceStep) -> bool:
-        """Whether its next step can be planned while ``step``, its last known token, is computed: unless it ends, it
-        samples another token whatever this one is, and has a block for it."""
+        """Whether its next step can be planned while ``step`` computes its last known token: for any sampled token that
+        does not end the sequence, the next step samples again, and has a block for its row."""
         tables, end = self.tables, step.end
         return (
             self.constraint is None
@@ -264,13 +264,13 @@ class Sequence:
         self._check()
 
     def pass_on(self, result: SequenceOutcome) -> None:
-        """Passes the first sampled token to the constraint, which works on it while other sequences take theirs."""
+        """Passes the first sampled token to the constraint: its host works on it while other sequences take theirs."""
         if self.constraint is not None and result.tokens:
             self.constraint.advance(result.tokens[0])
             self._passed = True
 
     def append(self, sampled: Iterable[int]) -> tuple[int, ...]:
-        """Makes sampled tokens known until one ends the sequence; returns those that were taken. All but the last are
+        """Makes sampled tokens known until one ends the sequence; returns those that became known. All but the last are
         accepted drafts, which are computed already."""
         assert self.pending == 0, "sampling needs every known token computed"
         taken = []
@@ -290,7 +290,7 @@ class Sequence:
         return tuple(taken)
 
     def take(self, result: SequenceOutcome) -> tuple[int, ...]:
-        """Applies the outcome of a step; the tokens that became known. The sequence may rest or end."""
+        """Applies the outcome of a step; returns the tokens that became known. The sequence may rest or end."""
         if result.error is not None:
             self.finish("abort")
         elif result.complete:
@@ -304,7 +304,7 @@ class Sequence:
         return ()
 
     def event(self, tokens: tuple[int, ...], result: SequenceOutcome) -> TokenEvent | None:
-        """The event of a step whose outcome gave ``tokens``; None without a result."""
+        """The event of a step in which ``tokens`` became known; None without any result."""
         has_result = tokens or result.prompt_logprobs or result.candidates or result.hidden is not None
         if not has_result and self.state is not SequenceState.FINISHED:
             return None

@@ -1,22 +1,21 @@
-"""How long a step will take, learned from the steps that ran.
+"""How long a step will take, learned from earlier steps.
 
 The model is linear in few features of a step's shape, none with a negative weight:
 
     seconds = fixed + a · rows + b · min(rows, KNEE) + c · logit rows + d · attended + e · read
 
-``fixed`` is what every step costs: the weights are read once, however many rows use them. A kernel works on tiles of
-rows, and the rows of a step that does not fill many tiles cost more: hence the knee. ``attended`` counts pairs of a row
-and a position it sees, ``read`` the cached positions that are read once for all rows of a sequence.
+``fixed`` is the cost of every step: the weights are read once for any number of rows. A kernel works on tiles of rows,
+and the rows of a step that does not fill many tiles cost more: hence the knee. ``attended`` counts pairs of a row and a
+position that it sees, ``read`` the cached positions, which are read once for all rows of a sequence.
 
 Weights are fitted by recursive least squares on relative errors, in the form of a Kalman filter (Kalman 1960) whose
 weights drift: all together with the speed of the machine, which every step measures, and each alone a little, up to a
-bound. So it adapts to changes, and thousands of steps of one kind do not erase what was learned from others. The weight
-of an outlier is limited (Huber 1964): other programs use the machine, too.
+bound. So the model adapts to changes, and thousands of steps of one kind do not erase the knowledge from others. The
+influence of an outlier is limited (Huber 1964): other programs use the machine, too.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import mul
@@ -27,26 +26,24 @@ from twofold.core.step import StepOutcome, StepPlan
 
 KNEE: Final = 32
 MIN_STEPS: Final = 6
-"""Steps seen before there are predictions."""
+"""Number of steps before the first prediction."""
 SPEED_DRIFT: Final = 0.01
 """Change of the machine's speed from step to step, as a share."""
 WEIGHT_DRIFT: Final = 1e-4
-"""Uncertainty that a weight gains from step to step, as a share of its largest."""
+"""Variance that a weight gains from step to step, as a share of its initial variance, above which it does not grow."""
 MIN_SECONDS: Final = 1e-6
 CLIP: Final = 2.5
-"""An error pulls no more than this many times the usual error."""
+"""A larger error counts as this many times the usual error."""
 CLIP_FLOOR: Final = 0.05
 USUAL_DECAY: Final = 0.05
-KEPT_ERRORS: Final = 512
 
 PRIOR: Final = (4e-3, 3e-4, 8e-5, 1e-4, 4e-7, 1e-6)
-"""Seconds for one of each feature on a small model and two cores. Only their ratios matter: the first step sets the
-scale."""
+"""Initial weights, from a small model on two cores. Only their ratios matter: the first step sets the scale."""
 
 
 class StepShape(NamedTuple):
-    """What the time of a step depends on: its rows, those with logits, Σ positions that rows see, Σ positions that
-    sequences read."""
+    """The quantities that the time of a step depends on: rows, rows with logits, Σ positions that rows see, Σ positions
+    that sequences read."""
 
     rows: int = 0
     logit_rows: int = 0
@@ -54,7 +51,7 @@ class StepShape(NamedTuple):
     read: int = 0
 
     def plus(self, start: int, rows: int, logit_rows: int = 0) -> StepShape:
-        """With ``rows`` more rows of a sequence, from position ``start`` on."""
+        """The shape with ``rows`` more rows of a sequence, from position ``start`` on."""
         return StepShape(
             self.rows + rows,
             self.logit_rows + logit_rows,
@@ -64,28 +61,26 @@ class StepShape(NamedTuple):
 
 
 class StepTimeModel:
-    """Predicts the seconds of a step. ``error`` is the usual |predicted − actual| / actual of late.
+    """Predicts the seconds of a step. ``error`` is the recent mean of |predicted − actual| / actual; None at first.
 
-    ``samples`` are steps that were measured before, with their seconds: with them it predicts from the first step on.
+    ``samples`` are steps that were measured before, with their seconds: with them, even the first step is predicted.
     They do not count in ``error``.
     """
 
     def __init__(self, samples: Iterable[tuple[StepShape, float]] = ()) -> None:
         self._weights: list[float] = list(PRIOR)
         self._covariance: list[list[float]] = []
-        self._most_doubt: list[float] = []
+        self._max_variance: list[float] = []
         self._steps = 0
         self._usual = 0.25
-        self._errors: deque[float] = deque(maxlen=KEPT_ERRORS)
         self.error: float | None = None
         for shape, seconds in samples:
             self.observe(shape, seconds)
-        self._errors.clear()
         self.error = None
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Seconds for a step, a row, a row below the knee, a logit row, a pair attended, a position read."""
+        """Seconds for a step, a row, a row below the knee, a logit row, an attended pair, a read position."""
         return tuple(self._weights)
 
     def predict(self, shape: StepShape) -> float | None:
@@ -95,22 +90,16 @@ class StepTimeModel:
         return self._seconds(shape)
 
     def observe(self, shape: StepShape, seconds: float) -> None:
-        """Learns from a step that ran. A step without rows, or one that took no time, teaches nothing."""
+        """Learns from a step that ran. A step without rows or without time is ignored."""
         if not shape.rows or seconds <= 0:
             return
         if not self._steps:
             self._set_scale(seconds / self._seconds(shape))
         elif self._steps >= MIN_STEPS:
-            self._keep_error(abs(self._seconds(shape) - seconds) / seconds)
+            error = abs(self._seconds(shape) - seconds) / seconds
+            self.error = error if self.error is None else self.error + USUAL_DECAY * (error - self.error)
         self._steps += 1
         self._learn([feature / seconds for feature in _features(shape)])
-
-    def quantile(self, share: float) -> float | None:
-        """The error that this share of the last steps stayed below; None before the first prediction."""
-        if not self._errors:
-            return None
-        ordered = sorted(self._errors)
-        return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
     def _seconds(self, shape: StepShape) -> float:
         fixed, row, low_row, logit_row, pair, position = self._weights
@@ -121,12 +110,8 @@ class StepTimeModel:
     def _set_scale(self, scale: float) -> None:
         self._weights = [weight * scale for weight in self._weights]
         size = range(len(self._weights))
-        self._most_doubt = [weight * weight for weight in self._weights]
-        self._covariance = [[self._most_doubt[i] if i == j else 0.0 for j in size] for i in size]
-
-    def _keep_error(self, error: float) -> None:
-        self._errors.append(error)
-        self.error = error if self.error is None else self.error + USUAL_DECAY * (error - self.error)
+        self._max_variance = [weight * weight for weight in self._weights]
+        self._covariance = [[self._max_variance[i] if i == j else 0.0 for j in size] for i in size]
 
     def _learn(self, x: list[float]) -> None:
         """One update of the filter; ``x`` are the features divided by the seconds, so that the target is 1."""
@@ -149,8 +134,8 @@ class StepTimeModel:
         for i, (row, weight) in enumerate(zip(self._covariance, self._weights, strict=True)):
             speed = SPEED_DRIFT * SPEED_DRIFT * weight
             row[:] = [value + speed * other for value, other in zip(row, self._weights, strict=True)]
-            if row[i] < self._most_doubt[i]:
-                row[i] += WEIGHT_DRIFT * self._most_doubt[i]
+            if row[i] < self._max_variance[i]:
+                row[i] += WEIGHT_DRIFT * self._max_variance[i]
 
 
 def _features(shape: StepShape) -> tuple[float, ...]:
@@ -160,7 +145,7 @@ def _features(shape: StepShape) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """A step that ran: shape, seconds, predicted seconds, and those that prompt rows cost generating sequences."""
+    """A step that ran: shape, seconds, predicted seconds, and the seconds by which prompts delayed generating rows."""
 
     shape: StepShape
     seconds: float

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub, by huggingface-hub: with its cache, its token, its resuming and its offline mode."""
+"""Models of the Hugging Face hub, fetched by huggingface-hub with its cache, token, resuming and offline mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from twofold.formats.fetch.store import InstalledModel, ModelStore, Progress, ch
 from twofold.formats.gguf import part_names, part_number
 
 USUAL_QUANTS: Final = ("Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0", "BF16", "F16", "F32")
-"""Quantisations to choose from if the name has none; the first that the repository has is chosen."""
+"""Quantisations in order of preference, for names without one: the first that the repository has is chosen."""
 # Files that are not models: vision projectors, importance matrices.
 _OTHER_FILE: Final = re.compile(r"(^|/)(mmproj|imatrix)|[-.]imatrix[-.]", re.IGNORECASE)
 
@@ -31,9 +31,10 @@ class Listing:
 
 
 def fetch_hub(name: str, slug: str, source: HubSource, store: ModelStore, progress: Progress) -> InstalledModel:
-    """Fetches a file, and its generation config, into the hub's own cache, and records it in the store.
+    """Fetches a model file and its generation config into the hub's own cache, and records them in the store.
 
-    Raises ModelNotFoundError for an unknown repository or file, NetworkError, ResourceError for a gated one.
+    Raises ModelNotFoundError for an unknown repository or file, NetworkError, ResourceError for a gated repository or a
+    full disk.
     """
     with _translated(source.repository):
         listing = _listing(source.repository)
@@ -69,7 +70,7 @@ def choose_file(source: HubSource, files: list[str]) -> str:
     if source.quant is None and len(models) == 1:
         return models[0]
     for quant in (source.quant,) if source.quant else USUAL_QUANTS:
-        # Between delimiters, or Q4_K would also mean Q4_K_M.
+        # The name must stand between delimiters: Q4_K is not a part of Q4_K_M.
         pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(quant)}(?![A-Za-z0-9_])", re.IGNORECASE)
         if matching := [file for file in models if pattern.search(file)]:
             return min(matching, key=len)
@@ -80,12 +81,12 @@ def choose_file(source: HubSource, files: list[str]) -> str:
 
 
 def _is_model(file: str) -> bool:
-    """Whether it is the only or the first file of a model."""
+    """Whether a file is the only or the first one of a model."""
     return file.endswith(".gguf") and not _OTHER_FILE.search(file) and part_number(file) in (None, 1)
 
 
 def _listing(repository: str) -> Listing:
-    """The repository's files; offline those in the hub's cache."""
+    """The repository's files; in offline mode, its GGUF files in the hub's cache."""
     import huggingface_hub  # noqa: PLC0415 - heavy, and most models do not need it
 
     try:
@@ -98,7 +99,7 @@ def _listing(repository: str) -> Listing:
 
 
 def _cached_listing(repository: str) -> Listing:
-    """The GGUF files of the newest revision in the hub's cache that has some."""
+    """The GGUF files in the hub's cache, of the newest revision that has any."""
     import huggingface_hub  # noqa: PLC0415 - heavy, and most models do not need it
 
     with contextlib.suppress(huggingface_hub.errors.CacheNotFound):
@@ -133,7 +134,7 @@ def _download(repository: str, file: str, listing: Listing, progress: Progress) 
 def bar_class(progress: Progress) -> Any:
     """A tqdm class that prints nothing and passes the hub's progress to ``progress``.
 
-    For some storage the hub makes two bars: the one of bytes written counts, not the one of bytes transferred.
+    For some storage the hub makes two bars: the bar of written bytes counts, not that of transferred bytes.
     """
     from huggingface_hub.utils.tqdm import tqdm  # noqa: PLC0415 - heavy, and most models do not need it
 

