@@ -10,6 +10,7 @@ import pytest
 
 from twofold.core.errors import ParameterError
 from twofold.core.params import MAX_BIASED_TOKENS, MAX_LOGPROBS, MAX_N, MAX_STOPS, SamplingParams
+from twofold.core.request import RequestOptions
 
 
 def test_defaults_are_vllms() -> None:
@@ -36,7 +37,7 @@ def test_an_unknown_name_far_from_all_lists_them() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("temperature", bad) for bad in (-0.1, math.nan, math.inf, "1", None, True)),
+        *(("temperature", bad) for bad in (-0.1, math.nan, math.inf, 10**400, "1", None, True)),
         *(("top_p", bad) for bad in (0, -0.1, 1.01, math.nan, "x")),
         *(("min_p", bad) for bad in (-0.1, 1.01, math.nan)),
         *(("top_k", bad) for bad in (-2, 1.5, True, 2**31)),
@@ -61,6 +62,17 @@ def test_impossible_values_are_refused_by_name(name: str, value: Any) -> None:
         SamplingParams(**{name: value})
     assert caught.value.param == name
     assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("name", ["tpot_target_s", "deadline_s", "queue_limit_s"])
+def test_seconds_are_positive_and_fit_a_float(name: str) -> None:
+    possible: tuple[Any, ...] = (1, 0.5, math.inf)
+    for value in possible:
+        assert getattr(RequestOptions(**{name: value}), name) == value
+    impossible: tuple[Any, ...] = (0, -1, math.nan, True, "1", 10**400)
+    for value in impossible:
+        with pytest.raises(ParameterError, match=f"{name} must be a number of seconds above 0"):
+            RequestOptions(**{name: value})
 
 
 def test_an_impossible_stop_string_is_told_as_it_was_given() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
@@ -23,6 +24,8 @@ MAX_STOP_TOKENS: Final = 256
 MAX_BIASED_TOKENS: Final = 1024
 MAX_TOKEN_ID: Final = 2**31 - 1
 MAX_SEED: Final = 2**64 - 1
+MAX_FLOAT: Final = sys.float_info.max
+"""Larger integers cannot be converted to float."""
 MAX_CHOICES: Final = 1024
 MAX_BEAMS: Final = 64
 MAX_MARK_TOKENS: Final = 16
@@ -302,10 +305,9 @@ def check_flag(name: str, value: object) -> None:
 
 def _number(name: str, value: object, low: float, high: float, *, open_low: bool = False) -> None:
     """Checks that ``value`` is a finite real number in [low, high], or in (low, high]."""
-    if isinstance(value, Real) and not isinstance(value, bool):
-        number = float(value)
-        if math.isfinite(number) and low <= number <= high and not (open_low and number == low):
-            return
+    least = math.nextafter(low, math.inf) if open_low else low
+    if isinstance(value, Real) and not isinstance(value, bool) and not value < least and value <= min(high, MAX_FLOAT):
+        return
     above = f"a number {'above' if open_low else 'of at least'} {low}"
     raise impossible(name, value, above if high == math.inf else f"{above} and at most {high}")
 

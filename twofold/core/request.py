@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from twofold.core.errors import ParameterError
 from twofold.core.params import (
+    MAX_FLOAT,
     MAX_LOGPROBS,
     RequestParams,
     SamplingParams,
@@ -73,7 +74,8 @@ class RequestOptions:
                 raise impossible(name, value, f"text of at most {MAX_NAME_CHARS} characters")
         for name in ("tpot_target_s", "deadline_s", "queue_limit_s"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int | float) or isinstance(value, bool) or not value > 0):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (number and (0 < value <= MAX_FLOAT or value == float("inf"))):
                 raise impossible(name, value, "a number of seconds above 0")
         pins = self.cache_pins
         if not isinstance(pins, tuple) or not all(isinstance(pin, CachePin) for pin in pins) or len(pins) > MAX_PINS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
@@ -52,7 +52,7 @@ class TypedFields:
         value = self._one(name, self._get(name, default))
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.wrong(name, value, "a number")
-        if not math.isfinite(value) or value < least:
+        if not least <= value <= sys.float_info.max:
             raise self.wrong(name, value, f"finite and at least {least}")
         return float(value)
 

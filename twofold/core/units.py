@@ -43,7 +43,7 @@ def parse_size(text: str, unit: int = 1) -> int:
 def parse_duration(text: str) -> float:
     """Seconds, from a number with the unit us, ms, s, m, h or d, or of seconds. Raises ValueError for anything else."""
     seconds = _parse(text, _SECONDS, 1.0)
-    if seconds is None:
+    if seconds is None or not math.isfinite(seconds):
         raise ValueError(f"{text!r:.60} is not a duration; write for example 500ms, 30s or 5m.")
     return seconds
 
