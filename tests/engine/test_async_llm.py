@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -163,6 +164,24 @@ def test_closing_ends_streams_with_a_word(make_loaded: MakeLoaded) -> None:
             await _drain(stream)
 
     asyncio.run(close())
+
+
+def test_what_was_delivered_can_be_read_after_closing(make_loaded: MakeLoaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader is so late that its request would be paused, and resumed when it reads on, but there is no engine."""
+    monkeypatch.setattr(water, "HIGH_WATER", 150)
+
+    async def read() -> list[OutputDelta]:
+        llm = AsyncLLM.from_loaded(make_loaded())
+        stream = llm.generate(prompt_of(1), SHORT)
+        deltas = [await anext(stream)]
+        while llm.under_way:
+            time.sleep(0.001)  # the event loop must not deliver anything yet
+        await llm.close()
+        return deltas + [delta async for delta in stream]
+
+    deltas = asyncio.run(read())
+    assert deltas[-1].request is not None
+    assert sum(len(delta.token_ids) for delta in deltas) == SHORT.max_tokens
 
 
 def test_other_kinds_of_request(make_loaded: MakeLoaded) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -16,7 +17,7 @@ from types import TracebackType
 from typing import Final, Self, Unpack
 
 from twofold.core.clock import Clock, MonotonicClock
-from twofold.core.errors import ParameterError
+from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
 from twofold.core.request import DEFAULT_OPTIONS, EngineRequest, PoolingParams, RequestOptions, ScoringParams
 from twofold.core.step import Pooling
@@ -184,7 +185,8 @@ class AsyncLLM(OpenModel):
         request = replace(request, request_id=request_id, arrival=arrival)
 
         def pause(paused: bool) -> None:
-            self._thread.call(lambda engine: engine.pause(request_id, paused=paused))
+            with suppress(ResourceError):  # a closed engine has ended the request
+                self._thread.call(lambda engine: engine.pause(request_id, paused=paused))
 
         stream = OutputStream(pause)
         self._thread.submit(request, _StreamOutbox(self._delivery, asyncio.get_running_loop(), stream))
