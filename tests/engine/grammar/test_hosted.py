@@ -7,6 +7,8 @@ import gc
 import random
 import resource
 import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -20,10 +22,20 @@ from twofold.engine.grammar import compile as compile_module
 from twofold.engine.grammar import hosted
 from twofold.engine.grammar.compile import GrammarCompiler
 from twofold.engine.grammar.source import OutputGrammar
-from twofold.engine.grammar.wire import Advanced, Drop, FromHost, Mask, Pipe
+from twofold.engine.grammar.wire import Advanced, Compile, Drop, FromHost, Mask, Pipe
 
 P = StructuredOutputsParams
 AMBIGUOUS = 'start: e\ne: e e | "a" | "b" e "x" | ""\n'
+FAILING_HOST = """
+import socket, sys
+from twofold.engine.grammar import host
+
+def matched(*_: object) -> None:
+    raise MemoryError
+
+host.matched = matched
+host.Host(host.Pipe(socket.socket(fileno=int(sys.argv[1]))), None).run()
+"""
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -137,6 +149,24 @@ def test_no_mask_is_made_before_it_is_wanted(compiler: GrammarCompiler, monkeypa
     assert [type(message) for message in messages] == [Advanced] * 4
     assert [bool(allowed(answer)) for answer in answers] == [True] * 4
     assert [type(message) for message in messages] == [Advanced] * 4 + [Mask] * 4
+
+
+def test_a_host_that_fails_to_compile_ends() -> None:
+    """The engine waits for a reply, or for the end of the process."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-c", FAILING_HOST, str(theirs.fileno())]
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.DEVNULL)
+    pipe = Pipe(ours)
+    pipe.send(Compile(P(regex="a"), 1.0, 1.0))
+    try:
+        assert pipe.wait(20), "the host neither replies nor ends"
+        with pytest.raises(EOFError):
+            pipe.receive()
+    finally:
+        pipe.close()
+        process.kill()
+        process.wait()
 
 
 def test_pipes_work_with_more_files_than_select_takes() -> None:

@@ -117,6 +117,8 @@ class Host:
         except ParameterError as error:
             self._pipe.send(wire.Refused.of(error))
             return
+        except Exception:  # such as MemoryError: it would end only this thread, and the engine would wait forever
+            os._exit(1)
         self._step_s = message.step_s
         self._pipe.send(wire.Compiled(self._grammar.min_tokens))
 
