@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import pytest
@@ -16,7 +18,7 @@ from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.params import StructuredOutputsParams
 from twofold.engine.grammar import compile as compile_module
 from twofold.engine.grammar.compile import GrammarCompiler
-from twofold.engine.grammar.hosted import GrammarHost
+from twofold.engine.grammar.hosted import ForkServer, GrammarHost
 from twofold.engine.grammar.wire import Compile, ToHost
 
 P = StructuredOutputsParams
@@ -169,6 +171,28 @@ def test_submitting_never_waits_and_a_flood_is_refused(monkeypatch: pytest.Monke
     Slow.go.set()
     assert [future.result().min_tokens > 0 for future in futures] == [True] * 6
     assert slow.submit(P(regex="b")).result()
+
+
+def test_submitting_does_not_wait_for_the_first_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go, start = threading.Event(), threading.Event(), ForkServer._start
+
+    def slow_start(server: ForkServer) -> socket.socket:
+        begun.set()
+        assert go.wait(30)
+        return start(server)
+
+    monkeypatch.setattr(ForkServer, "_start", slow_start)
+    tokenizer = byte_level()
+    compiler = GrammarCompiler(tokenizer, tokenizer.eos_ids, tokenizer.vocab_size)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            first = compiler.submit(P(regex="a"), "one")
+            assert begun.wait(30)
+            second = pool.submit(compiler.submit, P(regex="b"), "two").result(timeout=5)
+        finally:
+            go.set()
+    assert (first.result().min_tokens, second.result().min_tokens) == (1, 1)
+    compiler.close()
 
 
 def test_a_caller_waits_for_one_grammar_of_others_not_for_all(

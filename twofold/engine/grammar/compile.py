@@ -101,6 +101,7 @@ class GrammarCompiler:
         self._seconds, self._step_s = seconds, step_s
         self._server = ForkServer(lambda: described(tokenizer, self._end_ids, vocab_size))
         self._lock = threading.RLock()
+        self._hosts_lock = threading.RLock()  # held while a process starts; ``submit`` does not wait for it
         self._turns: Turns[_CompileJob] = Turns()
         self._compiling: set[str] = set()
         self._known: OrderedDict[bytes, OutputGrammar] = OrderedDict()
@@ -136,21 +137,21 @@ class GrammarCompiler:
         with self._lock:
             while (job := self._turns.next(())) is not None:
                 job.future.cancel()
-            hosts = [*self._hosts.values()]
-        for host in hosts:
-            host.close()
+        with self._hosts_lock:
+            for host in self._hosts.values():
+                host.close()
         self._workers.shutdown(wait=True, cancel_futures=True)
         self._server.close()
 
     def begin(self, grammar: HostedGrammar, max_tokens: int) -> tuple[GrammarHost, int, Inbox]:
         """A new completion under a grammar: its process, its number there, and its inbox."""
-        with self._lock:
+        with self._hosts_lock:
             host = self._host_of(grammar)
             return host, *host.start(max_tokens)
 
     def _host_of(self, grammar: HostedGrammar) -> GrammarHost:
         """The process of a grammar, started if necessary. Too many idle hosts are closed, least recently used first."""
-        with self._lock:
+        with self._hosts_lock:
             host = self._hosts.get(grammar.key)
             if host is None or host.error is not None:
                 host = GrammarHost(self._server, grammar.form, Compile(grammar.params, self._seconds, self._step_s))
@@ -189,7 +190,7 @@ class GrammarCompiler:
         host = self._host_of(grammar)
         host.read_until(lambda: host.min_tokens is not None)
         if host.error is not None:
-            with self._lock:
+            with self._hosts_lock:
                 self._hosts.pop(job.key, None)
             raise host.error
         grammar.min_tokens = host.min_tokens or 0
