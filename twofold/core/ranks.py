@@ -14,5 +14,5 @@ class Ascending(Protocol):
 
 
 def nearest_rank(ascending: Ascending, share: float) -> float:
-    """The smallest of the values that is at least as large as a ``share`` of them. There must be at least one value."""
+    """The smallest value that at least ``share`` of the values do not exceed. There must be at least one value."""
     return float(ascending[max(0, math.ceil(share * len(ascending) - 1e-9) - 1)])

@@ -138,7 +138,7 @@ class RequestMetrics:
 
 
 class Observer(Protocol):
-    """Receives every step and every request on the engine's thread. Its methods must not raise, and return quickly."""
+    """Receives every step and every request on the engine's thread. Its methods must return quickly and not raise."""
 
     def on_step(self, report: StepReport) -> None: ...
 

@@ -107,7 +107,7 @@ HIDDEN_SCALE: Final = 2.0**24
 
 
 SAMPLED: Final = -1
-"""Stands for the token that the step before samples, which the runner puts in its place."""
+"""Stands for the token that the previous step samples. The runner replaces it by that token."""
 
 SAMPLED_TOKEN: Final = array("i", [SAMPLED])
 """The tokens of a step that computes only that token. Shared: it is never changed."""

@@ -108,7 +108,7 @@ def _json_errors() -> Iterator[None]:
 
 
 def _json_grammar(schema: str) -> str:
-    """The grammar of a schema. Strings may have escapes of any character, as in ASCII-only JSON, except surrogates."""
+    """A schema's grammar. Strings may escape any character, as ASCII-only JSON does, but no half surrogate pair."""
     return LLMatcher.grammar_from_json_schema(schema, {"json_allow_general_unicode_escapes": True})
 
 

@@ -30,7 +30,7 @@ class AttentionWindow:
     def first(self, start: int, published: int = 0) -> int:
         """The first block that a row at ``start`` or later reads.
 
-        The last of ``published`` blocks counts as read: who holds it keeps the sequence's path in the prefix tree.
+        The last of ``published`` blocks counts as read: holding it keeps the sequence's path in the prefix tree.
         """
         if self.positions is None or start < self.positions:
             return 0
@@ -44,7 +44,7 @@ class AttentionWindow:
         return -(-(block + 1) * self._block_size // self._chunk) * self._chunk + self.positions - 1
 
     def max_blocks(self) -> int:
-        """The maximum number of blocks that one row reads; NEVER without a window."""
+        """The maximum number of blocks that one row can need; NEVER without a window."""
         if self.positions is None:
             return NEVER
         period = range(self.positions - 1, self.positions - 1 + math.lcm(self._chunk, self._block_size))

@@ -179,7 +179,7 @@ class PrefixTree:
         return head
 
     def _cut(self, node: RadixNode) -> bool:
-        """Removes a leaf's last place, then the leaf if it is empty (True), then its root if that is empty."""
+        """Removes a leaf's last place, then the leaf and its root if they are empty; whether the leaf was removed."""
         assert not node.children, "only the end of a leaf can go"
         for group, blocks in enumerate(node.blocks):
             block = blocks.pop()

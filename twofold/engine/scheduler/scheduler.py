@@ -1,4 +1,4 @@
-"""Which sequences advance in the next step, and by how many tokens. Deterministic: time is an argument.
+"""Which sequences advance in the next step, and by how many tokens. Deterministic, without I/O: time is an argument.
 
     plan      1. Every running sequence with one token to compute gets its row, except those whose token mask is not
                  ready.
