@@ -152,6 +152,19 @@ def test_settings_change_the_next_reply(chat: Command) -> None:
     assert lengths[1] > lengths[0]
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"), [("é\\n", r"'é\n'"), ("→\\t.", r"'→\t.'"), (r"\\x", r"'\\x'"), ("off", "off")]
+)
+def test_a_stop_text_may_have_escapes(chat: Command, text: str, shown: str) -> None:
+    assert chat(f"/set stop {text}", "/set stop").err.splitlines()[-1] == shown
+
+
+def test_a_stop_text_with_an_invalid_escape_is_an_error(chat: Command) -> None:
+    result = chat("/set stop \\x", "/set stop")
+    assert "stop must be a text with valid escapes" in result.err
+    assert (result.code, result.err.splitlines()[-1]) == (0, "off")
+
+
 def test_turns_are_taken_back_and_generated_again(chat: Command) -> None:
     result = chat("/undo", "in the", "on the", "/undo", "on the", "/regenerate")
     assert "There is nothing to undo." in result.err

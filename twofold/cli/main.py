@@ -70,7 +70,7 @@ COMMANDS: Final = {
 
 
 GROUPS: Final[Mapping[str, Collection[str]]] = {"bench": BENCHES, "plan": ("fit",)}
-"""Commands with subcommands, and the names of those."""
+"""Commands with subcommands, and the names of the subcommands."""
 
 
 def app() -> App:

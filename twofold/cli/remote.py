@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from twofold.cli.console import format_bytes, note, print_json, print_table
 from twofold.cli.options import DURATION, FLAG, Json
 from twofold.core.errors import AccessError, NetworkError, NotFoundError, TimeLimitError, UsageError
+from twofold.core.units import count
 
 MODELS = "/v1/twofold/models"
 RESPONSE_TIMEOUT_S = 30.0
@@ -53,7 +54,7 @@ def unload(
     found = _request(url, api_key, "POST", f"{MODELS}/{quote(model)}/unload")
     until = time.monotonic() + timeout
     if found["state"] == "ready" and not json:
-        note(f"Waiting for {found['running'] + found['waiting']} requests of {found['id']}.")
+        note(f"Waiting for {count(found['running'] + found['waiting'], 'request')} of {found['id']}.")
     while found["state"] in ("ready", "loading"):
         if time.monotonic() > until:
             raise TimeLimitError(

@@ -61,7 +61,7 @@ class ServerOptions:
 @Parameter(name="*", group="Engine")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFlags:
-    """Settings of each replica. Default for this machine: those of `twofold serve`."""
+    """Settings of each replica. Default for this machine: as `twofold serve`."""
 
     max_num_seqs: Annotated[int | None, Parameter(help="Max concurrent sequences. Default: 256; this machine: 32.")] = (
         None

@@ -86,7 +86,7 @@ class ResponseReader:
         if self.status is not None and not self._chunked and self._left is None:
             self.complete = True
         if not self.complete:
-            raise ProtocolError("The connection ended before the response did.")
+            raise ProtocolError("The connection ended before the response was complete.")
 
     def _head(self, data: bytes) -> bytes:
         """Reads the head if it is complete; returns the bytes after it. Otherwise keeps the bytes for later."""

@@ -307,7 +307,7 @@ class InterTokenLatency:
 
     @classmethod
     def of(cls, samples: Sequence[RequestSample], chunks: Chunks) -> InterTokenLatency:
-        """``chunks`` are those of ``samples``."""
+        """``chunks`` are the chunks of ``samples``."""
         gaps, _ = chunks.gaps()
         broken = sum(1 for sample in samples if sample.outcome in FAILURES and _has_output(sample))
         token_gaps, tokens = chunks.gaps(chunks.with_tokens())

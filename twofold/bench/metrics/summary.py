@@ -25,6 +25,7 @@ from twofold.bench.metrics.requests import (
     request_figures,
 )
 from twofold.bench.record import Client, RequestSample, RunRecord, plain
+from twofold.core.units import count
 
 MAX_ERRORS: Final = 50
 """Maximum number of different errors in a summary."""
@@ -381,10 +382,12 @@ def _run_notes(record: RunRecord, requests: RequestCounts) -> Iterator[Note]:
         yield Note("nothing_measured", "no request was measured: warm-up and cool-down exclude all, or none became due")
     open_still = requests.outcomes["unfinished"]
     if record.interrupted:
-        left = f"; {open_still} open requests are excluded" if open_still else ""
+        left = f"; {count(open_still, 'open request')} excluded" if open_still else ""
         yield Note("interrupted", f"the run was stopped early{left}")
     elif open_still:
-        yield Note("unfinished", f"{open_still} requests did not finish within the drain period; counted as failed")
+        yield Note(
+            "unfinished", f"{count(open_still, 'request')} did not finish within the drain period; counted as failed"
+        )
     done = requests.outcomes["ok"]
     if requests.whole:
         yield Note(

@@ -13,6 +13,7 @@ from twofold.bench.metrics.distribution import Floats
 from twofold.bench.report import figures
 from twofold.bench.report.document import Document, Request, Run, moments_of
 from twofold.bench.report.figures import Measure
+from twofold.core.units import count
 
 MAX_ROWS: Final = 150
 """Maximum number of requests in a timeline."""
@@ -251,7 +252,7 @@ def _distribution(run: Run, title: str, name: str, *series: tuple[str, Floats, i
     near = limit is not None and limit <= _FAR * slowest
     guides = [Guide("x", limit, f"objective {duration(limit)}")] if limit is not None and near else []
     failed = int(max(np.isinf(values).sum() for _, values, _ in series))
-    note = f"{failed} failed requests count as infinitely slow: the curve ends below 100%." if failed else ""
+    note = f"{count(failed, 'failure')} counted as infinitely slow: the curve ends below 100%." if failed else ""
     return Chart(title, (*marks, *guides), axis, _SHARE, note)
 
 

@@ -1,4 +1,4 @@
-"""The loop of a chat: reads a message, completes it or runs a command such as /help, and prints the result."""
+"""The loop of a chat: reads messages, prints replies, and runs commands such as /help."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
 
-from twofold.core.record import WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.core.units import count
 
@@ -106,8 +105,10 @@ def draw_timeline(metrics: RequestMetrics, width: int = 100) -> str:
     completions = [times for times in metrics.token_times if times]
     lines += [_row("decode", axis.tokens(times), times[-1] - times[0], _decode_note(times)) for times in completions]
     noticeable = MIN_STALL * (metrics.finished - metrics.arrival)
-    stalls = [(cause, seconds) for cause, seconds in metrics.record.stalls.items() if seconds >= noticeable]
-    lines += [_stall_row(axis, cause, seconds, metrics) for cause, seconds in stalls]
+    for cause, seconds in metrics.record.stalls.items():
+        if seconds >= noticeable:
+            times = [(pause.start, pause.end) for pause in metrics.record.pauses if pause.cause is cause]
+            lines.append(_row("stalled", axis.spans(times, STALLED), seconds, cause.value))
     return "\n".join([*lines, axis.ruler()])
 
 
@@ -154,11 +155,6 @@ def _height(tokens: int, highest: int) -> str:
 
 def _row(label: str, bar: str, seconds: float, note: str = "") -> str:
     return f"{label:<{LABEL}}{EDGE}{bar}{EDGE}{_duration(seconds):>10}  {note}".rstrip()
-
-
-def _stall_row(axis: _Axis, cause: WaitReason, seconds: float, metrics: RequestMetrics) -> str:
-    times = [(pause.start, pause.end) for pause in metrics.record.pauses if pause.cause is cause]
-    return _row("stalled", axis.spans(times, STALLED), seconds, cause.value)
 
 
 def _prefill_note(metrics: RequestMetrics) -> str:

@@ -253,7 +253,7 @@ def _refusal(status: int, body: bytes) -> TwofoldError:
     if status in (401, 403):
         return AccessError(said, hint="Give a key with --api-key or TWOFOLD_API_KEY.")
     if status == 404:
-        return NotFoundError(said, hint="/models lists the models of the server.")
+        return NotFoundError(said, hint="In a chat, /models lists the models of the server.")
     if status in (429, 503, 529):
         return BusyError(f"The server is busy: {said}", retry_after_s=1.0, hint="Try again later.")
     return UsageError(said) if status < 500 else NetworkError(f"The server failed with status {status}: {said}")

@@ -114,16 +114,18 @@ def _switch(name: str, text: str) -> bool:
 
 def _value(name: str, text: str) -> Any:
     text = text.strip()
-    if name == "stop":
-        return [] if text.lower() in OFF else [text.encode().decode("unicode_escape") if "\\" in text else text]
+    if name == "stop" and text.lower() in OFF:
+        return []
     if name == "seed" and text.lower() in ("off", "none"):
         return None
     if name in sampling_defaults.NAMES and text.lower() == DEFAULT:
         return None
     try:
+        if name == "stop":
+            return [text.encode("latin-1", "backslashreplace").decode("unicode_escape")]
         return int(text) if name in _WHOLE else float(text)
     except ValueError:
-        kind = "a whole number" if name in _WHOLE else "a number"
+        kind = "a text with valid escapes" if name == "stop" else "a whole number" if name in _WHOLE else "a number"
         raise UsageError(f"{name} must be {kind}, not {text!r:.40}.") from None
 
 

@@ -63,7 +63,8 @@ class TerminalReader:
             reserve_space_for_menu=MENU_ROWS,
             color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
             input=input,
-            output=output or _output(),
+            # standard error if only that is a terminal, so that standard output can be redirected
+            output=output or (None if is_terminal(sys.stdout) else create_output(stdout=sys.stderr)),
         )
 
     def read(self) -> str:
@@ -141,11 +142,6 @@ def _bindings() -> KeyBindings:
             event.current_buffer.complete_next()
 
     return bindings
-
-
-def _output() -> Output | None:
-    """Standard error if only that is a terminal, so that standard output can be redirected."""
-    return None if is_terminal(sys.stdout) else create_output(stdout=sys.stderr)
 
 
 def _history(path: Path | None) -> History:
