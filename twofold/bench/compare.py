@@ -319,8 +319,9 @@ def _objectives_of(runs: Iterable[Run]) -> Objectives | None:
 
 def _side(runs: Sequence[Run], name: str, objectives: Objectives | None) -> Side:
     """The side of the document ``name``. Raises ParameterError for fewer than ``MIN_REQUESTS`` measured requests."""
-    parts = [[request for request in run.requests if request.measured] for run in runs]
-    requests = [request for part in parts for request in part]
+    measured = ((run, [request for request in run.requests if request.measured]) for run in runs)
+    parts = [(run, part) for run, part in measured if part]  # an interrupted run may have none
+    requests = [request for _, part in parts for request in part]
     if len(requests) < MIN_REQUESTS:
         raise ParameterError(
             f"Document {name} has {len(requests)} measured requests; a comparison needs at least {MIN_REQUESTS}.",
@@ -333,10 +334,10 @@ def _side(runs: Sequence[Run], name: str, objectives: Objectives | None) -> Side
         values = np.concatenate([np.frombuffer(each, np.int64) for _, each in gaps]) * 1e-6
         owner = np.repeat(np.array([at for at, _ in gaps], np.int64), [len(each) for _, each in gaps])
         measures["itl_s"] = Series(values, owner)
-    flows = [_flows(run, part) for run, part in zip(runs, parts, strict=True)]
+    flows = [_flows(run, part) for run, part in parts]
     shares = {"answered_share": _series([float(request.outcome == "ok") for request in requests])}
     if objectives is not None:
-        met = _series([_met(each, run, objectives) for run, part in zip(runs, parts, strict=True) for each in part])
+        met = _series([_met(each, run, objectives) for run, part in parts for each in part])
         shares |= {"attainment": met} if len(met.values) else {}
     return Side(
         n=len(requests),

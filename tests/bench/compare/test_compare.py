@@ -136,6 +136,11 @@ def test_a_stopped_run_is_compared_by_its_complete_requests() -> None:
     assert found["ttft_s p50"].a < 1.0
 
 
+def test_a_run_without_measured_requests_is_ignored() -> None:
+    a, b = document(run(served(1)), run([], interrupted=True)), document(run(served(2)))
+    assert compare(a, b).pairs[0].n == (400, 400)
+
+
 def test_a_comparison_is_plain_data_and_the_same_each_time() -> None:
     a, b = document(run(served(1))), document(run(served(2, failing=0.3)))
     found = compare(read(a.to_json()), b).to_json()

@@ -123,7 +123,7 @@ def test_a_curve_counts_failures_and_so_ends_below_one() -> None:
     due = next(mark for mark in chart.marks if isinstance(mark, StepLine))
     assert due.points[-1][1] == pytest.approx(0.9)
     assert any(isinstance(mark, Guide) and mark.value == 0.5 for mark in chart.marks)
-    assert "4 failed requests" in chart.note
+    assert "4 failures" in chart.note
 
 
 def test_a_long_curve_keeps_both_ends_and_the_tail() -> None:
