@@ -33,7 +33,7 @@ def write_input(path: Path, count: int, **body: Any) -> Path:
     return path
 
 
-def answers(path: Path) -> dict[str, Any]:
+def lines_of(path: Path) -> dict[str, Any]:
     """The choices of each line. Fails for an incomplete line, an error or a repeated line."""
     lines = [json.loads(text) for text in path.read_bytes().splitlines()]
     found = {line["custom_id"]: line["response"]["body"]["choices"] for line in lines if line["error"] is None}
@@ -49,7 +49,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 def test_every_line_has_a_response(twofold: Command, tiny: Path, files: tuple[Path, Path]) -> None:
     result = twofold("batch", *files, "-m", tiny)
     assert (result.code, result.out) == (0, "")
-    assert answers(files[1]).keys() == {f"r{n}" for n in range(20)}
+    assert lines_of(files[1]).keys() == {f"r{n}" for n in range(20)}
     start, half, last = (line for line in result.err.splitlines() if "20 lines" in line)
     assert start == "20 lines"
     assert re.match(r"1\d of 20 lines, ", half)
@@ -141,9 +141,9 @@ def test_flags_and_json(twofold: Command, tiny: Path, files: tuple[Path, Path]) 
 
 def test_the_number_of_sequences_changes_no_completion(twofold: Command, tiny: Path, files: tuple[Path, Path]) -> None:
     twofold("batch", *files, "-m", tiny, "-np", 1)
-    alone = answers(files[1])
+    alone = lines_of(files[1])
     twofold("batch", *files, "-m", tiny, "-np", 16, "--overwrite")
-    assert answers(files[1]) == alone
+    assert lines_of(files[1]) == alone
 
 
 def test_failed_lines_are_reported_and_do_not_fail_the_batch(
@@ -163,9 +163,9 @@ def test_names_of_the_model(twofold: Command, tiny: Path, tmp_path: Path) -> Non
     refused = twofold("batch", source, target, "-m", tiny)
     assert ", 2 of them failed" in refused.err
     twofold("batch", source, target, "-m", tiny, "--overwrite", "--accept-any-model")
-    assert len(answers(target)) == 2
+    assert len(lines_of(target)) == 2
     twofold("batch", source, target, "-m", tiny, "--overwrite", "--served-model-name", "gpt-4o-mini")
-    assert len(answers(target)) == 2
+    assert len(lines_of(target)) == 2
     other = twofold("batch", write_input(source, 3), target, "-m", tiny)
     assert other.code == 2
     assert "--overwrite" in other.err
@@ -212,7 +212,7 @@ def test_ctrl_c_explains_how_to_resume(process: Start, tiny: Path, tmp_path: Pat
     assert (command.returncode, out) == (130, "")
     assert "run the same command again" in errors
     assert "Traceback" not in errors
-    assert 3 <= len(answers(target)) < 400
+    assert 3 <= len(lines_of(target)) < 400
 
 
 def killed_and_taken_up(process: Start, model: Path, source: Path, target: Path) -> str:
@@ -236,8 +236,8 @@ def test_a_kill_loses_nothing_and_nothing_is_done_twice(process: Start, tiny: Pa
     source, target = write_input(tmp_path / "in.jsonl", 40, max_tokens=60), tmp_path / "out.jsonl"
     assert "of 40 lines were finished before" in killed_and_taken_up(process, tiny, source, target)
     process("batch", source, tmp_path / "whole", "-m", tiny).communicate(timeout=PATIENCE)
-    assert answers(target) == answers(tmp_path / "whole")
-    assert len(answers(target)) == 40
+    assert lines_of(target) == lines_of(tmp_path / "whole")
+    assert len(lines_of(target)) == 40
 
 
 @pytest.mark.model
@@ -245,8 +245,8 @@ def test_a_kill_of_a_real_model(process: Start, default_model: Path, tmp_path: P
     source, target = write_input(tmp_path / "in.jsonl", 24, max_tokens=16), tmp_path / "out.jsonl"
     killed_and_taken_up(process, default_model, source, target)
     process("batch", source, tmp_path / "whole", "-m", default_model, "-c", 512).communicate(timeout=PATIENCE)
-    assert answers(target) == answers(tmp_path / "whole")
-    assert len(answers(target)) == 24
+    assert lines_of(target) == lines_of(tmp_path / "whole")
+    assert len(lines_of(target)) == 24
 
 
 def test_a_bar_on_a_terminal(tiny: Path, files: tuple[Path, Path], variables: Mapping[str, str]) -> None:

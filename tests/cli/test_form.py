@@ -18,30 +18,30 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required"
 
 
 @pytest.fixture
-def answered(twofold: Command, tiny: Path) -> Any:
+def completed(twofold: Command, tiny: Path) -> Any:
     """The JSON that the command prints with these flags."""
 
-    def answer(*flags: object) -> Any:
+    def completion(*flags: object) -> Any:
         return json.loads(twofold("run", "in the", "-m", tiny, "--json", "-n", 64, "--seed", 1, *flags).out)
 
-    return answer
+    return completion
 
 
-def test_a_schema_as_text_or_in_a_file(answered: Any, tmp_path: Path) -> None:
+def test_a_schema_as_text_or_in_a_file(completed: Any, tmp_path: Path) -> None:
     path = tmp_path / "schema.json"
     path.write_text(json.dumps(SCHEMA), encoding="utf-8-sig")
-    as_text, in_file = answered("--json-schema", json.dumps(SCHEMA)), answered("--json-schema", path)
+    as_text, in_file = completed("--json-schema", json.dumps(SCHEMA)), completed("--json-schema", path)
     assert isinstance(json.loads(as_text["text"])["a"], bool)
     assert as_text["token_ids"] == in_file["token_ids"]
 
 
-def test_a_regex_a_choice_and_a_grammar(answered: Any, tmp_path: Path) -> None:
-    assert re.fullmatch("[0-9]{3}", answered("--regex", "[0-9]{3}")["text"])
-    assert answered("--choice", "red", "--choice", "blue")["text"] in ("red", "blue")
+def test_a_regex_a_choice_and_a_grammar(completed: Any, tmp_path: Path) -> None:
+    assert re.fullmatch("[0-9]{3}", completed("--regex", "[0-9]{3}")["text"])
+    assert completed("--choice", "red", "--choice", "blue")["text"] in ("red", "blue")
     (tmp_path / "lark").write_text('start: "yes" | "no"')
     (tmp_path / "gbnf").write_text('root ::= "yes" | "no"')
-    assert answered("--grammar", tmp_path / "lark")["text"] in ("yes", "no")
-    assert answered("--grammar", tmp_path / "gbnf")["text"] in ("yes", "no")
+    assert completed("--grammar", tmp_path / "lark")["text"] in ("yes", "no")
+    assert completed("--grammar", tmp_path / "gbnf")["text"] in ("yes", "no")
 
 
 def test_flags_become_structured_outputs() -> None:
@@ -93,8 +93,8 @@ def test_a_schema_holds_a_real_model(twofold: Command, default_model: Path) -> N
     properties = {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 99}}
     schema = {"type": "object", "properties": properties, "required": ["name", "age"], "additionalProperties": False}
     flags = ("-m", default_model, "-n", 64, "--temperature", 0, "--json", "--json-schema", json.dumps(schema))
-    answer = json.loads(twofold("run", "Tell me of a person.", *flags).out)
-    person = json.loads(answer["text"])
-    assert answer["finish_reason"] == "stop"
+    completion = json.loads(twofold("run", "Tell me of a person.", *flags).out)
+    person = json.loads(completion["text"])
+    assert completion["finish_reason"] == "stop"
     assert person.keys() == {"name", "age"}
     assert 0 <= person["age"] <= 99

@@ -61,7 +61,7 @@ def test_from_pull_to_rm(offered: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_json_is_all_that_standard_output_gets(offered: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def answer() -> Any:
+    def printed() -> Any:
         return json.loads(capsys.readouterr().out)
 
     models.pull(NAME, json=True)
@@ -70,13 +70,13 @@ def test_json_is_all_that_standard_output_gets(offered: Path, capsys: pytest.Cap
     assert "downloading" in shown.err
     assert (pulled["name"], pulled["bytes"]) == (NAME, offered.stat().st_size)
     models.ls(json=True)
-    assert [model["path"] for model in answer()] == [pulled["path"]]
+    assert [model["path"] for model in printed()] == [pulled["path"]]
     models.show(NAME, json=True)
-    assert answer()["architecture"] == "llama"
+    assert printed()["architecture"] == "llama"
     models.rm(NAME, json=True)
-    assert answer()["path"] == pulled["path"]
+    assert printed()["path"] == pulled["path"]
     models.ls(json=True)
-    assert answer() == []
+    assert printed() == []
 
 
 def test_show_counts_formats_and_memory(tiny: Path) -> None:

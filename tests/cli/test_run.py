@@ -28,28 +28,28 @@ def test_the_completion_goes_to_output_and_the_rest_to_errors(twofold: Command, 
 
 def test_json_has_all_figures(twofold: Command, tiny: Path) -> None:
     result = twofold("run", "in the", "-m", tiny, "-n", 5, "--ignore-eos", "--json")
-    answer = json.loads(result.out)
-    assert answer["finish_reason"] == "length"
-    assert len(answer["token_ids"]) == 5
-    usage = answer["usage"]
+    document = json.loads(result.out)
+    assert document["finish_reason"] == "length"
+    assert len(document["token_ids"]) == 5
+    usage = document["usage"]
     assert usage["completion_tokens"] == 5
     assert usage["total_tokens"] == usage["prompt_tokens"] + 5
     assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
-    timing = answer["timing"]
+    timing = document["timing"]
     spans = {"load_s", "compile_s", "queue_s", "ttft_s", "prefill_s", "decode_s", "prefill_tok_s", "decode_tok_s"}
     assert timing.keys() == spans
     assert all(value >= 0 for value in timing.values())
-    assert answer["limit"].keys() == answer["work"].keys() == {"prefill", "decode"}
-    work = answer["work"]["decode"]
+    assert document["limit"].keys() == document["work"].keys() == {"prefill", "decode"}
+    work = document["work"]["decode"]
     assert (work["rows"], work["steps"]) == (4, 4)
     assert all(work[name] > 0 for name in ("flops", "weight_bytes", "kv_read_bytes", "kv_written_bytes", "steps_s"))
-    assert all(seconds > 0 for seconds in answer["stalls"].values())
+    assert all(seconds > 0 for seconds in document["stalls"].values())
 
 
 def test_figures_of_phases_that_did_not_run_are_null(twofold: Command, tiny: Path) -> None:
-    answer = json.loads(twofold("run", "in the", "-m", tiny, "-n", 1, "--json").out)
-    assert answer["timing"]["decode_tok_s"] is None
-    assert answer["limit"]["decode"] is None
+    document = json.loads(twofold("run", "in the", "-m", tiny, "-n", 1, "--json").out)
+    assert document["timing"]["decode_tok_s"] is None
+    assert document["limit"]["decode"] is None
 
 
 def test_a_completion_that_ends_early_is_explained(
@@ -274,6 +274,6 @@ def test_an_unknown_architecture(twofold: Command, tiny_gguf: Callable[[TinyOpti
 @pytest.mark.model
 def test_the_default_model_completes(twofold: Command, default_model: Path) -> None:
     flags = ("-m", default_model, "-n", 4, "--temperature", 0, "--raw", "--json")
-    answer = json.loads(twofold("run", "The capital of France is", *flags).out)
-    assert answer["text"].startswith(" Paris")
-    assert answer["usage"]["prompt_tokens"] == 5
+    document = json.loads(twofold("run", "The capital of France is", *flags).out)
+    assert document["text"].startswith(" Paris")
+    assert document["usage"]["prompt_tokens"] == 5

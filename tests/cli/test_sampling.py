@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from tests.cli.conftest import Command
-from tests.cli.test_batch import answers, write_input
+from tests.cli.test_batch import lines_of, write_input
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.cli.options import SamplingOptions
 from twofold.core.sampling_defaults import FALLBACK, SamplingDefaults
@@ -45,7 +45,7 @@ def test_batch_samples_as_the_model_file_says(twofold: Command, own: Path, tmp_p
     def choices(name: str, **body: Any) -> dict[str, Any]:
         given, found = write_input(tmp_path / f"{name}.in", 3, max_tokens=12, seed=1, **body), tmp_path / name
         assert twofold("batch", given, found, "-m", own).code == 0
-        return answers(found)
+        return lines_of(found)
 
     left_out = {"temperature": None, "top_p": None, "top_k": None}
     hot = {"temperature": 5, "top_p": 1, "top_k": 40}

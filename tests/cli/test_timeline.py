@@ -15,10 +15,10 @@ WIDTH = COLUMNS + LABEL + NOTES
 
 
 def metrics(
-    *answers: tuple[float, ...], scheduled: float | None = 1.0, first: float | None = 2.0, end: float = 4.0
+    *completions: tuple[float, ...], scheduled: float | None = 1.0, first: float | None = 2.0, end: float = 4.0
 ) -> RequestMetrics:
     """A request that arrives at 0, is scheduled at 1, has its first token at 2 and ends at 4."""
-    return RequestMetrics(0.0, scheduled, first, end, answers, prompt_tokens=9, cached_tokens=4)
+    return RequestMetrics(0.0, scheduled, first, end, completions, prompt_tokens=9, cached_tokens=4)
 
 
 def bars(text: str) -> dict[str, str]:

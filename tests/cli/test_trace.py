@@ -51,10 +51,10 @@ def test_a_conversation_has_a_request_for_each_turn(
 def test_no_text_is_in_it(twofold: Command, tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     flags = ("-m", tiny, "-n", 8, "--ignore-eos", "--temperature", 0)
-    answer = twofold("run", "canary in the", *flags, "--trace", path).out.strip()
+    completion = twofold("run", "canary in the", *flags, "--trace", path).out.strip()
     text = path.read_text()
     assert "canary" not in text
-    assert json.dumps(answer)[1:-1] not in text
+    assert json.dumps(completion)[1:-1] not in text
 
 
 def test_a_file_that_cannot_be_made_ends_it_before_the_model_loads(twofold: Command, tmp_path: Path) -> None:

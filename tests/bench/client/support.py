@@ -39,24 +39,24 @@ def whole(status: int, body: bytes, *headers: str) -> bytes:
 class PlainReader:
     """Reads events of plain text: ``[DONE]`` ends the stream, ``!…`` is an error, and ``?`` is invalid."""
 
-    def __init__(self, answer: RecordedResponse) -> None:
-        self._answer = answer
+    def __init__(self, response: RecordedResponse) -> None:
+        self._response = response
 
     def event(self, name: str | None, data: bytes, moment: float) -> None:  # noqa: ARG002 - no event has one
         text = data.decode()
         if text == "[DONE]":
-            self._answer.done = True
+            self._response.done = True
         elif text == "?":
             raise ValueError("has a question mark")
         elif text.startswith("!"):
-            self._answer.error = text[1:]
+            self._response.error = text[1:]
         elif text:
-            self._answer.chunk(moment, text, 1)
+            self._response.chunk(moment, text, 1)
         else:
-            self._answer.empty += 1
+            self._response.empty += 1
 
     def whole(self, body: bytes, moment: float) -> None:
-        self._answer.chunk(moment, body.decode())
+        self._response.chunk(moment, body.decode())
 
 
 class PlainEndpoint(ApiEndpoint):

@@ -48,8 +48,8 @@ def test_chunks_that_were_read_together_are_counted(texts: str) -> None:
 def test_pings_and_empty_events_are_counted() -> None:
     response = STREAM + chunk(b": ping\n\ndata: \n\ndata: a\n\n: ping\n\n") + chunk(b"data: [DONE]\n\n") + LAST
     record = asked(each(response), PlainLoad((0.0,)))
-    answer = only(record).response
-    assert (answer.pings, answer.empty, answer.text) == (2, 1, "a")
+    recorded = only(record).response
+    assert (recorded.pings, recorded.empty, recorded.text) == (2, 1, "a")
     assert record.client.events == 4
 
 

@@ -33,17 +33,17 @@ def piece(text: str, finish: str | None = None, **more: Any) -> dict[str, Any]:
 
 def read(name: str, *events: dict[str, Any] | bytes) -> RecordedResponse:
     """The response that the endpoint ``name`` reads from these events, which arrive at 1.0, 2.0, and so on."""
-    answer = RecordedResponse()
-    reader = ApiEndpoint(name, EndpointOptions("m"), no_prompts).reader(answer)
+    response = RecordedResponse()
+    reader = ApiEndpoint(name, EndpointOptions("m"), no_prompts).reader(response)
     for moment, event in enumerate(events, 1):
         if isinstance(event, bytes):
             reader.event(None, event, float(moment))
         else:
             reader.event(event.get("type"), orjson.dumps(event), float(moment))
-    return answer
+    return response
 
 
 def read_whole(name: str, body: dict[str, Any]) -> RecordedResponse:
-    answer = RecordedResponse()
-    ApiEndpoint(name, EndpointOptions("m"), no_prompts).reader(answer).whole(orjson.dumps(body), 5.0)
-    return answer
+    response = RecordedResponse()
+    ApiEndpoint(name, EndpointOptions("m"), no_prompts).reader(response).whole(orjson.dumps(body), 5.0)
+    return response

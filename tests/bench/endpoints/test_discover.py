@@ -47,7 +47,7 @@ def listing(*models: str, **more: Any) -> FakeServer:
     return FakeServer({"GET /v1/models": (200, {"server": "uvicorn"}, body)})
 
 
-def answering(status: int, body: Any, kind: str = "application/json") -> FakeServer:
+def responding(status: int, body: Any, kind: str = "application/json") -> FakeServer:
     told = body if isinstance(body, bytes) else orjson.dumps(body)
     return FakeServer({"POST /v1/chat/completions": (status, {"content-type": kind}, told)})
 
@@ -119,23 +119,23 @@ def test_lengths_that_do_not_fit() -> None:
 def test_a_first_response_whole_and_streamed() -> None:
     usage = {"prompt_tokens": 8, "completion_tokens": 1}
     whole = {"choices": [{"message": {"content": "a"}, "finish_reason": "length"}], "usage": usage}
-    assert first_response(answering(200, whole), CHAT, ASK).prompt_tokens == 8
+    assert first_response(responding(200, whole), CHAT, ASK).prompt_tokens == 8
     body = b": hello\n\ndata: " + orjson.dumps(chunk({"content": "a"}, "length", usage=usage)) + b"\n\ndata: [DONE]"
-    answer = first_response(answering(200, body, "Text/Event-Stream; charset=utf-8"), CHAT, ASK)
-    assert (answer.text, answer.prompt_tokens, answer.pings, answer.done) == ("a", 8, 1, True)
+    response = first_response(responding(200, body, "Text/Event-Stream; charset=utf-8"), CHAT, ASK)
+    assert (response.text, response.prompt_tokens, response.pings, response.done) == ("a", 8, 1, True)
 
 
 @pytest.mark.parametrize(
     ("server", "kind", "words"),
     [
-        (answering(404, {"detail": "Not Found"}), NotFoundError, "/v1/chat/completions returned 404"),
-        (answering(400, {"error": {"message": "ignore_eos is unknown"}}), UsageError, "ignore_eos"),
-        (answering(422, {"detail": [{"msg": "bad"}]}), UsageError, "422"),
-        (answering(503, {"error": {"message": "full"}}), BusyError, "full"),
-        (answering(500, b"oh"), NetworkError, "status 500: oh"),
-        (answering(200, b"<html>hello"), NetworkError, "does not match its API"),
-        (answering(200, {"error": {"message": "out of memory"}}), NetworkError, "out of memory"),
-        (answering(200, b"data: {}\n\n", "text/event-stream"), NetworkError, "ended before"),
+        (responding(404, {"detail": "Not Found"}), NotFoundError, "/v1/chat/completions returned 404"),
+        (responding(400, {"error": {"message": "ignore_eos is unknown"}}), UsageError, "ignore_eos"),
+        (responding(422, {"detail": [{"msg": "bad"}]}), UsageError, "422"),
+        (responding(503, {"error": {"message": "full"}}), BusyError, "full"),
+        (responding(500, b"oh"), NetworkError, "status 500: oh"),
+        (responding(200, b"<html>hello"), NetworkError, "does not match its API"),
+        (responding(200, {"error": {"message": "out of memory"}}), NetworkError, "out of memory"),
+        (responding(200, b"data: {}\n\n", "text/event-stream"), NetworkError, "ended before"),
     ],
 )
 def test_failed_first_responses(server: FakeServer, kind: type[TwofoldError], words: str) -> None:
@@ -154,5 +154,5 @@ def test_failed_first_responses(server: FakeServer, kind: type[TwofoldError], wo
 )
 def test_hints_for_unsupported_fields(said: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        first_response(answering(400, {"error": {"message": said}}), CHAT, ASK)
+        first_response(responding(400, {"error": {"message": said}}), CHAT, ASK)
     assert hint in str(caught.value.hint)

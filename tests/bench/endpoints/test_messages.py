@@ -32,7 +32,7 @@ def ended(**usage: int | None) -> dict[str, Any]:
 
 
 def test_a_streamed_message() -> None:
-    answer = read(
+    response = read(
         "messages",
         START,
         {"type": "ping"},
@@ -43,14 +43,14 @@ def test_a_streamed_message() -> None:
         ended(output_tokens=2, cache_read_input_tokens=4, cache_creation_input_tokens=3, input_tokens=None),
         STOP,
     )
-    assert (answer.text, list(answer.moments)) == ("Hello", [4.0, 5.0])
-    assert list(answer.tokens) == [UNKNOWN, UNKNOWN]
-    assert (answer.prompt_tokens, answer.cached_tokens, answer.completion_tokens) == (17, 4, 2)
-    assert (answer.finish, answer.done, answer.pings, answer.empty) == ("max_tokens", True, 1, 0)
+    assert (response.text, list(response.moments)) == ("Hello", [4.0, 5.0])
+    assert list(response.tokens) == [UNKNOWN, UNKNOWN]
+    assert (response.prompt_tokens, response.cached_tokens, response.completion_tokens) == (17, 4, 2)
+    assert (response.finish, response.done, response.pings, response.empty) == ("max_tokens", True, 1, 0)
 
 
 def test_thoughts_and_calls_are_output_signatures_are_not() -> None:
-    answer = read(
+    response = read(
         "messages",
         delta("thinking_delta", thinking="hmm"),
         delta("signature_delta", signature="abc"),
@@ -58,7 +58,7 @@ def test_thoughts_and_calls_are_output_signatures_are_not() -> None:
         delta("input_json_delta", partial_json=""),
         delta("input_json_delta", partial_json='{"a'),
     )
-    assert (len(answer.moments), answer.empty, answer.text) == (3, 2, "")
+    assert (len(response.moments), response.empty, response.text) == (3, 2, "")
 
 
 def test_only_message_stop_ends_it() -> None:
@@ -77,9 +77,10 @@ def test_an_error_in_the_middle() -> None:
 def test_a_whole_message() -> None:
     content = [{"type": "text", "text": "Hi"}, {"type": "tool_use", "name": "look", "input": {"a": 1}}]
     usage = {"input_tokens": 5, "output_tokens": 9, "cache_read_input_tokens": 2}
-    answer = read_whole("messages", {"type": "message", "content": content, "stop_reason": "tool_use", "usage": usage})
-    assert (answer.text, list(answer.tokens)) == ("Hi", [9])
-    assert (answer.prompt_tokens, answer.streamed, answer.done) == (7, False, True)
+    message = {"type": "message", "content": content, "stop_reason": "tool_use", "usage": usage}
+    response = read_whole("messages", message)
+    assert (response.text, list(response.tokens)) == ("Hi", [9])
+    assert (response.prompt_tokens, response.streamed, response.done) == (7, False, True)
 
 
 def test_a_whole_response_may_be_an_error_or_empty() -> None:

@@ -23,7 +23,7 @@ USAGE = {
 
 
 def test_a_chat_as_openai_streams_it() -> None:
-    answer = read(
+    response = read(
         "chat",
         chunk({"role": "assistant", "content": ""}, usage=None),
         chunk({"content": "Hel"}, usage=None),
@@ -32,29 +32,29 @@ def test_a_chat_as_openai_streams_it() -> None:
         {"choices": [], "usage": USAGE},
         DONE,
     )
-    assert answer.text == "Hello"
-    assert list(answer.moments) == [2.0, 3.0]
-    assert list(answer.tokens) == [UNKNOWN, UNKNOWN]
-    assert [len(text) for text in answer.texts] == [3, 2]
-    assert (answer.prompt_tokens, answer.cached_tokens, answer.completion_tokens) == (12, 8, 3)
-    assert (answer.reasoning_tokens, answer.finish, answer.done, answer.empty) == (1, "stop", True, 0)
+    assert response.text == "Hello"
+    assert list(response.moments) == [2.0, 3.0]
+    assert list(response.tokens) == [UNKNOWN, UNKNOWN]
+    assert [len(text) for text in response.texts] == [3, 2]
+    assert (response.prompt_tokens, response.cached_tokens, response.completion_tokens) == (12, 8, 3)
+    assert (response.reasoning_tokens, response.finish, response.done, response.empty) == (1, "stop", True, 0)
 
 
 def test_a_completion() -> None:
-    answer = read("completions", piece("a"), piece(" b"), piece("", "length"), {"choices": [], "usage": USAGE}, DONE)
-    assert (answer.text, answer.finish, answer.done, answer.empty) == ("a b", "length", True, 0)
-    assert list(answer.moments) == [1.0, 2.0]
+    response = read("completions", piece("a"), piece(" b"), piece("", "length"), {"choices": [], "usage": USAGE}, DONE)
+    assert (response.text, response.finish, response.done, response.empty) == ("a b", "length", True, 0)
+    assert list(response.moments) == [1.0, 2.0]
 
 
 def test_a_finish_reason_is_enough_and_its_event_may_hold_output() -> None:
-    answer = read("chat", chunk({"content": "all"}, "stop", usage=USAGE))
-    assert (answer.text, answer.done, answer.completion_tokens) == ("all", True, 3)
+    response = read("chat", chunk({"content": "all"}, "stop", usage=USAGE))
+    assert (response.text, response.done, response.completion_tokens) == ("all", True, 3)
     assert not read("chat", chunk({"content": "not all"})).done
 
 
 def test_thoughts_calls_and_refusals_are_output_but_no_text() -> None:
     call = {"index": 0, "id": "x", "function": {"name": "look", "arguments": ""}}
-    answer = read(
+    response = read(
         "chat",
         chunk({"reasoning_content": "hmm", "content": None}),
         chunk({"reasoning": "so", "reasoning_content": "so"}),
@@ -63,20 +63,20 @@ def test_thoughts_calls_and_refusals_are_output_but_no_text() -> None:
         chunk({"refusal": "no"}),
         chunk({"content": "yes"}),
     )
-    assert len(answer.moments) == 6
-    assert answer.text == "yes"
+    assert len(response.moments) == 6
+    assert response.text == "yes"
 
 
 def test_empty_events_are_those_that_could_hold_output() -> None:
     nothing: dict[str, object] = {"choices": [], "prompt_filter_results": []}
-    answer = read("chat", nothing, chunk({"role": "assistant"}), chunk({"content": ""}), chunk({}), chunk({}, "stop"))
-    assert (answer.empty, len(answer.moments)) == (2, 0)
+    response = read("chat", nothing, chunk({"role": "assistant"}), chunk({"content": ""}), chunk({}), chunk({}, "stop"))
+    assert (response.empty, len(response.moments)) == (2, 0)
 
 
 def test_token_ids_count_without_text() -> None:
-    answer = read("chat", chunk({"content": "ab"}, token_ids=[5, 6]), chunk({"content": ""}, token_ids=[7]))
-    assert list(answer.tokens) == [2, 1]
-    assert list(answer.moments) == [1.0, 2.0]
+    response = read("chat", chunk({"content": "ab"}, token_ids=[5, 6]), chunk({"content": ""}, token_ids=[7]))
+    assert list(response.tokens) == [2, 1]
+    assert list(response.moments) == [1.0, 2.0]
 
 
 def test_log_probabilities_count_tokens() -> None:
@@ -88,7 +88,7 @@ def test_log_probabilities_count_tokens() -> None:
 
 def test_a_growing_usage_counts_tokens() -> None:
     grown = [{"prompt_tokens": 12, "completion_tokens": count} for count in (0, 1, 4, 5)]
-    answer = read(
+    response = read(
         "chat",
         chunk({"role": "assistant", "content": ""}, usage=grown[0]),
         chunk({"content": "a"}, usage=grown[1]),
@@ -97,19 +97,19 @@ def test_a_growing_usage_counts_tokens() -> None:
         {"choices": [], "usage": grown[3]},
         DONE,
     )
-    assert list(answer.tokens) == [1, 3, 1]
+    assert list(response.tokens) == [1, 3, 1]
 
 
 def test_a_usage_only_at_the_end_does_not_count_tokens_of_events() -> None:
-    answer = read("chat", chunk({"content": "a"}), chunk({"content": "b"}, "stop", usage=USAGE))
-    assert list(answer.tokens) == [UNKNOWN, UNKNOWN]
-    assert answer.completion_tokens == 3
+    response = read("chat", chunk({"content": "a"}), chunk({"content": "b"}, "stop", usage=USAGE))
+    assert list(response.tokens) == [UNKNOWN, UNKNOWN]
+    assert response.completion_tokens == 3
 
 
 def test_further_choices_are_output_too() -> None:
     both = {"choices": [{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "bc"}}]}
-    answer = read("chat", both, {"choices": [{"index": 1, "delta": {"content": "d"}}]})
-    assert answer.texts == ["abc", "d"]
+    response = read("chat", both, {"choices": [{"index": 1, "delta": {"content": "d"}}]})
+    assert response.texts == ["abc", "d"]
 
 
 @pytest.mark.parametrize(
@@ -123,20 +123,20 @@ def test_further_choices_are_output_too() -> None:
     ],
 )
 def test_errors_in_the_middle(event: dict[str, object], said: str) -> None:
-    answer = read("chat", chunk({"content": "a"}), event, DONE)
-    assert answer.error == said
+    response = read("chat", chunk({"content": "a"}), event, DONE)
+    assert response.error == said
 
 
 def test_a_whole_chat() -> None:
     message = {"role": "assistant", "content": "Hello", "reasoning_content": "hm"}
-    answer = read_whole("chat", {"choices": [{"message": message, "finish_reason": "stop"}], "usage": USAGE})
-    assert (answer.text, answer.streamed, answer.done, answer.finish) == ("Hello", False, True, "stop")
-    assert (list(answer.moments), list(answer.tokens)) == ([5.0], [3])
+    response = read_whole("chat", {"choices": [{"message": message, "finish_reason": "stop"}], "usage": USAGE})
+    assert (response.text, response.streamed, response.done, response.finish) == ("Hello", False, True, "stop")
+    assert (list(response.moments), list(response.tokens)) == ([5.0], [3])
 
 
 def test_a_whole_completion_without_usage() -> None:
-    answer = read_whole("completions", {"choices": [{"text": "abc", "finish_reason": "length"}]})
-    assert (answer.text, list(answer.tokens), answer.completion_tokens) == ("abc", [UNKNOWN], None)
+    response = read_whole("completions", {"choices": [{"text": "abc", "finish_reason": "length"}]})
+    assert (response.text, list(response.tokens), response.completion_tokens) == ("abc", [UNKNOWN], None)
 
 
 def test_a_whole_response_may_be_an_error_or_empty() -> None:
@@ -146,10 +146,10 @@ def test_a_whole_response_may_be_an_error_or_empty() -> None:
 
 
 def test_json_that_orjson_rejects() -> None:
-    answer = read(
+    response = read(
         "chat", b'{"choices":[{"delta":{"content":"\\ud83d"},"logprobs":{"content":[{"logprob":-Infinity}]}}]}'
     )
-    assert (answer.text, list(answer.tokens)) == ("?", [1])
+    assert (response.text, list(response.tokens)) == ("?", [1])
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"null", b'{"choices":[1]}', b"[" * 100_000, b"\xff\xfe"])

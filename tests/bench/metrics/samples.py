@@ -25,14 +25,14 @@ def sample(
     tokens: Sequence[int] | None = None,
     usage: int | None = None,
     asked: tuple[int, int] = (8, 4),
-    answer: dict[str, Any] | None = None,
+    response: dict[str, Any] | None = None,
     **rest: Any,
 ) -> RequestSample:
     """A request due and started at ``due``, with chunks of one token at ``moments``, that ended with the last."""
     told = [1] * len(moments) if tokens is None else list(tokens)
     texts = ["a"] * len(moments)
     reply = RecordedResponse(array("d", moments), array("i", told), texts, completion_tokens=usage)
-    for name, value in (answer or {}).items():
+    for name, value in (response or {}).items():
         setattr(reply, name, value)
     made = RequestSample(Ask(index, due, *asked), reply, outcome, started_s=due if started is None else started, **rest)
     made.ended_s = ended if ended is not None or not moments else moments[-1]

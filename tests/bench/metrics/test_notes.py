@@ -35,7 +35,7 @@ def test_as_many_chunks_as_tokens_are_one_each() -> None:
 
 
 def cached(tokens: int) -> RequestSample:
-    return sample(0.0, [1.0, 1.1], asked=(100, 4), answer={"prompt_tokens": 100, "cached_tokens": tokens})
+    return sample(0.0, [1.0, 1.1], asked=(100, 4), response={"prompt_tokens": 100, "cached_tokens": tokens})
 
 
 def test_prompts_in_the_cache_of_the_server() -> None:
@@ -45,12 +45,12 @@ def test_prompts_in_the_cache_of_the_server() -> None:
 
 def test_a_cached_chat_template_is_no_warning() -> None:
     """25 of 32 tokens that all prompts share, whether they are known beforehand or only the server counts them."""
-    short = sample(0.0, [1.0, 1.1], asked=(32, 4), answer={"prompt_tokens": 32, "cached_tokens": 25})
+    short = sample(0.0, [1.0, 1.1], asked=(32, 4), response={"prompt_tokens": 32, "cached_tokens": 25})
     assert "seen_before" in kinds(summarise(record([short], 2.0)))
     assert "seen_before" not in kinds(summarise(record([short], 2.0), template=25))
-    uncounted = sample(0.0, [1.0, 1.1], asked=(7, 4), answer={"prompt_tokens": 32, "cached_tokens": 25})
+    uncounted = sample(0.0, [1.0, 1.1], asked=(7, 4), response={"prompt_tokens": 32, "cached_tokens": 25})
     assert "seen_before" not in kinds(summarise(record([uncounted], 2.0)))
-    seen = sample(0.0, [1.0, 1.1], asked=(32, 4), answer={"prompt_tokens": 32, "cached_tokens": 31})
+    seen = sample(0.0, [1.0, 1.1], asked=(32, 4), response={"prompt_tokens": 32, "cached_tokens": 31})
     assert "86%" in kinds(summarise(record([seen], 2.0), template=25))["seen_before"]
 
 

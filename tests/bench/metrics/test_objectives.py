@@ -63,9 +63,9 @@ def test_open_requests_of_a_stopped_run_miss_only_exceeded_limits() -> None:
     assert misses(waiting, Objectives(ttft=1.0)) == ("ttft",)
     assert misses(waiting, Objectives(ttft=3.0)) is None
     assert misses(waiting, Objectives(ttft=3.0, e2e=1.0)) == ("e2e",)
-    answering = RequestFigures.of(sample(0.0, [0.5], outcome="unfinished"), stopped_s=2.0)
-    assert misses(answering, Objectives(ttft=1.0, tpot=1.0)) is None
-    found = MeasuredGoodput.of([waiting, answering], Objectives(ttft=1.0), 2.0)
+    responding = RequestFigures.of(sample(0.0, [0.5], outcome="unfinished"), stopped_s=2.0)
+    assert misses(responding, Objectives(ttft=1.0, tpot=1.0)) is None
+    found = MeasuredGoodput.of([waiting, responding], Objectives(ttft=1.0), 2.0)
     assert (found.judged, found.met, found.attainment) == (1, 0, 0.0)
 
 

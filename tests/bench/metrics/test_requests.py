@@ -33,7 +33,7 @@ def test_tpot_counts_the_tokens_that_the_server_reports() -> None:
 
 
 def test_one_chunk_has_no_tpot_and_no_gap() -> None:
-    whole = sample(0.0, [3.0], usage=128, answer={"streamed": False})
+    whole = sample(0.0, [3.0], usage=128, response={"streamed": False})
     figures = RequestFigures.of(whole)
     assert (figures.ttft_s, figures.e2e_s, figures.tpot_s, figures.longest_gap_s) == (3.0, 3.0, None, None)
 
@@ -112,7 +112,7 @@ def test_the_envelope_is_below_all_responses_and_rises_with_the_prompt() -> None
 
 def test_cached_tokens_are_not_prefilled() -> None:
     cold = steady(MIN_SAMPLES, 1.0, 1.0)
-    hit = sample(0.0, [0.2, 0.3], asked=(8, 4), answer={"prompt_tokens": 8, "cached_tokens": 7})
+    hit = sample(0.0, [0.2, 0.3], asked=(8, 4), response={"prompt_tokens": 8, "cached_tokens": 7})
     envelope = Envelope.of([*cold, hit])
     assert envelope is not None
     assert (envelope.at(1), envelope.at(8), envelope.queue(hit)) == (0.2, 1.0, 0.0)

@@ -82,10 +82,10 @@ def test_a_frozen_server_shows_from_when_requests_were_due() -> None:
 def test_counts_of_every_kind() -> None:
     samples = [
         sample(
-            0.0, [1.0, 2.0], usage=2, status=200, answer={"finish": "length", "prompt_tokens": 8, "cached_tokens": 4}
+            0.0, [1.0, 2.0], usage=2, status=200, response={"finish": "length", "prompt_tokens": 8, "cached_tokens": 4}
         ),
-        sample(0.0, [1.0], usage=4, status=200, answer={"finish": "stop", "streamed": False, "prompt_tokens": 9}),
-        sample(0.0, [], ended=1.0, status=200, usage=0, answer={"pings": 2, "empty": 1}),
+        sample(0.0, [1.0], usage=4, status=200, response={"finish": "stop", "streamed": False, "prompt_tokens": 9}),
+        sample(0.0, [], ended=1.0, status=200, usage=0, response={"pings": 2, "empty": 1}),
         sample(0.0, [], outcome="refused", status=429, error="slow down"),
         sample(0.0, [], outcome="refused", status=429, error="slow down"),
         sample(0.0, [], outcome="broken", error="the connection was refused"),
@@ -108,8 +108,8 @@ def test_counts_of_every_kind() -> None:
 
 def test_prompts_without_a_requested_length_are_not_compared() -> None:
     told = {"prompt_tokens": 99}
-    later = sample(0.0, [1.0], answer=told)
-    texts = sample(0.0, [1.0], answer=told)
+    later = sample(0.0, [1.0], response=told)
+    texts = sample(0.0, [1.0], response=told)
     ask = {"due_s": 0.0, "input_tokens": 8, "output_tokens": 1}
     later.ask = type(later.ask)(0, **ask, history=(PromptMessage("user", "a"),))  # type: ignore[arg-type]
     texts.ask = type(texts.ask)(1, **ask, messages=(PromptMessage("user", "a"),))  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ from twofold.bench.metrics.summary import Summary, summarise
 from twofold.bench.study import Setup, connect
 
 INPUT, OUTPUT = 64, 32
-ANSWER: Final = Script(first_s=0.05, gap_s=0.01)
+SCRIPT: Final = Script(first_s=0.05, gap_s=0.01)
 MAX_BUSY: Final = 0.75
 PLANS: Final = {
     "idle": (LoadPlan(rate=20.0, requests=60, kind="constant"), None),
@@ -38,11 +38,11 @@ PLANS: Final = {
     "closed loop": (LoadPlan(concurrency=2, requests=24), None),
 }
 """A load, and how many requests the stub serves at a time. More clients than two start their requests in the same
-moment as long as answers take equally long, and each waits for aiperf to build those before it."""
+moment as long as completions take equally long, and each waits for aiperf to build those before it."""
 
 
 def ours(url: str, plan: LoadPlan) -> Summary:
-    setup = Setup(ServerTarget.of(url), "chat", None, EndpointOptions("", extra=ANSWER.fields), ClientOptions())
+    setup = Setup(ServerTarget.of(url), "chat", None, EndpointOptions("", extra=SCRIPT.fields), ClientOptions())
     with connect(setup) as session:
         return summarise(session.run(plan.load))
 
@@ -53,7 +53,7 @@ def theirs(url: str, folder: Path, plan: LoadPlan) -> Found:
         load += ["--concurrency", plan.concurrency]
     else:
         load += ["--request-rate", plan.rate, "--arrival-pattern", "constant"]
-    return aiperf.run(url, folder, load, ANSWER.fields)
+    return aiperf.run(url, folder, load, SCRIPT.fields)
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -62,10 +62,10 @@ def test_prompts_are_as_long_as_asked(exchange: Exchange, name: str, stream: boo
     before = 0
     for turn, tokens in enumerate((90, 60)):
         ask = Ask(turn, 0.0, tokens, 5, history=history, turn=turn)
-        answer = first_response(exchange, endpoint, ask)
-        assert (answer.prompt_tokens, answer.done, answer.streamed) == (before + tokens, True, stream)
+        response = first_response(exchange, endpoint, ask)
+        assert (response.prompt_tokens, response.done, response.streamed) == (before + tokens, True, stream)
         if spoken:
-            assert (answer.completion_tokens, sum(answer.tokens)) == (5, 5)
+            assert (response.completion_tokens, sum(response.tokens)) == (5, 5)
         history = (*prompter(ask), PromptMessage("assistant", "XYZ"))
         before += tokens + 3
 
@@ -75,9 +75,9 @@ def test_the_tokens_of_every_event_are_known(exchange: Exchange, name: str) -> N
     facts = find_server(exchange, {}, None)
     assert facts.counts
     endpoint = ApiEndpoint(name, EndpointOptions("tiny", ignore_eos=True, usage_each=True), lambda _: HELLO)
-    answer = first_response(exchange, endpoint, Ask(0, 0.0, 8, 12))
-    assert answer.completion_tokens == sum(answer.tokens) == 12
-    assert min(answer.tokens) > 0
+    response = first_response(exchange, endpoint, Ask(0, 0.0, 8, 12))
+    assert response.completion_tokens == sum(response.tokens) == 12
+    assert min(response.tokens) > 0
 
 
 def test_the_usage_and_the_model_file_agree_with_the_server(

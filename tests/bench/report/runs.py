@@ -18,7 +18,7 @@ HOSTILE = '=HYPERLINK("http://evil.example")<script>alert(1)</script>'
 MACHINE = ClientMachine(processor="p", cores=2, usable_threads=2, memory_bytes=8 << 30, system="s", python="3.11")
 
 
-def answer(first_s: float, gaps: Sequence[float], *, tokens: int = 1) -> RecordedResponse:
+def response(first_s: float, gaps: Sequence[float], *, tokens: int = 1) -> RecordedResponse:
     moments = array("d", [first_s])
     for gap in gaps:
         moments.append(moments[-1] + gap)
@@ -26,8 +26,8 @@ def answer(first_s: float, gaps: Sequence[float], *, tokens: int = 1) -> Recorde
     return RecordedResponse(moments, array("i", [tokens] * n), [], prompt_tokens=64, done=True)
 
 
-def answered(index: int, due_s: float, *, ttft_s: float = 0.1, gaps: Sequence[float] = (0.02, 0.03)) -> RequestSample:
-    given = answer(due_s + ttft_s, gaps)
+def completed(index: int, due_s: float, *, ttft_s: float = 0.1, gaps: Sequence[float] = (0.02, 0.03)) -> RequestSample:
+    given = response(due_s + ttft_s, gaps)
     given.completion_tokens, given.cached_tokens, given.finish = len(given.moments), 16, "length"
     ask = Ask(index, due_s, 64, len(given.moments), shared=(Shared(0, 16),))
     last = given.moments[-1]
@@ -54,7 +54,7 @@ def mixed(requests: int = 40, *, rate: float = 4.0, seed: int = 0) -> RunRecord:
     samples = [
         failed(index, index / rate)
         if index % 10 == 9
-        else answered(index, index / rate, ttft_s=drawn.uniform(0.05, 0.6), gaps=[drawn.uniform(0.01, 0.06)] * 5)
+        else completed(index, index / rate, ttft_s=drawn.uniform(0.05, 0.6), gaps=[drawn.uniform(0.01, 0.06)] * 5)
         for index in range(requests)
     ]
     return record(samples, duration_s=requests / rate)

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from tests.bench.report.runs import answered, document, failed, mixed, record
+from tests.bench.report.runs import completed, document, failed, mixed, record
 from twofold.bench.report.document import COLUMNS, to_csv
 
 
@@ -21,7 +21,7 @@ def test_there_is_a_row_for_each_request_of_each_run() -> None:
 
 
 def test_values_are_as_in_the_document_and_null_is_empty() -> None:
-    good, bad = rows(to_csv(document(record([answered(0, 1.5), failed(1, 2.0, error="no")]))))
+    good, bad = rows(to_csv(document(record([completed(0, 1.5), failed(1, 2.0, error="no")]))))
     assert (good["due_s"], good["ttft_s"], good["outcome"], good["measured"], good["error"]) == (
         "1.5",
         "0.1",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.bench.report.runs import answer, answered, document, failed, mixed, record
+from tests.bench.report.runs import completed, document, failed, mixed, record, response
 from twofold.bench.metrics.requests import MeasurementRule
 from twofold.bench.record import UNKNOWN, RecordedResponse, RequestSample
 from twofold.bench.report.document import (
@@ -39,7 +39,7 @@ def test_a_document_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_request_has_its_moments_figures_and_counts() -> None:
-    (request,) = document(record([answered(7, 2.0, ttft_s=0.25, gaps=(0.02, 0.04))])).runs[0].requests
+    (request,) = document(record([completed(7, 2.0, ttft_s=0.25, gaps=(0.02, 0.04))])).runs[0].requests
     assert (request.index, request.outcome, request.status, request.request_id) == (7, "ok", 200, "r7")
     assert (request.due_s, request.started_s, request.sent_s) == (2.0, 2.001, 2.002)
     assert (request.first_s, request.last_s, request.ended_s) == (2.25, 2.31, 2.311)
@@ -56,7 +56,7 @@ def test_a_request_has_its_moments_figures_and_counts() -> None:
 
 
 def test_failures_are_null_in_json_and_infinite_when_read() -> None:
-    samples = [answered(0, 0.0), failed(1, 1.0), failed(2, 2.0, "unfinished"), answered(3, 3.0, gaps=())]
+    samples = [completed(0, 0.0), failed(1, 1.0), failed(2, 2.0, "unfinished"), completed(3, 3.0, gaps=())]
     run = read(document(record(samples)).to_json()).runs[0]
     assert [request.ttft_s for request in run.requests] == [0.1, None, None, 0.1]
     assert run.figures("ttft_s") == [0.1, math.inf, math.inf, 0.1]
@@ -69,22 +69,22 @@ def test_open_requests_of_a_stopped_run_are_not_infinite() -> None:
 
 
 def test_requests_are_in_the_order_of_due_times_and_marked_if_measured() -> None:
-    samples = [answered(0, 3.0), answered(1, 1.0), answered(2, 2.0)]
+    samples = [completed(0, 3.0), completed(1, 1.0), completed(2, 2.0)]
     run = document(record(samples), rule=MeasurementRule(warmup_s=2.0)).runs[0]
     assert [(request.index, request.measured) for request in run.requests] == [(1, False), (2, True), (0, True)]
     assert len(run.figures("ttft_s")) == 2
 
 
 def test_chunks_can_be_left_out() -> None:
-    (request,) = document(record([answered(0, 0.0)]), chunks=False).runs[0].requests
+    (request,) = document(record([completed(0, 0.0)]), chunks=False).runs[0].requests
     assert (request.gaps_us, request.chunk_tokens, request.chunks) == (None, None, 3)
 
 
 @settings(max_examples=40)
 @given(st.floats(0, 1e4), st.lists(st.floats(0, 100), max_size=50))
 def test_moments_come_back_to_the_microsecond(first_s: float, gaps: list[float]) -> None:
-    given = answer(first_s, gaps)
-    sample = RequestSample(answered(0, 0.0).ask, given, "ok", 0.0, 0.0, given.moments[-1])
+    given = response(first_s, gaps)
+    sample = RequestSample(completed(0, 0.0).ask, given, "ok", 0.0, 0.0, given.moments[-1])
     (request,) = read(document(record([sample])).to_json()).runs[0].requests
     assert list(moments_of(request)) == pytest.approx(list(given.moments), abs=1.1e-6)
 
@@ -177,6 +177,6 @@ def test_the_schema_file_is_fresh(tmp_path: Path) -> None:
 
 
 def test_no_completion_is_in_a_document() -> None:
-    sample = answered(0, 0.0)
+    sample = completed(0, 0.0)
     sample.response.texts[:] = ["canary", "canary", "canary"]
     assert b"canary" not in document(record([sample])).to_json()

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from tests.bench.report.runs import HOSTILE, answered, document, failed, mixed, record
+from tests.bench.report.runs import HOSTILE, completed, document, failed, mixed, record
 from twofold.bench.draw.chart import Dots, Guide, Spans, StepLine
 from twofold.bench.report.charts import MAX_ROWS, cdf, charts_of, curves_of, front, open_requests, over_time, timeline
 from twofold.bench.report.document import Document
@@ -84,8 +84,8 @@ def test_every_chart_is_sound_xml() -> None:
         document(),
         document(record([])),
         document(record([failed(0, 0.0)])),
-        document(record([answered(0, 0.0)])),
-        document(record([answered(0, 0.0, gaps=())])),
+        document(record([completed(0, 0.0)])),
+        document(record([completed(0, 0.0, gaps=())])),
         document(record([failed(0, 0.0, "unfinished")], interrupted=True)),
         document(mixed(40), chunks=False),
         document(record([]), record([failed(0, 0.0)])),
@@ -147,7 +147,7 @@ def test_a_timeline_shows_phases_of_the_first_requests() -> None:
 
 
 def test_a_request_without_end_is_open_until_the_run_is_over() -> None:
-    run = document(record([answered(0, 0.0, gaps=[1.0, 1.0]), failed(1, 0.5, "unfinished")])).runs[0]
+    run = document(record([completed(0, 0.0, gaps=[1.0, 1.0]), failed(1, 0.5, "unfinished")])).runs[0]
     chart, load = timeline(run), open_requests(run)
     assert chart is not None
     assert load is not None
@@ -168,7 +168,7 @@ def test_time_before_the_first_token_is_called_prefill_only_where_the_queue_is_k
 
 
 def test_delays_of_the_client_and_requests_without_output_are_seen_beside_long_latencies() -> None:
-    late = answered(0, 0.0, ttft_s=5.0)
+    late = completed(0, 0.0, ttft_s=5.0)
     late.started_s = 0.004
     chart = over_time(document(record([late, failed(1, 0.5, "unfinished")])).runs[0])
     assert chart is not None

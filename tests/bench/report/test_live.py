@@ -7,7 +7,7 @@ from array import array
 import pytest
 from rich.console import Console
 
-from tests.bench.report.runs import answered, failed, mixed
+from tests.bench.report.runs import completed, failed, mixed
 from twofold.bench.load.base import Ask
 from twofold.bench.record import RecordedResponse, RequestSample
 from twofold.bench.report.live import (
@@ -118,7 +118,7 @@ def test_the_table_is_drawn_twice_a_second_at_most(monkeypatch: pytest.MonkeyPat
 
 def test_without_a_terminal_there_is_a_line_each_quarter() -> None:
     file = io.StringIO()
-    samples = [answered(0, 0.0), failed(1, 0.1)]
+    samples = [completed(0, 0.0), failed(1, 0.1)]
     with live(Console(file=file, width=40), Goal("smol", duration_s=10.0)) as shown:
         assert isinstance(shown, LiveLines)
         for step in range(101):

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from tests.bench.report.runs import answered, document, failed, mixed, record
+from tests.bench.report.runs import completed, document, failed, mixed, record
 from twofold.bench.report.document import Document
 from twofold.bench.report.words import print_report
 
@@ -52,7 +52,7 @@ def test_without_a_terminal_there_are_no_control_characters() -> None:
 
 
 def test_markup_in_errors_and_names_is_plain_text() -> None:
-    text = printed(document(record([answered(0, 0.0), failed(1, 1.0, error="[red]no[/red]")]), model="[bold]m"))
+    text = printed(document(record([completed(0, 0.0), failed(1, 1.0, error="[red]no[/red]")]), model="[bold]m"))
     assert "[red]no[/red]" in text
     assert "[bold]m" in text
 

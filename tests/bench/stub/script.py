@@ -32,12 +32,12 @@ class Script:
 
     id                 under which the truth is kept; else the requests are counted
     steps              what to send; else chunks of ``tokens`` tokens, from ``first_s`` on, ``gap_s`` apart, until the
-                       answer has as many tokens as the request asks
+                       completion has as many tokens as the request asks
     head_s             when the response's head leaves; else with the first step
-    tail_s             how long after the last step the end of the answer leaves
-    status, body       of a response that is no answer; without ``body``, an error in the dialect's words
-    stream             whether the answer is a stream; else as the request asks
-    usage, done        whether the answer says how many tokens it has, and that it is complete
+    tail_s             how long after the last step the end of the response is sent
+    status, body       of a response without a completion; without ``body``, an error of the API
+    stream             whether the response is a stream; by default as the request says
+    usage, done        whether the response has a usage, and marks its end
     told               how chunks say how many tokens they hold: not at all, by their ids, or by running usage
     newline            how lines of events end
     chunk_bytes        most bytes of a chunk of HTTP; else a chunk for each write

@@ -154,7 +154,7 @@ class Stub:
         heapq.heappush(self._due, (truth.taken + write.at_s, self._turn, connection, truth))
 
     def _finish(self, connection: Connection, at: float, close: str | None) -> None:
-        """An answer is complete; ``at`` is when it should have been, and the next request is served from then on."""
+        """A response is complete; ``at`` is when it was due, and the next request is served from then on."""
         connection.truth = connection.next = None
         self._free(at)
         if close is not None:

@@ -19,8 +19,8 @@ FREEZE_S: Final = 5.0
 def test_a_freeze_shows_from_when_requests_were_due_and_not_from_when_they_were_sent(stub: LiveStub) -> None:
     """Eight of a thousand requests are open at the freeze: P99 of the sent requests would not show them."""
     stub.rules(freeze_at_s=0.5, freeze_s=FREEZE_S)
-    answer = Script(first_s=SERVICE_S)
-    plays = [Play(answer, due_s=index / RATE, output_tokens=1) for index in range(int(RATE * SECONDS))]
+    script = Script(first_s=SERVICE_S)
+    plays = [Play(script, due_s=index / RATE, output_tokens=1) for index in range(int(RATE * SECONDS))]
     run = play(stub, plays, max_open=MAX_OPEN)
     latency = summarise(run.record).latency
     assert latency.ttft_s.p99 is not None

@@ -86,8 +86,8 @@ def test_a_thousand_streams_do_not_bend_the_figures() -> None:
 
         def check() -> None:
             stub.rules()
-            answer = Script(first_s=FIRST_S, gap_s=GAP_S)
-            plays = [Play(answer, START_S * index / STREAMS, CHUNKS) for index in range(STREAMS)]
+            script = Script(first_s=FIRST_S, gap_s=GAP_S)
+            plays = [Play(script, START_S * index / STREAMS, CHUNKS) for index in range(STREAMS)]
             with on_one_core(CORES[0]):
                 before = waited_s()
                 run = play(stub, plays)

@@ -118,20 +118,20 @@ def objectives(run: Run) -> dict[str, float]:
     return {str(name): float(limit) for name, limit in pairs if isinstance(limit, int | float)}
 
 
-def asked_rate(run: Run) -> float | None:
+def due_rate(run: Run) -> float | None:
     """The rate at which requests became due, in requests a second."""
     return number_at(run.summary, "rates", "asked", "requests_per_s")
 
 
-def wanted_rate(run: Run) -> float | None:
+def requested_rate(run: Run) -> float | None:
     """The requested rate of arrivals; None for traces and closed loops."""
     return number_at(run.load, "arrivals", "rate")
 
 
 def offered_rate(run: Run) -> float | None:
     """The requested rate, or else the rate at which requests became due."""
-    found = wanted_rate(run)
-    return asked_rate(run) if found is None else found
+    found = requested_rate(run)
+    return due_rate(run) if found is None else found
 
 
 def is_closed(run: Run) -> bool:

@@ -57,7 +57,7 @@ def outcomes(run: Run) -> str:
 
 
 def rates(run: Run) -> str:
-    asked, achieved = figures.asked_rate(run), figures.achieved(run, "requests_per_s")
+    asked, achieved = figures.due_rate(run), figures.achieved(run, "requests_per_s")
     if achieved is None:
         return ""
     tokens = number(figures.achieved(run, "output_tokens_per_s"))
@@ -68,7 +68,7 @@ def _offered(run: Run, rate: float | None) -> str:
     """The requested rate, and the rate of the sampled arrivals if it differs."""
     if figures.is_closed(run):
         return ""
-    wanted = figures.wanted_rate(run)
+    wanted = figures.requested_rate(run)
     if wanted is None:
         return f" of {number(rate)} offered"
     return f" of {number(wanted)} requested" + ("" if number(wanted) == number(rate) else f" ({number(rate)} sampled)")
@@ -174,7 +174,7 @@ def run_rows(runs: Sequence[Run], step: SweepParameter) -> Iterator[tuple[str, .
         yield (
             str(place + 1),
             number(step.of(run)),
-            number(figures.asked_rate(run)),
+            number(figures.due_rate(run)),
             number(figures.achieved(run, "requests_per_s")),
             number(figures.achieved(run, "output_tokens_per_s")),
             *(duration(found.at(name)) for found in latencies for name in ("p50", "p99")),
