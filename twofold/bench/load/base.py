@@ -158,6 +158,6 @@ def check_end(duration_s: float | None, number: int | None, what: str, counted: 
         check_whole(counted, number, 1, MAX_REQUESTS)
 
 
-def before(moment_s: float, duration_s: float | None) -> bool:
+def is_before_end(moment_s: float, duration_s: float | None) -> bool:
     """Whether ``moment_s`` is within the duration; None has no end."""
     return moment_s < (math.inf if duration_s is None else duration_s)

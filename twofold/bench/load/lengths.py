@@ -92,7 +92,7 @@ Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
+class _Distribution:
     """Distributions have ``most``, the maximum length, and ``sample``, which returns (size,) lengths."""
 
     kind: ClassVar[str]
@@ -102,7 +102,7 @@ class _Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed(_Named):
+class Fixed(_Distribution):
     length: int
 
     kind = "fixed"
@@ -120,7 +120,7 @@ class Fixed(_Named):
 
 
 @dataclass(frozen=True, slots=True)
-class Uniform(_Named):
+class Uniform(_Distribution):
     """Lengths from ``least`` to ``most``, both included, equally likely."""
 
     least: int
@@ -137,7 +137,7 @@ class Uniform(_Named):
 
 
 @dataclass(frozen=True, slots=True)
-class Normal(_Named):
+class Normal(_Distribution):
     """A normal distribution, rounded and clipped to 1 and ``most``."""
 
     mean: float
@@ -156,7 +156,7 @@ class Normal(_Named):
 
 
 @dataclass(frozen=True, slots=True)
-class LogNormal(_Named):
+class LogNormal(_Distribution):
     """A log-normal distribution by its own mean and coefficient of variation, rounded and clipped to 1 and ``most``.
 
     With a variation c, the logarithm has variance s² = ln(1 + c²) and mean ln(mean) − s²/2.
@@ -179,7 +179,7 @@ class LogNormal(_Named):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed(_Named):
+class Listed(_Distribution):
     """One of ``values``, each entry equally likely."""
 
     values: tuple[int, ...]
@@ -277,7 +277,7 @@ def _parse(
         raise ParameterError(f"{param} {describe_name(text)} is not a valid {noun}.", param=param, hint=forms) from None
 
 
-def _around(values: Sequence[str]) -> Lengths:
+def _uniform_around(values: Sequence[str]) -> Lengths:
     middle, share = values
     half = check_number("the range ratio", float(share), 0, 1) * int(middle)
     return Uniform(max(1, math.ceil(int(middle) - half)), math.floor(int(middle) + half))
@@ -296,7 +296,7 @@ def _pauses(kind: PauseKind, values: Sequence[str]) -> Pauses:
 
 _LENGTHS: Final[Mapping[str, Callable[[Sequence[str]], Lengths]]] = {
     "": lambda values: Uniform(*map(int, values)) if len(values) > 1 else Fixed(int(values[0])),
-    "uniform": _around,
+    "uniform": _uniform_around,
     "normal": partial(_bell, Normal),
     "lognormal": partial(_bell, LogNormal),
     "list": lambda values: Listed(tuple(int(value) for value in values)),

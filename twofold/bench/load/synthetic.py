@@ -35,7 +35,6 @@ from twofold.bench.load.base import (
     Prompt,
     PromptMessage,
     Shared,
-    before,
     can_continue,
     check_end,
     check_number,
@@ -43,6 +42,7 @@ from twofold.bench.load.base import (
     check_whole,
     ended_s,
     history_after,
+    is_before_end,
 )
 from twofold.bench.load.lengths import Fixed, Lengths, Pauses, RandomStream, RandomValues, generator
 from twofold.core.errors import ParameterError, describe_name, did_you_mean
@@ -195,7 +195,7 @@ class OpenLoop:
     def begin(self) -> Iterator[Ask]:
         moments = islice(self.arrivals.moments(self.asks.seed), self.requests)
         for index, due_s in enumerate(moments):
-            if not before(due_s, self.duration_s):
+            if not is_before_end(due_s, self.duration_s):
                 return
             yield self.asks.ask(index, due_s)
 
@@ -224,7 +224,7 @@ class ClosedLoop:
         check_end(self.duration_s, self.requests, "A closed loop")
         check_whole("concurrency", self.max_open, 1, MAX_REQUESTS)
         check_number("ramp", self.ramp_s, 0, MAX_SECONDS)
-        if not before(self.ramp_s, self.duration_s):
+        if not is_before_end(self.ramp_s, self.duration_s):
             message = f"A ramp of {self.ramp_s:g} s must be shorter than the run of {self.duration_s:g} s."
             raise ParameterError(message, param="ramp", hint="Make it shorter than --duration.")
 
@@ -246,7 +246,7 @@ class ClosedLoop:
     def follow(self, ended: EndedRequest, now_s: float) -> Ask | None:
         """The next request of the client whose request ended."""
         due_s = max(now_s, ended.ask.due_s + PAUSE_S) if ended.outcome in FAILURES else now_s
-        if self._next >= (self.requests or MAX_REQUESTS) or not before(due_s, self.duration_s):
+        if self._next >= (self.requests or MAX_REQUESTS) or not is_before_end(due_s, self.duration_s):
             return None
         self._next += 1
         return self.asks.ask(self._next - 1, due_s)
@@ -387,9 +387,9 @@ class Sessions:
     def begin(self) -> Iterator[Ask]:
         opens = self.opens
         if isinstance(opens, Arrivals):
-            return self._opened(islice(opens.moments(self.conversations.seed), self.sessions or MAX_REQUESTS))
+            return self._first_turns(islice(opens.moments(self.conversations.seed), self.sessions or MAX_REQUESTS))
         first = self._next = min(opens.sessions, self.sessions or MAX_REQUESTS)
-        return self._opened(session * opens.ramp_s / opens.sessions for session in range(first))
+        return self._first_turns(session * opens.ramp_s / opens.sessions for session in range(first))
 
     def follow(self, ended: EndedRequest, now_s: float) -> Ask | None:
         """The next turn; after the last one, with a fixed number of sessions, the first turn of a new session."""
@@ -400,19 +400,19 @@ class Sessions:
             turn = ask.turn + 1
             if turn < plan.turns:
                 due_s = over_s + plan.pauses_s[turn]
-                if not before(due_s, self.duration_s):
+                if not is_before_end(due_s, self.duration_s):
                     return None
                 return self.conversations.ask(plan, turn, due_s, history_after(ended, self.prompt))
         due_s = max(over_s, ask.due_s + PAUSE_S) if ended.outcome in FAILURES else over_s
-        over = self._next >= (self.sessions or MAX_REQUESTS) or not before(due_s, self.duration_s)
+        over = self._next >= (self.sessions or MAX_REQUESTS) or not is_before_end(due_s, self.duration_s)
         if over or not isinstance(self.opens, ConstantSessions):
             return None
         self._next += 1
         return self.conversations.ask(self.conversations.plan(self._next - 1), 0, due_s)
 
-    def _opened(self, moments: Iterator[float]) -> Iterator[Ask]:
+    def _first_turns(self, moments: Iterator[float]) -> Iterator[Ask]:
         for session, due_s in enumerate(moments):
-            if not before(due_s, self.duration_s):
+            if not is_before_end(due_s, self.duration_s):
                 return
             yield self.conversations.ask(self.conversations.plan(session), 0, due_s)
 

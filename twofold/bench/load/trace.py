@@ -373,7 +373,7 @@ class OwnReader:
             return
         for name in value.keys() - FIELDS:
             raise TraceLineError(f"{name:.60}", "is not a field of a trace", hint=did_you_mean(name, sorted(FIELDS)))
-        session, turn = self._place(value)
+        session, turn = self._session_and_turn(value)
         fields = value.get("fields", {})
         if not isinstance(fields, dict):
             raise TraceLineError("fields", "is not a JSON object")
@@ -406,7 +406,7 @@ class OwnReader:
         output = whole("output_tokens", value.get("output_tokens"), 1)
         self._trace.later.setdefault(extra.session, []).append(LaterTurn(turn, after_s, tokens, output, extra))
 
-    def _place(self, value: dict[str, Any]) -> tuple[int | None, int]:
+    def _session_and_turn(self, value: dict[str, Any]) -> tuple[int | None, int]:
         """Session and turn. Raises TraceLineError if the turn is not the next one of its session."""
         turn = whole("turn", value.get("turn", 0), 0, MAX_TURNS - 1)
         if "session" not in value:

@@ -107,7 +107,7 @@ def open_requests(run: Run) -> Chart | None:
 def by_prompt(run: Run) -> Chart | None:
     """TTFT by prompt length; None with fewer than three lengths."""
     rows = _thinned([each for each in _measured(run) if each.ttft_sent_s is not None])
-    points = [(float(_prompt(each)), each.ttft_sent_s or 0.0) for each in rows]
+    points = [(float(_prompt_tokens(each)), each.ttft_sent_s or 0.0) for each in rows]
     if len({x for x, _ in points}) < 3:
         return None
     x, y = Axis("prompt tokens", low=0.0, tight=True), Axis("TTFT", form=duration, low=0.0)
@@ -317,7 +317,7 @@ def _phases(row: int, each: Request, end_s: float) -> Iterator[tuple[str, Span]]
     if each.first_s is None:  # it is unknown whether its prompt was computed
         yield "no output", Span(row, each.started_s, _end(each, end_s), f"request {each.index}: no output")
         return
-    prompt = f"prefill of {_prompt(each)} tokens"
+    prompt = f"prefill of {_prompt_tokens(each)} tokens"
     if each.queue_s is None:
         yield "queue and prefill", Span(row, each.started_s, each.first_s, f"request {each.index}: queue, {prompt}")
     else:
@@ -329,7 +329,7 @@ def _phases(row: int, each: Request, end_s: float) -> Iterator[tuple[str, Span]]
         yield "decode", Span(row, each.first_s, each.last_s, words)
 
 
-def _prompt(each: Request) -> int:
+def _prompt_tokens(each: Request) -> int:
     return each.asked_input_tokens if each.prompt_tokens is None else each.prompt_tokens
 
 
