@@ -32,7 +32,7 @@ class Setting:
 
     @classmethod
     def of(cls, name: str, path: Path, machine: MachineLimits, rounds: int, *, quick: bool) -> Setting:
-        return cls(name, path, read_ceilings(path, machine, "f16", STEP_ROWS), rounds, quick)
+        return cls(name, path, read_ceilings(path, machine, "bf16", STEP_ROWS), rounds, quick)
 
     def remeasured(self) -> Setting:
         """A copy with the higher of the known ceilings and those that the machine reaches now."""

@@ -91,7 +91,7 @@ def test_a_chat_through_the_server(server: LiveServer) -> None:
     done = subprocess.run(
         [sys.executable, "-m", *line],
         check=False,
-        input="What is the capital of France?\n",
+        input="What is the capital of France? Answer in one sentence.\n",
         capture_output=True,
         text=True,
         timeout=60,

@@ -14,7 +14,10 @@ from twofold import BeamSearchParams, SamplingParams, StructuredOutputsParams
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
 
-FILE: Final = Path(__file__).with_name("golden.json")
+FILES: Final = {
+    kv: Path(__file__).with_name(name) for kv, name in (("bf16", "golden_bf16.json"), ("f16", "golden.json"))
+}
+"""By KV cache type."""
 SHORT: Final = "The capital of France is"
 LONG: Final = "A ship sailed past the lighthouse at dawn, and the keeper wrote its name into his book. " * 40
 CODE: Final = "def fibonacci(n: int) -> int:\n"
@@ -79,8 +82,9 @@ def _completions(output: RequestOutput) -> Sequence[Any]:
 
 
 def main() -> None:
-    with LLM(model="smollm2-135m") as llm:
-        FILE.write_text(json.dumps(outputs(llm)) + "\n", encoding="utf-8")
+    for kv, file in FILES.items():
+        with LLM(model="smollm2-135m", kv_cache_dtype=kv) as llm:
+            file.write_text(json.dumps(outputs(llm)) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

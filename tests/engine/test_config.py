@@ -20,7 +20,7 @@ TOKEN_BYTES = 2 * 2 * 4 * 2
 
 def test_defaults_with_plenty_of_memory() -> None:
     config = resolve(EngineOptions(), SPEC, 64 * GIB)
-    assert (config.context, config.options.kv_type, config.options.block_size) == (1000, "f16", 16)
+    assert (config.context, config.options.kv_type, config.options.block_size) == (1000, "bf16", 16)
     assert runner_sizes(config).blocks_per_sequence == 63
     assert config.kv_blocks == MAX_BLOCKS
     assert resolve(EngineOptions(enable_prefix_caching=False), SPEC, 64 * GIB).kv_blocks == 63 * 32

@@ -13,9 +13,10 @@ from twofold.engine.llm import LLM
 pytestmark = pytest.mark.model
 
 
-def test_outputs_are_those_written_down(default_model: Path) -> None:
-    expected = json.loads(golden.FILE.read_text(encoding="utf-8"))
-    with LLM(model=str(default_model)) as llm:
+@pytest.mark.parametrize("kv", golden.FILES)
+def test_outputs_are_those_written_down(kv: str, default_model: Path) -> None:
+    expected = json.loads(golden.FILES[kv].read_text(encoding="utf-8"))
+    with LLM(model=str(default_model), kv_cache_dtype=kv) as llm:
         found = json.loads(json.dumps(golden.outputs(llm)))
     assert found.keys() == expected.keys()
     for name, value in expected.items():

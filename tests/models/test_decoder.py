@@ -121,7 +121,7 @@ def test_hidden_states_are_what_the_head_turns_into_logits(name: str, tiny_gguf:
 def test_a_half_precision_cache_is_near(tiny_gguf: Make) -> None:
     tiny = tiny_gguf(TinyOptions())
     _, exact = load_reference_model(tiny.path)
-    _, rounded = load_reference_model(tiny.path, dtype=np.float16)
+    _, rounded = load_reference_model(tiny.path, kv_type="f16")
     batch = one_sequence(TOKENS, TABLE)
     difference = np.abs(exact.run(batch) - rounded.run(batch)).max()
     assert 0 < difference < 0.02

@@ -23,7 +23,7 @@ def cpu_sizes(
     logit_rows: int,
     *,
     block_size: int = 16,
-    kv_type: KVType = "f16",
+    kv_type: KVType = "bf16",
     slots: int = 0,
 ) -> RunnerSizes:
     """Sizes of a model with one KV group."""

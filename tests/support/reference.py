@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.backends.dequantize import dequantize
-from twofold.backends.reference import FloatType, PagedCache, ReferenceModel
+from twofold.backends.reference import PagedCache, ReferenceModel
+from twofold.core.kv_layout import KVType
 from twofold.core.model import ModelSpec
 from twofold.formats.base import ModelFile, open_model
 from twofold.formats.gguf import our_name
@@ -29,7 +30,7 @@ def load_reference_model(
     path: Path,
     blocks: int = 64,
     block_size: int = 16,
-    dtype: FloatType = np.float32,
+    kv_type: KVType = "f32",
     weights: Mapping[str, Floats] | None = None,
 ) -> tuple[ModelSpec, ReferenceModel]:
     """The decoder on NumPy for a file, with an empty cache of that many blocks and host slots for each KV group."""
@@ -38,7 +39,7 @@ def load_reference_model(
         values = dequantised(file) if weights is None else {our_name(name): each for name, each in weights.items()}
     groups = spec.kv_groups(spec.context_length)
     counts = [blocks] * len(groups)
-    cache = PagedCache(groups, counts, block_size, spec.attention.kv_size, dtype, host_slots=counts)
+    cache = PagedCache(groups, counts, block_size, spec.attention.kv_size, kv_type, host_slots=counts)
     model = ReferenceModel(lambda ops: forward(ops, spec, bound), values, cache, spec.vocab_size, spec.hidden_size)
     return spec, model
 

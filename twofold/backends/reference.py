@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from twofold.backends.host import HostRunner
 from twofold.backends.sampling.base import NumpyRows
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ResourceError
+from twofold.core.kv_layout import KVType
 from twofold.core.model import Activation, GroupedAttention, KVGroup, ModelSpec, RopeSpec
 from twofold.core.step import BlockMove, MoveKind
 from twofold.formats.base import ModelFile
@@ -26,11 +27,12 @@ from twofold.models.ops import Batch, Forward, TensorRef, Wanted
 from twofold.models.rope import rope_table
 
 Array: TypeAlias = NDArray[np.float32]
-FloatType: TypeAlias = type[np.float32] | type[np.float16]
+ARRAYS: Final[Mapping[KVType, type[np.floating]]] = {"bf16": np.float32, "f16": np.float16, "f32": np.float32}
+"""Of cached values; those of bfloat16 are rounded before."""
 
 
 class PagedCache:
-    """K and V in blocks: for each layer two arrays [blocks of its group, block_size, kv_width] of ``dtype``.
+    """K and V in blocks: for each layer two arrays [blocks of its group, block_size, kv_width].
 
     ``blocks`` and ``host_slots`` count those of each group. ``group_of`` maps a layer to its group.
     """
@@ -41,10 +43,12 @@ class PagedCache:
         blocks: Sequence[int],
         block_size: int,
         kv_width: int,
-        dtype: FloatType = np.float32,
+        kv_type: KVType = "f32",
         host_slots: Sequence[int] = (),
     ) -> None:
+        dtype = ARRAYS[kv_type]
         self.block_size = block_size
+        self.halves = kv_type == "bf16"
         shapes = [(2, len(group.layers), block_size, kv_width) for group in groups]
         self._blocks = [np.zeros((n, *shape), dtype) for n, shape in zip(blocks, shapes, strict=True)]
         slots = host_slots or [0] * len(shapes)
@@ -71,7 +75,8 @@ class PagedCache:
 class NumpyOps:
     """Ops over dequantised ``weights`` (float32 [rows, columns] by tensor name) for one batch.
 
-    Values that a kernel may round differently are float32 here; a float16 cache rounds K and V as the kernels' does.
+    Values that a kernel may round differently are float32 here; a cache rounds K and V as the kernels' does, and with
+    bfloat16 attention rounds scaled queries and weights too.
     """
 
     def __init__(self, weights: Mapping[str, Array], cache: PagedCache, batch: Batch) -> None:
@@ -110,8 +115,8 @@ class NumpyOps:
         batch, size = self._batch, self._cache.block_size
         sequence = np.repeat(np.arange(len(batch.row_starts) - 1), np.diff(batch.row_starts))
         blocks = self._tables(layer)[sequence, batch.positions // size]
-        self._cache.k[layer][blocks, batch.positions % size] = k
-        self._cache.v[layer][blocks, batch.positions % size] = v
+        self._cache.k[layer][blocks, batch.positions % size] = self._rounded(k)
+        self._cache.v[layer][blocks, batch.positions % size] = self._rounded(v)
 
     def attention(self, layer: int, q: Array, spec: GroupedAttention) -> Array:
         mixed = np.empty_like(q)
@@ -143,11 +148,16 @@ class NumpyOps:
         table = self._tables(layer)[sequence]
         k, v = (self._gather(cache[layer], table, length, spec) for cache in (self._cache.k, self._cache.v))
         heads = q.reshape(len(q), spec.heads, spec.head_dim).transpose(1, 0, 2)
-        scores = heads @ k.transpose(0, 2, 1) * np.float32(spec.score_scale)
+        scores = self._rounded(heads * np.float32(spec.score_scale)) @ k.transpose(0, 2, 1)
         if spec.softcap is not None:
             scores = softcap(scores, spec.softcap)
         scores[:, ~_visible(rows, length, spec.window)] = -np.inf
-        return (_softmax(scores) @ v).transpose(1, 0, 2).reshape(q.shape)
+        weights: Array = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        total: Array = weights.sum(axis=-1, keepdims=True, dtype=np.float32)
+        return (self._rounded(weights) @ v / total).transpose(1, 0, 2).reshape(q.shape)
+
+    def _rounded(self, x: Array) -> Array:
+        return bfloat16(x) if self._cache.halves else x
 
     def _gather(
         self, cache: NDArray[np.floating], table: NDArray[np.int32], length: int, spec: GroupedAttention
@@ -221,10 +231,11 @@ def _visible(rows: NDArray[np.int32], length: int, window: int | None) -> NDArra
     return (distance >= 0) & (distance < (window or length))
 
 
-def _softmax(scores: Array) -> Array:
-    weights: Array = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    total: Array = weights.sum(axis=-1, keepdims=True, dtype=np.float32)
-    return weights / total
+def bfloat16(x: Array) -> Array:
+    """Rounded to bfloat16: to nearest, to even."""
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    rounded: Array = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
+    return rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,9 +270,8 @@ class ReferenceBackend:
                 hint="Use a smaller model, or the cpu backend, which computes with quantised weights.",
             )
         values = {name: dequantize(file.data(name), info.format, info.columns) for name, info in file.tensors.items()}
-        dtype: FloatType = np.float32 if sizes.kv_type == "f32" else np.float16
-        groups = spec.kv_groups(sizes.context)
-        cache = PagedCache(groups, sizes.blocks, sizes.block_size, spec.attention.kv_size, dtype, sizes.host_slots)
+        groups, width = spec.kv_groups(sizes.context), spec.attention.kv_size
+        cache = PagedCache(groups, sizes.blocks, sizes.block_size, width, sizes.kv_type, sizes.host_slots)
         decode = partial(forward, spec=spec, weights=weights)
         model = ReferenceModel(decode, values, cache, spec.vocab_size, spec.hidden_size, sizes.rows)
         return HostRunner(model, Sampler(NumpyRows()), sizes)

@@ -77,7 +77,7 @@ def doctor(
     threads
         Number of threads (default: one per core).
     isa
-        Instruction set: avx512, avx2 or portable (default: the best of this machine).
+        Instruction set: avx512_bf16, avx512, avx2 or portable (default: the best of this machine).
     calibrate
         Run a model for less than a minute and save its step times, for predictions.
     model
@@ -190,10 +190,12 @@ def _share(share: float, of: float) -> str:
 
 def _limit_rows(limits: MachineLimits) -> list[tuple[str, str]]:
     reads = ", ".join(f"{read.bytes_per_s / 1e9:.1f} GB/s over {read.size >> 20} MiB" for read in limits.reads)
+    pairs = limits.bf16_macs_per_s
     return [
         ("memory bandwidth", reads),
         ("8-bit integers", f"{limits.int8_macs_per_s / 1e9:,.0f} G multiply-adds/s"),
         ("32-bit floats", f"{limits.float_macs_per_s / 1e9:,.0f} G multiply-adds/s"),
+        *([] if pairs is None else [("bfloat16", f"{pairs / 1e9:,.0f} G multiply-adds/s")]),
     ]
 
 
@@ -202,7 +204,9 @@ def kernels(
     format: Annotated[str | None, Parameter(help="Tensor format, e.g. Q4_K, for kernels that take one.")] = None,
     /,
     *,
-    isa: Annotated[str | None, Parameter(help="avx512, avx2 or portable. Default: the best available.")] = None,
+    isa: Annotated[
+        str | None, Parameter(help="avx512_bf16, avx512, avx2 or portable. Default: the best available.")
+    ] = None,
     ir: Annotated[bool, FLAG, Parameter(help="Print the LLVM IR.")] = False,
     asm: Annotated[bool, FLAG, Parameter(help="Print the assembly.")] = False,
 ) -> None:

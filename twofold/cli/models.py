@@ -37,7 +37,7 @@ class FormatUse:
 class ModelReport:
     """The report of ``twofold show``. Sizes are bytes; ``problem`` is the reason why Twofold cannot run the model.
 
-    ``kv_tokens`` is the number of tokens whose KV cache (f16) fits into the available memory beside the weights,
+    ``kv_tokens`` is the number of tokens whose KV cache (bf16) fits into the available memory beside the weights,
     ``full_contexts`` the number of sequences of maximum length in them; None if the model cannot run.
     """
 
@@ -175,6 +175,6 @@ def _lines(report: ModelReport) -> list[tuple[str, str]]:
     return [
         *lines,
         ("context", f"{report.context_length:,} tokens"),
-        ("KV cache", f"{report.kv_bytes_per_token:,} bytes per token (f16)"),
+        ("KV cache", f"{report.kv_bytes_per_token:,} bytes per token (bf16)"),
         ("fits", fits),
     ]

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from twofold.core.model import Attention, KVGroup, LatentAttention, ModelSpec, RecurrentAttention
-from twofold.core.values import FP16, FP32, ValueFormat
+from twofold.core.values import BF16, FP16, FP32, ValueFormat
 
-KVType = Literal["f16", "f32"]
-KV_FORMATS: Final[Mapping[KVType, ValueFormat]] = {"f16": FP16, "f32": FP32}
+KVType = Literal["bf16", "f16", "f32"]
+KV_FORMATS: Final[Mapping[KVType, ValueFormat]] = {"bf16": BF16, "f16": FP16, "f32": FP32}
 """The formats that the engine keeps keys and values in."""
 
 

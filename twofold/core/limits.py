@@ -21,7 +21,10 @@ class ReadSpeed:
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """Ceilings of ``threads`` threads of a processor under one instruction set. ``reads`` ascend in size."""
+    """Ceilings of ``threads`` threads of a processor under one instruction set. ``reads`` ascend in size.
+
+    ``bf16_macs_per_s`` is None where bfloat16 numbers are multiplied as float32.
+    """
 
     cpu: str
     isa: str
@@ -30,6 +33,7 @@ class MachineLimits:
     int8_macs_per_s: float
     float_macs_per_s: float
     measured: str
+    bf16_macs_per_s: float | None = None
 
     def read_speed(self, working_set: int) -> float:
         """Bytes a second for a working set: the best measured of sizes that are no smaller, for less is no slower."""
@@ -61,4 +65,5 @@ def best_of(known: MachineLimits, now: MachineLimits) -> MachineLimits:
         reads=tuple(ReadSpeed(size, speeds[size]) for size in sorted(speeds)),
         int8_macs_per_s=max(known.int8_macs_per_s, now.int8_macs_per_s),
         float_macs_per_s=max(known.float_macs_per_s, now.float_macs_per_s),
+        bf16_macs_per_s=max(filter(None, (known.bf16_macs_per_s, now.bf16_macs_per_s)), default=None),
     )

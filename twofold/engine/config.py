@@ -74,7 +74,7 @@ class EngineOptions:
     max_num_seqs            most sequences that run at once
     max_num_batched_tokens  most tokens that one step computes
     block_size              positions of a KV block
-    kv_cache_dtype          auto (f16), f16 or f32
+    kv_cache_dtype          auto (bf16), bf16, f16 or f32
     kv_cache_memory_bytes   memory of the KV cache
     swap_space_bytes        memory beside it for sequences that were preempted; 0 computes them again
     enable_prefix_caching   keep the keys and values of prompts for others that begin alike
@@ -136,7 +136,7 @@ class EngineOptions:
     @property
     def kv_type(self) -> KVType:
         """How keys and values are stored."""
-        return cast(KVType, "f16" if self.kv_cache_dtype == "auto" else self.kv_cache_dtype)
+        return cast(KVType, "bf16" if self.kv_cache_dtype == "auto" else self.kv_cache_dtype)
 
     @property
     def tpot_target_s(self) -> float:

@@ -9,15 +9,22 @@ from typing import Final
 PACKAGES: Final = ("numpy", "llvmlite", "tokenizers", "llguidance", "jinja2", "huggingface-hub", "starlette", "uvicorn")
 
 
+NUMERICS: Final = 2
+"""Version of the arithmetic (``docs/kernels.md``). Equal versions give equal outputs, to the bit, with equal options.
+
+2: attention in bfloat16 by default; ``kv_cache_dtype="f16"`` gives the outputs of 1.
+"""
+
+
 def twofold_version() -> str:
     """The version of Twofold, if it is installed."""
     return _version("twofold") or "not installed"
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, Twofold and the installed packages among ``PACKAGES``."""
+    """Versions of Twofold, its numerics, Python, and the installed packages among ``PACKAGES``."""
     found = {name: text for name in PACKAGES if (text := _version(name)) is not None}
-    return {"twofold": twofold_version(), "python": platform.python_version(), **found}
+    return {"twofold": twofold_version(), "numerics": str(NUMERICS), "python": platform.python_version(), **found}
 
 
 def _version(name: str) -> str | None:

@@ -14,6 +14,7 @@ from tests.support.oracle import oracle_logits
 from tests.support.reference import load_reference_model, one_sequence
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.backends.cpu.kernels.jit import Compiler
+from twofold.core.kv_layout import KVType
 from twofold.core.values import FORMATS
 
 Make = Callable[[TinyOptions], TinyModel]
@@ -49,15 +50,17 @@ def test_every_format_is_near_its_dequantised_weights(name: str, tiny_gguf: Make
         assert (logits.argmax(1) == expected.argmax(1)).mean() > 0.8
 
 
-@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize(("dtype", "error"), [("bf16", 0.1), ("f16", 0.02), ("f32", 1e-4)])
 @pytest.mark.parametrize("block_size", [16, 48])
-def test_block_size_and_cache_type(dtype: str, block_size: int, tiny_gguf: Make, compiler_for: Compilers) -> None:
+def test_block_size_and_cache_type(
+    dtype: KVType, error: float, block_size: int, tiny_gguf: Make, compiler_for: Compilers
+) -> None:
     tiny = tiny_gguf(TinyOptions("qwen3", head_dim=32))
-    options = cpu_sizes(64, 512, 64, 64, block_size=block_size, kv_type="f16" if dtype == "f16" else "f32")
+    options = cpu_sizes(64, 512, 64, 64, block_size=block_size, kv_type=dtype)
     expected = oracle_logits(tiny.metadata, tiny.weights, TOKENS.tolist())
     with cpu_model(tiny.path, compiler_for(ISAS[0]), options) as model:
         logits = model.run(one_sequence(TOKENS, TABLE))
-        np.testing.assert_allclose(logits, expected, atol=0.02 if dtype == "f16" else 1e-4)
+        np.testing.assert_allclose(logits, expected, atol=error)
 
 
 def test_packed_weights_are_as_large_as_the_files(tiny_gguf: Make, compiler_for: Compilers) -> None:

@@ -130,6 +130,14 @@ def test_a_folder_that_cannot_be_written_keeps_nothing(compiler: Compiler, tmp_p
     assert MachineProbe(compiler, 1, cache=blocked).again(SMALL[:1], runs=1).threads == 1
 
 
+@pytest.mark.parametrize("isa", [isa for isa in RUNNABLE if isa.dot2], ids=lambda isa: isa.name)
+def test_the_bfloat16_probe_multiplies_as_often_as_it_says(isa: Isa) -> None:
+    data, sums = np.full(32, 0x3F80, np.uint16), np.zeros(16 * probe.accumulators(isa), np.float32)
+    _run(isa, probe.pair_kernel(isa), 7, data, sums)
+    began = 16 * sum(range(probe.accumulators(isa)))
+    assert sums.sum() - began == 7 * 2 * probe.float_macs(isa)
+
+
 def _run(isa: Isa, kernel: Kernel, turns: int, data: NDArray[Any], sums: NDArray[Any]) -> None:
     compiler = Compiler(CodegenTarget.of(isa))  # its machine code lives as long as it does
     as_function(compiler.address(kernel), 3)(turns, data.ctypes.data, sums.ctypes.data)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from twofold.backends.reference import FloatType, NumpyOps, PagedCache, ReferenceModel, gelu_tanh, silu, softcap
+from twofold.backends.reference import NumpyOps, PagedCache, ReferenceModel, gelu_tanh, silu, softcap
+from twofold.core.kv_layout import KVType
 from twofold.core.model import GroupedAttention, KVGroup, RopePairs, RopeSpec
 from twofold.core.step import BlockMove, MoveKind
 from twofold.models.ops import Batch, TensorRef, Wanted
@@ -32,8 +33,8 @@ def batch(positions: list[int], starts: list[int], tables: list[list[int]], want
     )
 
 
-def paged(layers: int = 1, dtype: FloatType = np.float32) -> PagedCache:
-    return PagedCache([KVGroup(None, tuple(range(layers)))], [8], 2, 4, dtype)
+def paged(layers: int = 1, kv_type: KVType = "f32") -> PagedCache:
+    return PagedCache([KVGroup(None, tuple(range(layers)))], [8], 2, 4, kv_type)
 
 
 def ops(over: Batch, cache: PagedCache | None = None) -> NumpyOps:
@@ -204,7 +205,7 @@ def test_blocks_move_within_their_group_and_to_the_host_and_back() -> None:
 
 
 def test_a_float16_cache_rounds() -> None:
-    cache = paged(dtype=np.float16)
+    cache = paged(kv_type="f16")
     k = np.full((3, 4), 1 + 2**-12, np.float32)
     ops(ONE_STEP, cache).store_kv(0, k, k)
     assert cache.k[0][5, 0, 0] == 1.0

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.planner.count.steps import batch_of
+from tests.planner.models import SMOLLM2_135M, in_file
 from tests.support.meter import MeterOps, OpCounter, meter_step
 from tests.support.tiny import TinyModel, TinyOptions
-from twofold.core.kv_layout import KVLayout
+from twofold.core.kv_layout import KVLayout, KVType
 from twofold.core.model import ModelSpec, visible
-from twofold.core.values import FP16
+from twofold.core.values import BF16
 from twofold.formats.base import ModelFile, open_model
 from twofold.models.decoder import forward
 from twofold.models.read import describe_model, read_model
@@ -96,7 +97,7 @@ def agrees_with_its_own_count(file: ModelFile, work: Work, ops: MeterOps, spans:
     assert work.flops_by_arithmetic().get("int8", 0) == 2 * total.integer_macs
     assert work.weight_bytes == total.weight_bytes == cost.weight_bytes(rows, logits=logit_rows > 0)
     assert work.kv_read == total.kv_read == cost.read_bytes([(1, span) for span in spans])
-    assert work.kv_written == rows * KVLayout(spec, FP16).token_bytes()
+    assert work.kv_written == rows * KVLayout(spec, BF16).token_bytes()
 
 
 def every_byte(file: ModelFile, shape: ModelSpec) -> None:
@@ -124,4 +125,11 @@ def test_real_files(model_path: Callable[[str], Path], alias: str) -> None:
         agrees_with_its_own_count(file, work, ops, spans)
         every_byte(file, shape)
         spec, _ = read_model(file)
-        assert kv_bytes_per_token(shape, ENGINE) == KVLayout(spec, FP16).token_bytes()
+        assert kv_bytes_per_token(shape, ENGINE) == KVLayout(spec, BF16).token_bytes()
+
+
+@pytest.mark.parametrize(("kv", "attention"), [("bf16", "bf16"), ("f16", "fp32"), ("f32", "fp32")])
+def test_arithmetic_of_attention_and_of_float_weights(kv: KVType, attention: str) -> None:
+    work = step(in_file(SMOLLM2_135M, "BF16"), [SequenceRows(1, 9)], how=engine_setting(kv))
+    arithmetic = {each.name: each.arithmetic for each in work.operators}
+    assert (arithmetic["attention"], arithmetic["down"]) == (attention, "fp32")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from twofold.core.errors import ParameterError
@@ -77,3 +79,5 @@ def test_this_machine_in_the_words_of_data_sheets() -> None:
     assert machine.bandwidth == 20e9
     assert (machine.peak("int8"), machine.peak("bf16")) == (4e11, 1e11)
     assert "measured 2026-01-01" in machine.bandwidth.source
+    pairs = local_machine(replace(limits, bf16_macs_per_s=9e10), 8 << 30, working_set=1 << 29)
+    assert (pairs.peak("fp32"), pairs.peak("bf16")) == (1e11, 1.8e11)

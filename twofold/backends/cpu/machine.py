@@ -106,6 +106,19 @@ def float_kernel(isa: Isa) -> Kernel:
     return _stored(k, sums, out)
 
 
+def pair_kernel(isa: Isa) -> Kernel:
+    """Adds products of pairs of bfloat16 numbers; ``isa`` must have ``dot2``. A turn makes twice ``float_macs``."""
+    assert isa.dot2 is not None
+    k = Kernel("probe_bf16", PROBE_PARAMETERS)
+    turns, data, out = k.args
+    sums = [k.var(F32X16, float(index)) for index in range(accumulators(isa))]
+    factor = k.load(I32X16, data)
+    for _turn in k.range(0, turns):
+        for total in sums:
+            total.set(isa.dot2(k, total.get(), factor, factor))
+    return _stored(k, sums, out)
+
+
 def _stored(k: Kernel, sums: Sequence[Var], out: Value) -> Kernel:
     """Ends a probe: stores its sums."""
     for index, total in enumerate(sums):
@@ -146,7 +159,7 @@ class MachineProbe:
         return self.again(self._sizes, FULL_RUNS)
 
     def now(self, sizes: Sequence[int] = (), runs: int = FULL_RUNS) -> MachineLimits:
-        """Measured now at ``sizes``, or at those of a full"""
+        """Measured now at ``sizes``, or at ``FULL_SIZES`` and the working set."""
         compiler, threads, isa = self.compiler, self.threads, self.compiler.target.isa
         return MachineLimits(
             cpu=read_cpu().name,
@@ -155,6 +168,7 @@ class MachineProbe:
             reads=tuple(_read_speed(compiler, threads, size, runs) for size in _affordable(sizes or self._sizes)),
             int8_macs_per_s=_peak(compiler, int8_kernel(isa), int8_macs(isa), threads, runs),
             float_macs_per_s=_peak(compiler, float_kernel(isa), float_macs(isa), threads, runs),
+            bf16_macs_per_s=_peak(compiler, pair_kernel(isa), 2 * float_macs(isa), threads, runs) if isa.dot2 else None,
             measured=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 

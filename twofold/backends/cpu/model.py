@@ -29,8 +29,9 @@ from twofold.core.step import BlockMove
 from twofold.formats.base import ModelFile
 from twofold.models.ops import Batch, Forward
 
-QUERIES_PER_ITEM = 12
-"""Query heads times rows of one attention item."""
+ITEM_QUERIES = (12, 48)
+"""Limits of the query heads times rows of one attention item. Large items fill tiles and reuse keys and values; small
+items give every worker one."""
 UNITS_PER_WORKER = 4
 """With fewer units of attention for each worker, long contexts are divided into splits."""
 MAX_SPLIT_ROWS = 8
@@ -41,7 +42,7 @@ class StepRecord:
     """The record that all kernels of a step read: numbers of rows, addresses, and the items of attention."""
 
     def __init__(self, *, rows: int, heads: int, kv_heads: int, workers: int, partials: int) -> None:
-        self._rows_per_item = max(1, QUERIES_PER_ITEM // (heads // kv_heads))
+        self._item_rows = tuple(max(1, queries // (heads // kv_heads)) for queries in ITEM_QUERIES)
         self._enough_items = -(-UNITS_PER_WORKER * workers // kv_heads)
         self._partials = partials
         lists = np.zeros((5, rows), np.int32)
@@ -88,6 +89,8 @@ class StepRecord:
         merges: list[tuple[int, int, int, int]] = []
         partial = 0
         few = len(starts) - 1 < self._enough_items
+        fewest, most = self._item_rows
+        rows = min(max(len(positions) // self._enough_items, fewest), most)
         for sequence, (first, end) in enumerate(pairwise(starts)):
             self._row_sequence[first:end] = sequence
             position = int(positions[first])
@@ -97,8 +100,8 @@ class StepRecord:
                 merges.append((first, partial, splits, 0))
                 partial += splits
                 continue
-            for row in range(first, end, self._rows_per_item):
-                items.append((sequence, row, min(self._rows_per_item, end - row), position + row - first, -1, 0))
+            for row in range(first, end, rows):
+                items.append((sequence, row, min(rows, end - row), position + row - first, -1, 0))
         self._items[: len(items), :6] = items
         if merges:
             self._merges[: len(merges)] = merges

@@ -358,7 +358,7 @@ class ProgramBuilder:
             kernel, args, StepFields.ITEMS, units=spec.kv_heads, parts=ATTENTION_PARTS,
             reads=[q.address, cache, cache + 1], writes=[out.address, partials.address],
         )  # fmt: skip
-        merge = (f"merge_d{kernel_spec.head_dim}_g{kernel_spec.group}", lambda: merge_kernel(kernel_spec))
+        merge = (kernel_spec.merge_name, lambda: merge_kernel(kernel_spec))
         self._call(merge, args, StepFields.MERGES, units=spec.heads, reads=[partials.address], writes=[out.address])
 
     def _partial_buffer(self, heads: int, spec: AttentionKernelSpec) -> Buffer:

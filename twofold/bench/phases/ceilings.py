@@ -72,10 +72,12 @@ class Ceilings:
         """
         known = self.machine
         speeds = {read.size: read.bytes_per_s for read in known.reads}
+        before, now = known.bf16_macs_per_s, machine.bf16_macs_per_s
         return [
             *(read.bytes_per_s / speeds[read.size] for read in machine.reads if read.size in speeds),
             machine.int8_macs_per_s / known.int8_macs_per_s,
             machine.float_macs_per_s / known.float_macs_per_s,
+            *([now / before] if now and before else []),
         ]
 
 

@@ -267,7 +267,9 @@ def machine_lines(machine: MachineLimits) -> Iterator[str]:
     yield _line("machine", f"{machine.cpu}, {count(machine.threads, 'thread')}, {machine.isa}")
     yield _line("ceilings", ", ".join(f"{r.bytes_per_s / 1e9:.1f} GB/s over {r.size >> 20} MiB" for r in machine.reads))
     int8, floats = machine.int8_macs_per_s / 1e9, machine.float_macs_per_s / 1e9
-    yield _line("", f"{int8:,.0f} G multiply-adds/s of 8-bit integers, {floats:,.0f} G of 32-bit floats")
+    pairs = machine.bf16_macs_per_s
+    more = "" if pairs is None else f", {pairs / 1e9:,.0f} G of bfloat16"
+    yield _line("", f"{int8:,.0f} G multiply-adds/s of 8-bit integers, {floats:,.0f} G of 32-bit floats{more}")
 
 
 class TablePrinter:

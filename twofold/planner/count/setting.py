@@ -9,7 +9,7 @@ from twofold.core.errors import ParameterError
 from twofold.core.kv_layout import position_bytes, state_bytes
 from twofold.core.model import Attention, GroupedAttention, LayerSpec, ModelSpec, RecurrentAttention
 from twofold.core.tensors import Weight, layer_weights
-from twofold.core.values import BF16, ValueFormat
+from twofold.core.values import BF16, Arithmetic, ValueFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +18,14 @@ class Setting:
 
     Where devices outnumber KV heads each keeps a copy of one; latent vectors are kept by every device. ``ep`` of the
     ``tp`` parts of an expert layer are whole experts: 1 cuts each expert into ``tp``, ``tp`` gives each device its own.
+    ``attention`` is the arithmetic of attention; None: that of activations.
     """
 
     tp: int = 1
     ep: int = 1
     kv: ValueFormat = BF16
     activations: ValueFormat = BF16
+    attention: Arithmetic | None = None
 
     def __post_init__(self) -> None:
         if self.tp < 1 or self.ep < 1 or self.tp % self.ep:
@@ -50,6 +52,15 @@ class Setting:
                     param="tp",
                     hint=f"Use a number that divides {heads}.",
                 )
+
+    @property
+    def attention_arithmetic(self) -> Arithmetic:
+        return self.attention or self.activations.arithmetic
+
+    def matrix_arithmetic(self, weights: ValueFormat) -> Arithmetic:
+        """That of the weights, but float32 for 16-bit floats that multiply float32 activations."""
+        own, other = weights.arithmetic, self.activations.arithmetic
+        return other if other == "fp32" and own in ("bf16", "fp16") else own
 
     def kv_parts(self, attention: Attention) -> int:
         """In how many parts the keys and values are cut; devices beyond that keep copies."""

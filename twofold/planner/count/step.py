@@ -231,7 +231,7 @@ class _Counter:
         name = weight.name.removesuffix(".bias")
         picked = self._picked(weight) if weight.copies > 1 else 1
         size = weight.format.nbytes(rows, columns) * copies * picked
-        return Operator(name, weight.format.arithmetic, weight_bytes=size)
+        return Operator(name, self.how.matrix_arithmetic(weight.format), weight_bytes=size)
 
     def _matrix(self, weight: Weight, layer: LayerSpec | None, name: str) -> Operator:
         rows, columns, copies = self.how.share(weight, layer.attention if layer else None)
@@ -242,7 +242,7 @@ class _Counter:
             passes = self.rows * weight.active // self.how.ep
         elif layer is not None and isinstance(layer.attention, LatentAttention) and name in {"k_b", "v_b"}:
             passes = sum(_latent(layer.attention, span)[0] for span in self.spans)
-        return Operator(name, weight.format.arithmetic, 1, 2 * passes * rows * columns, size)
+        return Operator(name, self.how.matrix_arithmetic(weight.format), 1, 2 * passes * rows * columns, size)
 
     def _picked(self, weight: Weight) -> float:
         """The share of the experts that at least one row is expected to pick."""
@@ -255,7 +255,8 @@ class _Counter:
         else:
             flops = attention.heads // self.how.tp * sum(_latent(attention, span)[1] for span in self.spans)
         read = sum(read_positions(span.cached, span.new, attention.window) for span in self.spans)
-        return Operator("attention", self.arithmetic, 1, flops, kv_read=read * self.how.token_bytes(attention))
+        loaded = read * self.how.token_bytes(attention)
+        return Operator("attention", self.how.attention_arithmetic, 1, flops, kv_read=loaded)
 
     def _recurrence(self, attention: RecurrentAttention) -> Operator:
         """A row scales the state, reads it with its key, adds an outer product and reads it with its query; a step
@@ -410,7 +411,7 @@ def _latent_costs(shape: ModelSpec, how: Setting) -> tuple[LatentCost, ...]:
         if not isinstance(attention, LatentAttention):
             continue
         values, heads = attention.nope_dim + attention.v_dim, count * (attention.heads // how.tp)
-        key = attention.window, layer.formats.of("k_b").arithmetic
+        key = attention.window, how.matrix_arithmetic(layer.formats.of("k_b"))
         saved, again = found.get(key, (0, 0))
         found[key] = (
             saved + 2 * heads * (2 * attention.kv_rank - values),

@@ -99,9 +99,9 @@ class Machine:
         return self.peak(arithmetic) / self.bandwidth
 
 
-def engine_setting(dtype: KVType = "f16") -> Setting:
+def engine_setting(dtype: KVType = "bf16") -> Setting:
     """The engine on a CPU, with keys and values in that type."""
-    return Setting(kv=KV_FORMATS[dtype], activations=FP32)
+    return Setting(kv=KV_FORMATS[dtype], activations=FP32, attention="bf16" if dtype == "bf16" else "fp32")
 
 
 def measured_machine(
@@ -121,9 +121,12 @@ def measured_machine(
 def local_machine(limits: MachineLimits, memory_bytes: int, working_set: int) -> Machine:
     """The machine that ``limits`` were measured on, reading a working set of that size (a model's weights).
 
-    Integer codes are multiplied at the peak for ``int8``, everything else at that for ``fp32``.
+    The peak for ``int8`` is that of integer codes, that for ``bf16`` (if the processor has one) of attention, and that
+    for ``fp32`` of everything else.
     """
     peaks: dict[Arithmetic, float] = {"fp32": 2 * limits.float_macs_per_s, "int8": 2 * limits.int8_macs_per_s}
+    if limits.bf16_macs_per_s is not None:
+        peaks["bf16"] = 2 * limits.bf16_macs_per_s
     source = f"measured {limits.measured} with {limits.threads} threads ({limits.isa})"
     return measured_machine(memory_bytes, limits.read_speed(working_set), peaks, limits.cpu, source)
 

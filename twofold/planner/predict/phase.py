@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from twofold.core.limits import MachineLimits
 
 
-def local_steps(shape: ModelSpec, limits: MachineLimits, dtype: KVType = "f16") -> StepPredictor:
+def local_steps(shape: ModelSpec, limits: MachineLimits, dtype: KVType = "bf16") -> StepPredictor:
     """Predicts steps of the engine on this machine, with keys and values in that type."""
     return StepPredictor.of(shape, machine_of(shape, limits), engine_setting(dtype))
 

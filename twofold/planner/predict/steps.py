@@ -196,7 +196,7 @@ class StepPredictor:
         )
         cost = StepCost.of(shape, how)
         link_s = link_seconds(cost.all_reduce_row_bytes, machine, how.tp)
-        attention_peak = float(peak(machine, how.activations.arithmetic))
+        attention_peak = float(peak(machine, how.attention_arithmetic))
         row_s, logit_row_s, bandwidth = silent.matrices, loud.matrices - silent.matrices, float(machine.bandwidth)
         return cls(cost, machine, how, len(shape.layers), row_s, logit_row_s, link_s, attention_peak, bandwidth)
 

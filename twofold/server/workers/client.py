@@ -36,7 +36,7 @@ from twofold.core.report import EngineSnapshot, StepReport
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.stream import OutputStream
-from twofold.host.versions import twofold_version
+from twofold.host.versions import NUMERICS, twofold_version
 from twofold.planner.predict.phase import local_steps
 from twofold.planner.predict.steps import StepPredictor
 from twofold.server.models.reading import ModelReading
@@ -147,7 +147,8 @@ class WorkerModel:
         self.name = name
         self._reading = reading
         self._load = LoadModel(str(reading.path), dict(options))
-        self.identity = model_identity(reading.path, {**options, "version": twofold_version()})
+        versions = {"version": twofold_version(), "numerics": NUMERICS}
+        self.identity = model_identity(reading.path, {**options, **versions})
         self._observers = tuple(observers)
         self._policy = policy or RestartPolicy()
         self._clock = MonotonicClock()

@@ -33,34 +33,30 @@ class PagedLayer:
         for row, count in zip(self.tables, counts, strict=True):
             row[:count] = [next(blocks) for _ in range(count)]
         size = (sum(counts) + 3, shape.kv_heads, 2, shape.block_size * shape.head_dim)
-        self.elements = (rng.standard_normal(size) * STALE).astype(np.float16 if shape.dtype == "f16" else np.float32)
-
-    @property
-    def keys(self) -> NDArray[np.generic]:
-        """[block, head, tile, head_dim, 16]"""
-        tiles = self.shape.block_size // TILE
-        return self.elements[:, :, 0].reshape(*self.elements.shape[:2], tiles, self.shape.head_dim, TILE)
-
-    @property
-    def values(self) -> NDArray[np.generic]:
-        """[block, head, position, head_dim]"""
-        return self.elements[:, :, 1].reshape(*self.elements.shape[:2], self.shape.block_size, self.shape.head_dim)
+        self.elements = stored(rng.standard_normal(size) * STALE, shape.dtype)
 
     def put(self, sequence: int, keys: NDArray[np.generic], values: NDArray[np.generic]) -> None:
         """Writes keys and values [position, head, head_dim] from position 0 on, rounded as they are cached."""
-        blocks, offsets = self.places(sequence, np.arange(len(keys)))
-        self.keys[blocks, :, offsets // TILE, :, offsets % TILE] = keys
-        self.values[blocks, :, offsets] = values
+        for part, numbers in enumerate((keys, values)):
+            self.elements[self._places(sequence, len(keys), part)] = stored(numbers, self.shape.dtype)
 
     def get(self, sequence: int, length: int) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-        """Copies of the keys and values [position, head, head_dim] of the first positions."""
-        blocks, offsets = self.places(sequence, np.arange(length))
-        return self.keys[blocks, :, offsets // TILE, :, offsets % TILE], self.values[blocks, :, offsets]
+        """Copies of the keys and values [position, head, head_dim] of the first positions; bfloat16 as float32."""
+        keys, values = (self.elements[self._places(sequence, length, part)] for part in range(2))
+        if self.shape.dtype == "bf16":
+            return of_bfloat16(keys), of_bfloat16(values)
+        return keys, values
 
-    def places(self, sequence: int, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The blocks of positions, and where in them."""
-        size = self.shape.block_size
-        return self.tables[sequence, positions // size], positions % size
+    def _places(self, sequence: int, length: int, part: int) -> tuple[NDArray[np.int64], ...]:
+        """Indices of the numbers [position, head, head_dim] of the first positions."""
+        size, dim = self.shape.block_size, self.shape.head_dim
+        at, head, d = np.ogrid[:length, : self.shape.kv_heads, :dim]
+        offset, pair = at % size, 2 if self.shape.dtype == "bf16" else 1
+        if part == 0:
+            place = offset // TILE * TILE * dim + d // pair * TILE * pair + offset % TILE * pair + d % pair
+        else:
+            place = offset // pair * pair * dim + d * pair + offset % pair
+        return self.tables[sequence, at // size], head, np.array(part), place
 
     def arguments(self) -> dict[str, Field]:
         return {
@@ -78,6 +74,18 @@ class PagedLayer:
             StepFields.TABLE_STRIDE: width,
             StepFields.GROUP_STRIDE: sequences * width,
         }
+
+
+def stored(x: NDArray[np.generic], dtype: KVType) -> NDArray[np.generic]:
+    """Numbers as they are cached; the bits of bfloat16 as uint16, rounded to nearest, to even, 0 below 2⁻⁵⁰."""
+    if dtype != "bf16":
+        return x.astype({"f16": np.float16, "f32": np.float32}[dtype])
+    bits = np.where(abs(x) < 2.0**-50, 0, x).astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def of_bfloat16(bits: NDArray[np.generic]) -> NDArray[np.float32]:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def shape_of(kv_heads: int, head_dim: int, dtype: KVType, block_size: int = 16) -> LayerBlock:

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.backends.cpu.kernels.harness import Field, Floats, Machine, assert_same_bits, poisoned
-from tests.backends.cpu.kernels.paged import PagedLayer, shape_of
+from tests.backends.cpu.kernels.paged import PagedLayer, of_bfloat16, shape_of, stored
 from twofold.backends.cpu.kernels.cache import CACHE_FIELDS, RotateSpec, rotate_kernel, store_values_kernel
 from twofold.backends.cpu.kernels.signature import StepFields
 from twofold.core.kv_layout import KVType
@@ -31,6 +31,8 @@ SPECS = [
     RotateSpec(128, 32, "adjacent", True, "keys", "f16"),
     RotateSpec(16, 16, "halves", False, "keys", "f32"),
     RotateSpec(256, 256, "halves", True, "keys", "f16"),
+    RotateSpec(64, 64, "halves", False, "keys", "bf16"),
+    RotateSpec(80, 20, "adjacent", True, "keys", "bf16"),
 ]
 
 
@@ -140,16 +142,20 @@ def test_keys_are_the_rotated_rows_in_their_places(machine: Machine, spec: Rotat
     rows = rows_for(spec, block_size)
     wanted = rows_for(spec).rotate(machine, row_target(spec))
     assert np.isnan(rows.rotate(machine, spec)).all()
-    assert_same_bits(rows.stored(keys=True), wanted.astype(rows.before.dtype))
+    assert_same_bits(rows.stored(keys=True), as_cached(wanted, spec.dtype))
 
 
-@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
 @pytest.mark.parametrize("head_dim", [16, 80, 256])
 @pytest.mark.parametrize("block_size", [16, 48])
 def test_values_are_stored_in_their_places(machine: Machine, dtype: KVType, head_dim: int, block_size: int) -> None:
     rows = Rows(head_dim, 0, dtype, block_size)
     rows.store(machine)
-    assert_same_bits(rows.stored(keys=False), rows.x.astype(rows.before.dtype))
+    assert_same_bits(rows.stored(keys=False), as_cached(rows.x, dtype))
+
+
+def as_cached(x: NDArray[np.generic], dtype: KVType) -> NDArray[np.generic]:
+    return of_bfloat16(stored(x, dtype)) if dtype == "bf16" else stored(x, dtype)
 
 
 def test_halves_are_cached_as_finite_numbers(machines: list[Machine]) -> None:
@@ -169,7 +175,7 @@ def test_halves_are_cached_as_finite_numbers(machines: list[Machine]) -> None:
         np.testing.assert_array_equal(other.stored(keys=True)[0, 0, :12], [65504] * 6 + [-65504] * 6)
 
 
-@pytest.mark.parametrize("spec", [SPECS[1], SPECS[2], SPECS[4]], ids=lambda s: s.name)
+@pytest.mark.parametrize("spec", [SPECS[1], SPECS[2], SPECS[4], *SPECS[8:]], ids=lambda s: s.name)
 def test_every_instruction_set_and_split_gives_the_same_bits(machines: list[Machine], spec: RotateSpec) -> None:
     first = rows_for(spec)
     first.rotate(machines[0], spec)
@@ -187,3 +193,16 @@ def test_every_instruction_set_rounds_halves_as_numpy_does(machines: list[Machin
         rows = Rows(64, 0, "f16", size=size)
         rows.store(machine)
         assert_same_bits(rows.stored(keys=False), rows.x.astype(np.float16))
+
+
+def test_bfloat16_is_cached_as_finite_numbers_that_are_0_or_not_small(machines: list[Machine]) -> None:
+    given = np.array([3e38, 3.4e38, np.inf, 2**-50, 2**-51, 1e-38, 1e-40, 1 + 2**-8, 1 + 3 * 2**-8], np.float32)
+    largest = float(of_bfloat16(np.array(0x7F7F, np.uint16)))
+    wanted = np.array([0, largest, largest, 2**-50, 0, 0, 0, 1, 1 + 2**-6], np.float32)
+    wanted[0] = of_bfloat16(stored(given[:1], "bf16"))[0]
+    for machine in machines:
+        rows = Rows(64, 0, "bf16")
+        rows.x[0, 0, :18] = [*given, *-given]
+        rows.store(machine)
+        values = rows.stored(keys=False)[0, 0, :18]
+        np.testing.assert_array_equal(values, [*wanted, *-wanted])

@@ -77,6 +77,21 @@ def test_close_to_the_true_value(
     assert errors.max() <= ulps, f"{errors.max():.2f} units at {x[errors.argmax()]!r}"
 
 
+@pytest.mark.parametrize("lowest", [-50.0, -125.0])
+def test_powers_of_two_below_0(machines: list[Machine], lowest: float) -> None:
+    def formula(k: Kernel, x: Value) -> Value:
+        return formulas.exp2_below_0(k, x, lowest)
+
+    x = np.concatenate([spread(lowest, 0, 9), spread(-1, 0, 10)])
+    first, *others = [apply(machine, formula, x) for machine in machines]
+    np.testing.assert_allclose(first, np.exp2(x.astype(np.float64)), rtol=4e-6)
+    for other in others:
+        assert_same_bits(other, first)
+    below = np.full(16, np.nextafter(np.float32(lowest), np.float32(-np.inf)))
+    below[:4] = [0, -0.0, -np.inf, -1e30]
+    np.testing.assert_array_equal(apply(machines[0], formula, below), [1, 1, *[0] * 14])
+
+
 def test_gelu_far_below_zero_is_close_in_absolute_terms(machine: Machine) -> None:
     x = spread(-10, 0, 9)
     np.testing.assert_allclose(

@@ -12,6 +12,11 @@ The matrix of scores is never stored. This is the arithmetic of one query, whate
 
     m, l, o   largest score, sum of weights, weighted sum of values of one split; M, L, O of several
 
+With a bfloat16 cache, q·scale and p are rounded to bfloat16, and sums are made of pairs of products, the odd one first
+(d + 1 before d, t + 1 before t), as AVX-512 BF16 adds them in one instruction. The weights that l adds stay float32; l
+has 16 lanes until its split ends. Exponentials are powers of two, and scores are multiplied by log₂ e. That instruction
+takes subnormal numbers for 0, so none may occur: p and c below 2^``LEAST_POWER`` and o·c below ``LEAST_OUTPUT`` are 0.
+
 A hidden position has p = 0 exactly, and a chunk or split of hidden positions alone leaves the state as it is. So the
 result does not depend on where a kernel starts and stops (Milakov & Gimelshein 2018 for the running maximum; Dao et al.
 for the splits). Block tables are read from the chunk of the first visible position on. From there on their entries must
@@ -24,13 +29,22 @@ split's (m, l, o) for ``merge_kernel``.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
-from twofold.backends.cpu.kernels.cache import TILE, block_of, element_bytes, load_elements, table_of
+from twofold.backends.cpu.kernels.cache import (
+    BF16_LEAST,
+    TILE,
+    block_of,
+    element_bytes,
+    load_elements,
+    table_of,
+    without_small,
+)
 from twofold.backends.cpu.kernels.ir import F32, F32X16, I32, I32X16, I64, PTR, Kernel, Value, Var
-from twofold.backends.cpu.kernels.isa import Isa
-from twofold.backends.cpu.kernels.math import exp, tanh
+from twofold.backends.cpu.kernels.isa import Isa, bfloat16_bits
+from twofold.backends.cpu.kernels.math import LOG2_E, exp, exp2_below_0, tanh
 from twofold.backends.cpu.kernels.rows import float_bits
 from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields, kernel, step_pointer
 from twofold.core.kv_layout import KVType
@@ -42,6 +56,12 @@ CHUNK: Final = ATTENTION_CHUNK
 NO_SCORE: Final = -1e30
 """Largest score of a split before its first chunk: finite, because −inf − −inf is not a number."""
 MASKED: Final = float("-inf")
+LEAST_POWER: Final = math.log2(BF16_LEAST)
+"""With bfloat16, lower powers of two are 0."""
+LEAST_MERGED: Final = -125.0
+"""The same where splits are merged: the least normal float32 is 2^−126."""
+LEAST_OUTPUT: Final = 2.0**-100
+"""With bfloat16, smaller rescaled outputs are 0."""
 MAX_QUERIES: Final = 12
 """Queries of the largest tile; at most 16, because the factors that rescale their sums are lanes of one vector."""
 
@@ -72,6 +92,16 @@ class AttentionKernelSpec:
         return f"attention_d{self.head_dim}_g{self.group}_{self.dtype}{cap}"
 
     @property
+    def halves(self) -> bool:
+        """Whether factors are bfloat16."""
+        return self.dtype == "bf16"
+
+    @property
+    def merge_name(self) -> str:
+        """The name of the kernel that merges partials."""
+        return f"merge_d{self.head_dim}_g{self.group}{'_powers' if self.halves else ''}"
+
+    @property
     def partial_floats(self) -> int:
         """Floats of one query head's partial: a line for m and l, then o."""
         return 16 + self.head_dim
@@ -99,15 +129,15 @@ class QueryStates:
             k.store(k.splat(F32X16, 0.0), self.out(query) + 4 * i)
 
 
-def merge_state(k: Kernel, total: Value, part: Value, head_dim: int) -> None:
+def merge_state(k: Kernel, total: Value, part: Value, spec: AttentionKernelSpec) -> None:
     """(M, L, O) at ``total`` ← merged with (m, l, o) at ``part``."""
     old, new = k.load(F32, total), k.load(F32, part)
     top = k.fmax(old, new)
-    keep, take = exp(k, old - top), exp(k, new - top)
+    keep, take = (exp2_below_0(k, x - top, LEAST_MERGED) if spec.halves else exp(k, x - top) for x in (old, new))
     k.store(top, total)
     k.store(k.fma(k.load(F32, part + 4), take, k.load(F32, total + 4) * keep), total + 4)
     keep16, take16 = k.splat(F32X16, keep), k.splat(F32X16, take)
-    for i in range(0, head_dim, 16):
+    for i in range(0, spec.head_dim, 16):
         at = 64 + 4 * i
         k.store(k.fma(k.load(F32X16, part + at), take16, k.load(F32X16, total + at) * keep16), total + at)
 
@@ -121,7 +151,7 @@ def store_result(k: Kernel, total: Value, out: Value, head_dim: int) -> None:
 
 def merge_kernel(spec: AttentionKernelSpec) -> Kernel:
     """Merges the partials of rows whose splits were computed separately. A unit is a merge and a query head."""
-    with kernel(f"merge_d{spec.head_dim}_g{spec.group}", ATTENTION_FIELDS, ATTENTION_POINTERS) as (k, a, units):
+    with kernel(spec.merge_name, ATTENTION_FIELDS, ATTENTION_POINTERS) as (k, a, units):
         heads = a["kv_heads"] * spec.group
         total = QueryStates(k, k.args[4], spec.head_dim)
         for unit in units:
@@ -131,7 +161,7 @@ def merge_kernel(spec: AttentionKernelSpec) -> Kernel:
             total.reset(0)
             for index in k.range(first, first + count):
                 part = a["partials"] + (index * heads + head) * (4 * spec.partial_floats)
-                merge_state(k, total.at(0), part, spec.head_dim)
+                merge_state(k, total.at(0), part, spec)
             store_result(k, total.at(0), a["out"] + row * a["out_stride"] + head * (4 * spec.head_dim), spec.head_dim)
     return k
 
@@ -153,8 +183,8 @@ class AttentionTiling:
 
 
 def scratch_floats(head_dim: int) -> int:
-    """Floats of scratch of a worker: for each query its scaled values, its scores, and two states (m, l, o)."""
-    return MAX_QUERIES * (head_dim + CHUNK + 2 * (16 + head_dim)) + 64
+    """Floats of scratch of a worker: for each query its scaled values, scores, sums of weights, and two states."""
+    return MAX_QUERIES * (head_dim + CHUNK + 16 + 2 * (16 + head_dim)) + 64
 
 
 def _tiles(k: Kernel, positions: Value) -> Value:
@@ -181,13 +211,16 @@ class AttentionKernel:
     def __init__(self, spec: AttentionKernelSpec, isa: Isa) -> None:
         self._spec = spec
         self._isa = isa
+        self._dot2 = isa.dot2 if spec.halves else None
+        self._factor_bytes = 4 if self._dot2 is None else 2
         self._tilings = AttentionTiling.of(isa)
         self.k = k = Kernel(spec.name, KERNEL_PARAMETERS)
         self._a = KernelArguments(k, ATTENTION_FIELDS, ATTENTION_POINTERS)
         queries = self._tilings[0].queries
         self._q = k.args[4]
         self._scores = self._q + 4 * queries * spec.head_dim
-        self._part = QueryStates(k, self._scores + 4 * queries * CHUNK, spec.head_dim)
+        self._sums = self._scores + 4 * queries * CHUNK
+        self._part = QueryStates(k, self._sums + 64 * queries, spec.head_dim)
         self._total = QueryStates(k, self._part.at(queries), spec.head_dim)
         self._lanes = k.constants(I32X16, range(16))
         self._positions = k.buffer(8 * MAX_QUERIES)
@@ -245,10 +278,42 @@ class AttentionKernel:
 
     def _load_query(self, index: Value, offset: Value) -> None:
         k = self.k
-        scale = k.splat(F32X16, float_bits(self._a["scale"]))
+        scale = float_bits(self._a["scale"])
+        if self._spec.halves and not self._spec.softcap:
+            scale = scale * LOG2_E
+        scale = k.splat(F32X16, scale)
         for i in range(0, self._spec.head_dim, 16):
-            target = self._q + (index * self._spec.head_dim + i) * 4
-            k.store(k.load(F32X16, self._a["q"] + offset + 4 * i) * scale, target)
+            target = self._q + (index * self._spec.head_dim + i) * self._factor_bytes
+            scaled = k.load(F32X16, self._a["q"] + offset + 4 * i) * scale
+            k.store(self._factors(without_small(k, scaled) if self._spec.halves else scaled), target)
+
+    def _factors(self, x: Value) -> Value:
+        """Scaled queries or weights as they are multiplied: float32, rounded to bfloat16 or not, or bfloat16."""
+        if not self._spec.halves:
+            return x
+        return bfloat16_bits(x).as_bits(F32X16) if self._isa.narrow2 is None else self._isa.narrow2(self.k, x)
+
+    def _factor(self, at: Value, pair: Value, part: int) -> Value:
+        """One of a row's adjacent factors ``pair`` and ``pair + 1`` in all lanes; with ``dot2`` both."""
+        if self._dot2 is not None:
+            return self.k.splat(I32X16, self.k.load(I32, at + pair * 2))
+        return self.k.splat(F32X16, self.k.load(F32, at + (pair + (1 - part if self._spec.halves else part)) * 4))
+
+    def _pairs(self, at: Value, stride: int) -> list[Value]:
+        """The cached numbers at ``at`` for each part of a pair; those of the second part are ``stride`` bytes later."""
+        k, dtype = self.k, self._spec.dtype
+        if dtype == "bf16":
+            pairs = k.load(I32X16, at)
+            both = [(pairs & ~0xFFFF).as_bits(F32X16), (pairs << 16).as_bits(F32X16)]
+            return both if self._dot2 is None else [pairs]
+        return [load_elements(k, self._isa, dtype, 16, at + part * stride) for part in range(2)]
+
+    def _add(self, total: Var, factor: Value, number: Value) -> None:
+        k = self.k
+        if self._dot2 is None:
+            total.set(k.fma(factor, number, total.get()))
+        else:
+            total.set(self._dot2(k, total.get(), number, factor))
 
     def _span(self, item: _Item, first: Value, last: Value) -> tuple[Value, Value]:
         """The positions that queries at ``first`` … ``last`` see, from a whole chunk on; of a split's item its own."""
@@ -275,9 +340,11 @@ class AttentionKernel:
     # -- one split --------------------------------------------------------------------------------------------------
 
     def _split(self, item: _Item, tiling: AttentionTiling, low: Value, high: Value) -> None:
-        k, dim, size = self.k, self._spec.head_dim, tiling.queries
+        k, size = self.k, tiling.queries
         for query in k.range(0, size):
             self._part.reset(query)
+            if self._spec.halves:
+                k.store(k.splat(F32X16, 0.0), self._sums + query * 64)
         self._list_tiles(item, low, high, self._keys)
         for start in k.range(low, high, CHUNK):
             tiles = _tiles(k, high - start)
@@ -289,7 +356,9 @@ class AttentionKernel:
             self._blend(tiling, tiles)
             self._copy_list(self._next_keys, self._keys)
         for query in k.range(0, size):
-            merge_state(k, self._total.at(query), self._part.at(query), dim)
+            if self._spec.halves:
+                k.store(k.reduce_tree(k.load(F32X16, self._sums + query * 64), "add"), self._part.at(query) + 4)
+            merge_state(k, self._total.at(query), self._part.at(query), self._spec)
 
     def _copy_list(self, source: Value, target: Value) -> None:
         for at in range(0, 8 * CHUNK // TILE, 8):
@@ -328,12 +397,12 @@ class AttentionKernel:
         for pair in k.range(0, dim, 2):
             for base in later:
                 k.prefetch(base + pair * line_bytes)
-            for d in (pair, pair + 1):
-                lines = [load_elements(k, self._isa, self._spec.dtype, 16, b + d * line_bytes) for b in bases]
+            lines = [self._pairs(base + pair * line_bytes, line_bytes) for base in bases]
+            for part in range(len(lines[0])):
                 for query in range(size):
-                    q = k.splat(F32X16, k.load(F32, self._q + d * 4 + 4 * query * dim))
+                    q = self._factor(self._q + query * dim * self._factor_bytes, pair, part)
                     for i in range(vectors):
-                        sums[query][i].set(k.fma(q, lines[i], sums[query][i].get()))
+                        self._add(sums[query][i], q, lines[i][part])
         for query in range(size):
             for i in range(vectors):
                 self._store_score(query, first + i, sums[query][i].get())
@@ -342,7 +411,7 @@ class AttentionKernel:
         k = self.k
         if self._spec.softcap:
             cap = k.splat(F32X16, float_bits(self._a["softcap"]))
-            score = tanh(k, score / cap) * cap
+            score = tanh(k, score / cap) * (cap * LOG2_E if self._spec.halves else cap)
         k.store(score, self._score_at(query, tile))
 
     def _score_at(self, query: Value | int, tile: Value | int) -> Value:
@@ -372,15 +441,23 @@ class AttentionKernel:
             new = k.fmax(k.reduce_tree(top, "fmax"), old)
             k.store(new, state)
             k.store(old - new, self._gaps + query * 4)
-        k.store(exp(k, k.load(F32X16, self._gaps)), self._corrections)
+        k.store(self._exp(k.load(F32X16, self._gaps)), self._corrections)
         for query in k.range(0, size):
             state, scores = self._part.at(query), self._scores_of(query)
             top16 = k.splat(F32X16, k.load(F32, state))
-            weights = [exp(k, s - top16) for s in scores]
+            weights = [self._exp(s - top16) for s in scores]
             for i, w in enumerate(weights):
-                k.store(w, self._score_at(query, i))
-            total = k.reduce_tree((weights[0] + weights[1]) + (weights[2] + weights[3]), "add")
-            k.store(k.fma(k.load(F32, state + 4), k.load(F32, self._corrections + query * 4), total), state + 4)
+                k.store(self._factors(w), self._score_at(query, 0) + i * (16 * self._factor_bytes))
+            total, correction = (weights[0] + weights[1]) + (weights[2] + weights[3]), self._corrections + query * 4
+            if self._spec.halves:
+                sums, factor = self._sums + query * 64, k.splat(F32X16, k.load(F32, correction))
+                k.store(k.fma(k.load(F32X16, sums), factor, total), sums)
+            else:
+                total = k.reduce_tree(total, "add")
+                k.store(k.fma(k.load(F32, state + 4), k.load(F32, correction), total), state + 4)
+
+    def _exp(self, x: Value) -> Value:
+        return exp2_below_0(self.k, x, LEAST_POWER) if self._spec.halves else exp(self.k, x)
 
     def _scores_of(self, query: Value) -> list[Value]:
         return [self.k.load(F32X16, self._score_at(query, i)) for i in range(CHUNK // TILE)]
@@ -403,16 +480,20 @@ class AttentionKernel:
         """Outputs from value ``first`` on, rescaled."""
         k = self.k
         wide = k.splat(F32X16, k.load(F32, self._corrections + 4 * query))
-        return [k.load(F32X16, self._part.out(query) + first * 4 + 64 * i) * wide for i in range(vectors)]
+        rescaled = [k.load(F32X16, self._part.out(query) + first * 4 + 64 * i) * wide for i in range(vectors)]
+        if self._spec.halves:
+            return [k.select(k.abs(x) < LEAST_OUTPUT, k.splat(F32X16, 0.0), x) for x in rescaled]
+        return rescaled
 
     def _blend_tile(self, sums: list[list[Var]], values: Value, tile: Value, first: Value, vectors: int) -> None:
-        k, size_bytes = self.k, element_bytes(self._spec.dtype)
-        for t in k.range(0, TILE):
-            line = values + (t * self._spec.head_dim + first) * size_bytes
-            loaded = [
-                load_elements(k, self._isa, self._spec.dtype, 16, line + 16 * size_bytes * i) for i in range(vectors)
-            ]
-            for query, row in enumerate(sums):
-                weight = k.splat(F32X16, k.load(F32, self._scores + 4 * CHUNK * query + tile * 64 + t * 4))
-                for i, value in enumerate(loaded):
-                    row[i].set(k.fma(weight, value, row[i].get()))
+        k, row_bytes = self.k, self._spec.head_dim * element_bytes(self._spec.dtype)
+        column_bytes = element_bytes(self._spec.dtype) * (2 if self._spec.halves else 1)
+        for pair in k.range(0, TILE, 2):
+            line = values + pair * row_bytes + first * column_bytes
+            loaded = [self._pairs(line + 16 * column_bytes * i, row_bytes) for i in range(vectors)]
+            for part in range(len(loaded[0])):
+                for query, row in enumerate(sums):
+                    weights = self._score_at(query, 0) + tile * (TILE * self._factor_bytes)
+                    weight = self._factor(weights, pair, part)
+                    for i, numbers in enumerate(loaded):
+                        self._add(row[i], weight, numbers[part])

@@ -6,8 +6,14 @@ keys, then its values, in tiles of 16 positions:
     keys      [tile][head_dim][16 positions]     lanes are positions, so a score needs no horizontal sum
     values    [tile][16 positions][head_dim]     lanes are head values, so an output needs none either
 
-Elements are float16 or float32. Keys are stored after their norm and rotation. The step's block tables map positions to
-blocks: one table for each sequence and each KV group, which is the layers with the same attention window.
+Elements are float16 or float32, or bfloat16 in pairs, as dot products of pairs take them:
+
+    keys      [tile][head_dim / 2][16 positions][2]
+    values    [tile][8 positions][head_dim][2]
+
+A pair is two numbers of one key, or the same number of two positions. Keys are stored after their norm and rotation.
+The step's block tables map positions to blocks: one table for each sequence and each KV group, which is the layers with
+the same attention window.
 """
 
 from __future__ import annotations
@@ -16,8 +22,8 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Final, Literal
 
-from twofold.backends.cpu.kernels.ir import F16, F32, I32, I64, Kernel, Type, Value
-from twofold.backends.cpu.kernels.isa import Isa
+from twofold.backends.cpu.kernels.ir import F16, F32, I16, I32, I64, Kernel, Type, Value
+from twofold.backends.cpu.kernels.isa import Isa, bfloat16_bits
 from twofold.backends.cpu.kernels.rows import float_bits, reciprocal_rms
 from twofold.backends.cpu.kernels.signature import KernelArguments, StepFields, kernel, step_count, step_pointer
 from twofold.core.kv_layout import KV_FORMATS, KVType, key_value_bytes
@@ -25,6 +31,10 @@ from twofold.core.model import RopePairs
 
 TILE: Final = 16
 F16_MAX: Final = 65504.0
+BF16_MAX: Final = (2 - 2**-7) * 2.0**127
+BF16_LEAST: Final = 2.0**-50
+"""Smaller numbers become 0 in bfloat16. Products and their sums are then multiples of 2⁻¹¹⁴, and none is subnormal
+(below 2⁻¹²⁶), which processors treat differently."""
 
 CACHE_FIELDS: Final = (
     "x", "x_stride", "cache", "group", "block_bytes", "head_bytes", "block_size", "heads", "weight", "eps", "table",
@@ -54,8 +64,8 @@ class LayerBlock:
 
 
 def element(dtype: KVType) -> Type:
-    """The type of a cached value."""
-    return F16 if dtype == "f16" else F32
+    """The type of a cached value; I16 for the bits of a bfloat16."""
+    return {"bf16": I16, "f16": F16, "f32": F32}[dtype]
 
 
 def element_bytes(dtype: KVType) -> int:
@@ -63,18 +73,26 @@ def element_bytes(dtype: KVType) -> int:
     return element(dtype).bits // 8
 
 
-def load_elements(k: Kernel, isa: Isa, dtype: KVType, lanes: int, at: Value) -> Value:
+def load_elements(k: Kernel, isa: Isa, dtype: Literal["f16", "f32"], lanes: int, at: Value) -> Value:
     """``lanes`` cached values as float32."""
     loaded = k.load(element(dtype).of(lanes), at)
     return isa.widen(k, loaded) if dtype == "f16" else loaded
 
 
 def to_element(k: Kernel, isa: Isa, dtype: KVType, x: Value) -> Value:
-    """float32 in the type of cached values. float16 is clamped to finite values: a hidden key must stay a number."""
+    """float32 in the type of cached values. Halves are clamped to finite values: a hidden key must stay a number."""
     if dtype == "f32":
         return x
-    limit = k.splat(x.type, F16_MAX)
-    return isa.narrow(k, k.fmax(k.fmin(x, limit), -limit))
+    limit = k.splat(x.type, F16_MAX if dtype == "f16" else BF16_MAX)
+    finite = k.fmax(k.fmin(x, limit), -limit)
+    if dtype == "f16":
+        return isa.narrow(k, finite)
+    return (bfloat16_bits(without_small(k, finite)) >> 16).to(I16.of(x.type.lanes))
+
+
+def without_small(k: Kernel, x: Value) -> Value:
+    """x, or 0 below ``BF16_LEAST``."""
+    return k.select(k.abs(x) < BF16_LEAST, k.splat(x.type, 0.0), x)
 
 
 def table_of(k: Kernel, group: Value, sequence: Value) -> Value:
@@ -195,11 +213,13 @@ def _place(
     size = element_bytes(spec.dtype)
     offset = position % a["block_size"]
     tile = a["cache"] + _head_offset(k, a, row, head, position)
-    slot = tile + offset // TILE * (TILE * spec.head_dim * size) + offset % TILE * size
+    pair = 2 if spec.dtype == "bf16" else 1
+    slot = tile + offset // TILE * (TILE * spec.head_dim * size) + offset % TILE * (pair * size)
     for i, v in enumerate(values):
         stored = to_element(k, isa, spec.dtype, v)
         for lane in range(spec.lanes):
-            k.store(k.extract(stored, lane), slot + (spec.lanes * i + lane) * TILE * size)
+            group, member = divmod(spec.lanes * i + lane, pair)
+            k.store(k.extract(stored, lane), slot + (group * TILE * pair + member) * size)
 
 
 def _head_offset(k: Kernel, a: KernelArguments, row: Value, head: Value, position: Value) -> Value:
@@ -217,8 +237,16 @@ def store_values_kernel(head_dim: int, dtype: KVType, isa: Isa) -> Kernel:
             for head in k.range(0, a["heads"]):
                 x = a["x"] + row * a["x_stride"] + head * (4 * head_dim)
                 values = a["cache"] + _head_offset(k, a, row, head, position) + (a["head_bytes"] >> 1)
-                slot = values + position % a["block_size"] * (head_dim * size)
+                offset = position % a["block_size"]
+                if dtype == "bf16":
+                    slot = values + offset // 2 * (2 * head_dim * size) + offset % 2 * size
+                else:
+                    slot = values + offset * (head_dim * size)
                 for at in range(0, head_dim, lanes):
-                    v = k.load(F32.of(lanes), x + 4 * at)
-                    k.store(to_element(k, isa, dtype, v), slot + at * size)
+                    stored = to_element(k, isa, dtype, k.load(F32.of(lanes), x + 4 * at))
+                    if dtype == "bf16":
+                        for lane in range(lanes):
+                            k.store(k.extract(stored, lane), slot + (at + lane) * 2 * size)
+                    else:
+                        k.store(stored, slot + at * size)
     return k

@@ -52,10 +52,11 @@ class Type:
         return Type(self.scalar, lanes)
 
 
-FLOAT_BITS: Final = {"half": 16, "float": 32, "double": 64}
+FLOAT_BITS: Final = {"half": 16, "bfloat": 16, "float": 32, "double": 64}
 VOID, PTR, I1, I8, I16, I32, I64 = (Type(s) for s in ("void", "ptr", "i1", "i8", "i16", "i32", "i64"))
-F16, F32, F64 = Type("half"), Type("float"), Type("double")
-F32X16, I32X16, I8X64, I16X32, F16X16, I8X16 = F32.of(16), I32.of(16), I8.of(64), I16.of(32), F16.of(16), I8.of(16)
+F16, BF16, F32, F64 = Type("half"), Type("bfloat"), Type("float"), Type("double")
+F32X16, I32X16, I16X16, I16X32, I8X64, I8X16 = F32.of(16), I32.of(16), I16.of(16), I16.of(32), I8.of(64), I8.of(16)
+F16X16 = F16.of(16)
 
 
 def literal(kind: Type, value: float) -> str:

@@ -7,6 +7,8 @@ same result:
     look_up(table, codes)    table[codes[i]] for 64 codes below 16
     widen(h)                 float16 → float32, exact
     narrow(x)                float32 → float16, to nearest even, |x| ≤ 65504
+    narrow2(x)               float32 → bfloat16, to nearest even, x 0 or a normal number; where there is ``dot2``
+    dot2(acc, a, b)          fma(a[2i], b[2i], fma(a[2i+1], b[2i+1], acc[i])) of bfloat16 pairs; may be None
     pause()                  the core's hint that the thread spins
 """
 
@@ -16,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from twofold.backends.cpu.kernels.ir import F16, F32, I8, I16, I32, VOID, Kernel, Type, Value
+from twofold.backends.cpu.kernels.ir import BF16, F16, F32, I8, I16, I32, VOID, Kernel, Type, Value
 from twofold.core.errors import ParameterError, did_you_mean
 
 
@@ -27,6 +29,7 @@ class Isa:
     needs      LLVM's names of the features that it requires
     cpu        LLVM's name of the processor that code is generated for; empty: this machine's
     registers  how many 16-lane float registers a tile may fill
+    dot2       None: attention multiplies the numbers of bfloat16 pairs one after the other, as float32
     unpacks    whether linear layers of many rows unpack their weights into the cache first
     """
 
@@ -39,6 +42,8 @@ class Isa:
     widen: Callable[[Kernel, Value], Value]
     narrow: Callable[[Kernel, Value], Value]
     pause: Callable[[Kernel], None]
+    dot2: Callable[[Kernel, Value, Value, Value], Value] | None = None
+    narrow2: Callable[[Kernel, Value], Value] | None = None
     unpacks: bool = True
 
 
@@ -147,6 +152,25 @@ def narrow_portable(k: Kernel, x: Value) -> Value:
     return (scaled | sign).to(I16.of(lanes)).as_bits(F16.of(lanes))
 
 
+# -- bfloat16 ---------------------------------------------------------------------------------------------------------
+
+
+def bfloat16_bits(x: Value) -> Value:
+    """A finite float32 as the float32 bits of the nearest bfloat16, to even."""
+    bits = x.as_bits(I32.of(x.type.lanes))
+    return (bits + 0x7FFF + (bits >> 16 & 1)) & ~0xFFFF
+
+
+def narrow2_avx512(k: Kernel, x: Value) -> Value:
+    return k.call(BF16.of(16), "llvm.x86.avx512bf16.cvtneps2bf16.512", x)
+
+
+def dot2_avx512(k: Kernel, acc: Value, a: Value, b: Value) -> Value:
+    """AVX-512 BF16: one instruction. It takes numbers below 2⁻¹²⁶ for 0, and such sums become 0."""
+    pairs = BF16.of(32)
+    return k.call(acc.type, "llvm.x86.avx512bf16.dpbf16ps.512", acc, a.as_bits(pairs), b.as_bits(pairs))
+
+
 # -- spinning ---------------------------------------------------------------------------------------------------------
 
 
@@ -159,18 +183,20 @@ def pause_none(_k: Kernel) -> None:
 
 
 X86_V3 = frozenset({"avx2", "fma", "f16c", "bmi2"})
+AVX512 = Isa(
+    name="avx512",
+    needs=X86_V3 | {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni"},
+    cpu="",
+    registers=32,
+    dot4=dot4_vnni,
+    look_up=look_up_avx512,
+    widen=widen_native,
+    narrow=narrow_native,
+    pause=pause_x86,
+)
 TABLES: tuple[Isa, ...] = (
-    Isa(
-        name="avx512",
-        needs=X86_V3 | {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni"},
-        cpu="",
-        registers=32,
-        dot4=dot4_vnni,
-        look_up=look_up_avx512,
-        widen=widen_native,
-        narrow=narrow_native,
-        pause=pause_x86,
-    ),
+    replace(AVX512, name="avx512_bf16", needs=AVX512.needs | {"avx512bf16"}, dot2=dot2_avx512, narrow2=narrow2_avx512),
+    AVX512,
     Isa("avx2", X86_V3, "x86-64-v3", 8, dot4_avx2, look_up_avx2, widen_native, narrow_native, pause_x86),
     Isa(
         name="portable",
@@ -194,7 +220,7 @@ rows: 1.1 to 1.25 times as fast on Zen 4 with AVX-512."""
 
 def tuned(isa: Isa, cpu: str) -> Isa:
     """``isa`` as it is fastest on a processor, by LLVM's name of it. Results do not depend on it."""
-    packed_only = isa.name == "avx512" and cpu.startswith(PACKED_ONLY)
+    packed_only = isa.needs >= AVX512.needs and cpu.startswith(PACKED_ONLY)
     return replace(isa, unpacks=False) if packed_only else isa
 
 

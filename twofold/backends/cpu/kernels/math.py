@@ -29,6 +29,8 @@ EXP_HIGHEST: Final = 88.72283
 """Above it the result of exp is +inf."""
 EXP_TAIL: Final = (0.49999997, 0.16666546, 0.041667435, 0.0083662719, 0.0013870696)
 """(exp(r) − 1 − r) / r² on |r| ≤ ln 2 / 2."""
+EXP2_TAIL: Final = (0.69311362, 0.24020711, 0.055976883, 0.0097829122)
+"""(2^r − 1) / r on |r| ≤ ½, for ``exp2_below_0``."""
 LOG_TAIL: Final = (0.33333331, -0.2500082, 0.20001243, -0.16623413, 0.14201540, -0.13159551, 0.12762485, -0.076369405)
 """(log(1 + f) − f + f² / 2) / f³ on √½ − 1 ≤ f ≤ √2 − 1."""
 
@@ -49,6 +51,16 @@ def exp(k: Kernel, x: Value) -> Value:
     scaled = k.select(x > EXP_HIGHEST, k.splat(x.type, math.inf), scaled)
     scaled = k.select(x < EXP_LOWEST, k.splat(x.type, 0.0), scaled)
     return k.select(x.equals(x), scaled, x)
+
+
+def exp2_below_0(k: Kernel, x: Value, lowest: float) -> Value:
+    """2^x for x ≤ 0, with a relative error below 4·10⁻⁶; 2^0 is 1. Below ``lowest``, at least −125, it is 0."""
+    shifted = x + MAGIC
+    r = x - (shifted - MAGIC)
+    power = k.fma(r, _polynomial(k, r, EXP2_TAIL), k.splat(x.type, 1.0))
+    ints = I32.of(x.type.lanes)
+    scaled = power.as_bits(ints) + (shifted.as_bits(ints) << FRACTION_BITS)
+    return k.select(x < lowest, k.splat(x.type, 0.0), scaled.as_bits(x.type))
 
 
 def _reduce(k: Kernel, x: Value) -> tuple[Value, Value]:
