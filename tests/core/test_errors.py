@@ -13,7 +13,7 @@ from twofold.core.errors import MAX_COMPARED, MAX_QUOTED, closest_match, describ
 LONG = "temperature" * 200_000
 
 
-def test_a_long_name_is_compared_with_nothing() -> None:
+def test_long_names_are_not_compared() -> None:
     def known() -> Iterator[str]:
         raise AssertionError("a long name was compared")
         yield ""
@@ -36,7 +36,7 @@ def test_only_so_many_names_are_compared() -> None:
     assert taken <= MAX_COMPARED + 1
 
 
-def test_what_callers_wrote_is_quoted_in_short_and_escaped() -> None:
+def test_text_of_callers_is_quoted_shortened_and_escaped() -> None:
     assert quoted("a\x1b[31m\n") == r"'a\x1b[31m\n'"
     assert len(quoted(LONG)) <= MAX_QUOTED + 3
     assert spelled("messages[0].content") == "messages[0].content"

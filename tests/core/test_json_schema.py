@@ -87,7 +87,7 @@ VALUES = some.recursive(
 
 @settings(deadline=None)
 @given(SCHEMAS, SCHEMAS, some.lists(VALUES, max_size=8))
-def test_what_fits_the_closed_schema_fits_the_given_one(schema: Any, shared: Any, values: list[Any]) -> None:
+def test_values_that_fit_the_closed_schema_fit_the_given_one(schema: Any, shared: Any, values: list[Any]) -> None:
     """And an object of all that a schema needs, and no more, still fits where it did."""
     whole = {**schema, "$defs": {"D": {**shared, "$defs": {}} if shared != {"$ref": "#/$defs/D"} else {}}}
     before, after = (jsonschema_rs.validator_for(one) for one in (whole, closed_schema(whole)))

@@ -75,7 +75,7 @@ def test_seconds_are_positive_and_fit_a_float(name: str) -> None:
             RequestOptions(**{name: value})
 
 
-def test_an_impossible_stop_string_is_told_as_it_was_given() -> None:
+def test_the_error_of_a_stop_string_fits_the_way_it_was_given() -> None:
     for stop, told in (("", "stop must have 1 to 256 characters, not 0"), (["a", ""], "each of stop must have")):
         with pytest.raises(ParameterError, match=told):
             SamplingParams(stop=stop)

@@ -23,7 +23,7 @@ def counted(steps: list[tuple[int, int]], window: int | None) -> AttendedPositio
 
 @settings(max_examples=60)
 @given(steps=chunks, window=st.integers(1, 50))
-def test_rows_see_what_a_window_lets_them_see(steps: list[tuple[int, int]], window: int) -> None:
+def test_rows_see_the_positions_of_their_window(steps: list[tuple[int, int]], window: int) -> None:
     work = PhaseWork()
     for start, rows in steps:
         work.add_step(start, rows, step_rows=rows, logit_rows=1, seconds=1.0, windows=(window,))
@@ -60,7 +60,7 @@ def test_pauses_are_few_and_seconds_all() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_answers_of_a_request_add_up(count: int) -> None:
+def test_the_work_of_a_request_is_the_sum_over_its_sequences(count: int) -> None:
     def one(start: int) -> SequenceRecord:
         record = SequenceRecord(preemptions=1, recomputed=2, swapped=3, cached=4, fresh=5)
         record.prefill.add_step(start, 5, step_rows=10, logit_rows=1, seconds=1.0, predicted_s=2.0, windows=(4,))

@@ -1,4 +1,4 @@
-"""Sampling parameters that a request leaves out: who says them, and in which order."""
+"""Defaults of sampling parameters that a request leaves out: their sources, in order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_flags_go_before_the_file_and_that_before_the_fallback() -> None:
         (None, {"top_k": 20}),
     ],
 )
-def test_a_generation_config_beside_the_file_says_what_the_file_does_not(
+def test_a_generation_config_gives_the_defaults_that_the_file_lacks(
     text: str | None, found: dict[str, float], tmp_path: Path
 ) -> None:
     if text is not None:
@@ -45,7 +45,7 @@ def test_a_generation_config_beside_the_file_says_what_the_file_does_not(
     assert defaults.given() == {**FALLBACK.given(), **found}
 
 
-def test_what_a_request_says_stays() -> None:
+def test_parameters_of_a_request_are_kept() -> None:
     defaults = SamplingDefaults(temperature=0.5, top_k=7)
     filled = defaults.fill(SamplingParams(temperature=1.0, seed=3), {"temperature"})
     assert (filled.temperature, filled.top_k, filled.seed) == (1.0, 7, 3)

@@ -1,4 +1,4 @@
-"""A model that says what it is told, whatever was asked: for everything that happens after a token is drawn."""
+"""A model that samples a given script for any prompt, to test everything after sampling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twofold.models.ops import Batch, Forward
 
 
 class ScriptedForward(Forward):
-    """After a prompt of ``prompt`` tokens the answer is ``script``, for every sequence; then token 0 for ever."""
+    """After a prompt of ``prompt`` tokens, every sequence samples ``script``, and then token 0 forever."""
 
     hidden_size = 8
     max_rows = 64

@@ -48,7 +48,7 @@ async def whole(llm: AsyncLLM, prompt: TokensPrompt, params: SamplingParams) -> 
     return deltas[-1].request
 
 
-def test_a_crowd_of_coroutines_gets_the_answers_of_each_alone(make_loaded: MakeLoaded) -> None:
+def test_many_coroutines_get_the_same_completions_as_alone(make_loaded: MakeLoaded) -> None:
     async def crowd() -> list[RequestOutput]:
         async with opened(make_loaded) as llm:
             return await asyncio.gather(*(whole(llm, prompt_of(i), SHORT) for i in range(40)))
@@ -68,7 +68,7 @@ def test_leaving_a_stream_aborts_its_request(make_loaded: MakeLoaded) -> None:
     asyncio.run(leave())
 
 
-def test_abort_ends_a_request_where_it_stands(make_loaded: MakeLoaded) -> None:
+def test_abort_returns_the_output_so_far(make_loaded: MakeLoaded) -> None:
     async def abort() -> RequestOutput | None:
         async with opened(make_loaded) as llm:
             stream = llm.generate(prompt_of(1), LONG, "mine")
@@ -82,7 +82,7 @@ def test_abort_ends_a_request_where_it_stands(make_loaded: MakeLoaded) -> None:
     assert output.outputs[0].finish_reason == "abort"
 
 
-def test_a_slow_reader_rests_and_holds_nobody_up(make_loaded: MakeLoaded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_reader_pauses_only_its_own_request(make_loaded: MakeLoaded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(water, "HIGH_WATER", 700)
     monkeypatch.setattr(water, "LOW_WATER", 140)
 
@@ -104,7 +104,7 @@ def test_a_slow_reader_rests_and_holds_nobody_up(make_loaded: MakeLoaded, monkey
         assert llm.generate(prompt_of(2), LONG)[0].outputs == other.outputs
 
 
-def test_a_failing_step_fails_what_is_under_way_and_nothing_after(make_loaded: MakeLoaded) -> None:
+def test_a_failing_step_fails_current_requests_but_no_later_one(make_loaded: MakeLoaded) -> None:
     forward = MockForward(vocab=300, blocks=128, block_size=4)
 
     async def fail() -> RequestOutput:
@@ -118,7 +118,7 @@ def test_a_failing_step_fails_what_is_under_way_and_nothing_after(make_loaded: M
     assert asyncio.run(fail()).finished
 
 
-def test_an_impossible_request_fails_alone(make_loaded: MakeLoaded) -> None:
+def test_an_impossible_request_affects_no_other(make_loaded: MakeLoaded) -> None:
     async def ask() -> RequestOutput:
         async with opened(make_loaded) as llm:
             running = asyncio.create_task(whole(llm, prompt_of(1), LONG))
@@ -136,7 +136,7 @@ async def _drain(stream: AsyncIterator[OutputDelta]) -> None:
         pass
 
 
-def test_drain_lets_what_runs_finish_and_takes_nothing_new(make_loaded: MakeLoaded) -> None:
+def test_drain_finishes_running_requests_and_refuses_new_ones(make_loaded: MakeLoaded) -> None:
     async def drain() -> RequestOutput:
         async with opened(make_loaded) as llm:
             stream = llm.generate(prompt_of(1), LONG)
@@ -153,7 +153,7 @@ def test_drain_lets_what_runs_finish_and_takes_nothing_new(make_loaded: MakeLoad
     assert asyncio.run(drain()).outputs[0].finish_reason == "length"
 
 
-def test_closing_ends_streams_with_a_word(make_loaded: MakeLoaded) -> None:
+def test_closing_ends_streams_with_an_error(make_loaded: MakeLoaded) -> None:
     async def close() -> None:
         llm = AsyncLLM.from_loaded(make_loaded())
         stream = llm.generate(prompt_of(1), LONG)
@@ -166,8 +166,8 @@ def test_closing_ends_streams_with_a_word(make_loaded: MakeLoaded) -> None:
     asyncio.run(close())
 
 
-def test_what_was_delivered_can_be_read_after_closing(make_loaded: MakeLoaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader is so late that its request would be paused, and resumed when it reads on, but there is no engine."""
+def test_delivered_deltas_can_be_read_after_closing(make_loaded: MakeLoaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late reader pauses its request, and resumes it when it reads on; a closed engine ignores both."""
     monkeypatch.setattr(water, "HIGH_WATER", 150)
 
     async def read() -> list[OutputDelta]:

@@ -65,7 +65,7 @@ def test_hidden_states_of_all_rows_or_of_the_last() -> None:
     assert builder.build(StepInput((pooled_step(0, 2, None),))).hidden_rows.tolist() == []
 
 
-def test_nothing_of_an_earlier_batch_shows() -> None:
+def test_a_batch_has_no_data_of_earlier_ones() -> None:
     builder = make_builder()
     builder.build(StepInput((make_step(0, list(range(10)), 0, [9, 9, 9]),)))
     batch = builder.build(StepInput((make_step(1, [5], 3, [7]),)))
@@ -86,7 +86,7 @@ def test_tables_are_kept_and_changed() -> None:
     assert builder.build(StepInput((again,))).block_tables[0, 0, :2].tolist() == [4, 5]
 
 
-def test_places_of_ended_sequences_are_used_again() -> None:
+def test_slots_of_ended_sequences_are_reused() -> None:
     builder = make_builder()
     for first in range(0, 30, 3):
         steps = tuple(make_step(number, [1], 0, [number]) for number in range(first, first + 3))

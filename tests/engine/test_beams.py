@@ -55,7 +55,7 @@ def test_beams_are_those_of_the_plain_search(make_llm: MakeLLM, width: int, pena
     assert [answer.cumulative_logprob for answer in output.outputs] == pytest.approx([s for _, s in expected], abs=1e-4)
 
 
-def test_beams_are_the_same_in_a_crowd_and_with_few_blocks(make_llm: MakeLLM) -> None:
+def test_beams_are_the_same_beside_others_and_with_few_blocks(make_llm: MakeLLM) -> None:
     params = BeamSearchParams(beam_width=4, max_tokens=12)
     prompts: list[TokensPrompt] = [{"prompt_token_ids": list(range(n, 3 * n))} for n in range(3, 9)]
     alone = [make_llm().beam_search(prompt, params)[0].outputs for prompt in prompts]
@@ -63,7 +63,7 @@ def test_beams_are_the_same_in_a_crowd_and_with_few_blocks(make_llm: MakeLLM) ->
     assert [output.outputs for output in crowd] == alone
 
 
-def test_beams_share_what_they_have_in_common(make_llm: MakeLLM) -> None:
+def test_beams_share_the_blocks_of_common_prefixes(make_llm: MakeLLM) -> None:
     """Eight beams of a prompt of 40 tokens in 40 positions more than the prompt takes."""
     llm = make_llm(blocks=10 + 8 * 2, block_size=4, caching=False)
     output = llm.beam_search({"prompt_token_ids": list(range(40))}, BeamSearchParams(beam_width=8, max_tokens=4))[0]
@@ -71,7 +71,7 @@ def test_beams_share_what_they_have_in_common(make_llm: MakeLLM) -> None:
     assert output.report.record.preemptions == 0
 
 
-def test_a_beam_search_tells_how_its_answers_ended(make_llm: MakeLLM) -> None:
+def test_a_beam_search_reports_finish_reasons(make_llm: MakeLLM) -> None:
     llm = make_llm()
     output = llm.beam_search(PROMPT, BeamSearchParams(beam_width=3, max_tokens=4))[0]
     assert output.finished

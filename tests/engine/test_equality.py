@@ -1,4 +1,4 @@
-"""One exact answer: tokens and log-probabilities are the same alone, in any batch and in any chunks."""
+"""Completions are exact: tokens and log-probabilities are the same alone, in any batch and in any chunks."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_requests_without_a_seed_repeat_from_run_to_run_and_differ_from_each_oth
     assert len(set(runs[0])) == 4
 
 
-def test_answers_of_one_request_differ_and_the_first_is_that_of_n_one(make_llm: MakeLLM) -> None:
+def test_completions_of_one_request_differ_and_the_first_is_that_of_n_1(make_llm: MakeLLM) -> None:
     several = make_llm().generate(prompt_of(5, 1), SamplingParams(n=4, seed=11, temperature=2, max_tokens=8))[0]
     single = make_llm().generate(prompt_of(5, 1), SamplingParams(seed=11, temperature=2, max_tokens=8))[0]
     assert len({output.token_ids for output in several.outputs}) == 4

@@ -61,7 +61,7 @@ def make_cases(count: int, longest: int, vocab: int, seed: int) -> list[Case]:
 
 
 def mislead(llm: LLM) -> None:
-    """Teaches the engine that answers are short, so that it admits more than blocks will last for."""
+    """Teaches the engine that completions are short, so that it admits more sequences than blocks will last for."""
     params = SamplingParams(max_tokens=50, stop_token_ids=range(3, 200))
     llm.generate([{"prompt_token_ids": [7]}] * 80, params)
 
@@ -113,7 +113,7 @@ def crowd(llm: LLM, cases: list[Case], seed: int) -> dict[int, tuple[object, ...
 
 
 class BytesHandle:
-    """A step whose masks and outcome travel as bytes."""
+    """A step whose masks and outcome are sent as bytes."""
 
     def __init__(self, handle: StepHandle) -> None:
         self._handle = handle
@@ -145,7 +145,7 @@ class BytesRunner(HostRunner):
 
 
 @pytest.mark.usefixtures("swaps_are_cheap")
-def test_a_thousand_answers_on_the_mock(make_llm: MakeLLM) -> None:
+def test_a_thousand_completions_on_the_mock(make_llm: MakeLLM) -> None:
     cases = make_cases(CASES, 40, VOCAB, seed=1)
     single = make_llm(seqs=4, rows=96, blocks=400, context=96, caching=False)
     expected = [alone(single, case) for case in cases]

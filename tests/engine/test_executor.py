@@ -44,7 +44,7 @@ BLOCKS = [3, 1, 4, 7, 5]
 
 
 class RecordingForward(MockForward):
-    """Tells what happens in which order."""
+    """Records the order of calls."""
 
     def __init__(self) -> None:
         super().__init__(vocab=VOCAB)
@@ -96,7 +96,7 @@ class FixedMask:
 
 
 class RecordingMask(FixedMask):
-    """Tells when its mask is computed: asked again, it costs nothing."""
+    """Records when its mask is computed, which happens once."""
 
     def __init__(self, events: list[str], tokens: range) -> None:
         super().__init__(VOCAB, tokens)
@@ -137,7 +137,7 @@ def own_blocks(number: int) -> list[int]:
     return [4 * number + block for block in range(4)]
 
 
-def test_meanwhile_and_masks_are_done_while_the_rows_compute() -> None:
+def test_the_overlap_callback_and_masks_run_while_rows_compute() -> None:
     forward = RecordingForward()
     mask = RecordingMask(forward.events, range(5, 9))
     plan = StepPlan((step_of(),), (BlockMove(MoveKind.COPY, 0, 1, 2),), constraints={0: mask})
@@ -163,7 +163,7 @@ class OtherMask(RecordingMask):
         return self._comes
 
 
-def test_masks_of_others_are_waited_for_while_the_rows_compute_until_one_is_late() -> None:
+def test_steps_wait_for_masks_while_rows_compute_until_one_is_late() -> None:
     forward = RecordingForward()
     masks = [OtherMask(forward.events, name, comes=name != "b") for name in "abc"]
     steps = tuple(step_of(number, own_blocks(number)) for number in range(3))
@@ -181,7 +181,7 @@ def test_a_plan_of_moves_alone() -> None:
     assert forward.batches == 0
 
 
-def test_what_meanwhile_raises_leaves_and_the_step_can_be_run_again() -> None:
+def test_an_error_of_the_overlap_callback_is_raised_and_the_step_can_run_again() -> None:
     runner, plan = make_runner(MockForward(vocab=VOCAB)), StepPlan((step_of(),))
 
     def fail() -> None:
@@ -205,7 +205,7 @@ class LateMask(FixedMask):
         """Somebody else makes it."""
 
 
-def test_nobody_waits_for_a_mask_that_is_late() -> None:
+def test_a_step_does_not_wait_for_a_late_mask() -> None:
     late, done = LateMask(VOCAB, range(5, 9)), FixedMask(VOCAB, range(5, 9))
     done.finished = True
     steps = tuple(step_of(number, own_blocks(number)) for number in range(3))
@@ -220,7 +220,7 @@ def test_nobody_waits_for_a_mask_that_is_late() -> None:
     assert not again.deferred
 
 
-def test_a_constraint_that_fails_is_the_fault_of_its_sequence_alone() -> None:
+def test_a_constraint_that_fails_ends_only_its_sequence() -> None:
     nothing = FixedMask(VOCAB, [])
     constraints: dict[int, TokenConstraint] = {0: FailingMask(VOCAB, []), 2: nothing, 3: nothing}
     steps = tuple(
@@ -236,7 +236,7 @@ def test_a_constraint_that_fails_is_the_fault_of_its_sequence_alone() -> None:
     assert fourth.candidates == ()
 
 
-def test_candidates_come_instead_of_a_token() -> None:
+def test_candidates_replace_the_sampled_token() -> None:
     scored = step_of(0, begin=SequenceStart(SamplingSpec(replace(GREEDY, logprobs=7), 0, 18)))
     beams = step_of(1, candidates=7)
     token, candidates = run_once(StepPlan((scored, beams)))
@@ -274,7 +274,7 @@ def test_last_is_the_last_row_of_each_step() -> None:
     assert hidden_of("last", [4, 9])[-1] == whole
 
 
-def test_hidden_states_that_are_no_numbers_are_an_error_of_their_sequence() -> None:
+def test_hidden_states_that_are_nan_end_only_their_sequence() -> None:
     class Broken(MockForward):
         def run(self, batch: Batch) -> Any:
             logits = super().run(batch)

@@ -56,7 +56,7 @@ def test_impossible_prompts(make_llm: MakeLLM, prompt: Any) -> None:
         make_llm().generate(prompt, GREEDY)
 
 
-def test_an_unknown_field_of_a_prompt_gives_the_nearest(make_llm: MakeLLM) -> None:
+def test_the_error_of_an_unknown_prompt_field_names_the_closest(make_llm: MakeLLM) -> None:
     with pytest.raises(ParameterError) as caught:
         make_llm().generate({"promt": "x"}, GREEDY)  # type: ignore[arg-type]
     assert caught.value.hint == "Did you mean 'prompt'?"
@@ -164,7 +164,7 @@ def queue(engine: Engine, prompt: str, params: SamplingParams) -> str:
     return engine.add(replace(engine.request(prompt, params), request_id="mine"))
 
 
-def test_abort_gives_what_there_is(make_llm: MakeLLM) -> None:
+def test_abort_returns_the_output_of_a_request(make_llm: MakeLLM) -> None:
     engine = make_llm().engine
     request_id = queue(engine, "hello", SamplingParams(max_tokens=40, n=2, ignore_eos=True))
     for _ in range(3):
@@ -185,7 +185,7 @@ def test_a_request_id_is_taken_once(make_llm: MakeLLM) -> None:
     engine.abort("mine")
 
 
-def test_a_failing_model_leaves_nothing_behind(make_llm: MakeLLM) -> None:
+def test_after_a_failing_step_the_engine_holds_nothing(make_llm: MakeLLM) -> None:
     mock = MockForward(vocab=VOCAB, blocks=128)
     llm = make_llm(forward=mock)
     expected = llm.generate("hello", GREEDY)[0].outputs

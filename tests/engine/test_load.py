@@ -31,7 +31,7 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TWOFOLD_CACHE", str(tmp_path))
 
 
-def test_from_file_to_answer(tiny_gguf: Tiny) -> None:
+def test_from_file_to_completion(tiny_gguf: Tiny) -> None:
     tiny = tiny_gguf(TinyOptions())
     with LLM(tiny.path, max_model_len=64, max_num_seqs=3, backend="reference") as llm:
         params = SamplingParams(temperature=0, max_tokens=5, logprobs=1, ignore_eos=True)
@@ -65,7 +65,7 @@ def test_another_tokenizer(tiny_gguf: Tiny) -> None:
         load_model(tiny.path, options, tokenizer_path=larger.path)
 
 
-def test_a_model_that_is_not_there() -> None:
+def test_a_missing_model() -> None:
     with pytest.raises(ModelNotFoundError):
         LLM("/nowhere/model.gguf")
 

@@ -1,4 +1,4 @@
-"""What a serving engine does beside drawing: best of several, prefixes, deadlines, floods, embeddings, scores."""
+"""Features of a serving engine beside sampling: best of several, prefixes, deadlines, floods, embeddings, scores."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_best_of_keeps_the_most_likely(make_llm: MakeLLM) -> None:
     assert all(a.logprobs is None for a in best)
 
 
-def test_nothing_of_best_of_leaves_before_the_end(make_llm: MakeLLM) -> None:
+def test_best_of_sends_nothing_before_the_end(make_llm: MakeLLM) -> None:
     deltas = list(make_llm().stream(PROMPT, SamplingParams(n=2, best_of=4, seed=1, max_tokens=5)))
     assert [delta.index for delta in deltas] == [0, 1]
     assert deltas[-1].request is not None
     assert [delta.text for delta in deltas] == [answer.text for answer in deltas[-1].request.outputs]
 
 
-def test_answers_of_one_prompt_share_it(make_llm: MakeLLM) -> None:
+def test_completions_of_one_prompt_share_its_blocks(make_llm: MakeLLM) -> None:
     llm = make_llm(caching=False)
     output = llm.generate(PROMPT, SamplingParams(n=5, seed=1, max_tokens=4))[0]
     assert output.report.record.prefill.rows == 21 + 4
@@ -51,7 +51,7 @@ def test_a_prefix_is_found_again(make_llm: MakeLLM) -> None:
     assert second.report.cached_tokens == 20
 
 
-def test_another_salt_finds_nothing(make_llm: MakeLLM) -> None:
+def test_prompts_with_another_salt_find_no_prefix(make_llm: MakeLLM) -> None:
     llm = make_llm()
     llm.generate(PROMPT, GREEDY, options=RequestOptions(cache_salt="a"))
     assert llm.generate(PROMPT, GREEDY, options=RequestOptions(cache_salt="b"))[0].metrics.cached_tokens == 0
@@ -71,7 +71,7 @@ def test_a_pinned_prefix_outlives_a_flood_of_others(make_llm: MakeLLM) -> None:
     assert llm.generate(PROMPT, GREEDY)[0].metrics.cached_tokens < 16
 
 
-def test_a_deadline_ends_an_answer_where_it_stands(make_llm: MakeLLM) -> None:
+def test_a_deadline_returns_the_output_so_far(make_llm: MakeLLM) -> None:
     clock = VirtualClock()
     llm = make_llm(clock=clock)
     llm.engine.add(EngineRequest((5, 6, 7), GREEDY, RequestOptions(deadline_s=1.0)))
@@ -124,7 +124,7 @@ def test_scores_are_those_of_the_logits(make_llm: MakeLLM) -> None:
     assert output.outputs[0].finish_reason == "length"
 
 
-def test_a_target_that_nobody_keeps_is_refused(make_llm: MakeLLM) -> None:
+def test_a_target_with_a_fixed_budget_is_refused(make_llm: MakeLLM) -> None:
     llm = make_llm()
     with pytest.raises(ParameterError, match="cannot keep a TPOT target"):
         llm.generate(PROMPT, GREEDY, options=RequestOptions(tpot_target_s=0.1))
@@ -149,7 +149,7 @@ class Listener:
         self.requests.append(report)
 
 
-def test_an_observer_hears_of_every_step_and_request(make_llm: MakeLLM) -> None:
+def test_an_observer_receives_every_step_and_request(make_llm: MakeLLM) -> None:
     llm, listener = make_llm(seqs=4, rows=16), Listener()
     llm.engine.observe(listener)
     outputs = llm.generate([PROMPT] * 6, SamplingParams(seed=2, max_tokens=4))

@@ -1,4 +1,4 @@
-"""Answers of a given form through the whole engine: in company, with stops, log-probabilities and tight limits."""
+"""Structured outputs through the whole engine: beside others, with stops, log-probabilities and tight limits."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def text_of(output: RequestOutput) -> str:
     return output.outputs[0].text
 
 
-def test_every_answer_has_its_form_in_company(make_llm: MakeLLM) -> None:
-    """Random logits: nothing but the form holds the answers together."""
+def test_completions_run_together_all_match_their_forms(make_llm: MakeLLM) -> None:
+    """Logits are random, so only the constraint makes the outputs match their forms."""
     llm = make_llm(seqs=6, rows=24)
     forms: list[tuple[dict[str, Any], Callable[[str], object]]] = [
         ({"json": PERSON}, check_person),
@@ -67,7 +67,7 @@ def test_every_answer_has_its_form_in_company(make_llm: MakeLLM) -> None:
 
 
 @pytest.mark.parametrize("limit", [24, 27, 32, 40])
-def test_a_tight_limit_shortens_the_answer_and_says_so(make_llm: MakeLLM, limit: int) -> None:
+def test_a_tight_limit_shortens_the_output_and_sets_the_finish_reason(make_llm: MakeLLM, limit: int) -> None:
     outputs = make_llm().generate([PROMPT] * 8, [params({"json": PERSON}, seed=i, max_tokens=limit) for i in range(8)])
     for output in outputs:
         check_person(text_of(output))
@@ -76,7 +76,7 @@ def test_a_tight_limit_shortens_the_answer_and_says_so(make_llm: MakeLLM, limit:
         assert "length" in {output.outputs[0].finish_reason for output in outputs}
 
 
-def test_a_limit_below_the_shortest_answer_is_an_error(make_llm: MakeLLM) -> None:
+def test_a_limit_below_the_shortest_output_is_an_error(make_llm: MakeLLM) -> None:
     llm = make_llm()
     with pytest.raises(ParameterError, match="needs at least 19 tokens") as caught:
         llm.generate(PROMPT, params({"json": PERSON}, max_tokens=3))
@@ -94,7 +94,7 @@ def test_a_limit_below_the_shortest_answer_is_an_error(make_llm: MakeLLM) -> Non
         {"json": {"minimum": "x"}},
     ],
 )
-def test_an_impossible_form_fails_alone(make_llm: MakeLLM, form: dict[str, Any]) -> None:
+def test_an_impossible_form_fails_only_its_request(make_llm: MakeLLM, form: dict[str, Any]) -> None:
     llm = make_llm()
     with pytest.raises(ParameterError) as caught:
         llm.generate([PROMPT, PROMPT], [SamplingParams(max_tokens=4), params(form)])
@@ -104,7 +104,7 @@ def test_an_impossible_form_fails_alone(make_llm: MakeLLM, form: dict[str, Any])
     assert llm.generate(PROMPT, SamplingParams(max_tokens=4))[0].finished
 
 
-def test_with_logprobs_several_answers_and_a_stop_string(make_llm: MakeLLM) -> None:
+def test_forms_with_logprobs_several_completions_and_a_stop_string(make_llm: MakeLLM) -> None:
     wanted = params({"regex": "[ab]{3,9}x"}, seed=5, n=3, logprobs=2)
     output = make_llm().generate(PROMPT, wanted)[0]
     assert all(re.fullmatch("[ab]{3,9}x", answer.text) for answer in output.outputs)
@@ -115,12 +115,12 @@ def test_with_logprobs_several_answers_and_a_stop_string(make_llm: MakeLLM) -> N
 
 
 @pytest.mark.parametrize("wrong", [{"ignore_eos": True}, {"min_tokens": 3}])
-def test_what_contradicts_a_form_is_refused(wrong: dict[str, Any]) -> None:
+def test_parameters_that_contradict_a_form_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match="Structured output"):
         params({"json_object": True}, **wrong)
 
 
-def test_compiling_holds_nobody_up_and_is_told(make_loaded: MakeLoaded) -> None:
+def test_compiling_delays_no_other_request_and_is_recorded(make_loaded: MakeLoaded) -> None:
     async def ask() -> RequestOutput:
         llm = AsyncLLM.from_loaded(make_loaded())
         try:

@@ -1,4 +1,4 @@
-"""The thinking section in the engine: its budget is kept, and a form rules what follows it and nothing else."""
+"""The thinking section in the engine: its budget is kept, and a form applies only to the text after it."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def _fields(params: SamplingParams) -> dict[str, Any]:
     return {name: getattr(params, name) for name in ("thinking", "max_tokens", "seed", "ignore_eos")}
 
 
-def test_outside_the_section_an_answer_is_as_without_it(make_llm: MakeLLM, tokenizer: Tokenizer) -> None:
-    """A start mark that never comes: bit for bit the same answers, greedy and drawn."""
+def test_completions_without_a_section_are_unchanged(make_llm: MakeLLM, tokenizer: Tokenizer) -> None:
+    """The start mark is never sampled: completions are the same bit for bit, greedy and sampled."""
     for temperature in (0.0, 1.0):
         plain = SamplingParams(temperature=temperature, seed=1, max_tokens=20, logprobs=2)
         limited = SamplingParams(
@@ -97,8 +97,8 @@ def test_outside_the_section_an_answer_is_as_without_it(make_llm: MakeLLM, token
         assert first.outputs == second.outputs
 
 
-def test_a_form_follows_the_section_in_company(make_llm: MakeLLM, tokenizer: Tokenizer) -> None:
-    """Random logits, few blocks so that sequences are preempted: the same answers as alone."""
+def test_a_form_follows_the_section_beside_other_requests(make_llm: MakeLLM, tokenizer: Tokenizer) -> None:
+    """Random logits, and few blocks so that sequences are preempted: the same completions as alone."""
     wanted = [
         SamplingParams(thinking=thinking(tokenizer, budget=i % 9), structured_outputs=FORM, max_tokens=16 + i, seed=i)
         for i in range(16)
@@ -122,7 +122,7 @@ def test_the_form_fits_even_where_thinking_would_take_all(make_llm: MakeLLM, tok
         assert output.finish_reason == "length"
 
 
-def test_an_answer_that_does_not_open_the_section_has_the_form_at_once(
+def test_a_completion_without_a_section_has_the_form_from_its_start(
     tokenizer: Tokenizer, grammar: OutputGrammar
 ) -> None:
     rules = constraint(tokenizer, grammar, opened=False)
@@ -161,7 +161,7 @@ def test_marks_are_found_however_they_are_cut(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize("opened", [True, False])
 @pytest.mark.parametrize("formed", [True, False])
 def test_any_walk_keeps_the_laws(tokenizer: Tokenizer, grammar: OutputGrammar, opened: bool, formed: bool) -> None:
-    """Random allowed tokens, often those of the marks: the budget holds, and the form where one was asked for."""
+    """Random allowed tokens, often those of the marks: the budget is kept, and so is the form, if there is one."""
     likely = ids(tokenizer, START + END + "abx")
     for seed in range(150):
         draw = random.Random(seed)
@@ -188,7 +188,7 @@ def test_any_walk_keeps_the_laws(tokenizer: Tokenizer, grammar: OutputGrammar, o
             assert re.fullmatch(b"[ab]{2,4}x", answer), (seed, data)
 
 
-def test_without_room_for_mark_and_form_it_is_refused(tokenizer: Tokenizer, grammar: OutputGrammar) -> None:
+def test_a_limit_without_room_for_mark_and_form_is_refused(tokenizer: Tokenizer, grammar: OutputGrammar) -> None:
     least = len(ids(tokenizer, END)) + grammar.min_tokens
     constraint(tokenizer, grammar, room=least)
     with pytest.raises(ParameterError, match="max_tokens") as caught:
@@ -196,7 +196,7 @@ def test_without_room_for_mark_and_form_it_is_refused(tokenizer: Tokenizer, gram
     assert caught.value.param == "max_tokens"
 
 
-def test_nothing_is_asked_where_nothing_is_ruled(tokenizer: Tokenizer) -> None:
+def test_thinking_without_budget_and_grammar_needs_no_constraint(tokenizer: Tokenizer) -> None:
     def made(params: ThinkingParams | None) -> object:
         return completion_constraint(
             params, None, max_tokens=9, spell=tokenizer.token_bytes, end_ids=tokenizer.eos_ids, vocab_size=VOCAB
@@ -214,7 +214,7 @@ def test_tokens_of_marks_are_checked(make_llm: MakeLLM) -> None:
 
 
 @pytest.mark.model
-def test_the_default_model_thinks_within_its_budget_and_answers_in_form(default_model: Path) -> None:
+def test_the_default_model_thinks_within_its_budget_and_matches_the_form(default_model: Path) -> None:
     with LLM(default_model, max_model_len=256) as llm:
         end = llm.get_tokenizer().encode("</think>", add_special_tokens=False)
         wanted = SamplingParams(

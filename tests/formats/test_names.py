@@ -65,7 +65,7 @@ def test_packages(spec: str, packages: tuple[str, ...], version: str | None) -> 
     ["", "-r", "--index-url=x", "a b", "a==", "a==-1", "a>=1", "../a", "a/b", "a..b", "3..4", "a5..2==1", "a1..9999==1",
      "a1..2", "a[b]", "a @ file:///x", "a\n", "a==1\n", "é"],
 )  # fmt: skip
-def test_what_is_no_package(spec: str) -> None:
+def test_malformed_package_names(spec: str) -> None:
     with pytest.raises(ParameterError) as caught:
         parse_name(f"pypi:{spec}")
     assert caught.value.hint
@@ -90,7 +90,7 @@ def test_hub_names(prefix: str, rest: str, expected: HubSource) -> None:
 @pytest.mark.parametrize(
     "rest", ["", "u", "u/", "/m", "u/m:", "u/m/x.bin", "u/m:Q/x.gguf", "../m", "u/..", "u/m/../x.gguf", "u m/x"]
 )
-def test_what_is_no_hub_name(rest: str) -> None:
+def test_malformed_hub_names(rest: str) -> None:
     with pytest.raises(ParameterError):
         parse_name(f"hf.co/{rest}")
 
@@ -128,7 +128,7 @@ def test_a_path_is_used_where_it_is(tmp_path: Path) -> None:
         ("x" * 5000, "pypi:PACKAGE"),
     ],
 )
-def test_an_unknown_name_says_what_could_be_meant(name: str, hint: str) -> None:
+def test_the_hint_of_an_unknown_name(name: str, hint: str) -> None:
     with pytest.raises(ModelNotFoundError) as caught:
         parse_name(name)
     assert hint in str(caught.value.hint)

@@ -63,7 +63,7 @@ def test_malformed_records(tmp_path: Path, record: str) -> None:
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_methods_that_take_what_memory_they_like(tmp_path: Path, method: int) -> None:
+def test_compression_methods_with_unbounded_memory_are_refused(tmp_path: Path, method: int) -> None:
     with pytest.raises(FormatError, match="not by deflate"):
         read(tmp_path, archive({NAME: WEIGHTS, "tiny-1.0.dist-info/RECORD": f"{NAME},sha256=x,1"}, method))
 

@@ -31,7 +31,7 @@ def tiny_model(path: Path, values: int = 1000) -> bytes:
 
 
 def wheel_bytes(name: str, version: str, files: dict[str, bytes], record: dict[str, bytes] | None = None) -> bytes:
-    """A wheel of these files; ``record`` gives what RECORD claims to have hashed where that shall differ."""
+    """A wheel of these files. ``record`` has other contents for RECORD's checksums, by file."""
     info = f"{name.replace('-', '_')}-{version}.dist-info"
     everything = {
         **files,

@@ -57,7 +57,7 @@ def test_folders_are_private(tmp_path: Path) -> None:
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_that_cannot_be_made_says_what_to_set(tmp_path: Path) -> None:
+def test_the_error_of_an_impossible_folder_names_the_variable_to_set(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ResourceError) as caught:
         CacheFolders(tmp_path / "file" / "cache").create()

@@ -50,7 +50,7 @@ def test_types(kind: str) -> None:
         read(parse_toml(bad))
 
 
-def test_what_nobody_asked_for_is_unknown() -> None:
+def test_fields_that_were_not_read_are_unknown() -> None:
     table = parse_toml("colour = 1\n[inner]\ncolor = 2")
     table.whole("colour", 0, 9)
     inner = table.inner("inner")

@@ -1,4 +1,4 @@
-"""Model descriptions from metadata: what is understood, and that nothing is ignored in silence."""
+"""Model descriptions from metadata: the supported keys, and that no other key is ignored silently."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_architecture_of_the_table_is_read(architecture: str) -> None:
     assert ("post_ffn_norm" in weights.layers[0]) == architecture.startswith("gemma")
 
 
-def test_what_makes_gemma_3_different() -> None:
+def test_gemma_3() -> None:
     model = tiny("gemma3", layers=7).set("rope.scaling.type", "linear").set("rope.scaling.factor", 8.0)
     spec = model.spec()
     assert windows(spec) == [8, 8, 8, 8, 8, None, 8]
@@ -61,7 +61,7 @@ def test_what_makes_gemma_3_different() -> None:
     assert (spec.attention.softcap, spec.final_softcap) == (None, None)
 
 
-def test_what_makes_gemma_2_different() -> None:
+def test_gemma_2() -> None:
     spec = tiny("gemma2", layers=3).spec()
     assert windows(spec) == [8, None, 8]
     assert (spec.attention.softcap, spec.final_softcap) == (50.0, 30.0)

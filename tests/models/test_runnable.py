@@ -54,7 +54,7 @@ def test_windows_and_feed_forward_sizes_may_differ() -> None:
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
-def test_what_no_engine_computes_is_named(layer: LayerSpec, part: str) -> None:
+def test_errors_name_the_part_that_no_engine_computes(layer: LayerSpec, part: str) -> None:
     with pytest.raises(UnsupportedModelError, match=f"cannot run 'known': layer 1 .*{part}") as caught:
         check_runnable(replace(MODEL, layers=(LAYER, layer)))
     assert caught.value.hint

@@ -40,7 +40,7 @@ def test_no_module_knows_a_clock(path: Path) -> None:
 
 
 def masks(compiled: CompiledGrammar, limit: int, seed: int) -> Iterator[bytes]:
-    """Of an answer drawn at random."""
+    """The masks of an output that is sampled at random."""
     draw = random.Random(seed)
     constraint = compiled.start(limit)
     for _ in range(limit):
@@ -51,7 +51,7 @@ def masks(compiled: CompiledGrammar, limit: int, seed: int) -> Iterator[bytes]:
 
 
 def everything() -> list[list[bytes]]:
-    """What a fresh compiler and answers at several limits give."""
+    """The results of a new compiler and of outputs at several limits."""
     tokenizer = byte_level()
     compiler = LocalCompiler(tokenizer, tokenizer.vocab_size)
     found = []
@@ -78,7 +78,7 @@ def test_neither_a_racing_nor_a_crawling_clock_changes_a_mask(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_a_state_is_the_same_whether_or_not_its_mask_was_asked_for(tiny_compiler: LocalCompiler, name: str) -> None:
+def test_a_state_does_not_depend_on_whether_its_mask_was_requested(tiny_compiler: LocalCompiler, name: str) -> None:
     compiled = tiny_compiler.compile(FORMS[name].params)
     draw = random.Random(5)
     asked, replayed = compiled.start(compiled.min_tokens + 25), compiled.start(compiled.min_tokens + 25)
@@ -104,7 +104,7 @@ def left(constraint: GrammarConstraint) -> int:
 
 
 def late_answer(compiled: CompiledGrammar, draw: random.Random) -> tuple[str, int]:
-    """An answer that goes on past its limit until its path ends, and how many tokens were drawn too late."""
+    """An output that goes on past its limit until its path ends, and the number of tokens past the limit."""
     vocabulary, limit = compiled.vocabulary, compiled.min_tokens + 25
     brackets = {token for token, data in enumerate(vocabulary.tokens) if data[:1] in (b"{", b"[", b"(")}
     constraint, text, late = careless(compiled, limit), b"", 0
@@ -123,7 +123,9 @@ def late_answer(compiled: CompiledGrammar, draw: random.Random) -> tuple[str, in
 
 
 @pytest.mark.parametrize("name", ["wide", "person", "tree", "lark"])
-def test_an_answer_that_looked_too_late_closes_as_soon_as_it_can(tiny_compiler: LocalCompiler, name: str) -> None:
+def test_an_output_near_its_limit_without_a_path_closes_as_soon_as_it_can(
+    tiny_compiler: LocalCompiler, name: str
+) -> None:
     compiled = tiny_compiler.compile(FORMS[name].params)
     answers = [late_answer(compiled, random.Random(seed)) for seed in range(4)]
     assert all(FORMS[name].holds(text) for text, _ in answers)

@@ -1,4 +1,4 @@
-"""Compiling: what is refused, how fast, and what is kept."""
+"""Compiling grammars: refusals, limits, turns of callers, and the cache."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ IMPOSSIBLE = {
 
 @pytest.mark.parametrize(("params", "why"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
 def test_impossible_forms_are_refused_in_a_sentence(compiler: GrammarCompiler, params: P, why: str) -> None:
-    """The kernel ends what takes more processor time than it may, so there is nothing to time here."""
+    """The kernel ends hosts that exceed their processor time, so no time is measured here."""
     with pytest.raises(ParameterError, match=why) as caught:
         compiler.submit(params).result()
     assert caught.value.param.startswith("structured_outputs.")
@@ -110,7 +110,7 @@ def test_costly_looking_forms_that_are_harmless_compile(tiny_compiler: LocalComp
     assert tiny_compiler.compile(params).min_tokens > 0
 
 
-def test_a_crash_in_the_trial_leaves_the_next_grammar_alone(compiler: GrammarCompiler) -> None:
+def test_a_crash_does_not_affect_the_next_grammar(compiler: GrammarCompiler) -> None:
     for _ in range(2):
         with pytest.raises(ParameterError):
             compiler.submit(P(grammar=chain(6_000))).result()
@@ -198,7 +198,7 @@ def test_submitting_does_not_wait_for_the_first_process(monkeypatch: pytest.Monk
 def test_a_caller_waits_for_one_grammar_of_others_not_for_all(
     monkeypatch: pytest.MonkeyPatch, slow: GrammarCompiler
 ) -> None:
-    """One worker is always free for a second caller, and where the line is full its first gives way."""
+    """One worker is always free for a second caller, and a full queue refuses the last entry of the first."""
     monkeypatch.setattr(compile_module, "MAX_WAITING", 5)
     bombs = [slow.submit(P(regex="a" * length), "greedy") for length in range(1, 7)]
     polite = slow.submit(P(regex="b"), "polite")

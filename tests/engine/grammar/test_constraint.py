@@ -70,7 +70,7 @@ def test_ids_beyond_the_tokenizer_are_never_allowed(tiny_compiler: LocalCompiler
     assert not set(unknown) & set(ids)
 
 
-def test_the_end_is_allowed_only_where_the_answer_is_complete(tiny_compiler: LocalCompiler) -> None:
+def test_the_end_is_allowed_only_if_the_output_is_complete(tiny_compiler: LocalCompiler) -> None:
     grammar = tiny_compiler.compile(StructuredOutputsParams(regex="ab(cd)?"))
     constraint = grammar.start(50)
     ends = set(grammar.vocabulary.end_ids)
@@ -98,7 +98,7 @@ def test_control_tokens_are_not_allowed_as_text(tiny_compiler: LocalCompiler) ->
     assert not special & set(allowed(grammar.start(10)))
 
 
-def test_a_limit_below_the_least_answer_is_refused(tiny_compiler: LocalCompiler) -> None:
+def test_a_limit_below_the_shortest_known_output_is_refused(tiny_compiler: LocalCompiler) -> None:
     grammar = compiled(tiny_compiler, "person")
     with pytest.raises(ParameterError, match=rf"needs at least {grammar.min_tokens} tokens") as caught:
         grammar.start(grammar.min_tokens - 1)
@@ -107,7 +107,7 @@ def test_a_limit_below_the_least_answer_is_refused(tiny_compiler: LocalCompiler)
     grammar.start(grammar.min_tokens)
 
 
-def test_answers_of_one_grammar_do_not_disturb_each_other(tiny_compiler: LocalCompiler) -> None:
+def test_completions_of_one_grammar_are_independent(tiny_compiler: LocalCompiler) -> None:
     grammar = compiled(tiny_compiler, "person")
     one, other = grammar.start(100), grammar.start(100)
     before = bytes(other.mask())

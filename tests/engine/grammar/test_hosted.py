@@ -1,4 +1,4 @@
-"""Forms in processes of their own: the same masks, and nothing that one of them does reaches another."""
+"""Grammars in processes of their own: their masks are the same, and none affects another."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_masks_are_those_of_this_process(compiler: GrammarCompiler, local: Local
 
 
 def follow(constraint: TokenConstraint, tokens: int, seed: int) -> int:
-    """How many random tokens were taken before the answer ended."""
+    """The number of random tokens that were taken before the output ended."""
     draw = random.Random(seed)
     for taken in range(tokens):
         mask = constraint.mask()
@@ -76,8 +76,10 @@ def follow_many(grammar: OutputGrammar) -> None:
         follow(grammar.start(40), 40, seed)
 
 
-def test_a_form_that_explodes_ends_alone(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process is ended by its processor time; an answer beside it, and the next of any form, go on."""
+def test_a_form_that_exceeds_its_limits_affects_no_other(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process is ended by its limit of processor time; other outputs go on, and so does the next of any form."""
     harmless = compiler.submit(P(regex="[ab]{400}")).result()
     beside = harmless.start(500)
     follow(beside, 3, 0)
@@ -91,8 +93,10 @@ def test_a_form_that_explodes_ends_alone(compiler: GrammarCompiler, monkeypatch:
     assert follow(bomb.start(400), 2, 2) == 2
 
 
-def test_answers_that_nobody_wants_are_forgotten(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Idle hosts beyond the few that are kept are let go, and come back when they are wanted."""
+def test_dropped_completions_are_forgotten_and_idle_hosts_closed(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle hosts beyond IDLE_HOSTS are closed, and started again when they are needed."""
     monkeypatch.setattr(compile_module, "IDLE_HOSTS", 2)
     grammars = [compiler.submit(P(regex=f"{letter}+x")).result() for letter in "abcde"]
     kept = grammars[4].start(20)
@@ -108,10 +112,10 @@ def test_answers_that_nobody_wants_are_forgotten(compiler: GrammarCompiler, monk
 
 
 @pytest.mark.parametrize("seconds", [0.0, 2 * hosted.PATIENCE_S])
-def test_a_host_is_waited_for_less_after_masks_that_took_much_processor_time(
+def test_waits_for_a_host_get_shorter_after_slow_masks(
     compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    """How long its answers take to come does not matter: a busy machine delays those of cheap forms too."""
+    """Only processor time counts, not elapsed time: a busy machine delays the replies of cheap forms, too."""
     constraint = compiler.submit(P(regex="[ab]{90}")).result().start(99)
     constraint.prepare()
     host = constraint._host  # type: ignore[attr-defined]
@@ -126,8 +130,8 @@ def test_a_host_is_waited_for_less_after_masks_that_took_much_processor_time(
     assert follow(constraint, 20, 1) == 20
 
 
-def test_no_mask_is_made_before_it_is_wanted(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the tokens of other answers of the form would wait for it, one after the other."""
+def test_no_mask_is_made_before_it_is_requested(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the tokens of the form's other outputs would wait for it, one after the other."""
     messages: list[FromHost] = []
     take = hosted.GrammarHost._take
 
@@ -242,7 +246,7 @@ def some_form(draw: random.Random) -> P:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_forms_are_answered_or_refused(
+def test_random_forms_are_compiled_or_refused(
     compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Forty forms a seed, each with little processor time: a form ends in an answer or in one clear error, and the

@@ -1,4 +1,4 @@
-"""The forms of tool calls compile, and what satisfies them reads as calls that fit the tools' schemas."""
+"""The forms of tool calls compile, and outputs that match them are parsed as calls that fit the tools' schemas."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def check(name: str, arguments: dict[str, Any], *, exact: bool) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 @pytest.mark.parametrize("parallel", [False, True])
-def test_whatever_is_drawn_is_a_call(
+def test_every_sampled_output_is_a_call(
     compiler: LocalCompiler, tokenizer: Tokenizer, family: ToolFamily, parallel: bool
 ) -> None:
     rules = family.rules(TOOLS, json.dumps, parallel=parallel)
@@ -140,7 +140,7 @@ def test_tools_without_required_arguments_and_odd_names(
         assert set(arguments) <= set(ODD_ARGUMENTS)
 
 
-def test_what_a_schema_holds_beyond_reach_counts_only_when_strict(compiler: LocalCompiler) -> None:
+def test_unreachable_parts_of_a_schema_count_only_when_strict(compiler: LocalCompiler) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "contentMediaType": "x"}, "b": {"not": {}}}}
     loose = HERMES.rules([tool("now", parameters=schema)], json.dumps, parallel=False)
     strict = HERMES.rules([tool("now", parameters=schema, strict=True)], json.dumps, parallel=False)
@@ -154,7 +154,7 @@ def test_what_a_schema_holds_beyond_reach_counts_only_when_strict(compiler: Loca
     "parameters", [{}, {"properties": []}, {"properties": {"a": 1}, "required": [["a"], "a", 5]}, {"required": 7}, [1]]
 )
 def test_schemas_that_make_no_sense_do_not_raise(family: ToolFamily, parameters: object) -> None:
-    """What is wrong with a schema is the compiler's to say."""
+    """The compiler reports the errors of a schema."""
     odd = tool("now", parameters=parameters)
     assert family.rules([odd], json.dumps, parallel=True)
     assert family.instructions([odd])
@@ -162,7 +162,7 @@ def test_schemas_that_make_no_sense_do_not_raise(family: ToolFamily, parameters:
 
 
 def test_a_form_leaves_room_for_arguments(compiler: LocalCompiler) -> None:
-    """What counts as near the limit is about a call, not the length of the schemas' text."""
+    """The headroom near the limit depends on the length of a call, not on that of the schemas' text."""
     grammar = compiler.compile(StructuredOutputsParams(grammar=HERMES.rules(TOOLS, json.dumps, parallel=False)))
     assert grammar.headroom < 100
 

@@ -1,4 +1,4 @@
-"""Whatever is drawn under a constraint has the form, however tight the limit."""
+"""All outputs that are sampled under a constraint have the form, at any limit."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def check_walks(compiler: LocalCompiler, form: Form, *, walks: int, generous: in
 
 
 @each_form
-def test_answers_are_valid_at_any_limit(tiny_compiler: LocalCompiler, form: Form) -> None:
+def test_outputs_are_valid_at_any_limit(tiny_compiler: LocalCompiler, form: Form) -> None:
     check_walks(tiny_compiler, form, walks=3, generous=90)
 
 
 @pytest.mark.model
 @each_form
-def test_answers_of_the_real_vocabulary_are_valid(model_compiler: LocalCompiler, form: Form) -> None:
+def test_outputs_of_the_real_vocabulary_are_valid(model_compiler: LocalCompiler, form: Form) -> None:
     check_walks(model_compiler, form, walks=2, generous=70)
 
 

@@ -1,4 +1,4 @@
-"""Answers drawn at random under a constraint, and forms with the check that an answer has them."""
+"""Outputs that are sampled at random under a constraint, and forms with checks of outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Check = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form and how to see that a text has it."""
+    """A form, and a check that a text has it."""
 
     params: StructuredOutputsParams
     holds: Check
@@ -47,7 +47,7 @@ def allowed(constraint: TokenConstraint) -> list[int]:
 
 
 def walk(compiled: CompiledGrammar, max_tokens: int, draw: random.Random, structural: float = 0.0) -> Answer:
-    """Draws tokens until the answer ends; with probability ``structural`` one that opens or closes something."""
+    """Samples tokens until the output ends; with probability ``structural`` one that opens or closes something."""
     vocabulary = compiled.vocabulary
     constraint = compiled.start(max_tokens)
     tokens: list[int] = []

@@ -28,7 +28,7 @@ def test_a_cached_beginning_is_shared_and_its_last_part_copied() -> None:
     assert (counters.queries, counters.hits) == (13 + 11, 10)
 
 
-def test_most_bounds_what_is_cached() -> None:
+def test_most_bounds_the_cached_prefix() -> None:
     manager = manager_of(GroupSize(None, 10))
     store(manager, range(12))
     assert [manager.open(ids(range(12)), "", 0.0, most=most).cached for most in (0, 3, 4, 9)] == [0, 3, 4, 9]
@@ -58,7 +58,7 @@ def test_the_same_text_computed_twice_is_kept_once() -> None:
     manager.check()
 
 
-def test_a_fork_shares_what_is_full_and_copies_the_rest() -> None:
+def test_a_fork_shares_full_blocks_and_copies_the_last() -> None:
     manager = manager_of(GroupSize(None, 5), caching=False)
     parent = begin(manager, 10)
     child = manager.fork(parent, 10, 0.0)
@@ -110,7 +110,7 @@ def test_too_few_blocks_change_nothing() -> None:
     assert found(manager, range(8)) == 0
 
 
-def test_a_window_gives_back_what_no_row_sees() -> None:
+def test_a_window_releases_blocks_that_no_row_sees() -> None:
     """Window 8 in chunks of 8: a row at 23 reads from position 16 on, so blocks 0 … 3 can go, and not before."""
     manager = manager_of(GroupSize(None, 20), GroupSize(8, 6), caching=False)
     tables = manager.open(ids(range(40)), "", 0.0, most=0)
@@ -140,7 +140,7 @@ def test_the_largest_sequence_is_what_the_widest_pool_holds() -> None:
     assert manager_of(GroupSize(8, 4)).largest() == NEVER
 
 
-def test_a_swapped_sequence_shares_what_the_tree_still_has() -> None:
+def test_a_swapped_sequence_shares_the_blocks_still_in_the_tree() -> None:
     manager = manager_of(GroupSize(None, 8, host_slots=4))
     tables = begin(manager, 10)
     before = tables.blocks[0][:]
@@ -191,7 +191,7 @@ def test_a_dropped_sequence_frees_its_slots() -> None:
     manager.check()
 
 
-def test_moves_are_told_once_and_in_order() -> None:
+def test_moves_are_returned_once_and_in_order() -> None:
     manager = manager_of(GroupSize(None, 3, host_slots=3))
     one = manager.swap_out(begin(manager, 12))
     assert one is not None

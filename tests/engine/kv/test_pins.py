@@ -17,7 +17,7 @@ def manager_of(blocks: int, share: float = 0.5, window: int | None = None) -> Bl
 
 
 def press(manager: BlockManager) -> None:
-    """Wants all blocks that can be had."""
+    """Takes all obtainable blocks."""
     count = min(manager.obtainable())
     store(manager, [2] * (count * BLOCK))
 
@@ -90,7 +90,7 @@ def test_no_more_than_the_share_is_pinned() -> None:
     manager.check()
 
 
-def test_less_than_a_block_or_what_is_not_published_cannot_be_pinned() -> None:
+def test_partial_and_unpublished_blocks_cannot_be_pinned() -> None:
     manager = manager_of(10)
     tables = begin(manager, 6)
     assert not manager.pin(tables, 3, 300.0, 0.0)
@@ -98,7 +98,7 @@ def test_less_than_a_block_or_what_is_not_published_cannot_be_pinned() -> None:
     assert manager.pin(tables, 6, 300.0, 0.0)
 
 
-def test_nested_pins_are_counted_by_what_they_add() -> None:
+def test_nested_pins_count_only_the_blocks_that_they_add() -> None:
     manager = manager_of(20)
     pinned(manager, 8, 3600.0)
     pinned(manager, 20, 300.0)
@@ -126,7 +126,7 @@ def test_a_pin_ends_while_its_blocks_are_held() -> None:
 
 
 @pytest.mark.parametrize("call", ["open", "grow", "publish", "fork", "pin", "swap_in", "close"])
-def test_every_call_that_is_told_the_time_ends_pins(call: str) -> None:
+def test_every_call_with_a_time_ends_expired_pins(call: str) -> None:
     manager = BlockManager([GroupSize(None, 10, host_slots=4)], BLOCK)
     pinned(manager, 8, 300.0)
     tables, other = begin(manager, 5, kind=3), begin(manager, 5, kind=4)
@@ -146,7 +146,7 @@ def test_every_call_that_is_told_the_time_ends_pins(call: str) -> None:
     assert manager.pinned == (0,)
 
 
-def test_a_pin_keeps_what_a_window_reads_behind_it() -> None:
+def test_a_pin_keeps_the_blocks_that_a_window_reads_after_it() -> None:
     manager = manager_of(12, window=8)
     tables = begin(manager, 16)
     assert manager.pin(tables, 16, 300.0, 0.0)

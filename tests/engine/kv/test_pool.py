@@ -38,7 +38,7 @@ def test_a_shared_block_is_free_after_its_last_holder() -> None:
     assert pool.free == 2
 
 
-def test_what_is_free_cannot_be_released_or_shared() -> None:
+def test_free_blocks_cannot_be_released_or_shared() -> None:
     pool = BlockPool(2, 16)
     blocks = pool.take(1)
     pool.release(blocks)

@@ -71,7 +71,7 @@ def test_looking_changes_nothing() -> None:
     assert manager.take_moves() == ()
 
 
-def test_what_was_used_last_stays_and_ends_go_first() -> None:
+def test_the_least_recently_used_ends_are_evicted_first() -> None:
     manager = BlockManager([GroupSize(None, 6)], BLOCK)
     store(manager, [1] * 12)
     store(manager, [2] * 12)

@@ -16,7 +16,7 @@ def ids(tokens: Iterable[int]) -> array[int]:
 
 
 def store(manager: BlockManager, tokens: Sequence[int], salt: str = "") -> None:
-    """A sequence that comes, is computed and goes."""
+    """Opens a sequence, computes it and closes it."""
     text = ids([*tokens, -1])
     tables = manager.open(text, salt, 0.0, most=len(tokens))
     assert manager.grow(tables, tables.cached, len(tokens), 0.0)

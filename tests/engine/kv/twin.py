@@ -40,7 +40,7 @@ class Text:
 
 @dataclass
 class Pinned:
-    """What a pin promised: these tokens are found until ``expires``, or later."""
+    """The promise of a pin: these tokens are found at least until ``expires``."""
 
     tokens: array[int]
     salt: str

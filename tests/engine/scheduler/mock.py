@@ -99,7 +99,7 @@ def make_scheduler(
 def answer_plan(
     plan: StepPlan, token: Callable[[SequenceStep], int] = lambda _: 1, *, seconds: float = 0.0, moves_s: float = 0.0
 ) -> StepOutcome:
-    """An outcome that draws ``token(step)`` wherever a draw was asked for, and gives all else that was asked for."""
+    """An outcome that samples ``token(step)`` for each sample of the step, with all other requested results."""
     return StepOutcome(tuple(_outcome(step, token) for step in plan.steps), seconds, moves_s)
 
 
@@ -126,7 +126,7 @@ def turn(
 
 
 def finish_all(scheduler: Scheduler, token: int = 1, most: int = 5000, now: float = 0.0) -> list[TokenEvent]:
-    """Turns until there is no more work; every one of them must do something."""
+    """Turns until there is no more work; every turn must do something."""
     events: list[TokenEvent] = []
     for _ in range(most):
         if not scheduler.has_work:

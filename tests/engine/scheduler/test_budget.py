@@ -1,4 +1,4 @@
-"""How many rows prompts get beside those that generate."""
+"""How many rows prompts get beside generating sequences."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def generating(target: float | None = None, tokens: int = 1, first: float | None
     return sequence
 
 
-def test_without_anybody_who_generates_prompts_get_all() -> None:
+def test_without_generating_sequences_prompts_get_all_rows() -> None:
     for budget in (FixedBudget(20), LiveBudget(MODEL, 0.001)):
         assert budget.rows(NOBODY, StepShape().plus(0, 100), budget.allowance([], NOBODY, 1.0, 0.0), 0, 412) == 412
 
@@ -101,7 +101,7 @@ def test_the_tightest_sequence_counts() -> None:
     assert spare(budget, generating(tokens=100), generating(target=0.5), now=late).seconds == pytest.approx(0.01)
 
 
-def test_what_an_answer_will_gain_is_lent_in_part() -> None:
+def test_a_part_of_the_future_slack_is_lent() -> None:
     budget, alone = LiveBudget(MODEL, 0.05, itl_limit_s=60.0), MODEL.predict(decode(8))
     assert alone is not None
     for tokens, share, ahead in ((100, 1.0, 0), (80, 1.0, 20), (10, 1.0, MAX_AHEAD), (10, 0.2, 10), (30, 0.2, 0)):
@@ -109,7 +109,7 @@ def test_what_an_answer_will_gain_is_lent_in_part() -> None:
         assert given.seconds == pytest.approx(LENT * (AIM * 0.05 - alone) * ahead)
 
 
-def test_who_is_behind_its_schedule_has_less_to_spare_and_who_is_ahead_has_more() -> None:
+def test_a_late_sequence_has_less_slack_and_an_early_one_more() -> None:
     budget = LiveBudget(MODEL, 0.05, itl_limit_s=60.0)
     on_time, late, early = (spare(budget, generating(tokens=10), now=now).seconds for now in (0.5, 0.6, 0.3))
     assert late == pytest.approx(on_time - 0.1)

@@ -1,4 +1,4 @@
-"""Requests that would rather not be answered than wait: refused while they have not begun, and at no other time."""
+"""Requests with a queue limit or a deadline: they are refused only before they have begun."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twofold.engine.scheduler.queue import TimeLimits
 PATIENT = RequestOptions(queue_limit_s=2.0)
 
 
-def test_who_waits_too_long_is_refused_and_who_runs_goes_on() -> None:
+def test_sequences_that_wait_too_long_are_refused_and_running_ones_go_on() -> None:
     scheduler = make_scheduler(seqs=1)
     for number in range(2):
         scheduler.add(make_sequence(number, answer=20, options=PATIENT, arrival=1.0), 1.0)
@@ -28,7 +28,7 @@ def test_who_waits_too_long_is_refused_and_who_runs_goes_on() -> None:
     scheduler.check_idle()
 
 
-def test_who_ran_and_was_preempted_is_not_refused() -> None:
+def test_preempted_sequences_are_not_refused() -> None:
     scheduler = make_scheduler(seqs=1)
     scheduler.add(make_sequence(0, answer=20, options=PATIENT), 0.0)
     turn(scheduler, now=0.0)
@@ -39,7 +39,7 @@ def test_who_ran_and_was_preempted_is_not_refused() -> None:
     scheduler.check_idle()
 
 
-def test_an_answer_whose_prompt_is_computed_by_another_has_begun_with_it() -> None:
+def test_parallel_sequences_begin_with_the_one_that_computes_the_prompt() -> None:
     scheduler = make_scheduler(seqs=1)
     first = make_sequence(0, answer=20, options=PATIENT)
     scheduler.add(first, 0.0)
@@ -51,7 +51,7 @@ def test_an_answer_whose_prompt_is_computed_by_another_has_begun_with_it() -> No
 
 
 @pytest.mark.parametrize("seconds", [0.5, 1e6])
-def test_nobody_is_told_to_wait_more_than_two_minutes(seconds: float) -> None:
+def test_the_suggested_wait_is_at_most_two_minutes(seconds: float) -> None:
     limits = TimeLimits()
     limits.wait(make_sequence(0, options=RequestOptions(queue_limit_s=seconds)))
     event = limits.reached(2e6)
@@ -60,7 +60,7 @@ def test_nobody_is_told_to_wait_more_than_two_minutes(seconds: float) -> None:
     assert event.error.retry_after_s == min(seconds, 120)
 
 
-def test_a_deadline_goes_before_a_refusal_and_both_leave_nothing() -> None:
+def test_a_deadline_precedes_a_refusal_and_both_free_everything() -> None:
     scheduler = make_scheduler(seqs=1)
     options = RequestOptions(deadline_s=1.0, queue_limit_s=1.0)
     scheduler.add(make_sequence(0, options=options), 0.0)

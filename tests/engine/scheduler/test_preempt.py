@@ -1,4 +1,4 @@
-"""Running out of blocks: whom it hits, how, and that nobody sees it in the output."""
+"""Running out of blocks: which sequence is preempted, how, and that no output changes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def until_preempted(scheduler: Scheduler) -> StepPlan:
 
 
 def play(scheduler: Scheduler, sequences: list[Sequence], moves_s: float = 0.0) -> dict[int, list[int]]:
-    """Turns to the end with checked contents; drawn tokens depend on sequence and position only."""
+    """Turns to the end with checked contents; sampled tokens depend only on sequence and position."""
     memory, now = BlockMemory((None,), 4), 5.0
     drawn: dict[int, list[int]] = {sequence.sequence_id: [] for sequence in sequences}
     while scheduler.has_work:
@@ -104,7 +104,7 @@ def test_preemption_shows_in_the_record_and_not_in_the_output(host: int) -> None
     assert (scheduler.swaps > 0, record.swapped > 0, record.recomputed > 0) == (host > 0, host > 0, host == 0)
 
 
-def test_swapping_is_chosen_by_what_it_costs() -> None:
+def test_the_cheaper_of_swapping_and_recomputing_is_chosen() -> None:
     model, manager = taught(600, noise=0.02), make_manager(blocks=200)
     cost = PreemptionCost(manager, model)
     scheduler = make_scheduler(rows=400, logit_rows=400, manager=manager, model=model, budget=FixedBudget(400))
@@ -136,7 +136,7 @@ def test_the_time_of_moves_is_learned() -> None:
     assert cost._block_s == pytest.approx(0.01, rel=0.01)
 
 
-def test_admission_looks_ahead_so_that_nobody_has_to_be_preempted() -> None:
+def test_admission_looks_ahead_to_avoid_preemption() -> None:
     scheduler = make_scheduler(rows=16, blocks=9)
     sequences = crowd(scheduler)
     finish_all(scheduler)
@@ -144,7 +144,7 @@ def test_admission_looks_ahead_so_that_nobody_has_to_be_preempted() -> None:
     assert all(sequence.generated == 24 for sequence in sequences)
 
 
-def test_what_was_shorter_than_its_limit_lets_more_in() -> None:
+def test_completions_shorter_than_their_limit_raise_admission() -> None:
     scheduler = make_scheduler(seqs=8, rows=16, blocks=24)
     for number in range(60):
         scheduler.add(make_sequence(number, 6, 50), 0.0)
@@ -167,7 +167,7 @@ def test_a_sequence_that_fits_alone_always_finishes() -> None:
     scheduler.check_idle()
 
 
-def test_rows_of_a_preempted_sequence_leave_the_step() -> None:
+def test_rows_of_a_preempted_sequence_are_removed_from_the_step() -> None:
     scheduler = make_scheduler(rows=16, blocks=13)
     scheduler._look_ahead.share = 0.0
     late = make_sequence(0, 6, 24, options=RequestOptions(priority=5))

@@ -1,4 +1,4 @@
-"""The waiting line: order, ageing, shares, and cost that does not grow with those who wait."""
+"""The waiting queue: order, ageing, shares, and a cost that does not grow with its length."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def take(line: WaitingQueue, service: float = 0.0) -> Sequence:
     return head
 
 
-def test_an_empty_line_has_no_head() -> None:
+def test_an_empty_queue_has_no_head() -> None:
     line = WaitingQueue(10.0)
     assert (line.head(), len(line)) == (None, 0)
 
@@ -42,7 +42,7 @@ def test_classes_then_arrival() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 100)), min_size=1, max_size=30), st.floats(0.5, 20))
 def test_a_class_waits_no_longer_than_ageing_times_distance(requests: list[tuple[int, float]], ageing: float) -> None:
-    """Within one tenant nobody is passed by who came more than (own priority − theirs) · ageing_s later."""
+    """Within one tenant, no sequence that arrives more than (own priority − its) · ageing_s later goes first."""
     line = WaitingQueue(ageing)
     for number, (priority, arrival) in enumerate(requests):
         line.add(request(number, arrival, priority))
@@ -66,7 +66,7 @@ def test_none_starves_beside_an_endless_urgent_class() -> None:
     assert oldest.arrival <= 31.0 < second
 
 
-def test_tenants_share_evenly_whatever_they_ask_for() -> None:
+def test_tenants_share_evenly_for_any_request_sizes() -> None:
     line = WaitingQueue(10.0)
     for number in range(300):
         line.add(request(number, tenant="flood"))
@@ -88,7 +88,7 @@ def test_service_counts_and_not_requests() -> None:
     assert served.count("short") == 60
 
 
-def test_staying_away_saves_up_nothing() -> None:
+def test_absent_tenants_save_up_no_service() -> None:
     line = WaitingQueue(10.0)
     for number in range(100):
         line.add(request(number, tenant="busy"))
@@ -100,7 +100,7 @@ def test_staying_away_saves_up_nothing() -> None:
     assert served.count("late") == 10
 
 
-def test_who_was_preempted_goes_first_in_its_class_only() -> None:
+def test_preempted_sequences_go_first_only_in_their_class() -> None:
     line = WaitingQueue(10.0)
     line.add(request(0))
     line.put_back(request(1, arrival=5.0))
@@ -117,7 +117,7 @@ def test_idle_tenants_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize("waiting", [100, 10_000])
-def test_work_does_not_grow_with_the_line(waiting: int) -> None:
+def test_work_does_not_grow_with_the_queue(waiting: int) -> None:
     """Entries of all heaps stay in proportion, and a turn looks at no more than a few of them."""
     line = WaitingQueue(10.0)
     rng = random.Random(0)
@@ -145,7 +145,7 @@ def test_work_does_not_grow_with_the_line(waiting: int) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5), st.booleans())))
-def test_a_heap_is_the_least_of_what_was_left_in_it(events: list[tuple[int, int, bool]]) -> None:
+def test_the_first_of_a_heap_has_the_smallest_key(events: list[tuple[int, int, bool]]) -> None:
     heap: Heap[int] = Heap()
     model: dict[int, int] = {}
     for item, key, drops in events:

@@ -74,7 +74,7 @@ def test_scoring_a_prompt_is_limited_by_logit_rows() -> None:
     assert [len(turn(scheduler)[0].steps[0].tokens) for _ in range(3)] == [3, 3, 1]
 
 
-def test_a_prompt_stops_short_of_its_draw_when_logit_rows_are_gone() -> None:
+def test_a_prompt_stops_before_its_last_row_if_no_logit_row_is_left() -> None:
     scheduler = make_scheduler(seqs=2, logit_rows=2, rows=20)
     scheduler.add(make_sequence(0, prompt=9, reports_prompt=True, prompt_logprobs=0), 0.0)
     scheduler.add(make_sequence(1, prompt=4), 0.0)
@@ -82,7 +82,7 @@ def test_a_prompt_stops_short_of_its_draw_when_logit_rows_are_gone() -> None:
     assert shape(turn(scheduler)[0]) == [(1, 3, 1), (0, 2, 1)]
 
 
-def test_events_say_what_happened() -> None:
+def test_events_have_tokens_and_finish_reasons() -> None:
     scheduler = make_scheduler()
     scheduler.add(make_sequence(0, prompt=10, answer=5), 0.0)
     assert turn(scheduler)[1] == []
@@ -92,7 +92,7 @@ def test_events_say_what_happened() -> None:
 
 
 class Told:
-    """A constraint that is not known before it is told."""
+    """A constraint that is not ready before the test makes it so."""
 
     ready = True
     finished = False
@@ -149,7 +149,7 @@ def test_all_constraints_take_their_tokens_before_one_is_waited_for() -> None:
 
 
 def deferring_turn(scheduler: Scheduler, late: int) -> tuple[list[tuple[int, int, int]], list[TokenEvent]]:
-    """A turn in which one sequence does not draw, for what it may draw is not known."""
+    """A turn in which one sequence does not sample, because its mask is not ready."""
     plan = scheduler.plan(0.0)
     outcome = answer_plan(plan)
     sequences = tuple(
@@ -158,8 +158,8 @@ def deferring_turn(scheduler: Scheduler, late: int) -> tuple[list[tuple[int, int
     return list(shape(plan)), scheduler.commit(plan, replace(outcome, sequences=sequences), 0.0)
 
 
-def test_who_is_not_told_what_to_draw_waits_and_the_others_go_on() -> None:
-    """A long prompt is not computed again for its draw, only its last row; and only when it can be drawn."""
+def test_a_sequence_whose_mask_is_late_waits_and_others_go_on() -> None:
+    """Only the last row of a long prompt is computed again, and only when it can be sampled."""
     scheduler, told = make_scheduler(), Told()
     scheduler.add(make_sequence(0, prompt=10, answer=5, constraint=told), 0.0)
     scheduler.add(make_sequence(1, prompt=3, answer=9), 0.0)
@@ -177,7 +177,7 @@ def test_who_is_not_told_what_to_draw_waits_and_the_others_go_on() -> None:
     assert not scheduler.defers
 
 
-def test_an_answer_that_was_complete_before_anybody_knew_ends_without_a_token() -> None:
+def test_an_output_found_complete_late_ends_without_a_token() -> None:
     scheduler = make_scheduler()
     scheduler.add(make_sequence(0, prompt=2, answer=5, constraint=Told()), 0.0)
     assert turn(scheduler)[1] == [TokenEvent(0, (1,), (), ())]
@@ -199,7 +199,7 @@ def test_cancel_while_waiting_running_and_in_flight() -> None:
     scheduler.check_idle()
 
 
-def test_what_could_never_run_is_refused_with_both_numbers() -> None:
+def test_the_refusal_of_a_sequence_that_could_never_run_has_both_numbers() -> None:
     scheduler = make_scheduler(blocks=2)
     with pytest.raises(ContextLengthError, match=r"9 tokens of KV cache, which holds 8\."):
         scheduler.add(make_sequence(0, prompt=5, answer=5), 0.0)
@@ -214,7 +214,7 @@ def test_limits_must_hold_every_sequence() -> None:
         StepLimits(0, 8, 8)
 
 
-def test_check_idle_sees_a_leak() -> None:
+def test_check_idle_finds_a_leak() -> None:
     manager = make_manager(4)
     held = manager.open(make_sequence().tokens, "", 0.0, most=0)
     assert manager.grow(held, 0, 1, 0.0)
@@ -222,7 +222,7 @@ def test_check_idle_sees_a_leak() -> None:
         make_scheduler(1, 1, 1, manager=manager).check_idle()
 
 
-def test_a_flood_is_refused_and_nobody_else_notices() -> None:
+def test_a_flood_is_refused_without_effect_on_queued_requests() -> None:
     scheduler = make_scheduler(max_waiting=2)
     for number in range(2):
         scheduler.add(make_sequence(number), 0.0)
@@ -233,7 +233,7 @@ def test_a_flood_is_refused_and_nobody_else_notices() -> None:
     scheduler.check_idle()
 
 
-def test_a_deadline_ends_who_waits_and_who_runs() -> None:
+def test_a_deadline_ends_waiting_and_running_sequences() -> None:
     scheduler = make_scheduler(seqs=1)
     for number in range(2):
         options = RequestOptions(deadline_s=2.0)
@@ -265,7 +265,7 @@ def test_a_prompt_that_was_computed_is_found() -> None:
     assert (second.record.cached, second.record.fresh) == (13, 1)
 
 
-def test_other_answers_share_the_prompt_of_the_first() -> None:
+def test_parallel_completions_share_the_prompt_of_the_first() -> None:
     manager = make_manager(blocks=8)
     scheduler = make_scheduler(manager=manager)
     first = make_sequence(0, prompt=14, answer=2)
@@ -312,7 +312,7 @@ def test_a_beam_branches_at_once_and_in_place() -> None:
     scheduler.check_idle()
 
 
-def test_beams_that_rest_give_way_to_one_that_waits() -> None:
+def test_resting_beams_are_preempted_for_a_waiting_one() -> None:
     scheduler = make_scheduler(seqs=1)
     beams = [make_sequence(number, prompt=6, answer=4, candidates=2) for number in range(2)]
     for beam in beams:
@@ -336,7 +336,7 @@ def test_pooling_and_scoring_end_with_their_prompt() -> None:
     scheduler.check_idle()
 
 
-def test_the_plan_says_how_long_it_should_take_once_that_is_known() -> None:
+def test_plans_have_predicted_times_after_enough_steps() -> None:
     scheduler = make_scheduler()
     scheduler.add(make_sequence(0, prompt=1, answer=20), 0.0)
     plans = [turn(scheduler, seconds=0.01)[0] for _ in range(12)]
@@ -344,7 +344,7 @@ def test_the_plan_says_how_long_it_should_take_once_that_is_known() -> None:
     assert plans[-1].predicted_s == pytest.approx(0.01, rel=0.1)
 
 
-def test_a_window_gives_back_what_it_passed() -> None:
+def test_blocks_that_a_window_has_passed_are_released() -> None:
     manager = make_manager(blocks=60, window=8)
     scheduler = make_scheduler(manager=manager, window=8)
     scheduler.add(make_sequence(0, prompt=100, answer=20), 0.0)
@@ -356,7 +356,7 @@ def test_a_window_gives_back_what_it_passed() -> None:
     scheduler.check_idle()
 
 
-def test_pins_give_way_to_a_sequence_that_could_not_run_otherwise() -> None:
+def test_pins_end_for_a_sequence_that_could_not_run_otherwise() -> None:
     manager = make_manager(blocks=8)
     scheduler = make_scheduler(manager=manager)
     scheduler.add(make_sequence(0, prompt=17, answer=1, options=RequestOptions(cache_pins=(CachePin(tokens=16),))), 0.0)
@@ -384,7 +384,7 @@ def test_rows_are_planned_before_their_tokens_are_known() -> None:
     scheduler.check_idle()
 
 
-def test_what_was_planned_ahead_ends_with_its_sequence() -> None:
+def test_rows_planned_ahead_are_dropped_with_their_sequence() -> None:
     scheduler = make_scheduler()
     for number in range(3):
         scheduler.add(make_sequence(number, prompt=1, answer=9), 0.0)
@@ -400,7 +400,7 @@ def test_what_was_planned_ahead_ends_with_its_sequence() -> None:
     scheduler.check_idle()
 
 
-def test_a_paused_sequence_forgets_what_was_planned_ahead() -> None:
+def test_rows_planned_ahead_are_dropped_when_their_sequence_is_paused() -> None:
     scheduler = make_scheduler()
     scheduler.add(make_sequence(0, prompt=1, answer=9), 0.0)
     turn(scheduler)

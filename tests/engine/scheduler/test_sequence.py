@@ -16,7 +16,7 @@ def admit(sequence: Sequence, computed: int = 0) -> Sequence:
 
 
 def sampling_of(sequence: Sequence) -> SamplingSpec:
-    """How the sequence is sampled, as a runner hears of it."""
+    """How the sequence is sampled, as a step gives it to the runner."""
     begin = sequence.next_step(sequence.pending).begin
     assert begin is not None
     assert begin.sampling is not None
@@ -24,7 +24,7 @@ def sampling_of(sequence: Sequence) -> SamplingSpec:
 
 
 class OneOf:
-    """A constraint: the answer is one of these texts of tokens."""
+    """A constraint: the completion is one of these lists of tokens."""
 
     ready = True
 
@@ -74,7 +74,7 @@ def test_a_whole_life() -> None:
     assert (sequence.state, sequence.finish_reason) == (SequenceState.FINISHED, "length")
 
 
-def test_a_chunk_that_does_not_reach_the_end_draws_nothing() -> None:
+def test_a_chunk_before_the_end_samples_nothing() -> None:
     sequence = make_sequence(prompt=5)
     admit(sequence)
     step = sequence.next_step(4)
@@ -155,7 +155,7 @@ def test_the_table_of_transitions_is_kept(state: SequenceState, target: Sequence
             sequence._become(target)
 
 
-def test_a_preempted_sequence_computes_again_and_draws_once_more_where_it_was() -> None:
+def test_a_preempted_sequence_computes_again_and_then_goes_on_sampling() -> None:
     sequence = admit(make_sequence(prompt=5, answer=4))
     sequence.advance(5)
     sequence.append([4])
@@ -165,7 +165,7 @@ def test_a_preempted_sequence_computes_again_and_draws_once_more_where_it_was() 
     assert (step.samples, step.end) == (1, 6)
 
 
-def test_scores_are_asked_for_once_however_often_a_prompt_is_computed() -> None:
+def test_scores_are_requested_once_even_if_a_prompt_is_computed_again() -> None:
     sequence = admit(make_sequence(prompt=7, reports_prompt=True, prompt_logprobs=0))
     assert sequence.max_cached == 0
     sequence.advance(3)
@@ -177,7 +177,7 @@ def test_scores_are_asked_for_once_however_often_a_prompt_is_computed() -> None:
     assert (len(sequence.next_step(4).scored), sequence.next_step(4).logit_rows) == (3, 4)
 
 
-def test_mean_pooling_asks_for_every_row_once_and_draws_nothing() -> None:
+def test_mean_pooling_requests_every_row_once_and_samples_nothing() -> None:
     sequence = admit(make_sequence(prompt=5, answer=0, pooling="mean"))
     assert (sequence.next_step(2).pooling, sequence.positions_needed) == ("mean", 5)
     sequence.advance(2)
@@ -189,13 +189,13 @@ def test_mean_pooling_asks_for_every_row_once_and_draws_nothing() -> None:
     assert (last.pooling, last.samples, last.logit_rows) == ("mean", 0, 0)
 
 
-def test_last_pooling_asks_for_the_last_row_only() -> None:
+def test_last_pooling_requests_only_the_last_row() -> None:
     sequence = admit(make_sequence(prompt=5, answer=0, pooling="last"))
     assert [sequence.next_step(rows).pooling for rows in (4, 5)] == [None, "last"]
 
 
 @pytest.mark.parametrize(("shortened", "reason"), [(False, "stop"), (True, "length")])
-def test_a_constraint_ends_its_answer(shortened: bool, reason: str) -> None:
+def test_a_constraint_ends_its_completion(shortened: bool, reason: str) -> None:
     sequence = admit(make_sequence(answer=5, constraint=OneOf([4, 5], shortened=shortened)))
     sequence.advance(5)
     assert sequence.append([4]) == (4,)
@@ -224,7 +224,7 @@ def test_a_beam_rests_until_it_is_extended() -> None:
         sequence.extend(4)
 
 
-def test_a_resting_beam_computes_again_without_another_draw() -> None:
+def test_a_resting_beam_computes_again_without_new_candidates() -> None:
     sequence = admit(make_sequence(prompt=5, answer=3, candidates=2))
     sequence.advance(5)
     sequence.rest()

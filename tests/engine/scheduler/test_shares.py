@@ -1,4 +1,4 @@
-"""Places are shared evenly among the tenants that want them."""
+"""Slots are shared evenly among the tenants that want them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def places(scheduler: Scheduler) -> Counter[str]:
 
 
 def full(blocks: int = 400) -> Scheduler:
-    """A tenant holds every place with long answers, and has more of them waiting."""
+    """A tenant holds every slot with long completions, and has more of them waiting."""
     scheduler = make_scheduler(blocks=blocks)
     add(scheduler, "bob", range(60))
     for _ in range(6):
@@ -45,7 +45,7 @@ def test_a_second_tenant_is_served_within_a_few_steps() -> None:
     scheduler.check_idle()
 
 
-def test_tenants_that_want_all_places_get_half_of_them_each() -> None:
+def test_two_tenants_that_want_all_slots_get_half_each() -> None:
     scheduler = full()
     add(scheduler, "alice", range(100, 160))
     for _ in range(12):
@@ -60,7 +60,7 @@ def test_tenants_that_want_all_places_get_half_of_them_each() -> None:
     assert [event.finish for event in events if event.sequence_id == 200] == ["length"]
 
 
-def test_a_less_urgent_tenant_takes_no_place_of_a_more_urgent_one() -> None:
+def test_a_less_urgent_tenant_takes_no_slot_of_a_more_urgent_one() -> None:
     scheduler = full()
     add(scheduler, "alice", range(100, 101), answer=1, priority=3)
     for _ in range(10):
@@ -68,7 +68,7 @@ def test_a_less_urgent_tenant_takes_no_place_of_a_more_urgent_one() -> None:
     assert places(scheduler) == {"bob": PLACES}
 
 
-def test_one_that_holds_all_blocks_gives_them_to_another() -> None:
+def test_a_tenant_that_holds_all_blocks_loses_some_to_another() -> None:
     scheduler = make_scheduler(blocks=22)
     add(scheduler, "bob", range(10), answer=30)
     for _ in range(6):
@@ -82,7 +82,7 @@ def test_one_that_holds_all_blocks_gives_them_to_another() -> None:
     scheduler.check_idle()
 
 
-def test_held_sequences_leave_their_places_to_others_of_their_tenant() -> None:
+def test_slots_of_paused_sequences_go_to_others_of_their_tenant() -> None:
     scheduler = full()
     for number in range(60):
         scheduler.pause(number, 0.0)

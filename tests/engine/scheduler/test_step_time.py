@@ -1,4 +1,4 @@
-"""The step-time model: it fits a machine that was measured, and stands noise, outliers and change."""
+"""The step-time model: it fits a measured machine, and tolerates noise, outliers and changes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_shapes_count_what_rows_see() -> None:
     assert StepShape(1, 1, 5, 5).plus(7, 2, 1) == StepShape(3, 2, 22, 14)
 
 
-def test_nothing_is_predicted_before_enough_was_seen() -> None:
+def test_the_first_steps_are_not_predicted() -> None:
     model = StepTimeModel()
     for _ in range(MIN_STEPS):
         assert model.predict(decode(8)) is None
@@ -79,7 +79,7 @@ def test_long_decoding_does_not_wipe_out_what_was_learned_of_prompts() -> None:
     assert sum(errors(model)) / len(MEASURED) < 0.1
 
 
-def test_it_follows_a_machine_that_became_slower() -> None:
+def test_predictions_follow_a_machine_that_became_slower() -> None:
     model = taught(300)
     teach(model, random.Random(1), 200, slower=2.0)
     assert sum(errors(model, slower=2.0)) / len(MEASURED) < 0.12
@@ -101,7 +101,7 @@ def test_more_rows_never_take_less() -> None:
     assert all(weight >= 0 for weight in model.weights)
 
 
-def test_it_keeps_how_wrong_it_was() -> None:
+def test_the_mean_error_is_kept() -> None:
     model = taught(300)
     assert model.error is not None
     assert 0 < model.error < 0.15
@@ -109,7 +109,7 @@ def test_it_keeps_how_wrong_it_was() -> None:
 
 
 @pytest.mark.parametrize(("shape", "seconds"), [(StepShape(), 0.01), (StepShape(1, 1, 1, 1), 0.0)])
-def test_what_teaches_nothing_changes_nothing(shape: StepShape, seconds: float) -> None:
+def test_steps_without_rows_or_time_are_ignored(shape: StepShape, seconds: float) -> None:
     model = taught(50)
     before = model.weights
     model.observe(shape, seconds)

@@ -22,7 +22,7 @@ BLOCK = 4
 
 
 class Traffic:
-    """A scheduler, what came to it, and what it told; every turn is checked."""
+    """A scheduler, its requests and its events; every turn is checked."""
 
     def __init__(self, limits: StepLimits, blocks: int, host: int, window: int | None) -> None:
         self.limits = limits

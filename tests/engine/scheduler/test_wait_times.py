@@ -1,4 +1,4 @@
-"""The record of a sequence: what it did in each phase, and what it waited for."""
+"""The record of a sequence: its work in each phase, and the reasons of its waits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_step_is_shared_by_rows() -> None:
     assert [sequence.record.prefill.share for sequence in sequences] == [0.25, 0.75]
 
 
-def test_waiting_for_a_place_is_waiting_for_a_turn() -> None:
+def test_waiting_for_a_slot_counts_as_waiting_for_a_turn() -> None:
     scheduler = make_scheduler(seqs=1)
     first, second = make_sequence(0, 4, 2), make_sequence(1, 4, 2)
     for sequence in (first, second):
@@ -42,7 +42,7 @@ def test_waiting_for_a_place_is_waiting_for_a_turn() -> None:
     assert second.record.stalls == {WaitReason.TURN: pytest.approx(2.0)}
 
 
-def test_waiting_for_blocks_has_its_own_name() -> None:
+def test_waiting_for_blocks_has_its_own_reason() -> None:
     scheduler = make_scheduler(blocks=4)
     sequences = [make_sequence(number, 10, 2) for number in range(2)]
     scheduler.add(sequences[0], 0.0)
@@ -68,7 +68,7 @@ def test_prompt_rows_delay_those_that_generate() -> None:
     assert 0.03 < sequence.record.stalls[WaitReason.PREFILL] < 0.05
 
 
-def test_alone_nobody_is_delayed() -> None:
+def test_a_single_sequence_is_not_delayed() -> None:
     scheduler = make_scheduler(model=taught(100))
     sequence = make_sequence(0, 4, 5)
     scheduler.add(sequence, 0.0)
@@ -76,7 +76,7 @@ def test_alone_nobody_is_delayed() -> None:
     assert sequence.record.stalls == {}
 
 
-def test_who_leaves_the_line_takes_its_stall_along() -> None:
+def test_a_sequence_that_ends_in_the_queue_keeps_its_stall() -> None:
     scheduler = make_scheduler(seqs=1)
     sequences = [make_sequence(number) for number in range(2)]
     for sequence in sequences:

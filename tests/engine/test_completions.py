@@ -1,4 +1,4 @@
-"""How answers end, and what their text is when they do."""
+"""How completions end, and their text at the end."""
 
 from __future__ import annotations
 
