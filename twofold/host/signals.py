@@ -11,8 +11,8 @@ from types import FrameType
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], None], *numbers: int) -> Iterator[None]:
-    """Handles these signals with ``handler`` until the context closes. In other threads than the main one, which alone
-    may set handlers, does nothing."""
+    """Handles these signals with ``handler`` until the context closes. Does nothing outside of the main thread, which
+    alone may set handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
