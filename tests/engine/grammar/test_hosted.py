@@ -130,6 +130,16 @@ def test_waits_for_a_host_get_shorter_after_slow_masks(
     assert follow(constraint, 20, 1) == 20
 
 
+def test_waits_for_a_host_recover_after_any_number_of_slow_masks(compiler: GrammarCompiler) -> None:
+    constraint = compiler.submit(P(regex="[ab]{91}")).result().start(99)
+    constraint.prepare()
+    host = constraint._host  # type: ignore[attr-defined]
+    for masks, seconds in ((2000, 2 * hosted.PATIENCE_S), (100, 0.0)):
+        for _ in range(masks):
+            host._take(Mask(-1, shortened=False, words=b"", seconds=seconds))
+    assert host._patience == hosted.PATIENCE_S
+
+
 def test_no_mask_is_made_before_it_is_requested(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the tokens of the form's other outputs would wait for it, one after the other."""
     messages: list[FromHost] = []

@@ -28,6 +28,7 @@ from twofold.host.env import quiet_child
 
 START_S: Final = 60.0
 PATIENCE_S: Final = 0.01
+MIN_PATIENCE_S: Final = 1e-6
 PATIENCE_GAIN: Final = 1.1
 """How long a step waits for a message of a host, at first and at most. This is halved after each mask that took more
 processor time than PATIENCE_S, and multiplied by PATIENCE_GAIN after each other mask. Elapsed time does not count: a
@@ -232,8 +233,8 @@ class GrammarHost:
                     self._inboxes[number].finished = finished
                     self._inboxes[number].awaited -= 1
             case wire.Mask(number, shortened, words, seconds):
-                longer = self._patience * PATIENCE_GAIN
-                self._patience = self._patience / 2 if seconds > PATIENCE_S else min(PATIENCE_S, longer)
+                changed = self._patience * (0.5 if seconds > PATIENCE_S else PATIENCE_GAIN)
+                self._patience = min(max(changed, MIN_PATIENCE_S), PATIENCE_S)
                 if number in self._inboxes:
                     self._inboxes[number].shortened = shortened
                     self._inboxes[number].mask = memoryview(words).cast("I")
