@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.planner.simulate.support import bent, linear, ran, random_jobs, random_setting, setting_with
+from tests.planner.simulate.support import Kind, bent, linear, ran, random_jobs, random_setting, setting_with
+from twofold.bench.load.base import Shared
 from twofold.engine.kv.manager import GroupSize
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
@@ -121,6 +122,30 @@ def test_shared_prefixes_agree_to_the_token_if_no_block_is_evicted(even: bool) -
         jobs = random_jobs(rng, 30, shares=True, even=even)
         exact, fast = (ran(kind(setting, linear), jobs) for kind in (ExactReplica, FastReplica))
         assert agree(exact, fast)
+
+
+@pytest.mark.parametrize("kind", [ExactReplica, FastReplica])
+def test_a_prompt_that_is_cached_whole_runs_in_a_full_cache(kind: Kind) -> None:
+    """The last cached block is not matched, since its last token must be computed: it is evicted for the job's own."""
+    jobs = [SimulatedJob(number, float(number), 64, 1, (Shared(0, 64),), number) for number in range(2)]
+    done = ran(kind(setting_with(blocks=4, sequences=2, rows=64, context=65), linear), jobs)
+    assert [(done[number].cached, done[number].preemptions) for number in range(2)] == [(0, 0), (63, 0)]
+
+
+@pytest.mark.parametrize("seed", [6, 43])
+def test_turns_of_a_session_that_overlap_end(seed: int) -> None:
+    """A later turn may have computed the tokens that an earlier one computes again, and leave no room for them."""
+    rng = random.Random(seed)
+    setting = random_setting(rng)
+    jobs = [job._replace(stream=-1 - rng.randint(0, 3)) for job in random_jobs(rng, 40)]
+    assert len(ran(FastReplica(setting, linear), jobs)) == len(jobs)
+
+
+def test_a_prefilled_prompt_gets_blocks_in_a_full_cache() -> None:
+    """The cache is full of a session's later tokens, which are evicted for the last block of an earlier prompt."""
+    jobs = [SimulatedJob(n, float(n), 64 - n, 65, stream=-1, prefilled=64 - n) for n in range(2)]
+    done = ran(FastReplica(setting_with(blocks=8, sequences=2, rows=64, context=129), linear), jobs)
+    assert [done[number].cached for number in range(2)] == [0, 63]
 
 
 def test_sessions_find_their_own_history() -> None:

@@ -3,8 +3,8 @@
 A node is a run of whole blocks that some prompts have in common; blocks ``first`` … ``upto`` − 1 are in the cache. A
 node is split at a block's edge where prompts part, as ``engine.kv.tree`` splits its edges, so a job uses a node to its
 end. The block in which one part of a prompt (a shared piece, or a stream) ends and the next begins belongs to the next
-part; a node without blocks represents the end of the earlier part. Blocks of nodes in use are not evicted. Other nodes
-are evicted in order of their last use, the end of a prompt before its start, last blocks first.
+part; a node without blocks represents the end of the earlier part. Blocks that running jobs matched are not evicted.
+Idle nodes are evicted in order of their last use, the end of a prompt before its start, last blocks first.
 
 Laws:
     1. held + idle + free = all; ``held`` counts blocks of nodes in use and the jobs' own blocks.
@@ -147,6 +147,20 @@ class CountedCache:
             node.users -= 1
             if not node.users:
                 self._release(node)
+
+    def reclaim(self) -> bool:
+        """Evicts blocks of nodes in use beyond the part that their only job matched. Returns whether there were any.
+
+        The job computes these tokens itself, as the last one of a prompt that is cached whole.
+        """
+        held = self.held
+        for job_blocks in self._running:
+            for node in job_blocks.path[job_blocks.at :]:
+                unmatched = node.upto - max(node.first, job_blocks.published)
+                if node.users == 1 and unmatched > 0:
+                    node.upto -= unmatched
+                    self.held -= unmatched
+        return self.held < held
 
     def check(self) -> None:
         """Asserts law 1 for a cache without running jobs."""

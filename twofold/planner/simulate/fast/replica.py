@@ -120,7 +120,10 @@ class FastReplica(Replica):
                 heappop(self._returning)
             else:
                 self._waiting.popleft()
-            rows -= self._add_chunk(sequence, rows)
+            added = self._add_chunk(sequence, rows)
+            if not added:
+                return
+            rows -= added
 
     def _start(self, sequence: Running) -> bool:
         """Starts a sequence if there are enough blocks; else returns False."""
@@ -138,7 +141,10 @@ class FastReplica(Replica):
         sequence.job_blocks = job_blocks
         sequence.computed = sequence.job.prefilled or found
         if sequence.job.prefilled:
-            self._cache.take(job_blocks, -(-sequence.job.prefilled // self._size) - job_blocks.published)
+            blocks = -(-sequence.job.prefilled // self._size) - job_blocks.published
+            if blocks > self._cache.obtainable:
+                self._cache.reclaim()
+            self._cache.take(job_blocks, blocks)
         if sequence.admitted_s is None:
             sequence.admitted_s = self._now
             sequence.cached = min(found, sequence.job.prompt)
@@ -181,7 +187,8 @@ class FastReplica(Replica):
     def _planned_step(self) -> None:
         before = self._preemptions
         while self._decodes.next_blocks > self._cache.obtainable:
-            self._preempt(self._least_urgent(), grown=False)
+            if not self._cache.reclaim():
+                self._preempt(self._least_urgent(), grown=False)
         self._cache.take_many(self._decodes.next_blocks)
         self._chunks = {}
         for sequence in list(self._prompts.values()):
@@ -204,6 +211,8 @@ class FastReplica(Replica):
         while rows > 1 and self._lacking(sequence, rows) > self._cache.obtainable:
             rows //= 2
         while (lacking := self._lacking(sequence, rows)) > self._cache.obtainable:
+            if self._cache.reclaim():
+                continue
             victim = self._least_urgent()
             self._preempt(victim, grown=True)
             if victim is sequence:
