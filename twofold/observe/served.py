@@ -15,7 +15,7 @@ from twofold.observe.billing import Bill
 
 @dataclass(frozen=True, slots=True)
 class AskedParams:
-    """The sampling parameters of a request that traces and metrics show; None where they were not given."""
+    """The sampling parameters of a request that traces and metrics show; None if they were not given."""
 
     max_tokens: int | None = None
     temperature: float | None = None

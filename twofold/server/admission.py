@@ -207,7 +207,7 @@ class Admission:
 
     def _check_queue(self, model: WorkerModel, tenant: str, jobs: int, tokens: int) -> None:
         """Raises BusyError if the waiting queue is full. A tenant with less than its share is still admitted, so the
-        queue is never longer than twice its limit, and no tenant fills it for the others."""
+        queue is never longer than twice its limit, and no tenant keeps the others out."""
         limits, running = self._limits, self._in_progress[model.name]
         tenants, waiting_tokens = len({*running, tenant}), self._tokens.get(model.name, 0)
         fits = model.queued + jobs <= limits.requests and waiting_tokens + tokens <= limits.tokens

@@ -70,7 +70,7 @@ class PoolLimits:
 
 
 class ByteBudget:
-    """``max_bytes`` that callers share. A caller that holds some may not get more than are free before it takes them.
+    """``max_bytes`` that callers share. A caller may not hold more than were free before its last ``take``.
 
     ``emptied`` is called when all bytes were given back.
     """

@@ -47,7 +47,7 @@ from twofold.server.workers.client import DispatchHandle, WorkerModel
 LEAVING_S: Final = 10.0
 """How long to wait for the output of an aborted job: about a step, unless its process hangs."""
 LEAVING_CUT_S: Final = 0.5
-"""The same while the server shuts down."""
+"""How long to wait for it while the server shuts down."""
 STARTED_AT_ONCE: Final = 32
 """Jobs of a request that are started or aborted before other requests get their turn."""
 INLINE_REPLY: Final = 64 * KIB

@@ -46,7 +46,7 @@ STEP_TOKENS: Final = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 1
 COMPLETIONS: Final = (1, 2, 5, 10, 20)
 PREEMPTIONS: Final = (1, 2, 3, 4, 5, 10, 20)
 STEP_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-"""Of one forward pass; not a metric of vLLM."""
+"""Bounds for the time of one forward pass, which is not a metric of vLLM."""
 TOKENS: Final = tuple(factor * 10**power for power in range(7) for factor in (1, 2, 5))[:19]
 """1, 2, 5, 10, 20, 50, … 1,000,000"""
 

@@ -87,7 +87,7 @@ OF_REQUESTS: Final[Mapping[str, tuple[str, Bounds, Callable[[ServedRequest], flo
         lambda one: one.duration_s,
     ),
 }
-"""The same over requests."""
+"""vLLM's histograms over requests; a value None is not observed."""
 TOTALS: Final[Mapping[str, tuple[str, Callable[[ServedRequest], float]]]] = {
     "vllm:prompt_tokens": ("Prompt tokens, cached ones included.", lambda one: one.prompt_tokens),
     "vllm:generation_tokens": ("Tokens of completions.", lambda one: one.output_tokens),

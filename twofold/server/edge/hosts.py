@@ -71,8 +71,7 @@ class Hosts:
     def _knows(self, name: str) -> bool:
         if name == "localhost" or name.endswith(".localhost") or name in self.names or _is_address(name):
             return True
-        _, dot, above = name.partition(".")
-        return bool(dot) and any(f"*.{tail}" in self.names for tail in _tails(above))
+        return any(name.endswith(known[1:]) for known in self.names if known.startswith("*."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +140,6 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _tails(name: str) -> Iterable[str]:
-    """For a.b.c: a.b.c, b.c and c."""
-    while name:
-        yield name
-        name = name.partition(".")[2]
 
 
 def _same(origin: str, host: str | None) -> bool:

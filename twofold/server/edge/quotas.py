@@ -100,7 +100,7 @@ class KeyQuota:
         return cls(name, quota, {rate: Bucket(limit, now) for rate, limit in limits.items() if limit is not None})
 
     def unused(self, now: float) -> bool:
-        """Whether it equals a new account."""
+        """Whether the key runs nothing and all buckets are full."""
         return not self.running and all(bucket.level(now) >= bucket.limit for bucket in self.buckets.values())
 
     def check(self, rate: str, amount: int, now: float) -> None:

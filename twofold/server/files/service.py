@@ -164,7 +164,10 @@ class FileService:
 def _uploading(
     store: FileStore, tenant: str, content_type: str | None
 ) -> Generator[FileReply | None, bytes | None, None]:
-    """Is sent the pieces of a body and then None, and yields the stored file for it. Runs on the store's thread."""
+    """A generator to which the pieces of a body are sent, then None, for which it yields the stored file.
+
+    It runs on the store's thread.
+    """
     path, file = store.begin(tenant)
     try:
         form = UploadForm(content_type, file, store.limits.file_bytes)

@@ -113,22 +113,22 @@ class ServedModel:
 
     @property
     def bytes(self) -> int:
-        """Memory that it takes when it is loaded; the size of its file until it was loaded once."""
+        """Memory of the loaded model; the size of its file until it was loaded once."""
         return self.reserved or self.file_bytes
 
     @property
     def idle(self) -> bool:
-        """Whether it is loaded and not leased."""
+        """Whether the model is loaded and not leased."""
         return self.worker is not None and self.leases == 0
 
     @property
     def idle_s(self) -> float | None:
-        """Time since its last request ended; None while it is in use or not loaded."""
+        """Time since the last request ended; None while the model is in use or not loaded."""
         return time.monotonic() - self.used_at if self.idle else None
 
     @property
     def unloads_in_s(self) -> float | None:
-        """Time until it is unloaded for being idle; None if it stays until another model needs its memory."""
+        """Time until the model is unloaded for being idle; None if it stays until another one needs its memory."""
         return None if self.expiry is None else max(0.0, self.expiry.when() - asyncio.get_running_loop().time())
 
     def stop_expiry(self) -> None:
@@ -137,7 +137,7 @@ class ServedModel:
             self.expiry = None
 
     def find_file(self, folders: CacheFolders) -> None:
-        """Finds its file in the cache; without it, its size in the table of aliases."""
+        """Finds the model's file in the cache; without it, its size in the table of aliases."""
         alias = ALIASES.get(self.source)
         self.file_bytes = 0 if alias is None else alias.size
         try:

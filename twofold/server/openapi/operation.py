@@ -106,13 +106,13 @@ class ApiOperation:
 
     @property
     def types(self) -> tuple[type[Body], ...]:
-        """The declared objects that it refers to."""
+        """The declared objects to which the operation refers."""
         used = (self.reply, self.events, None if self.body is None else self.body.content)
         return tuple(body for hint in used if not isinstance(hint, dict | None) for body in kind_of(hint).bodies)
 
 
 def schema_of(content: Any) -> Schema:
-    """The JSON Schema of a type; a schema is returned as it is."""
+    """The JSON Schema of a type; a schema is returned unchanged."""
     return content if isinstance(content, dict) else kind_of(content).schema
 
 
