@@ -135,7 +135,7 @@ def test_answers_of_one_prompt_are_decoded_side_by_side(metrics: ServerMetrics) 
     assert page("vllm:request_success_total", finished_reason="length") == 1
 
 
-def test_a_request_that_never_ran_has_a_queue_and_no_more(metrics: ServerMetrics) -> None:
+def test_a_request_that_never_ran_has_only_a_queue_phase(metrics: ServerMetrics) -> None:
     waited = report(admitted=None, first_token=None, last_token=None, output_tokens=0, finish_reasons=("abort",))
     metrics.on_served(served(status=499, reports=(waited,), first_token_s=None, gaps_s=[], limits_s={}))
     page = Scrape(metrics)
@@ -164,7 +164,7 @@ def test_a_crash_is_an_error(metrics: ServerMetrics) -> None:
     assert page("twofold:request_errors_total", dialect="openai", error="WorkerError") == 1
 
 
-def test_answers_that_run_no_model_are_counted(metrics: ServerMetrics) -> None:
+def test_requests_without_a_model_are_counted(metrics: ServerMetrics) -> None:
     metrics.on_served(failed(200, "", endpoint="/v1/models", model=""))
     for _ in range(2):
         metrics.on_served(failed(401, "invalid_api_key", endpoint="", model=""))
@@ -230,7 +230,7 @@ def test_snapshots_show_the_cache(metrics: ServerMetrics) -> None:
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_counters_do_not_fall_when_an_engine_begins_again(metrics: ServerMetrics, told: bool) -> None:
+def test_counters_do_not_fall_when_an_engine_restarts(metrics: ServerMetrics, told: bool) -> None:
     metrics.on_snapshot("small", snapshot())
     if told:
         metrics.on_restart("small")
@@ -244,7 +244,9 @@ def test_counters_do_not_fall_when_an_engine_begins_again(metrics: ServerMetrics
     assert not list(page.samples("twofold:step_prediction_error"))
 
 
-def test_a_restart_that_counted_further_than_before_is_not_lost(metrics: ServerMetrics, clock: VirtualClock) -> None:
+def test_counts_after_a_restart_are_added_even_if_larger_than_before(
+    metrics: ServerMetrics, clock: VirtualClock
+) -> None:
     metrics.on_snapshot("small", snapshot(queries=50))
     metrics.on_restart("small")
     assert Scrape(metrics)("vllm:num_requests_running") == 0

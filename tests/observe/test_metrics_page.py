@@ -52,7 +52,7 @@ def test_openmetrics_readers_understand_it() -> None:
     assert names == {snapshot.family().name for snapshot in metrics.instruments.snapshots()}
 
 
-def test_a_page_is_kept_for_a_second() -> None:
+def test_a_page_is_reused_for_a_second() -> None:
     async def read() -> None:
         first = await metrics.read()
         metrics.on_served(served())

@@ -109,7 +109,7 @@ def test_counters_follow_the_steps(path: Path) -> None:
     ]
 
 
-def test_rows_fall_to_none_while_the_engine_idles(path: Path) -> None:
+def test_rows_are_zero_while_the_engine_is_idle(path: Path) -> None:
     events = traced(path, STEP, replace(STEP, number=1, started=START + 9, host_s=0.001))
     rows = [(event["ts"] - int(START * 1e6), sum(event["args"].values())) for event in named(events, "rows")]
     assert rows == [(0, 128), (20_000, 0), (9_000_000, 128), (9_020_000, 0)]
@@ -209,7 +209,7 @@ def test_a_trace_is_valid_after_a_crash(count: int, path: Path) -> None:
     assert len(json.loads(path.read_text())) >= len(events)
 
 
-def test_a_request_that_ended_is_on_the_disk_at_once(path: Path) -> None:
+def test_events_of_a_finished_request_are_written_at_once(path: Path) -> None:
     with Tracer(path) as tracer:
         tracer.on_step(STEP)
         tracer.on_request(request())

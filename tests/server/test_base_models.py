@@ -23,7 +23,7 @@ def base(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> Path:
     return tiny_gguf(replace(TINY, chat_template=None)).path
 
 
-def test_chats_are_refused_and_completions_answered(base: Path, tmp_path: Path) -> None:
+def test_chats_are_refused_and_completions_accepted(base: Path, tmp_path: Path) -> None:
     with live_server(tmp_path, f"base={base}", "--threads", "1") as live:
         chat = live.post("/v1/chat/completions", {"model": "base", "messages": HELLO, "max_tokens": 2})
         messages = live.post("/v1/messages", {"model": "base", "messages": HELLO, "max_tokens": 2})

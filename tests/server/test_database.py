@@ -63,7 +63,7 @@ def test_a_file_of_another_version_is_renamed(path: Path) -> None:
         kept.close()
 
 
-def test_a_file_that_goes_bad_while_it_is_used(path: Path) -> None:
+def test_a_file_that_becomes_corrupt_while_it_is_used(path: Path) -> None:
     kept = Database(path, SCHEMA, 1, durable=False)
     kept.use(lambda connection: [add(connection) for _ in range(800)])
     kept.close()

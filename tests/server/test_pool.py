@@ -209,7 +209,7 @@ def test_short_prompts_of_a_slow_model_pass_long_ones() -> None:
     assert _in_pool(test).order == ["long"] * 3
 
 
-def test_work_for_a_client_that_has_left_is_not_begun() -> None:
+def test_work_for_a_disconnected_client_is_not_started() -> None:
     async def gone() -> dict[str, str]:
         return {"type": "http.disconnect"}
 

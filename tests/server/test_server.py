@@ -62,7 +62,7 @@ def test_an_exact_repeat_of_a_determined_request_is_answered_from_the_cache(shop
     assert 'twofold:response_cache_requests_total{engine="0",model_name="tiny",result="hit"} 2.0' in page
 
 
-def test_a_sampled_request_is_kept_only_where_it_asks_for_that(shop: LiveServer) -> None:
+def test_a_sampled_request_is_cached_only_by_its_choice(shop: LiveServer) -> None:
     assert [mark(shop.post(CHAT, chat("draw"))) for _ in range(2)] == [None, None]
     keep = {"x-twofold-cache": "keep"}
     assert [mark(shop.post(CHAT, chat("keep"), headers=keep)) for _ in range(2)] == [None, "hit"]

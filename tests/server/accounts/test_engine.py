@@ -53,7 +53,7 @@ def test_requests_pay_for_the_steps_they_ran_in(llm: LLM) -> None:
     assert paid == pytest.approx(Decimal(steps.seconds), abs=Decimal("1e-7"))
 
 
-def test_kept_outputs_are_those_it_made(llm: LLM) -> None:
+def test_cached_outputs_equal_the_computed_ones(llm: LLM) -> None:
     params = SamplingParams(n=2, best_of=3, seed=1, max_tokens=8, logprobs=2, prompt_logprobs=1, temperature=2)
     made = llm.generate(PROMPTS, params)
     jobs = [EngineRequest(output.prompt_token_ids, params, RequestOptions(cache_salt="s")) for output in made]

@@ -177,7 +177,7 @@ def test_failed_writes_are_repeated(
     asyncio.run(asyncio.wait_for(check(), 5))
 
 
-def test_a_cancelled_writing_loses_nothing(tmp_path: Path) -> None:
+def test_a_cancelled_write_loses_no_counts(tmp_path: Path) -> None:
     async def check() -> None:
         book = UsageStore(tmp_path / "usage.db")
         for _ in range(20):

@@ -23,7 +23,7 @@ from twofold.core.errors import (
 from twofold.server.batches import run as runs
 
 
-def test_a_batch_is_answered(bench: Bench) -> None:
+def test_a_batch_completes(bench: Bench) -> None:
     async def act(call: LineCall) -> Any:
         return refused() if call.custom_id == "r7" else None
 
@@ -88,7 +88,7 @@ def test_a_batch_is_answered(bench: Bench) -> None:
     ],
     ids=lambda value: str(value)[-40:],
 )
-def test_inputs_with_mistakes_fail_whole(
+def test_inputs_with_invalid_lines_fail_as_a_whole(
     bench: Bench, given: bytes | list[dict[str, Any]], codes: set[tuple[int | None, str]]
 ) -> None:
     async def part() -> None:
@@ -314,7 +314,7 @@ def test_many_lines(bench: Bench) -> None:
     asyncio.run(part())
 
 
-def test_the_answer_is_what_was_given(bench: Bench) -> None:
+def test_results_are_written_unchanged(bench: Bench) -> None:
     text = "é\ud800\u2028 \x00"
 
     async def act(call: LineCall) -> Any:

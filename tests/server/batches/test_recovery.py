@@ -83,7 +83,7 @@ def test_lines_in_the_journal_are_not_run_again(bench: Bench) -> None:
     assert all(bench.answerer.calls[f"r{n}"] == 1 for n in range(10))
 
 
-def test_a_torn_journal_goes_on(bench: Bench) -> None:
+def test_a_torn_journal_is_continued(bench: Bench) -> None:
     ids: list[str] = []
 
     async def begin() -> None:
@@ -148,7 +148,7 @@ def test_cancelling_at_any_moment_ends_a_batch(bench: Bench, pause: float) -> No
     run(bench, part)
 
 
-def test_a_server_goes_on_cancelling(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancellation_continues_after_a_restart(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     ids: list[str] = []
 
     async def stuck(*_: Any, **__: Any) -> None:

@@ -229,14 +229,14 @@ def test_requests_to_a_full_server_are_retried(guarded: Guarded) -> None:
     assert text_of(told[0])
 
 
-def test_leaving_a_stream(guarded: Guarded) -> None:
+def test_disconnecting_from_a_stream(guarded: Guarded) -> None:
     with guarded.anthropic() as claude:
         with claude.messages.stream(**ASK | {"max_tokens": 8000}) as stream:
             next(iter(stream.text_stream))
         assert text_of(claude.messages.create(**ASK)), "the only place is free again"
 
 
-def test_an_answer_goes_on_from_its_beginning(claude: Any) -> None:
+def test_a_completion_continues_its_prefix(claude: Any) -> None:
     """The prompt is that of the question, followed by the prefix; the reply has only the rest."""
     asked: dict[str, Any] = {"model": TINY, "max_tokens": 8, "extra_body": {"temperature": 0}}
     question = {"role": "user", "content": "hi"}

@@ -66,7 +66,7 @@ def _written(usage: Any) -> dict[str, int]:
     return {"5m": told.ephemeral_5m_input_tokens, "1h": told.ephemeral_1h_input_tokens}
 
 
-def test_a_longer_prompt_reads_the_beginning(claude: Any) -> None:
+def test_a_longer_prompt_reads_the_cached_prefix(claude: Any) -> None:
     system, question = [block(text(), "1h")], block(text(), "5m")
     first = claude.messages.create(**ask(system=system)).usage
     second = claude.messages.create(**ask(question, system=system)).usage
@@ -92,7 +92,7 @@ def test_streams_report_the_same_usage(claude: Any) -> None:
     assert second.cache_read_input_tokens >= first.cache_creation_input_tokens + first.cache_read_input_tokens
 
 
-def test_a_changing_billing_header_costs_no_hit(claude: Any) -> None:
+def test_a_changing_billing_header_does_not_prevent_cache_hits(claude: Any) -> None:
     said = text()
 
     def usage(number: int) -> Any:

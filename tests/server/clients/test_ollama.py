@@ -100,7 +100,7 @@ def test_tools_and_their_results(client: Any) -> None:
     assert with_tools.prompt_eval_count > client.chat(TINY, HI, options=EIGHT).prompt_eval_count
 
 
-def test_an_answer_goes_on_from_its_beginning(client: Any) -> None:
+def test_a_completion_continues_its_prefix(client: Any) -> None:
     whole = client.chat(TINY, HI, options={"num_predict": 12, "temperature": 0}).message.content
     begun = client.chat(TINY, [*HI, {"role": "assistant", "content": "x"}], options=EIGHT)
     assert begun.prompt_eval_count == client.chat(TINY, HI, options=EIGHT).prompt_eval_count + 1

@@ -133,7 +133,7 @@ def test_several_answers(client: Any) -> None:
     assert [text_of(chunks, index) for index in range(3)] == [each.message.content for each in completion.choices]
 
 
-def test_a_seed_gives_the_same_again(client: Any) -> None:
+def test_a_seed_reproduces_a_completion(client: Any) -> None:
     def answer(seed: int) -> str:
         asked = ASK | {"temperature": 1, "seed": seed}
         return str(client.chat.completions.create(**asked).choices[0].message.content)
@@ -190,7 +190,7 @@ def test_parsing_into_a_type(client: Any) -> None:
         assert stream.get_final_completion().choices[0].message.parsed == message.parsed
 
 
-def test_a_parse_of_half_an_answer_is_the_clients_own_error(client: Any) -> None:
+def test_the_client_refuses_to_parse_a_cut_completion(client: Any) -> None:
     with pytest.raises(openai.LengthFinishReasonError):
         client.chat.completions.parse(
             **ASK | {"max_completion_tokens": 13, "logit_bias": {"10": 100}}, response_format=City
@@ -237,7 +237,7 @@ def test_tools_that_may_be_called(client: Any) -> None:
     assert without.usage.prompt_tokens == client.chat.completions.create(**ASK).usage.prompt_tokens
 
 
-def test_the_models_own_parsed_tools(client: Any) -> None:
+def test_tool_calls_are_parsed_into_pydantic_models(client: Any) -> None:
     tool = openai.pydantic_function_tool(City, name="weather")
     asked = ASK | {"max_completion_tokens": 120, "tool_choice": "required", "parallel_tool_calls": False}
     (call,) = client.chat.completions.parse(**asked, tools=[tool]).choices[0].message.tool_calls
@@ -285,7 +285,7 @@ def test_a_prompt_that_stays_cached(client: Any) -> None:
     assert details.cache_write_tokens == 0
 
 
-def test_an_answer_goes_on_from_its_beginning(client: Any) -> None:
+def test_a_completion_continues_its_prefix(client: Any) -> None:
     """As vLLM's continue_final_message: the prompt is that of the question, followed by the prefix."""
     asked = {"model": TINY, "max_tokens": 8, "temperature": 0}
     question, beginning = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "the river"}

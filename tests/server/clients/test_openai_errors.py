@@ -192,7 +192,7 @@ def test_a_client_timeout_ends_the_request(guarded: Guarded) -> None:
     _until_idle(guarded)
 
 
-def test_leaving_a_stream_ends_the_work(guarded: Guarded) -> None:
+def test_disconnecting_from_a_stream_ends_its_request(guarded: Guarded) -> None:
     with guarded.openai() as client:
         with client.chat.completions.create(**LONG, stream=True) as stream:
             next(iter(stream))
@@ -202,7 +202,7 @@ def test_leaving_a_stream_ends_the_work(guarded: Guarded) -> None:
     _until_idle(guarded)
 
 
-def test_cancelling_a_task_ends_the_work(guarded: Guarded) -> None:
+def test_cancelling_a_task_ends_its_request(guarded: Guarded) -> None:
     async def leave() -> None:
         async with async_openai(guarded.live, api_key=guarded.keys["free"]) as remote:
             task = asyncio.create_task(remote.chat.completions.create(**LONG))
@@ -223,7 +223,7 @@ def _until_idle(guarded: Guarded) -> None:
         time.sleep(0.1)
 
 
-def test_answers_of_others_are_not_there(guarded: Guarded) -> None:
+def test_responses_of_other_tenants_are_not_found(guarded: Guarded) -> None:
     with guarded.openai() as mine, guarded.openai("other") as other:
         response = mine.responses.create(model=TINY, input="hi", max_output_tokens=4)
         file = mine.files.create(file=("a.jsonl", b"{}\n"), purpose="batch")

@@ -95,7 +95,7 @@ def test_a_batch(client: Any) -> None:
     assert made.id in [each.id for each in client.batches.list(limit=10)]
 
 
-def test_a_batch_of_a_file_with_mistakes_fails_as_a_whole(client: Any) -> None:
+def test_a_batch_with_invalid_lines_fails_as_a_whole(client: Any) -> None:
     file = uploaded(client, lines(("same", body("a")), ("same", body("b"))))
     made = client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
     batch = ended(client, made)

@@ -55,7 +55,7 @@ def test_the_stream_helper(server: LiveServer, client: Any) -> None:
     assert asyncio.run(told()) == whole
 
 
-def test_one_goes_on_from_another(client: Any) -> None:
+def test_a_response_continues_another(client: Any) -> None:
     first = client.responses.create(**ASK)
     second = client.responses.create(**ASK, previous_response_id=first.id)
     assert second.previous_response_id == first.id

@@ -80,7 +80,7 @@ def test_the_clients_agree(real: Guarded) -> None:
         assert usage.input_tokens + usage.cache_read_input_tokens == said.usage.prompt_tokens
 
 
-def test_a_model_that_knows_tools_calls_them_by_itself(model_path: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_model_with_tools_decides_to_call_one(model_path: Callable[[str], Path], tmp_path: Path) -> None:
     """Qwen's template renders tools; both clients get the model's call, one of them as a stream."""
     asked: Any = [{"role": "user", "content": "What is the weather in Paris? Use the tool."}]
     described: Any = {"name": "get_weather", "description": "Tells the weather of a city."}

@@ -43,7 +43,7 @@ def test_a_body_is_joined_from_its_parts() -> None:
     assert read([part(b'{"a"', True), part(b"", True), part(b":1}")]) == {"a": 1}
 
 
-def test_a_body_is_bounded_whatever_is_announced() -> None:
+def test_a_body_is_bounded_whatever_its_announced_length() -> None:
     with pytest.raises(TooLargeError, match="100 bytes"):
         read([], content_length="101")
     with pytest.raises(TooLargeError):
@@ -154,7 +154,7 @@ def test_any_json_is_read_as_it_is(value: object) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200) | st.text(alphabet='{}[]",:\\ue1-.ntf ', max_size=60).map(str.encode))
-def test_any_bytes_are_data_or_an_error_of_ours(body: bytes) -> None:
+def test_any_bytes_are_data_or_an_error(body: bytes) -> None:
     with suppress(ParameterError, TooLargeError):
         decode_json(body, SMALL)
 

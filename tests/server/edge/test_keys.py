@@ -43,7 +43,7 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
 DIGITS = "0" * 64
 
 
-def test_new_keys_are_long_and_never_the_same() -> None:
+def test_new_keys_are_long_and_unique() -> None:
     keys = {new_key() for _ in range(100)}
     assert len(keys) == 100
     assert all(key.startswith("tf-") and len(key) == 46 for key in keys)
@@ -68,7 +68,7 @@ def test_an_unknown_key_is_refused(text: str | None) -> None:
     assert "first" not in str(refusal.value)
 
 
-def test_two_keys_never_have_one_name() -> None:
+def test_keys_with_the_same_id_are_refused() -> None:
     with pytest.raises(ParameterError, match="same id"):
         KeyRing([ApiKey(id="a", hash=hash_key(text), tenant="a") for text in ("x", "y")])
 
@@ -94,7 +94,7 @@ def test_an_expired_key_is_refused() -> None:
         KeyRing([key]).find("a", NOW)
 
 
-def test_a_batch_needs_its_key_as_long_as_lines_wait() -> None:
+def test_a_batch_needs_a_valid_key_until_its_last_line() -> None:
     key = ApiKey(id="a", hash=hash_key("a"), tenant="t", quota=Quota(tokens_per_minute=300), expires=NOW)
     ring = KeyRing([key])
     assert ring.named("t", "a", NOW - timedelta(seconds=1)).quota == key.quota
@@ -130,7 +130,7 @@ def test_without_keys_all_requests_are_accepted_unless_keys_are_required() -> No
 
 
 @pytest.mark.parametrize("text", ["", "two words", "line\n", "ü", "x" * 600])
-def test_a_key_that_no_header_can_carry_is_refused(text: str) -> None:
+def test_a_key_that_does_not_fit_a_header_is_refused(text: str) -> None:
     with pytest.raises(ParameterError, match="API key"):
         single_keys([text])
 
@@ -143,7 +143,7 @@ def test_tiers_are_checked() -> None:
         tiers.choose("priority", caller.tiers)
 
 
-def test_a_key_is_added_and_taken_away(tmp_path: Path) -> None:
+def test_a_key_is_added_and_removed(tmp_path: Path) -> None:
     path = tmp_path / "inner" / "keys.toml"
     expires = NOW + timedelta(days=30)
     quota = Quota(requests_per_minute=60, kv_tokens=1000)
@@ -210,7 +210,7 @@ def test_a_wrong_file_says_what_is_wrong(tmp_path: Path, text: str, message: str
         read_keys(path)
 
 
-def test_no_file_is_an_error_too(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         KeyFile(tmp_path / "keys.toml", warn=print)
 
@@ -249,6 +249,6 @@ def test_a_file_without_keys_refuses_all_requests(tmp_path: Path) -> None:
         st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.text(max_size=5), max_size=3),
     )
 )
-def test_any_table_is_a_key_or_an_error_of_ours(table: dict[str, object]) -> None:
+def test_any_table_is_a_key_or_an_error(table: dict[str, object]) -> None:
     with pytest.raises(TwofoldError):
         key_of(table, "the key")  # none of these has a hash

@@ -80,7 +80,7 @@ def middleware(inner: InnerApp, ring: KeyRing = OPEN, **rest: Any) -> EdgeMiddle
         "/ready\x00",
     ],
 )
-def test_every_path_wants_a_key(path: str, method: str) -> None:
+def test_every_path_requires_a_key(path: str, method: str) -> None:
     inner = InnerApp()
     status, headers, body = send_request(middleware(inner, CLOSED), path, method, authorization="Bearer wrong")
     assert status == 401
@@ -101,7 +101,7 @@ def test_a_key_opens() -> None:
     assert inner.arrivals[0]["caller"].id == KEY.id
 
 
-def test_refusals_speak_the_dialect_of_the_path() -> None:
+def test_refusals_have_the_format_of_the_paths_api() -> None:
     _, headers, body = send_request(middleware(InnerApp(), CLOSED), "/v1/messages")
     error = orjson.loads(body)
     assert error["error"]["type"] == "authentication_error"
@@ -142,7 +142,7 @@ def test_local_names_and_addresses_are_accepted(host: str) -> None:
         "localhost:x",
     ],
 )
-def test_strange_names_are_not(host: str) -> None:
+def test_unknown_host_names_are_refused(host: str) -> None:
     assert send_request(middleware(InnerApp()), host=host)[0] == 403
 
 
@@ -158,7 +158,7 @@ def test_names_may_be_configured() -> None:
         Hosts.of(["http://llm.example"])
 
 
-def test_strange_pages_are_refused() -> None:
+def test_pages_of_unknown_origins_are_refused() -> None:
     inner = InnerApp()
     for origin in ("https://evil.example", "null", "http://localhost:3000"):
         assert send_request(middleware(inner), method="POST", host="localhost:8000", origin=origin)[0] == 403
@@ -166,7 +166,7 @@ def test_strange_pages_are_refused() -> None:
     assert send_request(middleware(inner), host="localhost:8000", origin="http://localhost:8000")[0] == 200
 
 
-def test_allowed_pages_may_come_and_may_ask_first() -> None:
+def test_allowed_origins_may_send_preflight_and_other_requests() -> None:
     inner = InnerApp()
     guarded = middleware(inner, CLOSED, origins=Origins.of(["https://App.example"]))
     asks = {"origin": "https://app.example", "access_control_request_method": "POST"}
@@ -192,12 +192,12 @@ def test_strange_request_ids_are_replaced(given: str) -> None:
     assert request_id_of(given).startswith("req_")
 
 
-def test_request_ids_are_never_the_same() -> None:
+def test_request_ids_are_unique() -> None:
     assert request_id_of("trace-1.2_3") == "trace-1.2_3"
     assert len({new_request_id() for _ in range(1000)}) == 1000
 
 
-def test_errors_say_when_to_come_again() -> None:
+def test_errors_have_the_delay_before_a_retry() -> None:
     def after(seconds: float) -> bytes:
         return dict(error_headers(QuotaError("", retry_after_s=seconds)))[b"retry-after"]
 

@@ -98,7 +98,7 @@ def test_pipelined_requests_are_served(server: Running) -> None:
         b"POST /echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n" + b"F" * 30 + b"\r\n",
     ],
 )
-def test_garbage_gets_a_400_in_json(server: Running, request_bytes: bytes) -> None:
+def test_invalid_bytes_get_a_400_in_json(server: Running, request_bytes: bytes) -> None:
     response = server.exchange(request_bytes)
     assert status_of(response) == 400
     assert body_of(response)["error"]["type"] == "invalid_request_error"
@@ -179,7 +179,7 @@ def test_long_bodies_get_a_413_however_they_come(server: Running) -> None:
     assert status_of(server.exchange(head + chunks)) == 413
 
 
-def test_a_refusal_arrives_although_more_was_sent(server: Running) -> None:
+def test_a_refusal_arrives_although_the_body_is_unread(server: Running) -> None:
     request = post("/echo", b"[" + b" " * 20_000_000)  # with connection: close
     for _ in range(5):
         with server.connect() as client:
@@ -201,7 +201,7 @@ def test_many_tiny_chunks_are_refused_early(server: Running) -> None:
     assert time.monotonic() - before < 2
 
 
-def test_a_body_in_fair_chunks_arrives(server: Running) -> None:
+def test_a_body_in_chunks_of_ordinary_size_is_accepted(server: Running) -> None:
     body = b"".join(b"64\r\n" + b" " * 100 + b"\r\n" for _ in range(1000)) + b"2\r\n{}\r\n0\r\n\r\n"
     head = b"POST /echo HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
     assert body_of(server.exchange(head + body)) == {"got": {}}
@@ -271,7 +271,7 @@ def test_a_slow_reader_is_served(server: Running) -> None:
     assert got > 3_000_000
 
 
-def test_random_bytes_harm_nobody(server: Running) -> None:
+def test_random_bytes_are_harmless(server: Running) -> None:
     source = random.Random(7)
     valid = post("/echo", b'{"a": [1, 2, 3]}') + get("/health")
     for _ in range(150):
@@ -346,7 +346,7 @@ def test_idle_connections_are_closed_for_new_ones() -> None:
             client.close()
 
 
-def test_a_turn_of_the_event_loop_takes_few_connections_and_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_of_the_event_loop_handles_few_connections_and_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """200 clients connect and send while the loop is blocked, and send again while it is blocked again."""
     turns = 0
     calls: dict[str, Counter[int]] = {"connection_made": Counter(), "_parse": Counter()}

@@ -215,7 +215,7 @@ class Trash:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_any_bytes_are_a_form_or_our_error(data: st.DataObject) -> None:
+def test_any_bytes_are_a_form_or_an_error(data: st.DataObject) -> None:
     body = bytearray(form(b"{}\n" * 5, anchor="created_at", seconds="3600"))
     for _ in range(data.draw(st.integers(0, 4))):
         start = data.draw(st.integers(0, len(body) - 1))
@@ -248,7 +248,7 @@ def test_file_names_are_only_shown(opened: Opened, tmp_path: Path, given: str, k
 
 
 @pytest.mark.parametrize("size", [1000, 1001])
-def test_a_file_has_a_largest_size(opened: Opened, tmp_path: Path, size: int) -> None:
+def test_the_size_of_a_file_is_limited(opened: Opened, tmp_path: Path, size: int) -> None:
     async def test(files: FileService) -> None:
         if size > SMALL.file_bytes:
             with pytest.raises(TooLargeError):
@@ -340,7 +340,7 @@ def test_a_broken_database_is_an_error(opened: Opened, tmp_path: Path, content: 
         run(test, opened)
 
 
-def test_a_client_that_goes_away_leaves_nothing(opened: Opened, tmp_path: Path) -> None:
+def test_a_disconnected_client_leaves_nothing(opened: Opened, tmp_path: Path) -> None:
     async def broken() -> AsyncIterator[bytes]:
         yield form()[:50]
         raise ConnectionResetError

@@ -123,7 +123,7 @@ def test_a_model_that_never_fits_is_an_error(offers: tuple[NamedModel, ...]) -> 
     asyncio.run(load())
 
 
-def test_a_crash_is_survived_under_a_lease(offers: tuple[NamedModel, ...]) -> None:
+def test_a_leased_model_is_restarted_after_a_crash(offers: tuple[NamedModel, ...]) -> None:
     async def crash() -> None:
         async with opened(offers, settings(ONE_MODEL)) as registry, registry.lease("first") as model:
             assert model.pid is not None

@@ -181,7 +181,7 @@ def test_examples_fit_their_schemas(path: str, example: Any) -> None:
     assert not validator.is_valid({**example, "unheard_of": 1})
 
 
-def test_without_keys_none_is_asked_for() -> None:
+def test_without_keys_none_is_required() -> None:
     without = document(["tiny", "other"], dialect_of, version="1.0", any_model=True)
     assert "security" not in without
     assert "securitySchemes" not in without["components"]

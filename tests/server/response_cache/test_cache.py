@@ -207,7 +207,7 @@ def test_a_failing_file_counts_as_an_empty_cache(monkeypatch: pytest.MonkeyPatch
     run(check)
 
 
-def test_a_corrupt_file_is_made_anew(tmp_path: Path) -> None:
+def test_a_corrupt_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "cache.db"
     path.write_bytes(b"\0junk" * 4000)
 

@@ -46,7 +46,7 @@ async def told(endpoint: ResponseService, facts: ModelFacts, number: int, text: 
     return data
 
 
-def test_a_conversation_goes_on(facts: ModelFacts) -> None:
+def test_a_conversation_is_continued(facts: ModelFacts) -> None:
     async def work(endpoint: ResponseService) -> None:
         await told(endpoint, facts, 1, f"<think>hm</think>{CALL}", input="Ulm?", instructions="be brief")
         output = {"type": "function_call_output", "call_id": "call_r1_1", "output": "rain"}

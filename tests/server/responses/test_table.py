@@ -130,7 +130,7 @@ def test_chains_and_what_is_missing_of_them() -> None:
     assert kept_here.chain("a", "resp_3").missing == "resp_1"
 
 
-def test_a_chain_in_a_ring_ends() -> None:
+def test_a_circular_conversation_ends() -> None:
     kept_here = table(chain_length=5)
     kept_here.put("a", kept("resp_1", "resp_2"))
     kept_here.put("a", kept("resp_2", "resp_1"))

@@ -74,7 +74,7 @@ def test_every_route_and_method_is_closed_without_a_key(keyed: KeyedServer) -> N
     assert asyncio.run(responses()) > 500
 
 
-def test_a_refusal_speaks_the_path_s_dialect(keyed: KeyedServer) -> None:
+def test_refusals_without_a_key_have_the_format_of_the_path(keyed: KeyedServer) -> None:
     async def responses() -> tuple[Any, Any]:
         client = keyed.client()
         return (await client.get("/v1/models")).json, (await client.ask("POST", "/v1/messages", {})).json
@@ -86,7 +86,7 @@ def test_a_refusal_speaks_the_path_s_dialect(keyed: KeyedServer) -> None:
 
 
 @pytest.mark.parametrize("path", WAYS_AROUND)
-def test_no_spelling_of_a_path_gets_around_it(keyed: KeyedServer, path: str) -> None:
+def test_no_spelling_of_a_path_avoids_the_key(keyed: KeyedServer, path: str) -> None:
     reply = asyncio.run(keyed.client().get(path))
     assert reply.status in {400, 401, 404}, reply.body
     assert b"tiny" not in reply.body
@@ -108,7 +108,7 @@ def test_no_spelling_of_a_path_gets_around_it(keyed: KeyedServer, path: str) -> 
     ],
     ids=lambda header: f"{header[0]}: {header[1][:16]}",
 )
-def test_no_other_form_of_a_key_opens(keyed: KeyedServer, header: tuple[str, str]) -> None:
+def test_only_the_exact_key_is_accepted(keyed: KeyedServer, header: tuple[str, str]) -> None:
     key = keyed.keys["alice"]
     kept = cast(list[str], re.findall(r"[0-9a-f]{64}", (keyed.folder / "keys.toml").read_text()))
     value = header[1].format(key=key, half=key[: len(key) // 2], hash=kept[0])
@@ -116,7 +116,7 @@ def test_no_other_form_of_a_key_opens(keyed: KeyedServer, header: tuple[str, str
     assert reply.status == 401
 
 
-def test_a_key_opens_in_either_header_and_not_from_the_query(keyed: KeyedServer) -> None:
+def test_keys_are_read_from_two_headers_and_not_from_the_query(keyed: KeyedServer) -> None:
     async def responses() -> list[int]:
         key = keyed.keys["alice"]
         clients = (keyed.client("alice"), Client(keyed.live.url, (("x-api-key", key),)), keyed.client())
@@ -126,7 +126,7 @@ def test_a_key_opens_in_either_header_and_not_from_the_query(keyed: KeyedServer)
     assert asyncio.run(responses()) == [200, 200, 401, 401]
 
 
-def test_keys_are_kept_as_hashes_that_only_the_owner_reads(keyed: KeyedServer) -> None:
+def test_keys_are_stored_as_hashes_readable_by_the_owner_only(keyed: KeyedServer) -> None:
     file = keyed.folder / "keys.toml"
     assert file.stat().st_mode & 0o077 == 0
     for key in keyed.keys.values():
@@ -134,7 +134,7 @@ def test_keys_are_kept_as_hashes_that_only_the_owner_reads(keyed: KeyedServer) -
         assert key.removeprefix("tf-") not in file.read_text()
 
 
-def test_a_removed_key_is_closed_within_seconds(keyed: KeyedServer) -> None:
+def test_a_removed_key_is_refused_within_seconds(keyed: KeyedServer) -> None:
     """The server reads its key file again when it changes."""
 
     file = keyed.folder / "keys.toml"

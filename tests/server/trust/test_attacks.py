@@ -17,7 +17,7 @@ ATTACKS: Final[dict[str, str]] = {
     "bytes that are no HTTP, request smuggling": """
         server/trust/test_bytes.py::test_one_answer_to_odd_bytes
         server/trust/test_limits.py::test_bytes_that_are_no_request_get_an_error
-        server/edge/test_sockets.py::test_random_bytes_harm_nobody""",
+        server/edge/test_sockets.py::test_random_bytes_are_harmless""",
     "JSON bombs": """
         server/trust/test_bytes.py::test_one_answer_to_odd_json
         server/edge/test_body.py::test_bombs_are_refused_before_they_are_decoded""",
@@ -30,7 +30,7 @@ ATTACKS: Final[dict[str, str]] = {
         engine/grammar/test_tool_forms.py::test_schemas_that_make_no_sense_do_not_raise""",
     "single bodies of 2 MB that block the event loop": """
         server/trust/test_turns.py::test_others_are_answered_during_a_request_of_many_prompts
-        server/trust/test_turns.py::test_long_replies_are_made_on_another_thread
+        server/trust/test_turns.py::test_long_replies_are_made_on_a_thread
         server/edge/test_body.py::test_brackets_and_commas_in_strings_are_not_counted
         text/test_prompt_limit.py::test_what_cannot_fit_is_not_tokenised""",
     "floods of large bodies": """
@@ -58,13 +58,13 @@ ATTACKS: Final[dict[str, str]] = {
         engine/scheduler/test_shares.py::test_tenants_that_want_all_places_get_half_of_them_each""",
     "the worker is killed under streams and queued requests": """
         server/trust/test_crash.py::test_a_worker_that_is_killed_while_it_streams
-        server/workers/test_crashes.py::test_a_kill_breaks_streams_that_began_and_no_other_request
-        server/workers/test_crashes.py::test_a_request_is_given_to_three_processes_and_no_more""",
+        server/workers/test_crashes.py::test_a_kill_ends_only_streams_that_have_begun
+        server/workers/test_crashes.py::test_a_request_is_sent_to_at_most_three_processes""",
     "the server is killed in a batch and an upload": """
         server/batches/test_recovery.py::test_batches_of_a_killed_server_are_continued
         server/files/test_files.py::test_whole_files_survive_a_crash_and_partial_ones_do_not""",
     "batch lines of 4 MB": """
-        server/batches/test_batches.py::test_inputs_with_mistakes_fail_whole
+        server/batches/test_batches.py::test_inputs_with_invalid_lines_fail_as_a_whole
         text/test_prompt_limit.py::test_what_cannot_fit_is_not_tokenised""",
     "odd batch lines": """
         api/batch/test_bodies.py::test_bodies_that_cannot_be_are_refused
@@ -77,11 +77,11 @@ ATTACKS: Final[dict[str, str]] = {
         server/trust/test_quotas.py::test_the_batch_of_a_removed_key_ends""",
     "routes without a key, spellings of paths": """
         server/trust/test_access.py::test_every_route_and_method_is_closed_without_a_key
-        server/trust/test_access.py::test_no_spelling_of_a_path_gets_around_it""",
+        server/trust/test_access.py::test_no_spelling_of_a_path_avoids_the_key""",
     "other tenants' files, responses, caches and metrics": """
         server/trust/test_tenants.py::test_stored_objects_do_not_exist_for_another_tenant
-        server/trust/test_tenants.py::test_a_prefix_is_found_by_the_key_that_wrote_it_alone
-        server/trust/test_tenants.py::test_kept_answers_are_the_key_s_own
+        server/trust/test_tenants.py::test_a_cached_prefix_is_found_only_by_its_key
+        server/trust/test_tenants.py::test_cached_completions_are_found_only_by_their_key
         server/trust/test_tenants.py::test_a_stored_response_is_not_replaced_by_one_of_the_same_request_id
         server/trust/test_quotas.py::test_metrics_name_no_other_tenant""",
     "canaries in everything that a caller writes": """

@@ -58,7 +58,7 @@ def test_only_names_of_this_machine_are_accepted(client: Client, host: str, stat
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "null", "http://localhost.evil.example", "http://127.0.0.1:1"]
 )
-def test_no_web_page_of_another_origin_may_use_it(client: Client, origin: str) -> None:
+def test_pages_of_other_origins_are_refused(client: Client, origin: str) -> None:
     async def ask() -> list[dict[str, str]]:
         asked = await client.ask("POST", "/v1/chat/completions", chat(max_tokens=1), Origin=origin)
         first = await client.ask("OPTIONS", "/v1/chat/completions", Origin=origin, Access_Control_Request_Method="POST")
@@ -70,7 +70,7 @@ def test_no_web_page_of_another_origin_may_use_it(client: Client, origin: str) -
         assert "access-control-allow-origin" not in headers
 
 
-def test_answers_forbid_what_browsers_could_do_with_them(client: Client) -> None:
+def test_replies_have_security_headers(client: Client) -> None:
     headers = asyncio.run(client.get("/health")).headers
     assert headers["x-content-type-options"] == "nosniff"
     assert "default-src 'none'" in headers["content-security-policy"]

@@ -123,7 +123,7 @@ def test_ten_times_the_load(full: Client, long_form: bool, slack: float) -> None
     pytest.fail(f"three rounds, the last: {figures}")
 
 
-def test_refusals_speak_the_dialect(full: Client) -> None:
+def test_refusals_have_the_format_of_the_api(full: Client) -> None:
     async def crowd() -> list[Reply]:
         return await asyncio.gather(*(full.ask("POST", *ASKED[number % 2][:2]) for number in range(30)))
 

@@ -28,7 +28,7 @@ def cached(reply: Any) -> int:
     return tokens
 
 
-def test_a_prefix_is_found_by_the_key_that_wrote_it_alone(keyed: KeyedServer) -> None:
+def test_a_cached_prefix_is_found_only_by_its_key(keyed: KeyedServer) -> None:
     async def ask() -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
         for name in ("alice", "alice", "bob", "anna", "bob"):
@@ -42,7 +42,7 @@ def test_a_prefix_is_found_by_the_key_that_wrote_it_alone(keyed: KeyedServer) ->
     assert found["bob"][1] > 64
 
 
-def test_a_salt_that_a_caller_names_opens_no_other_cache(keyed: KeyedServer) -> None:
+def test_a_callers_salt_gives_access_to_no_other_cache(keyed: KeyedServer) -> None:
     """Whatever field of a request goes into the salt, the key goes in first."""
 
     async def ask() -> list[int]:
@@ -61,7 +61,7 @@ def test_a_salt_that_a_caller_names_opens_no_other_cache(keyed: KeyedServer) -> 
     assert max(asyncio.run(ask())) < 8  # of what the template begins with
 
 
-def test_kept_answers_are_the_key_s_own(keyed: KeyedServer) -> None:
+def test_cached_completions_are_found_only_by_their_key(keyed: KeyedServer) -> None:
     async def ask() -> list[str | None]:
         marks = []
         for name in ("alice", "alice", "anna", "bob"):

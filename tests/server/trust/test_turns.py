@@ -116,7 +116,7 @@ def test_jobs_of_one_request_start_a_few_in_a_turn() -> None:
     assert max(after - before for before, after in pairwise(turns)) <= STARTED_AT_ONCE
 
 
-def test_an_unexpected_error_of_one_job_ends_its_request() -> None:
+def test_an_internal_error_of_one_job_ends_its_request() -> None:
     async def one(*_: object) -> AsyncIterator[Any]:
         raise RuntimeError("unexpected")
         yield
@@ -134,7 +134,7 @@ def test_lists_in_json_are_written_as_one(count: int) -> None:
     assert json_bytes(body) == encode(body)
 
 
-def test_long_replies_are_made_on_another_thread() -> None:
+def test_long_replies_are_made_on_a_thread() -> None:
     """Short replies are not, unless the chat template must be rendered to find out how the model thinks."""
     for size, switch, beside in ((1 << 20, None, True), (10, None, False), (10, "enable_thinking", True)):
         assert asyncio.run(_thread_of(size, switch)) is beside

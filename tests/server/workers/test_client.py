@@ -68,7 +68,7 @@ def test_concurrent_requests_get_the_same_completions_as_single_ones(
         assert output.report.output_tokens == alone.report.output_tokens
 
 
-def test_a_text_becomes_the_vector_that_it_is_here(runner: asyncio.Runner, worker: WorkerModel, llm: LLM) -> None:
+def test_embeddings_equal_those_of_the_offline_api(runner: asyncio.Runner, worker: WorkerModel, llm: LLM) -> None:
     job = job_of(3, PoolingParams("last"))
     output = runner.run(whole(worker, job, "vector"))
     (alone,) = llm.embed([{"prompt_token_ids": list(job.token_ids)}], pooling="last")
@@ -207,7 +207,7 @@ def test_a_slow_readers_request_is_paused_and_complete(
     assert len(texts) > 100
 
 
-def test_a_reader_that_lets_too_much_wait_is_cut(
+def test_a_reader_with_too_many_unread_bytes_is_cut(
     runner: asyncio.Runner, worker: WorkerModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(water, "HIGH_WATER", 1000)

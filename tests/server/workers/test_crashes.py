@@ -50,7 +50,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_a_kill_breaks_streams_that_began_and_no_other_request(reading: ModelReading) -> None:
+def test_a_kill_ends_only_streams_that_have_begun(reading: ModelReading) -> None:
     listener = Listener()
 
     async def crash() -> tuple[list[RequestOutput], float]:
@@ -92,7 +92,7 @@ class Doomed(WorkerModel):
         self.gave += 1
 
 
-def test_a_request_is_given_to_three_processes_and_no_more(reading: ModelReading) -> None:
+def test_a_request_is_sent_to_at_most_three_processes(reading: ModelReading) -> None:
     async def crash() -> int:
         model = Doomed("tiny", reading, ENGINE, policy=QUICK)
         await model.start()
@@ -104,7 +104,7 @@ def test_a_request_is_given_to_three_processes_and_no_more(reading: ModelReading
     assert asyncio.run(crash()) == 3
 
 
-def test_processes_that_end_again_and_again_are_given_up(reading: ModelReading) -> None:
+def test_processes_that_end_repeatedly_are_not_restarted(reading: ModelReading) -> None:
     async def crash() -> None:
         async with started(reading, policy=replace(QUICK, ends=2)) as model:
             os.kill(pid_of(model), signal.SIGKILL)
@@ -158,7 +158,7 @@ def test_closing_ends_the_process_and_what_is_under_way(reading: ModelReading) -
     assert not alive(asyncio.run(close()))
 
 
-def test_a_model_that_cannot_be_loaded_says_why(reading: ModelReading, tmp_path: Path) -> None:
+def test_a_failed_load_raises_its_error(reading: ModelReading, tmp_path: Path) -> None:
     async def load(path: Path, **engine: object) -> None:
         await WorkerModel("broken", replace(reading, path=path), ENGINE | engine, policy=QUICK).start()
 
@@ -200,7 +200,7 @@ def test_a_worker_does_not_outlive_its_server(reading: ModelReading) -> None:
     asyncio.run(until(lambda: not alive(pid)))
 
 
-def test_a_process_that_dies_while_it_loads_is_not_started_again(reading: ModelReading) -> None:
+def test_a_process_that_ends_while_loading_is_not_restarted(reading: ModelReading) -> None:
     async def kill() -> None:
         model = WorkerModel("tiny", reading, ENGINE, policy=QUICK)
         starting = asyncio.create_task(model.start())

@@ -89,13 +89,13 @@ ANSWERS = (
 
 
 @pytest.mark.parametrize("message", COMMANDS, ids=lambda message: type(message).__name__)
-def test_commands_arrive_as_they_were(message: WorkerMessage) -> None:
+def test_messages_to_a_worker_arrive_unchanged(message: WorkerMessage) -> None:
     (payload,) = Unframer().feed(bytes(Codec(FromWorker).frame(message)))
     assert Codec(ToWorker).message(payload) == message
 
 
 @pytest.mark.parametrize("message", ANSWERS, ids=lambda message: type(message).__name__)
-def test_answers_arrive_as_they_were(message: WorkerMessage) -> None:
+def test_messages_from_a_worker_arrive_unchanged(message: WorkerMessage) -> None:
     (payload,) = Unframer().feed(bytes(Codec(ToWorker).frame(message)))
     assert Codec(FromWorker).message(payload) == message
 
@@ -108,7 +108,7 @@ def an_error(kind: type[TwofoldError]) -> TwofoldError:
 
 
 @pytest.mark.parametrize("kind", ERRORS.values(), ids=lambda kind: kind.__name__)
-def test_every_error_arrives_with_all_it_carries(kind: type[TwofoldError]) -> None:
+def test_every_error_arrives_with_its_fields(kind: type[TwofoldError]) -> None:
     error = an_error(kind)
     (payload,) = Unframer().feed(bytes(Codec(ToWorker).frame(Failed("r", error))))
     arrived = Codec(FromWorker).message(payload).error
@@ -126,7 +126,7 @@ def test_an_error_outside_of_the_tree_arrives_as_its_nearest_base() -> None:
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.data())
 @settings(max_examples=80, deadline=None)
-def test_frames_are_cut_out_of_any_pieces(payloads: list[bytes], data: st.DataObject) -> None:
+def test_frames_are_found_in_any_pieces(payloads: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(len(payload).to_bytes(4, "little") + payload for payload in payloads)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     unframer, found = Unframer(), []
@@ -135,7 +135,7 @@ def test_frames_are_cut_out_of_any_pieces(payloads: list[bytes], data: st.DataOb
     assert found == payloads
 
 
-def test_a_length_that_no_frame_has_is_refused() -> None:
+def test_an_invalid_frame_length_is_refused() -> None:
     with pytest.raises(ValueError, match="a frame of"):
         list(Unframer().feed(b"\xff\xff\xff\xff"))
 

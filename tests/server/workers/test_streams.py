@@ -41,7 +41,7 @@ def test_deltas_come_in_order_before_an_error() -> None:
     assert asyncio.run(read()) == ["a", "b", "c"]
 
 
-def test_a_reader_that_waits_is_woken_once_for_all_that_came() -> None:
+def test_a_waiting_reader_is_woken_once_for_all_deltas() -> None:
     async def read() -> list[str]:
         stream = a_stream()
         reader = asyncio.create_task(stream.take())
@@ -65,7 +65,7 @@ def test_a_reader_that_left_leaves_the_stream_whole() -> None:
     assert asyncio.run(read()) == "a"
 
 
-def test_the_request_rests_above_one_mark_and_goes_on_below_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_request_is_paused_above_one_mark_and_resumed_below_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(water, "HIGH_WATER", 4 * water.DELTA_BYTES)
     monkeypatch.setattr(water, "LOW_WATER", 2 * water.DELTA_BYTES)
     told: list[bool] = []
