@@ -63,8 +63,7 @@ class Window:
 class MeasurementRule:
     """Measures requests due in [warm-up, duration − cool-down), or from warm-up on if there is no cool-down.
 
-    Due times select the requests, since a selection by end times would exclude slow requests. Raises ParameterError for
-    negative times.
+    Due times decide, since a selection by end times would exclude slow requests. Raises ParameterError.
     """
 
     warmup_s: float = 0.0
