@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from twofold.engine.config import EngineKeywords
 
 HERE: Final = "this"
+NEED_HARDWARE: Final = ("tp", "weights", "kv", "replicas", "router", "disaggregate", "link_gbs")
+"""Options of other machines: this one runs a model file on one replica, as its engine does."""
 """The name of the machine that runs the command."""
 RouterFlag = Literal["round-robin", "least-loaded", "affinity", "longest-match"]
 
@@ -127,11 +130,15 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
             hint="Name one: twofold simulate --model llama-3-8b --hardware h100 --rate 4",
         )
     if server.hardware == HERE:
+        hint = "Name a machine with --hardware, such as h100."
+        _refuse_changed(server, NEED_HARDWARE, "this machine", hint)
+        _refuse_changed(engine, ("memory_share",), "this machine", hint)
         return _scenario_here(server, engine)
+    _refuse_changed(engine, ("threads",), "other machines", "Omit --threads.")
     shape, machine = resolve_shape(server.model, server.weights), find_machine(server.hardware)
     how = Setting(tp=server.tp, kv=find_format(server.kv))
-    sequences = engine.max_num_seqs or DEFAULT_SEQUENCES
-    rows = engine.max_num_batched_tokens or DEFAULT_ROWS
+    sequences = DEFAULT_SEQUENCES if engine.max_num_seqs is None else engine.max_num_seqs
+    rows = DEFAULT_ROWS if engine.max_num_batched_tokens is None else engine.max_num_batched_tokens
     groups = groups_for(
         shape,
         machine,
@@ -147,7 +154,7 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
         sequences=sequences,
         rows=rows,
         block_size=engine.block_size,
-        context=engine.max_model_len or shape.context_length,
+        context=shape.context_length if engine.max_model_len is None else engine.max_model_len,
         prefix_caching=engine.enable_prefix_caching,
         tpot_target_s=None if engine.tpot_target_ms is None else engine.tpot_target_ms / 1000,
     )
@@ -161,6 +168,14 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
         router=server.router,
         exact=server.exact,
     )
+
+
+def _refuse_changed(options: ServerOptions | EngineFlags, names: Sequence[str], where: str, hint: str) -> None:
+    """Raises ParameterError for the first of these options that is not at its default."""
+    defaults = type(options)()
+    for name in names:
+        if getattr(options, name) != getattr(defaults, name):
+            raise ParameterError(f"--{name.replace('_', '-')} is not possible on {where}.", param=name, hint=hint)
 
 
 def _scenario_here(server: ServerOptions, engine: EngineFlags) -> Scenario:

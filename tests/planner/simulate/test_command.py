@@ -106,3 +106,22 @@ def test_errors_have_hints(call: Callable[[], None], kind: type[TwofoldError]) -
     with pytest.raises(kind) as caught:
         call()
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("option", "server", "engine"),
+    [
+        ("--replicas", ServerOptions(model="smollm2-135m", replicas=2), EngineFlags()),
+        ("--disaggregate", ServerOptions(model="smollm2-135m", disaggregate="1:1"), EngineFlags()),
+        ("--memory-share", ServerOptions(model="smollm2-135m"), EngineFlags(memory_share=0.5)),
+        ("--threads", SERVER, EngineFlags(threads=2)),
+    ],
+)
+def test_an_option_without_effect_is_refused(option: str, server: ServerOptions, engine: EngineFlags) -> None:
+    with pytest.raises(ParameterError, match=f"{option} is not possible on"):
+        simulate(server=server, engine=engine, load=LOAD)
+
+
+def test_zero_is_not_the_default() -> None:
+    with pytest.raises(ParameterError, match="at least 1, not 0"):
+        simulate(server=SERVER, engine=EngineFlags(max_num_seqs=0), load=LOAD)
