@@ -246,8 +246,8 @@ class StructuredOutputOptions:
 class DisplayOptions:
     """Display of completions and statistics."""
 
-    stats: Annotated[bool, Parameter(help="Print a line of statistics after each answer.")] = True
-    quiet: Annotated[bool, FLAG, Parameter(name=("--quiet", "-q"), help="Print only answers and errors.")] = False
+    stats: Annotated[bool, Parameter(help="Print a line of statistics after each completion.")] = True
+    quiet: Annotated[bool, FLAG, Parameter(name=("--quiet", "-q"), help="Print only completions and errors.")] = False
     verbose: Annotated[
         bool, FLAG, Parameter(name=("--verbose", "-v"), help="Also print load times, settings and where the time went.")
     ] = False
