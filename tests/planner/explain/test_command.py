@@ -192,7 +192,7 @@ def test_this_machine(
     assert main(["explain", str(path), "-m", model, "--for", "ttft", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["scenario"]["hardware"] == "this machine"
-    assert found["scenario"]["kv"] == "fp16"
+    assert found["scenario"]["kv"] == "bf16"
     assert found["goal"] == "ttft"
     phases = {each["name"]: each for each in found["phases"]}
     assert phases["decode"]["actual_s"] > phases["decode"]["floor_s"] > 0
