@@ -241,7 +241,7 @@ class FailingModel:
         return []
 
     def use(self, name: str) -> None:
-        raise NotImplementedError(name)
+        raise NetworkError(f"The server of {name} is gone.")
 
 
 def test_a_failed_regeneration_keeps_the_last_turn(capsys: pytest.CaptureFixture[str]) -> None:

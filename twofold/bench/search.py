@@ -298,8 +298,8 @@ class SearchResult:
     """The result of a search.
 
     rate         highest passing rate below the lowest failing rate; None if no rate passed
-    sure_pass    highest rate that certainly passed; None if there is none
-    sure_fail    lowest rate that certainly failed; None if there is none
+    sure_pass    highest rate that certainly passed; None if no rate did
+    sure_fail    lowest rate that certainly failed; None if no rate did
     bounded      whether a higher rate failed
     settled      whether ``precision`` was reached
     interrupted  whether the search was stopped; then the last trial is missing

@@ -152,7 +152,7 @@ class ResponseCache:
 
 
 def _look_up(connection: sqlite3.Connection, key: ResponseCacheKey, now: float) -> bytes | None:
-    """The data of a key, which becomes the most recently used one; None if there is none."""
+    """Returns the data of a key, and makes it the most recently used one; None for an unknown key."""
     known = connection.execute(
         "UPDATE answers SET used = ? WHERE digest = ? AND tenant = ? AND expires > ?",
         (now, key.digest, key.tenant, now),

@@ -104,7 +104,7 @@ def left(constraint: GrammarConstraint) -> int:
 
 
 def late_answer(compiled: CompiledGrammar, draw: random.Random) -> tuple[str, int]:
-    """An output that goes on past its limit until its path ends, and the number of tokens past the limit."""
+    """Generates an output until its path ends, even past its limit. Returns it and the number of those tokens."""
     vocabulary, limit = compiled.vocabulary, compiled.min_tokens + 25
     brackets = {token for token, data in enumerate(vocabulary.tokens) if data[:1] in (b"{", b"[", b"(")}
     constraint, text, late = careless(compiled, limit), b"", 0

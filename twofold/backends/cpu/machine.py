@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from twofold.backends.cpu.kernels.ir import F32X16, I8X64, I32, I32X16, I64, PTR, Kernel, Value, Var
+from twofold.backends.cpu.kernels.ir import F32X16, I8X64, I32, I32X16, I64, PTR, Kernel, Type, Value, Var
 from twofold.backends.cpu.kernels.isa import Isa
 from twofold.backends.cpu.kernels.jit import Compiler, as_function
 from twofold.backends.cpu.memory import LINE, aligned_zeros
@@ -96,26 +96,25 @@ def int8_kernel(isa: Isa) -> Kernel:
 
 def float_kernel(isa: Isa) -> Kernel:
     """Adds float32 products, fused."""
-    k = Kernel("probe_float", PROBE_PARAMETERS)
-    turns, data, out = k.args
-    sums = [k.var(F32X16, float(index)) for index in range(accumulators(isa))]
-    factor = k.load(F32X16, data)
-    for _turn in k.range(0, turns):
-        for total in sums:
-            total.set(k.fma(factor, factor, total.get()))
-    return _stored(k, sums, out)
+    return _float_sums("probe_float", isa, F32X16, lambda k, total, factor: k.fma(factor, factor, total))
 
 
 def pair_kernel(isa: Isa) -> Kernel:
     """Adds products of pairs of bfloat16 numbers; ``isa`` must have ``dot2``. A turn makes twice ``float_macs``."""
-    assert isa.dot2 is not None
-    k = Kernel("probe_bf16", PROBE_PARAMETERS)
+    dot2 = isa.dot2
+    assert dot2 is not None
+    return _float_sums("probe_bf16", isa, I32X16, lambda k, total, factor: dot2(k, total, factor, factor))
+
+
+def _float_sums(name: str, isa: Isa, kind: Type, add: Callable[[Kernel, Value, Value], Value]) -> Kernel:
+    """``add`` makes a sum of a sum and of a factor of type ``kind``, which is read from ``data``."""
+    k = Kernel(name, PROBE_PARAMETERS)
     turns, data, out = k.args
     sums = [k.var(F32X16, float(index)) for index in range(accumulators(isa))]
-    factor = k.load(I32X16, data)
+    factor = k.load(kind, data)
     for _turn in k.range(0, turns):
         for total in sums:
-            total.set(isa.dot2(k, total.get(), factor, factor))
+            total.set(add(k, total.get(), factor))
     return _stored(k, sums, out)
 
 

@@ -148,7 +148,7 @@ def check_whole(name: str, value: int, low: int, high: int) -> int:
 
 
 def check_end(duration_s: float | None, number: int | None, what: str, counted: str = "requests") -> None:
-    """Checks the limits of the load ``what``. Raises ParameterError for an invalid limit, and if there is none."""
+    """Raises ParameterError if the load ``what`` has an invalid limit, or neither limit."""
     if duration_s is None and number is None:
         message = f"{what} needs an end: a duration, a number of {counted} or both."
         raise ParameterError(message, param="duration", hint=f"Give --duration SECONDS or --{counted} N.")

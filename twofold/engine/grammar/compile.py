@@ -48,7 +48,7 @@ class Turns(Generic[T]):
         self._queues.setdefault(caller, deque()).append(item)
 
     def next(self, besides: Container[str]) -> T | None:
-        """Removes and returns the next item of a caller that is not in ``besides``; None if there is none."""
+        """Removes and returns the next item of a caller outside ``besides``; None if no such caller has an item."""
         caller = next((caller for caller in self._queues if caller not in besides), None)
         if caller is None:
             return None

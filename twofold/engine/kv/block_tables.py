@@ -56,7 +56,7 @@ class BlockTables:
 
     blocks     for each group its table: entry j is the block of the positions from j · block_size on; the window has
                passed the entries before ``first``
-    first      for each group the number of the first entry that is held
+    first      for each group the index of the first entry whose block the sequence holds
     cached     tokens whose keys and values were cached when the tables were opened
     published  number of blocks that are in the prefix tree, on the path to ``tip``
     room       number of positions that have a block

@@ -441,7 +441,7 @@ class BlockManager:
             self._allocator.copy(tables, sources)
 
     def _can_copy(self, path: Path) -> bool:
-        """Whether a block of each group can be taken after the path's own blocks are held."""
+        """Whether every group still has a block to take once the sequence holds the blocks of the path."""
         return all(
             pool.free or pool.obtainable > sum(map(pool.is_idle, path.blocks(group)))
             for group, pool in enumerate(self._pools)

@@ -81,7 +81,7 @@ class BlockPool:
         return taken
 
     def retain(self, blocks: Iterable[int]) -> None:
-        """Adds a holder to each of these blocks, which are held or kept."""
+        """Counts one more holder of each of these blocks. No block may be free."""
         references = self._references
         for block in blocks:
             count = references[block]

@@ -118,7 +118,7 @@ class TimeLimits:
         self.admit(number)
 
     def reached(self, now: float) -> TokenEvent | None:
-        """The event that ends the next sequence whose time is up; None if there is none."""
+        """Returns the event that ends the next sequence whose time is up; None if no sequence has reached its limit."""
         number = self._deadlines.first()
         if number is not None and self._deadlines.key(number) <= now:
             return TokenEvent(number, (), (), finish="deadline")

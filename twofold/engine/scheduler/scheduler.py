@@ -250,7 +250,7 @@ class Scheduler:
                 self._queue.add(sequence)
 
     def check_idle(self) -> None:
-        """Asserts that the blocks are consistent, and that nothing is held if no sequence waits or runs."""
+        """Asserts that the blocks are consistent. If no sequence waits or runs, asserts that none of them is held."""
         self.manager.check()
         if not self.has_work:
             assert not any(self.manager.held), f"{self.manager.held} KV blocks leaked"

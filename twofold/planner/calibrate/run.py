@@ -235,7 +235,7 @@ def subject_of(path: Path, isa: str | None = None, threads: int | None = None) -
 
 
 def calibrated(path: Path, isa: str | None = None, threads: int | None = None) -> Predictor | None:
-    """A predictor for a model on this machine, from its calibration; None if there is none."""
+    """Returns the calibrated predictor of a model on this machine; None before the first calibration."""
     calibration = load(subject_of(path, isa, threads), CacheFolders.of().root)
     if calibration is None:
         return None

@@ -21,7 +21,7 @@ from twofold.planner.predict.speculation import tokens_a_turn
 TP: Final = (1, 2, 4, 8)
 WEIGHTS: Final[tuple[ValueFormat | None, ...]] = (None, FP8, INT4)
 KV: Final = (BF16, FP8)
-"""Default choices; None stands for the model's own weight format."""
+"""Default choices. In WEIGHTS, None means the weight format of the model's file."""
 MAX_KEPT: Final = 0.98
 """Share of the stored bytes below which another format is a choice."""
 RefusalBound = Literal["shape", "floor", "memory", "alone", "devices"]

@@ -244,7 +244,7 @@ def smallest_plan(candidate: Candidate, devices: int) -> CapacityPlan | PlanRefu
 
 
 def _smallest(enough: Callable[[int], bool], limit: int) -> int | None:
-    """The smallest number up to ``limit`` that is enough; every larger number is enough too. None if there is none."""
+    """The smallest number up to ``limit`` that is enough; all larger ones are too. None if ``limit`` is not enough."""
     high = 1
     while high < limit and not enough(high):
         high *= 2

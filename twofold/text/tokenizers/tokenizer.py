@@ -331,7 +331,7 @@ class Tokenizer:
 
 
 def _until(rendered: str, mark: str) -> str:
-    """The text before the last ``mark``. Raises TemplateError if there is none."""
+    """Returns the text before the last ``mark``. Raises TemplateError if the text has no ``mark``."""
     before, found, _ = rendered.rpartition(mark)
     if not found:
         raise TemplateError(

@@ -39,6 +39,7 @@ from twofold.backends.cpu.kernels.cache import (
     block_of,
     element_bytes,
     load_elements,
+    paired,
     table_of,
     without_small,
 )
@@ -487,7 +488,7 @@ class AttentionKernel:
 
     def _blend_tile(self, sums: list[list[Var]], values: Value, tile: Value, first: Value, vectors: int) -> None:
         k, row_bytes = self.k, self._spec.head_dim * element_bytes(self._spec.dtype)
-        column_bytes = element_bytes(self._spec.dtype) * (2 if self._spec.halves else 1)
+        column_bytes = element_bytes(self._spec.dtype) * paired(self._spec.dtype)
         for pair in k.range(0, TILE, 2):
             line = values + pair * row_bytes + first * column_bytes
             loaded = [self._pairs(line + 16 * column_bytes * i, row_bytes) for i in range(vectors)]

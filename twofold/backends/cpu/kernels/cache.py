@@ -73,6 +73,11 @@ def element_bytes(dtype: KVType) -> int:
     return element(dtype).bits // 8
 
 
+def paired(dtype: KVType) -> int:
+    """Numbers that lie together, of one key or of adjacent positions: 2 of bfloat16."""
+    return 2 if dtype == "bf16" else 1
+
+
 def load_elements(k: Kernel, isa: Isa, dtype: Literal["f16", "f32"], lanes: int, at: Value) -> Value:
     """``lanes`` cached values as float32."""
     loaded = k.load(element(dtype).of(lanes), at)
@@ -213,7 +218,7 @@ def _place(
     size = element_bytes(spec.dtype)
     offset = position % a["block_size"]
     tile = a["cache"] + _head_offset(k, a, row, head, position)
-    pair = 2 if spec.dtype == "bf16" else 1
+    pair = paired(spec.dtype)
     slot = tile + offset // TILE * (TILE * spec.head_dim * size) + offset % TILE * (pair * size)
     for i, v in enumerate(values):
         stored = to_element(k, isa, spec.dtype, v)
@@ -231,22 +236,19 @@ def _head_offset(k: Kernel, a: KernelArguments, row: Value, head: Value, positio
 def store_values_kernel(head_dim: int, dtype: KVType, isa: Isa) -> Kernel:
     """Writes the value rows into their blocks. Units are rows."""
     with kernel(f"store_values_{head_dim}_{dtype}", CACHE_FIELDS, CACHE_POINTERS) as (k, a, units):
-        size, lanes = element_bytes(dtype), gcd(16, head_dim)
+        size, lanes, pair = element_bytes(dtype), gcd(16, head_dim), paired(dtype)
         for row in units:
             position = k.load(I32, step_pointer(k, StepFields.POSITIONS) + row * 4).to(I64)
             for head in k.range(0, a["heads"]):
                 x = a["x"] + row * a["x_stride"] + head * (4 * head_dim)
                 values = a["cache"] + _head_offset(k, a, row, head, position) + (a["head_bytes"] >> 1)
                 offset = position % a["block_size"]
-                if dtype == "bf16":
-                    slot = values + offset // 2 * (2 * head_dim * size) + offset % 2 * size
-                else:
-                    slot = values + offset * (head_dim * size)
+                slot = values + offset // pair * (pair * head_dim * size) + offset % pair * size
                 for at in range(0, head_dim, lanes):
                     stored = to_element(k, isa, dtype, k.load(F32.of(lanes), x + 4 * at))
-                    if dtype == "bf16":
-                        for lane in range(lanes):
-                            k.store(k.extract(stored, lane), slot + (at + lane) * 2 * size)
-                    else:
+                    if pair == 1:
                         k.store(stored, slot + at * size)
+                        continue
+                    for lane in range(lanes):
+                        k.store(k.extract(stored, lane), slot + (at + lane) * (pair * size))
     return k

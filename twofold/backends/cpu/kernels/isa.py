@@ -182,6 +182,7 @@ def pause_none(_k: Kernel) -> None:
     """No hint: the thread spins at full speed."""
 
 
+NO_FEATURES: Final = frozenset[str]()
 X86_V3 = frozenset({"avx2", "fma", "f16c", "bmi2"})
 AVX512 = Isa(
     name="avx512",
@@ -199,15 +200,15 @@ TABLES: tuple[Isa, ...] = (
     AVX512,
     Isa("avx2", X86_V3, "x86-64-v3", 8, dot4_avx2, look_up_avx2, widen_native, narrow_native, pause_x86),
     Isa(
-        name="portable",
-        needs=frozenset(),
-        cpu="generic",
-        registers=8,
-        dot4=dot4_portable,
-        look_up=look_up_portable,
-        widen=widen_portable,
-        narrow=narrow_portable,
-        pause=pause_none,
+        "portable",
+        NO_FEATURES,
+        "generic",
+        8,
+        dot4_portable,
+        look_up_portable,
+        widen_portable,
+        narrow_portable,
+        pause_none,
     ),
 )
 """The fastest first. A machine can run those whose ``needs`` it has."""
