@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.backends.cpu.kernels.cache import LayerBlock
-from twofold.backends.cpu.memory import KVCache
+from twofold.backends.cpu.memory import KVCache, aligned_zeros
 from twofold.core.errors import ResourceError
 from twofold.core.model import KVGroup
 from twofold.core.step import BlockMove, MoveKind
@@ -113,3 +115,22 @@ def test_an_empty_group_takes_nothing() -> None:
     cache = KVCache(SHAPE, (KVGroup(None, (0,)),), (0,))
     assert cache._blocks[0].nbytes == 0
     assert np.dtype(cache._blocks[0].dtype).itemsize == SHAPE.nbytes
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
+def test_large_pages_can_be_given() -> None:
+    """The system gives them to private memory that asked for them (``hg``); shared memory (``sh``) gets none."""
+    address, owner = aligned_zeros(8 << 20)
+    assert address % 64 == 0
+    assert not owner.any()
+    flags: list[str] = []
+    inside = False
+    for line in Path("/proc/self/smaps").read_text("ascii", errors="replace").splitlines():
+        first, _, rest = line.partition(" ")
+        if "-" in first and not first.endswith(":"):
+            start, end = (int(part, 16) for part in first.split("-"))
+            inside = start <= address < end
+        elif inside and first == "VmFlags:":
+            flags = rest.split()
+    assert "hg" in flags
+    assert "sh" not in flags
