@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.backends.cpu.conftest import ISAS
+from tests.backends.cpu.conftest import EMULATED, ISAS
 from tests.support.cpu import cpu_model, cpu_sizes
 from tests.support.reference import one_sequence, tables_of
 from tests.support.tiny import TinyModel, TinyOptions
@@ -172,7 +172,7 @@ def test_any_number_of_threads(workers: int, alone: list[Values], tiny_gguf: Mak
 def test_any_instruction_set(format: str, tiny_gguf: Make, compiler_for: Compilers) -> None:
     tiny = tiny_gguf(TinyOptions.wide("qwen2", format, layers=1))
     tokens, results = PROMPTS[1], []
-    for isa in ISAS:
+    for isa in (*ISAS, EMULATED):
         with cpu_model(tiny.path, compiler_for(isa), SIZES) as model:
             results.append(outputs(model, one_sequence(tokens, TABLES[1])))
     for other in results[1:]:

@@ -18,12 +18,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 from typing import Final
 
 from twofold.backends.cpu.kernels.ir import F32X16, I8X64, I32, I32X16, I64, PTR, Kernel, Type, Value, Var
-from twofold.backends.cpu.kernels.isa import Isa
+from twofold.backends.cpu.kernels.isa import Isa, TileUnit
 from twofold.backends.cpu.kernels.jit import Compiler, as_function
+from twofold.backends.cpu.kernels.layout import CHUNK, PANEL
+from twofold.backends.cpu.kernels.tiles import ACTS, CODES, DOTS, DOTS_BYTES, TILE_ROWS, tile_shapes
 from twofold.backends.cpu.memory import LINE, aligned_zeros
 from twofold.core.limits import MachineLimits, ReadSpeed, best_of, probe_size
 from twofold.host.machine import read_cpu, read_memory
@@ -45,7 +48,7 @@ Probe = Callable[[int, int, int], None]
 PROBE_PARAMETERS: Final = [("turns", I64), ("data", PTR), ("out", PTR)]
 READ_BYTES: Final = 512
 """Bytes that a turn of ``read_kernel`` reads."""
-PROBE_BYTES: Final = 2048
+PROBE_BYTES: Final = 4096
 """Bytes that ``int8_kernel`` and ``float_kernel`` need at ``data``, and every probe at ``out``."""
 CODE_LINES: Final = 8
 
@@ -56,8 +59,8 @@ def accumulators(isa: Isa) -> int:
 
 
 def int8_macs(isa: Isa) -> int:
-    """Multiply-adds of a turn of ``int8_kernel``: four in each of 16 lanes."""
-    return 64 * accumulators(isa)
+    """Multiply-adds of a turn of ``int8_kernel``: four in each of 16 lanes, or those of four products of tiles."""
+    return 4 * TILE_ROWS * PANEL * CHUNK if isa.tile else 64 * accumulators(isa)
 
 
 def float_macs(isa: Isa) -> int:
@@ -81,8 +84,11 @@ def read_kernel(isa: Isa) -> Kernel:
 def int8_kernel(isa: Isa) -> Kernel:
     """Adds products of unsigned and signed bytes as the linear kernels do, from codes in the first-level cache.
 
-    The codes differ from turn to turn, or a compiler could reuse the products of earlier turns.
+    The codes differ from turn to turn, or a compiler could reuse the products of earlier turns. A tile unit multiplies
+    groups of 32 as for linear layers, half of what it could: a product of 64 values would take the same time.
     """
+    if isa.tile is not None:
+        return _tile_kernel(isa.tile)
     k = Kernel("probe_int8", PROBE_PARAMETERS)
     turns, data, out = k.args
     sums = [k.var(I32X16, index) for index in range(accumulators(isa))]
@@ -92,6 +98,27 @@ def int8_kernel(isa: Isa) -> Kernel:
         for index, total in enumerate(sums):
             total.set(isa.dot4(k, total.get(), k.load(I8X64, at + index * LINE), acts, 4))
     return _stored(k, sums, out)
+
+
+def _tile_kernel(unit: TileUnit) -> Kernel:
+    """Four sums of tiles, each of another pair of acts and codes."""
+    k = Kernel("probe_int8", PROBE_PARAMETERS)
+    turns, data, out = k.args
+    unit.configure(k, tile_shapes(CHUNK))
+    for index in range(2):
+        unit.load(k, ACTS + index, data + index * LINE, CHUNK)
+        unit.load(k, CODES + index, data + index * LINE, LINE)
+    pairs = list(product(range(2), repeat=2))
+    for index in range(len(pairs)):
+        unit.zero(k, DOTS + index)
+    for _turn in k.range(0, turns):
+        for index, (acts, codes) in enumerate(pairs):
+            unit.multiply(k, DOTS + index, ACTS + acts, CODES + codes)
+    for index in range(len(pairs)):
+        unit.store(k, DOTS + index, out + index * DOTS_BYTES, LINE)
+    unit.release(k)
+    k.ret()
+    return k
 
 
 def float_kernel(isa: Isa) -> Kernel:

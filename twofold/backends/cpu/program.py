@@ -288,7 +288,7 @@ class ProgramBuilder:
             return args, x.address
         acts = self._results[node.x].acts
         assert acts is not None
-        rows = max(48, ROW_BLOCK_BYTES // acts.stride // 12 * 12)
+        rows = max(48, ROW_BLOCK_BYTES // acts.stride // 48 * 48)  # whole tiles of 12 and of 16 rows
         args = record(
             LINEAR_FIELDS, acts=acts.address, act_stride=acts.stride, chunks=matrix.columns // 32, row_block=rows,
             **values,

@@ -43,14 +43,14 @@ class Machine:
         counts[StepFields.ONE] = 1
         for name, value in (step or {}).items():
             counts[name] = _field(value)
-        self._scratch.fill(0xFF)
+        self.scratch.fill(0xFF)
         if kernel not in self._addresses:
             self._addresses[kernel] = self.compiler.address(kernel)
         call = as_function(self._addresses[kernel], 5)
-        call(record.ctypes.data, counts.ctypes.data, *units, self._scratch.ctypes.data)
+        call(record.ctypes.data, counts.ctypes.data, *units, self.scratch.ctypes.data)
 
     @cached_property
-    def _scratch(self) -> Bytes:
+    def scratch(self) -> Bytes:
         return aligned(SCRATCH_BYTES)
 
 

@@ -10,16 +10,39 @@ same result:
     narrow2(x)               float32 → bfloat16, to nearest even, x 0 or a normal number; where there is ``dot2``
     dot2(acc, a, b)          fma(a[2i], b[2i], fma(a[2i+1], b[2i+1], acc[i])) of bfloat16 pairs; may be None
     pause()                  the core's hint that the thread spins
+
+A tile unit multiplies small matrices beside the vector units. It has eight tile registers of up to 16 rows × 64 bytes;
+``configure`` sets their shapes, and ``release`` must follow before the kernel returns:
+
+    zero(t)                  t = 0
+    load(t, at, stride)      the rows of t from memory, ``stride`` bytes apart
+    multiply(s, a, c)        s[i, n] += Σ_{j} a[i, j] · c[j // 4, 4n + j % 4]   a signed 8 bit, c unsigned 8 bit, s i32
+    store(t, at, stride)     the rows of t to memory
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from twofold.backends.cpu.kernels.ir import BF16, F16, F32, I8, I16, I32, VOID, Kernel, Type, Value
+from twofold.backends.cpu.kernels.ir import BF16, F16, F32, I8, I8X64, I16, I32, I64, VOID, Kernel, Type, Value
 from twofold.core.errors import ParameterError, did_you_mean
+
+TileShape = tuple[int, int]
+"""Rows, and bytes of a row, of a tile register."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileUnit:
+    """The operations of a tile unit; a tile is the number of its register."""
+
+    configure: Callable[[Kernel, Sequence[TileShape]], None]
+    zero: Callable[[Kernel, int], None]
+    load: Callable[[Kernel, int, Value, Value | int], None]
+    multiply: Callable[[Kernel, int, int, int], None]
+    store: Callable[[Kernel, int, Value, Value | int], None]
+    release: Callable[[Kernel], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +54,7 @@ class Isa:
     registers  how many 16-lane float registers a tile may fill
     dot2       None: attention multiplies the numbers of bfloat16 pairs one after the other, as float32
     unpacks    whether linear layers of many rows unpack their weights into the cache first
+    tile       multiplies 16 rows at a time where weights are unpacked; None: vector instructions do
     """
 
     name: str
@@ -45,6 +69,7 @@ class Isa:
     dot2: Callable[[Kernel, Value, Value, Value], Value] | None = None
     narrow2: Callable[[Kernel, Value], Value] | None = None
     unpacks: bool = True
+    tile: TileUnit | None = None
 
 
 # -- dot4 -----------------------------------------------------------------------------------------------------------
@@ -171,6 +196,49 @@ def dot2_avx512(k: Kernel, acc: Value, a: Value, b: Value) -> Value:
     return k.call(acc.type, "llvm.x86.avx512bf16.dpbf16ps.512", acc, a.as_bits(pairs), b.as_bits(pairs))
 
 
+# -- tiles ------------------------------------------------------------------------------------------------------------
+
+
+def amx_config(shapes: Sequence[TileShape]) -> bytes:
+    """The operand of LDTILECFG: palette 1, then bytes of a row from byte 16 and rows from byte 48.
+
+    Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, "Programming with Intel AMX".
+    """
+    config = bytearray(64)
+    config[0] = 1
+    for tile, (rows, row_bytes) in enumerate(shapes):
+        config[16 + 2 * tile] = row_bytes
+        config[48 + tile] = rows
+    return bytes(config)
+
+
+def configure_amx(k: Kernel, shapes: Sequence[TileShape]) -> None:
+    config = k.buffer(64)
+    k.store(k.constants(I8X64, [_signed(byte) for byte in amx_config(shapes)]), config)
+    k.call(VOID, "llvm.x86.ldtilecfg", config)
+
+
+def zero_amx(k: Kernel, tile: int) -> None:
+    k.call(VOID, "llvm.x86.tilezero", k.lift(tile, I8))
+
+
+def load_amx(k: Kernel, tile: int, at: Value, stride: Value | int) -> None:
+    k.call(VOID, "llvm.x86.tileloadd64", k.lift(tile, I8), at, k.lift(stride, I64))
+
+
+def multiply_amx(k: Kernel, sums: int, acts: int, codes: int) -> None:
+    k.call(VOID, "llvm.x86.tdpbsud", k.lift(sums, I8), k.lift(acts, I8), k.lift(codes, I8))
+
+
+def store_amx(k: Kernel, tile: int, at: Value, stride: Value | int) -> None:
+    k.call(VOID, "llvm.x86.tilestored64", k.lift(tile, I8), at, k.lift(stride, I64))
+
+
+def release_amx(k: Kernel) -> None:
+    """Without it the system would save 8 KiB of tiles at every switch of threads."""
+    k.call(VOID, "llvm.x86.tilerelease")
+
+
 # -- spinning ---------------------------------------------------------------------------------------------------------
 
 
@@ -183,6 +251,7 @@ def pause_none(_k: Kernel) -> None:
 
 
 NO_FEATURES: Final = frozenset[str]()
+NO_REASONS: Final[Mapping[str, str]] = {}
 X86_V3 = frozenset({"avx2", "fma", "f16c", "bmi2"})
 AVX512 = Isa(
     name="avx512",
@@ -195,8 +264,15 @@ AVX512 = Isa(
     narrow=narrow_native,
     pause=pause_x86,
 )
+AVX512_BF16 = replace(
+    AVX512, name="avx512_bf16", needs=AVX512.needs | {"avx512bf16"}, dot2=dot2_avx512, narrow2=narrow2_avx512
+)
+TILE_FEATURES: Final = frozenset({"amx-tile", "amx-int8"})
+"""Features that a process may use only with the system's permission (``host.machine.request_tiles``)."""
+AMX = TileUnit(configure_amx, zero_amx, load_amx, multiply_amx, store_amx, release_amx)
 TABLES: tuple[Isa, ...] = (
-    replace(AVX512, name="avx512_bf16", needs=AVX512.needs | {"avx512bf16"}, dot2=dot2_avx512, narrow2=narrow2_avx512),
+    replace(AVX512_BF16, name="amx", needs=AVX512_BF16.needs | TILE_FEATURES, tile=AMX),
+    AVX512_BF16,
     AVX512,
     Isa("avx2", X86_V3, "x86-64-v3", 8, dot4_avx2, look_up_avx2, widen_native, narrow_native, pause_x86),
     Isa(
@@ -221,11 +297,21 @@ rows: 1.1 to 1.25 times as fast on Zen 4 with AVX-512."""
 
 def tuned(isa: Isa, cpu: str) -> Isa:
     """``isa`` as it is fastest on a processor, by LLVM's name of it. Results do not depend on it."""
-    packed_only = isa.needs >= AVX512.needs and cpu.startswith(PACKED_ONLY)
+    packed_only = isa.tile is None and isa.needs >= AVX512.needs and cpu.startswith(PACKED_ONLY)
     return replace(isa, unpacks=False) if packed_only else isa
 
 
-def choose(features: frozenset[str], forced: str | None = None) -> Isa:
+def obstacle(isa: Isa, features: frozenset[str], refused: Mapping[str, str] = NO_REASONS) -> str | None:
+    """Why a machine with ``features`` cannot run a table, or None. ``refused``: reasons why it lacks some of them."""
+    missing = isa.needs - features
+    absent = sorted(missing - refused.keys())
+    if absent:
+        return f"the processor lacks {', '.join(absent)}"
+    reasons = sorted({refused[name] for name in missing})
+    return f"the system refuses {', '.join(sorted(missing))} ({'; '.join(reasons)})" if missing else None
+
+
+def choose(features: frozenset[str], forced: str | None = None, refused: Mapping[str, str] = NO_REASONS) -> Isa:
     """The fastest instruction set for a machine with ``features``, or the one named ``forced``.
 
     Raises ParameterError if that name is unknown, or if the machine lacks features that it needs.
@@ -237,10 +323,10 @@ def choose(features: frozenset[str], forced: str | None = None) -> Isa:
         names = [isa.name for isa in TABLES]
         hint = did_you_mean(forced, names)
         raise ParameterError(f"There is no instruction set named {forced!r}.", param="isa", hint=hint)
-    missing = sorted(isa.needs - features)
-    if missing:
+    reason = obstacle(isa, features, refused)
+    if reason is not None:
         raise ParameterError(
-            f"This machine cannot run {forced} kernels: it lacks {', '.join(missing)}.",
+            f"This machine cannot run {forced} kernels: {reason}.",
             param="isa",
             hint="Omit isa to use the best available.",
         )

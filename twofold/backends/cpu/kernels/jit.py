@@ -22,8 +22,9 @@ from pathlib import Path
 import llvmlite.binding as llvm
 
 from twofold.backends.cpu.kernels.ir import Kernel
-from twofold.backends.cpu.kernels.isa import Isa, tuned
+from twofold.backends.cpu.kernels.isa import TILE_FEATURES, Isa, tuned
 from twofold.core.errors import ResourceError
+from twofold.host.machine import read_cpu, request_tiles
 from twofold.host.paths import write_whole
 
 PASSES = ("sroa", "instruction_combine", "simplify_cfg", "dead_code_elimination")
@@ -33,7 +34,22 @@ DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def host_features() -> frozenset[str]:
-    """LLVM's names of what this processor can do."""
+    """LLVM's names of what this processor can do and this process may use."""
+    return _processor_features() - refused_features().keys()
+
+
+def refused_features() -> dict[str, str]:
+    """Features of this processor that this process may not use, each with the reason.
+
+    Asks for the permission to use tiles. A process needs it before it starts the threads that compute.
+    """
+    tiles = _processor_features() & TILE_FEATURES
+    if tiles == TILE_FEATURES and (reason := request_tiles()) is not None:
+        return dict.fromkeys(sorted(tiles), reason)
+    return {}
+
+
+def _processor_features() -> frozenset[str]:
     return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
 
 
@@ -72,11 +88,13 @@ class Compiler:
     _loaded: dict[str, int] = field(init=False, default_factory=dict)
     _trackers: list[llvm.ResourceTracker] = field(init=False, default_factory=list)
     _generators: str = field(init=False, default="")
+    _target_key: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         self._generators = _fingerprint()
+        self._target_key = _target_key(self.target)
         self._machine = _target_machine(self.target)
         # JITLink keeps a kernel's code and constants in one piece of memory. The older linker may place them more than
         # 2 GiB apart, and then their 32-bit offsets crash the process.
@@ -108,8 +126,7 @@ class Compiler:
         return self._loaded[key]
 
     def _key(self, *identity: str) -> str:
-        parts = (*identity, self.target.cpu, self.target.features, repr(PASSES), repr(llvm.llvm_version_info))
-        return hashlib.sha256("\0".join((*parts, self.target.isa.name)).encode()).hexdigest()[:40]
+        return _digest(*identity, self._target_key)
 
     def _object(self, key: str, text: Callable[[], str]) -> bytes:
         path = self.cache / f"{key}.o" if self.cache is not None else None
@@ -139,6 +156,19 @@ class Compiler:
         tracker = library.link(self._jit, f"{name}-{key}")
         self._trackers.append(tracker)
         return int(tracker[name])
+
+
+def machine_key(target: CodegenTarget) -> str:
+    """A key for what machine code depends on: the target, the source of all generators, the processor's name."""
+    return _digest(_target_key(target), _fingerprint(), read_cpu().name)
+
+
+def _target_key(target: CodegenTarget) -> str:
+    return _digest(target.cpu, target.features, repr(PASSES), repr(llvm.llvm_version_info), target.isa.name)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
 
 
 def _text_of(name: str, kernel: Kernel) -> str:

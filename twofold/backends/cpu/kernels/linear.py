@@ -53,9 +53,10 @@ from twofold.backends.cpu.kernels.ir import (
     Value,
     Var,
 )
-from twofold.backends.cpu.kernels.isa import Isa
+from twofold.backends.cpu.kernels.isa import Isa, TileUnit
 from twofold.backends.cpu.kernels.layout import CHUNK, PACKINGS, PANEL, SUPER, Packing, Plane
 from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments
+from twofold.backends.cpu.kernels.tiles import TILE_ROWS, TileProduct, dots_bytes, tile_shapes
 from twofold.core.values import BY_NAME
 
 LINEAR_FIELDS: Final = (
@@ -79,6 +80,11 @@ class Numbers:
 
     scale: Value
     minimum: Value
+
+    def add(self, acc: Value, scaled_dot: Value, act_scale: Value, act_sum: Value) -> Value:
+        """``acc`` plus one group of a row; ``scaled_dot`` is f32(dot) · scale, ``act_sum`` is scaled, too."""
+        k = acc.kernel
+        return k.fma(self.minimum, act_sum, k.fma(scaled_dot, act_scale, acc))
 
 
 class PackedPanel:
@@ -168,7 +174,7 @@ class UnpackedPanels:
     def code(self, chunk: Value, quad: int, panel: int) -> Value:
         return self._k.load(I8X64, self._code_at(chunk, quad, panel))
 
-    def numbers(self, chunk: Value, part: int, panel: int) -> Numbers:
+    def numbers(self, chunk: Value | int, part: int, panel: int) -> Numbers:
         at = self._numbers_at(chunk, part, panel)
         return Numbers(self._k.load(F32X16, at), self._k.load(F32X16, at + 64 * self._panels))
 
@@ -181,11 +187,15 @@ class UnpackedPanels:
             self._k.store(numbers.scale, at)
             self._k.store(numbers.minimum, at + 64 * self._panels)
 
-    def _code_at(self, chunk: Value, quad: int, panel: int) -> Value:
-        return self._base + chunk * self.chunk_bytes + 64 * (quad * self._panels + panel)
+    def group_at(self, chunk: Value | int, part: int, panel: int) -> tuple[Value, int]:
+        """The address of a group's codes, and the bytes from one k-quad to the next."""
+        return self._code_at(chunk, part * (CHUNK // 4 // self._groups), panel), 64 * self._panels
 
-    def _numbers_at(self, chunk: Value, part: int, panel: int) -> Value:
-        return self._base + chunk * self.chunk_bytes + 64 * self._panels * (8 + 2 * part) + 64 * panel
+    def _code_at(self, chunk: Value | int, quad: int, panel: int) -> Value:
+        return self._base + (chunk * self.chunk_bytes + 64 * (quad * self._panels + panel))
+
+    def _numbers_at(self, chunk: Value | int, part: int, panel: int) -> Value:
+        return self._base + (chunk * self.chunk_bytes + 64 * self._panels * (8 + 2 * part) + 64 * panel)
 
 
 def unpacked_chunk_bytes(groups: int, panels: int) -> int:
@@ -276,7 +286,8 @@ class Tiling:
     @staticmethod
     def of(isa: Isa) -> Tiling:
         if isa.registers >= 32:
-            return Tiling((12, 8, 4, 2, 1), (12, 8, 4, 2, 1), 2, 17)
+            vectors = (12, 8, 4, 2, 1)
+            return Tiling(vectors, (TILE_ROWS, *vectors) if isa.tile else vectors, 2, TILE_ROWS + 1)
         return Tiling((4, 2, 1), (4, 2, 1), 1, 8)
 
 
@@ -285,16 +296,21 @@ class Activations:
 
     def __init__(self, k: Kernel, base: Value, stride: Value, chunks: Value, rows: int) -> None:
         self._k = k
+        self._stride = stride
         self._rows = [base + stride * r for r in range(rows)]
         self._chunks = chunks
 
     def quad(self, row: int, chunk: Value, quad: int) -> Value:
         return self._k.load(I32, self._rows[row] + chunk * CHUNK + 4 * quad)
 
-    def scale(self, row: int, chunk: Value) -> Value:
+    def group_at(self, chunk: Value | int, part: int, groups: int) -> tuple[Value, Value]:
+        """The address of a group's codes in the first row, and the bytes from one row to the next."""
+        return self._rows[0] + (chunk * CHUNK + part * (CHUNK // groups)), self._stride
+
+    def scale(self, row: int, chunk: Value | int) -> Value:
         return self._number(row, self._chunks * CHUNK + chunk * 4)
 
-    def total(self, row: int, chunk: Value, part: int, groups: int) -> Value:
+    def total(self, row: int, chunk: Value | int, part: int, groups: int) -> Value:
         """The activations' codes of one weight group, summed and scaled."""
         if groups == 1:
             return self._number(row, self._chunks * (CHUNK + 4) + chunk * 4)
@@ -373,9 +389,8 @@ class Tile:
         self, acc: Accumulators, row: int, dots: list[Value], numbers: list[Numbers], scale: Value, total: Value
     ) -> None:
         for panel, dot in enumerate(dots):
-            product = dot.to(F32X16) * numbers[panel].scale
-            sums = self.k.fma(product, scale, acc.get(row, panel))
-            acc.set(row, panel, self.k.fma(numbers[panel].minimum, total, sums))
+            scaled_dot = dot.to(F32X16) * numbers[panel].scale
+            acc.set(row, panel, numbers[panel].add(acc.get(row, panel), scaled_dot, scale, total))
 
 
 class LinearKernel:
@@ -397,7 +412,7 @@ class LinearKernel:
             with k.when(few):
                 self._packed_rows(0, self._rows)
             with k.when(few.equals(0)):
-                self._by_row_blocks(self._unpacked_rows)
+                self._many_rows()
         else:
             self._by_row_blocks(self._packed_rows)
         k.ret()
@@ -441,8 +456,17 @@ class LinearKernel:
 
     # -- many rows --------------------------------------------------------------------------------------------------
 
+    def _many_rows(self) -> None:
+        tile = self._isa.tile
+        if tile is not None:
+            tile.configure(self.k, tile_shapes(self._packing.group))
+        self._by_row_blocks(self._unpacked_rows)
+        if tile is not None:
+            tile.release(self.k)
+
     def _panels_at(self, width: int) -> UnpackedPanels:
-        return UnpackedPanels(self.k, self._packing, width, self._scratch + self._tiling.sum_bytes)
+        before = self._tiling.sum_bytes + _dots_bytes(self._packing, self._isa)
+        return UnpackedPanels(self.k, self._packing, width, self._scratch + before)
 
     def _unpack(self, panel: Value, width: int) -> None:
         k, f = self.k, self._fields
@@ -455,6 +479,9 @@ class LinearKernel:
                 unpacked.unpack(chunk, index, packed)
 
     def _unpacked_tile(self, panel: Value, width: int, first_row: Value, rows: int) -> None:
+        if self._isa.tile is not None and rows == TILE_ROWS:
+            self._tile_unit(self._isa.tile, panel, width, first_row)
+            return
         k, f = self.k, self._fields
         unpacked = self._panels_at(width)
         acts = Activations(k, f["acts"] + first_row * f["act_stride"], f["act_stride"], f["chunks"], rows)
@@ -465,12 +492,27 @@ class LinearKernel:
             tile.chunk(acc, acts, chunk, partial(unpacked.code, chunk), partial(unpacked.numbers, chunk))
         finish(k, f, acc.get, first_row, rows, panel, width)
 
+    def _tile_unit(self, unit: TileUnit, panel: Value, width: int, first_row: Value) -> None:
+        k, f, scratch = self.k, self._fields, self._scratch
+        acts = Activations(k, f["acts"] + first_row * f["act_stride"], f["act_stride"], f["chunks"], TILE_ROWS)
+        groups = CHUNK // self._packing.group
+        dots = scratch + self._tiling.sum_bytes
+        tile = TileProduct(k, unit, self._panels_at(width), acts, groups, width, scratch, dots)
+        tile.compute(f["chunks"])
+        half = TILE_ROWS // 2
+        for first in (0, half):
+            finish(k, f, partial(tile.sum, first), first_row + first, half, panel, width)
+
+
+def _dots_bytes(packing: Packing, isa: Isa) -> int:
+    return dots_bytes(CHUNK // packing.group, Tiling.of(isa).panels) if isa.tile else 0
+
 
 def linear_scratch_bytes(packing: Packing, isa: Isa, columns: int) -> int:
-    """Bytes of scratch that a worker needs for a matrix of ``columns`` inputs."""
+    """Bytes of scratch that a worker needs for a matrix of ``columns`` inputs: sums, dot products, unpacked panels."""
     tiling = Tiling.of(isa)
     chunk = unpacked_chunk_bytes(CHUNK // packing.group, tiling.panels)
-    return tiling.sum_bytes + columns // CHUNK * chunk
+    return tiling.sum_bytes + _dots_bytes(packing, isa) + columns // CHUNK * chunk
 
 
 # -- unquantised weights ---------------------------------------------------------------------------------------------
