@@ -8,6 +8,7 @@ import re
 import pytest
 
 from tests.cli.conftest import Command
+from twofold.backends.cpu.kernels.isa import TABLES
 from twofold.cli import main as entry
 from twofold.core.errors import NetworkError, TwofoldError
 
@@ -65,6 +66,9 @@ def test_doctor_measures_and_counts(twofold: Command) -> None:
     assert found["limits"]["int8_macs_per_s"] > 0
     assert found["folders"].keys() == {"models", "kernels", "tokenizers"}
     assert found["versions"]["numpy"]
+    assert found["isa_reason"].startswith("the fastest of ")
+    faster = [each["table"] for each in found["rejected"]]
+    assert [*faster, found["isa"]] == [isa.name for isa in TABLES[: len(faster) + 1]]
     assert any("No model" in problem["message"] for problem in found["problems"])
 
 
@@ -72,6 +76,8 @@ def test_doctor_in_words(twofold: Command) -> None:
     result = twofold("doctor", "-t", 1)
     assert result.code == 0
     assert "GB/s over" in result.out
+    assert re.search(r"kernels for +\w+: the fastest of \d that this machine can run", result.out)
+    assert "avx2: chosen by --isa" in twofold("doctor", "-t", 1, "--isa", "avx2").out
     assert "twofold pull smollm2-135m" in result.out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -11,8 +12,9 @@ from cyclopts import Parameter
 
 from twofold.backends.cpu.backend import CpuBackend
 from twofold.backends.cpu.kernels.inspect import build, inspect
-from twofold.backends.cpu.kernels.isa import TABLES, Isa, choose
-from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features
+from twofold.backends.cpu.kernels.isa import TABLES, choose
+from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features, refused_features
+from twofold.backends.cpu.tables import Rejection, SelfTests, TableChoice, choose_table
 from twofold.cli.console import DownloadProgress, format_bytes, interrupts, print_json, print_lines, status
 from twofold.cli.options import FLAG, Json
 from twofold.core.limits import MachineLimits
@@ -48,11 +50,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The result of doctor. ``features`` are those of the processor that the kernels use, in LLVM's names."""
+    """The result of doctor. ``features`` are those of the processor that the kernels use, in LLVM's names.
+
+    ``isa_reason`` says why that instruction set is used, ``rejected`` which faster ones are not.
+    """
 
     versions: dict[str, str]
     cpu: CPU
     isa: str
+    isa_reason: str
+    rejected: tuple[Rejection, ...]
     features: tuple[str, ...]
     threads: int
     memory: Memory
@@ -77,7 +84,7 @@ def doctor(
     threads
         Number of threads (default: one per core).
     isa
-        Instruction set: avx512_bf16, avx512, avx2 or portable (default: the best of this machine).
+        Instruction set: amx, avx512_bf16, avx512, avx2 or portable (default: the best of this machine).
     calibrate
         Run a model for less than a minute and save its step times, for predictions.
     model
@@ -96,22 +103,24 @@ def doctor(
 def diagnose(backend: CpuBackend) -> Diagnosis:
     """Inspects and measures the machine. Raises ResourceError if the cache folder cannot be used."""
     folders, cpu, memory = CacheFolders.of().create(), read_cpu(), read_memory()
-    isa = backend.table
     with status("Measuring …"):
+        choice = choose_table(backend.isa, partial(SelfTests(folders).fault, again=True))
         limits = backend.probe().best()
     parts = {"models": folders.models, "kernels": folders.kernels, "tokenizers": folders.tokenizers}
     models = tuple(model.name for model in sources.installed(folders.models))
     return Diagnosis(
         versions=versions(),
         cpu=cpu,
-        isa=isa.name,
-        features=tuple(sorted(isa.needs)),
+        isa=choice.isa.name,
+        isa_reason=choice.reason,
+        rejected=choice.rejected,
+        features=tuple(sorted(choice.isa.needs)),
         threads=backend.workers,
         memory=memory,
         limits=limits,
         folders={name: _folder(path) for name, path in parts.items()},
         models=models,
-        problems=tuple(_problems(isa, memory, models)),
+        problems=tuple(_problems(choice, memory, models)),
     )
 
 
@@ -120,10 +129,16 @@ def _folder(path: Path) -> Folder:
     return Folder(str(path), len(sizes), sum(sizes))
 
 
-def _problems(isa: Isa, memory: Memory, models: Sequence[str]) -> Iterator[Problem]:
+def _problems(choice: TableChoice, memory: Memory, models: Sequence[str]) -> Iterator[Problem]:
     if not models:
         yield Problem("No model has been downloaded.", f"twofold pull {sources.DEFAULT_MODEL}")
-    if isa.name == TABLES[-1].name:
+    for rejection in choice.rejected:
+        if rejection.fault:
+            hint = (
+                f"Nothing: {choice.isa.name} gives the same results, more slowly. Virtual machines may hide features."
+            )
+            yield Problem(f"{rejection}.", hint)
+    if choice.isa.name == TABLES[-1].name:
         yield Problem("The kernels use no vector instructions of this processor.", "A processor with AVX2 is faster.")
     if memory.available < SMALL_MEMORY:
         free = format_bytes(memory.available)
@@ -134,7 +149,8 @@ def _lines(found: Diagnosis) -> Iterator[str]:
     rows = [
         ("versions", ", ".join(f"{name} {text}" for name, text in found.versions.items())),
         ("processor", f"{found.cpu.name}, {found.cpu.usable_cores} of {found.cpu.cores} cores usable"),
-        ("kernels for", f"{found.isa} ({', '.join(found.features) or 'any processor'})"),
+        ("kernels for", f"{found.isa}: {found.isa_reason}"),
+        ("features", ", ".join(found.features) or "none: any processor"),
         ("threads", str(found.threads)),
         ("memory", f"{format_bytes(found.memory.available)} of {format_bytes(found.memory.usable)} available"),
         *_limit_rows(found.limits),
@@ -205,12 +221,12 @@ def kernels(
     /,
     *,
     isa: Annotated[
-        str | None, Parameter(help="avx512_bf16, avx512, avx2 or portable. Default: the best available.")
+        str | None, Parameter(help="amx, avx512_bf16, avx512, avx2 or portable. Default: the best available.")
     ] = None,
     ir: Annotated[bool, FLAG, Parameter(help="Print the LLVM IR.")] = False,
     asm: Annotated[bool, FLAG, Parameter(help="Print the assembly.")] = False,
 ) -> None:
     """Show a kernel's compiled code, and count its instructions."""
-    table = choose(host_features(), isa)
+    table = choose(host_features(), isa, refused_features())
     result = inspect(build(kernel, format, table), Compiler(CodegenTarget.of(table)))
     print_lines([*[result.ir] * ir, *[result.assembly] * asm, result.report()])

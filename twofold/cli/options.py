@@ -81,7 +81,9 @@ class ModelOptions:
     ] = None
     isa: Annotated[
         str | None,
-        Parameter(help="Kernel instruction set: avx512_bf16, avx512, avx2 or portable. Default: the best available."),
+        Parameter(
+            help="Kernel instruction set: amx, avx512_bf16, avx512, avx2 or portable. Default: the best available."
+        ),
     ] = None
 
     def check(self) -> None:

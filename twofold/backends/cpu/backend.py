@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 from twofold.backends.base import RunnerSizes
 from twofold.backends.cpu.kernels.cache import TILE
-from twofold.backends.cpu.kernels.isa import Isa, choose
-from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features
+from twofold.backends.cpu.kernels.isa import choose
+from twofold.backends.cpu.kernels.jit import Compiler, host_features, refused_features
 from twofold.backends.cpu.machine import MachineProbe
 from twofold.backends.cpu.model import CpuModel
+from twofold.backends.cpu.tables import SelfTests, TableChoice, choose_table, select_table
 from twofold.backends.host import HostRunner
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ParameterError, TwofoldError
@@ -22,6 +24,8 @@ from twofold.host.machine import read_cpu, read_memory
 from twofold.host.paths import CacheFolders
 from twofold.models.bind import ModelWeights
 from twofold.models.decoder import forward
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +44,12 @@ class CpuBackend:
 
     def __post_init__(self) -> None:
         if self.isa is not None:
-            choose(host_features(), self.isa)
+            choose(host_features(), self.isa, refused_features())
 
     @property
-    def table(self) -> Isa:
-        """The instruction set that kernels are written for."""
-        return choose(host_features(), self.isa)
+    def choice(self) -> TableChoice:
+        """The instruction set that kernels are written for, and why. Its first use on a machine tests it."""
+        return choose_table(self.isa, SelfTests(CacheFolders.of()).fault)
 
     @property
     def workers(self) -> int:
@@ -60,7 +64,7 @@ class CpuBackend:
     @property
     def variant(self) -> str:
         """``Backend.variant``."""
-        return f"{self.isa or 'best'}-{self.workers}"
+        return f"{self.choice.isa.name}-{self.workers}"
 
     def warnings(self) -> tuple[str, ...]:
         """``Backend.warnings``."""
@@ -86,7 +90,7 @@ class CpuBackend:
 
     def compiler(self) -> Compiler:
         """A compiler that stores machine code in the cache folder."""
-        return Compiler(CodegenTarget.of(self.table), CacheFolders.of().create().kernels)
+        return select_table(self.isa, CacheFolders.of().create())[1]
 
     def load(self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> HostRunner:
         """``Backend.load``. Blocks must be whole tiles of attention."""
@@ -94,7 +98,10 @@ class CpuBackend:
             raise ParameterError(
                 f"block_size must be a multiple of {TILE} on CPUs, not {sizes.block_size}.", param="block_size"
             )
-        compiler = self.compiler()
+        choice, compiler = select_table(self.isa, CacheFolders.of().create())
+        for rejection in choice.rejected:
+            if rejection.fault:
+                log.warning("%s. Kernels use %s.", rejection, choice.isa.name)
         model = CpuModel(file, spec, partial(forward, spec=spec, weights=weights), compiler, sizes, self.workers)
         sampler = Sampler(model.rows, model.argmax)
         return HostRunner(model, sampler, sizes, compile_s=compiler.seconds, close=model.close)

@@ -231,7 +231,7 @@ def measure(
 def subject_of(path: Path, isa: str | None = None, threads: int | None = None) -> CalibrationSubject:
     """The subject of a calibration of this model on this machine."""
     backend = CpuBackend(isa, threads)
-    return CalibrationSubject(backend.device, backend.table.name, backend.workers, model_key(path))
+    return CalibrationSubject(backend.device, backend.choice.isa.name, backend.workers, model_key(path))
 
 
 def calibrated(path: Path, isa: str | None = None, threads: int | None = None) -> Predictor | None:
