@@ -77,7 +77,11 @@ class ModelOptions:
     enable_prefix_caching: Annotated[bool, Parameter(help="Reuse the KV cache of shared prompt prefixes.")] = True
     backend: Annotated[str, Parameter(help="cpu, or reference (NumPy; slow, for comparison).")] = "cpu"
     threads: Annotated[
-        int | None, Parameter(name=("--threads", "-t"), help="Compute threads. Default: one per core.")
+        int | None,
+        Parameter(
+            name=("--threads", "-t"),
+            help="Compute threads, fewer while other processes use their cores. Default: one per core.",
+        ),
     ] = None
     isa: Annotated[
         str | None,

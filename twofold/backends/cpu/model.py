@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from twofold.backends.cpu.kernels.thread_pool import ThreadPool
 from twofold.backends.cpu.logits import KernelRowOps, StepArgmax
 from twofold.backends.cpu.memory import Buffer, KVCache
 from twofold.backends.cpu.program import ProgramBuilder
+from twofold.backends.cpu.team import TeamSize
 from twofold.backends.cpu.weights import WeightStore
 from twofold.core.errors import UnsupportedModelError
 from twofold.core.model import ModelSpec
@@ -135,6 +137,8 @@ class CpuModel(Forward):
         nodes = fuse(recorder.nodes)
         partials = MAX_SPLIT_ROWS * -(-sizes.context // SPLIT)
         self.pool = ThreadPool(compiler, workers, _scratch_bytes(nodes, source, spec, compiler))
+        self._team = TeamSize(workers)
+        self._began = self._waited = 0.0
         self.weights = WeightStore(source, compiler, self.pool)
         block = LayerBlock(attention.kv_heads, attention.head_dim, sizes.block_size, sizes.kv_type)
         self.cache = KVCache(block, spec.kv_groups(sizes.context), sizes.blocks, sizes.host_slots)
@@ -161,7 +165,7 @@ class CpuModel(Forward):
         """``Forward.run``."""
         self._take(batch)
         self.pool.run(self.program)
-        return self._logits[: self._logit_rows]
+        return self._result()
 
     def begin(self, batch: Batch) -> None:
         """``Forward.begin``."""
@@ -171,9 +175,20 @@ class CpuModel(Forward):
     def finish(self) -> NDArray[np.float32]:
         """``Forward.finish``."""
         self.pool.finish()
+        return self._result()
+
+    def _result(self) -> NDArray[np.float32]:
+        """The logits of the step that has ended. Its cost chooses the size of the next step's team."""
+        pool, waited = self.pool, self.pool.waited
+        rows = int(self._record.step[StepFields.ROWS])
+        self._team.observe(pool.size, rows, perf_counter() - self._began, waited - self._waited)
+        self._waited = waited
+        if self._team.size != pool.size:
+            pool.resize(self._team.size)
         return self._logits[: self._logit_rows]
 
     def _take(self, batch: Batch) -> None:
+        self._began = perf_counter()
         assert len(batch.tokens) <= self.max_rows
         assert len(batch.logit_rows) <= self.max_logit_rows
         assert len(batch.block_tables) >= len(self.cache.groups), "every KV group has its tables"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tests.backends.cpu.kernels.harness import Machine
 from twofold.backends.cpu.kernels.ir import I64, Kernel
 from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields
-from twofold.backends.cpu.kernels.thread_pool import LINE, Control, KernelCall, Program, ThreadPool
+from twofold.backends.cpu.kernels.thread_pool import LINE, Control, KernelCall, Program, ThreadPool, WorkerRecord
 
 Ints = NDArray[np.int64]
 WORKERS = [1, 2, 3, 4]
@@ -358,6 +358,82 @@ def test_close_ends_the_threads_and_may_be_repeated(machine: Machine, parked: bo
     assert not any(thread.is_alive() for thread in mine)
 
 
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_teams_of_any_size_do_every_unit_once(machine: Machine, pool_of: MakeTeam, workers: int) -> None:
+    """Sizes, pauses (so that workers park) and late callers at random."""
+    counted, pool, random = Counted.of(machine, 37, 12), pool_of(workers), np.random.default_rng(workers)
+    before, sizes = counted.stencils[0].copy(), set()
+    for _ in range(400):
+        if random.random() < 0.3:
+            asked = int(random.integers(1, workers + 1))
+            had = pool.size
+            pool.resize(asked)
+            assert min(asked, had) <= pool.size <= asked
+        if random.random() < 0.1:
+            time.sleep(random.uniform(0, 3e-3))
+        run_beside(pool, counted.program, None if random.random() < 0.3 else busy(random.uniform(0, 3e-4)))
+        sizes.add(pool.size)
+    counted.check(before, 400)
+    assert sizes == set(range(1, workers + 1))
+
+
+def test_a_team_has_no_more_members_than_its_size(machine: Machine, pool_of: MakeTeam) -> None:
+    units = 4000
+    fields = [np.zeros(units, np.int64) for _ in range(3)]
+    operations = [operation(machine, claim_kernel, *fields, multiplier=units // 8, parts=64)]
+    program, pool = Program.of(operations, step_of(8)), pool_of(4)
+    for size in (4, 2, 1, 3):
+        grow(pool, size, program)
+        for _ in range(5):
+            pool.run(program)
+            assert len(set(fields[2].tolist())) <= size
+
+
+def test_workers_that_left_sleep_and_are_not_woken(machine: Machine, pool_of: MakeTeam) -> None:
+    counts = np.zeros(50, np.int64)
+    program, pool = Program.of([operation(machine, count_kernel, counts)], step_of(50)), pool_of(3)
+    pool.run(program)
+    pool.resize(1)
+    end = time.monotonic() + 5
+    while not pool._records[:2, WorkerRecord.DISMISSED].all():
+        assert time.monotonic() < end, "workers did not leave"
+        pool.run(program)
+        time.sleep(1e-3)
+    assert pool._control[Control.PARKED] == 0
+    done = int(counts[0])
+    for _ in range(20):
+        pool.run(program)
+        assert pool._control[Control.STARTED], "the caller waited for a worker that has left"
+    assert (counts == done + 20).all()
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_smaller_team_closes(machine: Machine, size: int) -> None:
+    counts = np.zeros(5, np.int64)
+    program, pool = (
+        Program.of([operation(machine, count_kernel, counts)], step_of(5)),
+        ThreadPool(machine.compiler, 3, SCRATCH),
+    )
+    pool.resize(size)
+    for _ in range(3):
+        pool.run(program)
+    pool.close()
+    assert not any(thread.is_alive() for thread in pool._threads)
+
+
+def test_waits_of_workers_are_counted(machine: Machine, pool_of: MakeTeam) -> None:
+    """One claim is nearly all of an operation, so the other worker waits, unless it was still asleep."""
+    long = 600_000
+    counts = np.zeros(long + 3, np.int64)
+    operations = [operation(machine, count_kernel, counts, quantum=long, multiplier=long + 3)]
+    program, pool = Program.of(operations, step_of(1)), pool_of(2)
+    began = time.perf_counter()
+    while not pool.waited:
+        assert time.perf_counter() - began < 5, "no wait was counted"
+        pool.run(program)
+    assert pool.waited <= 2 * (time.perf_counter() - began)
+
+
 def test_a_closed_team_runs_nothing(machine: Machine, pool_of: MakeTeam) -> None:
     counts = np.zeros(5, np.int64)
     pool = pool_of(2)
@@ -383,6 +459,16 @@ def test_a_program_ends_with_a_barrier(machine: Machine) -> None:
     counts = np.zeros(5, np.int64)
     with pytest.raises(AssertionError):
         Program.of([operation(machine, count_kernel, counts, barrier=False)], step_of(5))
+
+
+def grow(pool: ThreadPool, size: int, program: Program) -> None:
+    """Until the team has the size; fails if workers do not leave, so that they cannot come back."""
+    end = time.monotonic() + 5
+    pool.resize(size)
+    while pool.size != size:
+        assert time.monotonic() < end, "workers did not come back"
+        pool.run(program)
+        pool.resize(size)
 
 
 def wait_until_parked(pool: ThreadPool) -> None:

@@ -22,12 +22,17 @@ first. This is correct for these reasons:
   previous generation for the one it waits in. The next barrier cannot open before the caller arrives.
 - Only the caller clears the counters, once it is past the last barrier; after that barrier no worker claims, and only
   the caller starts another program.
+
+**Fewer workers.** ``resize`` sets the size of the team between two programs (see ``team``). Workers beyond it leave at
+the next generation: they mark their record as ``DISMISSED``, return to Python, and wait there. ``PARKED`` counts only
+workers of the team, so no start waits for the others. A worker is enlisted again only after it has left.
 """
 
 from __future__ import annotations
 
 import platform
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -74,7 +79,7 @@ def open_gate(k: Kernel, gate: Value, number: Value) -> None:
         _system_call(k, gate, WAKE, k.lift(WAKE_ALL, I64), Value(k, PTR, "null"))
 
 
-def wait_at_gate(k: Kernel, isa: Isa, gate: Value, number: Value) -> None:
+def wait_at_gate(k: Kernel, isa: Isa, gate: Value, number: Value, waited: Value | None = None) -> None:
     """Waits until the gate's number is no longer ``number``: spins, yields the core, and at last sleeps.
 
     Spinning costs nothing while the others compute. If they do not, something else runs on their core. If that is
@@ -83,12 +88,18 @@ def wait_at_gate(k: Kernel, isa: Isa, gate: Value, number: Value) -> None:
     in the scheduler and gets no core when it has work: with two foreign processes on two cores a step took forty times
     as long. So yields become rarer, and then the worker sleeps in Linux's futex (Drepper, "Futexes Are Tricky", 2011).
     On other systems it only yields.
+
+    ``waited``, if given, is a field to which waits are added, in nanoseconds from ``FIRST_YIELD`` pauses on.
     """
     waiting, spins = k.var(I1, k.load_acquire(gate).equals(number)), k.var(I64, 0)
-    longest = k.buffer(16)
+    longest, now = k.buffer(16), k.buffer(16)
+    began = k.var(I64, 0)
     with k.loop_while(waiting):
         isa.pause(k)
         spins.set(spins.get() + 1)
+        if waited is not None:
+            with k.when(spins.get().equals(FIRST_YIELD)):
+                began.set(_nanoseconds(k, now))
         with k.when((spins.get() >= FIRST_YIELD) & (spins.get() & (spins.get() - 1)).equals(0)):
             k.call(I32, "sched_yield")
         with k.when(spins.get() > SPINS):
@@ -98,10 +109,19 @@ def wait_at_gate(k: Kernel, isa: Isa, gate: Value, number: Value) -> None:
             _system_call(k, gate, WAIT, number, longest)
             k.fetch_add(_sleepers(gate), -1)
         waiting.set(k.load_acquire(gate).equals(number))
+    if waited is not None:
+        with k.when(spins.get() >= FIRST_YIELD):
+            k.fetch_add(waited, _nanoseconds(k, now) - began.get())
 
 
 def _sleepers(gate: Value) -> Value:
     return gate + 8
+
+
+def _nanoseconds(k: Kernel, buffer: Value) -> Value:
+    """The monotonic clock. ``buffer`` has room for seconds and nanoseconds."""
+    k.call(I32, "clock_gettime", k.lift(time.CLOCK_MONOTONIC, I32), buffer)
+    return k.load(I64, buffer) * 1_000_000_000 + k.load(I64, buffer + 8)
 
 
 def _system_call(k: Kernel, gate: Value, operation: int, number: Value, timeout: Value) -> None:
@@ -133,7 +153,18 @@ class Control(IntEnum):
     JOINING = 41
     RESUME = 42
     RESUME_SLEEPERS = 43
-    SIZE = 48
+    WAITED = 48
+    SIZE = 56
+
+
+class WorkerRecord(IntEnum):
+    """Fields of a worker's record, which it shares with the caller."""
+
+    SEEN = 0
+    """The last generation that it ran."""
+    DISMISSED = 1
+    """Whether it has left the team."""
+    SIZE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +214,8 @@ def run_kernel(isa: Isa) -> Kernel:
     )
     mine = scratch + worker * k.field(I64, control, Control.SCRATCH_STRIDE)
     count = k.field(I64, control, Control.OP_COUNT)
+    # The team may be resized as soon as the last barrier has opened, so this is asked before.
+    is_caller = worker.equals(k.field(I64, control, Control.WORKERS) - 1)
     present = k.var(I64, k.field(I64, control, Control.PRESENT))
     for index in k.range(first, count):
         op = ops + index * OP_BYTES
@@ -190,7 +223,7 @@ def run_kernel(isa: Isa) -> Kernel:
         with k.when(_field(op, "barrier").equals(1)):
             _barrier(k, isa, control, index + 1, present.get())
             present.set(k.field(I64, control, Control.PRESENT))
-    with k.when(worker.equals(k.field(I64, control, Control.WORKERS) - 1)):
+    with k.when(is_caller):
         for index in k.range(0, count):
             k.store(k.lift(0, I64), counters + index * LINE)
     k.ret()
@@ -241,7 +274,7 @@ def _barrier(k: Kernel, isa: Isa, control: Value, following: Value, present: Val
         open_gate(k, generation, before + 1)
         with k.when(admits):
             open_gate(k, control + 8 * Control.RESUME, following)
-    wait_at_gate(k, isa, generation, before)
+    wait_at_gate(k, isa, generation, before, control + 8 * Control.WAITED)
 
 
 def start_kernel() -> Kernel:
@@ -308,12 +341,13 @@ def join_kernel(isa: Isa) -> Kernel:
 def serve_kernel(isa: Isa) -> Kernel:
     """A worker's loop: runs each new generation; returns to Python, counted as parked, after ``limit`` idle pauses.
 
-    ``seen`` points to the last generation that this worker ran. A worker counts itself as parked before it reads the
-    generation for the last time, and the caller reads the count after it opens a generation: one of them always sees
-    the other.
+    It also returns, not counted, from a generation whose team it is not in. ``record`` is its ``WorkerRecord``.
+    A worker counts itself as parked before it reads the generation for the last time, and the caller reads the count
+    after it opens a generation: one of them always sees the other.
     """
-    k = Kernel("serve", [("control", PTR), ("worker", I64), ("seen", PTR), ("run", PTR), ("limit", I64)])
-    control, worker, seen, run, limit = k.args
+    k = Kernel("serve", [("control", PTR), ("worker", I64), ("record", PTR), ("run", PTR), ("limit", I64)])
+    control, worker, record, run, limit = k.args
+    seen = record + 8 * WorkerRecord.SEEN
     generation, parked = control + 8 * Control.GENERATION, control + 8 * Control.PARKED
     k.fetch_add(parked, -1)
     serving = k.var(I1, 1)
@@ -331,10 +365,21 @@ def serve_kernel(isa: Isa) -> Kernel:
             fresh.set(k.fetch_add(generation, 0).equals(k.load(I64, seen)).equals(0))
             with k.when(fresh.get()):
                 k.fetch_add(parked, -1)
-        with k.when(fresh.get()):
+        member = worker < k.field(I64, control, Control.WORKERS) - 1
+        with k.when(fresh.get() & member):
             k.store(k.load(I64, seen) + 1, seen)
             k.invoke(run, control, worker, k.lift(0, I64))
-        serving.set(fresh.get())
+        with k.when(fresh.get() & member.equals(0)):
+            k.store_release(1, record + 8 * WorkerRecord.DISMISSED)
+        serving.set(fresh.get() & member)
+    k.ret()
+    return k
+
+
+def enlist_kernel() -> Kernel:
+    """Counts dismissed workers as parked."""
+    k = Kernel("enlist", [("control", PTR), ("count", I64)])
+    k.fetch_add(k.args[0] + 8 * Control.PARKED, k.args[1])
     k.ret()
     return k
 
@@ -347,7 +392,7 @@ def _lines(size: int) -> NDArray[np.int64]:
 
 
 class ThreadPool:
-    """``workers`` threads, the caller included. One thread at a time may call; ``close`` ends the threads."""
+    """At most ``workers`` threads, the caller included. One thread at a time may call; ``close`` ends the threads."""
 
     def __init__(self, compiler: Compiler, workers: int, scratch_bytes: int) -> None:
         isa = compiler.target.isa
@@ -358,6 +403,7 @@ class ThreadPool:
         self._start_others = as_function(compiler.named("start_others", start_others_kernel), 1)
         self._await_workers = as_function(compiler.named("await_workers", await_workers_kernel), 1)
         self._join = as_function(compiler.named("join", lambda: join_kernel(isa)), 2)
+        self._enlist = as_function(compiler.named("enlist", enlist_kernel), 2)
         stride = -(-scratch_bytes // LINE) * LINE + 2 * LINE
         self._scratch = np.zeros(stride * workers + LINE, np.uint8)
         self._control = _lines(Control.SIZE)
@@ -366,6 +412,8 @@ class ThreadPool:
         self._control[Control.SCRATCH] = -(-self._scratch.ctypes.data // LINE) * LINE
         self._control[Control.SCRATCH_STRIDE] = stride
         self._at = self._control.ctypes.data
+        self._records = _lines(WorkerRecord.SIZE * workers).reshape(workers, WorkerRecord.SIZE)
+        self._size = workers
         self._wake = [threading.Event() for _ in range(workers - 1)]
         self._closed = False
         self._program: Program | None = None
@@ -378,7 +426,31 @@ class ThreadPool:
 
     @property
     def workers(self) -> int:
+        """The largest size of the team."""
         return len(self._threads) + 1
+
+    @property
+    def size(self) -> int:
+        """Workers that run the next program."""
+        return self._size
+
+    @property
+    def waited(self) -> float:
+        """Seconds that all workers have waited for others, of waits that were longer than some microseconds."""
+        return float(self._control[Control.WAITED]) * 1e-9
+
+    def resize(self, size: int) -> None:
+        """Sets the number of workers from the next program on; fewer if workers that left before are not back yet."""
+        assert 1 <= size <= self.workers, f"a team of {self.workers} has no {size} workers"
+        first = last = self._size - 1
+        while last < size - 1 and self._records[last, WorkerRecord.DISMISSED]:
+            last += 1
+        if last > first:
+            self._enlist(self._at, last - first)
+            self._records[first:last, WorkerRecord.SEEN] = self._control[Control.GENERATION]
+            self._records[first:last, WorkerRecord.DISMISSED] = 0
+        self._size = min(size, last + 1)
+        self._control[Control.WORKERS] = self._control[Control.PRESENT] = self._size
 
     def run(self, program: Program) -> None:
         """Runs every operation of ``program``; all its results are in memory on return."""
@@ -388,15 +460,15 @@ class ThreadPool:
     def begin(self, program: Program) -> None:
         """Starts ``program`` on the other threads. ``finish`` must follow."""
         self._take_up(program)
-        if self._threads:
+        if self._size > 1:
             self._start_others(self._at)
             if not self._control[Control.STARTED]:
                 self._wake_all()
                 self._await_workers(self._at)
 
     def finish(self) -> None:
-        """Joins the program that was begun, or runs all of it if there are no other threads. Returns as ``run``."""
-        if self._threads:
+        """Joins the program that was begun, or runs all of it if the caller is alone. Returns as ``run``."""
+        if self._size > 1:
             self._join(self._at, self._run_address)
         else:
             self._run_together()
@@ -405,7 +477,7 @@ class ThreadPool:
         self._start(self._at, self._run_address)
         if not self._control[Control.STARTED]:
             self._wake_all()
-            self._run(self._at, len(self._threads), 0)
+            self._run(self._at, self._size - 1, 0)
 
     def close(self) -> None:
         """Ends the threads. The pool cannot run again."""
@@ -434,8 +506,13 @@ class ThreadPool:
             event.set()
 
     def _work(self, index: int) -> None:
-        seen = np.zeros(1, np.int64)
+        record = self._records[index]
         while not self._closed:
-            self._serve(self._at, index, seen.ctypes.data, self._run_address, SPIN_LIMIT)
-            self._wake[index].wait()
-            self._wake[index].clear()
+            self._serve(self._at, index, record.ctypes.data, self._run_address, SPIN_LIMIT)
+            self._sleep(index)
+            while record[WorkerRecord.DISMISSED] and not self._closed:
+                self._sleep(index)
+
+    def _sleep(self, index: int) -> None:
+        self._wake[index].wait()
+        self._wake[index].clear()
