@@ -8,7 +8,9 @@ import re
 import pytest
 
 from tests.cli.conftest import Command
+from twofold.backends.cpu import tables
 from twofold.backends.cpu.kernels.isa import TABLES
+from twofold.backends.cpu.kernels.jit import host_features
 from twofold.cli import main as entry
 from twofold.core.errors import NetworkError, TwofoldError
 
@@ -79,6 +81,15 @@ def test_doctor_in_words(twofold: Command) -> None:
     assert re.search(r"kernels for +\w+: the fastest of \d that this machine can run", result.out)
     assert "avx2: chosen by --isa" in twofold("doctor", "-t", 1, "--isa", "avx2").out
     assert "twofold pull smollm2-135m" in result.out
+
+
+@pytest.mark.skipif(TABLES[0].needs <= host_features(), reason="this processor has AMX")
+def test_doctor_reports_tiles_that_are_shown_in_part(twofold: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = host_features() | {"amx-int8"}
+    monkeypatch.setattr(tables, "host_features", lambda: shown)
+    result = twofold("doctor", "-t", 1)
+    missing = ", ".join(sorted(TABLES[0].needs - shown))
+    assert f"\namx is not used: the processor lacks {missing}. → Results are the same with " in result.out
 
 
 def test_kernels_counts_instructions(twofold: Command) -> None:

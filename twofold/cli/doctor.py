@@ -134,9 +134,7 @@ def _problems(choice: TableChoice, memory: Memory, models: Sequence[str]) -> Ite
         yield Problem("No model has been downloaded.", f"twofold pull {sources.DEFAULT_MODEL}")
     for rejection in choice.rejected:
         if rejection.fault:
-            hint = (
-                f"Nothing: {choice.isa.name} gives the same results, more slowly. Virtual machines may hide features."
-            )
+            hint = f"Results are the same with {choice.isa.name}. A virtual machine must show the whole processor."
             yield Problem(f"{rejection}.", hint)
     if choice.isa.name == TABLES[-1].name:
         yield Problem("The kernels use no vector instructions of this processor.", "A processor with AVX2 is faster.")
