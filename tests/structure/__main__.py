@@ -22,19 +22,20 @@ from tests.structure.test_sizes import MAX_PACKAGE_LINES, package_lines
 from tests.support.tiny import TinyOptions, write_tiny
 from twofold import LLM, SamplingParams
 
-CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "abc"}], "max_tokens": 8, "stream": True}
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "abc"}], "ignore_eos": True, "stream": True}
 
 
-def functions_of_a_chat(model: Path, folder: Path) -> list[tuple[str, str, int]]:
+def functions_of_a_chat(model: Path, folder: Path, tokens: int = 8) -> list[tuple[str, str, int]]:
     """The package's functions that the HTTP process enters for one streamed chat after a first one."""
+    chat = CHAT | {"max_tokens": tokens}
     output = folder / "functions.json"
     command = (sys.executable, "-m", "tests.structure.profiled", str(output))
     with live_server(folder, f"tiny={model}", "--threads", "1", twofold=command) as server:
-        server.post("/v1/chat/completions", CHAT)
+        server.post("/v1/chat/completions", chat)
         time.sleep(1.0)  # what happens after the last byte
         server.process.send_signal(signal.SIGUSR1)
         time.sleep(0.2)
-        server.post("/v1/chat/completions", CHAT)
+        server.post("/v1/chat/completions", chat)
         time.sleep(1.0)
         server.process.send_signal(signal.SIGUSR2)
         while not output.exists():

@@ -69,6 +69,7 @@ class RequestRun:
     numbers  make the ids of the jobs unique
     cached   the outputs from the response cache; None if the jobs must run
     store    puts their outputs into the response cache
+    direct   takes deltas of a single job at once, as described in ``DispatchHandle``
     """
 
     context: RequestContext
@@ -79,6 +80,7 @@ class RequestRun:
     numbers: Iterator[int]
     cached: Sequence[RequestOutput] | None = None
     store: Callable[[Sequence[RequestOutput]], Awaitable[None]] | None = None
+    direct: Callable[[OutputDelta], bool] | None = None
     _outputs: dict[int, RequestOutput] = field(default_factory=dict)
     _handles: dict[int, DispatchHandle] = field(default_factory=dict)
 
@@ -88,7 +90,8 @@ class RequestRun:
         return [output for _, output in sorted(self._outputs.items())] if self.cached is None else self.cached
 
     def deltas(self) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-        """The deltas of all jobs, with the job's index, in the order in which they are made."""
+        """The deltas of all jobs that ``direct`` does not take, with the job's index, in the order in which they are
+        made."""
         if self.cached is not None:
             return _cached(self.cached)
         return self._job(0) if len(self.jobs) == 1 else self._merged()
@@ -125,7 +128,7 @@ class RequestRun:
                         record.limits_s[phase] += phase_floor(work, steps, report.completions).seconds
 
     async def _job(self, index: int) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-        handle = self._handles[index] = DispatchHandle()
+        handle = self._handles[index] = DispatchHandle(self.direct if len(self.jobs) == 1 else None)
         name = f"{self.context.record.request_id}-{next(self.numbers)}"  # clients may give two requests the same id
         request = replace(self.jobs[index], request_id=name, prompt=None, stream=self.request.stream)
         async with aclosing(self.model.run(request, handle)) as deltas:

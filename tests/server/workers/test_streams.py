@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,14 +20,17 @@ from twofold.server.workers import client
 from twofold.server.workers.client import DispatchHandle, WorkerStream
 
 REQUEST = EngineRequest((1,), SamplingParams(), request_id="r")
+OUTPUT: Any = object()
 
 
 def a_delta(text: str = "") -> OutputDelta:
     return OutputDelta("r", 0, text, (1,))
 
 
-def a_stream(tell: Callable[[bool], None] = lambda _: None) -> WorkerStream:
-    return WorkerStream(REQUEST, DispatchHandle(), tell)
+def a_stream(
+    tell: Callable[[bool], None] = lambda _: None, direct: Callable[[OutputDelta], bool] | None = None
+) -> WorkerStream:
+    return WorkerStream(REQUEST, DispatchHandle(direct), tell)
 
 
 def test_deltas_come_in_order_before_an_error() -> None:
@@ -51,6 +57,90 @@ def test_a_waiting_reader_is_woken_once_for_all_deltas() -> None:
         return [(await reader).text, (await stream.take()).text]
 
     assert asyncio.run(read()) == ["a", "b"]
+
+
+def test_deltas_are_passed_on_while_the_reader_waits_and_never_before_earlier_ones() -> None:
+    """Every random order of events gives the reader and ``direct`` together all deltas, in order."""
+
+    async def read(seed: int) -> tuple[list[str], int]:
+        chance, got, passed = random.Random(seed), [], 0
+
+        def direct(delta: OutputDelta) -> bool:
+            nonlocal passed
+            if chance.random() < 0.3:
+                return False
+            passed += 1
+            got.append(delta.text)
+            return True
+
+        async def reader() -> None:
+            while len(got) < 40:
+                got.append((await stream.take()).text)
+                for _ in range(chance.choice((0, 0, 0, 1))):
+                    await asyncio.sleep(0)
+
+        stream = a_stream(direct=direct)
+        async with asyncio.timeout(10):
+            reading = asyncio.create_task(reader())
+            for number in range(40):
+                for _ in range(chance.choice((0, 0, 1, 3))):
+                    await asyncio.sleep(0)
+                stream.push(a_delta(str(number)))
+                assert stream.began
+            while len(got) < 40:
+                await asyncio.sleep(0)
+        reading.cancel()
+        return got, passed
+
+    runs = [asyncio.run(read(seed)) for seed in range(30)]
+    assert all(got == [str(number) for number in range(40)] for got, _ in runs)
+    assert 30 * 40 // 4 < sum(passed for _, passed in runs) < 30 * 40
+
+
+@pytest.mark.parametrize("last", [{"error": WorkerError("It ended.")}, {"request": OUTPUT}])
+def test_the_last_delta_is_for_the_reader(last: dict[str, Any]) -> None:
+    async def read() -> None:
+        stream = a_stream(direct=lambda _: pytest.fail("it was passed on"))
+        reader = asyncio.create_task(stream.take())
+        await asyncio.sleep(0)
+        stream.push(replace(a_delta("a"), **last))
+        if "error" in last:
+            with pytest.raises(WorkerError):
+                await reader
+        else:
+            assert (await reader).request is OUTPUT
+
+    asyncio.run(read())
+
+
+def test_the_reader_gets_the_error_of_a_delta_that_could_not_be_passed_on() -> None:
+    def direct(_: OutputDelta) -> bool:
+        raise ZeroDivisionError
+
+    async def read() -> None:
+        stream = a_stream(direct=direct)
+        reader = asyncio.create_task(stream.take())
+        await asyncio.sleep(0)
+        stream.push(a_delta("a"))
+        stream.push(a_delta("b"))
+        with pytest.raises(ZeroDivisionError):
+            await reader
+        assert not stream.over
+
+    asyncio.run(read())
+
+
+def test_a_reader_that_was_cancelled_is_passed_by() -> None:
+    async def read() -> None:
+        stream = a_stream(direct=lambda _: pytest.fail("it was passed on"))
+        reader = asyncio.create_task(stream.take())
+        await asyncio.sleep(0)
+        reader.cancel()
+        stream.push(a_delta("a"))
+        with pytest.raises(asyncio.CancelledError):
+            await reader
+
+    asyncio.run(read())
 
 
 def test_a_reader_that_left_leaves_the_stream_whole() -> None:

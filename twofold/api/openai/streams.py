@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType, structs
@@ -32,6 +32,7 @@ from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, Sect
 DONE: Final = b"data: [DONE]\n\n"
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 NO_CHOICES: Final = b'"choices":[]'
+NO_TEXT: Final = b'""'
 
 
 class FunctionDelta(ReplyObject, kw_only=True):
@@ -104,6 +105,8 @@ class ChunkStreamer:
     """
 
     keep_alive: bytes = KEEP_ALIVE
+    _empty: Callable[[int], ChatChunkChoice | TextChoice]
+    """Makes a choice with an empty text."""
 
     def __init__(
         self,
@@ -123,7 +126,10 @@ class ChunkStreamer:
         options = request.stream_options or StreamOptions()
         self._include_usage = options.include_usage
         self._running = options.include_usage and options.continuous_usage_stats
+        self._detailed = self._token_ids or self._top_logprobs is not None
+        self._varied = self._detailed or self._running
         self._outputs: Counter[int] = Counter()
+        self._around_text: dict[int, list[bytes]] = {}
         self._chunk = chunk(
             id=prefix + head.id,
             created=head.created,
@@ -141,6 +147,13 @@ class ChunkStreamer:
             counts = CompletionUsage(prompt_tokens=prompt, completion_tokens=output, total_tokens=prompt + output)
             running = b',"usage":' + encode(counts)
         return b'%b"choices":[%b]%b%b' % (self._start, encode(choice), running, self._end)
+
+    def _text_chunk(self, index: int, text: str) -> bytes:
+        """A chunk with nothing but text. The rest of it is encoded once for each choice."""
+        around = self._around_text.get(index)
+        if around is None:
+            around = self._around_text[index] = self._choice(self._empty(index)).rsplit(NO_TEXT, 1)
+        return around[0] + encode(text) + around[1]
 
     def close(self, outputs: Sequence[RequestOutput], extra: Explanation | UnsetType = UNSET) -> bytes:
         """The chunk without choices, with usage or extras, if either was requested; and the end of the stream."""
@@ -166,6 +179,7 @@ class ChatStreamer(ChunkStreamer):
     ) -> None:
         super().__init__(ChatChunk, "chatcmpl-", head, model, request, params)
         self._readers = [CompletionReader(parser) for parser in parsers]
+        self._empty = lambda index: ChatChunkChoice(index=index, delta=ChatDelta(content=""))
 
     def open(self) -> bytes:
         role = ChatDelta(role="assistant", content="")
@@ -176,9 +190,10 @@ class ChatStreamer(ChunkStreamer):
         self._outputs[delta.index] += len(delta.token_ids)
         reader = self._readers[delta.index]
         pieces = reader.take(delta)
-        detailed = self._token_ids or self._top_logprobs is not None
         chunks = b""
-        if pieces or (detailed and delta.token_ids):
+        if not self._varied and len(pieces) == 1 and isinstance(pieces[0], Content):
+            chunks = self._text_chunk(delta.index, pieces[0].text)
+        elif pieces or (self._detailed and delta.token_ids):
             added = self._delta(delta.index, pieces) if pieces else ChatDelta(content="")
             choice = ChatChunkChoice(index=delta.index, delta=added)
             if delta.logprobs is not None and self._top_logprobs is not None:
@@ -229,6 +244,7 @@ class CompletionStreamer(ChunkStreamer):
         super().__init__(CompletionChunk, "cmpl-", head, model, request, params)
         self._echoed = echoed
         self._offsets: Counter[int] = Counter()
+        self._empty = lambda index: TextChoice(index=index, text="")
 
     def open(self) -> bytes:
         chunks = b""
@@ -241,9 +257,10 @@ class CompletionStreamer(ChunkStreamer):
 
     def take(self, job: int, delta: OutputDelta) -> bytes:
         index = job * self._n + delta.index
+        if not self._varied and delta.finish_reason is None:
+            return self._text_chunk(index, delta.text) if delta.text else b""
         self._outputs[index] += len(delta.token_ids)
-        detailed = self._token_ids or self._top_logprobs is not None
-        if not (delta.text or delta.finish_reason or (detailed and delta.token_ids)):
+        if not (delta.text or delta.finish_reason or (self._detailed and delta.token_ids)):
             return b""
         return self._choice(
             TextChoice(

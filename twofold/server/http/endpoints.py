@@ -23,11 +23,13 @@ from twofold.api.base import Dialect, DialectRequest, GeneratedReply, ReplyHead,
 from twofold.api.body import ReplyObject, encode
 from twofold.api.fields import ignoring
 from twofold.core.errors import ParameterError, SlowClientError, TwofoldError
+from twofold.engine.outputs import OutputDelta
 from twofold.observe.served import ServedRequest
 from twofold.server.context import CLIENT_GONE, RequestContext
 from twofold.server.edge.body import ClientGoneError, check_json_type, decode_json, read_body
 from twofold.server.edge.keys import Caller
 from twofold.server.edge.limits import KIB, BodyLimits
+from twofold.server.edge.protocol import StreamWriter
 from twofold.server.edge.quotas import Quotas
 from twofold.server.edge.refusals import Header, RawResponse
 from twofold.server.pool import ByteBudget, WorkPool
@@ -167,6 +169,7 @@ class EndpointRequest:
 @dataclass(slots=True)
 class Reply:
     """The reply to one request. An error before its first byte sets its status; a later one is an event of the stream.
+    Once a stream's opening events are sent, ``_writer`` sends its deltas while its client keeps up.
 
     ``keep`` stores the body before the last byte is sent.
     """
@@ -177,6 +180,7 @@ class Reply:
     _streamer: Streamer | None = None
     _begun: bool = False
     _opening: bytes = b""
+    _writer: StreamWriter | None = None
     _sent_at: float = 0.0
 
     async def send(self, send: Send) -> None:
@@ -215,7 +219,7 @@ class Reply:
     async def _stream(self, run: RequestRun, send: Send) -> None:
         context, runner = self.asked.context, self.asked.site.runner
         streamer = await runner.work_on_reply(run, 0, partial(self.request.streamer, run.head, run.model.facts))
-        self._streamer = streamer
+        self._streamer, run.direct = streamer, self._send_now
         self._opening = streamer.open()  # before the first delta: events are numbered in this order
         self._sent_at = time.monotonic()
         watch = asyncio.create_task(self._keep_alive(streamer, send))
@@ -250,6 +254,19 @@ class Reply:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
         self._sent_at = time.monotonic()
         await send({"type": "http.response.body", "body": data, "more_body": not last})
+        self._writer = self.asked.scope["state"]["writer"]
+
+    def _send_now(self, delta: OutputDelta) -> bool:
+        """Sends a delta's events without waking the request's task; False if it must wait for opening or client."""
+        writer, streamer = self._writer, self._streamer
+        if writer is None or streamer is None or writer.flow.write_paused:
+            return False
+        if data := streamer.take(0, delta):
+            self._sent_at = time.monotonic()
+            writer.write(data)
+        if delta.token_ids:
+            self.asked.context.delta_sent()
+        return True
 
     async def _keep_alive(self, streamer: Streamer, send: Send) -> None:
         quiet_s = self.asked.site.quiet_s

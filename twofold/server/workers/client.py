@@ -105,9 +105,12 @@ class EngineObserver(Protocol):
 class DispatchHandle:
     """One job on its way through a model's processes.
 
+    direct    takes a delta at once and returns True, or returns False. It is called while the job's reader waits for a
+              delta, and saves waking the reader; never with the last delta, or with one that has an error
     retries   how often it was sent to the next process, because one ended before its first delta
     """
 
+    direct: Callable[[OutputDelta], bool] | None = None
     retries: int = 0
     _left: asyncio.Future[RequestOutput | None] | None = None
 
@@ -424,9 +427,17 @@ class WorkerStream(OutputStream):
         self._left: asyncio.Future[RequestOutput | None] | None = None
 
     def push(self, delta: OutputDelta) -> None:
-        """Adds a delta; after ``leave`` keeps only the whole output."""
+        """Adds a delta, or passes it on at once; after ``leave`` keeps only the whole output."""
         if self._left is None:
-            super().push(delta)
+            direct, waiter = self.handle.direct, self._waiter
+            waits = waiter is not None and not waiter.done() and delta.request is None and delta.error is None
+            try:
+                if direct is None or not waits or not direct(delta):
+                    super().push(delta)
+            except Exception as error:  # the other streams of the step go on
+                self._error = error
+                self._wake()
+            self.began = True
         elif delta.request is not None:
             self.over, self.whole = True, delta.request
 
