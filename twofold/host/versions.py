@@ -9,10 +9,11 @@ from typing import Final
 PACKAGES: Final = ("numpy", "llvmlite", "tokenizers", "llguidance", "jinja2", "huggingface-hub", "starlette", "uvicorn")
 
 
-NUMERICS: Final = 2
+NUMERICS: Final = 3
 """Version of the arithmetic (``docs/kernels.md``). Equal versions give equal outputs, to the bit, with equal options.
 
-2: attention in bfloat16 by default; ``kv_cache_dtype="f16"`` gives the outputs of 1.
+2: attention in bfloat16 by default; ``kv_cache_dtype="f16"`` gave the outputs of 1.
+3: constant offsets of weight formats are subtracted inside the integer dot product.
 """
 
 

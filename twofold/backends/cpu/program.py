@@ -10,6 +10,7 @@ Each kind of node has a method here that chooses its kernel and the arguments.
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
@@ -26,7 +27,8 @@ from twofold.backends.cpu.kernels.cache import CACHE_FIELDS, RotateSpec, rotate_
 from twofold.backends.cpu.kernels.embed import EMBED_FIELDS, embed_kernel
 from twofold.backends.cpu.kernels.ir import Kernel
 from twofold.backends.cpu.kernels.jit import Compiler
-from twofold.backends.cpu.kernels.linear import FLOAT_LINEAR_FIELDS, LINEAR_FIELDS, Tiling, act_row_bytes, linear_kernel
+from twofold.backends.cpu.kernels.layout import PACKINGS, ActRow, ActSum, Packing
+from twofold.backends.cpu.kernels.linear import FLOAT_LINEAR_FIELDS, LINEAR_FIELDS, Tiling, linear_kernel
 from twofold.backends.cpu.kernels.logits import ARGMAX_FIELDS, argmax_kernel
 from twofold.backends.cpu.kernels.rows import ROW_FIELDS
 from twofold.backends.cpu.kernels.signature import StepFields
@@ -113,7 +115,7 @@ class ProgramBuilder:
         self._tables: dict[RopeSpec, NDArray[np.float32]] = {}
         self._partials: Buffer | None = None
         self._as_floats: set[Node] = set()
-        self._as_acts: set[Node] = set()
+        self._as_acts: defaultdict[Node, set[ActSum]] = defaultdict(set)
         self.kept: list[Any] = [self._pool, self._tables]
 
     def build(
@@ -142,11 +144,18 @@ class ProgramBuilder:
         self._as_floats.update(results)
         for node in nodes:
             for source in node.inputs():
-                quantised = isinstance(node, graph.Linear) and source is node.x and self._is_integer(node.weight)
-                (self._as_acts if quantised else self._as_floats).add(source)
+                packing = self._packing(node.weight) if isinstance(node, graph.Linear) and source is node.x else None
+                if packing is None:
+                    self._as_floats.add(source)
+                else:
+                    self._as_acts[source].add(packing.act_sum)
 
-    def _is_integer(self, ref: TensorRef) -> bool:
-        return not self._weights.format_of(ref).is_float
+    def _packing(self, ref: TensorRef) -> Packing | None:
+        """The packing of integer weights."""
+        return PACKINGS.get(self._weights.format_of(ref).name)
+
+    def _act_row(self, node: Node) -> ActRow:
+        return ActRow(node.width, frozenset(self._as_acts[node]))
 
     def _allocate(self, node: Node) -> _Result:
         rows = self._rows_of(node)
@@ -154,7 +163,7 @@ class ProgramBuilder:
         floats = node in self._as_floats or (node in self._as_acts and not both)
         return _Result(
             self._pool.take(rows, 4 * -(-node.width // 16) * 16) if floats else None,
-            self._pool.take(rows, act_row_bytes(node.width)) if node in self._as_acts else None,
+            self._pool.take(rows, self._act_row(node).offset()) if node in self._as_acts else None,
         )
 
     def _rows_of(self, node: Node) -> int:
@@ -216,13 +225,15 @@ class ProgramBuilder:
             if target is not None and (name == "out" or isinstance(node, graph.Norm | graph.Gated)):
                 values |= {name: target.address, stride: target.stride}
                 writes.append(target.address)
+        if result.acts is not None:
+            values["sums"] = self._act_row(node).mask
         args = record(ROW_FIELDS, width=node.width, **values)
         self._call(kernel, args, node.rows, reads=[b.address for b in inputs], writes=writes)
 
     def _quantise(self, node: Node, floats: Buffer, acts: Buffer) -> None:
         args = record(
             ROW_FIELDS, x=floats.address, x_stride=floats.stride, acts=acts.address, act_stride=acts.stride,
-            width=node.width,
+            sums=self._act_row(node).mask, width=node.width,
         )  # fmt: skip
         kernel = ("quantise", row_kernels.quantise_kernel)
         self._call(kernel, args, node.rows, reads=[floats.address], writes=[acts.address])
@@ -286,12 +297,13 @@ class ProgramBuilder:
             x = self._floats(node.x)
             args = record(FLOAT_LINEAR_FIELDS, x=x.address, x_stride=x.stride, columns=matrix.columns, **values)
             return args, x.address
-        acts = self._results[node.x].acts
+        acts, packing = self._results[node.x].acts, PACKINGS[matrix.format.name]
         assert acts is not None
         rows = max(48, ROW_BLOCK_BYTES // acts.stride // 48 * 48)  # whole tiles of 12 and of 16 rows
+        sums = self._act_row(node.x).offset(packing.act_sum)
         args = record(
-            LINEAR_FIELDS, acts=acts.address, act_stride=acts.stride, chunks=matrix.columns // 32, row_block=rows,
-            **values,
+            LINEAR_FIELDS, acts=acts.address, act_stride=acts.stride, act_sums=sums, chunks=matrix.columns // 32,
+            row_block=rows, **values,
         )  # fmt: skip
         return args, acts.address
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +10,17 @@ from numpy.typing import NDArray
 
 from tests.backends.cpu.kernels.harness import Bytes, Field, Floats, Machine, aligned, poisoned
 from tests.support.quantize import random_rows
-from twofold.backends.cpu.kernels.layout import CHUNK, PANEL, pack_kernel, panel_bytes
-from twofold.backends.cpu.kernels.linear import act_row_bytes, linear_kernel
+from twofold.backends.cpu.kernels.layout import (
+    ACT_SUMS,
+    CHUNK,
+    PACKINGS,
+    PANEL,
+    ActRow,
+    ActSum,
+    pack_kernel,
+    panel_bytes,
+)
+from twofold.backends.cpu.kernels.linear import linear_kernel
 from twofold.backends.cpu.kernels.signature import StepFields
 from twofold.backends.dequantize import dequantize
 from twofold.core.values import BY_NAME
@@ -58,20 +68,30 @@ class QuantisedRows:
 
     data: Bytes
     values: NDArray[np.float64]
+    layout: ActRow
 
     @staticmethod
-    def of(x: Floats) -> QuantisedRows:
+    def of(x: Floats, sums: Collection[ActSum] = ACT_SUMS) -> QuantisedRows:
         rows, columns = x.shape
         groups = x.reshape(rows, -1, CHUNK)
         scales = (np.abs(groups).max(axis=-1) / np.float32(127)).astype(np.float32)
         codes = np.rint(groups / scales[..., None]).astype(np.int8)
-        sums = codes.sum(axis=-1).astype(np.float32) * scales
-        halves = codes.reshape(rows, -1, CHUNK // 2).sum(axis=-1).astype(np.float32) * scales.repeat(2, axis=1)
-        parts = [codes.reshape(rows, -1), scales, sums, halves]
+        parts = [
+            codes.reshape(rows, -1),
+            scales,
+            *(act_sums(codes, scales, *each) for each in ACT_SUMS if each in sums),
+        ]
         data = np.concatenate([part.view(np.uint8).reshape(rows, -1) for part in parts], axis=1)
-        assert data.shape[1] == act_row_bytes(columns)
+        layout = ActRow(columns, frozenset(sums))
+        assert data.shape[1] == layout.offset()
         values = codes.astype(np.float64) * scales[..., None].astype(np.float64)
-        return QuantisedRows(np.ascontiguousarray(data), values.reshape(rows, -1))
+        return QuantisedRows(np.ascontiguousarray(data), values.reshape(rows, -1), layout)
+
+
+def act_sums(codes: NDArray[np.signedinteger], scales: Floats, group: int, offset: int) -> NDArray[np.generic]:
+    """The sums of groups of codes [rows, groups] that a format with this group and offset needs."""
+    totals: NDArray[np.int32] = codes.reshape(len(codes), -1, group).sum(axis=-1, dtype=np.int32)
+    return totals * np.int32(-offset) if offset else totals.astype(np.float32) * scales.repeat(CHUNK // group, axis=1)
 
 
 @dataclass(frozen=True)
@@ -96,9 +116,10 @@ def linear(
     rows, extras = len(acts.data), extras or Extras()
     out = poisoned(rows, matrix.panels * PANEL + GUARD)
     tail: list[Field] = [out, out.strides[0], _or_null(extras.bias), _or_null(extras.residual), int(StepFields.ROWS)]
+    sums = acts.layout.offset(PACKINGS[matrix.name].act_sum)
     machine.run(
         kernel,
-        [acts.data, acts.data.shape[1], packed, size, matrix.columns // CHUNK, *tail, row_block],
+        [acts.data, acts.data.shape[1], sums, packed, size, matrix.columns // CHUNK, *tail, row_block],
         units or (0, matrix.panels),
         {StepFields.ROWS: rows},
     )

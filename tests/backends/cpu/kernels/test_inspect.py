@@ -13,9 +13,9 @@ from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler
 from twofold.core.errors import ParameterError
 
 INNER_LOOPS = {
-    ("avx512", "cascadelake"): {"Q4_K": 12, "Q6_K": 56, "BF16": 0},
-    ("avx512", "znver4"): {"Q4_K": 8, "Q6_K": 62, "BF16": 0},
-    ("avx2", "x86-64-v3"): {"Q4_K": 70, "Q6_K": 88, "BF16": 0},
+    ("avx512", "cascadelake"): {"Q4_K": 12, "Q6_K": 30, "BF16": 0},
+    ("avx512", "znver4"): {"Q4_K": 8, "Q6_K": 40, "BF16": 0},
+    ("avx2", "x86-64-v3"): {"Q4_K": 70, "Q6_K": 89, "BF16": 0},
 }
 """Most vectors on the stack in any innermost loop of a linear kernel, by instruction table and processor.
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from tests.backends.cpu.kernels.harness import Machine, assert_same_bits
+from tests.backends.cpu.kernels.harness import Bytes, Floats, Machine, assert_same_bits
 from tests.backends.cpu.kernels.matrices import GUARD, Extras, Matrix, QuantisedRows, assert_close, linear, rows_of
-from twofold.backends.cpu.kernels.layout import PACKINGS, PANEL
+from twofold.backends.cpu.kernels.layout import CHUNK, PACKINGS, PANEL
+
+Codes = NDArray[np.int32]
 
 ROWS = (1, 2, 3, 7, 8, 11, 12, 13, 16, 17, 22, 31)
 OUTPUTS = (1, 15, 16, 17, 48, 97)
@@ -34,6 +38,44 @@ def test_close_to_float64(machine: Machine, name: str) -> None:
         matrix = Matrix.random(name, outputs, columns, seed=rows)
         acts = QuantisedRows.of(rows_of(rows, columns, seed=outputs))
         assert_close(linear(machine, matrix, acts), acts.values, matrix, bound=3e-6)
+
+
+def read_q8_0(raw: Bytes) -> tuple[Codes, Floats, Floats]:
+    blocks = raw.reshape(len(raw), -1, 34)
+    scales = blocks[:, :, :2].copy().view(np.float16).astype(np.float32)[..., 0]
+    return blocks[:, :, 2:].view(np.int8).astype(np.int32), scales, np.zeros_like(scales)
+
+
+def read_q4_1(raw: Bytes) -> tuple[Codes, Floats, Floats]:
+    blocks = raw.reshape(len(raw), -1, 20)
+    numbers = blocks[:, :, :4].copy().view(np.float16).astype(np.float32)
+    codes = np.concatenate([blocks[:, :, 4:] & 15, blocks[:, :, 4:] >> 4], axis=2).astype(np.int32)
+    return codes, numbers[..., 0], numbers[..., 1]
+
+
+@pytest.mark.parametrize(("name", "read"), [("Q8_0", read_q8_0), ("Q4_1", read_q4_1)])
+def test_the_arithmetic_is_that_of_the_contract_to_the_bit(
+    machine: Machine, name: str, read: Callable[[Bytes], tuple[Codes, Floats, Floats]]
+) -> None:
+    """The sums of a multiply-add are rounded to float64 first, which changes no float32 of these."""
+    matrix = Matrix.random(name, 48, 256)
+    acts = QuantisedRows.of(rows_of(19, 256, seed=1))
+    act_codes = acts.data[:, :256].view(np.int8).reshape(19, -1, CHUNK).astype(np.int32)
+    act_scales = acts.data[:, 256 : 256 + 32].copy().view(np.float32)
+    codes, scales, minima = read(matrix.raw)
+    acc = np.zeros((19, 48), np.float32)
+    for group in range(256 // CHUNK):
+        act_scale = act_scales[:, group, None]
+        dots = (act_codes[:, group] @ codes[:, group].T).astype(np.float32)
+        acc = fma(dots * scales[:, group], act_scale, acc)
+        total = act_codes[:, group].sum(axis=1, keepdims=True).astype(np.float32) * act_scale
+        acc = fma(minima[:, group], total, acc)
+    assert_same_bits(linear(machine, matrix, acts)[:, :48].copy(), acc)
+
+
+def fma(a: Floats, b: Floats, c: Floats) -> Floats:
+    result: Floats = (a.astype(np.float64) * b + c).astype(np.float32)
+    return result
 
 
 @pytest.mark.parametrize("name", ON_EVERY_MACHINE)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 import pytest
 
 from tests.backends.cpu.kernels.harness import Bytes, Field, Floats, Machine, assert_same_bits, poisoned
-from tests.backends.cpu.kernels.matrices import QuantisedRows, rows_of
+from tests.backends.cpu.kernels.matrices import QuantisedRows, act_sums, rows_of
 from twofold.backends.cpu.kernels import rows as kernels
 from twofold.backends.cpu.kernels.ir import Kernel
-from twofold.backends.cpu.kernels.linear import act_row_bytes
+from twofold.backends.cpu.kernels.layout import ACT_SUMS, ActRow, ActSum
 from twofold.backends.cpu.kernels.signature import StepFields
 
 ROWS, WIDTH, GUARD = 5, 96, 16
@@ -32,10 +32,18 @@ MAKERS: dict[str, Callable[[], Kernel]] = {
 class Row:
     """The record of a row kernel for ``x`` [rows, width] and what it wrote."""
 
-    def __init__(self, x: Floats, y: Floats | None = None, weight: Floats | None = None, eps: float = EPS) -> None:
+    def __init__(
+        self,
+        x: Floats,
+        y: Floats | None = None,
+        weight: Floats | None = None,
+        eps: float = EPS,
+        sums: Collection[ActSum] = ACT_SUMS,
+    ) -> None:
         self.rows, self.width = x.shape
         self.out = poisoned(self.rows, self.width + GUARD)
-        self.acts: Bytes = np.full((self.rows, act_row_bytes(self.width)), 0xA5, np.uint8)
+        self.layout = ActRow(self.width, frozenset(sums))
+        self.acts: Bytes = np.full((self.rows, self.layout.offset()), 0xA5, np.uint8)
         self.inputs = {"x": x, "y": y, "weight": weight}
         self.eps = eps
 
@@ -53,6 +61,7 @@ class Row:
         fields |= {f"{n}_stride": self.width * 4 for n in ("x", "y")}
         fields |= {"out": self.out if out else 0, "out_stride": self.out.strides[0]}
         fields |= {"acts": self.acts if acts else 0, "act_stride": self.acts.shape[1]}
+        fields["sums"] = self.layout.mask
         fields |= {"width": self.width, "eps": self.eps}
         record = [fields[name] for name in kernels.ROW_FIELDS]
         machine.run(machine.kernel(("rows", name), MAKERS[name]), record, units or (0, self.rows), step)
@@ -60,23 +69,23 @@ class Row:
         return self.out[:, : self.width].copy()
 
 
-def test_quantised_rows_are_what_the_linear_kernels_read(machines: list[Machine]) -> None:
+@pytest.mark.parametrize("count", [1, 3, len(ACT_SUMS)])
+@pytest.mark.parametrize("first", range(len(ACT_SUMS)))
+def test_quantised_rows_are_what_the_linear_kernels_read(machines: list[Machine], first: int, count: int) -> None:
+    """With ``count`` of the sums from ``first`` on."""
+    chosen = [each for i, each in enumerate(ACT_SUMS) if (i - first) % len(ACT_SUMS) < count]
     x = rows_of(ROWS, WIDTH, seed=1) * np.float32(10) ** np.arange(-2, 3, dtype=np.float32)[:, None]
-    wanted = QuantisedRows.of(x)
+    wanted = QuantisedRows.of(x, chosen)
     for machine in machines:
-        row = Row(x)
+        row = Row(x, sums=chosen)
         row.run(machine, "quantise", out=False, acts=True)
-        codes, numbers = row.acts[:, :WIDTH].view(np.int8), row.acts[:, WIDTH:].copy().view(np.float32)
+        codes, scales = row.acts[:, :WIDTH].view(np.int8), row.acts[:, WIDTH : WIDTH + 12].copy().view(np.float32)
         np.testing.assert_allclose(codes, wanted.data[:, :WIDTH].view(np.int8), atol=1)
-        np.testing.assert_allclose(
-            numbers[:, :3], wanted.data[:, WIDTH : WIDTH + 12].copy().view(np.float32), rtol=2e-7
-        )
-        scales = numbers[:, :3]
-        groups = codes.reshape(ROWS, 3, 32).astype(np.int32)
-        np.testing.assert_array_equal(numbers[:, 3:6], groups.sum(axis=-1).astype(np.float32) * scales)
-        halves = groups.reshape(ROWS, 6, 16).sum(axis=-1).astype(np.float32)
-        np.testing.assert_array_equal(numbers[:, 6:], halves * scales.repeat(2, axis=1))
-        values = (groups * scales[..., None]).reshape(ROWS, WIDTH)
+        np.testing.assert_allclose(scales, wanted.data[:, WIDTH : WIDTH + 12].copy().view(np.float32), rtol=2e-7)
+        for each in chosen:
+            sums, at = act_sums(codes, scales, *each), row.layout.offset(each)
+            assert_same_bits(row.acts[:, at : at + sums.nbytes // ROWS].copy(), sums.view(np.uint8))
+        values = codes * scales.repeat(32, axis=1)
         assert (np.abs(values - x) <= 0.5001 * scales.repeat(32, axis=1)).all()
 
 
@@ -95,10 +104,9 @@ def test_negligible_rows_quantise_to_zeros(machines: list[Machine], size: float)
     for machine in machines:
         row = Row(x)
         row.run(machine, "quantise", out=False, acts=True)
-        numbers = row.acts[:, WIDTH:].copy().view(np.float32)
         assert not row.acts[:, :WIDTH].any()
-        assert np.isfinite(numbers).all()
-        assert not numbers[:, 3:].any()
+        assert np.isfinite(row.acts[:, WIDTH : WIDTH + 12].copy().view(np.float32)).all()
+        assert not row.acts[:, WIDTH + 12 :].any()
 
 
 @pytest.mark.parametrize("residual", [False, True])

@@ -228,9 +228,12 @@ def test_the_compiled_loops_hold_the_schedule(name: str, groups: int, spills: in
         products = loop.histogram["tdpbsud"]
         assert loop.histogram["tilestored"] == loop.histogram["tilezero"] == products
         assert not loop.histogram.keys() & {"ldtilecfg", "sttilecfg", "tilerelease"}
-        assert loop.histogram["vpaddd"] == products * TILE_ROWS, "one exact conversion for each product's row"
         assert loop.histogram["vcvtdq2ps"] == 0
         assert loop.vector_spills <= spills
+    # One exact conversion for each product's row, and one start of a row's dot products in both panels.
+    starts = [batch, batch, groups, groups] if PACKINGS[name].offset else [0] * 4
+    additions = [(p + s) * TILE_ROWS for p, s in zip([2 * batch, batch, 2 * groups, groups], starts, strict=True)]
+    assert sorted(loop.histogram["vpaddd"] for loop in loops) == sorted(additions)
 
 
 def test_the_tile_unit_needs_both_features() -> None:

@@ -13,10 +13,13 @@ its outputs, region after region, each in ascending k:
     supers    for each 256 k, float16 factors of the integer scales (and minima), 16 of each
 
 A line is one load. The code of output ``column`` for k = 4q + j is byte 4·column + j of k-quad q. Every integer format
-of GGUF consists of planes, scales and minima: value = scale · code + minimum. The packed size is that of the file, plus
-at most 4 % for scales that K-quants store in 6 bits.
+of GGUF consists of planes, scales, and minima or a constant offset: value = scale · code + minimum, or scale · (code −
+offset). The packed size is that of the file, plus at most 4 % for scales that K-quants store in 6 bits.
 
 A matrix of floats keeps its values. Its panels are [columns][16]: 16 outputs of each k.
+
+A row of quantised activations holds a code for each value, then a scale for each 32 values, then the sums of codes that
+its readers' formats need, region after region (``ActRow``), for each 16 or 32 values.
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ PANEL: Final = 16
 CHUNK: Final = 32
 SUPER: Final = 256
 
+ActSum = tuple[int, int]
+"""Group and offset of a format. Its sum for a group of activations is −offset · Σ act in int32, where the dot product
+begins; for formats with minima, which have no offset, it is Σ act · act_scale in float32."""
 PlaneKind = Literal["byte", "nibble", "crumb", "bit"]
 PLANE_BITS: Final[dict[PlaneKind, int]] = {"byte": 8, "nibble": 4, "crumb": 2, "bit": 1}
 
@@ -60,8 +66,8 @@ class Packing:
 
     scale    "f16": one for each group. "i8", "u8": integers times the super-block's float16. "u4u4": scale and minimum
              share a byte; the low half is the scale.
-    minimum  "offset": −offset · scale. "f16": its own number, which is added. "u8", "u4u4": integers times the
-             super-block's second float16, which are subtracted.
+    minimum  "offset": none; ``offset`` is subtracted from codes. "f16": its own number, which is added. "u8", "u4u4":
+             integers times the super-block's second float16, which are subtracted.
     lookup   if given, codes are indices into it; 128 is added to its values to make them unsigned.
     """
 
@@ -86,6 +92,11 @@ class Packing:
     def code_bits(self) -> int:
         """Bits of an unsigned code as it enters the dot product."""
         return 8 if self.lookup else sum(plane.bits for plane in self.planes)
+
+    @property
+    def act_sum(self) -> ActSum:
+        """The sum of activations that the format needs."""
+        return self.group, self.offset
 
     def regions(self, columns: int) -> dict[str, int]:
         """Byte offset of each region in a panel, in order; the last is ``end``, a multiple of 64."""
@@ -120,6 +131,28 @@ PACKINGS: Final[dict[str, Packing]] = {
         Packing("Q6_K", (NIBBLE, Plane("crumb", 4)), 16, "i8", "offset", 32),
     )
 }
+
+
+ACT_SUMS: Final[tuple[ActSum, ...]] = tuple(sorted({p.act_sum for p in PACKINGS.values()}))
+"""The sums that formats need, in the order of their regions."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActRow:
+    """A row of quantised activations of ``columns`` values, with the ``sums`` that its readers need."""
+
+    columns: int
+    sums: frozenset[ActSum]
+
+    def offset(self, wanted: ActSum | None = None) -> int:
+        """Bytes of the row before the region of a sum; without one, of the whole row."""
+        before = ACT_SUMS if wanted is None else ACT_SUMS[: ACT_SUMS.index(wanted)]
+        return self.columns // CHUNK * (CHUNK + 4 + sum(4 * CHUNK // each[0] for each in before if each in self.sums))
+
+    @property
+    def mask(self) -> int:
+        """``sums`` as bits, in the order of ``ACT_SUMS``."""
+        return sum(1 << i for i, each in enumerate(ACT_SUMS) if each in self.sums)
 
 
 def panel_bytes(name: str, columns: int) -> int:

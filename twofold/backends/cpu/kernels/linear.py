@@ -6,10 +6,12 @@ rows of the batch:
 
     acc = 0
     for each group of k, ascending:
-        dot = Σ code · act                          exact in int32
+        dot = Σ (code − offset) · act                 exact in int32
         acc = fma(f32(dot) · scale, act_scale, acc)
-        acc = fma(minimum, act_sum · act_scale, acc)
+        acc = fma(minimum, Σ act · act_scale, acc)    in formats that have minima
     y = acc (+ bias) (+ residual)
+
+Codes are unsigned in the dot product's instruction, so it begins at −offset · Σ act.
 
 There are two ways through memory, with the same result to the bit. For a few rows, packed panels are unpacked in
 registers (decode: each panel is read once, at the speed of memory). For many rows, two panels at a time are unpacked
@@ -50,6 +52,7 @@ from twofold.backends.cpu.kernels.ir import (
     I32X16,
     I64,
     Kernel,
+    Type,
     Value,
     Var,
 )
@@ -60,11 +63,12 @@ from twofold.backends.cpu.kernels.tiles import TILE_ROWS, TileProduct, dots_byte
 from twofold.core.values import BY_NAME
 
 LINEAR_FIELDS: Final = (
-    "acts", "act_stride", "weights", "panel_bytes", "chunks", "out", "out_stride", "bias", "residual", "row_count",
-    "row_block",
+    "acts", "act_stride", "act_sums", "weights", "panel_bytes", "chunks", "out", "out_stride", "bias", "residual",
+    "row_count", "row_block",
 )  # fmt: skip
-"""Arguments of a linear kernel, 8 bytes each. ``bias`` and ``residual`` may be null. ``row_count`` is the index of the
-step's field that counts rows. ``row_block`` rows are processed together so that their activations stay in the cache."""
+"""Arguments of a linear kernel, 8 bytes each. ``act_sums`` is where a row of activations has the sums that the format
+needs (``layout.ActRow``). ``bias`` and ``residual`` may be null. ``row_count`` is the index of the step's field that
+counts rows. ``row_block`` rows are processed together so that their activations stay in the cache."""
 FLOAT_LINEAR_FIELDS: Final = (
     "x", "x_stride", "weights", "panel_bytes", "columns", "out", "out_stride", "bias", "residual", "row_count",
 )  # fmt: skip
@@ -76,15 +80,16 @@ POINTERS: Final = frozenset({"acts", "x", "weights", "out", "bias", "residual"})
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Scale and minimum of one group, 16 outputs each, float32."""
+    """Scale and minimum of one group, 16 outputs each, float32. A format with an offset has no minimum."""
 
     scale: Value
-    minimum: Value
+    minimum: Value | None
 
-    def add(self, acc: Value, scaled_dot: Value, act_scale: Value, act_sum: Value) -> Value:
-        """``acc`` plus one group of a row; ``scaled_dot`` is f32(dot) · scale, ``act_sum`` is scaled, too."""
+    def add(self, acc: Value, scaled_dot: Value, act_scale: Value, act_sum: Value | None) -> Value:
+        """``acc`` plus one group of a row; ``scaled_dot`` is f32(dot) · scale, ``act_sum`` is Σ act · act_scale."""
         k = acc.kernel
-        return k.fma(self.minimum, act_sum, k.fma(scaled_dot, act_scale, acc))
+        sums = k.fma(scaled_dot, act_scale, acc)
+        return sums if self.minimum is None or act_sum is None else k.fma(self.minimum, act_sum, sums)
 
 
 class PackedPanel:
@@ -124,11 +129,11 @@ class PackedPanel:
 
     def numbers(self, chunk: Value, part: int, _panel: int = 0) -> Numbers:
         """Scale and minimum of group ``part`` of a chunk (groups of 16 have a part 1)."""
-        packing, k = self._packing, self._k
+        packing = self._packing
         group = chunk if packing.group == CHUNK else chunk * 2 + part
         scale = self._scale(group, chunk)
         if packing.minimum == "offset":
-            return Numbers(scale, scale * k.splat(F32X16, float(-packing.offset)))
+            return Numbers(scale, None)
         if packing.minimum == "f16":
             return Numbers(scale, self._half("minima", group))
         region = "minima" if packing.minimum == "u8" else "scales"
@@ -164,19 +169,18 @@ class UnpackedPanels:
     def __init__(self, k: Kernel, packing: Packing, panels: int, base: Value) -> None:
         self._k = k
         self._groups = CHUNK // packing.group
+        self._numbers = _numbers_of_a_group(packing)
         self._panels = panels
         self._base = base
-
-    @property
-    def chunk_bytes(self) -> int:
-        return unpacked_chunk_bytes(self._groups, self._panels)
+        self.chunk_bytes = unpacked_chunk_bytes(packing, panels)
 
     def code(self, chunk: Value, quad: int, panel: int) -> Value:
         return self._k.load(I8X64, self._code_at(chunk, quad, panel))
 
     def numbers(self, chunk: Value | int, part: int, panel: int) -> Numbers:
         at = self._numbers_at(chunk, part, panel)
-        return Numbers(self._k.load(F32X16, at), self._k.load(F32X16, at + 64 * self._panels))
+        minimum = self._k.load(F32X16, at + 64 * self._panels) if self._numbers == 2 else None
+        return Numbers(self._k.load(F32X16, at), minimum)
 
     def unpack(self, chunk: Value, panel: int, packed: PackedPanel) -> None:
         for quad in range(CHUNK // 4):
@@ -185,7 +189,8 @@ class UnpackedPanels:
             numbers = packed.numbers(chunk, part)
             at = self._numbers_at(chunk, part, panel)
             self._k.store(numbers.scale, at)
-            self._k.store(numbers.minimum, at + 64 * self._panels)
+            if numbers.minimum is not None:
+                self._k.store(numbers.minimum, at + 64 * self._panels)
 
     def group_at(self, chunk: Value | int, part: int, panel: int) -> tuple[Value, int]:
         """The address of a group's codes, and the bytes from one k-quad to the next."""
@@ -195,12 +200,18 @@ class UnpackedPanels:
         return self._base + (chunk * self.chunk_bytes + 64 * (quad * self._panels + panel))
 
     def _numbers_at(self, chunk: Value | int, part: int, panel: int) -> Value:
-        return self._base + (chunk * self.chunk_bytes + 64 * self._panels * (8 + 2 * part) + 64 * panel)
+        line = self._panels * (8 + self._numbers * part) + panel
+        return self._base + (chunk * self.chunk_bytes + 64 * line)
 
 
-def unpacked_chunk_bytes(groups: int, panels: int) -> int:
-    """Bytes of one unpacked chunk of ``panels`` panels with ``groups`` groups of scale and minimum."""
-    return 64 * panels * (8 + 2 * groups)
+def _numbers_of_a_group(packing: Packing) -> int:
+    """A scale, and the minimum if the format has minima."""
+    return 1 if packing.offset else 2
+
+
+def unpacked_chunk_bytes(packing: Packing, panels: int) -> int:
+    """Bytes of one unpacked chunk of ``panels`` panels: codes, and the numbers of each group."""
+    return 64 * panels * (8 + _numbers_of_a_group(packing) * (CHUNK // packing.group))
 
 
 def _plane_quad(k: Kernel, plane: Plane, lines: Value, quad: int) -> Value:
@@ -264,11 +275,6 @@ def finish(
             k.store(results[r][p].get(), f["out"] + offsets[r] + 64 * p)
 
 
-def act_row_bytes(columns: int) -> int:
-    """Bytes of a row of quantised activations: codes, scales, group sums and half-group sums (times the scale)."""
-    return columns + columns // CHUNK * 16
-
-
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """Rows of a tile over one packed panel, and over ``panels`` unpacked ones; rows from which panels are unpacked."""
@@ -292,13 +298,16 @@ class Tiling:
 
 
 class Activations:
-    """``rows`` rows of quantised activations from ``base`` on."""
+    """``rows`` rows of quantised activations from ``first_row`` on."""
 
-    def __init__(self, k: Kernel, base: Value, stride: Value, chunks: Value, rows: int) -> None:
+    def __init__(self, k: Kernel, packing: Packing, f: KernelArguments, first_row: Value, rows: int) -> None:
+        base, stride = f["acts"] + first_row * f["act_stride"], f["act_stride"]
         self._k = k
+        self._packing = packing
         self._stride = stride
         self._rows = [base + stride * r for r in range(rows)]
-        self._chunks = chunks
+        self._columns = f["chunks"] * CHUNK
+        self._sums = f["act_sums"]
 
     def quad(self, row: int, chunk: Value, quad: int) -> Value:
         return self._k.load(I32, self._rows[row] + chunk * CHUNK + 4 * quad)
@@ -308,16 +317,19 @@ class Activations:
         return self._rows[0] + (chunk * CHUNK + part * (CHUNK // groups)), self._stride
 
     def scale(self, row: int, chunk: Value | int) -> Value:
-        return self._number(row, self._chunks * CHUNK + chunk * 4)
+        return self._k.splat(F32X16, self._k.load(F32, self._rows[row] + (self._columns + chunk * 4)))
 
-    def total(self, row: int, chunk: Value | int, part: int, groups: int) -> Value:
-        """The activations' codes of one weight group, summed and scaled."""
-        if groups == 1:
-            return self._number(row, self._chunks * (CHUNK + 4) + chunk * 4)
-        return self._number(row, self._chunks * (CHUNK + 8) + chunk * 8 + 4 * part)
+    def start(self, row: int, chunk: Value | int, part: int) -> Value | None:
+        """−offset · Σ act of one group of weights, int32, if the format has an offset."""
+        return self._sum(I32, row, chunk, part) if self._packing.offset else None
 
-    def _number(self, row: int, offset: Value) -> Value:
-        return self._k.splat(F32X16, self._k.load(F32, self._rows[row] + offset))
+    def total(self, row: int, chunk: Value | int, part: int) -> Value | None:
+        """Σ act · act_scale of one group of weights, float32, if the format has minima."""
+        return None if self._packing.offset else self._sum(F32, row, chunk, part)
+
+    def _sum(self, kind: Type, row: int, chunk: Value | int, part: int) -> Value:
+        group = chunk * (CHUNK // self._packing.group) + part
+        return self._k.splat(kind.of(16), self._k.load(kind, self._rows[row] + (self._sums + group * 4)))
 
 
 class Accumulators:
@@ -368,14 +380,17 @@ class Tile:
         groups = CHUNK // self.packing.group
         for part in range(groups):
             quads = range(part * 8 // groups, (part + 1) * 8 // groups)
-            dots = self._dots(acts, chunk, quads, codes)
+            starts = [acts.start(row, chunk, part) for row in range(self.rows)]
+            dots = self._dots(acts, chunk, quads, starts, codes)
             scaled = [numbers(part, panel) for panel in range(self.panels)]
             for row in range(self.rows):
-                self._add(acc, row, dots[row], scaled, acts.scale(row, chunk), acts.total(row, chunk, part, groups))
+                self._add(acc, row, dots[row], scaled, acts.scale(row, chunk), acts.total(row, chunk, part))
 
-    def _dots(self, acts: Activations, chunk: Value, quads: Sequence[int], codes: Codes) -> list[list[Value]]:
+    def _dots(
+        self, acts: Activations, chunk: Value, quads: Sequence[int], starts: list[Value | None], codes: Codes
+    ) -> list[list[Value]]:
         zero = self.k.splat(I32X16, 0)
-        dots = [[zero] * self.panels for _ in range(self.rows)]
+        dots = [[start or zero] * self.panels for start in starts]
         bits = self.packing.code_bits
         for quad in quads:
             weights = [codes(quad, panel) for panel in range(self.panels)]
@@ -386,7 +401,7 @@ class Tile:
         return dots
 
     def _add(
-        self, acc: Accumulators, row: int, dots: list[Value], numbers: list[Numbers], scale: Value, total: Value
+        self, acc: Accumulators, row: int, dots: list[Value], numbers: list[Numbers], scale: Value, total: Value | None
     ) -> None:
         for panel, dot in enumerate(dots):
             scaled_dot = dot.to(F32X16) * numbers[panel].scale
@@ -446,7 +461,7 @@ class LinearKernel:
     def _packed_tile(self, panel: Value, first_row: Value, rows: int) -> None:
         k, f = self.k, self._fields
         packed = PackedPanel(k, self._isa, self._packing, f["weights"] + panel * f["panel_bytes"], f["chunks"])
-        acts = Activations(k, f["acts"] + first_row * f["act_stride"], f["act_stride"], f["chunks"], rows)
+        acts = Activations(k, self._packing, f, first_row, rows)
         acc = Accumulators(k, rows, 1, None)
         tile = Tile(k, self._isa, self._packing, rows, 1)
         for chunk in k.range(0, f["chunks"]):
@@ -484,7 +499,7 @@ class LinearKernel:
             return
         k, f = self.k, self._fields
         unpacked = self._panels_at(width)
-        acts = Activations(k, f["acts"] + first_row * f["act_stride"], f["act_stride"], f["chunks"], rows)
+        acts = Activations(k, self._packing, f, first_row, rows)
         in_memory = 2 * rows * width + 4 > self._isa.registers
         acc = Accumulators(k, rows, width, self._scratch if in_memory else None)
         tile = Tile(k, self._isa, self._packing, rows, width)
@@ -494,7 +509,7 @@ class LinearKernel:
 
     def _tile_unit(self, unit: TileUnit, panel: Value, width: int, first_row: Value) -> None:
         k, f, scratch = self.k, self._fields, self._scratch
-        acts = Activations(k, f["acts"] + first_row * f["act_stride"], f["act_stride"], f["chunks"], TILE_ROWS)
+        acts = Activations(k, self._packing, f, first_row, TILE_ROWS)
         groups = CHUNK // self._packing.group
         dots = scratch + self._tiling.sum_bytes
         tile = TileProduct(k, unit, self._panels_at(width), acts, groups, width, scratch, dots)
@@ -511,8 +526,8 @@ def _dots_bytes(packing: Packing, isa: Isa) -> int:
 def linear_scratch_bytes(packing: Packing, isa: Isa, columns: int) -> int:
     """Bytes of scratch that a worker needs for a matrix of ``columns`` inputs: sums, dot products, unpacked panels."""
     tiling = Tiling.of(isa)
-    chunk = unpacked_chunk_bytes(CHUNK // packing.group, tiling.panels)
-    return tiling.sum_bytes + _dots_bytes(packing, isa) + columns // CHUNK * chunk
+    chunks = columns // CHUNK * unpacked_chunk_bytes(packing, tiling.panels)
+    return tiling.sum_bytes + _dots_bytes(packing, isa) + chunks
 
 
 # -- unquantised weights ---------------------------------------------------------------------------------------------

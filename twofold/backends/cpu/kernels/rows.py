@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from twofold.backends.cpu.kernels.ir import F32, F32X16, I8X16, I32, I32X16, I64, Kernel, Value
-from twofold.backends.cpu.kernels.layout import CHUNK
+from twofold.backends.cpu.kernels.layout import ACT_SUMS, CHUNK, ActSum
 from twofold.backends.cpu.kernels.math import gelu_tanh, silu, tanh
 from twofold.backends.cpu.kernels.signature import KernelArguments, StepFields, kernel, step_pointer
 from twofold.core.model import Activation
@@ -18,12 +18,13 @@ NEGLIGIBLE: Final = 1e-30
 """Groups with activations up to this are 0: near float32's smallest numbers 127 / amax would be infinite."""
 
 ROW_FIELDS: Final = (
-    "x", "x_stride", "y", "y_stride", "out", "out_stride", "acts", "act_stride", "weight", "width", "eps",
+    "x", "x_stride", "y", "y_stride", "out", "out_stride", "acts", "act_stride", "sums", "weight", "width", "eps",
 )  # fmt: skip
 """Arguments of the row kernels, 8 bytes each. Strides are in bytes; ``eps`` holds the bits of a float32.
 
 x, y       inputs (y: the residual of a norm, the ``up`` of a gate)
 out, acts  the result as float32 and as quantised activations; one of them may be null
+sums       the mask of the activations' sums (``layout.ActRow``)
 """
 ROW_POINTERS: Final = frozenset({"x", "y", "out", "acts", "weight"})
 
@@ -51,25 +52,37 @@ def reciprocal_rms(k: Kernel, x: Value, width: Value, eps: Value) -> Value:
 # -- quantised activations --------------------------------------------------------------------------------------------
 
 
-def quantise_row(k: Kernel, x: Value, acts: Value, width: Value) -> None:
-    """float32 → int8 in groups of 32: codes, scales, sums of 32 and of 16 codes times their scale (see ``linear``).
+def quantise_row(k: Kernel, x: Value, acts: Value, width: Value, sums: Value) -> None:
+    """float32 → int8 in groups of 32: codes, scales and the sums in the mask ``sums`` (see ``layout.ActRow``).
 
     scale = amax / 127, code = round_to_even(x · (127 / amax)); 0 where amax is negligible.
     """
-    scales = acts + width
-    sums = acts + (width * (CHUNK + 4) >> 5)
-    halves = acts + (width * (CHUNK + 8) >> 5)
-    for i in k.range(0, width, CHUNK):
-        low, high = k.load(F32X16, x + i * 4), k.load(F32X16, x + i * 4 + 64)
+    chunks = width >> CHUNK.bit_length() - 1
+    regions = _sum_regions(acts + width + chunks * 4, chunks, sums)
+    for chunk in k.range(0, chunks):
+        codes, at = acts + chunk * CHUNK, x + chunk * (4 * CHUNK)
+        low, high = k.load(F32X16, at), k.load(F32X16, at + 64)
         amax = k.reduce_tree(k.fmax(k.abs(low), k.abs(high)), "fmax")
         scale = amax * k.splat(F32, 1 / 127)
         inverse = k.select(amax > NEGLIGIBLE, k.splat(F32, 127.0) / amax, k.splat(F32, 0.0))
-        totals = [_quantise_half(k, v, inverse, acts + i + 16 * part) for part, v in enumerate((low, high))]
-        group = i >> 3
-        k.store(scale, scales + group)
-        k.store((totals[0] + totals[1]).to(F32) * scale, sums + group)
-        for part, total in enumerate(totals):
-            k.store(total.to(F32) * scale, halves + group * 2 + 4 * part)
+        halves = [_quantise_half(k, v, inverse, codes + LANES * part) for part, v in enumerate((low, high))]
+        k.store(scale, acts + width + chunk * 4)
+        for (group, offset), (wanted, region) in regions.items():
+            totals = halves if group == LANES else [halves[0] + halves[1]]
+            with k.when(wanted):
+                for part, total in enumerate(totals):
+                    number = total * -offset if offset else total.to(F32) * scale
+                    k.store(number, region + (chunk * len(totals) + part) * 4)
+
+
+def _sum_regions(first: Value, chunks: Value, sums: Value) -> dict[ActSum, tuple[Value, Value]]:
+    """Of each sum: whether the mask ``sums`` has it, and the address of its region; the first is at ``first``."""
+    regions = {}
+    for index, each in enumerate(ACT_SUMS):
+        wanted = sums >> index & 1
+        regions[each] = wanted.equals(1), first
+        first = first + chunks * (CHUNK // each[0] * 4) * wanted
+    return regions
 
 
 def _quantise_half(k: Kernel, v: Value, inverse: Value, target: Value) -> Value:
@@ -82,7 +95,7 @@ def _quantise_half(k: Kernel, v: Value, inverse: Value, target: Value) -> Value:
 def _emit_row(k: Kernel, a: KernelArguments, row: Value, width: Value, result: Value) -> None:
     """Quantises a finished row if the call asks for it."""
     with k.when(k.is_set(a["acts"])):
-        quantise_row(k, result, a["acts"] + row * a["act_stride"], width)
+        quantise_row(k, result, a["acts"] + row * a["act_stride"], width, a["sums"])
 
 
 def _result_at(k: Kernel, a: KernelArguments, row: Value) -> Value:
@@ -94,7 +107,8 @@ def quantise_kernel() -> Kernel:
     """acts = quantised x."""
     with kernel("quantise", ROW_FIELDS, ROW_POINTERS) as (k, a, units):
         for row in units:
-            quantise_row(k, a["x"] + row * a["x_stride"], a["acts"] + row * a["act_stride"], a["width"])
+            x, acts = a["x"] + row * a["x_stride"], a["acts"] + row * a["act_stride"]
+            quantise_row(k, x, acts, a["width"], a["sums"])
     return k
 
 

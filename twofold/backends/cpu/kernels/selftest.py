@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from twofold.backends.cpu.kernels.ir import F32X16, I32X16, PTR, Kernel
 from twofold.backends.cpu.kernels.isa import TABLES, Isa
 from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, as_function, refused_features
-from twofold.backends.cpu.kernels.layout import CHUNK, PACKINGS, PANEL, panel_bytes
-from twofold.backends.cpu.kernels.linear import LINEAR_FIELDS, act_row_bytes, linear_kernel, linear_scratch_bytes
+from twofold.backends.cpu.kernels.layout import CHUNK, PACKINGS, PANEL, ActRow, panel_bytes
+from twofold.backends.cpu.kernels.linear import LINEAR_FIELDS, linear_kernel, linear_scratch_bytes
 from twofold.backends.cpu.kernels.rows import ROW_FIELDS, quantise_kernel
 from twofold.backends.cpu.kernels.signature import StepFields
 
@@ -94,23 +94,26 @@ class _Layer:
         """The same by the kernels."""
         columns, isa = CHUNKS * CHUNK, compiler.target.isa
         x = (self.acts[:rows] * np.repeat(2.0 ** self.exponents[:rows], CHUNK, axis=1)).astype(np.float32)
-        acts = _aligned(rows * act_row_bytes(columns)).reshape(rows, -1)
+        packing = PACKINGS[FORMAT]
+        layout = ActRow(columns, frozenset({packing.act_sum}))
+        acts = _aligned(rows * layout.offset()).reshape(rows, -1)
         values: Values = {
             "x": x,
             "x_stride": x.strides[0],
             "acts": acts,
             "act_stride": acts.strides[0],
+            "sums": layout.mask,
             "width": columns,
         }
         _call(compiler.named("quantise", quantise_kernel), ROW_FIELDS, values, rows, 1, 64)
         packed, out = self.packed(), np.zeros((rows, PANELS * PANEL), np.float32)
         values = {
-            "acts": acts, "act_stride": acts.strides[0], "weights": packed, "panel_bytes": len(packed) // PANELS,
-            "chunks": CHUNKS, "out": out, "out_stride": out.strides[0], "row_count": int(StepFields.ROWS),
-            "row_block": MANY_ROWS,
+            "acts": acts, "act_stride": acts.strides[0], "act_sums": layout.offset(packing.act_sum), "weights": packed,
+            "panel_bytes": len(packed) // PANELS, "chunks": CHUNKS, "out": out, "out_stride": out.strides[0],
+            "row_count": int(StepFields.ROWS), "row_block": MANY_ROWS,
         }  # fmt: skip
         kernel = compiler.named(f"linear_{FORMAT}", lambda: linear_kernel(isa, FORMAT))
-        _call(kernel, LINEAR_FIELDS, values, PANELS, rows, linear_scratch_bytes(PACKINGS[FORMAT], isa, columns))
+        _call(kernel, LINEAR_FIELDS, values, PANELS, rows, linear_scratch_bytes(packing, isa, columns))
         return out
 
 

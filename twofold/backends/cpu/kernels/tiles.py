@@ -46,12 +46,12 @@ Place = tuple[Value, Value | int]
 
 
 class GroupNumbers(Protocol):
-    """Scale and minimum of one group of a panel's 16 outputs."""
+    """Scale, and minimum if there is one, of one group of a panel's 16 outputs."""
 
     @property
     def scale(self) -> Value: ...
 
-    def add(self, acc: Value, scaled_dot: Value, act_scale: Value, act_sum: Value) -> Value: ...
+    def add(self, acc: Value, scaled_dot: Value, act_scale: Value, act_sum: Value | None) -> Value: ...
 
 
 class UnpackedWeights(Protocol):
@@ -63,13 +63,16 @@ class UnpackedWeights(Protocol):
 
 
 class QuantisedRows(Protocol):
-    """16 rows of activations: codes of a group, scale of a chunk, scaled sum of a group."""
+    """16 rows of activations: codes of a group, scale of a chunk, and of a group where its dot product begins (None: at
+    0) or the scaled sum that a minimum needs."""
 
     def group_at(self, chunk: Chunk, part: int, groups: int) -> Place: ...
 
     def scale(self, row: int, chunk: Chunk) -> Value: ...
 
-    def total(self, row: int, chunk: Chunk, part: int, groups: int) -> Value: ...
+    def start(self, row: int, chunk: Chunk, part: int) -> Value | None: ...
+
+    def total(self, row: int, chunk: Chunk, part: int) -> Value | None: ...
 
 
 def tile_shapes(group: int) -> list[TileShape]:
@@ -168,10 +171,11 @@ class TileProduct:
                 numbers = [self.panels.numbers(chunk, part, panel) for panel in range(self.width)]
                 less = [each.scale * k.splat(F32X16, -EXACT) for each in numbers]
                 for row in rows:
-                    scale, total = self.acts.scale(row, chunk), self.acts.total(row, chunk, part, self.groups)
+                    scale, total = self.acts.scale(row, chunk), self.acts.total(row, chunk, part)
+                    start = exact_bits(k, self.acts.start(row, chunk, part))
                     for panel, each in enumerate(numbers):
                         dot = k.load(I32X16, dots + (self._dots_offset(step, panel) + 64 * row))
-                        scaled = scaled_dot(k, dot, each, less[panel])
+                        scaled = scaled_dot(k, dot, start, each, less[panel])
                         sums[row, panel] = each.add(sums[row, panel], scaled, scale, total)
                     yield
             for (row, panel), value in sums.items():
@@ -181,10 +185,15 @@ class TileProduct:
         return (step * self.width + panel) * DOTS_BYTES
 
 
-def scaled_dot(k: Kernel, dot: Value, numbers: GroupNumbers, less: Value) -> Value:
-    """f32(dot) · scale, rounded once, in one multiply-add; ``less`` is −EXACT · scale.
+def exact_bits(k: Kernel, start: Value | None) -> Value:
+    """EXACT_BITS + ``start``, where a dot product begins."""
+    return k.splat(I32X16, EXACT_BITS) if start is None else start + EXACT_BITS
+
+
+def scaled_dot(k: Kernel, dot: Value, start: Value, numbers: GroupNumbers, less: Value) -> Value:
+    """f32(dot) · scale, rounded once, in one multiply-add; ``less`` is −EXACT · scale, ``start`` from ``exact_bits``.
 
     The float of bits dot + EXACT_BITS is EXACT + dot, and (EXACT + dot) · scale − EXACT · scale is dot · scale before
     it is rounded, because EXACT · scale is exact: no format's scale has more than 19 bits, and EXACT has 2.
     """
-    return k.fma((dot + EXACT_BITS).as_bits(F32X16), numbers.scale, less)
+    return k.fma((dot + start).as_bits(F32X16), numbers.scale, less)
