@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.backends.base import RunnerSizes
+from twofold.backends.cpu.weights import WeightStore
 from twofold.backends.host import HostRunner
 from twofold.backends.reference import ReferenceBackend
-from twofold.core.errors import ModelNotFoundError, ParameterError
+from twofold.core.errors import ModelNotFoundError, ParameterError, TemplateError
 from twofold.core.model import ModelSpec
 from twofold.core.params import SamplingParams
 from twofold.engine.config import EngineOptions
@@ -21,6 +24,8 @@ from twofold.engine.llm import LLM
 from twofold.engine.load import load_model
 from twofold.formats.base import ModelFile
 from twofold.models.bind import ModelWeights
+from twofold.models.ops import TensorRef
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 Tiny = Callable[[TinyOptions], TinyModel]
 
@@ -75,8 +80,10 @@ class RememberedBackend(ReferenceBackend):
 
     closed: ClassVar[list[str]] = []
 
-    def load(self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> HostRunner:
-        runner = super().load(file, spec, weights, sizes)
+    def load(
+        self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes, overlap: Callable[[], object]
+    ) -> HostRunner:
+        runner = super().load(file, spec, weights, sizes, overlap)
         runner.compile_s, runner.close = 0.25, self._close
         return runner
 
@@ -91,3 +98,34 @@ def test_another_backend(tiny_gguf: Tiny) -> None:
     with LLM.from_loaded(loaded) as llm:
         assert llm.generate("the engine", SamplingParams(max_tokens=2, ignore_eos=True))[0].outputs[0].token_ids
     assert backend.closed == ["reference"]
+
+
+def test_a_tokenizer_that_fails_ends_loading_with_its_error_and_no_thread(tiny_gguf: Tiny) -> None:
+    before = set(threading.enumerate())
+    options = EngineOptions(max_model_len=64, threads=2, chat_template="{% if %}")
+    with pytest.raises(TemplateError):
+        load_model(tiny_gguf(TinyOptions()).path, options)
+    assert not {thread for thread in threading.enumerate() if thread.name.startswith("twofold-")} - before
+
+
+def test_the_tokenizer_is_made_once_while_the_weights_are_read(
+    tiny_gguf: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    make, packing = Tokenizer.of, WeightStore.packing
+
+    @contextmanager
+    def noted(self: WeightStore, refs: Iterable[TensorRef]) -> Iterator[None]:
+        with packing(self, refs):
+            made.append("begin")
+            yield
+            made.append("end")
+
+    def counted(*given: Any, **named: Any) -> Tokenizer:
+        made.append("tokenizer")
+        return make(*given, **named)
+
+    monkeypatch.setattr(Tokenizer, "of", counted)
+    monkeypatch.setattr(WeightStore, "packing", noted)
+    load_model(tiny_gguf(TinyOptions()).path, EngineOptions(max_model_len=64)).close()
+    assert made == ["begin", "tokenizer", "end"]

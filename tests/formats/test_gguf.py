@@ -1,5 +1,6 @@
 """The GGUF reader against the `gguf` package: small files that it writes, and the default model."""
 
+import os
 import struct
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from twofold.core.errors import FormatError, ModelNotFoundError, UnsupportedModelError
 from twofold.core.values import BY_NAME
-from twofold.formats.gguf import GGML_TYPES, GGUFFile, our_name
+from twofold.formats.gguf import AHEAD_BYTES, GGML_TYPES, GGUFFile, our_name
 
 Fill = Callable[[gguf.GGUFWriter], None]
 
@@ -157,6 +158,21 @@ def test_released_pages_come_back(tmp_path: Path) -> None:
         assert np.array_equal(view, values)
         with pytest.raises(KeyError):
             file.data("nothing")
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system has no such request")
+def test_every_byte_is_read_ahead_once_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.zeros(3 * AHEAD_BYTES // 4, np.float32)
+    path = write(tmp_path / "a.gguf", lambda writer: writer.add_tensor("t", values))
+    asked: list[int] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _file, start, size, _advice: asked.extend((start, start + size)))
+    with GGUFFile.open(path) as file:
+        file.read_ahead()
+        assert asked[0] == 0
+        assert asked[1:-1:2] == asked[2::2]
+        assert asked[-1] - AHEAD_BYTES < file.nbytes <= asked[-1]
+        path.unlink()
+        file.read_ahead()  # a mere wish: a file that is gone by now is no error
 
 
 def split_in_two(folder: Path, count: int = 2) -> list[Path]:

@@ -10,7 +10,7 @@ Logits never cross it: a runner samples where its logits are. ``docs/extend/back
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any, Final, Protocol
@@ -137,9 +137,12 @@ class Backend(Protocol):
         """The limits of the machine while a step reads ``working_set`` bytes; None if they are not measured."""
         ...
 
-    def load(self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> ModelRunner:
+    def load(
+        self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes, overlap: Callable[[], object]
+    ) -> ModelRunner:
         """A runner of the file's model. The caller closes the file; arrays of it that are in use stay valid.
 
+        ``overlap`` may be called on this thread, to use the time in which other threads read the weights.
         Raises ParameterError for sizes that the machine does not support, ResourceError if memory does not suffice.
         """
         ...

@@ -261,8 +261,11 @@ class ReferenceBackend:
         """``Backend.free_memory``."""
         return read_memory().available
 
-    def load(self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> HostRunner:
+    def load(
+        self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes, overlap: Callable[[], object]
+    ) -> HostRunner:
         """``Backend.load``."""
+        overlap()
         needed = 4 * sum(tensor.rows * tensor.columns for tensor in file.tensors.values())
         if needed > self.free_memory():
             raise ResourceError(

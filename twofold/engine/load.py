@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -71,15 +72,21 @@ def load_model(
     backend = backend or options.open_backend()
     with open_model(path) as file:
         spec, weights = read_model(file, options.max_model_len)
-        if tokenizer_path is None:
-            vocabulary = read_vocabulary(file.tokenizer)
-            tokenizer = Tokenizer.of(vocabulary, cache_dir=tokenizer_cache, chat_template=options.chat_template)
-        else:
-            tokenizer = _other_tokenizer(tokenizer_path, tokenizer_cache, options.chat_template, spec)
-        if chats:
-            tokenizer.start_rendering()
+
+        @functools.cache
+        def tokenizer_of_model() -> Tokenizer:
+            if tokenizer_path is None:
+                vocabulary = read_vocabulary(file.tokenizer)
+                made = Tokenizer.of(vocabulary, cache_dir=tokenizer_cache, chat_template=options.chat_template)
+            else:
+                made = _other_tokenizer(tokenizer_path, tokenizer_cache, options.chat_template, spec)
+            if chats:
+                made.start_rendering()
+            return made
+
         config = resolve(options, spec, max(0, backend.free_memory() - file.nbytes))
-        runner = backend.load(file, spec, weights, runner_sizes(config))
+        runner = backend.load(file, spec, weights, runner_sizes(config), tokenizer_of_model)
+        tokenizer = tokenizer_of_model()
         sampling = SamplingDefaults.of_model(path, file.model.values)
     samples = () if cache is None else read_step_samples(path, backend, cache)
     load_s = time.perf_counter() - start - runner.compile_s

@@ -44,6 +44,10 @@ class ModelFile(Protocol):
         """The bytes of a tensor, uint8 [nbytes], read-only and without a copy. KeyError for an unknown name."""
         ...
 
+    def read_ahead(self) -> None:
+        """Asks the system to read the file into its page cache, in order. Does nothing where that is not possible."""
+        ...
+
     def release(self) -> None:
         """Drops the file's pages from this process, for example after its weights were repacked."""
         ...

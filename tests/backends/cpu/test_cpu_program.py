@@ -217,13 +217,9 @@ class Traced:
             )
             store = WeightStore(file, compiler, pool)
             self.builder = ProgramBuilder(compiler, store, cache, cpu_sizes(4, 64, 8, 4), 2)
-            self.program, *self.results = self.builder.build(
-                self.nodes,
-                self.logits,
-                self.hidden,
-                np.zeros(StepFields.SIZE, np.int64),
-                StepArgmax(4, spec.vocab_size),
-            )
+            step, best = np.zeros(StepFields.SIZE, np.int64), StepArgmax(4, spec.vocab_size)
+            with store.packing(node.weight for node in self.nodes if isinstance(node, graph.Linear)):
+                self.program, *self.results = self.builder.build(self.nodes, self.logits, self.hidden, step, best)
             self.caches = {cache.layer_address(i) for i in range(len(spec.layers))}
         pool.close()
 

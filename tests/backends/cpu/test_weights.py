@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.kernels.thread_pool import ThreadPool
 from twofold.backends.cpu.weights import PackedMatrix, WeightStore
 from twofold.core.values import BY_NAME
-from twofold.formats.base import open_model
+from twofold.formats.base import ModelFile, open_model
 from twofold.models.ops import TensorRef
 
 ROWS, COLUMNS = slice(16, 48), slice(512, 1024)
@@ -49,7 +50,8 @@ def test_a_part_is_packed_like_a_tensor_of_its_own(
         with open_model(path) as file:
             store = WeightStore(file, compiler, pool)
             own = {name: TensorRef(name, ref.rows, ref.columns) for name, ref in refs.items()}
-            store.pack([*refs.values(), *own.values()])
+            with store.packing([*refs.values(), *own.values()]):
+                pass
             for name, ref in refs.items():
                 assert packed_bytes(store.matrix(ref)) == packed_bytes(store.matrix(own[name])), name
     finally:
@@ -65,5 +67,63 @@ def test_a_part_of_a_vector(tmp_path: Path, compiler_for: Callable[[str], Compil
             address = WeightStore(file, compiler_for(ISAS[0]), pool).vector(TensorRef("v", 1, 16, first_column=32))
             found = np.ctypeslib.as_array((ctypes.c_float * 16).from_address(address))
             np.testing.assert_array_equal(found, VALUES[0, 32:48])
+    finally:
+        pool.close()
+
+
+class CountedFile:
+    """A model file that counts requests to read ahead."""
+
+    def __init__(self, file: ModelFile) -> None:
+        self.file, self.ahead = file, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def read_ahead(self) -> None:
+        self.ahead += 1
+        self.file.read_ahead()
+
+
+@pytest.fixture
+def two_matrices(tmp_path: Path) -> Path:
+    path, form = tmp_path / "two.gguf", BY_NAME["Q8_0"]
+    values = quantize(VALUES, form)
+    write_gguf(
+        path, {"general.architecture": "none"}, {name: RawTensor(form, VALUES.shape, values) for name in ("a", "b")}
+    )
+    return path
+
+
+def test_matrices_are_packed_in_the_order_of_the_file(
+    two_matrices: Path, compiler_for: Callable[[str], Compiler]
+) -> None:
+    first, second = TensorRef("a", 64, 1024), TensorRef("b", 64, 1024)
+    pool = ThreadPool(compiler_for(ISAS[0]), 2, 1 << 16)
+    try:
+        with open_model(two_matrices) as file:
+            counted = CountedFile(file)
+            store = WeightStore(cast(ModelFile, counted), compiler_for(ISAS[0]), pool)
+            with store.packing([second, first, second]):
+                assert store.matrix(first).address < store.matrix(second).address
+            with store.packing([first]):
+                pass
+            assert counted.ahead == 1, "the file is read once"
+            assert packed_bytes(store.matrix(first)) == packed_bytes(store.matrix(second))
+    finally:
+        pool.close()
+
+
+def test_an_error_ends_packing(two_matrices: Path, compiler_for: Callable[[str], Compiler]) -> None:
+    """The pool can run and end afterwards: no operation of the program is left."""
+    pool = ThreadPool(compiler_for(ISAS[0]), 2, 1 << 16)
+    try:
+        with open_model(two_matrices) as file:
+            store = WeightStore(file, compiler_for(ISAS[0]), pool)
+            with pytest.raises(KeyboardInterrupt), store.packing([TensorRef("a", 64, 1024)]):
+                raise KeyboardInterrupt
+            with store.packing([TensorRef("b", 64, 1024)]):
+                pass
+            assert any(packed_bytes(store.matrix(TensorRef("b", 64, 1024))))
     finally:
         pool.close()

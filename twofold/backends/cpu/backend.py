@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -92,7 +93,9 @@ class CpuBackend:
         """A compiler that stores machine code in the cache folder."""
         return select_table(self.isa, CacheFolders.of().create())[1]
 
-    def load(self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> HostRunner:
+    def load(
+        self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes, overlap: Callable[[], object]
+    ) -> HostRunner:
         """``Backend.load``. Blocks must be whole tiles of attention."""
         if sizes.block_size % TILE:
             raise ParameterError(
@@ -102,6 +105,7 @@ class CpuBackend:
         for rejection in choice.rejected:
             if rejection.fault:
                 log.warning("%s. Kernels use %s.", rejection, choice.isa.name)
-        model = CpuModel(file, spec, partial(forward, spec=spec, weights=weights), compiler, sizes, self.workers)
+        trace = partial(forward, spec=spec, weights=weights)
+        model = CpuModel(file, spec, trace, compiler, sizes, self.workers, overlap)
         sampler = Sampler(model.rows, model.argmax)
         return HostRunner(model, sampler, sizes, compile_s=compiler.seconds, close=model.close)

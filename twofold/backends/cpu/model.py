@@ -111,7 +111,8 @@ class StepRecord:
 
 
 class CpuModel(Forward):
-    """``Forward`` on CPU kernels, with ``workers`` threads. ``trace`` runs the model's decoder on a Recorder.
+    """``Forward`` on CPU kernels, with ``workers`` threads. ``trace`` runs the model's decoder on a Recorder;
+    ``overlap`` is called while the weights are packed.
 
     Not thread-safe. Raises UnsupportedModelError for sizes that the kernels do not support, ResourceError if memory
     does not suffice.
@@ -125,6 +126,7 @@ class CpuModel(Forward):
         compiler: Compiler,
         sizes: RunnerSizes,
         workers: int,
+        overlap: Callable[[], object] = lambda: None,
     ) -> None:
         attention = spec.attention
         _check_sizes(spec)
@@ -151,7 +153,13 @@ class CpuModel(Forward):
         )
         builder = ProgramBuilder(compiler, self.weights, self.cache, sizes, partials)
         best = StepArgmax(sizes.logit_rows, spec.vocab_size)
-        self.program, logits, hidden = builder.build(nodes, logit_node, hidden_node, self._record.step, best)
+        try:
+            with self.weights.packing(node.weight for node in nodes if isinstance(node, Linear)):
+                self.program, logits, hidden = builder.build(nodes, logit_node, hidden_node, self._record.step, best)
+                overlap()
+        except BaseException:
+            self.pool.close()
+            raise
         self._logits = _float_rows(logits, sizes.logit_rows)[:, : self.vocab_size]
         self._hidden = _float_rows(hidden, sizes.rows)[:, : self.hidden_size]
         self.hidden = self._hidden[:0]

@@ -123,7 +123,6 @@ class ProgramBuilder:
     ) -> tuple[Program, Buffer, Buffer]:
         """The program, and the buffers of two nodes' results. ``best`` gets the largest of the logits."""
         assert {logits, hidden} <= set(nodes), "results are never fused into later nodes"
-        self._weights.pack(node.weight for node in nodes if isinstance(node, graph.Linear))
         self._choose_forms(nodes, results=(logits, hidden))
         last_use = {source: index for index, node in enumerate(nodes) for source in node.inputs()}
         for index, node in enumerate(nodes):

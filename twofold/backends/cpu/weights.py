@@ -1,12 +1,13 @@
 """The weights as the kernels read them: packed into panels at load, straight from the file's mapping.
 
-The pool packs all matrices in one program. Afterwards the file's pages are dropped; only rows of embeddings are read
-from it later, when their tokens occur.
+The pool packs all matrices in one program, in the order of the file, while the system reads the file ahead of it.
+Afterwards the file's pages are dropped; only rows of embeddings are read from it later, when their tokens occur.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import mul
 
@@ -19,6 +20,7 @@ from twofold.backends.cpu.kernels.signature import StepFields
 from twofold.backends.cpu.kernels.thread_pool import KernelCall, Program, ThreadPool
 from twofold.backends.cpu.memory import aligned_zeros
 from twofold.backends.dequantize import dequantize
+from twofold.core.background import Background
 from twofold.core.errors import UnsupportedModelError
 from twofold.core.values import QuantFormat
 from twofold.formats.base import ModelFile
@@ -58,7 +60,7 @@ class WeightStore:
         return data.ctypes.data + ref.first_row * row_bytes + stored.format.row_bytes(ref.first_column), row_bytes
 
     def matrix(self, ref: TensorRef) -> PackedMatrix:
-        """A matrix that ``pack`` was given."""
+        """A matrix that ``packing`` was given; its address is known before it is packed."""
         return self._matrices[ref]
 
     def vector(self, ref: TensorRef) -> int:
@@ -70,9 +72,31 @@ class WeightStore:
             self._vectors[ref] = padded
         return self._vectors[ref].ctypes.data
 
-    def pack(self, refs: Iterable[TensorRef]) -> None:
-        """Packs matrices, in parallel. Each may be named more than once."""
-        wanted = [ref for ref in dict.fromkeys(refs) if ref not in self._matrices]
+    @contextmanager
+    def packing(self, refs: Iterable[TensorRef]) -> Iterator[None]:
+        """Packs matrices on all threads of the pool while the caller does something else; it must not use the pool.
+
+        All are packed when the context ends without an error. Each may be named more than once.
+        """
+        program = self._pack_program(refs)
+        if program is None:
+            yield
+            return
+        ahead = Background(self._source.read_ahead)
+        packed = Background(lambda: self._pool.run(program))
+        try:
+            yield
+            packed.result()
+        except BaseException:
+            program.step[StepFields.ONE] = 0  # operations that have not begun have no units, so it ends soon
+            packed.wait()
+            raise
+        ahead.result()
+
+    def _pack_program(self, refs: Iterable[TensorRef]) -> Program | None:
+        """Allocates the panels of matrices that have none. Returns the program that packs them, or None without any."""
+        new = [ref for ref in dict.fromkeys(refs) if ref not in self._matrices]
+        wanted = sorted(new, key=lambda ref: self.raw_rows(ref)[0])
         sizes = [panel_bytes(self.format_of(ref).name, ref.columns) for ref in wanted]
         counts = [-(-ref.rows // PANEL) for ref in wanted]
         address, owner = aligned_zeros(sum(map(mul, sizes, counts)))
@@ -83,10 +107,9 @@ class WeightStore:
             self._matrices[ref] = matrix
             operations.append(self._pack_operation(ref, matrix, last=ref is wanted[-1]))
             address += size * count
-        if operations:
-            step = np.zeros(StepFields.SIZE, np.int64)
-            step[StepFields.ONE] = 1
-            self._pool.run(Program.of(operations, step))
+        step = np.zeros(StepFields.SIZE, np.int64)
+        step[StepFields.ONE] = 1
+        return Program.of(operations, step) if operations else None
 
     def _pack_operation(self, ref: TensorRef, matrix: PackedMatrix, *, last: bool) -> KernelCall:
         form = matrix.format

@@ -27,13 +27,11 @@ from twofold.core.limits import MachineLimits
 from twofold.core.report import RequestMetrics
 from twofold.core.sampling_defaults import SamplingDefaults
 from twofold.core.units import count
-from twofold.engine.config import EngineConfig
 from twofold.engine.llm import LLM
+from twofold.engine.load import LoadedModel
 from twofold.engine.outputs import RequestOutput
-from twofold.formats.base import open_model
 from twofold.formats.fetch import sources
 from twofold.host.paths import CacheFolders
-from twofold.models.read import read_model
 from twofold.planner.count.memory import streamed_bytes
 from twofold.planner.explain.lines import explain_request
 from twofold.planner.predict.phase import PhaseCost, PhaseLimit, decode_limit, local_steps, prefill_limit
@@ -83,7 +81,7 @@ class LocalModel:
         assert output is not None, "the last delta carries the whole request"
         stopped, completion = delta.finish_reason == "abort", output.outputs[0]
         self._last = output
-        self._roofline = _measure_roofline(self._llm.config, self._found.path) if self._limits and not stopped else None
+        self._roofline = _measure_roofline(self._llm.loaded) if self._limits and not stopped else None
         return ChatCompletion(
             completion.text,
             None if stopped else completion.finish_reason,
@@ -101,7 +99,7 @@ class LocalModel:
         if self._last is None:
             return []
         metrics = self._last.metrics
-        roofline = self._roofline or _measure_roofline(self._llm.config, self._found.path)
+        roofline = self._roofline or _measure_roofline(self._llm.loaded)
         drawn = draw_timeline(metrics, get_terminal_size().columns).splitlines()
         return drawn if roofline is None else [*drawn, *explain_request(metrics, roofline.steps)]
 
@@ -188,11 +186,10 @@ class LocalModel:
 class Roofline:
     """The limits of a model on this machine. Create it after a completion, since the measurement would delay one."""
 
-    def __init__(self, config: EngineConfig, path: Path) -> None:
-        self._config = config
-        with open_model(path) as file:
-            self._shape, _ = read_model(file)
-        self._probe = CpuBackend(config.options.isa, config.options.threads).probe(streamed_bytes(self._shape))
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._config, self._shape = loaded.config, loaded.spec
+        options = self._config.options
+        self._probe = CpuBackend(options.isa, options.threads).probe(streamed_bytes(self._shape))
         self.steps = self._predictor(self._probe.limits())
 
     def shares(self, metrics: RequestMetrics) -> RooflineShares:
@@ -229,10 +226,10 @@ class Roofline:
         return local_steps(self._shape, machine, self._config.options.kv_type)
 
 
-def _measure_roofline(config: EngineConfig, path: Path) -> Roofline | None:
+def _measure_roofline(loaded: LoadedModel) -> Roofline | None:
     """The roofline, or None if the limits cannot be measured."""
     try:
-        return Roofline(config, path)
+        return Roofline(loaded)
     except (TwofoldError, OSError):
         return None
 

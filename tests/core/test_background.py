@@ -1,0 +1,44 @@
+"""Work on another thread: its value, its error, and a signal that interrupts waiting."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from twofold.core.background import Background
+
+
+def test_the_value_of_work_on_another_thread() -> None:
+    caller = threading.get_ident()
+    work = Background(threading.get_ident)
+    assert work.result() != caller
+    assert work.result() == work.result()
+
+
+def test_its_error_is_raised_where_the_result_is_wanted() -> None:
+    work = Background(lambda: 1 // 0)
+    work.wait()
+    with pytest.raises(ZeroDivisionError):
+        work.result()
+
+
+def test_a_signal_interrupts_waiting() -> None:
+    began, go = threading.Event(), threading.Event()
+
+    def interrupt() -> bool:
+        began.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+        return go.wait(60)
+
+    def wait() -> None:
+        began.set()
+        work.wait()
+
+    work = Background(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        wait()
+    go.set()
+    assert work.result(), "waiting can be repeated"
