@@ -4,6 +4,7 @@
 # make setup    only the environment       make bench    measures against other engines
 # make format   rewrites the formatting    make lock     resolves the locked dependencies anew (needs uv)
 # make peers    installs the other engines, in .venv-peers
+#               (make peers-ik: ik_llama.cpp as well, compiled from its repository, ten minutes)
 #               (make peers-vllm: vLLM for CPUs as well, 3.5 GB, in .venv-vllm)
 #               (make peers-aiperf: the load generator that tests of bench compare with, in .venv-aiperf)
 # make clean    deletes the environment and what tools left behind
@@ -21,7 +22,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CODE := $(wildcard twofold tests benchmarks)
 
-.PHONY: run serve test check format bench peers peers-vllm peers-aiperf setup lock clean
+.PHONY: run serve test check format bench peers peers-ik peers-vllm peers-aiperf setup lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/.runtime
@@ -55,6 +56,14 @@ NO_AMX := -U__AMX_INT8__
 peers:
 	@$(PYTHON) -m venv .venv-peers
 	CMAKE_ARGS="-DGGML_NATIVE=ON -DCMAKE_C_FLAGS=$(NO_AMX) -DCMAKE_CXX_FLAGS=$(NO_AMX)" .venv-peers/bin/python -m pip install --quiet --requirement benchmarks/peers/requirements.txt
+
+IK_LLAMA ?= https://github.com/ikawrakow/ik_llama.cpp
+IK_COMMIT := 8337e4cd3861406fc04e0854b1409cd1b027fbc9
+peers-ik:
+	rm -rf .venv-peers/ik_src && git clone --quiet $(IK_LLAMA) .venv-peers/ik_src && git -C .venv-peers/ik_src checkout --quiet $(IK_COMMIT)
+	cmake -S .venv-peers/ik_src -B .venv-peers/ik_build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAMA_BUILD_SERVER=OFF
+	cmake --build .venv-peers/ik_build --target llama-bench llama-batched-bench -j
+	ln -sfn ik_build/bin .venv-peers/ik_llama
 
 # Its package brings in companions of another build of torch, which keep it from loading.
 peers-vllm:

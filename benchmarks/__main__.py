@@ -1,6 +1,6 @@
 """``make bench``: measures the limits of this machine, then each part, and prints both.
 
-    compare        three models beside other engines: prefill, decode, a batch of streams        10 min
+    compare        three models beside other engines: prompts, decode, a batch of streams        35 min
     long           cost by context beside the formulas                                            2 min
     start          first and later starts, Python's share of a step                              20 s
     throughput     128 tokens in, 128 out, from 1 to 64 streams, beside other engines             6 min

@@ -47,6 +47,12 @@ class Ours:
         times = self._run([prompt], steps + 1)[0].metrics.token_times[0]
         return [b - a for a, b in itertools.pairwise(times)]
 
+    def long(self, prompt: list[int], steps: int) -> dict[str, Any]:
+        """Seconds of the prompt until its first token, and of each step after it."""
+        metrics = self._run([prompt], steps + 1)[0].metrics
+        gaps = [b - a for a, b in itertools.pairwise(metrics.token_times[0])]
+        return {"prompt": metrics.first_token - metrics.first_scheduled, "steps": gaps}
+
     def batch(self, streams: int, prompt: list[int], steps: int) -> list[float]:
         """Seconds of each step in which every stream received a token."""
         outputs = self._run([[prompt[-1], *prompt[s % 7 :]] for s in range(streams)], steps + streams)
@@ -82,5 +88,5 @@ UNCACHED = {"enable_prefix_caching": False}
 
 if __name__ == "__main__":
     ours = Ours()
-    operations = ("load", "prefill", "decode", "batch", "generate", "steps", "interfere", "drive")
+    operations = ("load", "prefill", "decode", "long", "batch", "generate", "steps", "interfere", "drive")
     serve({name: getattr(ours, name) for name in operations})

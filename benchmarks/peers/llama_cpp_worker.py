@@ -92,6 +92,12 @@ def decode(prompt, steps):
     return [run([(prompt[i % len(prompt)], len(prompt) + i, 0, True)]) for i in range(steps)]
 
 
+def long(prompt, steps):
+    clear()
+    seconds = feed(prompt)
+    return {"prompt": seconds, "steps": [run([(prompt[i], len(prompt) + i, 0, True)]) for i in range(steps)]}
+
+
 def batch(streams, prompt, steps):
     clear()
     for stream in range(streams):
@@ -128,4 +134,4 @@ def sample(row):
     return int(np.ctypeslib.as_array(logits, (vocabulary,)).argmax())
 
 
-serve({"load": load, "prefill": prefill, "decode": decode, "batch": batch, "generate": generate})
+serve({"load": load, "prefill": prefill, "decode": decode, "long": long, "batch": batch, "generate": generate})

@@ -37,9 +37,15 @@ def decode(prompt, steps):
     return [result.perf_metrics.get_tpot().mean / 1e3] * steps
 
 
+def long(prompt, steps):
+    _, result = generate(prompt, steps + 1)
+    metrics = result.perf_metrics
+    return {"prompt": metrics.get_ttft().mean / 1e3, "steps": [metrics.get_tpot().mean / 1e3] * steps}
+
+
 def batch(streams, prompt, steps):
     """Not measured: the pipeline accepts one stream of token ids at a time."""
     return
 
 
-serve({"load": load, "prefill": prefill, "decode": decode, "batch": batch})
+serve({"load": load, "prefill": prefill, "decode": decode, "long": long, "batch": batch})

@@ -52,4 +52,22 @@ def prefill(tokens):
     return generate([tokens], 1)
 
 
-serve({"load": load, "generate": generate, "prefill": prefill})
+def decode(prompt, steps):
+    """Mean of the steps after the first: the time of all tokens without that of one."""
+    first = generate([prompt], 1)
+    return [(generate([prompt], steps + 1) - first) / steps] * steps
+
+
+def long(prompt, steps):
+    first = generate([prompt], 1)
+    return {"prompt": first, "steps": [(generate([prompt], steps + 1) - first) / steps] * steps}
+
+
+def batch(streams, prompt, steps):
+    """As ``decode``, for ``streams`` prompts."""
+    prompts = [[prompt[s % 7], *prompt[s % 7 :]] for s in range(streams)]
+    first = generate(prompts, 1)
+    return [(generate(prompts, steps + 1) - first) / steps] * steps
+
+
+serve({"load": load, "generate": generate, "prefill": prefill, "decode": decode, "long": long, "batch": batch})
