@@ -2,7 +2,7 @@
 
     compare        three models beside other engines: prompts, decode, a batch of streams        35 min
     long           cost by context beside the formulas                                            2 min
-    start          first and later starts, Python's share of a step                              20 s
+    start          first and later starts, with and without the file in memory; Python's share    2 min
     throughput     128 tokens in, 128 out, from 1 to 64 streams, beside other engines             6 min
     interference   a long prompt arrives while others generate                                    3 min
     goodput        objectives met on a mixed trace, live budget against a fixed one               3 min
@@ -14,8 +14,8 @@
     prediction     accuracy of times predicted by the cost model                                 5 min
 
 ``serving`` selects the six parts from ``throughput`` to ``overlap``, ``http`` selects ``server`` and ``servers``. All
-but ``compare`` and ``prediction`` run on the first model only. The last line is JSON. Compare only ratios within one
-run: the machine's speed changes from minute to minute.
+but ``compare``, ``start`` and ``prediction`` run on the first model only. The last line is JSON. Compare only ratios
+within one run: the machine's speed changes from minute to minute.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ PARTS: Mapping[str, Callable[[Setting], Any]] = {
     **HTTP,
     "prediction": prediction.run,
 }
-EVERY_MODEL = ("compare", "prediction")
+EVERY_MODEL = ("compare", "start", "prediction")
 
 
 def main() -> None:
