@@ -69,6 +69,15 @@ def test_the_team_is_whole_again_when_the_other_process_has_ended(most: int) -> 
     assert set(run(team, alone, 30)) == {most}
 
 
+def test_one_pause_of_the_machine_changes_nothing() -> None:
+    team, spent = TeamSize(2), Counter[int]()
+    for index in range(1000):
+        seconds, waited = (0.3, 0.29) if index % 20 == 0 else alone(2)
+        spent[team.size] += 1
+        team.observe(team.size, ROWS, seconds, waited)
+    assert set(spent) == {2}
+
+
 def test_waits_that_a_smaller_team_does_not_end_leave_it_as_it_is() -> None:
     """As where one operation has too few units for all."""
     spent = run(TeamSize(4), lambda size: (0.02 / size, 0.4 * 0.02), 60)

@@ -2,8 +2,8 @@
 
 Workers meet at barriers, so one worker that has lost its core to another process delays all of them: beside one busy
 process, two workers on two cores are slower than one. Such delays are visible as time that workers wait for each other.
-Where it is a large part of a step, a team smaller by one is tried, and kept if its steps are cheaper. A larger one is
-tried again from time to time, more rarely each time that it was no better.
+Where it is a large part of steps twice in succession, a team smaller by one is tried, and kept if its steps are
+cheaper. A larger one is tried again from time to time, more rarely each time that it was no better.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class TeamSize:
         self._tried_from: tuple[int, float] | None = None
         """The size and rate before the trial that runs now."""
         self._retry_s = FIRST_RETRY_S
+        self._crowded = False
+        """Whether the last judged window was: one alone may be a first step, or a pause of the machine."""
         self._rest_s = 0.0
         """Seconds until the next trial may begin."""
 
@@ -81,8 +83,12 @@ class TeamSize:
             self._rest_s = self._retry_s
             if not better:
                 self.size = before
-        elif self._rest_s <= 0.0:
-            crowded = self.size > 1 and window.waited > LARGE_WAIT * self.size * window.seconds
-            if crowded or self.size < self._most:
-                self._tried_from = (self.size, window.rate)
-                self.size += -1 if crowded else 1
+            return
+        crowded = self.size > 1 and window.waited > LARGE_WAIT * self.size * window.seconds
+        change = 1 if self.size < self._most else 0
+        if crowded:
+            change = -1 if self._crowded else 0
+        self._crowded = crowded
+        if change and self._rest_s <= 0.0:
+            self._tried_from = (self.size, window.rate)
+            self.size += change
