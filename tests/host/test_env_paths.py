@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from twofold.core.errors import ParameterError, ResourceError
+from twofold.core.errors import ResourceError
 from twofold.host.env import read_environment
 from twofold.host.paths import CacheFolders
 
@@ -12,24 +12,13 @@ from twofold.host.paths import CacheFolders
 def test_an_empty_environment_has_defaults() -> None:
     env = read_environment({"HOME": "/home/u"})
     assert env.home == Path("/home/u")
-    assert (env.cache, env.hf_offline, env.no_color) == (None, False, False)
+    assert (env.cache, env.no_color) == (None, False)
     assert dict(env.settings) == {}
 
 
 def test_flags_are_named_as_on_the_command_line() -> None:
     env = read_environment({"TWOFOLD_MAX_MODEL_LEN": "512", "OTHER": "x"})
     assert dict(env.settings) == {"max-model-len": "512"}
-
-
-@pytest.mark.parametrize(("value", "offline"), [("1", True), ("ON", True), ("yes", True), ("0", False), ("", False)])
-def test_hub_offline(value: str, offline: bool) -> None:
-    assert read_environment({"HF_HUB_OFFLINE": value}).hf_offline is offline
-
-
-def test_an_impossible_flag_names_itself() -> None:
-    with pytest.raises(ParameterError, match="HF_HUB_OFFLINE is 'maybe'") as caught:
-        read_environment({"HF_HUB_OFFLINE": "maybe"})
-    assert caught.value.param == "HF_HUB_OFFLINE"
 
 
 def test_a_token_is_not_printed() -> None:

@@ -8,12 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from twofold.core.errors import ParameterError
-
 FLAG_PREFIX: Final = "TWOFOLD_"
 _THREADS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-_TRUE: Final = frozenset({"1", "on", "true", "yes"})
-_FALSE: Final = frozenset({"", "0", "off", "false", "no"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +24,6 @@ class Environment:
     xdg_cache_home: Path | None
     xdg_data_home: Path | None
     xdg_state_home: Path | None
-    hf_offline: bool
     no_color: bool
     dumb_terminal: bool
     otlp_endpoint: str | None
@@ -41,7 +36,7 @@ class Environment:
 
 
 def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
-    """The environment of this process, or ``variables``. Raises ParameterError for an invalid value."""
+    """The environment of this process, or ``variables``."""
     source = os.environ if variables is None else variables
     return Environment(
         home=_path(source, "HOME") or Path.home(),
@@ -49,7 +44,6 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         xdg_cache_home=_absolute(source, "XDG_CACHE_HOME"),
         xdg_data_home=_absolute(source, "XDG_DATA_HOME"),
         xdg_state_home=_absolute(source, "XDG_STATE_HOME"),
-        hf_offline=_flag(source, "HF_HUB_OFFLINE"),
         no_color=bool(source.get("NO_COLOR")),
         dumb_terminal=source.get("TERM", "").lower() in ("dumb", "unknown"),
         otlp_endpoint=source.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None,
@@ -77,12 +71,3 @@ def _absolute(source: Mapping[str, str], name: str) -> Path | None:
     """An absolute path; the XDG base directory specification ignores relative ones."""
     path = _path(source, name)
     return path if path is not None and path.is_absolute() else None
-
-
-def _flag(source: Mapping[str, str], name: str) -> bool:
-    value = source.get(name, "").strip().lower()
-    if value in _TRUE:
-        return True
-    if value in _FALSE:
-        return False
-    raise ParameterError(f"{name} is {value!r}, not a boolean.", param=name, hint=f"Set {name} to 1 or 0.")

@@ -85,10 +85,8 @@ class TeamSize:
                 self.size = before
             return
         crowded = self.size > 1 and window.waited > LARGE_WAIT * self.size * window.seconds
-        change = 1 if self.size < self._most else 0
-        if crowded:
-            change = -1 if self._crowded else 0
-        self._crowded = crowded
+        again, self._crowded = crowded and self._crowded, crowded
+        change = -1 if again else int(not crowded and self.size < self._most)
         if change and self._rest_s <= 0.0:
             self._tried_from = (self.size, window.rate)
             self.size += change

@@ -8,7 +8,7 @@ where they spin and then sleep. Claims decide only which worker computes, never 
     op  →  run own share, claim, run …  →  (barrier)  →  next op
 
 Workers other than the caller are Python threads that run machine code without the interpreter's lock. Between steps
-they spin on the generation counter for about a millisecond, then park on a Python event.
+they spin on the generation counter for some milliseconds, then park on a Python event.
 
 **Joining late.** The caller is the last worker. It may join after the others have begun, to do other work in Python
 first. This is correct for these reasons:
@@ -58,8 +58,8 @@ WAKE: Final = 129
 MAX_SLEEP_NS: Final = 1_000_000
 WAKE_ALL: Final = 2**31 - 1
 LINE: Final = 64
-SPIN_LIMIT: Final = 20_000
-"""Pauses that a worker spins between steps before it parks: about a millisecond."""
+SPIN_LIMIT: Final = 50_000
+"""Pauses that a worker spins between steps before it parks: two milliseconds, longer than Python needs for a step."""
 NOT_YET: Final = 0
 """``RESUME`` before it is set: a worker that was absent at operation 0 cannot begin with it."""
 
