@@ -1,7 +1,7 @@
 """``make bench``: measures the limits of this machine, then each part, and prints both.
 
     compare        three models beside other engines: prompts, decode, a batch of streams        35 min
-    long           cost by context beside the formulas                                            2 min
+    growth         speed by context, batch and threads beside the limits, drawn in growth.svg      4 min
     start          first and later starts, with and without the file in memory; Python's share    2 min
     throughput     128 tokens in, 128 out, from 1 to 64 streams, beside other engines             6 min
     interference   a long prompt arrives while others generate                                    3 min
@@ -33,8 +33,8 @@ from benchmarks import (
     bookkeeping,
     compare,
     goodput,
+    growth,
     interference,
-    long_context,
     overlap,
     prediction,
     prefix,
@@ -64,7 +64,7 @@ HTTP: Mapping[str, Callable[[Setting], Any]] = {"server": overhead.run, "servers
 GROUPS: Mapping[str, Mapping[str, Callable[[Setting], Any]]] = {"serving": SERVING, "http": HTTP}
 PARTS: Mapping[str, Callable[[Setting], Any]] = {
     "compare": compare.run,
-    "long": long_context.run,
+    "growth": growth.run,
     "start": startup.run,
     **SERVING,
     **HTTP,

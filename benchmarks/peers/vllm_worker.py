@@ -4,12 +4,15 @@
 import os
 import tempfile
 import time
+from itertools import count as counter
+from itertools import pairwise
 
 from gguf_to_hf import convert, own_dtype
 from serve import serve
 from vllm import LLM, SamplingParams
 
 state = {}
+numbers = counter()
 
 
 def load(path, threads, context, streams, dtype=None, compiled=True):
@@ -37,15 +40,32 @@ def load(path, threads, context, streams, dtype=None, compiled=True):
 
 
 def generate(prompts, count):
+    """Seconds until the last token of the last prompt."""
+    return watch(prompts, count)[-1][0]
+
+
+def watch(prompts, count):
+    """Of each step with tokens: seconds since the start, and how many sequences got one."""
+    engine = state["llm"].llm_engine
     params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
-    given = [{"prompt_token_ids": prompt} for prompt in prompts]
     began = time.perf_counter()
-    outputs = state["llm"].generate(given, params, use_tqdm=False)
-    elapsed = time.perf_counter() - began
-    made = sum(len(output.outputs[0].token_ids) for output in outputs)
-    if made != count * len(prompts):
-        raise RuntimeError(f"vLLM generated {made} tokens of {count * len(prompts)}")
-    return elapsed
+    for prompt in prompts:
+        engine.add_request(f"{next(numbers)}", {"prompt_token_ids": prompt}, params)
+    steps = []
+    made = {}
+    while engine.has_unfinished_requests():
+        outputs = engine.step()
+        made |= {output.request_id: len(output.outputs[0].token_ids) for output in outputs}
+        if outputs:
+            steps.append((time.perf_counter() - began, len(outputs)))
+    if sum(made.values()) != count * len(prompts):
+        raise RuntimeError(f"vLLM generated {sum(made.values())} tokens of {count * len(prompts)}")
+    return steps
+
+
+def between(steps, streams=1):
+    """Seconds of the steps that gave every stream a token."""
+    return [later - earlier for (earlier, _), (later, count) in pairwise(steps) if count == streams]
 
 
 def prefill(tokens):
@@ -53,21 +73,16 @@ def prefill(tokens):
 
 
 def decode(prompt, steps):
-    """Mean of the steps after the first: the time of all tokens without that of one."""
-    first = generate([prompt], 1)
-    return [(generate([prompt], steps + 1) - first) / steps] * steps
+    return between(watch([prompt], steps + 1))
 
 
 def long(prompt, steps):
-    first = generate([prompt], 1)
-    return {"prompt": first, "steps": [(generate([prompt], steps + 1) - first) / steps] * steps}
+    found = watch([prompt], steps + 1)
+    return {"prompt": found[0][0], "steps": between(found)}
 
 
 def batch(streams, prompt, steps):
-    """As ``decode``, for ``streams`` prompts."""
-    prompts = [[prompt[s % 7], *prompt[s % 7 :]] for s in range(streams)]
-    first = generate(prompts, 1)
-    return [(generate(prompts, steps + 1) - first) / steps] * steps
+    return between(watch([[prompt[s % 7], *prompt[s % 7 :]] for s in range(streams)], steps + streams), streams)
 
 
 serve({"load": load, "generate": generate, "prefill": prefill, "decode": decode, "long": long, "batch": batch})

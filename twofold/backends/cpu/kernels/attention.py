@@ -227,13 +227,15 @@ class AttentionKernel:
         self._positions = k.buffer(8 * MAX_QUERIES)
         self._gaps, self._corrections = k.buffer(64), k.buffer(64)
         k.store(k.splat(F32X16, 0.0), self._gaps)
-        self._keys, self._next_keys = k.buffer(8 * CHUNK // TILE), k.buffer(8 * CHUNK // TILE)
+        self._keys, self._next_keys, self._keys_of_next_unit = (k.buffer(8 * CHUNK // TILE) for _ in range(3))
 
     def generate(self) -> Kernel:
         k = self.k
         heads = self._a["kv_heads"]
         for unit in k.range(k.args[2], k.args[3]):
             item = self._item(unit // heads, unit % heads)
+            following = k.smin(unit + 1, k.args[3] - 1)
+            self._list_first_tiles(self._item(following // heads, following % heads))
             queries = item.rows * self._spec.group
             first = k.var(I64, 0)
             for tiling in self._tilings:
@@ -263,7 +265,7 @@ class AttentionKernel:
         for split in k.range(begin // SPLIT, (end + (SPLIT - 1)) // SPLIT):
             low = k.smax(begin, split * SPLIT)
             high = k.smin(end, split * SPLIT + SPLIT)
-            self._split(item, tiling, low, high)
+            self._split(item, tiling, low, high, end)
         for i in k.range(0, size):
             row, member, column = self._place(item, first + i)
             self._finish(item, i, (item.first_row + row) * self._a["out_stride"] + column, member)
@@ -340,7 +342,8 @@ class AttentionKernel:
 
     # -- one split --------------------------------------------------------------------------------------------------
 
-    def _split(self, item: _Item, tiling: AttentionTiling, low: Value, high: Value) -> None:
+    def _split(self, item: _Item, tiling: AttentionTiling, low: Value, high: Value, end: Value) -> None:
+        """Positions ``low`` … ``high`` of a split; the item's last split ends at ``end``."""
         k, size = self.k, tiling.queries
         for query in k.range(0, size):
             self._part.reset(query)
@@ -349,8 +352,8 @@ class AttentionKernel:
         self._list_tiles(item, low, high, self._keys)
         for start in k.range(low, high, CHUNK):
             tiles = _tiles(k, high - start)
-            self._copy_list(self._keys, self._next_keys)
-            self._list_tiles(item, start + CHUNK, high, self._next_keys)
+            self._copy_list(self._keys_of_next_unit, self._next_keys)
+            self._list_tiles(item, start + CHUNK, end, self._next_keys)
             self._score(tiling, tiles)
             self._hide(size, start)
             self._weigh(size)
@@ -364,6 +367,11 @@ class AttentionKernel:
     def _copy_list(self, source: Value, target: Value) -> None:
         for at in range(0, 8 * CHUNK // TILE, 8):
             self.k.store(self.k.load(PTR, source + at), target + at)
+
+    def _list_first_tiles(self, item: _Item) -> None:
+        """Lists the tiles that the next unit begins with, so that they are prefetched at the end of this one."""
+        begin, end = self._span(item, item.position, item.position + item.rows - 1)
+        self._list_tiles(item, begin, end, self._keys_of_next_unit)
 
     def _list_tiles(self, item: _Item, start: Value, end: Value, pointers: Value) -> None:
         """Lists the addresses of the keys of each tile of a chunk; its values are ``head_bytes / 2`` after them.
@@ -393,7 +401,10 @@ class AttentionKernel:
         k, dim, line_bytes = self.k, self._spec.head_dim, TILE * element_bytes(self._spec.dtype)
         bases = [k.load(PTR, self._keys + (first + i) * 8) for i in range(vectors)]
         later = [base + (self._a["head_bytes"] >> 1) for base in bases]
-        later += [k.load(PTR, self._next_keys + (first + i) * 8) for i in range(vectors)] if vectors > 1 else []
+        if vectors > 1:
+            later += [k.load(PTR, self._next_keys + (first + i) * 8) for i in range(vectors)]
+        elif self._tilings[0].vectors > 1:  # a last chunk has few tiles
+            later += [k.load(PTR, self._next_keys + i * 8) for i in range(CHUNK // TILE)]
         sums = [[k.var(F32X16, 0.0) for _ in range(vectors)] for _ in range(size)]
         for pair in k.range(0, dim, 2):
             for base in later:
