@@ -3,6 +3,7 @@
 # mypy: ignore-errors
 import json
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -22,9 +23,13 @@ def load(path, threads, context, streams):
 def bench(*options):
     """Seconds of a repetition of the only test."""
     common = ["-m", state["path"], "-t", state["threads"], "-rtr", "1", "-r", "1", "-o", "json"]
-    found = subprocess.run([BIN / "llama-bench", *common, *options], capture_output=True, text=True, check=True)
-    (test,) = json.loads(found.stdout)
+    (test,) = json.loads(run([BIN / "llama-bench", *common, *options]).stdout)
     return test["avg_ns"] / 1e9
+
+
+def run(command):
+    """Both programs leave a log where they run."""
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tempfile.gettempdir())
 
 
 def prefill(tokens):
@@ -46,8 +51,7 @@ def batch(streams, prompt, steps):
     sizes = ["-npp", str(len(prompt)), "-ntg", str(steps), "-npl", str(streams)]
     options = ["-c", str(streams * (len(prompt) + steps)), "-b", "512", "-ub", "512", "-t", state["threads"], "-rtr"]
     command = [BIN / "llama-batched-bench", "-m", state["path"], *options, *sizes]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    rows = [line.split("|") for line in found.splitlines() if line.startswith("|")]
+    rows = [line.split("|") for line in run(command).stderr.splitlines() if line.startswith("|")]
     columns, values = ([cell.strip() for cell in row] for row in (rows[0], rows[-1]))
     return [float(values[columns.index("T_TG s")]) / steps] * steps
 

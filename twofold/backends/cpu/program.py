@@ -209,7 +209,7 @@ class ProgramBuilder:
         writes: Sequence[int],
         units: int = 1,
         quantum: int = 1,
-        parts: int = 4,
+        parts: int = 2,
     ) -> None:
         operation = KernelCall(self._compiler.named(*kernel), args, source, units, quantum, parts)
         self._schedule.add(operation, set(reads), set(writes))

@@ -180,7 +180,7 @@ class KernelCall:
     source: StepFields
     multiplier: int = 1
     quantum: int = 1
-    parts: int = 4
+    parts: int = 2
     barrier: bool = True
 
 
