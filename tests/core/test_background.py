@@ -5,22 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from concurrent.futures import wait
 
 import pytest
 
-from twofold.core.background import Background
+from twofold.core.background import in_background
 
 
 def test_the_value_of_work_on_another_thread() -> None:
     caller = threading.get_ident()
-    work = Background(threading.get_ident)
+    work = in_background(threading.get_ident)
     assert work.result() != caller
     assert work.result() == work.result()
 
 
 def test_its_error_is_raised_where_the_result_is_wanted() -> None:
-    work = Background(lambda: 1 // 0)
-    work.wait()
+    work = in_background(lambda: 1 // 0)
+    wait([work])
     with pytest.raises(ZeroDivisionError):
         work.result()
 
@@ -33,12 +34,12 @@ def test_a_signal_interrupts_waiting() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         return go.wait(60)
 
-    def wait() -> None:
+    def begin_and_wait() -> None:
         began.set()
-        work.wait()
+        wait([work])
 
-    work = Background(interrupt)
+    work = in_background(interrupt)
     with pytest.raises(KeyboardInterrupt):
-        wait()
+        begin_and_wait()
     go.set()
     assert work.result(), "waiting can be repeated"

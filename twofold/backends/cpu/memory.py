@@ -27,12 +27,12 @@ Parts = NDArray[np.void]
 """An item is the content of one layer in one block, which NumPy copies as one value."""
 
 
-def aligned_zeros(size: int, *, large_pages: bool = True) -> tuple[int, NDArray[np.uint8]]:
+def aligned_zeros(size: int) -> tuple[int, NDArray[np.uint8]]:
     """``size`` zero bytes from the start of a cache line on: their address, and the array that owns them.
 
-    ``large_pages`` are requested if the system has them: a step reads all weights, and small pages would cost many
-    address translations; the system also clears a large page six times as fast. It gives them to private memory only:
-    memory shared with forks, the default of ``mmap``, has a setting of its own that is off.
+    Large pages are requested if the system has them: a step reads all weights, and small pages would cost many address
+    translations; the system also clears a large page six times as fast. It gives them to private memory only: memory
+    shared with forks, the default of ``mmap``, has a setting of its own that is off.
     """
     try:
         area = mmap.mmap(-1, size + LINE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -41,7 +41,7 @@ def aligned_zeros(size: int, *, large_pages: bool = True) -> tuple[int, NDArray[
             f"This machine cannot provide {size / 2**20:,.0f} MiB of memory.",
             hint="Use a smaller model, a lower max_model_len, or fewer sequences.",
         ) from error
-    if large_pages and hasattr(mmap, "MADV_HUGEPAGE"):  # Linux
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux
         area.madvise(mmap.MADV_HUGEPAGE)
     array = np.frombuffer(area, np.uint8)
     return -(-array.ctypes.data // LINE) * LINE, array
@@ -129,6 +129,6 @@ def _area(block: LayerBlock, rows: int, columns: int) -> Parts:
     size = rows * columns * block.nbytes
     if not size:
         return np.zeros((rows, columns), kind)
-    address, owner = aligned_zeros(size, large_pages=False)  # a first prompt would clear one for each layer
+    address, owner = aligned_zeros(size)
     start = address - owner.ctypes.data
     return owner[start : start + size].view(kind).reshape(rows, columns)

@@ -7,6 +7,7 @@ Afterwards the file's pages are dropped; only rows of embeddings are read from i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import mul
@@ -20,7 +21,7 @@ from twofold.backends.cpu.kernels.signature import StepFields
 from twofold.backends.cpu.kernels.thread_pool import KernelCall, Program, ThreadPool
 from twofold.backends.cpu.memory import aligned_zeros
 from twofold.backends.dequantize import dequantize
-from twofold.core.background import Background
+from twofold.core.background import in_background
 from twofold.core.errors import UnsupportedModelError
 from twofold.core.values import QuantFormat
 from twofold.formats.base import ModelFile
@@ -82,14 +83,14 @@ class WeightStore:
         if program is None:
             yield
             return
-        ahead = Background(self._source.read_ahead)
-        packed = Background(lambda: self._pool.run(program))
+        ahead = in_background(self._source.read_ahead)
+        packed = in_background(lambda: self._pool.run(program))
         try:
             yield
             packed.result()
         except BaseException:
             program.step[StepFields.ONE] = 0  # operations that have not begun have no units, so it ends soon
-            packed.wait()
+            wait([packed])
             raise
         ahead.result()
 
