@@ -97,7 +97,12 @@ def test_show_counts_formats_and_memory(tiny: Path) -> None:
 def test_show_prints_every_number(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     models.show(str(tiny), json=False)
     text = capsys.readouterr().out
-    for expected in ("architecture    llama", "512 tokens", "256 bytes per token (bf16)", "sequences of full context"):
+    for expected in (
+        "architecture    llama",
+        "512 tokens",
+        "256 bytes per token (bf16); 144 as q8, 120 as k8v4",
+        "sequences of full context",
+    ):
         assert expected in text
     assert text.splitlines()[-1].startswith("F32")
 

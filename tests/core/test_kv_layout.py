@@ -8,7 +8,18 @@ import pytest
 
 from tests.planner.models import SMOLLM2_135M, spec
 from twofold.backends.cpu.kernels.cache import LayerBlock
-from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType, key_value_bytes, position_bytes, state_bytes
+from twofold.core.errors import ParameterError
+from twofold.core.kv_layout import (
+    K8V4,
+    KV_FORMATS,
+    Q8,
+    KVLayout,
+    KVType,
+    find_kv_format,
+    key_value_bytes,
+    position_bytes,
+    state_bytes,
+)
 from twofold.core.model import GroupedAttention, KVGroup, LatentAttention, RecurrentAttention
 from twofold.core.values import FP8, FP16, INT4, INT8, MXFP4, ValueFormat
 
@@ -66,7 +77,8 @@ def test_the_engines_blocks_lie_as_the_layout_says() -> None:
         (FP8, 2 * 8 * 3 * 128),
         (INT4, 2 * 8 * 3 * (64 + 2)),
         (MXFP4, 2 * 8 * 3 * (64 + 4)),
-        (ValueFormat("int8 with a scale a head", 8, "int8", 128, 1, 2), 2 * 8 * 3 * (128 + 2)),
+        (Q8, 2 * 8 * 3 * (128 + 2)),
+        (K8V4, 8 * 3 * (128 + 2 + 64 + 4 * 2 + 2)),
         (ValueFormat("half a byte", 4, "int8"), 8 * 3 * 128),
     ],
     ids=lambda value: value.name if isinstance(value, ValueFormat) else "",
@@ -79,3 +91,17 @@ def test_formats_with_fractions_and_scales(values: ValueFormat, size: int) -> No
 def test_a_position_costs_the_same_wherever_it_is() -> None:
     for values in (FP16, INT8, INT4):
         assert key_value_bytes(8, 128, 16, values) == 16 * key_value_bytes(8, 128, 1, values)
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
+@pytest.mark.parametrize(("form", "most"), [(Q8, 0.53), (K8V4, 0.42)], ids=["q8", "k8v4"])
+def test_integers_with_their_scales_take_half_and_two_fifths_of_16_bits(
+    head_dim: int, form: ValueFormat, most: float
+) -> None:
+    assert key_value_bytes(2, head_dim, 16, form) <= most * key_value_bytes(2, head_dim, 16, FP16)
+
+
+def test_formats_of_keys_and_values_by_name() -> None:
+    assert [find_kv_format(name) for name in ("q8", " K8V4", "bf16", "fp8")] == [Q8, K8V4, KV_FORMATS["bf16"], FP8]
+    with pytest.raises(ParameterError, match="no number format 'q9'"):
+        find_kv_format("q9")

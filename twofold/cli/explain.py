@@ -15,8 +15,8 @@ from twofold.bench.draw.terminal import plot
 from twofold.cli.console import print_json, print_lines, write_file, write_out
 from twofold.cli.options import Json
 from twofold.core.errors import AccessError, ModelNotFoundError, NotFoundError, ParameterError
+from twofold.core.kv_layout import find_kv_format
 from twofold.core.model import ModelSpec
-from twofold.core.values import find_format
 from twofold.planner.count.memory import streamed_bytes
 from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.explain import report
@@ -66,12 +66,12 @@ class WhatOptions:
     ] = None
     kv: Annotated[
         str | None,
-        Parameter(name=("--kv", "--kv-cache-dtype"), help="KV cache format, such as fp8 (default: bf16)."),
+        Parameter(name=("--kv", "--kv-cache-dtype"), help="KV cache format, such as q8, k8v4 or fp8 (default: bf16)."),
     ] = None
 
     def how(self, base: Setting = PLAIN) -> Setting:
         """``base`` with the KV format and tensor-parallel size of the flags."""
-        kv = base.kv if self.kv is None else find_format(self.kv)
+        kv = base.kv if self.kv is None else find_kv_format(self.kv)
         return replace(base, tp=self.tp, kv=kv)
 
     def case(self, like: Case | None = None) -> Case:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -10,8 +11,7 @@ from cyclopts import Parameter
 from twofold.cli.console import DownloadProgress, format_bytes, print_json, print_lines, print_table
 from twofold.cli.options import MODEL_HELP, Json
 from twofold.core.errors import UnsupportedModelError
-from twofold.core.kv_layout import KVLayout
-from twofold.core.values import FP16
+from twofold.core.kv_layout import KV_FORMATS, KVLayout
 from twofold.formats.base import ModelFile, open_model
 from twofold.formats.fetch import sources
 from twofold.host.machine import Memory, read_memory
@@ -51,6 +51,7 @@ class ModelReport:
     formats: tuple[FormatUse, ...]
     context_length: int | None
     kv_bytes_per_token: int | None
+    kv_bytes_by_type: Mapping[str, int]
     memory_total: int
     memory_available: int
     kv_tokens: int | None
@@ -115,7 +116,8 @@ def describe(found: sources.ResolvedModel, memory: Memory) -> ModelReport:
     """The report on a model file for a machine with this memory."""
     with open_model(found.path) as file:
         spec, problem = _spec(file)
-        per_token = KVLayout(spec, FP16).token_bytes() if spec else None
+        by_type = {name: KVLayout(spec, form).token_bytes() for name, form in KV_FORMATS.items()} if spec else {}
+        per_token = by_type.get("bf16")
         tokens = max(0, memory.available - file.nbytes) // per_token if per_token else None
         return ModelReport(
             name=found.name,
@@ -128,6 +130,7 @@ def describe(found: sources.ResolvedModel, memory: Memory) -> ModelReport:
             formats=_formats(file),
             context_length=spec.context_length if spec else None,
             kv_bytes_per_token=per_token,
+            kv_bytes_by_type=by_type,
             memory_total=memory.usable,
             memory_available=memory.available,
             kv_tokens=tokens,
@@ -171,10 +174,11 @@ def _lines(report: ModelReport) -> list[tuple[str, str]]:
     ]
     if report.problem is not None:
         return [*lines, ("cannot run", report.problem)]
+    smaller = ", ".join(f"{report.kv_bytes_by_type[name]:,} as {name}" for name in ("q8", "k8v4"))
     fits = f"{report.kv_tokens:,} tokens next to the weights, {report.full_contexts:,} sequences of full context"
     return [
         *lines,
         ("context", f"{report.context_length:,} tokens"),
-        ("KV cache", f"{report.kv_bytes_per_token:,} bytes per token (bf16)"),
+        ("KV cache", f"{report.kv_bytes_per_token:,} bytes per token (bf16); {smaller}"),
         ("fits", fits),
     ]

@@ -13,6 +13,7 @@ from twofold.cli.bench.options import InputTokens, LengthOptions, OutputTokens, 
 from twofold.cli.console import print_json, print_lines, write_file
 from twofold.cli.options import LIST, Json
 from twofold.core.errors import ParameterError, closest_match, describe_name
+from twofold.core.kv_layout import find_kv_format
 from twofold.core.values import ValueFormat, find_format
 from twofold.planner.machines.known import find_machine
 from twofold.planner.machines.machine import Machine
@@ -94,7 +95,7 @@ class ChoiceOptions:
             machines=tuple(map(find_machine, _parts(hardware))),
             tp=_numbers("tp", self.tp),
             weights=tuple(map(_weights, _parts(self.weights))),
-            kv=tuple(map(find_format, _parts(self.kv))),
+            kv=tuple(map(find_kv_format, _parts(self.kv))),
             chunks=_numbers("chunk", self.chunk),
             split=self.split,
             acceptance=self.acceptance,
@@ -215,7 +216,7 @@ def fit(
         concurrency=concurrency,
         tp=how.tp,
         weights=_weights(how.weights),
-        kv=find_format(how.kv),
+        kv=find_kv_format(how.kv),
         rows=how.rows,
         share=how.share,
     )

@@ -14,8 +14,8 @@ from cyclopts import Parameter
 from twofold.cli.console import print_json, print_lines
 from twofold.cli.options import FLAG, Json
 from twofold.core.errors import ParameterError
+from twofold.core.kv_layout import find_kv_format
 from twofold.core.request import TimeToLive
-from twofold.core.values import find_format
 from twofold.observe.billing import MachinePrices
 from twofold.planner.count.crossover import Crossovers
 from twofold.planner.count.setting import Setting
@@ -146,7 +146,7 @@ class OwnOptions:
             years=Decimal(repr(self.years)),
         )
         prices = MachinePrices(price, Decimal(repr(self.busy_share)))
-        return OwnMachines(shape, machine, prices, Setting(tp=self.tp, kv=find_format(self.kv)), self.batch_size)
+        return OwnMachines(shape, machine, prices, Setting(tp=self.tp, kv=find_kv_format(self.kv)), self.batch_size)
 
 
 def price(
@@ -238,7 +238,7 @@ def crossover(
         Context length above which an API charges more: report what that implies.
     """
     shape = resolve_shape(model, weights)
-    found = Crossovers.of(shape, find_machine(hardware), Setting(tp=tp, kv=find_format(kv)), cliff)
+    found = Crossovers.of(shape, find_machine(hardware), Setting(tp=tp, kv=find_kv_format(kv)), cliff)
     if json:
         print_json(found.document())
     else:

@@ -14,8 +14,8 @@ from twofold.cli.console import print_json, print_lines
 from twofold.cli.options import BYTES, FLAG, Json
 from twofold.cli.plan import read_slo
 from twofold.core.errors import ParameterError
+from twofold.core.kv_layout import find_kv_format
 from twofold.core.units import count
-from twofold.core.values import find_format
 from twofold.formats.fetch.sources import locate
 from twofold.host.paths import CacheFolders
 from twofold.planner.count.setting import Setting
@@ -136,7 +136,7 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
         return _scenario_here(server, engine)
     _refuse_changed(engine, ("threads",), "other machines", "Omit --threads.")
     shape, machine = resolve_shape(server.model, server.weights), find_machine(server.hardware)
-    how = Setting(tp=server.tp, kv=find_format(server.kv))
+    how = Setting(tp=server.tp, kv=find_kv_format(server.kv))
     sequences = DEFAULT_SEQUENCES if engine.max_num_seqs is None else engine.max_num_seqs
     rows = DEFAULT_ROWS if engine.max_num_batched_tokens is None else engine.max_num_batched_tokens
     groups = groups_for(

@@ -1,11 +1,15 @@
 """How many bytes keys and values take: computed only here, for engine, kernels, server and planner.
 
-    grouped attention      2 · heads · bytes of ``head_dim`` values, for each position and layer
+    grouped attention      heads · bytes of ``head_dim`` keys and as many values, for each position and layer
     latent attention       bytes of the latent vector and of the rotated key
     recurrent attention    nothing; each sequence has a state of fixed size
     a block                that of ``block_size`` positions, for each layer of its group
 
 A value has the bits of its format; formats with scales keep them beside the values of each head and position.
+
+    q8      codes of 8 bits, and a bfloat16 scale for each head and position
+    k8v4    keys as in q8; values of 4 bits with a bfloat16 scale for each head and position, and with a scale and a
+            minimum of 8 bits for each 32 of them
 """
 
 from __future__ import annotations
@@ -15,16 +19,44 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from twofold.core.model import Attention, KVGroup, LatentAttention, ModelSpec, RecurrentAttention
-from twofold.core.values import BF16, FP16, FP32, ValueFormat
+from twofold.core.values import BF16, FP16, FP32, ValueFormat, find_format
+
+
+@dataclass(frozen=True, slots=True)
+class MixedFormat(ValueFormat):
+    """A format of keys; values have another one."""
+
+    values: ValueFormat = BF16
+
+
+Q8: Final = ValueFormat("q8", 8, "bf16", row_bytes=2)
+VALUE_GROUP: Final = 32
+"""Values of a head that share a scale and a minimum in 4 bits."""
+V4: Final = ValueFormat("v4", 4, "bf16", VALUE_GROUP, tile_bytes=2, row_bytes=2)
+K8V4: Final = MixedFormat("k8v4", 8, "bf16", row_bytes=2, values=V4)
 
 KVType = Literal["bf16", "f16", "f32"]
-KV_FORMATS: Final[Mapping[KVType, ValueFormat]] = {"bf16": BF16, "f16": FP16, "f32": FP32}
-"""The formats that the engine keeps keys and values in."""
+INTEGER_TYPES: Final = frozenset[str]({"q8", "k8v4"})
+KV_FORMATS: Final[Mapping[str, ValueFormat]] = {"bf16": BF16, "f16": FP16, "f32": FP32, "q8": Q8, "k8v4": K8V4}
+"""The formats that keys and values of the engine have, by name."""
 
 
-def key_value_bytes(heads: int, head_dim: int, positions: int, values: ValueFormat) -> int:
+def find_kv_format(name: str) -> ValueFormat:
+    """The format of keys and values of that name: the engine's types, or any number format.
+
+    Raises ParameterError with the nearest known name.
+    """
+    return KV_FORMATS.get(name.strip().lower()) or find_format(name)
+
+
+def key_value_formats(form: ValueFormat) -> tuple[ValueFormat, ValueFormat]:
+    """The format of keys, and that of values."""
+    return form, form.values if isinstance(form, MixedFormat) else form
+
+
+def key_value_bytes(heads: int, head_dim: int, positions: int, form: ValueFormat) -> int:
     """Bytes of the keys and values of ``heads`` heads and ``positions`` positions in one layer."""
-    return 2 * heads * values.nbytes(positions, head_dim)
+    return sum(heads * each.nbytes(positions, head_dim) for each in key_value_formats(form))
 
 
 def position_bytes(attention: Attention, values: ValueFormat, devices: int = 1) -> int:

@@ -1,7 +1,8 @@
 """How numbers are stored: the formats of weights, and those of keys and values.
 
-A format takes ``bits`` for each value, and ``tile_bytes`` of scales for each tile of ``tile_rows`` × ``tile_columns``
-values. Tiles at the edges hold fewer values, but as many scales. Tiles of GGUF's formats have one row.
+A format takes ``bits`` for each value, ``tile_bytes`` of scales for each tile of ``tile_rows`` × ``tile_columns``
+values, and ``row_bytes`` of scales for each row. Tiles at the edges hold fewer values, but as many scales. Tiles of
+GGUF's formats have one row.
 """
 
 from __future__ import annotations
@@ -69,15 +70,16 @@ class ValueFormat:
     tile_columns: int = 1
     tile_rows: int = 1
     tile_bytes: int = 0
+    row_bytes: int = 0
 
     def nbytes(self, rows: int, columns: int) -> int:
         """Bytes of a matrix of that many values."""
         tiles = -(-rows // self.tile_rows) * -(-columns // self.tile_columns)
-        return -(-self.bits * rows * columns // 8) + self.tile_bytes * tiles
+        return -(-self.bits * rows * columns // 8) + self.tile_bytes * tiles + self.row_bytes * rows
 
     @property
     def bytes_per_value(self) -> float:
-        """Bytes of a value in a large matrix, its part of the scales included."""
+        """Bytes of a value in a large matrix, its part of the tiles' scales included."""
         return self.bits / 8 + self.tile_bytes / (self.tile_rows * self.tile_columns)
 
     @classmethod
