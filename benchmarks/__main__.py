@@ -11,11 +11,12 @@
     overlap        gain of preparing a step while another computes                                1 min
     server         HTTP overhead over the engine: throughput, TTFT, processor time                4 min
     servers        compared with other servers at rising rates                                   25 min
+    layerkv        LayerKV in the simulator, by memory and rate                                   1 min
     prediction     accuracy of times predicted by the cost model                                 5 min
 
-``serving`` selects the six parts from ``throughput`` to ``overlap``, ``http`` selects ``server`` and ``servers``. All
-but ``compare``, ``start`` and ``prediction`` run on the first model only. The last line is JSON. Compare only ratios
-within one run: the machine's speed changes from minute to minute.
+``serving`` selects the six parts from ``throughput`` to ``overlap``, ``http`` selects ``server`` and ``servers``,
+``levers`` selects ``layerkv``. All but ``compare``, ``start`` and ``prediction`` run on the first model only. The last
+line is JSON. Compare only ratios within one run: the machine's speed changes from minute to minute.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from benchmarks import (
     goodput,
     growth,
     interference,
+    layerkv,
     overlap,
     prediction,
     prefix,
@@ -61,13 +63,15 @@ SERVING: Mapping[str, Callable[[Setting], Any]] = {
     "overlap": overlap.run,
 }
 HTTP: Mapping[str, Callable[[Setting], Any]] = {"server": overhead.run, "servers": servers.run}
-GROUPS: Mapping[str, Mapping[str, Callable[[Setting], Any]]] = {"serving": SERVING, "http": HTTP}
+LEVERS: Mapping[str, Callable[[Setting], Any]] = {"layerkv": layerkv.run}
+GROUPS: Mapping[str, Mapping[str, Callable[[Setting], Any]]] = {"serving": SERVING, "http": HTTP, "levers": LEVERS}
 PARTS: Mapping[str, Callable[[Setting], Any]] = {
     "compare": compare.run,
     "growth": growth.run,
     "start": startup.run,
     **SERVING,
     **HTTP,
+    **LEVERS,
     "prediction": prediction.run,
 }
 EVERY_MODEL = ("compare", "start", "prediction")

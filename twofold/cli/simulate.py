@@ -21,12 +21,16 @@ from twofold.host.paths import CacheFolders
 from twofold.planner.count.setting import Setting
 from twofold.planner.machines.known import find_machine
 from twofold.planner.shapes.known import resolve_shape
+from twofold.planner.simulate.layerwise import LayerKV, layer_kv
 from twofold.planner.simulate.scenario import Scenario, Split
 from twofold.planner.simulate.setting import DEFAULT_ROWS, DEFAULT_SEQUENCES, EngineSetting, PredictedSteps, groups_for
 
 if TYPE_CHECKING:
     from twofold.bench.load.base import Load
+    from twofold.core.model import ModelSpec
     from twofold.engine.config import EngineKeywords
+    from twofold.engine.kv.manager import GroupSize
+    from twofold.planner.machines.machine import Machine
 
 HERE: Final = "this"
 NEED_HARDWARE: Final = ("tp", "weights", "kv", "replicas", "router", "disaggregate", "link_gbs")
@@ -86,6 +90,14 @@ class EngineFlags:
         float | None,
         Parameter(help="TPOT target of the live budget; exact mode only. Default: 50 on this machine, else none."),
     ] = None
+    layer_kv: Annotated[
+        int | None,
+        BYTES,
+        Parameter(help="Host memory per device for prompts that are computed layer by layer when KV blocks run out."),
+    ] = None
+    layer_kv_tpot_ms: Annotated[
+        float | None, Parameter(help="TPOT that open requests keep while --layer-kv computes prompts.")
+    ] = None
 
 
 def simulate(
@@ -132,7 +144,7 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
     if server.hardware == HERE:
         hint = "Name a machine with --hardware, such as h100."
         _refuse_changed(server, NEED_HARDWARE, "this machine", hint)
-        _refuse_changed(engine, ("memory_share",), "this machine", hint)
+        _refuse_changed(engine, ("memory_share", "layer_kv", "layer_kv_tpot_ms"), "this machine", hint)
         return _scenario_here(server, engine)
     _refuse_changed(engine, ("threads",), "other machines", "Omit --threads.")
     shape, machine = resolve_shape(server.model, server.weights), find_machine(server.hardware)
@@ -149,6 +161,7 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
         share=engine.memory_share,
         memory=engine.kv_cache_memory_bytes,
     )
+    lever, groups = _layer_kv(shape, machine, groups, how, rows, engine)
     setting = EngineSetting(
         groups,
         sequences=sequences,
@@ -157,6 +170,7 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
         context=shape.context_length if engine.max_model_len is None else engine.max_model_len,
         prefix_caching=engine.enable_prefix_caching,
         tpot_target_s=None if engine.tpot_target_ms is None else engine.tpot_target_ms / 1000,
+        layer_kv=lever,
     )
     return Scenario(
         shape=shape,
@@ -167,6 +181,25 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
         split=_split(server),
         router=server.router,
         exact=server.exact,
+    )
+
+
+def _layer_kv(
+    shape: ModelSpec, machine: Machine, groups: tuple[GroupSize, ...], how: Setting, rows: int, engine: EngineFlags
+) -> tuple[LayerKV | None, tuple[GroupSize, ...]]:
+    """The lever that the flags ask for, and the blocks that remain. Raises ParameterError for a target without it."""
+    target = engine.layer_kv_tpot_ms
+    if engine.layer_kv is None:
+        if target is not None:
+            raise ParameterError(
+                "--layer-kv-tpot-ms limits --layer-kv, which is not given.",
+                param="layer-kv-tpot-ms",
+                hint="Add --layer-kv 64GiB, or remove the limit.",
+            )
+        return None, groups
+    tpot_s = None if target is None else target / 1000
+    return layer_kv(
+        shape, machine, groups, engine.layer_kv, how, rows=rows, block_size=engine.block_size, tpot_s=tpot_s
     )
 
 
@@ -185,7 +218,8 @@ def _scenario_here(server: ServerOptions, engine: EngineFlags) -> Scenario:
 
     assert server.model is not None, "a model was named"
     given = asdict(engine)
-    del given["memory_share"]
+    for name in ("memory_share", "layer_kv", "layer_kv_tpot_ms"):
+        del given[name]
     keywords = cast("EngineKeywords", {name: value for name, value in given.items() if value is not None})
     return this_machine(locate(server.model, cache=CacheFolders.of().models).path, EngineOptions(**keywords))
 
@@ -218,6 +252,7 @@ def _described(scenario: Scenario) -> dict[str, Any]:
         "block_size": setting.block_size,
         "kv_blocks": setting.blocks,
         "prefix_caching": setting.prefix_caching,
+        "layer_kv": None if setting.layer_kv is None else asdict(setting.layer_kv),
     }
 
 

@@ -53,6 +53,19 @@ def test_a_document_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert [each["measure"] for each in document["runs"][0]["compared"]] == ["ttft", "ttft", "tpot", "tpot"]
 
 
+def test_layer_wise_keys_and_values(capsys: pytest.CaptureFixture[str]) -> None:
+    server = ServerOptions(model="llama-2-7b", hardware="l40s")
+    load = LoadOptions(rate=2.0, duration=60.0, input_tokens="1024", output_tokens="256")
+    few, many = 8 << 30, 64 << 30
+    plain, layered = (
+        printed(capsys, server=server, engine=EngineFlags(kv_cache_memory_bytes=few, layer_kv=each), load=load)
+        for each in (None, many)
+    )
+    assert plain["layer_kv"] is None
+    assert layered["layer_kv"]["layers"] == 32
+    assert plain["figures"]["ttft"]["mean"] > 5 * layered["figures"]["ttft"]["mean"]
+
+
 @pytest.mark.data
 def test_a_million_requests_take_memory_in_columns(test_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A tenth of an hour of Azure's trace, twice."""
@@ -86,6 +99,18 @@ def target() -> None:
     simulate(server=SERVER, engine=EngineFlags(tpot_target_ms=50), load=LOAD)
 
 
+def target_of_nothing() -> None:
+    simulate(server=SERVER, engine=EngineFlags(layer_kv_tpot_ms=50), load=LOAD)
+
+
+def one_memory() -> None:
+    simulate(
+        server=ServerOptions(model="llama-3.1-8b", hardware="epyc-9654"),
+        engine=EngineFlags(layer_kv=64 << 30),
+        load=LOAD,
+    )
+
+
 def no_load() -> None:
     simulate(server=SERVER)
 
@@ -99,6 +124,8 @@ def no_load() -> None:
         (unknown, ModelNotFoundError),
         (gaps, ParameterError),
         (target, ParameterError),
+        (target_of_nothing, ParameterError),
+        (one_memory, ParameterError),
         (no_load, ParameterError),
     ],
 )
@@ -114,6 +141,7 @@ def test_errors_have_hints(call: Callable[[], None], kind: type[TwofoldError]) -
         ("--replicas", ServerOptions(model="smollm2-135m", replicas=2), EngineFlags()),
         ("--disaggregate", ServerOptions(model="smollm2-135m", disaggregate="1:1"), EngineFlags()),
         ("--memory-share", ServerOptions(model="smollm2-135m"), EngineFlags(memory_share=0.5)),
+        ("--layer-kv", ServerOptions(model="smollm2-135m"), EngineFlags(layer_kv=1 << 30)),
         ("--threads", SERVER, EngineFlags(threads=2)),
     ],
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +25,7 @@ from twofold.engine.scheduler.step_time import StepTimeModel
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.predict.steps import StepSize
 from twofold.planner.simulate.jobs import JobResult, Replica, SimulatedJob, spans
+from twofold.planner.simulate.layerwise import HostPrompt, HostPrompts, OpenOutput, computed_part
 from twofold.planner.simulate.setting import EngineSetting, StepSeconds
 
 MAX_TOKEN: Final = (1 << 30) - 1
@@ -33,11 +35,15 @@ OPTIONS: Final = RequestOptions()
 
 @dataclass(slots=True)
 class _RunningJob:
-    """A job and its sequence; the token at position p of its stream is ``base`` + p."""
+    """A job and its sequence; the token at position p of its stream is ``base`` + p.
+
+    ``held``: its prompt as it was computed layer by layer, once it has left host memory.
+    """
 
     job: SimulatedJob
     sequence: Sequence
     base: int
+    held: HostPrompt | None = None
 
 
 class ExactReplica(Replica):
@@ -48,6 +54,8 @@ class ExactReplica(Replica):
         self._setting, self._seconds, self._windows = setting, seconds, windows
         self.scheduler = _make_scheduler(setting)
         self._jobs: dict[int, _RunningJob] = {}
+        lever = setting.layer_kv
+        self._host = None if lever is None else HostPrompts(lever, setting.block_size, seconds)
 
     @property
     def next_s(self) -> float:
@@ -75,6 +83,8 @@ class ExactReplica(Replica):
     def check_idle(self) -> None:
         """Asserts that an idle replica holds no blocks."""
         self.scheduler.check_idle()
+        if self._host is not None:
+            self._host.check_idle()
 
     def _arrive(self, at_s: float, job: SimulatedJob) -> None:
         assert not job.prefilled, "the scheduler computes every prompt itself"
@@ -92,25 +102,74 @@ class ExactReplica(Replica):
             self._end(JobResult(job, None, None, None))
             return
         self._jobs[job.number] = _RunningJob(job, sequence, base)
+        if self._host is not None:
+            self._host.arrive(job)
 
     def _step(self) -> None:
         plan = self.scheduler.plan(self._now)
-        seconds = self._seconds(self._size(plan))
-        self.work.add(seconds, plan.rows - plan.decode_rows, plan.decode_rows, self.scheduler.manager.held[0])
-        self._now += seconds
+        size, seconds = self._measured(plan)
+        self.work.add(seconds, size.rows - plan.decode_rows, plan.decode_rows, self.scheduler.manager.held[0])
+        began, self._now = self._now, self._now + seconds
+        if self._host is not None:
+            self._commit_host(self._host, plan, began)
         for event in self.scheduler.commit(plan, StepOutcome(self._outcomes(plan), seconds), self._now):
             if event.finish is not None:
                 self._finish(self._jobs.pop(event.sequence_id))
 
-    def _size(self, plan: StepPlan) -> StepSize:
-        ranges = [(step.start, len(step.tokens)) for step in plan.steps]
+    def _measured(self, plan: StepPlan) -> tuple[StepSize, float]:
+        """The computed rows of a step, and its seconds."""
+        host, steps = self._host, plan.steps
+        if host is None:
+            size = self._size([(step.start, len(step.tokens), step.samples) for step in steps])
+            return size, self._seconds(size)
+        parts = [(*computed_part(each.start, len(each.tokens), host.done(each.sequence_id)), each) for each in steps]
+        size = self._size([(start, rows, step.samples) for start, rows, step in parts if rows])
+        scheduler, rows = self.scheduler, self._setting.rows - plan.rows
+        if rows and scheduler.waiting and scheduler.running < self._setting.sequences:
+            host.plan(rows, self._is_admitted, self._findable)
+        decodes = self._size([(step.start, 1, 1) for step in steps if step.decode])
+        return host.take(size, plan.rows - size.rows, decodes, self._now, self._outputs)
+
+    def _is_admitted(self, number: int) -> bool:
+        return number not in self._jobs or self._jobs[number].sequence.admitted_at is not None
+
+    def _findable(self, job: SimulatedJob) -> int:
+        return self.scheduler.manager.matched(self._jobs[job.number].sequence.tokens, "")
+
+    def _outputs(self) -> Iterator[OpenOutput]:
+        assert self._host is not None, "only layer-wise prompts depend on the open outputs"
+        yield from self._host.parked()
+        for number, running in self._jobs.items():
+            first_s = running.held.first_s if running.held else None
+            first_s = running.sequence.first_token_at if first_s is None else first_s
+            if first_s is not None and self._host.found(number) is None:
+                yield OpenOutput(first_s, running.sequence.generated, running.job.output)
+
+    def _commit_host(self, host: HostPrompts, plan: StepPlan, began: float) -> None:
+        """Frees the host memory of prompts that the device has whole, and notes the first tokens of others."""
+        for step in plan.steps:
+            held = host.found(step.sequence_id)
+            if held is not None and step.end >= held.done:
+                self._jobs[step.sequence_id].held = held
+                host.release(step.sequence_id)
+        for held in host.commit(began, self._now):
+            if held.first_s is not None and held.job.output == 1:
+                self.scheduler.end(held.job.number, self._now)
+                host.release(held.job.number)
+                running = self._jobs.pop(held.job.number)
+                running.held = held
+                self._finish(running)
+
+    def _size(self, ranges: list[tuple[int, int, int]]) -> StepSize:
+        """The step of (first position, rows, samples) of each sequence."""
+        each_rows = [(start, rows) for start, rows, _ in ranges]
         return StepSize(
-            plan.rows,
-            sum(step.samples for step in plan.steps),
-            len(ranges),
-            tuple(sum(visible(*each, window) for each in ranges) for window in self._windows),
-            tuple(sum(read_positions(*each, window) for each in ranges) for window in self._windows),
-            tuple((1, SequenceRows(new, start)) for start, new in ranges if new > 1),
+            sum(rows for _, rows in each_rows),
+            sum(samples for _, _, samples in ranges),
+            len(each_rows),
+            tuple(sum(visible(*each, window) for each in each_rows) for window in self._windows),
+            tuple(sum(read_positions(*each, window) for each in each_rows) for window in self._windows),
+            tuple((1, SequenceRows(new, start)) for start, new in each_rows if new > 1),
         )
 
     def _outcomes(self, plan: StepPlan) -> tuple[SequenceOutcome, ...]:
@@ -120,10 +179,13 @@ class ExactReplica(Replica):
         )
 
     def _finish(self, running: _RunningJob) -> None:
-        sequence = running.sequence
+        sequence, held = running.sequence, running.held
         record = sequence.record
-        times = (sequence.admitted_at, sequence.first_token_at, self._now)
-        self._end(JobResult(running.job, *times, record.cached, record.preemptions))
+        admitted, first, cached = sequence.admitted_at, sequence.first_token_at, record.cached
+        if held is not None:
+            admitted, cached = held.begun_s, held.copied
+            first = first if held.first_s is None else held.first_s
+        self._end(JobResult(running.job, admitted, first, self._now, cached, record.preemptions))
 
 
 def tokens_of(job: SimulatedJob) -> tuple[array[int], int]:

@@ -68,6 +68,12 @@ class Scenario:
                 param="exact",
                 hint="Remove --exact or --disaggregate.",
             )
+        if self.split and self.setting.layer_kv is not None:
+            raise ParameterError(
+                "Layer-wise keys and values are not simulated together with disaggregation.",
+                param="layer-kv",
+                hint="Remove --layer-kv or --disaggregate.",
+            )
         if not self.exact and self.setting.tpot_target_s is not None:
             raise ParameterError(
                 "The live budget needs exact mode, which simulates every step.",

@@ -16,6 +16,7 @@ from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.machines.machine import Machine
 from twofold.planner.predict.constants import Constants, constants_for
 from twofold.planner.predict.steps import StepPredictor, StepSize
+from twofold.planner.simulate.layerwise import LayerKV
 
 DEFAULT_SEQUENCES: Final = 256
 DEFAULT_ROWS: Final = 2048
@@ -34,6 +35,7 @@ class EngineSetting:
     tpot_target_s     target of the live budget; None: prompts get all rows that decoding leaves
     itl_limit_s       maximum seconds between two tokens with the live budget; None: its default
     step_samples      measured steps from which the live budget starts
+    layer_kv          computes prompts without blocks layer by layer; None: they wait
     """
 
     groups: tuple[GroupSize, ...]
@@ -45,6 +47,7 @@ class EngineSetting:
     tpot_target_s: float | None = None
     itl_limit_s: float | None = None
     step_samples: tuple[tuple[StepShape, float], ...] = ()
+    layer_kv: LayerKV | None = None
 
     def __post_init__(self) -> None:
         for name in ("sequences", "rows", "block_size", "context"):
@@ -55,6 +58,12 @@ class EngineSetting:
                 f"{self.sequences} concurrent sequences exceed the {self.rows} tokens of a step.",
                 param="max_num_seqs",
                 hint="Lower --max-num-seqs, or raise --max-num-batched-tokens.",
+            )
+        if self.layer_kv is not None and self.tpot_target_s is not None:
+            raise ParameterError(
+                "Layer-wise keys and values have a TPOT target of their own.",
+                param="tpot-target-ms",
+                hint="Give --layer-kv-tpot-ms in place of --tpot-target-ms.",
             )
 
     @property

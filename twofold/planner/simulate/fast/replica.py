@@ -6,13 +6,14 @@ running prompts, then the head of the waiting queue while rows, slots and blocks
 token to each sequence. So step times grow linearly as long as the step-time function is linear in the positions read;
 otherwise fewer steps are computed at once.
 
-Limits: the token budget is fixed, nothing is swapped to the host, and for models with several windows only the widest
-group's blocks are counted."""
+Limits: the token budget is fixed, no sequence is swapped to the host, and for models with several windows only the
+widest group's blocks are counted."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Final
 
@@ -23,6 +24,7 @@ from twofold.planner.predict.steps import StepSize
 from twofold.planner.simulate.fast.cache import CountedCache
 from twofold.planner.simulate.fast.decodes import Decodes, LinearStepTimes, Running, steps_begun, stretch
 from twofold.planner.simulate.jobs import JobResult, Replica, SimulatedJob
+from twofold.planner.simulate.layerwise import HostPrompts, OpenOutput, computed_part
 from twofold.planner.simulate.setting import EngineSetting, StepSeconds
 
 NEVER: Final = math.inf
@@ -36,6 +38,9 @@ class FastReplica(Replica):
     _refused   the last job refused for lack of blocks, and the free blocks at its latest refusal
     _blocked   whether no sequence ended or was preempted since then
     _shares    whether any job so far may share a prefix; before that the cache is not searched
+    _host      prompts that are computed layer by layer, if the setting says so
+    _unstarted jobs that were never admitted, by number; kept only with ``_host``
+    _withheld  whether the latest step left layer-wise prompts out for the TPOT of others, and nothing changed since
     """
 
     def __init__(self, setting: EngineSetting, seconds: StepSeconds, windows: tuple[int | None, ...] = (None,)) -> None:
@@ -54,10 +59,14 @@ class FastReplica(Replica):
         self._blocked = False
         self._shares = False
         self._refused: tuple[int, int] | None = None
+        lever = setting.layer_kv
+        self._host = None if lever is None else HostPrompts(lever, setting.block_size, seconds)
+        self._unstarted: dict[int, Running] = {}
+        self._withheld = False
 
     @property
     def next_s(self) -> float:
-        if self._prompts or self._admits():
+        if self._prompts or self._admits() or self._computes_on_host():
             return math.nextafter(self._now, NEVER)
         if self._decodes.count:
             steps = self._decode_steps()
@@ -78,7 +87,7 @@ class FastReplica(Replica):
                 return
             while inbox and inbox[0][0] <= self._now:
                 self._arrive(*inbox.popleft())
-            if self._prompts or self._admits():
+            if self._prompts or self._admits() or self._computes_on_host():
                 self._planned_step()
             elif decodes.count:
                 self._decode(until_s)
@@ -90,6 +99,8 @@ class FastReplica(Replica):
         """Asserts that an idle replica holds no blocks."""
         assert not self.open_jobs, f"{self.open_jobs} jobs did not end"
         self._cache.check()
+        if self._host is not None:
+            self._host.check_idle()
 
     # -- the waiting queue ---------------------------------------------------------------------------------------------
 
@@ -98,7 +109,11 @@ class FastReplica(Replica):
         if limit > self._setting.context or limit - 1 > self._cache.total * self._size:
             self._end(JobResult(job, None, None, None))
         else:
-            self._waiting.append(Running(job, at_s))
+            sequence = Running(job, at_s)
+            self._waiting.append(sequence)
+            if self._host is not None:
+                self._host.arrive(job)
+                self._unstarted[job.number] = sequence
 
     def _admits(self) -> bool:
         """Whether the head of the waiting queue may be admitted."""
@@ -149,6 +164,8 @@ class FastReplica(Replica):
             sequence.admitted_s = self._now
             sequence.cached = min(found, sequence.job.prompt)
         self._prompts[number] = sequence
+        self._unstarted.pop(number, None)
+        self._withheld = False
         return True
 
     def _lasts(self, sequence: Running, free: int, *, alone: bool) -> bool:
@@ -229,17 +246,39 @@ class FastReplica(Replica):
         decodes = self._decodes
         prompts = self._prompts
         chunks = [chunk for number, chunk in self._chunks.items() if number in prompts]
-        size = self._step_size(chunks)
-        seconds = self._seconds(size)
-        self._now += seconds
-        prefill = sum(rows for sequence, rows in chunks if sequence.computed < sequence.job.prompt)
-        self.work.add(seconds, prefill, size.rows - prefill, self._cache.held)
+        size, seconds = self._measured(chunks)
+        began, self._now = self._now, self._now + seconds
+        again = sum(rows for sequence, rows in chunks if sequence.computed >= sequence.job.prompt)
+        generated = decodes.count + again
+        self.work.add(seconds, size.rows - generated, generated, self._cache.held)
+        if self._host is not None:
+            self._commit_host(self._host, chunks, began)
         decodes.advance(1)
         for sequence in decodes.ended():
             self._finish(sequence)
         for sequence, rows in chunks:
             sequence.computed += rows
             self._end_chunk(sequence)
+
+    def _measured(self, chunks: list[tuple[Running, int]]) -> tuple[StepSize, float]:
+        """The computed rows of a step, and its seconds."""
+        host, count = self._host, self._decodes.count
+        if host is None:
+            size = self._step_size([(sequence, sequence.computed, rows) for sequence, rows in chunks])
+            return size, self._seconds(size)
+        parts = [
+            (sequence, *computed_part(sequence.computed, rows, host.done(sequence.job.number)))
+            for sequence, rows in chunks
+        ]
+        size = self._step_size([part for part in parts if part[2]])
+        loaded = sum(rows for _, rows in chunks) - sum(rows for _, _, rows in parts)
+        rows = self._rows_left()
+        if rows and (self._waiting or self._returning) and count + len(self._prompts) < self._setting.sequences:
+            host.plan(rows, self._is_admitted, self._findable)
+        wanted = host.planned
+        found = host.take(size, loaded, self._decode_size(0), self._now, self._outputs)
+        self._withheld = wanted and not host.planned
+        return found
 
     def _end_chunk(self, sequence: Running) -> None:
         """Publishes the blocks of a computed chunk; at the end of the prompt also adds a token."""
@@ -256,22 +295,74 @@ class FastReplica(Replica):
         else:
             self._decodes.enter(sequence)
 
-    def _step_size(self, chunks: list[tuple[Running, int]]) -> StepSize:
+    def _step_size(self, chunks: list[tuple[Running, int, int]]) -> StepSize:
+        """The step of the decoding sequences and of (sequence, first position, rows) of prompts."""
         count = self._decodes.count
         seen = self._decodes.seen()
         rows = logit_rows = 0
-        for sequence, chunk in chunks:
+        for sequence, start, chunk in chunks:
             rows += chunk
-            logit_rows += sequence.computed + chunk == sequence.known
+            logit_rows += start + chunk == sequence.known
         if not chunks:
             return StepSize(count, count, count, seen, seen)
         pairs, positions = list(seen), list(seen)
         for at, window in enumerate(self._windows):
-            for sequence, chunk in chunks:
-                pairs[at] += visible(sequence.computed, chunk, window)
-                positions[at] += read_positions(sequence.computed, chunk, window)
-        prompts = tuple((1, SequenceRows(chunk, sequence.computed)) for sequence, chunk in chunks if chunk > 1)
+            for _, start, chunk in chunks:
+                pairs[at] += visible(start, chunk, window)
+                positions[at] += read_positions(start, chunk, window)
+        prompts = tuple((1, SequenceRows(chunk, start)) for _, start, chunk in chunks if chunk > 1)
         return StepSize(count + rows, count + logit_rows, count + len(chunks), tuple(pairs), tuple(positions), prompts)
+
+    # -- prompts that are computed layer by layer ----------------------------------------------------------------------
+
+    def _computes_on_host(self) -> bool:
+        """Whether the next step may compute a prompt layer by layer."""
+        host, running = self._host, self._decodes.count + len(self._prompts)
+        return (
+            host is not None
+            and not self._withheld
+            and bool(self._waiting or self._returning)
+            and running < self._setting.sequences
+            and self._decodes.count < self._setting.rows
+            and host.head(self._is_admitted) is not None
+        )
+
+    def _takes_arrivals(self) -> bool:
+        """Whether a job that arrives now may be computed before those that wait have blocks."""
+        if not (self._waiting or self._returning):
+            return True
+        return self._host is not None and self._host.head(self._is_admitted) is None and not self._host.waiting
+
+    def _is_admitted(self, number: int) -> bool:
+        return number not in self._unstarted
+
+    def _findable(self, job: SimulatedJob) -> int:
+        return self._cache.find(job, job.prompt - 1)[0] if self._shares or job.shares else 0
+
+    def _outputs(self) -> Iterator[OpenOutput]:
+        assert self._host is not None, "only layer-wise prompts depend on the open outputs"
+        yield from self._host.parked()
+        for each in self._decodes.members.values():
+            assert each.first_s is not None, "decoding sequences have a token"
+            yield OpenOutput(each.first_s, self._decodes.known_of(each) - each.job.prompt, each.job.output)
+        for each in (*self._prompts.values(), *(sequence for _, sequence in self._returning)):
+            if each.first_s is not None and self._host.found(each.job.number) is None:
+                yield OpenOutput(each.first_s, each.known - each.job.prompt, each.job.output)
+
+    def _commit_host(self, host: HostPrompts, chunks: list[tuple[Running, int]], began: float) -> None:
+        """Frees the host memory of prompts that the device has whole, and notes the first tokens of others."""
+        for sequence, rows in chunks:
+            held = host.found(sequence.job.number)
+            if held is not None and sequence.computed + rows >= held.done:
+                host.release(sequence.job.number)
+        for held in host.commit(began, self._now):
+            sequence = self._unstarted[held.job.number]
+            sequence.admitted_s, sequence.first_s, sequence.cached = held.begun_s, held.first_s, held.copied
+            if held.first_s is not None and held.job.output == 1:
+                self._waiting.remove(sequence)
+                del self._unstarted[held.job.number]
+                host.release(held.job.number)
+                self._end(JobResult(held.job, sequence.admitted_s, self._now, self._now, held.copied))
 
     # -- steps that only decode ----------------------------------------------------------------------------------------
 
@@ -284,7 +375,7 @@ class FastReplica(Replica):
             return
         first, slope, steps = self._stretch(steps)
         stop = until_s
-        if self._inbox and not (self._waiting or self._returning) and decodes.count < self._setting.sequences:
+        if self._inbox and self._takes_arrivals() and decodes.count < self._setting.sequences:
             stop = min(stop, self._inbox[0][0])
         steps = steps_begun(stop - self._now, first, slope, steps)
         seconds = steps * first + slope * (steps * (steps - 1) / 2)
@@ -341,7 +432,7 @@ class FastReplica(Replica):
         self._preemptions += 1
         victim.job = victim.job._replace(prefilled=0)
         heappush(self._returning, (victim.key, victim))
-        self._blocked = False
+        self._blocked = self._withheld = False
 
     def _settle(self, sequence: Running, positions: int) -> None:
         """Assigns a sequence the blocks that it took while it decoded."""
@@ -351,6 +442,6 @@ class FastReplica(Replica):
         computed = sequence.known - 1
         self._settle(sequence, computed)
         self._cache.close(sequence.held, computed)
-        self._blocked = False
+        self._blocked = self._withheld = False
         times = (sequence.admitted_s, sequence.first_s, self._now)
         self._end(JobResult(sequence.job, *times, sequence.cached, sequence.preemptions))
