@@ -54,6 +54,9 @@ class ToyForward(Forward):
     def move(self, moves: Sequence[BlockMove]) -> None:
         self._cache.move(moves)
 
+    def block_bytes(self, group: int, block: int) -> list[memoryview]:
+        return self._cache.block_bytes(group, block)
+
 
 @dataclass(frozen=True, slots=True)
 class ToyBackend:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from twofold.core.clock import Clock
 from twofold.core.model import GatedFFN, GroupedAttention, LayerSpec, ModelSpec
 from twofold.engine.config import EngineConfig, EngineOptions, runner_sizes
 from twofold.engine.kv.manager import GroupSize
+from twofold.engine.kv_files import open_folder
 from twofold.engine.llm import LLM
 from twofold.engine.load import LoadedModel
 from twofold.engine.scheduler.budget import StepLimits
@@ -55,6 +57,8 @@ def make_loaded(tokenizer: Tokenizer) -> MakeLoaded:
         max_waiting: int = 1000,
         forward: Any = None,
         runner: type[HostRunner] = HostRunner,
+        store: Path | None = None,
+        store_bytes: int = 1 << 30,
     ) -> LoadedModel:
         mock = forward or MockForward(
             vocab=VOCAB, blocks=blocks, block_size=block_size, max_rows=rows, max_logit_rows=logit_rows
@@ -66,11 +70,17 @@ def make_loaded(tokenizer: Tokenizer) -> MakeLoaded:
             token_budget="fixed",
             max_waiting_seqs=max_waiting,
             overlap=overlap,
+            kv_store=store,
+            kv_store_bytes=store_bytes,
         )
         groups = (GroupSize(None, blocks, host_slots),)
         config = EngineConfig(options, context, StepLimits(seqs, rows, logit_rows), groups)
         return LoadedModel(
-            runner(mock, Sampler(NumpyRows()), runner_sizes(config)), tokenizer, tiny_spec(context), config
+            runner(mock, Sampler(NumpyRows()), runner_sizes(config)),
+            tokenizer,
+            tiny_spec(context),
+            config,
+            store=None if store is None else open_folder(store, b"mock" * 8, "mock"),
         )
 
     return make

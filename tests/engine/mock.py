@@ -43,6 +43,10 @@ class MockForward(Forward):
             else:
                 self.store[move.target] = block
 
+    def block_bytes(self, group: int, block: int) -> list[memoryview]:
+        assert group == 0, "it has one group"
+        return [memoryview(self.store[block]).cast("B")]
+
     def run(self, batch: Batch) -> NDArray[np.float32]:
         assert len(batch.tokens) <= self.max_rows
         assert len(batch.logit_rows) <= self.max_logit_rows

@@ -33,3 +33,6 @@ class ScriptedForward(Forward):
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         """Nothing is kept, so there is nothing to move."""
+
+    def block_bytes(self, group: int, block: int) -> list[memoryview]:
+        raise AssertionError(f"nothing is kept of block {block} of group {group}")

@@ -76,6 +76,11 @@ class ModelRunner(Protocol):
         """
         ...
 
+    def block_bytes(self, group: int, block: int) -> list[memoryview]:
+        """The bytes of a block of a KV group, in a fixed order, to be read and written in place. Any thread may do so
+        while no step and no move concerns the block."""
+        ...
+
     def close(self) -> None:
         """Frees the machine; the runner cannot be used again."""
         ...

@@ -188,6 +188,7 @@ class HostRunner:
         self.max_rows, self.max_logit_rows = forward.max_rows, forward.max_logit_rows
         self.compile_s = compile_s
         self.close = close
+        self.block_bytes = forward.block_bytes
         self.batches = BatchBuilder(sizes)
 
     def execute(self, step: StepInput, *, overlap: bool = False) -> HostStep:

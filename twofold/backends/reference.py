@@ -71,6 +71,10 @@ class PagedCache:
             target = slots if move.kind is MoveKind.OUT else blocks
             target[move.target] = source[move.source]
 
+    def block_bytes(self, group: int, block: int) -> list[memoryview]:
+        """The bytes of a block in the layers of its group, to be read and written in place."""
+        return [memoryview(self._blocks[group][block]).cast("B")]
+
 
 class NumpyOps:
     """Ops over dequantised ``weights`` (float32 [rows, columns] by tensor name) for one batch.
@@ -193,6 +197,9 @@ class ReferenceModel(Forward):
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         self._cache.move(moves)
+
+    def block_bytes(self, group: int, block: int) -> list[memoryview]:
+        return self._cache.block_bytes(group, block)
 
 
 def silu(x: Array) -> Array:

@@ -75,6 +75,11 @@ class ModelOptions:
         int | None, BYTES, Parameter(help="Size of the KV cache, e.g. 512M or 2G (default: chosen by free memory).")
     ] = None
     enable_prefix_caching: Annotated[bool, Parameter(help="Reuse the KV cache of shared prompt prefixes.")] = True
+    kv_store: Annotated[
+        str | None,
+        Parameter(help="Folder on disk that keeps prefixes across restarts. Default: none."),
+    ] = None
+    kv_store_bytes: Annotated[int, BYTES, Parameter(help="Size of the KV store of each model.")] = 8 << 30
     backend: Annotated[str, Parameter(help="cpu, or reference (NumPy; slow, for comparison).")] = "cpu"
     threads: Annotated[
         int | None,

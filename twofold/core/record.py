@@ -25,6 +25,7 @@ class WaitReason(Enum):
     PREEMPTED = "preempted"
     GRAMMAR = "compiling its grammar"
     READER = "waiting for its reader"
+    LOADING = "loading from the KV store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,7 @@ class HeldPin:
 @dataclass(slots=True)
 class SequenceRecord:
     """One sequence. ``cached`` prompt tokens came from a cache, ``fresh`` were computed. ``stalls``: seconds by cause.
+    ``loaded`` of the cached tokens came from the KV store on the disk.
 
     ``recomputed`` tokens had to be computed again after a preemption, ``swapped`` blocks went out and in again.
     ``pauses`` are waits with a start and an end, in order. ``pins`` are those of the request that were granted; they
@@ -136,6 +138,7 @@ class SequenceRecord:
     recomputed: int = 0
     swapped: int = 0
     cached: int = 0
+    loaded: int = 0
     fresh: int = 0
     pins: list[HeldPin] = field(default_factory=list)
 
@@ -167,5 +170,6 @@ class SequenceRecord:
         self.recomputed += other.recomputed
         self.swapped += other.swapped
         self.cached += other.cached
+        self.loaded += other.loaded
         self.fresh += other.fresh
         self.pins += other.pins

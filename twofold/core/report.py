@@ -156,6 +156,30 @@ class PinCounts:
     refused: int = 0
 
 
+@dataclass(slots=True)
+class StoreCounts:
+    """The KV store on the disk. Counts are since the engine started, ``bytes`` and ``segments`` are what it holds now.
+
+    loads           prefixes that were loaded, with ``loaded`` tokens in ``load_s`` seconds
+    declined        prefixes that the store had, and that were computed because that was predicted to be faster
+    written         segments written; ``evicted`` ones were removed because the store was full
+    bad             segments that were damaged or forged; they were removed and computed again
+    failed_reads    reads, and ``failed_writes`` writes, that the system refused
+    """
+
+    bytes: int = 0
+    segments: int = 0
+    loads: int = 0
+    loaded: int = 0
+    load_s: float = 0.0
+    declined: int = 0
+    written: int = 0
+    evicted: int = 0
+    bad: int = 0
+    failed_reads: int = 0
+    failed_writes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
     """An engine at one moment. Counts are since it started; ``queries``, ``hits`` and ``evicted`` as in ``kv.pins``.
@@ -163,6 +187,7 @@ class EngineSnapshot:
     pinned             blocks that a pin protects, over all groups
     pins               by time to live in seconds
     prediction_error   recent mean of |predicted − measured| / measured step time; None before the first prediction
+    store              of the KV store on the disk; None without one
     """
 
     waiting: int
@@ -177,3 +202,4 @@ class EngineSnapshot:
     preemptions: int
     swaps: int
     prediction_error: float | None
+    store: StoreCounts | None = None

@@ -8,6 +8,7 @@ sequence; the rest of the memory goes to the widest group, whose blocks grow wit
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal, TypedDict, cast, get_args
@@ -19,6 +20,7 @@ from twofold.core.model import ATTENTION_CHUNK, KVGroup, ModelSpec
 from twofold.core.params import MAX_SEED, check_choice, check_flag, impossible, known_keywords, whole_number
 from twofold.engine.kv.manager import GroupSize
 from twofold.engine.kv.pool import blocks_for
+from twofold.engine.kv.segments import SEGMENT_TOKENS
 from twofold.engine.scheduler.budget import StepLimits
 
 TokenBudget = Literal["live", "fixed"]
@@ -29,6 +31,8 @@ KV_SHARE_OF_FREE: Final = 0.5
 """… and never more than this share of the free memory."""
 DEFAULT_SWAP_BYTES: Final = 1 << 30
 """Without a flag preempted sequences may take this much memory beside the KV cache, or half of the KV cache's."""
+DEFAULT_STORE_BYTES: Final = 8 << 30
+"""Without a flag a KV store takes this much of its disk."""
 MIN_LOGIT_ROWS: Final = 32
 """Least rows of logits of a step, so that a prompt is scored in chunks of some size."""
 MAX_BLOCKS: Final = 1 << 18
@@ -52,6 +56,8 @@ class EngineKeywords(TypedDict, total=False):
     kv_cache_dtype: str
     kv_cache_memory_bytes: int | None
     swap_space_bytes: int | None
+    kv_store: str | os.PathLike[str] | None
+    kv_store_bytes: int
     enable_prefix_caching: bool
     token_budget: str
     tpot_target_ms: float | None
@@ -77,6 +83,8 @@ class EngineOptions:
     kv_cache_dtype          auto (bf16), bf16, f16 or f32
     kv_cache_memory_bytes   memory of the KV cache
     swap_space_bytes        memory beside it for sequences that were preempted; 0 computes them again
+    kv_store                folder that keeps prefixes of prompts on the disk, beyond the end of the process; None: none
+    kv_store_bytes          size of that folder's segments for this model; the least recently used ones are removed
     enable_prefix_caching   keep the keys and values of prompts for others that begin alike
     token_budget            live: prompts get the rows that keep running completions inside their TPOT target;
                             fixed: all rows of max_num_batched_tokens that are left
@@ -99,6 +107,8 @@ class EngineOptions:
     kv_cache_dtype: str = "auto"
     kv_cache_memory_bytes: int | None = None
     swap_space_bytes: int | None = None
+    kv_store: str | os.PathLike[str] | None = None
+    kv_store_bytes: int = DEFAULT_STORE_BYTES
     enable_prefix_caching: bool = True
     token_budget: str = "live"
     tpot_target_ms: float | None = None
@@ -119,6 +129,8 @@ class EngineOptions:
         for name in ("max_model_len", "kv_cache_memory_bytes", "threads", "swap_space_bytes"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), 0 if name == "swap_space_bytes" else 1, 1 << 62)
+        whole_number("kv_store_bytes", self.kv_store_bytes, 1, 1 << 62)
+        self._check_store()
         whole_number("seed", self.seed, 0, MAX_SEED)
         check_choice("backend", self.backend, tuple(BACKENDS))
         check_choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", *get_args(KVType)))
@@ -151,6 +163,24 @@ class EngineOptions:
     def kv_layout(self, spec: ModelSpec) -> KVLayout:
         """How the keys and values of that model are kept."""
         return KVLayout(spec, KV_FORMATS[self.kv_type], self.block_size)
+
+    def _check_store(self) -> None:
+        if self.kv_store is None:
+            return
+        if not isinstance(self.kv_store, str | os.PathLike) or not os.fspath(self.kv_store):
+            raise impossible("kv_store", self.kv_store, "the path of a folder")
+        if not self.enable_prefix_caching:
+            raise ParameterError(
+                "A KV store extends the prefix cache, which is off.",
+                param="kv_store",
+                hint="Remove kv_store, or set enable_prefix_caching.",
+            )
+        if SEGMENT_TOKENS % self.block_size:
+            raise ParameterError(
+                f"A KV store holds segments of {SEGMENT_TOKENS} tokens, which {self.block_size} does not divide.",
+                param="block_size",
+                hint="Use the default of 16.",
+            )
 
     def _check_pace(self, name: str, milliseconds: object) -> None:
         number = isinstance(milliseconds, int | float) and not isinstance(milliseconds, bool)

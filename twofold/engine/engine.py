@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from time import perf_counter
+from typing import Final
 
 from twofold.backends.base import ModelRunner
 from twofold.core.clock import Clock
@@ -30,6 +31,7 @@ from twofold.core.step import SequenceOutcome, StepMasks, StepOutcome, StepPlan,
 from twofold.engine.grammar.compile import GrammarCompiler
 from twofold.engine.grammar.source import OutputGrammar
 from twofold.engine.inputs import InputProcessor
+from twofold.engine.kv_files import KVFiles
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.request import ActiveRequest, EngineState
 from twofold.engine.scheduler.scheduler import Scheduler
@@ -133,6 +135,8 @@ def _settled(computed: SequenceOutcome, settled: Mapping[int, SequenceOutcome]) 
     return computed if mine is None else replace(mine, prompt_logprobs=computed.prompt_logprobs)
 
 
+SAVE_S: Final = 20.0
+"""Maximum seconds for which the end of an engine waits for its KV store."""
 Outlet = Callable[[list[OutputDelta]], None]
 
 
@@ -153,6 +157,7 @@ class Engine:
     seed           gives a seed to each request without one: the n-th request samples the same tokens in every run
     overlap        deliver a step's results while the next one computes, or else before it starts
     keeps_targets  whether the token budget keeps TPOT targets
+    files          reads and writes the segments of the scheduler's KV store
 
     ``idle``: the last step had nothing to compute: there is no work, or all of it waits for readers or grammars.
     """
@@ -169,6 +174,7 @@ class Engine:
         seed: int = 0,
         overlap: bool = True,
         keeps_targets: bool = True,
+        files: KVFiles | None = None,
     ) -> None:
         self._runner = runner
         self.scheduler = scheduler
@@ -178,6 +184,7 @@ class Engine:
         self._clock = clock
         self._overlap = overlap
         self._keeps_targets = keeps_targets
+        self._files = files
         self._requests: dict[str, ActiveRequest] = {}
         self._compiling: dict[str, _Compiling] = {}
         self._compiled: deque[_Compiling] = deque()
@@ -210,8 +217,11 @@ class Engine:
         self._outlet = outlet
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """Calls ``wake``, on any thread, when the grammar of a request is ready or has failed."""
+        """Calls ``wake``, on any thread, when the grammar of a request is ready or has failed, and when the KV store
+        has read or written something."""
         self._wake = wake
+        if self._files is not None:
+            self._files.wake = wake
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -285,8 +295,11 @@ class Engine:
         """
         now = self._clock.now()
         refused = self._enter_compiled()
+        self._take_stored(now)
         self.expire()
         plan = self.scheduler.plan(now)
+        if not plan.moves:
+            self._submit_jobs()
         returned: list[OutputDelta] = []
         self._emit(refused, returned)
         self.idle = not plan
@@ -329,16 +342,52 @@ class Engine:
         assert self.has_work or not (self._requests or self._state.owners), "a request was forgotten"
 
     def close(self) -> None:
-        """Closes the compiler of grammars, with its processes."""
+        """Saves the prefix cache to the KV store, if there is one, and closes the compiler of grammars, with its
+        processes. All requests must have ended."""
+        self._save()
         self._grammars.close()
 
     def _run(self, plan: StepPlan, overlap: Callable[[], None] | None) -> StepOutcome:
         try:
-            return run_step(self._runner, plan, overlap)
+            outcome = run_step(self._runner, plan, overlap)
+            self._submit_jobs()
+            return outcome
         except BaseException:
             for request_id in [each for each in self._requests if each not in self._compiling]:
                 self.abort(request_id)
+            self._submit_jobs()
             raise
+
+    def _submit_jobs(self) -> None:
+        """Begins the jobs of the KV store. Blocks that are to be filled may be sources of the moves of a plan, so its
+        moves come first."""
+        if self._files is not None and self.scheduler.store is not None:
+            self._files.submit(self.scheduler.store.take_jobs())
+
+    def _take_stored(self, now: float) -> None:
+        """Takes what the KV store has read and written."""
+        if self._files is not None and (results := self._files.take()):
+            self.scheduler.take_stored(results, now)
+
+    def _save(self) -> None:
+        """Writes the prefix cache to the KV store, for SAVE_S seconds at most."""
+        files, store = self._files, self.scheduler.store
+        if files is None or store is None:
+            return
+        until = self._clock.now() + SAVE_S
+
+        def settle() -> None:
+            while store.busy:
+                files.submit(store.take_jobs())
+                self.scheduler.take_stored(files.wait(), self._clock.now())
+
+        settle()
+        for _ in store.save_all(self._clock.now()):
+            settle()
+            if self._clock.now() > until:
+                break
+        files.submit(store.take_jobs())
+        files.close()
 
     def _compile(self, request: EngineRequest) -> Future[OutputGrammar] | None:
         """Starts compiling the grammar of a request; None without one."""

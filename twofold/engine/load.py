@@ -16,11 +16,14 @@ from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.engine.config import EngineConfig, EngineOptions, resolve, runner_sizes
 from twofold.engine.engine import Engine
 from twofold.engine.kv.manager import BlockManager
+from twofold.engine.kv.store import KVStore
+from twofold.engine.kv_files import KVFiles, StoreFolder, open_folder, store_identity
 from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget, StepLimits
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.step_time import StepTimeModel
 from twofold.engine.step_samples import StepSample, read_step_samples
 from twofold.formats.base import open_model
+from twofold.host.versions import NUMERICS
 from twofold.models.read import read_model
 from twofold.text.tokenizers.metadata import read_vocabulary
 from twofold.text.tokenizers.tokenizer import Tokenizer
@@ -30,7 +33,8 @@ from twofold.text.tokenizers.tokenizer import Tokenizer
 class LoadedModel:
     """A model with all that an engine needs of it. ``load_s`` does not include ``compile_s``; both are seconds.
 
-    ``sampling`` are the defaults of commands and servers; ``SamplingParams`` have defaults of their own.
+    ``sampling`` are the defaults of commands and servers; ``SamplingParams`` have defaults of their own. ``store`` is
+    the folder of the KV store, None without one.
     """
 
     runner: ModelRunner
@@ -40,14 +44,17 @@ class LoadedModel:
     load_s: float = 0.0
     samples: tuple[StepSample, ...] = ()
     sampling: SamplingDefaults = NONE
+    store: StoreFolder | None = None
 
     @property
     def compile_s(self) -> float:
         return self.runner.compile_s
 
     def close(self) -> None:
-        """Frees the model, and ends the process that renders its chats."""
+        """Frees the model, closes its KV store, and ends the process that renders its chats."""
         self.runner.close()
+        if self.store is not None:
+            self.store.close()
         self.tokenizer.stop_rendering()
 
 
@@ -85,12 +92,33 @@ def load_model(
             return made
 
         config = resolve(options, spec, max(0, backend.free_memory() - file.nbytes))
-        runner = backend.load(file, spec, weights, runner_sizes(config), tokenizer_of_model)
-        tokenizer = tokenizer_of_model()
+        store = _open_store(path, backend, config, spec)
+        try:
+            runner = backend.load(file, spec, weights, runner_sizes(config), tokenizer_of_model)
+            tokenizer = tokenizer_of_model()
+        except BaseException:
+            if store is not None:
+                store.close()
+            raise
         sampling = SamplingDefaults.of_model(path, file.model.values)
     samples = () if cache is None else read_step_samples(path, backend, cache)
     load_s = time.perf_counter() - start - runner.compile_s
-    return LoadedModel(runner, tokenizer, spec, config, load_s, samples, sampling)
+    return LoadedModel(runner, tokenizer, spec, config, load_s, samples, sampling, store)
+
+
+def _open_store(path: Path, backend: Backend, config: EngineConfig, spec: ModelSpec) -> StoreFolder | None:
+    """The folder of the model in the KV store; None without a store, and if the disk refuses one.
+
+    Keys and values depend on the model's file, on how it is read (``spec`` has the rotations of this context), on the
+    layout of blocks, and on the version of the arithmetic, but not on instruction set, threads or batches.
+    """
+    options = config.options
+    if options.kv_store is None:
+        return None
+    windows = [(group.window, group.layers) for group in spec.kv_groups(config.context)]
+    settings = (NUMERICS, backend.name, options.kv_type, options.block_size, windows, spec.layers)
+    store = Path(options.kv_store)
+    return open_folder(store, store_identity(path, store, settings), path.stem)
 
 
 def _other_tokenizer(path: Path, cache: Path | None, chat_template: str | None, spec: ModelSpec) -> Tokenizer:
@@ -113,9 +141,20 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
         rows=min(config.limits.rows, runner.max_rows),
         logit_rows=min(config.limits.logit_rows, runner.max_logit_rows),
     )
+    store = files = None
+    manager = BlockManager(
+        config.kv_groups, config.options.block_size, prefix_caching=config.options.enable_prefix_caching
+    )
+    if loaded.store is not None:
+        groups = range(len(config.kv_groups))
+        sizes = [sum(part.nbytes for part in runner.block_bytes(group, 0)) for group in groups]
+        index = loaded.store.index(config.options.kv_store_bytes, clock.now())
+        store = KVStore(manager, loaded.store.keys, index, sizes)
+        store.counts.bad += loaded.store.lost
+        files = KVFiles(loaded.store, runner.block_bytes)
     return Engine(
         runner,
-        _scheduler(config, limits, loaded.samples),
+        _scheduler(config, limits, loaded.samples, manager, store),
         loaded.tokenizer,
         clock,
         vocab_size=runner.vocab_size,
@@ -123,19 +162,26 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
         seed=config.options.seed,
         overlap=config.options.overlap,
         keeps_targets=config.options.token_budget == "live",
+        files=files,
     )
 
 
-def _scheduler(config: EngineConfig, limits: StepLimits, samples: Sequence[StepSample]) -> Scheduler:
+def _scheduler(
+    config: EngineConfig,
+    limits: StepLimits,
+    samples: Sequence[StepSample],
+    manager: BlockManager,
+    store: KVStore | None,
+) -> Scheduler:
     step_time, options = StepTimeModel(samples), config.options
     budget: Budget = FixedBudget(limits.rows)
     if options.token_budget == "live":
         budget = LiveBudget(step_time, options.tpot_target_s, options.itl_limit_s)
-    manager = BlockManager(config.kv_groups, options.block_size, prefix_caching=options.enable_prefix_caching)
     return Scheduler(
         manager,
         limits,
         budget=budget,
         step_time=step_time,
         max_waiting=options.max_waiting_seqs,
+        store=store,
     )

@@ -150,3 +150,8 @@ class Forward(ABC):
     @abstractmethod
     def move(self, moves: Sequence[BlockMove]) -> None:
         """Moves blocks of K and V, one after another: within a KV group, out to its host slots, or in from them."""
+
+    @abstractmethod
+    def block_bytes(self, group: int, block: int) -> list[memoryview]:
+        """The bytes of a block of a KV group, in a fixed order, to be read and written in place. Any thread may do so
+        while no step and no move concerns the block."""

@@ -116,6 +116,11 @@ class KVCache:
             target = slots if move.kind is MoveKind.OUT else blocks
             _block(target, move.target)[:] = _block(source, move.source)
 
+    def block_bytes(self, group: int, block: int) -> list[memoryview]:
+        """The bytes of a block in the layers of its group, to be read and written in place."""
+        pieces = _block(self._blocks[group], block)
+        return [pieces[layer : layer + 1].view(np.uint8).data for layer in range(len(pieces))]
+
 
 def _block(parts: Parts, index: int) -> Parts:
     """One block of [layers, blocks]: all layers."""

@@ -212,6 +212,10 @@ class CpuModel(Forward):
         """Moves blocks of the KV cache, one after another."""
         self.cache.move(moves)
 
+    def block_bytes(self, group: int, block: int) -> list[memoryview]:
+        """``Forward.block_bytes``: a piece for each layer."""
+        return self.cache.block_bytes(group, block)
+
     def close(self) -> None:
         """Ends the pool's threads."""
         self.pool.close()

@@ -28,7 +28,7 @@ from twofold.core.step import BlockMove, MoveKind
 from twofold.engine.kv.block_tables import NEVER, AttentionWindow, BlockTables, Swapped
 from twofold.engine.kv.pins import CacheCounters, PinBoard
 from twofold.engine.kv.pool import BlockPool, SlotPool, blocks_for
-from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, Path, Root, path_to
+from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, Path, Root, after_hole, path_to
 from twofold.engine.kv.tree import PrefixTree
 
 
@@ -349,6 +349,54 @@ class BlockManager:
         """Releases all blocks of a sequence. Published ones stay cached until they are needed elsewhere."""
         self._pins.expire(now)
         self._allocator.end(tables)
+
+    def kept(self, text: array[int], salt: str) -> tuple[int, tuple[int, ...]]:
+        """The number of a text's whole blocks in the tree, and for each group the first block after the last one that
+        it has lost."""
+        path = self._tree.follow(salt, text.tobytes())
+        return path.whole, tuple(after_hole(path.blocks(group)) for group in range(len(self._pools)))
+
+    def texts(self, least: int) -> list[tuple[str, array[int]]]:
+        """The texts of at least so many tokens in the tree, with their salts, the most recently used first."""
+        return [(salt, text) for salt, text in self._tree.texts() if len(text) >= least]
+
+    def reserve(
+        self,
+        text: array[int],
+        salt: str,
+        keep: int,
+        end: int,
+        firsts: Sequence[int],
+        now: float,
+        *,
+        spare: float = 0.0,
+    ) -> BlockTables | None:
+        """Tables that hold, for each group from block ``firsts`` on, the first ``keep`` blocks of a text, which are in
+        the tree, and new blocks up to ``end``, which the caller fills before it publishes them.
+
+        None, with nothing changed, if there are too few blocks, or fewer than the share ``spare`` would be left.
+        """
+        self._pins.expire(now)
+        path = self._tree.follow(salt, text[: keep * self.block_size].tobytes())
+        assert path.whole == keep, "the tree has lost blocks"
+        found = [path.blocks(group) for group in range(len(self._pools))]
+        for pool, blocks, first in zip(self._pools, found, firsts, strict=True):
+            assert ABSENT not in blocks[first:], "a window has lost a block that is needed"
+            taken = end - max(keep, first) + sum(map(pool.is_idle, blocks[first:]))
+            if taken > pool.obtainable - spare * pool.blocks:
+                return None
+        tables = self._allocator.begin(salt)
+        for group, (blocks, first) in enumerate(zip(found, firsts, strict=True)):
+            self._allocator.share(tables, group, blocks, min(first, keep))
+        for group, first in enumerate(firsts):
+            table = tables.blocks[group]
+            table.extend(array("i", bytes(table.itemsize * max(first - keep, 0))))
+            table.extend(self._allocator.take(group, end - len(table)))
+            tables.first[group] = first
+        if tables.first[0] < keep:
+            tables.published, tables.tip = keep, path.tip
+        self._allocator.measure(tables)
+        return tables
 
     def pin(self, tables: BlockTables, tokens: int, seconds: float, now: float) -> bool:
         """The whole blocks of the first ``tokens`` published tokens stay cached for ``seconds`` after their last use.

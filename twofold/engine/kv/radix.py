@@ -66,6 +66,11 @@ class Root(RadixNode):
         self.salt = salt
 
 
+def after_hole(blocks: array[int]) -> int:
+    """The index after the last ABSENT block."""
+    return len(blocks) - next((i for i, block in enumerate(reversed(blocks)) if block == ABSENT), len(blocks))
+
+
 @dataclass(slots=True)
 class Path:
     """A prefix that a text shares with the tree: the first ``whole`` blocks along ``nodes``, and ``extra`` more tokens.

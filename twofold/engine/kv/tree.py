@@ -79,6 +79,21 @@ class PrefixTree:
             node = child
         return node
 
+    def texts(self) -> list[tuple[str, array[int]]]:
+        """The texts of all paths with their salts, the most recently used first; O(tokens)."""
+        age = self._pools[0].age()
+        found: list[tuple[int, str, array[int]]] = []
+        for root in self._roots.values():
+            waiting = [(child, b"") for child in root.children.values()]
+            while waiting:
+                node, before = waiting.pop()
+                text = before + node.key
+                waiting.extend((child, text) for child in node.children.values())
+                if not node.children:
+                    found.append((age.get(node.blocks[0][-1], len(age)), root.salt, array("i", text)))
+        found.sort(key=lambda each: -each[0])
+        return [(salt, text) for _, salt, text in found]
+
     def evict(self, group: int) -> None:
         """Forgets the group's oldest idle block; there must be one."""
         block = self._pools[group].oldest()

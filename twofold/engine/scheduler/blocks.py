@@ -16,6 +16,7 @@ from twofold.core.step import StepOutcome, StepPlan
 from twofold.engine.kv.block_tables import BlockTables
 from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.pool import blocks_for
+from twofold.engine.kv.store import KVStore
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 
@@ -33,8 +34,9 @@ DECAY: Final = 0.1
 class SequenceBlocks:
     """Joins sequences and the block manager. A sequence has blocks exactly while it runs."""
 
-    def __init__(self, manager: BlockManager) -> None:
+    def __init__(self, manager: BlockManager, store: KVStore | None = None) -> None:
         self._manager = manager
+        self._store = store
         self._pins: dict[int, tuple[CachePin, ...]] = {}
 
     def shareable(self, sequence: Sequence) -> int:
@@ -52,6 +54,8 @@ class SequenceBlocks:
         if not self._share(sequence, now):
             most = sequence.max_cached
             tables = self._manager.open(sequence.tokens, sequence.options.cache_salt, now, most=most)
+            if self._store is not None and tables.cached:
+                self._store.hit(sequence.tokens, sequence.options.cache_salt, tables.cached, now)
             self._admit(sequence, tables, tables.cached)
         return True
 

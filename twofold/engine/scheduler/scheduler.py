@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 
 from twofold.core.errors import ContextLengthError, ResourceError
 from twofold.core.record import WaitReason
@@ -34,8 +35,10 @@ from twofold.core.step import (
     TokenEvent,
 )
 from twofold.engine.kv.manager import BlockManager
+from twofold.engine.kv.store import KVStore, StoreResult
 from twofold.engine.scheduler.blocks import LookAhead, PreemptionCost, SequenceBlocks, least_urgent
 from twofold.engine.scheduler.budget import Budget, StepBuilder, StepLimits, StepPace
+from twofold.engine.scheduler.loading import PrefixLoading
 from twofold.engine.scheduler.queue import (
     COMPLETION_WEIGHT,
     PROMPT_WEIGHT,
@@ -57,6 +60,7 @@ class Scheduler:
     step_time     the model that predicts how long steps take
     max_waiting   maximum number of waiting sequences
     ageing_s      seconds of waiting after which a class is as urgent as the next more urgent one
+    store         prefixes on the disk; None: there are none
 
     ``preemptions`` counts all preemptions so far, ``swaps`` those that moved blocks to the host.
     """
@@ -70,8 +74,11 @@ class Scheduler:
         step_time: StepTimeModel,
         max_waiting: int = 100_000,
         ageing_s: float = 10.0,
+        store: KVStore | None = None,
     ) -> None:
         self.manager = manager
+        self.store = store
+        self._loading = None if store is None else PrefixLoading(store, step_time)
         self._limits = limits
         self._budget = budget
         self.step_time = step_time
@@ -86,7 +93,7 @@ class Scheduler:
         self._groups = ParallelGroups()
         self._times = TimeLimits()
         self._windows = [window.positions for window in manager.windows if window.positions is not None]
-        self._blocks = SequenceBlocks(manager)
+        self._blocks = SequenceBlocks(manager, store)
         self._look_ahead = LookAhead(manager, self._blocks, limits.rows)
         self._cost = PreemptionCost(manager, step_time)
         self._waits = WaitTimes()
@@ -109,7 +116,12 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._live)
+        return bool(self._live) or self._stores
+
+    @property
+    def _stores(self) -> bool:
+        """Whether the store reads or writes blocks."""
+        return self.store is not None and self.store.busy
 
     def add(self, sequence: Sequence, now: float) -> None:
         """Queues a new sequence, or lets it wait for its parent, if that will compute the prompt.
@@ -158,6 +170,16 @@ class Scheduler:
             self.end(event.sequence_id, now, event.finish or "abort")
             events.append(event)
         return events
+
+    def take_stored(self, results: Iterable[StoreResult], now: float) -> None:
+        """Takes results of the store. Sequences whose loads have ended are queued before new ones of their class."""
+        assert self._loading is not None, "only a store has results"
+        for result in results:
+            sequence = self._loading.finish(result, now)
+            if sequence is not None:
+                self._waits.leave_queue(sequence, now)
+                self._waits.enter_queue(sequence, now)
+                self._queue.put_back(sequence)
 
     def plan(self, now: float) -> StepPlan:
         """The next step; empty when there is nothing to do."""
@@ -234,6 +256,8 @@ class Scheduler:
         elif sequence in self._queue:
             self._queue.remove(sequence)
         self._groups.leave(sequence)
+        if self._loading is not None:
+            self._loading.leave(sequence)
         self._waits.leave_queue(sequence, now)
         self._waits.enter_queue(sequence, now, WaitReason.READER)
         self._parked[sequence_id] = sequence
@@ -252,6 +276,8 @@ class Scheduler:
     def check_idle(self) -> None:
         """Asserts that the blocks are consistent. If no sequence waits or runs, asserts that none of them is held."""
         self.manager.check()
+        if self.store is not None:
+            self.store.check()
         if not self.has_work:
             assert not any(self.manager.held), f"{self.manager.held} KV blocks leaked"
             left = [len(self._ahead), len(self._queue), len(self._parked), len(self._groups), len(self._times)]
@@ -280,6 +306,8 @@ class Scheduler:
         """Admits waiting sequences; False if slots or blocks did not suffice for all."""
         blocked = False
         while len(self._running) < self._limits.sequences and (head := self._queue.head()) is not None:
+            if self._load(head, now):
+                continue
             if not pace.rows(step, head):
                 break
             blocked = not self._start(head, now)
@@ -310,10 +338,25 @@ class Scheduler:
             resting = [sequence for sequence in self._running.values() if sequence.resting]
             if resting and not step.steps:
                 self._preempt(step, least_urgent(resting, self._queue.urgency), now)
-            elif any(self.manager.pinned) and not self._running:
+            elif any(self.manager.pinned) and not self._running and not self._stores:
                 self.manager.expire(math.inf)
             else:
                 return
+
+    def _load(self, head: Sequence, now: float) -> bool:
+        """Lets the head of the queue load its prefix from the store, if that pays and its blocks will last."""
+        if self._loading is None:
+            return False
+        running = self._running.values()
+        prefix = self._loading.find(head, alone=not running)
+        if prefix is None or not self._look_ahead.lasts(head, running, self._blocks.shareable(head)):
+            return False
+        if not self._loading.begin(head, prefix, now, alone=not running):
+            return False
+        self._queue.remove(head)
+        self._waits.leave_queue(head, now)
+        self._waits.enter_queue(head, now, WaitReason.LOADING)
+        return True
 
     def _start(self, sequence: Sequence, now: float) -> bool:
         """Runs the head of the queue if its blocks will last; otherwise False, with nothing changed."""
@@ -335,6 +378,8 @@ class Scheduler:
             record.cached = min(sequence.cached, sequence.prompt_length)
             record.fresh = sequence.prompt_length - record.cached
             account.service += PROMPT_WEIGHT * record.fresh
+        if self._loading is not None:
+            self._loading.admit(sequence)
         record.recomputed += self._cost.recover(sequence)
         if sequence.first_token_at is not None:
             self._waits.begin_decode(sequence)
@@ -441,6 +486,8 @@ class Scheduler:
         self._waits.leave_queue(sequence, now)
         self._waits.end_decode(sequence)
         self._cost.forget(sequence)
+        if self._loading is not None:
+            self._loading.leave(sequence)
         self._times.leave(number)
         self._blocks.release(sequence, now)
         if sequence.finish_reason in {"stop", "length"}:

@@ -23,6 +23,17 @@ COUNTS: Final = {
     "evicted": ("twofold:evicted_blocks", "Cached blocks that were evicted."),
 }
 """Counters by the field of a snapshot."""
+STORE_COUNTS: Final = {
+    "loads": ("twofold:kv_store_loads", "Prefixes that were loaded from the KV store."),
+    "loaded": ("twofold:kv_store_loaded_tokens", "Tokens that were loaded from the KV store."),
+    "declined": ("twofold:kv_store_declined", "Stored prefixes that were computed because that was faster."),
+    "written": ("twofold:kv_store_written_segments", "Segments that were written to the KV store."),
+    "evicted": ("twofold:kv_store_evicted_segments", "Segments that were removed because the KV store was full."),
+    "bad": ("twofold:kv_store_bad_segments", "Segments that were damaged, forged or missing, and computed again."),
+    "failed_reads": ("twofold:kv_store_failed_reads", "Reads of the KV store that the system refused."),
+    "failed_writes": ("twofold:kv_store_failed_writes", "Writes to the KV store that the system refused."),
+}
+"""Counters by the field of a snapshot's ``store``."""
 PIN_EVENTS: Final = ("written", "read", "expired", "refused")
 TTLS: Final = {seconds: ttl for ttl, seconds in TTL_SECONDS.items()}
 
@@ -64,6 +75,8 @@ class EngineMetrics:
             "twofold:step_prediction_error", "Recent error of predicted step times, as a share.", *MODEL
         )
         self._counts = {field: counter(name, text, *MODEL) for field, (name, text) in COUNTS.items()}
+        self._store_bytes = gauge("twofold:kv_store_bytes", "Bytes of the KV store's segments.", *MODEL)
+        self._store = {field: counter(name, text, *MODEL) for field, (name, text) in STORE_COUNTS.items()}
         self._pins = counter(
             "twofold:cache_pin_tokens",
             "Tokens of cache pins by time to live: written, read again, expired, or refused for lack of space.",
@@ -108,6 +121,10 @@ class EngineMetrics:
         for seconds, pins in snapshot.pins.items():
             for event in PIN_EVENTS:
                 self._add_growth(self._pins, getattr(pins, event), model, ENGINE, TTLS[seconds], event)
+        if snapshot.store is not None:
+            self._store_bytes.set(snapshot.store.bytes, model, ENGINE)
+            for name, counter in self._store.items():
+                self._add_growth(counter, getattr(snapshot.store, name), model, ENGINE)
         if snapshot.prediction_error is None:
             self._error.drop(model, ENGINE)
         else:

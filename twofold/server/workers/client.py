@@ -34,6 +34,7 @@ from twofold.core.clock import MonotonicClock
 from twofold.core.errors import ParameterError, ResourceError, TwofoldError, WorkerError
 from twofold.core.report import EngineSnapshot, StepReport
 from twofold.core.request import EngineRequest
+from twofold.engine.engine import SAVE_S
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.stream import OutputStream
 from twofold.host.versions import NUMERICS, twofold_version
@@ -300,7 +301,8 @@ class WorkerModel:
         finally:
             pinging.cancel()
             self._link = None
-            status = await asyncio.shield(asyncio.ensure_future(link.close()))
+            end_s = END_S if self._load.options.get("kv_store") is None else SAVE_S + END_S
+            status = await asyncio.shield(asyncio.ensure_future(link.close(end_s)))
             self._on_exit(status)
 
     def _on_exit(self, status: int) -> None:
@@ -503,13 +505,14 @@ class WorkerLink(asyncio.Protocol):
             with suppress(ProcessLookupError):
                 self._process.kill()
 
-    async def close(self) -> int:
-        """Closes the connection, waits until the process ends, and returns its exit status."""
+    async def close(self, end_s: float = END_S) -> int:
+        """Closes the connection, waits until the process ends, for ``end_s`` seconds at most, and returns its exit
+        status."""
         assert self._process is not None
         if self._transport is not None:
             self._transport.abort()
         try:
-            async with asyncio.timeout(END_S):
+            async with asyncio.timeout(end_s):
                 return await self._process.wait()
         except TimeoutError:
             self.kill()

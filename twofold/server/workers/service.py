@@ -77,7 +77,9 @@ def main(descriptor: int) -> None:
     channel = Channel(socket.socket(fileno=descriptor))
     first = channel.receive()
     if isinstance(first, LoadModel):
-        _Worker(channel, first).serve()
+        worker = _Worker(channel, first)
+        worker.serve()
+        worker.save()
     os._exit(0)  # without waiting for the engine's thread
 
 
@@ -96,6 +98,11 @@ class _Worker:
                 self._service.handle(message)
             elif isinstance(message, Ping):
                 self._channel.send(Pong(None))
+
+    def save(self) -> None:
+        """Saves the prefix cache, if the model has a KV store."""
+        if self._service is not None:
+            self._service.save()
 
     def _load(self, load: LoadModel) -> None:
         try:
@@ -232,6 +239,12 @@ class Service:
             case _:
                 raise AssertionError(f"a {type(message).__name__} after the first message")
 
+    def save(self) -> None:
+        """Ends all requests, and saves the prefix cache to the KV store, if there is one."""
+        if self._engine.scheduler.store is not None:
+            self._thread.close()
+            self._engine.close()
+
     def deliver(self, deltas: list[OutputDelta]) -> None:
         """Adds deltas to the next message; on the engine's thread."""
         self._deltas += deltas
@@ -298,6 +311,7 @@ def snapshot(engine: Engine) -> EngineSnapshot:
         pins={ttl_s: replace(pins) for ttl_s, pins in sorted(counters.pins.items())},
         preemptions=scheduler.preemptions,
         swaps=scheduler.swaps,
+        store=None if scheduler.store is None else scheduler.store.snapshot(),
         prediction_error=scheduler.step_time.error,
     )
 

@@ -1,0 +1,73 @@
+"""Which waiting sequences load the beginning of their prompt from the KV store, and which compute it.
+
+A prefix is loaded if the predicted seconds of the load, at the measured rate of earlier ones, are fewer than the
+predicted seconds of computing it. The sequence leaves the queue meanwhile, so others overtake it, and comes back as the
+first one; whatever it finds in the prefix cache then, it uses as any other sequence does.
+"""
+
+from __future__ import annotations
+
+from twofold.engine.kv.store import KVStore, StoredPrefix, StoreResult
+from twofold.engine.scheduler.sequence import Sequence, SequenceState
+from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
+
+
+class PrefixLoading:
+    """The sequences whose prefixes are being loaded.
+
+    Law: a sequence loads at most once before each time it runs.
+    """
+
+    def __init__(self, store: KVStore, step_time: StepTimeModel) -> None:
+        self.store = store
+        self._step_time = step_time
+        self._loading: dict[int, Sequence] = {}
+        self._gained: dict[int, tuple[int, int]] = {}
+
+    def find(self, sequence: Sequence, *, alone: bool) -> StoredPrefix | None:
+        """The stored prefix of the head of the queue, if loading it pays."""
+        if sequence.state is not SequenceState.WAITING or sequence.sequence_id in self._gained:
+            return None
+        prefix = self.store.find(sequence.tokens, sequence.options.cache_salt, sequence.max_cached)
+        if prefix is None:
+            return None
+        compute_s = self._compute_s(prefix)
+        if compute_s is not None and self.store.load_s(prefix, alone=alone) >= compute_s:
+            self.store.decline(alone=alone)
+            self._gained[sequence.sequence_id] = 0, 0
+            return None
+        return prefix
+
+    def begin(self, sequence: Sequence, prefix: StoredPrefix, now: float, *, alone: bool) -> bool:
+        """Begins to load a prefix for a sequence; False, with nothing changed, if there are too few blocks."""
+        number = self.store.load(prefix, now, alone=alone)
+        if number is None:
+            return False
+        self._loading[number] = sequence
+        self._gained[sequence.sequence_id] = prefix.matched, prefix.tokens
+        return True
+
+    def finish(self, result: StoreResult, now: float) -> Sequence | None:
+        """Takes a result of the store; returns the sequence whose load has ended, if it still waits for that."""
+        number = self.store.finish(result, now)
+        return None if number is None else self._loading.pop(number, None)
+
+    def admit(self, sequence: Sequence) -> None:
+        """Counts how many of an admitted sequence's cached tokens came from the store."""
+        matched, upto = self._gained.pop(sequence.sequence_id, (0, 0))
+        if not sequence.record.preemptions:
+            sequence.record.loaded = max(0, min(sequence.record.cached, upto) - matched)
+
+    def leave(self, sequence: Sequence) -> None:
+        """Forgets a sequence that ended or was paused. Its load goes on, and fills the prefix cache."""
+        self._gained.pop(sequence.sequence_id, None)
+        for number, loading in list(self._loading.items()):
+            if loading is sequence:
+                del self._loading[number]
+
+    def _compute_s(self, prefix: StoredPrefix) -> float | None:
+        """Predicted seconds to compute what the load would bring; None before the first prediction."""
+        nothing = self._step_time.predict(StepShape(rows=1))
+        rows = prefix.tokens - prefix.matched
+        whole = self._step_time.predict(StepShape().plus(prefix.matched, rows))
+        return None if nothing is None or whole is None else max(whole - nothing, 0.0)
