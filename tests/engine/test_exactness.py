@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from tests.engine.conftest import VOCAB, MakeLLM
+from tests.engine.drafts import KINDS as DRAFTS
+from tests.engine.drafts import Key, Kind, Recorder, Scripted, use
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.backends.base import NO_MASKS, StepHandle
 from twofold.backends.cpu import backend
@@ -70,6 +72,12 @@ def mislead(llm: LLM) -> None:
 def swaps_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of so small a model are cheaper than moving blocks; where there are host slots they shall be used."""
     monkeypatch.setattr(blocks, "BLOCK_SECONDS", 0.0)
+
+
+def drafting(llm: LLM, kind: Kind, known: dict[Key, Any]) -> Scripted:
+    """Makes the engine propose tokens of that kind, wherever there is room."""
+    use(llm, scripted := Scripted(kind, known, VOCAB))
+    return scripted
 
 
 def content(output: RequestOutput) -> tuple[object, ...]:
@@ -148,9 +156,11 @@ class BytesRunner(HostRunner):
 def test_a_thousand_completions_on_the_mock(make_llm: MakeLLM) -> None:
     cases = make_cases(CASES, 40, VOCAB, seed=1)
     single = make_llm(seqs=4, rows=96, blocks=400, context=96, caching=False)
+    use(single, None)
     expected = [alone(single, case) for case in cases]
     for shape in SHAPES:
         llm = make_llm(runner=BytesRunner, **shape)
+        use(llm, None)
         mislead(llm)
         done = crowd(llm, cases, seed=2)
         assert len(done) > 0.7 * CASES
@@ -159,6 +169,27 @@ def test_a_thousand_completions_on_the_mock(make_llm: MakeLLM) -> None:
         assert runner.steps > 100
         assert (runner.ahead > 100) is shape.get("overlap", True)
         assert 0 < runner.longest < 400, "a step that generates sends new tokens and changes, not what is known"
+
+
+@pytest.mark.usefixtures("swaps_are_cheap")
+@pytest.mark.parametrize("kind", DRAFTS)
+def test_drafts_change_nothing(make_llm: MakeLLM, kind: Kind) -> None:
+    """All bits equal those without drafts, under each kind of drafts, in two of the shapes."""
+    cases = make_cases(60, 40, VOCAB, seed=1)
+    single = make_llm(seqs=4, rows=96, blocks=400, context=96, caching=False)
+    use(single, recorder := Recorder())
+    expected = [alone(single, case) for case in cases]
+    for shape in SHAPES[DRAFTS.index(kind) % 2 :: 2]:
+        llm = make_llm(runner=BytesRunner, **shape)
+        use(llm, None)
+        mislead(llm)
+        scripted = drafting(llm, kind, recorder.found)
+        done = crowd(llm, cases, seed=2)
+        assert len(done) > 40
+        assert done == {number: expected[number] for number in done}, shape
+        assert scripted.drafted > 500
+        least = {"random": 0.0, "right": 0.9, "wrong": 0.0, "wrong at the end": 0.4}[kind]
+        assert scripted.accepted / scripted.drafted >= least
 
 
 @pytest.mark.usefixtures("swaps_are_cheap")
@@ -193,13 +224,20 @@ def test_a_hundred_cases_on_the_kernels(
     path = tiny_gguf(tiny).path
     cases = make_cases(50, 150, tiny.vocab, seed=3)
     with LLM(path, max_model_len=256, enable_prefix_caching=False) as single:
+        use(single, recorder := Recorder())
         expected = [alone(single, case) for case in cases]
         token_bytes = KVLayout(single.loaded.spec, FP16).token_bytes()
     few: dict[str, Any] = {"kv_cache_memory_bytes": token_bytes * 900, "max_num_seqs": 8}
-    for swap, rows, budget in ((0, 40, "live"), (1 << 20, 300, "fixed")):
+    settings: list[tuple[int, int, str, Kind]] = [
+        (0, 40, "live", "right"),
+        (1 << 20, 300, "fixed", "wrong at the end"),
+    ]
+    for swap, rows, budget, kind in settings:
         with LLM(
             path, max_model_len=256, swap_space_bytes=swap, max_num_batched_tokens=rows, token_budget=budget, **few
         ) as llm:
             mislead(llm)
+            use(llm, scripted := Scripted(kind, recorder.found, tiny.vocab))
             done = crowd(llm, cases, seed=4)
             assert done == {number: expected[number] for number in done}
+            assert scripted.drafted > 100

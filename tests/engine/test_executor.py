@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -72,27 +72,24 @@ class FixedMask:
     ready: bool = True
 
     def __init__(self, size: int, tokens: Collection[int]) -> None:
-        self._mask, self.asked = mask_of(size, tokens), 0
+        self._mask, self.asked, self.drafts = mask_of(size, tokens), 0, 0
 
-    def mask(self) -> memoryview:
+    forced = ()
+
+    def masks(self) -> list[memoryview]:
         self.asked += 1
-        return self._mask
+        return [self._mask] * (1 + self.drafts)
 
-    def prepare(self) -> None:
+    def prepare(self, drafts: Sequence[int] = ()) -> None:
+        self.drafts = len(drafts)
         with suppress(ParameterError):
-            self.mask()
+            self.masks()
 
     def wait(self) -> bool:
         return self.ready
 
-    def advance(self, token: int) -> None:
+    def advance(self, tokens: Sequence[int]) -> None:
         """The same tokens stay allowed."""
-
-    def fork(self) -> FixedMask:
-        return self
-
-    def rollback(self, tokens: int) -> None:
-        """The same tokens were allowed before."""
 
 
 class RecordingMask(FixedMask):
@@ -102,14 +99,14 @@ class RecordingMask(FixedMask):
         super().__init__(VOCAB, tokens)
         self._events = events
 
-    def mask(self) -> memoryview:
+    def masks(self) -> list[memoryview]:
         if not self.asked:
             self._events.append("mask")
-        return super().mask()
+        return super().masks()
 
 
 class FailingMask(FixedMask):
-    def mask(self) -> memoryview:
+    def masks(self) -> list[memoryview]:
         raise ParameterError("The grammar is too complex.", param="structured_outputs")
 
 
@@ -155,7 +152,7 @@ class OtherMask(RecordingMask):
         super().__init__(events, range(5, 9))
         self._name, self._comes = name, comes
 
-    def prepare(self) -> None:
+    def prepare(self, _drafts: Sequence[int] = ()) -> None:
         self._events.append(f"prepare {self._name}")
 
     def wait(self) -> bool:
@@ -197,11 +194,11 @@ class LateMask(FixedMask):
 
     ready = False
 
-    def mask(self) -> memoryview:
+    def masks(self) -> list[memoryview]:
         assert self.ready, "nobody waits for a mask that is not there"
-        return super().mask()
+        return super().masks()
 
-    def prepare(self) -> None:
+    def prepare(self, drafts: Sequence[int] = ()) -> None:
         """Somebody else makes it."""
 
 

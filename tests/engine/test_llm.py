@@ -134,7 +134,7 @@ def test_streams_can_be_interleaved_with_each_other_and_with_batches(make_llm: M
     for head, stream, whole in zip(first, streams, expected, strict=False):
         deltas = [head, *stream]
         assert sum((delta.token_ids for delta in deltas), ()) == whole.token_ids
-        assert [delta.finish_reason for delta in deltas] == [None] * 5 + ["length"]
+        assert [delta.finish_reason for delta in deltas] == [None] * (len(deltas) - 1) + ["length"]
         assert deltas[-1].request is not None
         assert deltas[-1].request.outputs == (whole,)
 

@@ -55,7 +55,7 @@ def constraint(
 
 
 def allowed(rules: ThinkingConstraint) -> set[int]:
-    mask = rules.mask()
+    mask = rules.masks()[0]
     if mask is None:
         return set(range(VOCAB))
     return {token for token in range(VOCAB) if mask[token >> 5] >> (token & 31) & 1}
@@ -64,7 +64,7 @@ def allowed(rules: ThinkingConstraint) -> set[int]:
 def say(rules: ThinkingConstraint, tokens: list[int]) -> None:
     for token in tokens:
         assert token in allowed(rules)
-        rules.advance(token)
+        rules.advance([token])
 
 
 @pytest.mark.parametrize("budget", [0, 1, 5])
@@ -137,7 +137,7 @@ def test_a_completion_without_a_section_has_the_form_from_its_start(
 def test_a_mark_that_was_begun_is_completed(tokenizer: Tokenizer, grammar: OutputGrammar) -> None:
     rules = constraint(tokenizer, grammar, opened=False)
     start = ids(tokenizer, START)
-    rules.advance(start[0])
+    rules.advance([start[0]])
     assert allowed(rules) == {start[1]}
     say(rules, start[1:])
     assert tokenizer.eos_id not in allowed(rules)
@@ -149,13 +149,13 @@ def test_marks_are_found_however_they_are_cut(tokenizer: Tokenizer) -> None:
     """The last token of the mark may hold what follows it."""
     rules = constraint(tokenizer, None, budget=3)
     say(rules, ids(tokenizer, "a"))
-    assert rules.mask() is None
+    assert rules.masks()[0] is None
     for character in END:
         say(rules, ids(tokenizer, character)[:1])
-        if rules.mask() is not None:
+        if rules.masks()[0] is not None:
             break
-    say(rules, [token for token in ids(tokenizer, END) if rules.mask() is not None])
-    assert rules.mask() is None
+    say(rules, [token for token in ids(tokenizer, END) if rules.masks()[0] is not None])
+    assert rules.masks()[0] is None
 
 
 @pytest.mark.parametrize("opened", [True, False])
@@ -174,7 +174,7 @@ def test_any_walk_keeps_the_laws(tokenizer: Tokenizer, grammar: OutputGrammar, o
                 break
             near = [token for token in likely if token in possible]
             tokens.append(draw.choice(near) if near and draw.random() < 0.7 else draw.choice(sorted(possible)))
-            rules.advance(tokens[-1])
+            rules.advance([tokens[-1]])
         data = (START.encode() if opened else b"") + b"".join(map(tokenizer.token_bytes, tokens))
         inside, _, answer = data.partition(END.encode())
         if not data.startswith(START.encode()):

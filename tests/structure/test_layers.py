@@ -12,7 +12,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("core",),
     ("host", "formats", "text", "bench.draw", "bench.load"),
     ("models",),
-    ("backends.cpu.kernels", "backends.sampling", "engine.kv", "engine.grammar"),
+    ("backends.cpu.kernels", "backends.sampling", "engine.kv", "engine.grammar", "engine.draft"),
     ("backends",),
     ("engine.scheduler",),
     ("engine",),
@@ -64,7 +64,7 @@ ONLY: dict[str, frozenset[str]] = {
     "bench": frozenset({"core", "host", "formats", "text", "bench.draw", "bench.load"}),
     "engine": frozenset(
         {"core", "host", "formats", "text", "models", "backends", "backends.sampling"}
-        | {"engine.kv", "engine.grammar", "engine.scheduler"}
+        | {"engine.kv", "engine.grammar", "engine.draft", "engine.scheduler"}
     ),
 }
 """Rooms that import fewer than the rows before: what measures servers knows no engine and no server, and the engine

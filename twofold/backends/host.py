@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -54,16 +54,12 @@ class RunnerSequence:
         if sampling is not None and sampling.params.greedy and not sampling.suppressed:
             self.greedy = not changes_logits(SampleRequest(sampling.params, sampling.seed, 0))
 
-    def requests(self, step: SequenceStep, mask: bytes | None) -> list[SampleRequest]:
-        """One request for each sample of a step; ``mask`` holds the masks of these rows."""
-        spec, known, words = self.sampling, self.tokens, None
+    def requests(self, step: SequenceStep, masks: tuple[bytes | None, ...]) -> list[SampleRequest]:
+        """A request for each of ``masks``, which are those of the first sampled rows of a step."""
+        spec, known = self.sampling, self.tokens
         assert spec is not None, "a sequence that samples began with a SamplingSpec"
         requests = []
-        for index in range(step.samples):
-            position = step.start + len(step.tokens) - step.samples + 1 + index
-            if mask is not None:
-                size = len(mask) // step.samples
-                words = mask[index * size : (index + 1) * size]
+        for position, mask in enumerate(masks, step.start + len(step.tokens) - step.samples + 1):
             requests.append(
                 SampleRequest(
                     spec.params,
@@ -72,7 +68,7 @@ class RunnerSequence:
                     () if known is None else known[: spec.prompt_length],
                     () if known is None else known[spec.prompt_length : position],
                     spec.suppressed if position < spec.suppressed_until else (),
-                    words,
+                    mask,
                     step.candidates,
                 )
             )
@@ -166,6 +162,8 @@ class BatchBuilder:
         return after
 
 
+UNMASKED: Final[tuple[bytes | None, ...]] = (None,)
+"""The masks of one row without a mask."""
 Sampled: TypeAlias = Sequence[int | TwofoldError]
 """Sampled tokens, or the error that prevented them."""
 
@@ -244,6 +242,8 @@ class HostStep:
             end = first + (len(step.tokens) if step.scored else samples)
             if step.candidates or number in masks.skipped:
                 samples = 0
+            elif masks.allowed:
+                samples = len(masks.allowed.get(number, UNMASKED * samples))
             tokens = sampled[place : place + samples]
             if samples == 1 and kept.plain and not step.scored and type(tokens[0]) is int:
                 kept.last = tokens[0]
@@ -269,18 +269,20 @@ class HostStep:
             end += len(step.tokens) if step.scored else step.samples
             if not step.samples or step.candidates or step.sequence_id in masks.skipped:
                 continue
-            at.extend(range(end - step.samples, end))
-            mask = masks.allowed.get(step.sequence_id) if masks.allowed else None
-            if kept.greedy and mask is None:
-                requests.extend([GREEDY] * step.samples)
+            allowed = masks.allowed.get(step.sequence_id) if masks.allowed else None
+            allowed = UNMASKED * step.samples if allowed is None else allowed
+            first = end - step.samples
+            at.extend(range(first, first + len(allowed)))
+            if kept.greedy and not any(allowed):
+                requests.extend([GREEDY] * len(allowed))
             else:
-                requests.extend(kept.requests(step, mask))
+                requests.extend(kept.requests(step, allowed))
         return self._sampler.sample(logits, at, requests) if at else []
 
     def _candidates(self, step: SequenceStep, kept: RunnerSequence, logits: F32, masks: StepMasks) -> SequenceOutcome:
         """The most likely tokens after the last of the sequence's rows of ``logits``."""
         prompt = self._scored(step, logits)
-        (request,) = kept.requests(step, masks.allowed.get(step.sequence_id))
+        (request,) = kept.requests(step, masks.allowed.get(step.sequence_id, UNMASKED))
         found = self._sampler.candidates(logits[-1], request)
         if isinstance(found, TwofoldError):
             return SequenceOutcome(step.sequence_id, prompt_logprobs=prompt, error=found)

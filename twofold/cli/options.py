@@ -80,6 +80,13 @@ class ModelOptions:
         Parameter(help="Folder on disk that keeps prefixes across restarts. Default: none."),
     ] = None
     kv_store_bytes: Annotated[int, BYTES, Parameter(help="Size of the KV store of each model.")] = 8 << 30
+    speculative_config: Annotated[
+        str | None,
+        Parameter(
+            help="Speculative decoding, as JSON: method (auto, suffix or off) and num_speculative_tokens (the most in a"
+            ' step). It changes no output. Default: {"method": "auto"}.'
+        ),
+    ] = None
     backend: Annotated[str, Parameter(help="cpu, or reference (NumPy; slow, for comparison).")] = "cpu"
     threads: Annotated[
         int | None,
@@ -111,6 +118,8 @@ class ModelOptions:
         del given["model"], given["tokenizer"]
         if self.chat_template is not None:
             given["chat_template"] = read_chat_template(self.chat_template)
+        if self.speculative_config is not None:
+            given["speculative_config"] = _json_object("speculative_config", self.speculative_config)
         return given | {
             "max_num_seqs": 1,
             "swap_space_bytes": 0,
@@ -350,16 +359,19 @@ def _bias(text: str) -> tuple[int, float]:
 def _schema(given: str) -> dict[str, Any]:
     """The schema in a file, or in the text itself if it begins with a brace."""
     text = given if given.lstrip().startswith("{") else read_text("json_schema", Path(given))
+    return _json_object("json_schema", text, hint='Like {"type": "object"}.')
+
+
+def _json_object(name: str, text: str, hint: str | None = None) -> dict[str, Any]:
+    """The object that the flag ``name`` spells. Raises ParameterError."""
     try:
-        schema = json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError as error:
         raise ParameterError(
-            f"json_schema is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.", param="json_schema"
+            f"{name} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.", param=name
         ) from error
     except (ValueError, RecursionError) as error:
-        raise ParameterError(f"json_schema cannot be read: {error}.", param="json_schema") from error
-    if not isinstance(schema, dict):
-        raise ParameterError(
-            f"json_schema must be an object, not {schema!r:.60}.", param="json_schema", hint='Like {"type": "object"}.'
-        )
-    return schema
+        raise ParameterError(f"{name} cannot be read: {error}.", param=name) from error
+    if not isinstance(value, dict):
+        raise ParameterError(f"{name} must be an object, not {value!r:.60}.", param=name, hint=hint)
+    return value

@@ -125,6 +125,8 @@ class SequenceRecord:
     """One sequence. ``cached`` prompt tokens came from a cache, ``fresh`` were computed. ``stalls``: seconds by cause.
     ``loaded`` of the cached tokens came from the KV store on the disk.
 
+    ``drafted`` tokens were computed as drafts, of which ``accepted`` became tokens of the completion; ``saved_s`` are
+    the seconds that the completion would have taken longer without drafts, by the step-time model.
     ``recomputed`` tokens had to be computed again after a preemption, ``swapped`` blocks went out and in again.
     ``pauses`` are waits with a start and an end, in order. ``pins`` are those of the request that were granted; they
     hold whole blocks, so they may have a few tokens fewer than requested.
@@ -140,6 +142,9 @@ class SequenceRecord:
     cached: int = 0
     loaded: int = 0
     fresh: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    saved_s: float = 0.0
     pins: list[HeldPin] = field(default_factory=list)
 
     @classmethod
@@ -172,4 +177,7 @@ class SequenceRecord:
         self.cached += other.cached
         self.loaded += other.loaded
         self.fresh += other.fresh
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        self.saved_s += other.saved_s
         self.pins += other.pins

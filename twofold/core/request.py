@@ -13,6 +13,7 @@ from twofold.core.params import (
     RequestParams,
     SamplingParams,
     check_choice,
+    check_flag,
     impossible,
     known_keywords,
     whole_number,
@@ -56,6 +57,8 @@ class RequestOptions:
     queue_limit_s   seconds after arrival at which the request, unless it has begun to run, is refused with a BusyError
     cache_salt      only prompts with the same salt share cached prefixes
     cache_pins      prefixes of the prompt to keep cached; at most 4, ascending
+    speculation     draft tokens may be proposed, and computed beside the newest token
+    prediction      token ids of the completion that the caller expects, as a source of draft tokens
     """
 
     priority: int = 0
@@ -65,6 +68,8 @@ class RequestOptions:
     queue_limit_s: float | None = None
     cache_salt: str = ""
     cache_pins: tuple[CachePin, ...] = ()
+    speculation: bool = True
+    prediction: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         whole_number("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
@@ -77,6 +82,7 @@ class RequestOptions:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (number and (0 < value <= MAX_FLOAT or value == float("inf"))):
                 raise impossible(name, value, "a number of seconds above 0")
+        check_flag("speculation", self.speculation)
         pins = self.cache_pins
         if not isinstance(pins, tuple) or not all(isinstance(pin, CachePin) for pin in pins) or len(pins) > MAX_PINS:
             raise impossible("cache_pins", pins, f"a tuple of at most {MAX_PINS} CachePin")

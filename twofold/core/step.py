@@ -9,7 +9,7 @@ events  = scheduler.commit(plan, outcome, now)  TokenEvent   one for each sequen
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
@@ -52,41 +52,36 @@ class BlockMove:
     target: int
 
 
-ROLLBACK: Final = 64
-"""Tokens that a constraint can forget: more than are ever proposed at once."""
-
-
 class TokenConstraint(Protocol):
     """The tokens allowed next in a completion. It belongs to one sequence and follows its tokens."""
 
-    def mask(self) -> memoryview | None:
-        """The tokens that may be sampled now: 32-bit words, bit t % 32 of word t // 32 for token t; valid until
-        ``advance``. None if all are allowed. Calling it again costs nothing."""
+    def masks(self) -> Sequence[memoryview | None]:
+        """The tokens that may be sampled now, and those after each of the prepared drafts, up to the first draft that
+        is not allowed or ends the output: at least one mask. 32-bit words, bit t % 32 of word t // 32 for token t;
+        valid until ``advance``. None if all are allowed. Calling it again costs nothing."""
         ...
 
-    def prepare(self) -> None:
-        """Computes the next mask, or requests it from another process; raises nothing."""
+    def prepare(self, drafts: Sequence[int] = ()) -> None:
+        """Computes the next masks, or requests them from another process; raises nothing. Only the first call after
+        ``advance`` counts."""
         ...
 
     @property
     def ready(self) -> bool:
-        """Whether ``mask`` and ``finished`` return without waiting for another process."""
+        """Whether ``masks`` and ``finished`` return without waiting for another process."""
         ...
 
     def wait(self) -> bool:
         """Waits a short time for ``ready``; returns whether it is ready."""
         ...
 
-    def advance(self, token: int) -> None:
-        """Takes a sampled token, which the mask allowed."""
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Takes sampled tokens, which the masks allowed: prepared drafts, and at most one token after them."""
         ...
 
-    def fork(self) -> TokenConstraint:
-        """An independent copy with the same tokens."""
-        ...
-
-    def rollback(self, tokens: int) -> None:
-        """Forgets the last ``tokens`` tokens, at most ROLLBACK. A fork can forget only tokens that it took itself."""
+    @property
+    def forced(self) -> Sequence[int]:
+        """Tokens that spell what must follow; they need not be the ones that will be sampled."""
         ...
 
     @property
@@ -179,6 +174,11 @@ class SequenceStep:
         return self.start + len(self.tokens)
 
     @property
+    def draft_tokens(self) -> IntArray:
+        """Its last tokens that are proposals."""
+        return self.tokens[len(self.tokens) - self.drafts :] if self.drafts else NO_TOKENS
+
+    @property
     def logit_rows(self) -> int:
         """How many of its last rows need logits."""
         return len(self.tokens) if self.scored else self.samples
@@ -220,10 +220,11 @@ class StepPlan(StepInput):
 
 @dataclass(frozen=True, slots=True)
 class StepMasks:
-    """The results of a step's constraints: the masks of each sequence, concatenated over the rows that are sampled, and
-    the sequences that are not sampled in this step."""
+    """The results of a step's constraints: for each of their sequences the masks of the rows that are sampled (None
+    allows all tokens; after the last drafts there may be none, and nothing is sampled), and the sequences that are not
+    sampled in this step."""
 
-    allowed: Mapping[int, bytes] = field(default_factory=dict)
+    allowed: Mapping[int, tuple[bytes | None, ...]] = field(default_factory=dict)
     skipped: frozenset[int] = frozenset()
 
 

@@ -9,9 +9,10 @@ sequence; the rest of the memory goes to the widest group, whose blocks grow wit
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Literal, TypedDict, cast, get_args
+from typing import Any, Final, Literal, TypedDict, cast, get_args
 
 from twofold.backends.base import BACKENDS, Backend, RunnerSizes, open_backend
 from twofold.core.errors import ParameterError, ResourceError
@@ -24,6 +25,7 @@ from twofold.engine.kv.segments import SEGMENT_TOKENS
 from twofold.engine.scheduler.budget import StepLimits
 
 TokenBudget = Literal["live", "fixed"]
+SpeculationMethod = Literal["auto", "suffix", "off"]
 
 DEFAULT_KV_BYTES: Final = 2 << 30
 """Without a flag the KV cache takes no more than this, unless one sequence of the full context needs more."""
@@ -39,6 +41,9 @@ MAX_BLOCKS: Final = 1 << 18
 """More blocks than this cost more to keep account of than prefixes of that age are worth."""
 WINDOW_SHARE: Final = 0.5
 """Groups with windows take at most this share of the memory, unless one sequence needs more."""
+DEFAULT_DRAFTS: Final = 31
+"""With the row of the newest token a whole number of tiles of rows."""
+MAX_DRAFTS: Final = 63
 MAX_BLOCK_SIZE: Final = 1024
 MAX_STEP_ROWS: Final = 1 << 16
 MAX_TARGET_MS: Final = 1e6
@@ -65,10 +70,37 @@ class EngineKeywords(TypedDict, total=False):
     max_waiting_seqs: int
     overlap: bool
     seed: int
+    speculative_config: SpeculativeConfig | Mapping[str, Any] | None
     backend: str
     threads: int | None
     isa: str | None
     chat_template: str | None
+
+
+@known_keywords
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculativeConfig:
+    """How draft tokens are made. None of it changes a completion.
+
+    method                  auto or suffix: tokens that a grammar forces, the client's prediction, and what followed the
+                            same tokens before, in the request or in past completions of its cache salt; off: none
+    num_speculative_tokens  most draft tokens of a sequence in a step; the cost model decides how many there are
+    """
+
+    method: SpeculationMethod = "auto"
+    num_speculative_tokens: int = DEFAULT_DRAFTS
+
+    def __post_init__(self) -> None:
+        check_choice("speculative_config.method", self.method, get_args(SpeculationMethod))
+        whole_number("speculative_config.num_speculative_tokens", self.num_speculative_tokens, 1, MAX_DRAFTS)
+
+
+def _speculative_config(given: object) -> SpeculativeConfig:
+    if isinstance(given, SpeculativeConfig):
+        return given
+    if given is not None and not isinstance(given, Mapping):
+        raise impossible("speculative_config", given, "an object such as {'method': 'auto'}")
+    return SpeculativeConfig(**(given or {}))
 
 
 @known_keywords
@@ -95,6 +127,7 @@ class EngineOptions:
     max_waiting_seqs        sequences that may wait; more are refused
     overlap                 turn tokens into text while the next step computes
     seed                    where requests without a seed get theirs from
+    speculative_config      how draft tokens are made, a SpeculativeConfig or its fields; its defaults if left open
     backend                 what computes: cpu, or reference (NumPy; slow)
     threads, isa            threads and instruction set of the cpu backend
     chat_template           Jinja source or the name of a built-in template, instead of the model's own
@@ -116,6 +149,7 @@ class EngineOptions:
     max_waiting_seqs: int = 100_000
     overlap: bool = True
     seed: int = 0
+    speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None
     backend: str = "cpu"
     threads: int | None = None
     isa: str | None = None
@@ -135,6 +169,7 @@ class EngineOptions:
         check_choice("backend", self.backend, tuple(BACKENDS))
         check_choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", *get_args(KVType)))
         check_choice("token_budget", self.token_budget, get_args(TokenBudget))
+        object.__setattr__(self, "speculative_config", _speculative_config(self.speculative_config))
         for name in ("enable_prefix_caching", "overlap"):
             check_flag(name, getattr(self, name))
         for name in ("tpot_target_ms", "itl_limit_ms"):
@@ -149,6 +184,11 @@ class EngineOptions:
     def kv_type(self) -> KVType:
         """How keys and values are stored."""
         return cast(KVType, "bf16" if self.kv_cache_dtype == "auto" else self.kv_cache_dtype)
+
+    @property
+    def speculation(self) -> SpeculativeConfig:
+        """How draft tokens are made."""
+        return cast(SpeculativeConfig, self.speculative_config)
 
     @property
     def tpot_target_s(self) -> float:

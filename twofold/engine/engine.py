@@ -99,8 +99,10 @@ def run_step(runner: ModelRunner, plan: StepPlan, overlap: Callable[[], None] | 
     try:
         if overlap is not None:
             overlap()
-        for constraint in constraints.values():
-            constraint.prepare()
+        if constraints:
+            for step in plan.steps:
+                if step.sequence_id in constraints:
+                    constraints[step.sequence_id].prepare(step.draft_tokens)
         all(constraint.wait() for constraint in constraints.values())  # leaves this core to hosts, until one is late
         overlap_s = perf_counter() - began if overlaps else 0.0
     finally:
@@ -123,8 +125,8 @@ def _read_masks(constraints: Mapping[int, TokenConstraint]) -> tuple[StepMasks, 
                 settled[number] = SequenceOutcome(number, deferred=True)
             elif constraint.finished:
                 settled[number] = SequenceOutcome(number, complete=True)
-            elif (mask := constraint.mask()) is not None:
-                allowed[number] = bytes(mask)
+            else:
+                allowed[number] = tuple(None if mask is None else bytes(mask) for mask in constraint.masks())
         except TwofoldError as error:
             settled[number] = SequenceOutcome(number, error=error)
     return StepMasks(allowed, frozenset(settled)), settled

@@ -52,6 +52,7 @@ class InputProcessor:
         if not ids:
             raise ParameterError("The prompt is empty.", param="prompt", hint="Give at least one token.")
         self._check_tokens("prompt_token_ids", ids)
+        self._check_tokens("prediction", request.options.prediction)
         if isinstance(params, SamplingParams):
             self._check_tokens("stop_token_ids", params.stop_tokens)
             self._check_tokens("logit_bias", params.biases)

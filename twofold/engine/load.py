@@ -13,13 +13,14 @@ from twofold.core.clock import Clock
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
-from twofold.engine.config import EngineConfig, EngineOptions, resolve, runner_sizes
+from twofold.engine.config import EngineConfig, EngineOptions, SpeculativeConfig, resolve, runner_sizes
 from twofold.engine.engine import Engine
 from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.store import KVStore
 from twofold.engine.kv_files import KVFiles, StoreFolder, open_folder, store_identity
 from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget, StepLimits
 from twofold.engine.scheduler.scheduler import Scheduler
+from twofold.engine.scheduler.speculation import Speculator
 from twofold.engine.scheduler.step_time import StepTimeModel
 from twofold.engine.step_samples import StepSample, read_step_samples
 from twofold.formats.base import open_model
@@ -166,6 +167,10 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
     )
 
 
+def _speculator(config: SpeculativeConfig, step_time: StepTimeModel) -> Speculator | None:
+    return None if config.method == "off" else Speculator(step_time, config.num_speculative_tokens)
+
+
 def _scheduler(
     config: EngineConfig,
     limits: StepLimits,
@@ -182,6 +187,7 @@ def _scheduler(
         limits,
         budget=budget,
         step_time=step_time,
+        speculator=_speculator(options.speculation, step_time),
         max_waiting=options.max_waiting_seqs,
         store=store,
     )

@@ -110,7 +110,8 @@ class SequenceCompletion:
         return rest + self._stops.flush()
 
     def _add_logprobs(self, positions: tuple[PositionLogprobs, ...]) -> tuple[Logprobs, ...] | None:
-        self._cumulative += sum(position.chosen.logprob for position in positions)
+        for position in positions:  # one by one, so that the sum does not depend on how many tokens come at once
+            self._cumulative += position.chosen.logprob
         if self._logprobs is None:
             return None
         added = tuple(readable(position, self._tokenizer) for position in positions)

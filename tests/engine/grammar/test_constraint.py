@@ -26,7 +26,7 @@ def compiled(compiler: LocalCompiler, name: str) -> CompiledGrammar:
 def feed(constraint: TokenConstraint, tokens: list[int]) -> None:
     for token in tokens:
         assert token in allowed(constraint), token
-        constraint.advance(token)
+        constraint.advance([token])
 
 
 @pytest.mark.model
@@ -52,13 +52,13 @@ def test_tiny_vocabularies_write_a_document_too(tiny_compiler: LocalCompiler, as
 def test_the_mask_is_kept_until_a_token_is_taken(tiny_compiler: LocalCompiler) -> None:
     grammar = compiled(tiny_compiler, "person")
     constraint = grammar.start(100)
-    first = constraint.mask()
+    first = constraint.masks()[0]
     before = bytes(first)
     assert first.itemsize == 4
     assert len(first) == grammar.vocabulary.words
-    assert constraint.mask() is first
-    constraint.advance(grammar.vocabulary.tokens.index(b"{"))
-    assert constraint.mask() is first
+    assert constraint.masks()[0] is first
+    constraint.advance([grammar.vocabulary.tokens.index(b"{")])
+    assert constraint.masks()[0] is first
     assert bytes(first) != before
 
 
@@ -77,7 +77,7 @@ def test_the_end_is_allowed_only_if_the_output_is_complete(tiny_compiler: LocalC
     seen = []
     for byte in b"abcd":
         seen.append(ends <= set(allowed(constraint)))
-        constraint.advance(grammar.vocabulary.tokens.index(bytes([byte])))
+        constraint.advance([grammar.vocabulary.tokens.index(bytes([byte]))])
     assert seen == [False, False, True, False]
     assert set(allowed(constraint)) == ends
     assert constraint.finished
@@ -88,7 +88,7 @@ def test_every_end_token_ends(tiny_compiler: LocalCompiler) -> None:
     for end in grammar.vocabulary.end_ids:
         constraint = grammar.start(50)
         assert end in allowed(constraint)
-        constraint.advance(end)
+        constraint.advance([end])
         assert constraint.finished
 
 
@@ -110,10 +110,10 @@ def test_a_limit_below_the_shortest_known_output_is_refused(tiny_compiler: Local
 def test_completions_of_one_grammar_are_independent(tiny_compiler: LocalCompiler) -> None:
     grammar = compiled(tiny_compiler, "person")
     one, other = grammar.start(100), grammar.start(100)
-    before = bytes(other.mask())
+    before = bytes(other.masks()[0])
     feed(one, grammar.vocabulary.encode(b'{"name":"the'))
-    assert bytes(other.mask()) == before
-    assert bytes(grammar.start(100).mask()) == before
+    assert bytes(other.masks()[0]) == before
+    assert bytes(grammar.start(100).masks()[0]) == before
 
 
 @pytest.mark.model
@@ -125,8 +125,8 @@ def test_masks_may_be_computed_in_other_threads(model_compiler: LocalCompiler) -
         constraint = grammar.start(400)
         seen = []
         for token in tokens:
-            seen.append(np.asarray(constraint.mask()).tobytes())
-            constraint.advance(token)
+            seen.append(np.asarray(constraint.masks()[0]).tobytes())
+            constraint.advance([token])
         return seen
 
     with ThreadPoolExecutor(4) as pool:

@@ -22,7 +22,7 @@ from twofold.engine.grammar import compile as compile_module
 from twofold.engine.grammar import hosted
 from twofold.engine.grammar.compile import GrammarCompiler
 from twofold.engine.grammar.source import OutputGrammar
-from twofold.engine.grammar.wire import Advanced, Compile, Drop, FromHost, Mask, Pipe
+from twofold.engine.grammar.wire import Advanced, Compile, Drop, FromHost, Masks, Pipe
 
 P = StructuredOutputsParams
 AMBIGUOUS = 'start: e\ne: e e | "a" | "b" e "x" | ""\n'
@@ -45,14 +45,14 @@ def test_masks_are_those_of_this_process(compiler: GrammarCompiler, local: Local
     limit, draw = compiled.min_tokens + 8, random.Random(3)
     one, other = compiled.start(limit), inside.start(limit)
     for _ in range(limit):
-        mask = one.mask()
+        mask = one.masks()[0]
         assert mask is not None
-        assert bytes(mask) == bytes(other.mask())
+        assert bytes(mask) == bytes(other.masks()[0])
         token = draw.choice(allowed(one))
-        one.advance(token)
-        other.advance(token)
+        one.advance([token])
+        other.advance([token])
         if token in inside.vocabulary.end_ids or other.finished:
-            one.mask()
+            one.masks()
             assert one.ready
             assert one.finished
             assert one.shortened == other.shortened
@@ -63,11 +63,11 @@ def follow(constraint: TokenConstraint, tokens: int, seed: int) -> int:
     """The number of random tokens that were taken before the output ended."""
     draw = random.Random(seed)
     for taken in range(tokens):
-        mask = constraint.mask()
+        mask = constraint.masks()[0]
         if constraint.finished:
             return taken
         ids = np.flatnonzero(np.unpackbits(np.asarray(mask).view(np.uint8), bitorder="little")).tolist()
-        constraint.advance(draw.choice(ids[1:] or ids))
+        constraint.advance([draw.choice(ids[1:] or ids)])
     return tokens
 
 
@@ -124,7 +124,7 @@ def test_waits_for_a_host_get_shorter_after_slow_masks(
         with monkeypatch.context() as patched:
             patched.setattr(hosted.GrammarHost, "read", lambda _, limit: waited.append(limit))
             assert not constraint.wait()
-        host._take(Mask(-1, shortened=False, words=b"", seconds=seconds))
+        host._take(Masks(-1, words=[b""], seconds=seconds))
     limits = [limit for limit in waited if limit]
     assert limits == pytest.approx([hosted.PATIENCE_S * (0.5**mask if seconds else 1) for mask in range(12)])
     assert follow(constraint, 20, 1) == 20
@@ -136,7 +136,7 @@ def test_waits_for_a_host_recover_after_any_number_of_slow_masks(compiler: Gramm
     host = constraint._host  # type: ignore[attr-defined]
     for masks, seconds in ((2000, 2 * hosted.PATIENCE_S), (100, 0.0)):
         for _ in range(masks):
-            host._take(Mask(-1, shortened=False, words=b"", seconds=seconds))
+            host._take(Masks(-1, words=[b""], seconds=seconds))
     assert host._patience == hosted.PATIENCE_S
 
 
@@ -157,12 +157,12 @@ def test_no_mask_is_made_before_it_is_requested(compiler: GrammarCompiler, monke
     tokens = [allowed(answer)[0] for answer in answers]
     messages.clear()
     for answer, token in zip(answers, tokens, strict=True):
-        answer.advance(token)
+        answer.advance([token])
         while answer._inbox.awaited:  # type: ignore[attr-defined]
             assert not answer.finished
     assert [type(message) for message in messages] == [Advanced] * 4
     assert [bool(allowed(answer)) for answer in answers] == [True] * 4
-    assert [type(message) for message in messages] == [Advanced] * 4 + [Mask] * 4
+    assert [type(message) for message in messages] == [Advanced] * 4 + [Masks] * 4
 
 
 def test_a_host_that_fails_to_compile_ends() -> None:

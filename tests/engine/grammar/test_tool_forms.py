@@ -80,11 +80,11 @@ def compiler(tokenizer: Tokenizer) -> LocalCompiler:
 def drawn(rules: TokenConstraint, tokenizer: Tokenizer, seed: int) -> str:
     draw, ids = random.Random(seed), []
     for _ in range(200):
-        mask = rules.mask()
+        mask = rules.masks()[0]
         assert mask is not None
         bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
         ids.append(draw.choice(np.flatnonzero(bits).tolist()))
-        rules.advance(ids[-1])
+        rules.advance([ids[-1]])
         if rules.finished or ids[-1] in tokenizer.eos_ids:
             break
     return tokenizer.decode(ids)

@@ -41,7 +41,7 @@ class Answer:
 
 def allowed(constraint: TokenConstraint) -> list[int]:
     """The tokens of a mask."""
-    words: NDArray[np.uint32] = np.asarray(constraint.mask())
+    words: NDArray[np.uint32] = np.asarray(constraint.masks()[0])
     ids: list[int] = allowed_ids(words).tolist()
     return ids
 
@@ -54,7 +54,7 @@ def walk(compiled: CompiledGrammar, max_tokens: int, draw: random.Random, struct
     ended = False
     while len(tokens) < max_tokens and not constraint.finished:
         token = _drawn(vocabulary, allowed(constraint), draw, structural)
-        constraint.advance(token)
+        constraint.advance([token])
         ended = token in vocabulary.end_ids
         tokens += [] if ended else [token]
     data = b"".join(vocabulary.tokens[token] for token in tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -98,23 +99,19 @@ class Told:
     finished = False
     shortened = False
 
-    def mask(self) -> None:
-        """Rules nothing out."""
+    forced = ()
 
-    def prepare(self) -> None:
+    def masks(self) -> list[None]:
+        return [None]
+
+    def prepare(self, drafts: Iterable[int] = ()) -> None:
         """Nothing to make."""
 
     def wait(self) -> bool:
         return self.ready
 
-    def advance(self, _: int) -> None:
+    def advance(self, tokens: Iterable[int]) -> None:
         """Rules nothing out."""
-
-    def fork(self) -> Told:
-        return self
-
-    def rollback(self, _: int) -> None:
-        """Nothing was ruled out before."""
 
 
 class Recording(Told):
@@ -129,11 +126,11 @@ class Recording(Told):
         self._calls.append(f"finished {self._name}")
         return False
 
-    def prepare(self) -> None:
+    def prepare(self, _drafts: Iterable[int] = ()) -> None:
         self._calls.append(f"prepare {self._name}")
 
-    def advance(self, token: int) -> None:
-        self._calls.append(f"advance {self._name} {token}")
+    def advance(self, tokens: Iterable[int]) -> None:
+        self._calls.append(f"advance {self._name} {list(tokens)}")
 
 
 def test_all_constraints_take_their_tokens_before_one_is_waited_for() -> None:
@@ -144,7 +141,7 @@ def test_all_constraints_take_their_tokens_before_one_is_waited_for() -> None:
         constraint = Recording(str(number), calls)
         scheduler.add(make_sequence(number, prompt=prompt, answer=answer, constraint=constraint), 0.0)
     turn(scheduler, token=4)
-    assert calls[:3] == ["advance 0 4", "advance 1 4", "advance 2 4"]
+    assert calls[:3] == ["advance 0 [4]", "advance 1 [4]", "advance 2 [4]"]
     assert calls[3:] == ["finished 0", "finished 1", "finished 2"]
 
 

@@ -16,17 +16,16 @@ An output needs no end token: an output that is complete when its limit is reach
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from llguidance import LLMatcher
 from numpy.typing import NDArray
 
 from twofold.core.errors import ParameterError
-from twofold.core.step import ROLLBACK
 from twofold.engine.grammar.completion import LONGEST, CompletionSearch, Path, completes
 from twofold.engine.grammar.vocabulary import TokenVocabulary, allowed_ids, has_bits, set_bits
 
@@ -44,15 +43,13 @@ CUTS: Final = 4
 """The sampled token may have spelled fewer than this many tokens of a known path."""
 
 
-_STATE: Final = ("_room", "_path", "_headroom", "_proofs", "_unchecked", "_stale", "_lost", "_shortened")
-"""The attributes that ``rollback`` restores, beside the matcher and the bytes of the output."""
-
-
 class GrammarConstraint:
     """A ``TokenConstraint`` for at most ``max_tokens`` tokens. Made by ``CompiledGrammar.start``; not thread-safe.
 
-    ``path`` completes the empty output, in at most ``max_tokens`` tokens. ``mask`` and ``advance`` raise
+    ``path`` completes the empty output, in at most ``max_tokens`` tokens. ``masks`` and ``advance`` raise
     ParameterError where the grammar turns out to be too costly to go on with.
+
+    ``_walked`` are the prepared drafts with the states after them, of which ``advance`` adopts one.
     """
 
     def __init__(
@@ -72,7 +69,9 @@ class GrammarConstraint:
         self._path = path
         self._headroom = headroom
         self._proofs: dict[int, Path] = {}
-        self._past: deque[tuple[int, dict[str, Any]]] = deque(maxlen=ROLLBACK)
+        self._walked: list[tuple[int, GrammarConstraint]] = []
+        self._made: list[memoryview] = []
+        self._untold: int | None = None
         self._unchecked = 0
         self._stale = self._lost = False
         self._spelled = bytearray()
@@ -90,21 +89,51 @@ class GrammarConstraint:
     def shortened(self) -> bool:
         return self._shortened
 
-    def mask(self) -> memoryview:
-        """The tokens that may be sampled now: 32-bit words, in one buffer that is filled again after ``advance``.
+    @property
+    def forced(self) -> list[int]:
+        """``TokenConstraint.forced``."""
+        if self._finished or self._matcher.is_error():
+            return []
+        forced: list[int] = self._matcher.compute_ff_tokens()
+        return forced
+
+    def masks(self) -> list[memoryview]:
+        """``TokenConstraint.masks``."""
+        if not self._made:
+            self._made = [self._mask()]
+        return self._made
+
+    def prepare(self, drafts: Sequence[int] = ()) -> None:
+        """``TokenConstraint.prepare``."""
+        with suppress(ParameterError):  # ``masks`` raises it again
+            if not self._made:
+                self._walk(drafts)
+
+    def _walk(self, drafts: Sequence[int]) -> None:
+        """Makes the masks of this state and of those after the drafts, each in a copy of the state before it."""
+        self._made, state = [self._mask()], self
+        with suppress(ParameterError):  # the draft may not be sampled; if it is, its state raises the error again
+            for token in drafts:
+                if not has_bits(state._words, np.array([token]))[0]:
+                    return
+                state = state._fork()
+                state._take(token)
+                self._walked.append((token, state))
+                if state._finished:
+                    return
+                self._made.append(state._mask())
+
+    def _mask(self) -> memoryview:
+        """The tokens that may follow, in one buffer that is filled again for the next state.
 
         llguidance fills the buffer without the interpreter's lock, except for forced text, which our tokenizer cuts
         into tokens; near the limit the proofs run with the lock.
         """
+        self._follow()
         if not self._fresh:
             self._fill()
             self._fresh = True
         return self._view
-
-    def prepare(self) -> None:
-        """``TokenConstraint.prepare``."""
-        with suppress(ParameterError):  # ``mask`` raises it again
-            self.mask()
 
     @property
     def ready(self) -> bool:
@@ -114,16 +143,21 @@ class GrammarConstraint:
         """``TokenConstraint.wait``."""
         return True
 
-    def advance(self, token: int) -> None:
-        """Takes a sampled token, which the mask allowed."""
-        self.take(token)
-        self.follow(token)
+    def advance(self, tokens: Sequence[int]) -> None:
+        """``TokenConstraint.advance``. The path of the new state is updated with its mask: ``finished`` is known
+        before."""
+        walked, self._walked, self._made = self._walked, [], []
+        same = 0
+        while same < min(len(walked), len(tokens)) and walked[same][0] == tokens[same]:
+            same += 1
+        if same:
+            vars(self).update(vars(walked[same - 1][1]))
+        for token in tokens[same:]:
+            self._take(token)
 
-    def take(self, token: int) -> None:
-        """The first, cheap half of ``advance``, after which ``finished`` is known."""
+    def _take(self, token: int) -> None:
         assert not self._finished, "no token can follow a finished output"
-        self.mask()  # its proofs are part of the state
-        self._past.append((len(self._spelled), {name: getattr(self, name) for name in _STATE}))
+        self._mask()  # its proofs are part of the state
         self._fresh = False
         self._room -= 1
         if token in self._vocabulary.end_ids:
@@ -134,10 +168,12 @@ class GrammarConstraint:
             raise self._broken(f"Token {token} cannot follow")
         self._spelled += self._vocabulary.tokens[token]
         self._finished = self._matcher.is_stopped()
+        self._untold = token
 
-    def follow(self, token: int) -> None:
-        """The second half of ``advance``: updates the path for the new state, or decides when to search for one."""
-        if self._finished:
+    def _follow(self) -> None:
+        """Updates the path for the state after the last token, or decides when to search for one."""
+        token, self._untold = self._untold, None
+        if self._finished or token is None:
             return
         if self._unchecked > 0:
             self._unchecked -= 1
@@ -152,24 +188,13 @@ class GrammarConstraint:
             self._look()
         self._plan_check()
 
-    def fork(self) -> GrammarConstraint:
-        """``TokenConstraint.fork``."""
+    def _fork(self) -> GrammarConstraint:
+        """An independent copy with the same tokens."""
         other = copy(self)
-        other._matcher, other._past = self._matcher.deep_copy(), deque(maxlen=ROLLBACK)
+        other._matcher, other._walked, other._made = self._matcher.deep_copy(), [], []
         other._use_words(self._words.copy())
         other._spelled = self._spelled[:]
         return other
-
-    def rollback(self, tokens: int) -> None:
-        """``TokenConstraint.rollback``."""
-        assert tokens <= len(self._past), "only tokens that it took itself are forgotten"
-        for _ in range(tokens):
-            spelled, state = self._past.pop()
-            if len(self._spelled) > spelled:  # the end of a completion is not a token of the grammar
-                self._matcher.rollback(1)
-            del self._spelled[spelled:]
-            vars(self).update(state)
-            self._finished = self._fresh = False
 
     def _use_words(self, words: NDArray[np.uint32]) -> None:
         """Sets the buffer of masks."""

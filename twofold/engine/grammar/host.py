@@ -38,6 +38,8 @@ SEARCHING: Final = 4
 BANK_S: Final = 4.0
 TOKEN_S: Final = 0.1
 """A completion starts with BANK_S seconds of processor time, and every mask adds TOKEN_S, up to BANK_S."""
+DRAFTS_S: Final = 2e-3
+"""Processor time for the masks after drafts: if masks of a completion take longer, fewer are made."""
 COMPILE_NICENESS: Final = 5
 SLOW_STEP_S: Final = 0.02
 SLOW_NICENESS: Final = 19
@@ -50,16 +52,17 @@ NUMBER: Final = 8
 
 @dataclass(slots=True)
 class _HostedCompletion:
-    """``bank`` is the processor time left, in seconds; ``token`` the last token if ``follow`` was not called for it."""
+    """``bank`` is the processor time left, and ``mask_s`` that of a recent mask, in seconds."""
 
     constraint: GrammarConstraint
     step_s: float
     bank: float = BANK_S
-    token: int | None = None
+    mask_s: float = DRAFTS_S
 
 
 class Host:
-    """One grammar and its completions, over a socket. Tokens are taken on arrival, before masks are made."""
+    """One grammar and its completions, over a socket. Tokens are taken on arrival, before masks are made. ``_wanted``
+    are the completions whose masks are to be made, with their drafts."""
 
     def __init__(self, pipe: Pipe, vocabulary: TokenVocabulary) -> None:
         self._pipe = pipe
@@ -67,7 +70,7 @@ class Host:
         self._grammar: CompiledGrammar | None = None
         self._step_s = 0.0
         self._completions: dict[int, _HostedCompletion] = {}
-        self._wanted: dict[int, None] = {}
+        self._wanted: dict[int, tuple[int, ...]] = {}
 
     def run(self) -> None:
         """Serves messages until the other side is closed."""
@@ -75,7 +78,7 @@ class Host:
             while True:
                 message = self._pipe.receive(block=not self._wanted)
                 if message is None:
-                    self._make_mask(next(iter(self._wanted)))
+                    self._make_masks(next(iter(self._wanted)))
                 else:
                     self._handle(message)  # type: ignore[arg-type]
 
@@ -87,19 +90,10 @@ class Host:
                 compiling.join()
             case wire.Start(number, max_tokens) if self._grammar is not None:
                 self._completions[number] = _HostedCompletion(self._grammar.start(max_tokens), self._step_s)
-            case wire.Prepare(number) if number in self._completions:
-                self._wanted[number] = None
-            case wire.Advance(number, token) if number in self._completions:
-                self._advance(number, token)
-            case wire.Fork(number, other) if number in self._completions:
-                completion = self._completions[number]
-                constraint, step_s = completion.constraint.fork(), completion.step_s
-                self._completions[other] = _HostedCompletion(constraint, step_s, token=completion.token)
-            case wire.Rollback(number, tokens) if number in self._completions:
-                completion = self._completions[number]
-                completion.constraint.rollback(tokens)
-                completion.token = None
-                self._pipe.send(wire.Advanced(number, completion.constraint.finished))
+            case wire.Prepare(number, drafts) if number in self._completions:
+                self._wanted[number] = drafts
+            case wire.Advance(number, tokens) if number in self._completions:
+                self._advance(number, tokens)
             case wire.Drop(number):
                 self._completions.pop(number, None)
                 self._wanted.pop(number, None)
@@ -122,32 +116,32 @@ class Host:
         self._step_s = message.step_s
         self._pipe.send(wire.Compiled(self._grammar.min_tokens))
 
-    def _advance(self, number: int, token: int) -> None:
+    def _advance(self, number: int, tokens: tuple[int, ...]) -> None:
         completion = self._completions[number]
+        constraint = completion.constraint
         try:
             with _paid(completion):
-                completion.constraint.take(token)
+                constraint.advance(tokens)
+                forced = constraint.forced
         except ParameterError as error:
             self._refuse(number, error)
             return
-        completion.token = token
-        self._pipe.send(wire.Advanced(number, completion.constraint.finished))
+        self._pipe.send(wire.Advanced(number, constraint.finished, constraint.shortened, forced))
 
-    def _make_mask(self, number: int) -> None:
-        del self._wanted[number]
+    def _make_masks(self, number: int) -> None:
+        drafts = self._wanted.pop(number)
         completion = self._completions[number]
         before = completion.bank = min(BANK_S, completion.bank + TOKEN_S)
         try:
             with _paid(completion):
-                if completion.token is not None:
-                    completion.constraint.follow(completion.token)
-                    completion.token = None
-                words = bytes(completion.constraint.mask())
+                completion.constraint.prepare(drafts[: int(DRAFTS_S / completion.mask_s)])
+                words = [bytes(mask) for mask in completion.constraint.masks()]
             seconds = before - completion.bank
+            completion.mask_s = max(seconds / len(words), 1e-6)
         except ParameterError as error:
             self._refuse(number, error)
             return
-        self._pipe.send(wire.Mask(number, completion.constraint.shortened, words, seconds))
+        self._pipe.send(wire.Masks(number, words, seconds))
 
     def _refuse(self, number: int, error: ParameterError) -> None:
         del self._completions[number]

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Final, Protocol
@@ -117,7 +117,8 @@ class Inbox:
         self.finished = False
         self.shortened = False
         self.awaited = 0
-        self.mask: memoryview | None = None
+        self.masks: list[memoryview] = []
+        self.forced: list[int] = []
         self.error: TwofoldError | None = None
 
 
@@ -147,11 +148,12 @@ class GrammarHost:
 
     def start(self, max_tokens: int) -> tuple[int, Inbox]:
         """A new completion: its number and its inbox."""
-        return self._add(lambda number: wire.Start(number, max_tokens))
-
-    def fork(self, number: int) -> tuple[int, Inbox]:
-        """A copy of a completion, as ``start``."""
-        return self._add(lambda other: wire.Fork(number, other))
+        with self._lock:
+            number, inbox = next(self._numbers), Inbox()
+            inbox.error = self.error
+            self._inboxes[number] = inbox
+            self.send(wire.Start(number, max_tokens))
+            return number, inbox
 
     def drop(self, number: int) -> None:
         """Removes a completion."""
@@ -209,14 +211,6 @@ class GrammarHost:
         with suppress(OSError):
             os.kill(self._process, signal.SIGKILL)
 
-    def _add(self, message: Callable[[int], wire.ToHost]) -> tuple[int, Inbox]:
-        with self._lock:
-            number, inbox = next(self._numbers), Inbox()
-            inbox.error = self.error
-            self._inboxes[number] = inbox
-            self.send(message(number))
-            return number, inbox
-
     def _take(self, message: wire.FromHost) -> None:
         match message:
             case wire.Compiling():
@@ -228,16 +222,16 @@ class GrammarHost:
             case wire.Refused(completion=int(number)):
                 if number in self._inboxes:
                     self._inboxes[number].error = message.error
-            case wire.Advanced(number, finished):
+            case wire.Advanced(number, finished, shortened, forced):
                 if number in self._inboxes:
-                    self._inboxes[number].finished = finished
-                    self._inboxes[number].awaited -= 1
-            case wire.Mask(number, shortened, words, seconds):
+                    inbox = self._inboxes[number]
+                    inbox.finished, inbox.shortened, inbox.forced = finished, shortened, forced
+                    inbox.awaited -= 1
+            case wire.Masks(number, words, seconds):
                 changed = self._patience * (0.5 if seconds > PATIENCE_S else PATIENCE_GAIN)
                 self._patience = min(max(changed, MIN_PATIENCE_S), PATIENCE_S)
                 if number in self._inboxes:
-                    self._inboxes[number].shortened = shortened
-                    self._inboxes[number].mask = memoryview(words).cast("I")
+                    self._inboxes[number].masks = [memoryview(mask).cast("I") for mask in words]
 
     def _fail(self, error: TwofoldError) -> None:
         self.error = error
@@ -293,7 +287,7 @@ class HostedGrammar:
 class HostedConstraint:
     """A ``TokenConstraint`` whose masks are made in another process in parallel. Not thread-safe.
 
-    ``mask`` waits for the next mask, and raises ParameterError if the grammar exceeds a limit. The process is not used
+    ``masks`` waits for the masks, and raises ParameterError if the grammar exceeds a limit. The process is not used
     before the first mask or token.
     """
 
@@ -305,25 +299,21 @@ class HostedConstraint:
         self._inbox = Inbox()
         self._prepared = False
 
-    def prepare(self) -> None:
-        """``TokenConstraint.prepare``: requests the next mask, once."""
+    def prepare(self, drafts: Sequence[int] = ()) -> None:
+        """``TokenConstraint.prepare``: requests the next masks, once."""
         if not self._prepared:
             self._prepared = True
             self._begin()
             if self._host is not None:
-                self._host.send(wire.Prepare(self._number))
+                self._host.send(wire.Prepare(self._number, tuple(drafts)))
 
     def _begin(self) -> None:
         if self._host is None and self._inbox.error is None:
             try:
-                self._keep(*self._grammar.begin(self._max_tokens))
+                self._host, self._number, self._inbox = self._grammar.begin(self._max_tokens)
+                weakref.finalize(self, self._host.drop, self._number).atexit = False
             except TwofoldError as error:
                 self._inbox.error = error
-
-    def _keep(self, host: GrammarHost, number: int, inbox: Inbox) -> None:
-        """Joins this constraint and completion ``number`` of the host, which is dropped with the constraint."""
-        self._host, self._number, self._inbox = host, number, inbox
-        weakref.finalize(self, host.drop, number).atexit = False
 
     @property
     def ready(self) -> bool:
@@ -343,48 +333,27 @@ class HostedConstraint:
     def shortened(self) -> bool:
         return self._inbox.shortened
 
-    def mask(self) -> memoryview:
-        """``TokenConstraint.mask``."""
+    @property
+    def forced(self) -> list[int]:
+        """``TokenConstraint.forced``, from the host's reply to the last ``advance``."""
+        return [] if self._inbox.awaited else self._inbox.forced
+
+    def masks(self) -> list[memoryview]:
+        """``TokenConstraint.masks``."""
         self._known_after(GrammarHost.read_until)
         if self._inbox.error is not None:
             raise self._inbox.error
-        assert self._inbox.mask is not None
-        return self._inbox.mask
+        return self._inbox.masks
 
-    def advance(self, token: int) -> None:
+    def advance(self, tokens: Sequence[int]) -> None:
         """``TokenConstraint.advance``. The host makes no mask before ``prepare``: that would delay its reply to another
         completion's ``advance``."""
         assert not self._inbox.finished, "no token can follow a finished output"
         self._begin()
-        self._change(wire.Advance(self._number, token))
-
-    def fork(self) -> HostedConstraint:
-        """``TokenConstraint.fork``."""
-        other = HostedConstraint(self._grammar, self._max_tokens)
-        self._settle()
-        if self._host is not None:
-            other._keep(self._host, *self._host.fork(self._number))
-        other._inbox.finished, other._inbox.shortened = self.finished, self._inbox.shortened
-        return other
-
-    def rollback(self, tokens: int) -> None:
-        """``TokenConstraint.rollback``."""
-        if tokens:
-            self._settle()
-            self._change(wire.Rollback(self._number, tokens))
-
-    def _settle(self) -> None:
-        """Waits for a requested mask, which could otherwise be mistaken for the mask of a later state."""
-        self._begin()
-        if self._prepared:
-            self._known_after(GrammarHost.read_until)
-
-    def _change(self, message: wire.Advance | wire.Rollback) -> None:
-        """Sends a change of state, which makes the mask invalid."""
-        self._inbox.mask, self._prepared = None, False
+        self._inbox.masks, self._prepared = [], False
         if self._host is not None:
             self._inbox.awaited += 1
-            self._host.send(message)
+            self._host.send(wire.Advance(self._number, tuple(tokens)))
 
     def _known_after(self, read: Callable[[GrammarHost, Callable[[], bool]], object]) -> bool:
         """Whether the mask or an error has arrived, after reading the host's messages by ``read``."""
@@ -394,4 +363,4 @@ class HostedConstraint:
         return self._known()
 
     def _known(self) -> bool:
-        return self._inbox.mask is not None or self._inbox.error is not None
+        return bool(self._inbox.masks) or self._inbox.error is not None

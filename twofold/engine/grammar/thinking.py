@@ -12,15 +12,13 @@ Laws
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from enum import Enum
-from typing import Any, Final
 
 from twofold.core.errors import ParameterError
 from twofold.core.params import ThinkingParams
-from twofold.core.step import ROLLBACK, TokenConstraint
+from twofold.core.step import TokenConstraint
 from twofold.engine.grammar.source import OutputGrammar
 from twofold.engine.grammar.vocabulary import WORD_BITS
 
@@ -30,11 +28,6 @@ class _Stage(Enum):
     INSIDE = 1
     CLOSING = 2
     AFTER = 3
-
-
-_STATE: Final = ("_stage", "_room", "_read", "_marked", "_between", "_cut", "_inner", "_taken")
-"""The attributes that ``rollback`` restores: stage, room, bytes read, tokens of a mark and between marks, whether the
-section was cut, the grammar's constraint, and how many tokens grammars have taken."""
 
 
 class ThinkingConstraint:
@@ -73,8 +66,7 @@ class ThinkingConstraint:
         self._between = 0
         self._cut = False
         self._made: memoryview | None = None
-        self._taken = 0
-        self._past: deque[dict[str, Any]] = deque(maxlen=ROLLBACK)
+        self._drafts: tuple[int, ...] = ()
         self._stage = _Stage.OPENING
         self._begin()
 
@@ -87,10 +79,19 @@ class ThinkingConstraint:
         """Whether the output, or the thinking before it, was cut so that the grammar is complete within the limit."""
         return self._cut or (self._inner is not None and self._inner.shortened)
 
-    def prepare(self) -> None:
-        """``TokenConstraint.prepare``."""
+    def prepare(self, drafts: Sequence[int] = ()) -> None:
+        """``TokenConstraint.prepare``. Drafts across the border of a grammar are left out."""
         if self._inner is not None:
-            self._inner.prepare()
+            self._inner.prepare(drafts if self._stage is _Stage.AFTER else ())
+        elif not self._drafts:
+            self._drafts = tuple(drafts)
+
+    @property
+    def forced(self) -> Sequence[int]:
+        """``TokenConstraint.forced``."""
+        if self._stage is _Stage.CLOSING:
+            return self._end[self._marked :]
+        return () if self._inner is None or self._stage is not _Stage.AFTER else self._inner.forced
 
     @property
     def ready(self) -> bool:
@@ -100,52 +101,49 @@ class ThinkingConstraint:
         """``TokenConstraint.wait``."""
         return self._inner is None or self._inner.wait()
 
-    def mask(self) -> memoryview | None:
-        """``TokenConstraint.mask``."""
+    def masks(self) -> Sequence[memoryview | None]:
+        """``TokenConstraint.masks``."""
+        if self._inner is not None and self._stage is _Stage.AFTER:
+            return self._inner.masks()
+        masks, state = [self._mask()], self
+        for token in self._drafts:
+            if not _allows(masks[-1], token):
+                break
+            state = copy(state)
+            state._advance(token)
+            if state._inner is not None:
+                break
+            masks.append(state._mask())
+        return masks
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """``TokenConstraint.advance``."""
+        self._drafts = ()
+        for index, token in enumerate(tokens):
+            if self._stage is _Stage.AFTER and self._inner is not None:
+                self._inner.advance(tokens[index:])
+                return
+            self._advance(token)
+
+    def _mask(self) -> memoryview | None:
         if self._stage is _Stage.INSIDE:
             return self._unended
         if self._stage is _Stage.CLOSING:
-            return self._forced()
+            return self._closing()
         if self._stage is _Stage.AFTER or self._grammar is None:
-            return None if self._inner is None else self._inner.mask()
+            return None
         return self._opening()
 
-    def advance(self, token: int) -> None:
-        """``TokenConstraint.advance``."""
+    def _advance(self, token: int) -> None:
         marked = self._stage is _Stage.OPENING and token == self._opening_token
-        self._past.append({name: getattr(self, name) for name in _STATE})
         self._room -= 1
-        if self._stage is _Stage.AFTER:
-            self._advance_inner(token)
-        elif self._stage is _Stage.OPENING:
+        if self._stage is _Stage.OPENING:
             self._open(token, marked=marked)
         elif self._stage is _Stage.INSIDE:
             self._think(token)
-        else:
+        elif self._stage is _Stage.CLOSING:
             self._close(token)
         self._made = None
-
-    def fork(self) -> ThinkingConstraint:
-        """``TokenConstraint.fork``."""
-        other = copy(self)
-        other._past = deque(maxlen=ROLLBACK)
-        other._inner = None if self._inner is None else self._inner.fork()
-        return other
-
-    def rollback(self, tokens: int) -> None:
-        """``TokenConstraint.rollback``."""
-        assert tokens <= len(self._past), "only tokens that it took itself are forgotten"
-        for _ in range(tokens):
-            taken = self._taken
-            vars(self).update(self._past.pop())
-            if self._inner is not None and taken > self._taken:
-                self._inner.rollback(taken - self._taken)
-        self._made = None
-
-    def _advance_inner(self, token: int) -> None:
-        if self._inner is not None:
-            self._inner.advance(token)
-            self._taken += 1
 
     @property
     def _min_tokens(self) -> int:
@@ -173,8 +171,8 @@ class ThinkingConstraint:
         """Takes a token that continues the start mark: as the mark's own token (``marked``) or by its bytes. Any other
         token begins a completion without a thinking section."""
         self._read += self._spell(token)
-        if self._inner is not None and (not marked or _allows(self._inner.mask(), token)):
-            self._advance_inner(token)
+        if self._inner is not None and (not marked or _allows(self._inner.masks()[0], token)):
+            self._inner.advance((token,))
         else:
             self._inner = None
         fits = self._grammar is None or self._inner is None or self._room >= len(self._end) + self._min_tokens
@@ -230,12 +228,12 @@ class ThinkingConstraint:
         """What the grammar allows, and the next token of the start mark."""
         if self._made is None:
             token = self._opening_token
-            mask = None if self._inner is None else self._inner.mask()
+            mask = None if self._inner is None else self._inner.masks()[0]
             allowed = bytes(4 * self._words) if mask is None else mask.tobytes()
             self._made = _with(allowed, () if token is None else (token,))
         return self._made
 
-    def _forced(self) -> memoryview:
+    def _closing(self) -> memoryview:
         if self._made is None:
             self._made = _with(bytes(4 * self._words), (self._end[self._marked],))
         return self._made

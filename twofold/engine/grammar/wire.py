@@ -57,25 +57,15 @@ class Start(CompletionMessage, frozen=True):
 
 
 class Prepare(CompletionMessage, frozen=True):
-    """Requests the next mask of a completion."""
+    """Requests the next mask of a completion, and those after the drafts."""
+
+    drafts: tuple[int, ...]
 
 
 class Advance(CompletionMessage, frozen=True):
-    """A sampled token; the reply is ``Advanced``."""
+    """Sampled tokens; the reply is ``Advanced``."""
 
-    token: int
-
-
-class Fork(CompletionMessage, frozen=True):
-    """Starts a completion with the same tokens and the number ``other``."""
-
-    other: int
-
-
-class Rollback(CompletionMessage, frozen=True):
-    """Forgets the last tokens; the reply is ``Advanced``."""
-
-    tokens: int
+    tokens: tuple[int, ...]
 
 
 class Drop(CompletionMessage, frozen=True):
@@ -93,16 +83,18 @@ class Compiled(GrammarMessage, frozen=True):
 
 
 class Advanced(CompletionMessage, frozen=True):
-    """A token was taken, or tokens were forgotten. ``finished``: no token can follow."""
+    """Tokens were taken. ``finished``: no token can follow. ``shortened``, ``forced``: as in ``TokenConstraint``."""
 
     finished: bool
-
-
-class Mask(CompletionMessage, frozen=True):
-    """The mask of the tokens that may be sampled next: 32-bit words, made in ``seconds`` of processor time."""
-
     shortened: bool
-    words: bytes
+    forced: list[int]
+
+
+class Masks(CompletionMessage, frozen=True):
+    """The masks of the tokens that may be sampled next, and after drafts: 32-bit words. ``seconds`` of processor time
+    were needed."""
+
+    words: list[bytes]
     seconds: float
 
 
@@ -125,8 +117,8 @@ class Refused(GrammarMessage, frozen=True):
         return ParameterError(self.message, param=self.param, hint=self.hint)
 
 
-ToHost: TypeAlias = Describe | Compile | Start | Prepare | Advance | Fork | Rollback | Drop
-FromHost: TypeAlias = Compiling | Compiled | Advanced | Mask | Refused
+ToHost: TypeAlias = Describe | Compile | Start | Prepare | Advance | Drop
+FromHost: TypeAlias = Compiling | Compiled | Advanced | Masks | Refused
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(ToHost | FromHost).decode
 

@@ -20,6 +20,7 @@ never stopped, and a sequence that fits alone always ends. A plan that preempts 
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
 from collections.abc import Iterable
 
@@ -50,6 +51,7 @@ from twofold.engine.scheduler.queue import (
     will_compute_prompt,
 )
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
+from twofold.engine.scheduler.speculation import Speculator
 from twofold.engine.scheduler.step_time import StepTimeModel, StepWork
 
 
@@ -58,6 +60,7 @@ class Scheduler:
 
     manager       the owner of KV blocks
     step_time     the model that predicts how long steps take
+    speculator    proposes draft tokens; None: no speculation
     max_waiting   maximum number of waiting sequences
     ageing_s      seconds of waiting after which a class is as urgent as the next more urgent one
     store         prefixes on the disk; None: there are none
@@ -72,6 +75,7 @@ class Scheduler:
         *,
         budget: Budget,
         step_time: StepTimeModel,
+        speculator: Speculator | None = None,
         max_waiting: int = 100_000,
         ageing_s: float = 10.0,
         store: KVStore | None = None,
@@ -82,6 +86,7 @@ class Scheduler:
         self._limits = limits
         self._budget = budget
         self.step_time = step_time
+        self._speculator = speculator
         self._max_waiting = max_waiting
         self._queue = WaitingQueue(ageing_s)
         self._live: dict[int, Sequence] = {}
@@ -219,6 +224,8 @@ class Scheduler:
                 self._ahead[step.sequence_id] = SequenceStep(
                     step.sequence_id, SAMPLED_TOKEN, step.end, samples=1, alternatives=step.alternatives, decode=True
                 )
+        if self._speculator is not None:
+            self._speculator.feed(self._running.values())
 
     def commit(self, plan: StepPlan, outcome: StepOutcome, now: float) -> list[TokenEvent]:
         """Moves the cursors of the plan's sequences; those that have ended since are skipped."""
@@ -285,13 +292,21 @@ class Scheduler:
             assert self._waits.idle(), "a wait was not ended"
 
     def _place_decodes(self, step: StepBuilder, decoding: list[Sequence], now: float) -> None:
+        drafts: dict[int, array[int]] = {}
+        if self._speculator is not None:
+            drafts = self._speculator.propose(decoding, min(step.rows, step.logit_rows) - len(decoding))
         for sequence in decoding:
             room = step.rows and step.logit_rows and sequence.state is SequenceState.RUNNING
             ahead = self._ahead.pop(sequence.sequence_id, None)
-            if room and ahead is not None:
+            if room and ahead is not None and sequence.sequence_id not in drafts:
                 step.add(sequence, sequence.prepared(ahead))
-            elif room and self._grow(step, sequence, 1, now):
+            elif room and self._grow(step, sequence, 1, now) and sequence.sequence_id not in drafts:
                 step.add(sequence, sequence.next_step(1))
+        for sequence in decoding if drafts else ():  # all rows have their blocks: nothing is preempted for drafts
+            draft = drafts.get(sequence.sequence_id)
+            if draft and sequence.state is SequenceState.RUNNING:
+                fits = self._blocks.grow(sequence, 1 + len(draft), now)
+                step.add(sequence, sequence.next_step(1, draft if fits else ()))
 
     def _place_prompt(self, step: StepBuilder, sequence: Sequence, pace: StepPace, now: float) -> None:
         if sequence.state is not SequenceState.RUNNING:
@@ -450,11 +465,16 @@ class Scheduler:
             predicted_s=work.predicted_s,
             windows=self._windows,
         )
-        sequence.advance(len(step.tokens), deferred=result.deferred)
-        self._blocks.publish(sequence, now)
+        sequence.advance(len(step.tokens) - step.drafts, deferred=result.deferred)
         if step.start < sequence.prompt_length and not will_compute_prompt(sequence):
             self._release_group(sequence)
         tokens = sequence.take(result)
+        self._blocks.publish(sequence, now)
+        if self._speculator is not None and tokens:
+            self._speculator.learn(sequence, tokens)
+            record.drafted += step.drafts
+            record.accepted += len(tokens) - 1
+            record.saved_s += work.plain_s * len(tokens) - work.seconds
         self._accounts[sequence.sequence_id].service += COMPLETION_WEIGHT * len(tokens)
         if sequence.first_token_at is None and (tokens or result.candidates):
             sequence.first_token_at = now
@@ -490,6 +510,8 @@ class Scheduler:
             self._loading.leave(sequence)
         self._times.leave(number)
         self._blocks.release(sequence, now)
+        if self._speculator is not None:
+            self._speculator.forget(sequence)
         if sequence.finish_reason in {"stop", "length"}:
             self._look_ahead.learn(sequence)
         self._release_group(sequence)

@@ -153,6 +153,11 @@ class Sequence:
         return self.samples and not self.resting
 
     @property
+    def speculates(self) -> bool:
+        """Whether draft tokens may follow the row of its newest token."""
+        return self.pending == 1 and self.samples_next and not (self.candidates or self.deferred or self.scores_prompt)
+
+    @property
     def waits(self) -> bool:
         """Whether its last sample was deferred and its token mask is still not ready."""
         return self.deferred and self.constraint is not None and not self.constraint.ready
@@ -254,7 +259,8 @@ class Sequence:
         return replace(step, changes=changes) if changes else step
 
     def advance(self, rows: int, *, deferred: bool = False) -> None:
-        """``rows`` more tokens are computed; the last one must be computed again if its sample was ``deferred``."""
+        """``rows`` more known tokens are computed; the last one must be computed again if its sample was
+        ``deferred``."""
         assert rows >= 1, "a step computes at least one token"
         self.deferred = deferred
         rows -= deferred
@@ -264,30 +270,31 @@ class Sequence:
         self._check()
 
     def pass_on(self, result: SequenceOutcome) -> None:
-        """Passes the first sampled token to the constraint: its host works on it while other sequences take theirs."""
+        """Passes the sampled tokens to the constraint: its host works on them while other sequences take theirs."""
         if self.constraint is not None and result.tokens:
-            self.constraint.advance(result.tokens[0])
+            self.constraint.advance(result.tokens)
             self._passed = True
 
     def append(self, sampled: Iterable[int]) -> tuple[int, ...]:
         """Makes sampled tokens known until one ends the sequence; returns those that became known. All but the last are
         accepted drafts, which are computed already."""
         assert self.pending == 0, "sampling needs every known token computed"
-        taken = []
+        sampled = tuple(sampled)
+        if self.constraint is not None and not self._passed:
+            self.constraint.advance(sampled)
+        self._passed = False
+        taken = 0
         for token in sampled:
             assert len(self.tokens) < self.limit, "no token can follow the last possible one"
             self.computed = len(self.tokens)
             self.tokens.append(token)
-            taken.append(token)
-            if self.constraint is not None and not self._passed:
-                self.constraint.advance(token)
-            self._passed = False
-            reason = self._ending(token)
+            taken += 1
+            reason = self._ending(token, last=taken == len(sampled))
             if reason is not None:
                 self.finish(reason)
                 break
         self._reached = max(self._reached, self.computed)
-        return tuple(taken)
+        return sampled[:taken]
 
     def take(self, result: SequenceOutcome) -> tuple[int, ...]:
         """Applies the outcome of a step; returns the tokens that became known. The sequence may rest or end."""
@@ -337,11 +344,12 @@ class Sequence:
         self._become(SequenceState.FINISHED)
         self.finish_reason = reason
 
-    def _ending(self, token: int) -> FinishReason | None:
-        """Why the sequence ends with this token; None if it continues."""
+    def _ending(self, token: int, *, last: bool) -> FinishReason | None:
+        """Why the sequence ends with this token, the ``last`` one that was sampled or one before it; None if it
+        continues. Only the last token can complete a structured output."""
         if token in self._stops and self.generated > self.params.min_tokens:
             self.stop_token = token
-        elif self.constraint is None or not self.constraint.finished:
+        elif self.constraint is None or not last or not self.constraint.finished:
             return "length" if len(self.tokens) == self.limit else None
         return self._formed
 

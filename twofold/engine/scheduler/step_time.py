@@ -59,6 +59,10 @@ class StepShape(NamedTuple):
             self.read + start + rows,
         )
 
+    def plus_row(self, position: int) -> StepShape:
+        """The shape with one more row of a sequence that has the rows before ``position``; it needs logits."""
+        return StepShape(self.rows + 1, self.logit_rows + 1, self.attended + position + 1, self.read + 1)
+
 
 class StepTimeModel:
     """Predicts the seconds of a step. ``error`` is the recent mean of |predicted − actual| / actual; None at first.
@@ -145,17 +149,19 @@ def _features(shape: StepShape) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """A step that ran: shape, seconds, predicted seconds, and the seconds by which prompts delayed generating rows."""
+    """A step that ran: shape, seconds, predicted seconds, the seconds by which prompts delayed generating rows, and the
+    seconds that it would have taken without drafts."""
 
     shape: StepShape
     seconds: float
     predicted_s: float | None
     prefill_s: float
+    plain_s: float
 
     @classmethod
     def measure(cls, plan: StepPlan, outcome: StepOutcome, model: StepTimeModel) -> StepWork:
         rows = logit_rows = pairs = read = 0
-        decode = [0, 0, 0, 0]
+        decode, drafts = [0, 0, 0, 0], [0, 0, 0, 0]
         for step in plan.steps:
             count, start = len(step.tokens), step.start
             logits = step.logit_rows
@@ -164,14 +170,23 @@ class StepWork:
                 decode[1] += logits
                 decode[2] += visible(start, count)
                 decode[3] += start + count
+            if step.drafts:
+                drafts[0] += step.drafts
+                drafts[1] += step.drafts
+                drafts[2] += visible(step.end - step.drafts, step.drafts)
+                drafts[3] += step.drafts
             rows += count
             logit_rows += logits
             pairs += visible(start, count)
             read += start + count
-        shape = StepShape(rows, logit_rows, pairs, read)
-        return cls(
-            shape, outcome.seconds, plan.predicted_s, _prefill_seconds(shape, StepShape(*decode), outcome, model)
-        )
+        shape, seconds = StepShape(rows, logit_rows, pairs, read), outcome.seconds
+        plain_s = seconds
+        if drafts[0]:
+            with_drafts = model.predict(shape)
+            without = model.predict(StepShape(*(own - less for own, less in zip(shape, drafts, strict=True))))
+            plain_s = seconds * without / with_drafts if without and with_drafts else seconds
+        prefill_s = _prefill_seconds(shape, StepShape(*decode), outcome, model)
+        return cls(shape, seconds, plan.predicted_s, prefill_s, plain_s)
 
 
 def _prefill_seconds(shape: StepShape, decode: StepShape, outcome: StepOutcome, model: StepTimeModel) -> float:

@@ -1,0 +1,85 @@
+"""Speculators for tests: they record completions, and propose tokens that are right or wrong on purpose."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from random import Random
+from typing import Literal
+
+from twofold.engine.llm import LLM
+from twofold.engine.scheduler.sequence import Sequence
+
+Kind = Literal["random", "right", "wrong", "wrong at the end"]
+KINDS: tuple[Kind, ...] = ("random", "right", "wrong", "wrong at the end")
+Key = tuple[tuple[int, ...], int]
+
+
+def key_of(sequence: Sequence) -> Key:
+    return tuple(sequence.tokens[: sequence.prompt_length]), sequence.seed
+
+
+class Recorder:
+    """Proposes nothing. ``found`` has the tokens of ended sequences, by prompt and seed."""
+
+    def __init__(self) -> None:
+        self.found: dict[Key, array[int]] = {}
+
+    def propose(self, _decoding: Iterable[Sequence], _rows: int) -> dict[int, array[int]]:
+        return {}
+
+    def learn(self, sequence: Sequence, tokens: tuple[int, ...]) -> None:
+        """Learns nothing."""
+
+    def feed(self, sequences: Iterable[Sequence]) -> None:
+        """Needs nothing."""
+
+    def forget(self, sequence: Sequence) -> None:
+        self.found[key_of(sequence)] = sequence.tokens[:]
+
+
+class Scripted(Recorder):
+    """Proposes up to ``most`` tokens for each sequence, made from what is known to follow. Counts ``drafted`` rows."""
+
+    def __init__(self, kind: Kind, known: dict[Key, array[int]], vocab: int, *, most: int = 6, seed: int = 0) -> None:
+        super().__init__()
+        self._kind = kind
+        self._known = known
+        self._vocab = vocab
+        self._most = most
+        self._chance = Random(seed)
+        self.drafted = 0
+        self.accepted = 0
+
+    def propose(self, decoding: Iterable[Sequence], rows: int) -> dict[int, array[int]]:
+        proposed: dict[int, array[int]] = {}
+        for sequence in decoding:
+            count = min(self._chance.randint(0, self._most), rows, sequence.limit - sequence.known - 1)
+            if count < 1 or not sequence.speculates:
+                continue
+            tokens = self._tokens(sequence, count)
+            rows -= len(tokens)
+            self.drafted += len(tokens)
+            proposed[sequence.sequence_id] = tokens
+        return proposed
+
+    def learn(self, sequence: Sequence, tokens: tuple[int, ...]) -> None:  # noqa: ARG002
+        self.accepted += len(tokens) - 1
+
+    def _tokens(self, sequence: Sequence, count: int) -> array[int]:
+        known = self._known.get(key_of(sequence), array("i"))
+        tokens = known[sequence.known : sequence.known + count]
+        tokens.extend(self._chance.randrange(self._vocab) for _ in range(count - len(tokens)))
+        match self._kind:
+            case "random":
+                tokens = array("i", [self._chance.randrange(self._vocab) for _ in range(count)])
+            case "wrong":
+                tokens = array("i", [(token + 1) % self._vocab for token in tokens])
+            case "wrong at the end":
+                tokens[-1] = (tokens[-1] + 1) % self._vocab
+        return tokens
+
+
+def use(llm: LLM, speculator: Recorder | None) -> None:
+    """Replaces the speculator of an engine."""
+    llm.engine.scheduler._speculator = speculator  # type: ignore[assignment]

@@ -1,0 +1,130 @@
+"""What one sequence will probably generate next: tokens that its grammar forces, the client's prediction, and what
+followed the same tokens before, in its own text or in past completions.
+
+A proposal costs rows of a step and can be wrong; it never changes what is sampled.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from twofold.engine.draft.index import MIN_MATCH, NO_MATCH, PastTexts, TokenIndex
+from twofold.engine.draft.odds import FORCED, OWN, PAST, PREDICTED, REALIGNED, Odds, class_of
+
+SURE_MATCH: Final = 8
+"""A match of this length is followed without another search, and resumed after one replaced token."""
+GOOD_MATCH: Final = 5
+"""Below this length, past completions are searched, too."""
+PAST_MATCH: Final = 3
+"""Shorter matches in past completions are rarely right."""
+
+
+@dataclass(slots=True)
+class Proposal:
+    """The tokens of ``text`` from ``start`` on.
+
+    kind       FORCED, PREDICTED, OWN or PAST
+    length     tokens before ``start`` that agree with the sequence
+    realigned  the token before ``start`` was replaced by another one
+    """
+
+    text: Sequence[int]
+    start: int
+    kind: int
+    length: int
+    realigned: bool = False
+
+    def __len__(self) -> int:
+        return len(self.text) - self.start
+
+    def tokens(self, count: int) -> array[int]:
+        """The first ``count`` tokens."""
+        return array("i", self.text[self.start : self.start + count])
+
+    def kind_at(self, index: int) -> int:
+        """The class of its token ``index``."""
+        if self.realigned and not index:
+            return REALIGNED
+        if self.kind in {FORCED, PREDICTED}:
+            return self.kind
+        return class_of(self.kind, self.length + index)
+
+
+class SequenceDrafter:
+    """Proposals for one sequence. ``past`` and ``shared`` are the completions and the odds of its salt."""
+
+    __slots__ = ("_index", "_next", "_offset", "_past", "_shared", "odds")
+
+    def __init__(self, prediction: Sequence[int], past: PastTexts, shared: Odds) -> None:
+        self._index = TokenIndex()
+        self._index.extend(prediction)
+        self._offset = len(prediction)
+        self._next = Proposal(self._index.tokens, 0, PREDICTED, 0) if prediction else None
+        self._past = past
+        self._shared = shared
+        self.odds = Odds(shared)
+
+    def behind(self, known: int) -> int:
+        """How many of the sequence's first ``known`` tokens are not indexed."""
+        return known - (len(self._index.tokens) - self._offset)
+
+    def feed(self, tokens: array[int], most: int) -> int:
+        """Indexes the next tokens of the sequence ``tokens``, at most ``most``; returns how many."""
+        start = len(self._index.tokens) - self._offset
+        new = tokens[start : start + most]
+        self._index.extend(new)
+        return len(new)
+
+    def propose(self, tokens: array[int], forced: Sequence[int] = ()) -> Proposal | None:
+        """What probably follows ``tokens``; ``forced`` tokens are those that a grammar forces."""
+        found = self._next
+        if found is None or found.length < SURE_MATCH:
+            found = self._search(tokens, found)
+        if forced and (found is None or self._chance(found) < self.odds.chances[FORCED]):
+            found = Proposal(forced, 0, FORCED, 0)
+        if found is None or not len(found):
+            return None
+        return found
+
+    def learn(self, proposal: Proposal, sampled: Sequence[int]) -> None:
+        """Compares a proposal with the tokens that were sampled, whether or not it was drafted."""
+        text, start = proposal.text, proposal.start
+        self._next = None
+        for index, token in enumerate(sampled):
+            if start + index >= len(text):
+                return
+            kind, right = proposal.kind_at(index), text[start + index] == token
+            self.odds.learn(kind, right, not right)
+            self._shared.learn(kind, right, not right)
+            if not right:
+                if proposal.kind == PREDICTED or (proposal.kind == OWN and proposal.length + index >= SURE_MATCH):
+                    self._next = Proposal(text, start + index + 1, proposal.kind, 0, realigned=True)
+                return
+        if proposal.kind != FORCED:
+            self._next = Proposal(text, start + len(sampled), proposal.kind, proposal.length + len(sampled))
+
+    def lose(self) -> None:
+        """Tokens were sampled without a proposal: the place in a text that was followed is lost."""
+        self._next = None
+
+    def _search(self, tokens: array[int], followed: Proposal | None) -> Proposal | None:
+        """The longest match, or the text that is followed already if no match is longer."""
+        least = MIN_MATCH if followed is None or followed.realigned else max(followed.length + 1, MIN_MATCH)
+        if followed is not None and followed.kind == PREDICTED and not followed.realigned:
+            return followed
+        match = self._index.longest(tokens, least)
+        found = followed
+        if match is not NO_MATCH:
+            kind = PREDICTED if match.follows < self._offset else OWN
+            found = Proposal(self._index.tokens, match.follows, kind, match.length)
+        if match.length < GOOD_MATCH:
+            past, text = self._past.longest(tokens, max(PAST_MATCH, match.length + 1, least))
+            if past is not NO_MATCH:
+                found = Proposal(text, past.follows, PAST, past.length)
+        return found
+
+    def _chance(self, proposal: Proposal) -> float:
+        return self.odds.chances[proposal.kind_at(0)]

@@ -1,0 +1,60 @@
+"""How probable a proposed token is, by where it came from: a beta distribution for each class, with forgetting."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final
+
+DECAY: Final = 0.97
+"""What remains of the evidence after each observation."""
+INHERITED: Final = 4.0
+"""The evidence of a salt counts at most as this many observations of a new sequence."""
+LENGTHS: Final = (2, 3, 5, 9)
+"""Matches are classed by their length: 2, 3 to 4, 5 to 8, 9 and more tokens."""
+
+FORCED: Final = 0
+PREDICTED: Final = 1
+REALIGNED: Final = 2
+MODEL: Final = 3
+OWN: Final = 4
+PAST: Final = OWN + len(LENGTHS)
+CLASSES: Final = PAST + len(LENGTHS)
+"""Classes of proposed tokens: forced by the grammar; the client's prediction; the place after a replaced token; the
+draft model; and, by length, matches in the sequence's own text or in past completions."""
+
+PRIOR: Final = (
+    (8.0, 0.5),
+    (4.0, 1.0),
+    (2.0, 2.0),
+    (2.0, 1.0),
+    *((1.0, 2.0), (2.0, 2.0), (3.0, 1.5), (8.0, 1.0)),
+    *((1.0, 3.0), (2.0, 2.0), (3.0, 2.0), (6.0, 1.5)),
+)
+"""Right and wrong tokens of each class that are assumed at first."""
+
+
+def class_of(kind: int, length: int) -> int:
+    """The class of the token after a match of ``length``; ``kind`` is OWN or PAST."""
+    return kind + max(bisect_right(LENGTHS, length) - 1, 0)
+
+
+class Odds:
+    """Evidence of right and wrong tokens for each class."""
+
+    __slots__ = ("_right", "_wrong", "chances")
+
+    def __init__(self, inherited: Odds | None = None) -> None:
+        if inherited is None:
+            self._right, self._wrong = [right for right, _ in PRIOR], [wrong for _, wrong in PRIOR]
+        else:
+            pairs = zip(inherited._right, inherited._wrong, strict=True)
+            scaled = [(right, wrong, min(1.0, INHERITED / (right + wrong))) for right, wrong in pairs]
+            self._right = [right * scale for right, _, scale in scaled]
+            self._wrong = [wrong * scale for _, wrong, scale in scaled]
+        self.chances = [right / (right + wrong) for right, wrong in zip(self._right, self._wrong, strict=True)]
+
+    def learn(self, kind: int, right: int, wrong: int) -> None:
+        """Adds tokens of a class that were right and wrong."""
+        a = self._right[kind] = self._right[kind] * DECAY + right
+        b = self._wrong[kind] = self._wrong[kind] * DECAY + wrong
+        self.chances[kind] = a / (a + b)

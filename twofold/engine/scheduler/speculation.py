@@ -1,0 +1,176 @@
+"""Which sequences of a step get draft tokens, and how many.
+
+A draft row pays if it adds more to the expected tokens of a step, relatively, than to its predicted seconds:
+
+    P(accepted) / expected tokens > Δ seconds / seconds
+
+Rows are added in the order of P, which falls along a sequence, because a draft is accepted only if all before it are.
+So the number of drafts maximises the expected tokens a second, for any odds and any cost of rows: in large batches, and
+for texts that do not repeat, there are none.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+from typing import Final
+
+from twofold.engine.draft.drafter import Proposal, SequenceDrafter
+from twofold.engine.draft.index import PastTexts
+from twofold.engine.draft.odds import Odds
+from twofold.engine.scheduler.sequence import Sequence
+from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
+
+MAX_SALTS: Final = 64
+"""Cache salts whose completions are remembered: the least recently used one is forgotten."""
+PAST_TOKENS: Final = 32_768
+"""Tokens of past completions that are remembered for a salt."""
+FEED: Final = 256
+"""Tokens that are indexed while a step is planned."""
+FEED_AHEAD: Final = 2_048
+"""Tokens that are indexed while a step is computed."""
+SURE: Final = 0.995
+"""No draft is more probable than this."""
+
+
+@dataclass(slots=True)
+class _SaltMemory:
+    """The past completions and the odds of one cache salt: one tenant's texts are never proposed to another one."""
+
+    past: PastTexts
+    odds: Odds
+
+
+@dataclass(slots=True)
+class _Drafting:
+    """A sequence's drafter, and its proposal for the planned step, if there is one."""
+
+    drafter: SequenceDrafter
+    proposal: Proposal | None = None
+
+
+class Speculator:
+    """Drafts for the sequences of a scheduler. ``most`` limits the drafts of a sequence in a step."""
+
+    def __init__(self, step_time: StepTimeModel, most: int) -> None:
+        self._step_time = step_time
+        self._most = most
+        self._drafting: dict[int, _Drafting] = {}
+        self._salts: OrderedDict[str, _SaltMemory] = OrderedDict()
+        self._ended: deque[tuple[str, array[int]]] = deque()
+
+    def propose(self, decoding: Iterable[Sequence], rows: int) -> dict[int, array[int]]:
+        """Draft tokens by sequence, for a step of these sequences with a row each and at most ``rows`` more rows."""
+        if rows < 1:
+            return {}
+        shape = StepShape()
+        eligible = []
+        for sequence in decoding:
+            shape = shape.plus(sequence.computed, 1, 1)
+            if sequence.options.speculation and sequence.speculates:
+                eligible.append(sequence)
+        seconds = self._step_time.predict(shape)
+        if seconds is None or not eligible:
+            return {}
+        found = []
+        expected = float(shape.rows)
+        for sequence in eligible:
+            most = min(self._most, sequence.limit - sequence.known - 1)
+            if most < 1 or not self._pays(SURE, sequence, 1, expected, shape, seconds):
+                continue
+            proposal = self._proposal(sequence)
+            if proposal is not None:
+                found.append((sequence, proposal, min(most, len(proposal))))
+        return self._allot(found, rows, shape, seconds)
+
+    def learn(self, sequence: Sequence, tokens: tuple[int, ...]) -> None:
+        """Compares the proposal for a committed step with the tokens that became known."""
+        drafting = self._drafting.get(sequence.sequence_id)
+        if drafting is None:
+            return
+        if drafting.proposal is None:
+            drafting.drafter.lose()
+        else:
+            drafting.drafter.learn(drafting.proposal, tokens)
+            drafting.proposal = None
+
+    def forget(self, sequence: Sequence) -> None:
+        """Forgets an ended sequence; its completion may be proposed to others of its salt."""
+        if self._drafting.pop(sequence.sequence_id, None) is not None:
+            self._ended.append((sequence.options.cache_salt, sequence.tokens[sequence.prompt_length :]))
+
+    def feed(self, sequences: Iterable[Sequence]) -> None:
+        """Indexes known tokens, while a step is computed."""
+        while self._ended:
+            salt, completion = self._ended.popleft()
+            self._memory(salt).past.add(completion)
+        left = FEED_AHEAD
+        for sequence in sequences:
+            drafting = self._drafting.get(sequence.sequence_id)
+            if drafting is not None and left > 0:
+                left -= drafting.drafter.feed(sequence.tokens, left)
+
+    def _proposal(self, sequence: Sequence) -> Proposal | None:
+        drafting = self._drafting.get(sequence.sequence_id)
+        if drafting is None:
+            memory = self._memory(sequence.options.cache_salt)
+            drafter = SequenceDrafter(sequence.options.prediction, memory.past, memory.odds)
+            drafting = self._drafting[sequence.sequence_id] = _Drafting(drafter)
+        drafting.drafter.feed(sequence.tokens, FEED)
+        forced: Tokens[int] = () if sequence.constraint is None else sequence.constraint.forced
+        drafting.proposal = drafting.drafter.propose(sequence.tokens, forced)
+        return drafting.proposal
+
+    def _memory(self, salt: str) -> _SaltMemory:
+        memory = self._salts.get(salt)
+        if memory is None:
+            memory = self._salts[salt] = _SaltMemory(PastTexts(PAST_TOKENS), Odds())
+            if len(self._salts) > MAX_SALTS:
+                self._salts.popitem(last=False)
+        else:
+            self._salts.move_to_end(salt)
+        return memory
+
+    def _allot(
+        self, found: list[tuple[Sequence, Proposal, int]], rows: int, shape: StepShape, seconds: float
+    ) -> dict[int, array[int]]:
+        """Adds rows in the order of their probability while they pay."""
+        counts = [0] * len(found)
+        heap = [(-self._chance(sequence, proposal, 0), i) for i, (sequence, proposal, _) in enumerate(found)]
+        heapq.heapify(heap)
+        expected = float(shape.rows)
+        while heap and rows:
+            negative, i = heap[0]
+            sequence, proposal, most = found[i]
+            chance = -negative
+            if not self._pays(chance, sequence, counts[i] + 1, expected, shape, seconds):
+                break
+            shape = shape.plus_row(sequence.computed + counts[i] + 1)
+            seconds = self._step_time.predict(shape) or seconds
+            expected += chance
+            counts[i] += 1
+            rows -= 1
+            if counts[i] < most:
+                heapq.heapreplace(heap, (negative * self._chance(sequence, proposal, counts[i]), i))
+            else:
+                heapq.heappop(heap)
+        return {
+            sequence.sequence_id: proposal.tokens(count)
+            for (sequence, proposal, _), count in zip(found, counts, strict=True)
+            if count
+        }
+
+    def _chance(self, sequence: Sequence, proposal: Proposal, index: int) -> float:
+        odds = self._drafting[sequence.sequence_id].drafter.odds
+        return min(odds.chances[proposal.kind_at(index)], SURE)
+
+    def _pays(
+        self, chance: float, sequence: Sequence, number: int, expected: float, shape: StepShape, seconds: float
+    ) -> bool:
+        """Whether the sequence's draft ``number`` adds more to the expected tokens than to the seconds."""
+        more = self._step_time.predict(shape.plus_row(sequence.computed + number))
+        return more is not None and chance * seconds > expected * (more - seconds)
