@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,14 +21,16 @@ from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
 from twofold.core.request import DEFAULT_OPTIONS, EngineRequest, PoolingParams, RequestOptions, ScoringParams
 from twofold.core.step import Pooling
+from twofold.engine.compress import SCORING, CompressedText, CompressionParams
 from twofold.engine.config import EngineKeywords
 from twofold.engine.llm import DEFAULT_PARAMS, OpenModel
 from twofold.engine.load import LoadedModel
 from twofold.engine.loop import EngineThread
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.engine.prompts import Prompt, read_prompts
+from twofold.engine.prompts import Prompt, TokensPrompt, read_prompts
 from twofold.engine.stream import OutputStream
 from twofold.formats.fetch import sources
+from twofold.text.spans import Range
 
 LONG_PROMPT: Final = 4096
 """Longer texts, in characters, are tokenised on another thread than the event loop's."""
@@ -134,6 +136,27 @@ class AsyncLLM(OpenModel):
     ) -> RequestOutput:
         """The log-probabilities of the text's tokens, in ``prompt_logprobs``."""
         return await self._whole(prompt, ScoringParams(alternatives), options)
+
+    async def compress(
+        self,
+        text: str,
+        keep: float = 0.5,
+        question: str | None = None,
+        *,
+        protect: Iterable[Range | str] = (),
+        target: OpenModel | None = None,
+        output_tokens: int = 0,
+        force: bool = False,
+        options: RequestOptions = DEFAULT_OPTIONS,
+    ) -> CompressedText:
+        """``LLM.compress``: its windows run beside other requests."""
+        params = CompressionParams(keep=keep, question=question, output_tokens=output_tokens, force=force)
+        compression, verdict = await asyncio.to_thread(self._compression, text, protect, params, target)
+        outputs: list[RequestOutput] = []
+        if verdict.applied:
+            prompts = [TokensPrompt(prompt_token_ids=prompt) for prompt in compression.prompts]
+            outputs = await asyncio.gather(*(self._whole(prompt, SCORING, options) for prompt in prompts))
+        return compression.finish(outputs, verdict)[0]
 
     async def abort(self, request_id: str) -> RequestOutput | None:
         """Ends a request within a step and frees all it holds; its output so far, or None if it has ended before."""

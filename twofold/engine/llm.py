@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
@@ -13,6 +13,14 @@ from twofold.core.errors import ParameterError
 from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams, check_keywords
 from twofold.core.request import DEFAULT_OPTIONS, PoolingParams, RequestOptions, ScoringParams, TextOrTokens
 from twofold.core.step import Pooling
+from twofold.engine.compress import (
+    SCORING,
+    CompressedText,
+    CompressionParams,
+    CompressionVerdict,
+    ReadingTime,
+    TextCompression,
+)
 from twofold.engine.config import EngineConfig, EngineKeywords, EngineOptions
 from twofold.engine.engine import Engine
 from twofold.engine.load import LoadedModel, assemble, load_model
@@ -21,6 +29,7 @@ from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import Message, Prompt, read_prompts
 from twofold.formats.fetch import sources
 from twofold.host.paths import CacheFolders
+from twofold.text.spans import Range
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
@@ -76,6 +85,15 @@ class OpenModel:
 
     def get_tokenizer(self) -> Tokenizer:
         return self._loaded.tokenizer
+
+    def _compression(
+        self, text: str, protect: Iterable[Range | str], params: CompressionParams, target: OpenModel | None
+    ) -> tuple[TextCompression, CompressionVerdict]:
+        """The compression of a text by this model, and whether it pays for ``target``."""
+        compression = TextCompression([(text, protect)], params, self.get_tokenizer(), self.config.context)
+        compression.check_droppable()
+        scorer, reader = (ReadingTime.of(model._engine.scheduler) for model in (self, target or self))
+        return compression, compression.verdict(scorer, reader)
 
 
 DEFAULT_PARAMS: Final = SamplingParams()
@@ -169,6 +187,39 @@ class LLM(OpenModel):
         The ``alternatives`` most likely tokens at each position are returned, too. ``cumulative_logprob`` is the sum.
         """
         return self._run_all(prompts, ScoringParams(alternatives), options)
+
+    def compress(
+        self,
+        text: str,
+        keep: float = 0.5,
+        question: str | None = None,
+        *,
+        protect: Iterable[Range | str] = (),
+        target: OpenModel | None = None,
+        output_tokens: int = 0,
+        force: bool = False,
+        options: RequestOptions = DEFAULT_OPTIONS,
+    ) -> CompressedText:
+        """A text without the sentences that surprise this model least, or of which ``question`` says least.
+
+        keep           share of the tokens to keep, between 0 and 1
+        protect        ranges [start, end) in characters, and parts of the text, that stay as they are
+        target         the model that will read the text, if it is another one
+        output_tokens  tokens that it will generate
+        force          compress even if scoring is predicted to take longer than the shorter prompt saves
+
+        Without ``force`` the text is returned unchanged where compressing does not pay, which ``verdict`` says. Fenced
+        code, JSON and sections in tags of tools are never dropped. Raises ParameterError for a text that is empty,
+        binary, too long or a single sentence, and for ranges outside of it.
+        """
+        self._client.check_open()
+        params = CompressionParams(keep=keep, question=question, output_tokens=output_tokens, force=force)
+        compression, verdict = self._compression(text, protect, params, target)
+        outputs: list[RequestOutput] = []
+        if verdict.applied:
+            prompts: list[TextOrTokens] = [*compression.prompts]
+            outputs = self._run(prompts, [SCORING] * len(prompts), options)
+        return compression.finish(outputs, verdict)[0]
 
     def chat(
         self,

@@ -106,6 +106,11 @@ class Scheduler:
         self.swaps = 0
 
     @property
+    def limits(self) -> StepLimits:
+        """The maxima of one step."""
+        return self._limits
+
+    @property
     def waiting(self) -> int:
         """Sequences without a slot, preempted ones included."""
         return len(self._live) - len(self._running)

@@ -16,10 +16,10 @@ influence of an outlier is limited (Huber 1964): other programs use the machine,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import mul
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from twofold.core.model import visible
 from twofold.core.step import StepOutcome, StepPlan
@@ -82,6 +82,18 @@ class StepTimeModel:
             self.observe(shape, seconds)
         self.error = None
 
+    @classmethod
+    def of_weights(cls, weights: Sequence[float]) -> Self:
+        """A model that predicts with the ``weights`` of another one, and does not learn."""
+        model = cls()
+        model._weights, model._steps = list(weights), MIN_STEPS
+        return model
+
+    @property
+    def ready(self) -> bool:
+        """Whether enough steps were seen to predict."""
+        return self._steps >= MIN_STEPS
+
     @property
     def weights(self) -> tuple[float, ...]:
         """Seconds for a step, a row, a row below the knee, a logit row, an attended pair, a read position."""
@@ -89,9 +101,7 @@ class StepTimeModel:
 
     def predict(self, shape: StepShape) -> float | None:
         """Seconds that a step of this shape will take; None before enough steps were seen."""
-        if self._steps < MIN_STEPS:
-            return None
-        return self._seconds(shape)
+        return self._seconds(shape) if self.ready else None
 
     def observe(self, shape: StepShape, seconds: float) -> None:
         """Learns from a step that ran. A step without rows or without time is ignored."""
