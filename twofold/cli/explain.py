@@ -20,13 +20,14 @@ from twofold.core.model import ModelSpec
 from twofold.planner.count.memory import streamed_bytes
 from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.explain import report
-from twofold.planner.explain.levers import Assumptions
+from twofold.planner.explain.lever import Assumptions
 from twofold.planner.explain.picture import roofline
 from twofold.planner.explain.scenario import Goal, Observed, UniformScenario
 from twofold.planner.explain.sources import read_observed
 from twofold.planner.machines.known import find_machine
-from twofold.planner.machines.machine import engine_setting, machine_of
+from twofold.planner.machines.machine import Cited, Machine, engine_setting, machine_of
 from twofold.planner.predict.request import Case
+from twofold.planner.predict.speculation import TextClass
 from twofold.planner.shapes.known import model_file, resolve_shape
 
 HERE: Final = "this"
@@ -56,6 +57,10 @@ class WhatOptions:
     cached: Annotated[int | None, Parameter(help="Prompt tokens served from the prefix cache.")] = None
     output_tokens: Annotated[int | None, Parameter(help="Output tokens per request (default: 128).")] = None
     batch: Annotated[int | None, Parameter(name=("--batch", "--concurrency"), help="Concurrent requests.")] = None
+    loaded: Annotated[int | None, Parameter(help="Prompt tokens after these whose KV is loaded from disk.")] = None
+    disk_gbs: Annotated[
+        float | None, Parameter(help="Bandwidth of the disk in GB/s (default: the machine's, or 1.2).")
+    ] = None
     chunk: Annotated[
         int | None,
         Parameter(name=("--chunk", "--max-num-batched-tokens"), help="Max tokens per step (default: whole prompts)."),
@@ -74,6 +79,14 @@ class WhatOptions:
         kv = base.kv if self.kv is None else find_kv_format(self.kv)
         return replace(base, tp=self.tp, kv=kv)
 
+    def with_disk(self, machine: Machine) -> Machine:
+        """The machine with the disk of the flag, if it is given."""
+        if self.disk_gbs is None:
+            return machine
+        if not self.disk_gbs > 0:
+            raise ParameterError(f"A disk reads more than {self.disk_gbs:g} GB/s.", param="disk-gbs")
+        return replace(machine, disk=Cited(self.disk_gbs * 1e9, "given by --disk-gbs"))
+
     def case(self, like: Case | None = None) -> Case:
         """The sizes of the flags; others are from ``like``, or else 512 prompt and 128 output tokens."""
         given = {
@@ -82,6 +95,7 @@ class WhatOptions:
             "cached": self.cached,
             "concurrency": self.batch,
             "chunk": self.chunk,
+            "loaded": self.loaded,
         }
         base = like or Case(prompt=512, output=128)
         return replace(base, **{name: value for name, value in given.items() if value is not None})
@@ -97,11 +111,33 @@ class LeverOptions:
         Parameter(name=("--for", "--goal"), help="Metric to rank levers by."),
     ] = "e2e"
     top: Annotated[int, Parameter(help="Number of levers to describe in full.")] = 6
-    acceptance: Annotated[float, Parameter(help="Acceptance rate of speculative decoding.")] = 0.7
-    draft_cost: Annotated[float, Parameter(help="Time to draft a token, as a share of a step.")] = 0.05
+    text: Annotated[TextClass, Parameter(help="Class of the outputs, which says how many draft tokens are right.")] = (
+        "prose"
+    )
+    acceptance: Annotated[
+        float | None, Parameter(help="Acceptance rate of draft tokens (default: that of the class of text).")
+    ] = None
+    draft_cost: Annotated[
+        float | None,
+        Parameter(help="Time to draft a token, as a share of a step (default: none, or that of the draft model)."),
+    ] = None
+    keep: Annotated[float, Parameter(help="Share of the prompt that compression keeps.")] = 0.5
+    scorer: Annotated[
+        str | None, Parameter(help="Model that scores prompts for compression (default: a much smaller one).")
+    ] = None
+    shared: Annotated[
+        float, Parameter(help="Share of the uncached prompt that a prefix cache or a store could hold.")
+    ] = 0.5
 
     def assumptions(self) -> Assumptions:
-        return Assumptions(acceptance=self.acceptance, draft=self.draft_cost)
+        return Assumptions(
+            text=self.text,
+            acceptance=self.acceptance,
+            draft=self.draft_cost,
+            keeps=self.keep,
+            scorer=None if self.scorer is None else resolve_shape(self.scorer),
+            shared=self.shared,
+        )
 
 
 def explain(
@@ -175,7 +211,7 @@ def _shape_of(seen: Observed, what: WhatOptions) -> ModelSpec | None:
 def _scenario(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenario:
     if what.hardware is None or what.hardware == HERE:
         return _scenario_here(shape, what, case)
-    return report.scenario_of(shape, find_machine(what.hardware), case, what.how())
+    return report.scenario_of(shape, what.with_disk(find_machine(what.hardware)), case, what.how())
 
 
 def _scenario_here(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenario:
@@ -186,9 +222,9 @@ def _scenario_here(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformSc
     path = None if what.model is None else model_file(what.model)
     known = None if path is None else calibrated(path)
     if known is not None:
-        return report.scenario_of(shape, known.machine, case, what.how(ENGINE), known.constants)
+        return report.scenario_of(shape, what.with_disk(known.machine), case, what.how(ENGINE), known.constants)
     limits = CpuBackend().probe(streamed_bytes(shape, engine_setting())).limits()
-    return report.scenario_of(shape, machine_of(shape, limits), case, what.how(ENGINE))
+    return report.scenario_of(shape, what.with_disk(machine_of(shape, limits)), case, what.how(ENGINE))
 
 
 def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> Observed:

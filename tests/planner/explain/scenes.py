@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from twofold.planner.count.setting import Setting
-from twofold.planner.explain.levers import Assumptions
+from twofold.planner.explain.lever import Assumptions
 from twofold.planner.explain.rank import Outcome, apply_all
 from twofold.planner.explain.report import scenario_of
 from twofold.planner.explain.scenario import Goal, UniformScenario

@@ -1,28 +1,31 @@
-"""Levers: changes that may make requests faster or cheaper, each with its effect on a scenario by the cost model.
-
-Applying a lever returns an ``Effect``, a changed scenario or prediction; or a ``LeverRefusal``, if the lever is in use
-already or cannot help. Every gain is computed from the same scenario with and without the lever."""
+"""All levers: changes that may make requests faster or cheaper, each with its effect on a scenario."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Final, Literal, TypeAlias
+from dataclasses import replace
+from typing import Final
 
 from twofold.bench.draw.form import duration, share
 from twofold.core.errors import ParameterError
 from twofold.core.model import Attention, GroupedAttention, ModelSpec, RecurrentAttention
-from twofold.core.units import count
 from twofold.core.values import FP8, INT4, INT8, VALUE_FORMATS, W8A8, ValueFormat
 from twofold.planner.count.crossover import knee_rows
 from twofold.planner.count.memory import kv_bytes_per_token, parameters
-from twofold.planner.explain.scenario import PhaseName, ScenarioFigures, UniformScenario, retimed
-from twofold.planner.explain.words import factor, scaled, size
+from twofold.planner.explain.lever import (
+    ENOUGH,
+    ApplyLever,
+    Assumptions,
+    Effect,
+    Lever,
+    LeverRefusal,
+)
+from twofold.planner.explain.scenario import UniformScenario, retimed
+from twofold.planner.explain.serving_levers import SERVING_LEVERS
+from twofold.planner.explain.words import scaled, size
 from twofold.planner.predict.queueing import Queue
 from twofold.planner.predict.request import Prediction
-from twofold.planner.predict.speculation import check_ratio, min_acceptance, speed_up
 from twofold.planner.shapes.known import known_shapes
 
 GROUP: Final = 8
@@ -33,89 +36,11 @@ WINDOWED: Final = 6
 LARGEST_SHARE: Final = 0.6
 """Maximum share of a model's active parameters that a smaller model has."""
 _SIZE: Final = re.compile(r"[-_ ]\d+(\.\d+)?[bm]\b.*$", re.IGNORECASE)
-ENOUGH: Final = 0.97
-"""Formats that leave more than this share of the bytes count as no smaller."""
 CHUNK: Final = 512
 """Rows of a step: the default of engines."""
 SCORE_BYTES: Final = 2
 SCORE_PASSES: Final = 4
 """Scores are written, read by the softmax, written as probabilities and read again (Dao et al. 2022, algorithm 0)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assumptions:
-    """Assumptions of levers that are not part of a scenario.
-
-    acceptance    probability that a draft token is accepted if those before it were
-    draft         seconds of drafting a token, as a share of a step's
-    max_drafted   maximum draft tokens of a step
-    keeps         share of the fresh prompt tokens that compression leaves
-    shared        share of the fresh prompt tokens that a prefix cache could hold
-    busy          utilization of machines that only prefill
-    """
-
-    acceptance: float = 0.7
-    draft: float = 0.05
-    max_drafted: int = 8
-    keeps: float = 0.5
-    shared: float = 0.5
-    busy: float = 0.7
-
-    def __post_init__(self) -> None:
-        for name in ("acceptance", "keeps", "shared", "busy"):
-            value = getattr(self, name)
-            if not 0 < value < 1:
-                raise ParameterError(f"{name} must be between 0 and 1, not {value}.", param=name)
-        if not 0 <= self.draft < 1:
-            raise ParameterError(f"draft must be from 0 to below 1 of a step, not {self.draft}.", param="draft")
-
-
-@dataclass(frozen=True)
-class Effect:
-    """The effect of a lever: ``what`` changes, and ``why``, in addition to the general reason.
-
-    prediction  for the changed scenario, if it is not the scenario's own
-    devices     number for the changed scenario, if it is not the scenario's own
-    felt        whether a reader of the stream waits less, although the machine does the same work
-    """
-
-    what: str
-    scenario: UniformScenario
-    why: str = ""
-    prediction: Prediction | None = None
-    devices: float | None = None
-    felt: bool = False
-
-    @cached_property
-    def foreseen(self) -> Prediction:
-        return self.prediction or self.scenario.prediction
-
-    def figures(self) -> ScenarioFigures:
-        return self.scenario.figures(self.foreseen, self.devices)
-
-
-@dataclass(frozen=True, slots=True)
-class LeverRefusal:
-    """Why a lever is not applied. ``without``: the scenario without a lever that is in use."""
-
-    status: Literal["in use", "cannot"]
-    why: str
-    without: Effect | None = None
-
-
-ONE_FRESH: Final = LeverRefusal("cannot", "Only one prompt token is computed, which is the minimum.")
-ApplyLever: TypeAlias = Callable[[UniformScenario, Prediction, Assumptions], Effect | LeverRefusal]
-"""Applies a lever to a scenario with this prediction."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lever:
-    """``helps``: phases that it improves. ``costs``: its price in quality, memory, time or money."""
-
-    name: str
-    helps: tuple[PhaseName, ...]
-    costs: str
-    apply: ApplyLever
 
 
 def _with_attention(shape: ModelSpec, change: Callable[[int, Attention], Attention]) -> ModelSpec:
@@ -246,25 +171,6 @@ def _narrow_arithmetic(scenario: UniformScenario, _now: Prediction, _given: Assu
     return Effect(what, changed, why)
 
 
-def _kv_format(form: ValueFormat) -> ApplyLever:
-    def apply(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
-        changed = scenario.having(how=replace(scenario.how, kv=form))
-        context = scenario.case.halfway
-        before, after = scenario.kv_bytes(context), changed.kv_bytes(context)
-        if after > ENOUGH * before:
-            return LeverRefusal(
-                "in use", f"The KV cache is {scenario.how.kv.name}, which is not larger than {form.name}."
-            )
-        then, now = scenario.sequences, changed.sequences
-        return Effect(
-            f"{scenario.how.kv.name} → {form.name}, {size(before)} → {size(after)} per sequence and device",
-            changed,
-            f"{now:,} such sequences fit in memory instead of {then:,}." if now > then else "",
-        )
-
-    return apply
-
-
 def _larger_batch(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     room, open_now = scenario.sequences, scenario.case.concurrency
     if now.batch >= room:
@@ -305,29 +211,6 @@ def _chunked_prefill(scenario: UniformScenario, now: Prediction, _given: Assumpt
     return Effect(f"{scenario.case.fresh:,} → {CHUNK} rows a step", changed, f"Longest gap between two tokens: {gap}.")
 
 
-def _drafts(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
-    if not scenario.further:
-        return LeverRefusal("cannot", "The only output token comes from prefill.")
-    steps, by = scenario.predictor.steps, scenario.predictor.constants
-    checks = {
-        drafts: check_ratio(steps, by, now.batch, scenario.case.halfway, drafts)
-        for drafts in range(1, given.max_drafted + 1)
-    }
-    speeds = {drafts: speed_up(given.acceptance, drafts, given.draft, check) for drafts, check in checks.items()}
-    drafts = max(speeds, key=lambda each: speeds[each])
-    speed, check = speeds[drafts], checks[drafts]
-    after = retimed(
-        now,
-        ttft=now.ttft - now.queue + given.draft * now.prefill.seconds,
-        tpot=(now.tpot - now.interference) / speed + now.interference,
-    )
-    needed = min_acceptance(given.draft, checks[1])
-    pays = f"Pays off above an acceptance rate of {share(max(0.0, needed))}." if needed < 1 else "It never pays off."
-    why = f"Verifying {count(drafts, 'draft token')} takes {check:.2f} steps. {pays}"
-    what = f"{drafts} draft tokens per step, {share(given.acceptance)} accepted, each at {share(given.draft)} of a step"
-    return Effect(f"{what}: decode {factor(speed)}", scenario, why, after)
-
-
 def _shard(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     before = scenario.how.tp
     try:
@@ -366,60 +249,6 @@ def _disaggregate(scenario: UniformScenario, now: Prediction, given: Assumptions
         f"Each decode machine needs {prefilling:.2f} prefill machines."
     )
     return Effect("prefill on separate machines", scenario, why, after, devices)
-
-
-def _with_cache(scenario: UniformScenario, given: Assumptions) -> tuple[int, UniformScenario]:
-    more = int(scenario.case.fresh * given.shared)
-    case = replace(scenario.case, cached=scenario.case.cached + more)
-    return more, scenario.having(case=case)
-
-
-def _cache(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
-    more, changed = _with_cache(scenario, given)
-    if not more:
-        return ONE_FRESH
-    saved = now.prefill.seconds - changed.prediction.prefill.seconds
-    had = f"{scenario.case.cached:,} tokens are cached already. " if scenario.case.cached else ""
-    kept = scenario.kv_bytes(changed.case.cached)
-    return Effect(
-        f"{more:,} of {scenario.case.fresh:,} fresh tokens from the cache",
-        changed,
-        f"{had}{duration(saved)} of prefill per prompt is saved; the cache takes {size(kept)} per device.",
-    )
-
-
-def _offload(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
-    link = scenario.predictor.machine.host_link
-    if link is None:
-        return LeverRefusal(
-            "cannot", f"The bandwidth between {scenario.predictor.machine.name} and host memory is not known."
-        )
-    more, changed = _with_cache(scenario, given)
-    if not more:
-        return ONE_FRESH
-    moved = scenario.kv_bytes(changed.case.cached) - scenario.kv_bytes(scenario.case.cached)
-    found = changed.prediction
-    after = retimed(found, ttft=found.ttft - found.queue + moved / link, tpot=found.tpot)
-    computed = now.prefill.seconds - found.prefill.seconds
-    verdict = "faster" if moved / link < computed else "slower"
-    return Effect(
-        f"{more:,} of {scenario.case.fresh:,} fresh tokens back from host memory",
-        changed,
-        f"Reading {size(moved)} per device at {scaled(link)}B/s takes {duration(moved / link)}, {verdict} than "
-        f"computing them ({duration(computed)}). Only for prefixes that do not fit in device memory.",
-        after,
-    )
-
-
-def _compress(scenario: UniformScenario, _now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
-    left = max(1, round(scenario.case.fresh * given.keeps))
-    if left == scenario.case.fresh:
-        return ONE_FRESH
-    changed = scenario.having(case=replace(scenario.case, prompt=scenario.case.cached + left))
-    cached = "The cached part is not compressed, since a compressed prompt would not match the cache." * bool(
-        scenario.case.cached
-    )
-    return Effect(f"{scenario.case.fresh:,} → {left:,} fresh tokens", changed, cached)
 
 
 def _flash_attention(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> LeverRefusal:
@@ -466,7 +295,8 @@ def _streaming(scenario: UniformScenario, now: Prediction, _given: Assumptions) 
 
 
 LEVERS: Final = (
-    Lever("batch", ("queue",), "a higher TPOT, and KV-cache memory for each sequence", _larger_batch),
+    *SERVING_LEVERS,
+    Lever("batch", ("queue",), "a higher TPOT, and memory for the KV cache of each sequence", _larger_batch),
     Lever("smaller batch", ("decode", "stalls"), "throughput, thus money", _smaller_batch),
     Lever(
         "chunked prefill",
@@ -474,7 +304,6 @@ LEVERS: Final = (
         "a slightly higher TTFT of the prompt itself; mean TPOT does not change",
         _chunked_prefill,
     ),
-    Lever("speculation", ("decode",), "memory for a draft model or a lookup, and compute for rejected tokens", _drafts),
     Lever("tensor parallelism", ("prefill", "decode"), "twice the devices, and communication in each layer", _shard),
     Lever("disaggregation", ("stalls",), "machines for prefill, and transfers of the KV cache", _disaggregate),
     Lever("weights INT8", ("decode",), "almost no quality; the weights must be converted", _weights(INT8, "q8_0")),
@@ -484,13 +313,6 @@ LEVERS: Final = (
         ("prefill", "decode", "stalls"),
         "a little quality, since activations are quantized too; needs calibrated scales",
         _narrow_arithmetic,
-    ),
-    Lever("KV INT8", ("decode", "queue"), "almost no quality", _kv_format(INT8)),
-    Lever("KV INT4", ("decode", "queue"), "quality of long contexts", _kv_format(INT4)),
-    Lever("prefix cache", ("prefill", "stalls"), "memory for the cached blocks; prompts must share a prefix", _cache),
-    Lever("offload", ("prefill", "stalls"), "host memory, and a transfer at each hit", _offload),
-    Lever(
-        "prompt compression", ("prefill", "stalls"), "quality, the compressor's time, and prefix-cache hits", _compress
     ),
     Lever("flash attention", ("prefill",), "nothing", _flash_attention),
     Lever("shorter output", ("decode", "stalls"), "content of the completion", _shorter_output),

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from twofold.bench.draw.form import duration
-from twofold.planner.explain.levers import LEVERS, Assumptions, Lever, LeverRefusal
+from twofold.planner.explain.lever import Assumptions, Lever, LeverRefusal
+from twofold.planner.explain.levers import LEVERS
 from twofold.planner.explain.scenario import (
     GOALS,
     NAMES,
@@ -29,8 +30,8 @@ MIN_GAIN: Final = 1.01
 NOTICEABLE: Final = 0.005
 """Share of the whole completion below which changes of a phase are not shown."""
 REASONS: Final[Mapping[str, str]] = {
-    "queue": "queueing",
-    "stalls": "prefill of other requests in the same steps",
+    "queue": "before its own steps",
+    "stalls": "stalls by other requests",
     **{
         f"{phase} {part}": f"{words} in {phase}"
         for phase in ("prefill", "decode")

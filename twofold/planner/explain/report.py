@@ -16,7 +16,7 @@ from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
 from twofold.core.values import INT4, INT8
 from twofold.planner.count.setting import Setting
-from twofold.planner.explain.levers import Assumptions
+from twofold.planner.explain.lever import Assumptions
 from twofold.planner.explain.picture import roofline_points
 from twofold.planner.explain.rank import MIN_GAIN, Outcome, Status, apply_all
 from twofold.planner.explain.scenario import (

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, Literal, Self, get_args
 
+from twofold.bench.draw.form import duration
 from twofold.core.model import ModelSpec
 from twofold.core.tensors import main_format
 from twofold.core.values import ValueFormat
@@ -273,6 +274,8 @@ def _foreseen(scenario: UniformScenario, found: Prediction) -> dict[PhaseName, P
 
 
 def _queue_words(scenario: UniformScenario, found: Prediction) -> str:
+    if found.load > 0:
+        return f"{scenario.case.loaded:,} tokens loaded from disk {duration(found.load)}"
     if found.queue > 0:
         return f"{found.concurrency} open requests, of which {found.batch} fit in memory"
     if found.batch == 1:

@@ -56,6 +56,9 @@ class Cited(float):
         return float(self), self.source
 
 
+DISK: Final = Cited(1.2e9, "assumed: direct reads of a virtual machine's disk, measured 2026-11-22")
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """One device: a GPU, a TPU chip, or a processor with its memory.
@@ -65,6 +68,7 @@ class Machine:
     peaks       FLOPs a second by arithmetic
     link        to the other devices of a server, all links together, in one direction
     host_link   to the host's memory, in one direction
+    disk        bytes a second read from its host's disk
     watts       peak
     price       dollars an hour
     """
@@ -79,6 +83,7 @@ class Machine:
     watts: Cited | None = None
     price: Cited | None = None
     other_names: tuple[str, ...] = ()
+    disk: Cited = DISK
 
     def computes_in(self, arithmetic: Arithmetic) -> Arithmetic:
         """The format that such products are computed in here: a wider one where there are no units for it."""

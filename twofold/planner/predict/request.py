@@ -5,6 +5,7 @@
     TPOT      t_dec(b) + (b − 1) / OSL · T_p                     continuous batching: each token waits for its share
                                                                 of the other prompts
     TTFT      t_first + entry · t_dec + T_p · (1 + n) + queue     n = min(b − 1, ahead + ahead_c · (b − 1))
+    load      bytes of the loaded tokens · (1 / disk + 1 / digest)     before the prompt's own steps, in TTFT
     E2E       TTFT + (OSL − 1) · TPOT
     queue     (C − b) / b · (E2E without it)                      the requests beyond the b that fit wait for a slot
 
@@ -20,13 +21,15 @@ from typing import Final
 
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
-from twofold.planner.count.memory import ReplicaMemory
+from twofold.planner.count.memory import ReplicaMemory, kv_bytes
 from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.count.step import SequenceRows
-from twofold.planner.machines.machine import Machine
+from twofold.planner.machines.machine import Cited, Machine
 from twofold.planner.predict.constants import Constants
 from twofold.planner.predict.steps import Demand, StepParts, StepPredictor
 
+DIGEST: Final = Cited(0.35 * (1 << 30), "BLAKE2b of hashlib in one thread of a busy machine, measured 2026-11-22")
+"""Bytes a second at which the keys and values of a store are verified."""
 ENTRY_STEPS: Final = 1.5
 """Steps that a request waits for: half of the running one, and the one before its admission."""
 
@@ -34,16 +37,18 @@ ENTRY_STEPS: Final = 1.5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """Equal requests, ``concurrency`` of them open at all times. ``cached`` of the ``prompt`` tokens need no prefill;
-    ``chunk`` is the most rows of a step."""
+    ``loaded`` ones after them come from a store on disk; ``chunk`` is the most rows of a step."""
 
     prompt: int
     output: int
     cached: int = 0
     concurrency: int = 1
     chunk: int | None = None
+    loaded: int = 0
 
     def __post_init__(self) -> None:
-        if self.prompt < 1 or self.output < 1 or self.concurrency < 1 or not 0 <= self.cached < self.prompt:
+        sizes = self.prompt >= 1 and self.output >= 1 and self.concurrency >= 1
+        if not sizes or min(self.cached, self.loaded) < 0 or self.cached + self.loaded >= self.prompt:
             raise ParameterError(
                 "A request needs an uncached prompt token, an output token and a concurrency of at least 1.",
                 param="case",
@@ -54,7 +59,7 @@ class Case:
     @property
     def fresh(self) -> int:
         """Prompt tokens that must be computed."""
-        return self.prompt - self.cached
+        return self.prompt - self.cached - self.loaded
 
     @property
     def halfway(self) -> int:
@@ -64,7 +69,7 @@ class Case:
     def chunks(self) -> Iterator[SequenceRows]:
         """The steps of a prompt alone; the last one has logits."""
         chunk = self.chunk or self.fresh
-        for start in range(self.cached, self.prompt, chunk):
+        for start in range(self.cached + self.loaded, self.prompt, chunk):
             rows = min(chunk, self.prompt - start)
             yield SequenceRows(rows, start, int(start + rows == self.prompt))
 
@@ -77,6 +82,7 @@ class Prediction:
     prefill, decode            a prompt's own steps, and a step with a token for each sequence, by part
     interference               a token's share of other requests' prompts
     queue                      wait for a slot
+    load                       seconds of loading keys and values from disk, a part of ``ttft``
     """
 
     ttft: float
@@ -91,6 +97,7 @@ class Prediction:
     output: int
     concurrency: int
     devices: int
+    load: float = 0.0
 
     @property
     def e2e(self) -> float:
@@ -151,7 +158,8 @@ class Predictor:
         step_s, prefill_s = decode.seconds(by), sum(each.seconds(by) for each in chunks)
         interference = (batch - 1) / case.output * prefill_s
         tpot = step_s + interference
-        ttft = first_token_s(by, prefill_s, step_s, batch)
+        load = self.load_s(case)
+        ttft = first_token_s(by, prefill_s, step_s, batch) + load
         queue = (case.concurrency - batch) / batch * (ttft + (case.output - 1) * tpot)
         return Prediction(
             ttft=ttft + queue,
@@ -166,7 +174,13 @@ class Predictor:
             output=case.output,
             concurrency=case.concurrency,
             devices=self.how.tp,
+            load=load,
         )
+
+    def load_s(self, case: Case) -> float:
+        """Seconds of reading and verifying the keys and values of all devices for the loaded tokens."""
+        ends = (kv_bytes(self.shape, tokens, self.how) for tokens in (case.cached + case.loaded, case.cached))
+        return self.how.tp * (next(ends) - next(ends)) * (1 / self.machine.disk + 1 / DIGEST) if case.loaded else 0.0
 
     def decode(self, case: Case, batch: int) -> Demand:
         """Of a step of ``batch`` sequences halfway through their completions."""
