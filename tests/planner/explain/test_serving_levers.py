@@ -46,9 +46,9 @@ def test_a_turn_never_loses_and_gains_more_with_more_accepted(
 
 
 @settings(deadline=None, max_examples=20)
-@given(MODELS, st.integers(1, 64), st.sampled_from([0.1, 0.4, 0.7]))
+@given(MODELS, st.integers(1, 4), st.sampled_from([0.1, 0.4, 0.7]))
 def test_drafts_stop_where_arithmetic_bounds(model: str, context: int, acceptance: float) -> None:
-    """Bare, rows of a large batch cost as much each as the first."""
+    """Bare, rows of a large batch cost as much each as the first; at long contexts they share reads of the cache."""
     predictor = scene(model, "h100", Case(prompt=1, output=2), by=BARE).predictor if fits(model) else None
     assume(predictor is not None and not predictor.shape.has_experts)
     assert predictor is not None
