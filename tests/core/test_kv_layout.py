@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -15,6 +16,7 @@ from twofold.core.kv_layout import (
     Q8,
     KVLayout,
     KVType,
+    check_kv_type,
     find_kv_format,
     key_value_bytes,
     position_bytes,
@@ -105,3 +107,28 @@ def test_formats_of_keys_and_values_by_name() -> None:
     assert [find_kv_format(name) for name in ("q8", " K8V4", "bf16", "fp8")] == [Q8, K8V4, KV_FORMATS["bf16"], FP8]
     with pytest.raises(ParameterError, match="no number format 'q9'"):
         find_kv_format("q9")
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "kv_type", "others"),
+    [
+        (80, "k8v4", "bf16, f16, f32 or q8"),
+        (1024, "q8", "bf16, f16 or f32"),
+        (8, "q8", "bf16, f16 or f32"),
+        (8, "k8v4", "bf16, f16 or f32"),
+    ],
+)
+def test_a_type_that_a_model_cannot_take_is_an_error_that_names_the_others(
+    head_dim: int, kv_type: KVType, others: str
+) -> None:
+    model = spec(2, 64, 64, 2, 1, head_dim, 100)
+    with pytest.raises(ParameterError, match=f"heads of {head_dim} values cannot be cached as {kv_type}") as caught:
+        check_kv_type(model, kv_type)
+    assert (caught.value.param, caught.value.hint) == ("kv_cache_dtype", f"Use {others}.")
+    check_kv_type(model, "bf16")
+
+
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 256, 512])
+def test_usual_models_take_every_type(head_dim: int) -> None:
+    for kv_type in get_args(KVType):
+        check_kv_type(spec(2, 64, 64, 2, 1, head_dim, 100), kv_type)

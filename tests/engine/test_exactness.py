@@ -19,11 +19,10 @@ from twofold.backends.base import NO_MASKS, StepHandle
 from twofold.backends.cpu import backend
 from twofold.backends.host import HostRunner
 from twofold.backends.wire import read_masks, read_outcome, read_step, to_bytes
-from twofold.core.kv_layout import KVLayout
+from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType
 from twofold.core.params import SamplingParams
 from twofold.core.request import RequestOptions
 from twofold.core.step import SAMPLED_TOKEN, StepInput, StepMasks, StepOutcome
-from twofold.core.values import FP16
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.scheduler import blocks
@@ -209,13 +208,19 @@ def test_the_small_shapes_really_preempt_both_ways(make_llm: MakeLLM) -> None:
 
 @pytest.mark.usefixtures("swaps_are_cheap")
 @pytest.mark.parametrize(
-    "tiny",
-    [TinyOptions(format="Q8_0"), TinyOptions(architecture="gemma3", layers=4, window=24, format="Q8_0")],
-    ids=["llama", "gemma3"],
+    ("tiny", "kv_type"),
+    [
+        (TinyOptions(format="Q8_0"), "bf16"),
+        (TinyOptions(architecture="gemma3", layers=4, window=24, format="Q8_0"), "bf16"),
+        (TinyOptions(architecture="qwen2", format="Q8_0", head_dim=32), "q8"),
+        (TinyOptions(architecture="gemma3", layers=4, window=24, format="Q8_0", head_dim=32), "k8v4"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.architecture,
 )
 def test_a_hundred_cases_on_the_kernels(
     tiny_gguf: Callable[[TinyOptions], TinyModel],
     tiny: TinyOptions,
+    kv_type: KVType,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Any,
 ) -> None:
@@ -223,10 +228,10 @@ def test_a_hundred_cases_on_the_kernels(
     monkeypatch.setattr(backend, "HostRunner", BytesRunner)
     path = tiny_gguf(tiny).path
     cases = make_cases(50, 150, tiny.vocab, seed=3)
-    with LLM(path, max_model_len=256, enable_prefix_caching=False) as single:
+    with LLM(path, max_model_len=256, enable_prefix_caching=False, kv_cache_dtype=kv_type) as single:
         use(single, recorder := Recorder())
         expected = [alone(single, case) for case in cases]
-        token_bytes = KVLayout(single.loaded.spec, FP16).token_bytes()
+        token_bytes = KVLayout(single.loaded.spec, KV_FORMATS[kv_type]).token_bytes()
     few: dict[str, Any] = {"kv_cache_memory_bytes": token_bytes * 900, "max_num_seqs": 8}
     settings: list[tuple[int, int, str, Kind]] = [
         (0, 40, "live", "right"),
@@ -234,7 +239,13 @@ def test_a_hundred_cases_on_the_kernels(
     ]
     for swap, rows, budget, kind in settings:
         with LLM(
-            path, max_model_len=256, swap_space_bytes=swap, max_num_batched_tokens=rows, token_budget=budget, **few
+            path,
+            max_model_len=256,
+            swap_space_bytes=swap,
+            max_num_batched_tokens=rows,
+            token_budget=budget,
+            kv_cache_dtype=kv_type,
+            **few,
         ) as llm:
             mislead(llm)
             use(llm, scripted := Scripted(kind, recorder.found, tiny.vocab))

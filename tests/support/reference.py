@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.backends.dequantize import dequantize
-from twofold.backends.reference import PagedCache, ReferenceModel
+from twofold.backends.reference import PagedCache, ReferenceModel, factors_of
 from twofold.core.kv_layout import KVType
 from twofold.core.model import ModelSpec
 from twofold.formats.base import ModelFile, open_model
@@ -39,8 +39,11 @@ def load_reference_model(
         values = dequantised(file) if weights is None else {our_name(name): each for name, each in weights.items()}
     groups = spec.kv_groups(spec.context_length)
     counts = [blocks] * len(groups)
-    cache = PagedCache(groups, counts, block_size, spec.attention.kv_size, kv_type, host_slots=counts)
-    model = ReferenceModel(lambda ops: forward(ops, spec, bound), values, cache, spec.vocab_size, spec.hidden_size)
+    cache = PagedCache(groups, counts, block_size, spec.attention.kv_size, kv_type, counts, spec.attention.kv_heads)
+    factors = factors_of(spec, bound, values)
+    model = ReferenceModel(
+        lambda ops: forward(ops, spec, bound), values, cache, spec.vocab_size, spec.hidden_size, factors=factors
+    )
     return spec, model
 
 

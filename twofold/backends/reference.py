@@ -13,22 +13,25 @@ from numpy.typing import NDArray
 from twofold.backends.base import RunnerSizes
 from twofold.backends.dequantize import dequantize
 from twofold.backends.host import HostRunner
+from twofold.backends.kv_codes import bfloat16, code_8, code_v4, finite, key_factors, query_codes, spread, spread_back
 from twofold.backends.sampling.base import NumpyRows
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ResourceError
-from twofold.core.kv_layout import KVType
+from twofold.core.kv_layout import INTEGER_TYPES, KVType, spread_block
 from twofold.core.model import Activation, GroupedAttention, KVGroup, ModelSpec, RopeSpec
 from twofold.core.step import BlockMove, MoveKind
 from twofold.formats.base import ModelFile
 from twofold.host.machine import read_cpu, read_memory
-from twofold.models.bind import ModelWeights
+from twofold.models.bind import LayerWeights, ModelWeights
 from twofold.models.decoder import forward
 from twofold.models.ops import Batch, Forward, TensorRef, Wanted
 from twofold.models.rope import rope_table
 
 Array: TypeAlias = NDArray[np.float32]
-ARRAYS: Final[Mapping[KVType, type[np.floating]]] = {"bf16": np.float32, "f16": np.float16, "f32": np.float32}
-"""Of cached values; those of bfloat16 are rounded before."""
+ROUNDED: Final[Mapping[KVType, type[np.floating]]] = {"f16": np.float16}
+"""Arrays of cached values that are not float32. Those of bfloat16 are rounded before, of integers coded and decoded."""
+
+NO_FACTORS: Final[Mapping[int, Array]] = {}
 
 
 class PagedCache:
@@ -45,10 +48,11 @@ class PagedCache:
         kv_width: int,
         kv_type: KVType = "f32",
         host_slots: Sequence[int] = (),
+        kv_heads: int = 1,
     ) -> None:
-        dtype = ARRAYS[kv_type]
-        self.block_size = block_size
-        self.halves = kv_type == "bf16"
+        dtype = ROUNDED.get(kv_type, np.float32)
+        self.block_size, self.kv_heads = block_size, kv_heads
+        self.halves, self.integers, self.kv_type = kv_type == "bf16", kv_type in INTEGER_TYPES, kv_type
         shapes = [(2, len(group.layers), block_size, kv_width) for group in groups]
         self._blocks = [np.zeros((n, *shape), dtype) for n, shape in zip(blocks, shapes, strict=True)]
         slots = host_slots or [0] * len(shapes)
@@ -80,13 +84,17 @@ class NumpyOps:
     """Ops over dequantised ``weights`` (float32 [rows, columns] by tensor name) for one batch.
 
     Values that a kernel may round differently are float32 here; a cache rounds K and V as the kernels' does, and with
-    bfloat16 attention rounds scaled queries and weights too.
+    bfloat16 attention rounds scaled queries and weights too. With integers it rounds queries, not weights. ``factors``
+    are those of layers whose keys have a bias.
     """
 
-    def __init__(self, weights: Mapping[str, Array], cache: PagedCache, batch: Batch) -> None:
+    def __init__(
+        self, weights: Mapping[str, Array], cache: PagedCache, batch: Batch, factors: Mapping[int, Array] = NO_FACTORS
+    ) -> None:
         self._weights = weights
         self._cache = cache
         self._batch = batch
+        self._factors = factors
 
     def embed(self, table: TensorRef, scale: float) -> Array:
         return self._rows(table)[self._batch.tokens] * np.float32(scale)
@@ -119,6 +127,11 @@ class NumpyOps:
         batch, size = self._batch, self._cache.block_size
         sequence = np.repeat(np.arange(len(batch.row_starts) - 1), np.diff(batch.row_starts))
         blocks = self._tables(layer)[sequence, batch.positions // size]
+        if self._cache.integers:
+            k_heads, v_heads = (x.reshape(len(x), self._cache.kv_heads, -1) for x in (k, v))
+            code = code_8 if self._cache.kv_type == "q8" else code_v4
+            k = code_8(spread(finite(k_heads / self._factors.get(layer, np.float32(1))))).decoded().reshape(k.shape)
+            v = code(spread(finite(v_heads))).decoded().reshape(v.shape)
         self._cache.k[layer][blocks, batch.positions % size] = self._rounded(k)
         self._cache.v[layer][blocks, batch.positions % size] = self._rounded(v)
 
@@ -151,14 +164,20 @@ class NumpyOps:
         length = int(rows[-1]) + 1
         table = self._tables(layer)[sequence]
         k, v = (self._gather(cache[layer], table, length, spec) for cache in (self._cache.k, self._cache.v))
-        heads = q.reshape(len(q), spec.heads, spec.head_dim).transpose(1, 0, 2)
+        heads = q.reshape(len(q), spec.heads, spec.head_dim)
+        if self._cache.integers:
+            factors = self._factors.get(layer, np.ones((spec.kv_heads, 1), np.float32))
+            spread_heads = spread(heads * np.repeat(factors, spec.heads // spec.kv_heads, axis=0))
+            heads = query_codes(spread_heads) * np.float32(1 / spread_block(spec.head_dim))
+        heads = heads.transpose(1, 0, 2)
         scores = self._rounded(heads * np.float32(spec.score_scale)) @ k.transpose(0, 2, 1)
         if spec.softcap is not None:
             scores = softcap(scores, spec.softcap)
         scores[:, ~_visible(rows, length, spec.window)] = -np.inf
         weights: Array = np.exp(scores - scores.max(axis=-1, keepdims=True))
         total: Array = weights.sum(axis=-1, keepdims=True, dtype=np.float32)
-        return (self._rounded(weights) @ v / total).transpose(1, 0, 2).reshape(q.shape)
+        mixed = self._rounded(weights) @ v / total
+        return (spread_back(mixed) if self._cache.integers else mixed).transpose(1, 0, 2).reshape(q.shape)
 
     def _rounded(self, x: Array) -> Array:
         return bfloat16(x) if self._cache.halves else x
@@ -183,8 +202,10 @@ class ReferenceModel(Forward):
         vocab_size: int,
         hidden_size: int,
         max_rows: int = 1024,
+        factors: Mapping[int, Array] = NO_FACTORS,
     ) -> None:
         self._decode = decode
+        self._factors = factors
         self._weights = weights
         self._cache = cache
         self.vocab_size, self.hidden_size = vocab_size, hidden_size
@@ -192,7 +213,7 @@ class ReferenceModel(Forward):
         self.hidden = np.zeros((0, hidden_size), np.float32)
 
     def run(self, batch: Batch) -> Array:
-        logits, self.hidden = self._decode(NumpyOps(self._weights, self._cache, batch))
+        logits, self.hidden = self._decode(NumpyOps(self._weights, self._cache, batch, self._factors))
         return logits
 
     def move(self, moves: Sequence[BlockMove]) -> None:
@@ -238,11 +259,22 @@ def _visible(rows: NDArray[np.int32], length: int, window: int | None) -> NDArra
     return (distance >= 0) & (distance < (window or length))
 
 
-def bfloat16(x: Array) -> Array:
-    """Rounded to bfloat16: to nearest, to even."""
-    bits = np.ascontiguousarray(x).view(np.uint32)
-    rounded: Array = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
-    return rounded
+def factors_of(spec: ModelSpec, weights: ModelWeights, values: Mapping[str, Array]) -> dict[int, Array]:
+    """``key_factors`` of each layer whose keys have a bias and no norm after it."""
+
+    def bias(refs: LayerWeights, role: str, heads: int) -> Array:
+        ref = refs.get(role)
+        if ref is None:
+            return np.zeros((heads, spec.attention.head_dim), np.float32)
+        return values[ref.name][ref.first_row, ref.first_column :][: ref.columns].reshape(heads, -1)
+
+    return {
+        index: key_factors(
+            bias(refs, "k.bias", spec.attention.kv_heads), bias(refs, "q.bias", spec.attention.heads), layer.rope
+        )
+        for index, (layer, refs) in enumerate(zip(spec.layers, weights.layers, strict=True))
+        if "k.bias" in refs and "k_norm" not in refs and layer.rope is not None
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +313,10 @@ class ReferenceBackend:
             )
         values = {name: dequantize(file.data(name), info.format, info.columns) for name, info in file.tensors.items()}
         groups, width = spec.kv_groups(sizes.context), spec.attention.kv_size
-        cache = PagedCache(groups, sizes.blocks, sizes.block_size, width, sizes.kv_type, sizes.host_slots)
+        cache = PagedCache(
+            groups, sizes.blocks, sizes.block_size, width, sizes.kv_type, sizes.host_slots, spec.attention.kv_heads
+        )
         decode = partial(forward, spec=spec, weights=weights)
-        model = ReferenceModel(decode, values, cache, spec.vocab_size, spec.hidden_size, sizes.rows)
+        factors = factors_of(spec, weights, values) if cache.integers else NO_FACTORS
+        model = ReferenceModel(decode, values, cache, spec.vocab_size, spec.hidden_size, sizes.rows, factors)
         return HostRunner(model, Sampler(NumpyRows()), sizes)

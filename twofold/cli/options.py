@@ -70,7 +70,7 @@ class ModelOptions:
     ] = None
     max_num_batched_tokens: Annotated[int, Parameter(help="Max tokens computed in one step.")] = 512
     block_size: Annotated[int, Parameter(help="Tokens per KV-cache block.")] = 16
-    kv_cache_dtype: Annotated[str, Parameter(help="auto (bf16), bf16, f16 or f32.")] = "auto"
+    kv_cache_dtype: Annotated[str, Parameter(help="auto (bf16), bf16, f16, f32, q8 or k8v4.")] = "auto"
     kv_cache_memory_bytes: Annotated[
         int | None, BYTES, Parameter(help="Size of the KV cache, e.g. 512M or 2G (default: chosen by free memory).")
     ] = None

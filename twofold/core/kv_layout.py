@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
-from twofold.core.model import Attention, KVGroup, LatentAttention, ModelSpec, RecurrentAttention
+from twofold.core.errors import ParameterError
+from twofold.core.model import Attention, GroupedAttention, KVGroup, LatentAttention, ModelSpec, RecurrentAttention
 from twofold.core.values import BF16, FP16, FP32, ValueFormat, find_format
 
 
@@ -32,13 +33,44 @@ class MixedFormat(ValueFormat):
 Q8: Final = ValueFormat("q8", 8, "bf16", row_bytes=2)
 VALUE_GROUP: Final = 32
 """Values of a head that share a scale and a minimum in 4 bits."""
+VALUE_RANGE: Final = 508
+"""A head's largest value in 4 bits, in units of its scale: 127 units of minima."""
+MINIMUM_UNIT: Final = 4
+"""Units of the scale in one of a group's minimum."""
 V4: Final = ValueFormat("v4", 4, "bf16", VALUE_GROUP, tile_bytes=2, row_bytes=2)
 K8V4: Final = MixedFormat("k8v4", 8, "bf16", row_bytes=2, values=V4)
 
-KVType = Literal["bf16", "f16", "f32"]
+MAX_INTEGER_HEAD: Final = 512
+"""Largest head whose products of 16 and 8 bits, 32,767 · 127 each, have sums below 2³¹."""
+KVType = Literal["bf16", "f16", "f32", "q8", "k8v4"]
 INTEGER_TYPES: Final = frozenset[str]({"q8", "k8v4"})
 KV_FORMATS: Final[Mapping[str, ValueFormat]] = {"bf16": BF16, "f16": FP16, "f32": FP32, "q8": Q8, "k8v4": K8V4}
 """The formats that keys and values of the engine have, by name."""
+
+
+def spread_block(head_dim: int) -> int:
+    """Values of a head that are spread together before they become integers (``backends.kv_codes``)."""
+    return head_dim & -head_dim
+
+
+def check_kv_type(spec: ModelSpec, kv_type: KVType) -> None:
+    """Raises ParameterError if keys and values of a model cannot be kept in a type, which names those that it can take.
+
+    Integers need heads of whole vectors of 16 values, or of whole groups in 4 bits, and sums of products below 2³¹.
+    """
+    sizes = {layer.attention.head_dim for layer in spec.layers if isinstance(layer.attention, GroupedAttention)}
+    units = {"q8": 16, "k8v4": VALUE_GROUP}
+    possible = [
+        name
+        for name in get_args(KVType)
+        if name not in units or all(size % units[name] == 0 and size <= MAX_INTEGER_HEAD for size in sizes)
+    ]
+    if kv_type not in possible:
+        raise ParameterError(
+            f"{spec.name}'s heads of {max(sizes)} values cannot be cached as {kv_type}.",
+            param="kv_cache_dtype",
+            hint=f"Use {', '.join(possible[:-1])} or {possible[-1]}.",
+        )
 
 
 def find_kv_format(name: str) -> ValueFormat:

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypedDict, cast, get_args
 
 from twofold.backends.base import BACKENDS, Backend, RunnerSizes, open_backend
 from twofold.core.errors import ParameterError, ResourceError
-from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType
+from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType, check_kv_type
 from twofold.core.model import ATTENTION_CHUNK, KVGroup, ModelSpec
 from twofold.core.params import MAX_SEED, check_choice, check_flag, impossible, known_keywords, whole_number
 from twofold.engine.kv.manager import GroupSize
@@ -112,7 +112,7 @@ class EngineOptions:
     max_num_seqs            most sequences that run at once
     max_num_batched_tokens  most tokens that one step computes
     block_size              positions of a KV block
-    kv_cache_dtype          auto (bf16), bf16, f16 or f32
+    kv_cache_dtype          auto (bf16), bf16, f16 or f32; q8 and k8v4 take less memory
     kv_cache_memory_bytes   memory of the KV cache
     swap_space_bytes        memory beside it for sequences that were preempted; 0 computes them again
     kv_store                folder that keeps prefixes of prompts on the disk, beyond the end of the process; None: none
@@ -260,6 +260,7 @@ def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int) -> Engine
     A context that was asked for must fit, or it is an error; one that was left open is the model's, or shorter where
     memory does not hold it. Raises ParameterError and ResourceError.
     """
+    check_kv_type(spec, options.kv_type)
     demand = KVDemand(spec, options.kv_layout(spec), options.max_num_batched_tokens)
     longest = _asked_context(options, spec)
     memory = _allowed_memory(options, demand.sequence_bytes(longest), free_memory)

@@ -18,9 +18,11 @@ from tests.backends.cpu.conftest import EMULATED, ISAS
 from tests.support.cpu import cpu_model, cpu_sizes
 from tests.support.reference import one_sequence, tables_of
 from tests.support.tiny import TinyModel, TinyOptions
+from twofold.backends.base import RunnerSizes
 from twofold.backends.cpu.kernels.attention import SPLIT
 from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.model import CpuModel
+from twofold.core.kv_layout import KVType
 from twofold.core.step import BlockMove, MoveKind
 from twofold.models.ops import Batch
 
@@ -35,11 +37,18 @@ PROMPTS = [np.random.default_rng(i).integers(0, 300, n).astype(np.int32) for i, 
 
 
 SIZES = cpu_sizes(128, 1024, 512, 512, slots=32)
+KV_TYPES = ("bf16", "q8", "k8v4")
+
+
+@pytest.fixture(scope="module", params=KV_TYPES)
+def sizes(request: pytest.FixtureRequest) -> RunnerSizes:
+    """With each type of keys and values that attention computes in its own way."""
+    return replace(SIZES, kv_type=request.param)
 
 
 @pytest.fixture(scope="module")
-def model(tiny_gguf: Make, compiler_for: Compilers) -> Iterator[CpuModel]:
-    with cpu_model(tiny_gguf(OPTIONS).path, compiler_for(ISAS[0]), SIZES) as made:
+def model(sizes: RunnerSizes, tiny_gguf: Make, compiler_for: Compilers) -> Iterator[CpuModel]:
+    with cpu_model(tiny_gguf(OPTIONS).path, compiler_for(ISAS[0]), sizes) as made:
         yield made
 
 
@@ -104,6 +113,16 @@ def test_one_token_at_a_time_past_a_split(model: CpuModel, alone: list[Values]) 
         assert np.array_equal(row[0], alone[2][position])
 
 
+def test_rows_that_are_computed_again_leave_no_trace(model: CpuModel, alone: list[Values]) -> None:
+    """Rejected drafts: other tokens at the next positions, then the right ones in their place."""
+    tokens, table = PROMPTS[2], TABLES[2]
+    model.run(one_sequence(tokens[:150], table))
+    for first in range(150, 290, 35):
+        model.run(one_sequence((tokens[first : first + 9] + 7) % 300, table, first))
+        batch = one_sequence(tokens[first : first + 35], table, first)
+        assert np.array_equal(outputs(model, batch), alone[2][first : first + 35])
+
+
 def test_hidden_states_of_some_rows_without_logits(model: CpuModel, alone: list[Values]) -> None:
     """Others' rows may want logits in the same step."""
     batch, wanted = ragged([(1, 0, 33), (0, 0, 150)]), np.array([5, 32, 33, 182], np.int32)
@@ -162,18 +181,32 @@ def test_moved_blocks_are_the_same(model: CpuModel, alone: list[Values]) -> None
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_any_number_of_threads(workers: int, alone: list[Values], tiny_gguf: Make, compiler_for: Compilers) -> None:
-    with cpu_model(tiny_gguf(OPTIONS).path, compiler_for(ISAS[0]), SIZES, workers) as other:
+def test_any_number_of_threads(
+    workers: int, sizes: RunnerSizes, alone: list[Values], tiny_gguf: Make, compiler_for: Compilers
+) -> None:
+    with cpu_model(tiny_gguf(OPTIONS).path, compiler_for(ISAS[0]), sizes, workers) as other:
         for tokens, table, expected in zip(PROMPTS, TABLES, alone, strict=True):
             assert np.array_equal(outputs(other, one_sequence(tokens, table)), expected)
 
 
 @pytest.mark.parametrize("format", ["Q4_1", "Q6_K", "Q8_0", "IQ4_NL", "BF16"])
 def test_any_instruction_set(format: str, tiny_gguf: Make, compiler_for: Compilers) -> None:
-    tiny = tiny_gguf(TinyOptions.wide("qwen2", format, layers=1))
+    assert_same_on_every_set(tiny_gguf(TinyOptions.wide("qwen2", format, layers=1)), SIZES, compiler_for)
+
+
+@pytest.mark.parametrize("kv_type", ["q8", "k8v4"])
+@pytest.mark.parametrize("architecture", ["qwen2", "gemma2"])
+def test_any_instruction_set_with_integers(
+    architecture: str, kv_type: KVType, tiny_gguf: Make, compiler_for: Compilers
+) -> None:
+    tiny = tiny_gguf(TinyOptions(architecture, layers=2, head_dim=64, window=20 if architecture == "gemma2" else None))
+    assert_same_on_every_set(tiny, replace(SIZES, kv_type=kv_type), compiler_for)
+
+
+def assert_same_on_every_set(tiny: TinyModel, sizes: RunnerSizes, compiler_for: Compilers) -> None:
     tokens, results = PROMPTS[1], []
     for isa in (*ISAS, EMULATED):
-        with cpu_model(tiny.path, compiler_for(isa), SIZES) as model:
+        with cpu_model(tiny.path, compiler_for(isa), sizes) as model:
             results.append(outputs(model, one_sequence(tokens, TABLES[1])))
     for other in results[1:]:
         assert np.array_equal(results[0], other)

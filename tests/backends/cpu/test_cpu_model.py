@@ -50,7 +50,7 @@ def test_every_format_is_near_its_dequantised_weights(name: str, tiny_gguf: Make
         assert (logits.argmax(1) == expected.argmax(1)).mean() > 0.8
 
 
-@pytest.mark.parametrize(("dtype", "error"), [("bf16", 0.1), ("f16", 0.02), ("f32", 1e-4)])
+@pytest.mark.parametrize(("dtype", "error"), [("bf16", 0.1), ("f16", 0.02), ("f32", 1e-4), ("q8", 0.2)])
 @pytest.mark.parametrize("block_size", [16, 48])
 def test_block_size_and_cache_type(
     dtype: KVType, error: float, block_size: int, tiny_gguf: Make, compiler_for: Compilers
@@ -61,6 +61,27 @@ def test_block_size_and_cache_type(
     with cpu_model(tiny.path, compiler_for(ISAS[0]), options) as model:
         logits = model.run(one_sequence(TOKENS, TABLE))
         np.testing.assert_allclose(logits, expected, atol=error)
+
+
+@pytest.mark.parametrize("kv_type", ["q8", "k8v4"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        TinyOptions("llama", bias=True, head_dim=32),
+        TinyOptions("qwen3", head_dim=64),
+        TinyOptions("gemma2", head_dim=96, layers=3, window=5),
+    ],
+    ids=lambda options: options.architecture,
+)
+def test_integers_give_the_references_logits(
+    kv_type: KVType, options: TinyOptions, tiny_gguf: Make, compiler_for: Compilers
+) -> None:
+    """Within what 16-bit weights of attention round off; uneven biases of keys are evened out alike."""
+    tiny = tiny_gguf(options)
+    _, reference = load_reference_model(tiny.path, kv_type=kv_type)
+    expected = reference.run(one_sequence(TOKENS, TABLE))
+    with cpu_model(tiny.path, compiler_for(ISAS[0]), cpu_sizes(64, 512, 64, 64, kv_type=kv_type)) as model:
+        np.testing.assert_allclose(model.run(one_sequence(TOKENS, TABLE)), expected, atol=0.03)
 
 
 def test_packed_weights_are_as_large_as_the_files(tiny_gguf: Make, compiler_for: Compilers) -> None:

@@ -18,10 +18,11 @@ from tests.support.cpu import cpu_model, cpu_sizes
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.backends.cpu import graph
 from twofold.backends.cpu.graph import Node, Recorder, fuse
-from twofold.backends.cpu.kernels.attention import ITEM_INTS, MERGE_INTS
+from twofold.backends.cpu.kernels.attention import ITEM_INTS
 from twofold.backends.cpu.kernels.cache import LayerBlock
 from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.kernels.signature import StepFields
+from twofold.backends.cpu.kernels.splits import MERGE_INTS
 from twofold.backends.cpu.kernels.thread_pool import KernelCall, ThreadPool
 from twofold.backends.cpu.logits import StepArgmax
 from twofold.backends.cpu.memory import LINE, BufferPool, KVCache, row_stride

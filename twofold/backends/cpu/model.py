@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from twofold.backends.base import RunnerSizes
 from twofold.backends.cpu.graph import Linear, Node, Recorder, fuse
-from twofold.backends.cpu.kernels.attention import ITEM_INTS, MERGE_INTS, SPLIT, scratch_floats
+from twofold.backends.cpu.kernels.attention import ITEM_INTS, SPLIT, scratch_floats
 from twofold.backends.cpu.kernels.cache import LayerBlock
 from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.kernels.layout import PACKINGS
 from twofold.backends.cpu.kernels.linear import linear_scratch_bytes
 from twofold.backends.cpu.kernels.rows import LANES
 from twofold.backends.cpu.kernels.signature import StepFields
+from twofold.backends.cpu.kernels.splits import MERGE_INTS
 from twofold.backends.cpu.kernels.thread_pool import ThreadPool
 from twofold.backends.cpu.logits import KernelRowOps, StepArgmax
 from twofold.backends.cpu.memory import Buffer, KVCache

@@ -22,7 +22,7 @@ from twofold.backends.base import RunnerSizes
 from twofold.backends.cpu import graph
 from twofold.backends.cpu.graph import Node
 from twofold.backends.cpu.kernels import rows as row_kernels
-from twofold.backends.cpu.kernels.attention import ATTENTION_FIELDS, AttentionKernel, AttentionKernelSpec, merge_kernel
+from twofold.backends.cpu.kernels.attention import AttentionKernel
 from twofold.backends.cpu.kernels.cache import CACHE_FIELDS, RotateSpec, rotate_kernel, store_values_kernel
 from twofold.backends.cpu.kernels.embed import EMBED_FIELDS, embed_kernel
 from twofold.backends.cpu.kernels.ir import Kernel
@@ -32,10 +32,13 @@ from twofold.backends.cpu.kernels.linear import FLOAT_LINEAR_FIELDS, LINEAR_FIEL
 from twofold.backends.cpu.kernels.logits import ARGMAX_FIELDS, argmax_kernel
 from twofold.backends.cpu.kernels.rows import ROW_FIELDS
 from twofold.backends.cpu.kernels.signature import StepFields
+from twofold.backends.cpu.kernels.splits import ATTENTION_FIELDS, AttentionKernelSpec, merge_kernel
 from twofold.backends.cpu.kernels.thread_pool import KernelCall, Program
 from twofold.backends.cpu.logits import StepArgmax
 from twofold.backends.cpu.memory import Buffer, BufferPool, KVCache
 from twofold.backends.cpu.weights import PackedMatrix, WeightStore
+from twofold.backends.kv_codes import key_factors
+from twofold.core.kv_layout import INTEGER_TYPES
 from twofold.core.model import RopeSpec
 from twofold.models.ops import TensorRef
 from twofold.models.rope import rope_table
@@ -114,9 +117,10 @@ class ProgramBuilder:
         self._results: dict[Node, _Result] = {}
         self._tables: dict[RopeSpec, NDArray[np.float32]] = {}
         self._partials: Buffer | None = None
+        self._factors: dict[Node, NDArray[np.float32]] = {}
         self._as_floats: set[Node] = set()
         self._as_acts: defaultdict[Node, set[ActSum]] = defaultdict(set)
-        self.kept: list[Any] = [self._pool, self._tables]
+        self.kept: list[Any] = [self._pool, self._tables, self._factors]
 
     def build(
         self, nodes: Sequence[Node], logits: Node, hidden: Node, step: NDArray[np.int64], best: StepArgmax
@@ -124,6 +128,7 @@ class ProgramBuilder:
         """The program, and the buffers of two nodes' results. ``best`` gets the largest of the logits."""
         assert {logits, hidden} <= set(nodes), "results are never fused into later nodes"
         self._choose_forms(nodes, results=(logits, hidden))
+        self._choose_factors(nodes)
         last_use = {source: index for index, node in enumerate(nodes) for source in node.inputs()}
         for index, node in enumerate(nodes):
             self._results[node] = self._allocate(node)
@@ -315,16 +320,40 @@ class ProgramBuilder:
             "block_bytes": block.nbytes, "head_bytes": block.head_bytes, "block_size": block.block_size,
         }  # fmt: skip
 
+    def _choose_factors(self, nodes: Sequence[Node]) -> None:
+        """Factors of the keys of layers whose biases are uneven, and of their queries, where keys become integers."""
+        if self._cache.block.dtype not in INTEGER_TYPES:
+            return
+        queries = {node.layer: node.q for node in nodes if isinstance(node, graph.Attention)}
+        for node in nodes:
+            bias = self._bias_of(node)
+            if isinstance(node, graph.Rotate) and node.store is not None and bias is not None:
+                query, width = queries[node.store], node.width // node.heads
+                assert isinstance(query, graph.Rotate)
+                asked = self._bias_of(query)
+                asked = np.zeros(query.width, np.float32) if asked is None else asked
+                factors = key_factors(bias.reshape(-1, width), asked.reshape(-1, width), node.rope)
+                self._factors[node] = (1 / factors).astype(np.float32)
+                self._factors[query] = np.repeat(factors, query.heads // node.heads, axis=0)
+
+    def _bias_of(self, node: Node) -> NDArray[np.float32] | None:
+        """The bias of rotated keys or queries that no norm follows."""
+        if not isinstance(node, graph.Rotate) or node.norm is not None or not isinstance(node.x, graph.Linear):
+            return None
+        return None if node.x.bias is None else self._weights.floats(node.x.bias)
+
     def _rotate(self, node: graph.Rotate) -> None:
         block, x = self._cache.block, self._floats(node.x)
         spec = RotateSpec(
             node.width // node.heads, node.rope.dims, node.rope.pairs, node.norm is not None,
-            "row" if node.store is None else "keys", block.dtype,
+            "row" if node.store is None else "keys", block.dtype, node in self._factors,
         )  # fmt: skip
         values = {"x": x.address, "x_stride": x.stride, "heads": node.heads, "eps": float_bits(node.eps)}
         values["table"] = self._table(node.rope).ctypes.data
         if node.norm is not None:
             values["weight"] = self._weights.vector(node.norm)
+        if node in self._factors:
+            values["factors"] = self._factors[node].ctypes.data
         if node.store is None:
             out = self._floats(node)
             values |= {"out": out.address, "out_stride": out.stride}

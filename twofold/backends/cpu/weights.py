@@ -67,7 +67,7 @@ class WeightStore:
     def vector(self, ref: TensorRef) -> int:
         """Address of a vector as float32, padded with zeros to whole lines."""
         if ref not in self._vectors:
-            values = self._floats(ref)
+            values = self.floats(ref)
             padded = np.zeros(-(-len(values) // PANEL) * PANEL, np.float32)
             padded[: len(values)] = values
             self._vectors[ref] = padded
@@ -120,7 +120,8 @@ class WeightStore:
         kernel = self._compiler.named(f"pack_{form.name}", lambda: pack_kernel(form.name))
         return KernelCall(kernel, np.array(args, np.int64), StepFields.ONE, matrix.panels, barrier=last)
 
-    def _floats(self, ref: TensorRef) -> NDArray[np.float32]:
+    def floats(self, ref: TensorRef) -> NDArray[np.float32]:
+        """A vector as float32."""
         stored = self._source.tensors[ref.name]
         form = stored.format
         if not form.is_float:

@@ -9,10 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.backends.cpu.kernels.harness import Field, Floats, Machine, assert_same_bits, poisoned
-from tests.backends.cpu.kernels.paged import PagedLayer, of_bfloat16, shape_of, stored
+from tests.backends.cpu.kernels.paged import PagedLayer, loaded, of_bfloat16, shape_of, stored
 from twofold.backends.cpu.kernels.cache import CACHE_FIELDS, RotateSpec, rotate_kernel, store_values_kernel
 from twofold.backends.cpu.kernels.signature import StepFields
-from twofold.core.kv_layout import KVType
+from twofold.backends.kv_codes import finite, spread
+from twofold.core.kv_layout import INTEGER_TYPES, KVType
 from twofold.core.model import RopePairs
 
 HEADS, GUARD, EPS = 2, 16, 1e-5
@@ -33,11 +34,15 @@ SPECS = [
     RotateSpec(256, 256, "halves", True, "keys", "f16"),
     RotateSpec(64, 64, "halves", False, "keys", "bf16"),
     RotateSpec(80, 20, "adjacent", True, "keys", "bf16"),
+    RotateSpec(64, 64, "halves", False, "keys", "q8"),
+    RotateSpec(80, 20, "adjacent", True, "keys", "q8"),
+    RotateSpec(128, 128, "halves", True, "keys", "k8v4"),
+    RotateSpec(64, 64, "adjacent", False, "keys", "q8", factors=True),
 ]
 
 
 def row_target(spec: RotateSpec) -> RotateSpec:
-    return RotateSpec(spec.head_dim, spec.rope_dims, spec.pairs, spec.norm, "row", spec.dtype)
+    return RotateSpec(spec.head_dim, spec.rope_dims, spec.pairs, spec.norm, "row", spec.dtype, spec.factors)
 
 
 class Rows:
@@ -49,6 +54,7 @@ class Rows:
         self.x = (rng.standard_normal((ROWS, HEADS, head_dim)) * size).astype(np.float32)
         self.table = rng.standard_normal((64, 2, max(2, rope_dims) // 2)).astype(np.float32)
         self.weight = rng.standard_normal(head_dim).astype(np.float32)
+        self.factors = np.exp2(rng.integers(-6, 7, (HEADS, head_dim))).astype(np.float32)
         self.out = poisoned(ROWS, HEADS * head_dim + GUARD)
         self.layer = PagedLayer(shape_of(HEADS, head_dim, dtype, block_size), [a + n for a, n in STARTS])
         self.before = self.layer.elements.copy()
@@ -62,31 +68,30 @@ class Rows:
         assert np.isnan(self.out[:, width:]).all()
         return self.out[:, :width].reshape(ROWS, HEADS, self.head_dim).copy()
 
-    def store(self, machine: Machine) -> None:
+    def store(self, machine: Machine, units: tuple[int, int] = (0, ROWS)) -> None:
         dtype = self.layer.shape.dtype
         key = ("store", self.head_dim, dtype)
         kernel = machine.kernel(key, lambda: store_values_kernel(self.head_dim, dtype, machine.isa))
-        machine.run(kernel, self._record(), (0, ROWS), self._step())
+        machine.run(kernel, self._record(), units, self._step())
 
     def stored(self, *, keys: bool) -> NDArray[np.generic]:
-        """What the cache holds where the rows belong: [row, head, head_dim]. All else must be as it was."""
-        found = []
-        for sequence, (first, rows) in enumerate(STARTS):
-            cached = self.layer.get(sequence, first + rows)[0 if keys else 1]
-            found.append(cached[first:])
-        self._check_rest(np.concatenate(found), keys=keys)
-        return np.concatenate(found)
+        """The numbers in the cache where the rows belong: [row, head, head_dim]. All else must be as it was."""
+        return loaded(self.elements(keys=keys), self.layer.shape.dtype, 0 if keys else 1)
 
-    def _check_rest(self, rows: NDArray[np.generic], *, keys: bool) -> None:
+    def elements(self, *, keys: bool) -> NDArray[np.generic]:
+        """What the cache holds where the rows belong: [row, head, elements]. All else must be as it was."""
+        part = 0 if keys else 1
+        found = []
         restored = PagedLayer(self.layer.shape, [a + n for a, n in STARTS])
         np.testing.assert_array_equal(restored.elements, self.before)
-        row = 0
-        for sequence, (first, count) in enumerate(STARTS):
-            both = restored.get(sequence, first + count)
-            both[0 if keys else 1][first:] = rows[row : row + count]
-            restored.put(sequence, *both)
-            row += count
+        for sequence, (first, rows) in enumerate(STARTS):
+            elements = self.layer.read(sequence, first + rows, part)
+            found.append(elements[first:])
+            before = restored.read(sequence, first + rows, part)
+            before[first:] = elements[first:]
+            restored.write(sequence, part, before)
         assert_same_bits(self.layer.elements, restored.elements)
+        return np.concatenate(found)
 
     def _record(self) -> list[Field]:
         fields: dict[str, Field] = self.layer.arguments() | {
@@ -96,6 +101,7 @@ class Rows:
             "weight": self.weight,
             "eps": EPS,
             "table": self.table,
+            "factors": self.factors,
             "out": self.out,
             "out_stride": self.out.strides[0],
         }
@@ -119,7 +125,17 @@ def rotated(rows: Rows, spec: RotateSpec) -> NDArray[np.float64]:
     turned = (x[..., first] + 1j * x[..., second]) * (cos + 1j * sin)[:, None]
     out = x.copy()
     out[..., first], out[..., second] = turned.real, turned.imag
-    return out
+    out = out * rows.factors if spec.factors else out
+    return spread_in_float64(out) if spec.dtype in INTEGER_TYPES else out
+
+
+def spread_in_float64(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sylvester's matrices, built by doubling, in blocks of the largest power of two that divides the head."""
+    matrix = np.ones((1, 1))
+    while x.shape[-1] % (2 * len(matrix)) == 0:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    spread: NDArray[np.float64] = (x.reshape(*x.shape[:-1], -1, len(matrix)) @ matrix).reshape(x.shape)
+    return spread
 
 
 def pair_slices(pairs: RopePairs, dims: int) -> tuple[slice, slice]:
@@ -132,7 +148,8 @@ def pair_slices(pairs: RopePairs, dims: int) -> tuple[slice, slice]:
 def test_rotation_into_rows(machine: Machine, spec: RotateSpec) -> None:
     rows = rows_for(spec)
     out = rows.rotate(machine, row_target(spec))
-    np.testing.assert_allclose(out, rotated(rows, spec), rtol=1e-5, atol=1e-5)
+    error = 1e-3 if spec.dtype in INTEGER_TYPES else 1e-5
+    np.testing.assert_allclose(out, rotated(rows, spec), rtol=1e-5, atol=error)
     assert_same_bits(rows.layer.elements, rows.before)
 
 
@@ -142,20 +159,46 @@ def test_keys_are_the_rotated_rows_in_their_places(machine: Machine, spec: Rotat
     rows = rows_for(spec, block_size)
     wanted = rows_for(spec).rotate(machine, row_target(spec))
     assert np.isnan(rows.rotate(machine, spec)).all()
-    assert_same_bits(rows.stored(keys=True), as_cached(wanted, spec.dtype))
+    assert_same_bits(rows.elements(keys=True), stored(wanted, spec.dtype))
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "q8"])
 @pytest.mark.parametrize("head_dim", [16, 80, 256])
 @pytest.mark.parametrize("block_size", [16, 48])
 def test_values_are_stored_in_their_places(machine: Machine, dtype: KVType, head_dim: int, block_size: int) -> None:
     rows = Rows(head_dim, 0, dtype, block_size)
     rows.store(machine)
-    assert_same_bits(rows.stored(keys=False), as_cached(rows.x, dtype))
+    x = spread(rows.x) if dtype in INTEGER_TYPES else rows.x
+    assert_same_bits(rows.elements(keys=False), stored(x, dtype, 1))
 
 
-def as_cached(x: NDArray[np.generic], dtype: KVType) -> NDArray[np.generic]:
-    return of_bfloat16(stored(x, dtype)) if dtype == "bf16" else stored(x, dtype)
+@pytest.mark.parametrize("dtype", ["q8", "k8v4"])
+@pytest.mark.parametrize("head_dim", [32, 64, 96, 256])
+@pytest.mark.parametrize("size", [1e-34, 1e-30, 1e-6, 1.0, 1e20, 1e37])
+def test_values_become_the_integers_of_the_definition(
+    machines: list[Machine], dtype: KVType, head_dim: int, size: float
+) -> None:
+    """On every instruction set, with heads of zeros, of one number, of equal numbers, and of infinite ones."""
+    for machine in machines:
+        rows = Rows(head_dim, 0, dtype, 48, size=size)
+        rows.x[0, 0], rows.x[0, 1, 1:], rows.x[1, 0] = 0, 0, size
+        rows.x[1, 1, 3] = np.inf
+        rows.store(machine)
+        assert_same_bits(rows.elements(keys=False), stored(spread(finite(rows.x)), dtype, 1))
+
+
+@pytest.mark.parametrize("dtype", ["q8", "k8v4"])
+def test_rows_are_written_again_and_in_any_order(machine: Machine, dtype: KVType) -> None:
+    """What lay there before and which row comes first leave no trace: two positions of k8v4 share no byte."""
+    once, again = Rows(64, 0, dtype), Rows(64, 0, dtype)
+    once.store(machine)
+    x = again.x.copy()
+    again.x[:] = -3 * x[::-1]
+    again.store(machine)
+    again.x[:] = x
+    for row in np.random.default_rng(1).permutation(ROWS).tolist():
+        again.store(machine, (row, row + 1))
+    assert_same_bits(again.layer.elements, once.layer.elements)
 
 
 def test_halves_are_cached_as_finite_numbers(machines: list[Machine]) -> None:

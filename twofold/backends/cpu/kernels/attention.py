@@ -17,6 +17,15 @@ With a bfloat16 cache, q·scale and p are rounded to bfloat16, and sums are made
 has 16 lanes until its split ends. Exponentials are powers of two, and scores are multiplied by log₂ e. That instruction
 takes subnormal numbers for 0, so none may occur: p and c below 2^``LEAST_POWER`` and o·c below ``LEAST_OUTPUT`` are 0.
 
+With integers (q8, k8v4) queries are spread as keys are (``integers``), and products are sums of integers, which are the
+same in any order. Exponentials and l are those of bfloat16:
+
+    Q[d] = round(q[d] · 32767 / max |q|);  score[t] = f32(Σ_d Q[d] · K[t][d]) · (key scale[t] · factor)
+    with factor = max |q| / 32767 · scale · log₂ e / block, where ``block`` undoes the spreading
+    w[t] = p[t] · value scale[t];  W[t] = round(w[t] · 32767 / max w)       in each chunk
+    o = fma(f32(Σ_t W[t] · V[t]), max w / 32767, o·c)                       V of k8v4: step · code + 4 · minimum
+    result = O / L, spread back
+
 A hidden position has p = 0 exactly, and a chunk or split of hidden positions alone leaves the state as it is. So the
 result does not depend on where a kernel starts and stops (Milakov & Gimelshein 2018 for the running maximum; Dao et al.
 for the splits). Block tables are read from the chunk of the first visible position on. From there on their entries must
@@ -31,6 +40,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 from twofold.backends.cpu.kernels.cache import (
@@ -41,130 +51,56 @@ from twofold.backends.cpu.kernels.cache import (
     load_elements,
     paired,
     table_of,
+    tile_bytes,
     without_small,
 )
-from twofold.backends.cpu.kernels.ir import F32, F32X16, I32, I32X16, I64, PTR, Kernel, Value, Var
+from twofold.backends.cpu.kernels.integers import widened_scales
+from twofold.backends.cpu.kernels.ir import (
+    F32,
+    F32X16,
+    I8,
+    I16X16,
+    I16X32,
+    I32,
+    I32X16,
+    I64,
+    PTR,
+    Kernel,
+    Value,
+    Var,
+)
 from twofold.backends.cpu.kernels.isa import Isa, bfloat16_bits
 from twofold.backends.cpu.kernels.math import LOG2_E, exp, exp2_below_0, tanh
-from twofold.backends.cpu.kernels.rows import float_bits
-from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields, kernel, step_pointer
-from twofold.core.kv_layout import KVType
+from twofold.backends.cpu.kernels.rows import NEGLIGIBLE, float_bits
+from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields, step_pointer
+from twofold.backends.cpu.kernels.splits import (
+    ATTENTION_FIELDS,
+    ATTENTION_POINTERS,
+    AttentionKernelSpec,
+    QueryStates,
+    merge_state,
+    store_result,
+)
+from twofold.core.kv_layout import MINIMUM_UNIT, VALUE_GROUP, spread_block
 from twofold.core.model import ATTENTION_CHUNK
 
 SPLIT: Final = 256
 """Positions of a split, which begins at a multiple of this."""
 CHUNK: Final = ATTENTION_CHUNK
-NO_SCORE: Final = -1e30
-"""Largest score of a split before its first chunk: finite, because −inf − −inf is not a number."""
 MASKED: Final = float("-inf")
 LEAST_POWER: Final = math.log2(BF16_LEAST)
 """With bfloat16, lower powers of two are 0."""
-LEAST_MERGED: Final = -125.0
-"""The same where splits are merged: the least normal float32 is 2^−126."""
 LEAST_OUTPUT: Final = 2.0**-100
 """With bfloat16, smaller rescaled outputs are 0."""
+SCALES_BYTES: Final = 2 * TILE
+"""Bytes of the scales of a tile's keys, or of its values, which are the last of them."""
+MOST: Final = 32767.0
+"""The largest integer of a query, or of a chunk's weights."""
 MAX_QUERIES: Final = 12
 """Queries of the largest tile; at most 16, because the factors that rescale their sums are lanes of one vector."""
 
 ITEM_INTS: Final = 8
 """int32 fields of an item: sequence, first row, rows, position of the first row, split (−1: all), partial slot."""
-MERGE_INTS: Final = 4
-"""int32 fields of a merge: row, first partial slot, number of partials."""
-
-ATTENTION_FIELDS: Final = (
-    "q", "q_stride", "out", "out_stride", "cache", "group", "block_bytes", "head_bytes", "block_size", "kv_heads",
-    "scale", "window", "softcap", "partials",
-)  # fmt: skip
-ATTENTION_POINTERS: Final = frozenset({"q", "out", "cache", "partials"})
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionKernelSpec:
-    """What distinguishes attention kernels. ``group`` query heads share a KV head."""
-
-    head_dim: int
-    group: int
-    dtype: KVType
-    softcap: bool
-
-    @property
-    def name(self) -> str:
-        cap = "_softcap" if self.softcap else ""
-        return f"attention_d{self.head_dim}_g{self.group}_{self.dtype}{cap}"
-
-    @property
-    def halves(self) -> bool:
-        """Whether factors are bfloat16."""
-        return self.dtype == "bf16"
-
-    @property
-    def merge_name(self) -> str:
-        """The name of the kernel that merges partials."""
-        return f"merge_d{self.head_dim}_g{self.group}{'_powers' if self.halves else ''}"
-
-    @property
-    def partial_floats(self) -> int:
-        """Floats of one query head's partial: a line for m and l, then o."""
-        return 16 + self.head_dim
-
-
-class QueryStates:
-    """m, l and o of each query of a tile, in scratch: a cache line for m and l, then the outputs."""
-
-    def __init__(self, k: Kernel, base: Value, head_dim: int) -> None:
-        self._k = k
-        self._base = base
-        self._head_dim = head_dim
-
-    def at(self, query: Value | int) -> Value:
-        return self._base + query * (4 * (16 + self._head_dim))
-
-    def out(self, query: Value | int) -> Value:
-        return self.at(query) + 64
-
-    def reset(self, query: Value | int) -> None:
-        k = self._k
-        k.store(k.splat(F32, NO_SCORE), self.at(query))
-        k.store(k.splat(F32, 0.0), self.at(query) + 4)
-        for i in range(0, self._head_dim, 16):
-            k.store(k.splat(F32X16, 0.0), self.out(query) + 4 * i)
-
-
-def merge_state(k: Kernel, total: Value, part: Value, spec: AttentionKernelSpec) -> None:
-    """(M, L, O) at ``total`` ← merged with (m, l, o) at ``part``."""
-    old, new = k.load(F32, total), k.load(F32, part)
-    top = k.fmax(old, new)
-    keep, take = (exp2_below_0(k, x - top, LEAST_MERGED) if spec.halves else exp(k, x - top) for x in (old, new))
-    k.store(top, total)
-    k.store(k.fma(k.load(F32, part + 4), take, k.load(F32, total + 4) * keep), total + 4)
-    keep16, take16 = k.splat(F32X16, keep), k.splat(F32X16, take)
-    for i in range(0, spec.head_dim, 16):
-        at = 64 + 4 * i
-        k.store(k.fma(k.load(F32X16, part + at), take16, k.load(F32X16, total + at) * keep16), total + at)
-
-
-def store_result(k: Kernel, total: Value, out: Value, head_dim: int) -> None:
-    """out = O / L."""
-    weight = k.splat(F32X16, k.load(F32, total + 4))
-    for i in range(0, head_dim, 16):
-        k.store(k.load(F32X16, total + 64 + 4 * i) / weight, out + 4 * i)
-
-
-def merge_kernel(spec: AttentionKernelSpec) -> Kernel:
-    """Merges the partials of rows whose splits were computed separately. A unit is a merge and a query head."""
-    with kernel(spec.merge_name, ATTENTION_FIELDS, ATTENTION_POINTERS) as (k, a, units):
-        heads = a["kv_heads"] * spec.group
-        total = QueryStates(k, k.args[4], spec.head_dim)
-        for unit in units:
-            head = unit % heads
-            at = step_pointer(k, StepFields.MERGE_LIST) + unit // heads * (4 * MERGE_INTS)
-            row, first, count = (k.load(I32, at + 4 * i).to(I64) for i in range(3))
-            total.reset(0)
-            for index in k.range(first, first + count):
-                part = a["partials"] + (index * heads + head) * (4 * spec.partial_floats)
-                merge_state(k, total.at(0), part, spec)
-            store_result(k, total.at(0), a["out"] + row * a["out_stride"] + head * (4 * spec.head_dim), spec.head_dim)
-    return k
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +149,9 @@ class AttentionKernel:
         self._spec = spec
         self._isa = isa
         self._dot2 = isa.dot2 if spec.halves else None
-        self._factor_bytes = 4 if self._dot2 is None else 2
+        self._sum_type = I32X16 if spec.integers else F32X16
+        self._factor_bytes = 2 if self._dot2 is not None or spec.integers else 4
+        self._tile_bytes = tile_bytes(spec.head_dim, spec.dtype)
         self._tilings = AttentionTiling.of(isa)
         self.k = k = Kernel(spec.name, KERNEL_PARAMETERS)
         self._a = KernelArguments(k, ATTENTION_FIELDS, ATTENTION_POINTERS)
@@ -227,6 +165,11 @@ class AttentionKernel:
         self._positions = k.buffer(8 * MAX_QUERIES)
         self._gaps, self._corrections = k.buffer(64), k.buffer(64)
         k.store(k.splat(F32X16, 0.0), self._gaps)
+        if spec.integers:
+            self._query_factors, self._weight_factors = k.buffer(4 * MAX_QUERIES), k.buffer(4 * MAX_QUERIES)
+            self._value_scales = k.buffer(4 * CHUNK)
+            for tile in range(CHUNK // TILE):
+                k.store(k.splat(F32X16, 0.0), self._value_scales + 64 * tile)
         self._keys, self._next_keys, self._keys_of_next_unit = (k.buffer(8 * CHUNK // TILE) for _ in range(3))
 
     def generate(self) -> Kernel:
@@ -282,13 +225,28 @@ class AttentionKernel:
     def _load_query(self, index: Value, offset: Value) -> None:
         k = self.k
         scale = float_bits(self._a["scale"])
-        if self._spec.halves and not self._spec.softcap:
+        if self._spec.powers and not self._spec.softcap:
             scale = scale * LOG2_E
+        if self._spec.integers:
+            values = [k.load(F32X16, self._a["q"] + offset + 4 * i) for i in range(0, self._spec.head_dim, 16)]
+            factor = self._store_integers(values, self._q + index * (2 * self._spec.head_dim))
+            k.store(factor * (scale * (1 / spread_block(self._spec.head_dim))), self._query_factors + index * 4)
+            return
         scale = k.splat(F32X16, scale)
         for i in range(0, self._spec.head_dim, 16):
             target = self._q + (index * self._spec.head_dim + i) * self._factor_bytes
             scaled = k.load(F32X16, self._a["q"] + offset + 4 * i) * scale
             k.store(self._factors(without_small(k, scaled) if self._spec.halves else scaled), target)
+
+    def _store_integers(self, values: list[Value], target: Value) -> Value:
+        """Stores values as integers of 16 bits; the number that each unit is worth."""
+        k = self.k
+        amax = k.reduce_tree(reduce(k.fmax, map(k.abs, values)), "fmax")
+        seen = amax > NEGLIGIBLE
+        inverse = k.splat(F32X16, k.select(seen, k.splat(F32, MOST) / amax, k.splat(F32, 0.0)))
+        for i, v in enumerate(values):
+            k.store(k.round_even(v * inverse).to(I32X16).to(I16X16), target + 32 * i)
+        return k.select(seen, amax * (1 / MOST), k.splat(F32, 0.0))
 
     def _factors(self, x: Value) -> Value:
         """Scaled queries or weights as they are multiplied: float32, rounded to bfloat16 or not, or bfloat16."""
@@ -297,14 +255,20 @@ class AttentionKernel:
         return bfloat16_bits(x).as_bits(F32X16) if self._isa.narrow2 is None else self._isa.narrow2(self.k, x)
 
     def _factor(self, at: Value, pair: Value, part: int) -> Value:
-        """One of a row's adjacent factors ``pair`` and ``pair + 1`` in all lanes; with ``dot2`` both."""
-        if self._dot2 is not None:
-            return self.k.splat(I32X16, self.k.load(I32, at + pair * 2))
+        """One of a row's adjacent factors ``pair`` and ``pair + 1`` in all lanes, or both where they are multiplied
+        together: of integers those of part ``part``."""
+        if self._factor_bytes == 2:
+            return self.k.splat(I32X16, self.k.load(I32, at + pair * 2 + 4 * part))
         return self.k.splat(F32X16, self.k.load(F32, at + (pair + (1 - part if self._spec.halves else part)) * 4))
 
     def _pairs(self, at: Value, stride: int) -> list[Value]:
-        """The cached numbers at ``at`` for each part of a pair; those of the second part are ``stride`` bytes later."""
+        """The cached numbers at ``at`` for each part of a pair; those of the second part are ``stride`` bytes later.
+
+        Keys that are integers come as two pairs.
+        """
         k, dtype = self.k, self._spec.dtype
+        if self._spec.integers:
+            return [k.load(I8.of(32), at + part * (2 * stride)).to(I16X32) for part in range(2)]
         if dtype == "bf16":
             pairs = k.load(I32X16, at)
             both = [(pairs & ~0xFFFF).as_bits(F32X16), (pairs << 16).as_bits(F32X16)]
@@ -313,7 +277,9 @@ class AttentionKernel:
 
     def _add(self, total: Var, factor: Value, number: Value) -> None:
         k = self.k
-        if self._dot2 is None:
+        if self._spec.integers:
+            total.set(self._isa.dot_pairs(k, total.get(), number, factor))
+        elif self._dot2 is None:
             total.set(k.fma(factor, number, total.get()))
         else:
             total.set(self._dot2(k, total.get(), number, factor))
@@ -333,7 +299,7 @@ class AttentionKernel:
         k, dim = self.k, self._spec.head_dim
         whole = item.split < 0
         with k.when(whole):
-            store_result(k, self._total.at(query), self._a["out"] + out, dim)
+            store_result(k, self._total.at(query), self._a["out"] + out, self._spec)
         with k.when(whole.equals(0)):
             slot = (item.partial * self._a["kv_heads"] + item.head) * self._spec.group + member
             target = self._a["partials"] + slot * (4 * self._spec.partial_floats)
@@ -347,7 +313,7 @@ class AttentionKernel:
         k, size = self.k, tiling.queries
         for query in k.range(0, size):
             self._part.reset(query)
-            if self._spec.halves:
+            if self._spec.powers:
                 k.store(k.splat(F32X16, 0.0), self._sums + query * 64)
         self._list_tiles(item, low, high, self._keys)
         for start in k.range(low, high, CHUNK):
@@ -360,7 +326,7 @@ class AttentionKernel:
             self._blend(tiling, tiles)
             self._copy_list(self._next_keys, self._keys)
         for query in k.range(0, size):
-            if self._spec.halves:
+            if self._spec.powers:
                 k.store(k.reduce_tree(k.load(F32X16, self._sums + query * 64), "add"), self._part.at(query) + 4)
             merge_state(k, self._total.at(query), self._part.at(query), self._spec)
 
@@ -374,18 +340,17 @@ class AttentionKernel:
         self._list_tiles(item, begin, end, self._keys_of_next_unit)
 
     def _list_tiles(self, item: _Item, start: Value, end: Value, pointers: Value) -> None:
-        """Lists the addresses of the keys of each tile of a chunk; its values are ``head_bytes / 2`` after them.
+        """Lists the addresses of the keys of each tile of a chunk; its values are after them.
 
         Entries past ``end`` stay as they are.
         """
         k, a = self.k, self._a
         table = table_of(k, a["group"], item.sequence)
-        tile_bytes = TILE * self._spec.head_dim * element_bytes(self._spec.dtype)
         for tile in k.range(0, _tiles(k, end - start)):
             position = start + tile * TILE
             block = block_of(k, table, position, a["block_size"])
             base = a["cache"] + block * a["block_bytes"] + item.head * a["head_bytes"]
-            k.store(base + position % a["block_size"] // TILE * tile_bytes, pointers + tile * 8)
+            k.store(base + position % a["block_size"] // TILE * sum(self._tile_bytes), pointers + tile * 8)
 
     def _score(self, tiling: AttentionTiling, tiles: Value) -> None:
         """scores[query][t] for all positions of the chunk's tiles. Prefetches values and the next keys."""
@@ -398,32 +363,46 @@ class AttentionKernel:
             tile.set(stop)
 
     def _score_tiles(self, size: int, first: Value, vectors: int) -> None:
-        k, dim, line_bytes = self.k, self._spec.head_dim, TILE * element_bytes(self._spec.dtype)
+        k, dim = self.k, self._spec.head_dim
+        keys_ahead, values_ahead = (-(-size // dim) for size in self._tile_bytes)
         bases = [k.load(PTR, self._keys + (first + i) * 8) for i in range(vectors)]
-        later = [base + (self._a["head_bytes"] >> 1) for base in bases]
+        later = []
         if vectors > 1:
-            later += [k.load(PTR, self._next_keys + (first + i) * 8) for i in range(vectors)]
+            later = [k.load(PTR, self._next_keys + (first + i) * 8) for i in range(vectors)]
         elif self._tilings[0].vectors > 1:  # a last chunk has few tiles
-            later += [k.load(PTR, self._next_keys + i * 8) for i in range(CHUNK // TILE)]
-        sums = [[k.var(F32X16, 0.0) for _ in range(vectors)] for _ in range(size)]
-        for pair in k.range(0, dim, 2):
+            later = [k.load(PTR, self._next_keys + i * 8) for i in range(CHUNK // TILE)]
+        sums = [[k.var(self._sum_type, 0) for _ in range(vectors)] for _ in range(size)]
+        line_bytes = TILE * element_bytes(self._spec.dtype)
+        for pair in k.range(0, dim, 4 if self._spec.integers else 2):
+            for base in bases:
+                k.prefetch(base + self._tile_bytes[0] + pair * values_ahead)
             for base in later:
-                k.prefetch(base + pair * line_bytes)
+                k.prefetch(base + pair * keys_ahead)
             lines = [self._pairs(base + pair * line_bytes, line_bytes) for base in bases]
             for part in range(len(lines[0])):
                 for query in range(size):
                     q = self._factor(self._q + query * dim * self._factor_bytes, pair, part)
                     for i in range(vectors):
                         self._add(sums[query][i], q, lines[i][part])
-        for query in range(size):
-            for i in range(vectors):
-                self._store_score(query, first + i, sums[query][i].get())
+        for i, base in enumerate(bases):
+            scale = self._scales(base, first + i) if self._spec.integers else None
+            for query in range(size):
+                self._store_score(query, first + i, sums[query][i].get(), scale)
 
-    def _store_score(self, query: int, tile: Value, score: Value) -> None:
+    def _scales(self, keys: Value, tile: Value) -> Value:
+        """The scales of a tile's keys; those of its values are kept for their weights."""
+        k, (key_bytes, value_bytes) = self.k, self._tile_bytes
+        last = keys + (key_bytes + value_bytes - SCALES_BYTES)
+        k.store(widened_scales(k.load(I16X16, last)), self._value_scales + tile * 64)
+        return widened_scales(k.load(I16X16, keys + (key_bytes - SCALES_BYTES)))
+
+    def _store_score(self, query: int, tile: Value, score: Value, scale: Value | None) -> None:
         k = self.k
+        if scale is not None:
+            score = score.to(F32X16) * (scale * k.splat(F32X16, k.load(F32, self._query_factors + 4 * query)))
         if self._spec.softcap:
             cap = k.splat(F32X16, float_bits(self._a["softcap"]))
-            score = tanh(k, score / cap) * (cap * LOG2_E if self._spec.halves else cap)
+            score = tanh(k, score / cap) * (cap * LOG2_E if self._spec.powers else cap)
         k.store(score, self._score_at(query, tile))
 
     def _score_at(self, query: Value | int, tile: Value | int) -> Value:
@@ -458,10 +437,14 @@ class AttentionKernel:
             state, scores = self._part.at(query), self._scores_of(query)
             top16 = k.splat(F32X16, k.load(F32, state))
             weights = [self._exp(s - top16) for s in scores]
-            for i, w in enumerate(weights):
-                k.store(self._factors(w), self._score_at(query, 0) + i * (16 * self._factor_bytes))
+            if self._spec.integers:
+                scaled = [w * k.load(F32X16, self._value_scales + 64 * i) for i, w in enumerate(weights)]
+                k.store(self._store_integers(scaled, self._score_at(query, 0)), self._weight_factors + query * 4)
+            else:
+                for i, w in enumerate(weights):
+                    k.store(self._factors(w), self._score_at(query, 0) + i * (16 * self._factor_bytes))
             total, correction = (weights[0] + weights[1]) + (weights[2] + weights[3]), self._corrections + query * 4
-            if self._spec.halves:
+            if self._spec.powers:
                 sums, factor = self._sums + query * 64, k.splat(F32X16, k.load(F32, correction))
                 k.store(k.fma(k.load(F32X16, sums), factor, total), sums)
             else:
@@ -469,7 +452,7 @@ class AttentionKernel:
                 k.store(k.fma(k.load(F32, state + 4), k.load(F32, correction), total), state + 4)
 
     def _exp(self, x: Value) -> Value:
-        return exp2_below_0(self.k, x, LEAST_POWER) if self._spec.halves else exp(self.k, x)
+        return exp2_below_0(self.k, x, LEAST_POWER) if self._spec.powers else exp(self.k, x)
 
     def _scores_of(self, query: Value) -> list[Value]:
         return [self.k.load(F32X16, self._score_at(query, i)) for i in range(CHUNK // TILE)]
@@ -479,14 +462,28 @@ class AttentionKernel:
         k, dim, size, vectors = self.k, self._spec.head_dim, tiling.queries, tiling.vectors
         while (dim // 16) % vectors:
             vectors -= 1
+        if self._spec.dtype == "k8v4" and vectors % 2:
+            vectors = 2  # of the same bytes
         for first in k.range(0, dim, 16 * vectors):
-            sums = [[k.var(F32X16, v) for v in self._rescaled(query, first, vectors)] for query in range(size)]
+            if self._spec.integers:
+                sums = [[k.var(I32X16, 0) for _ in range(vectors)] for _ in range(size)]
+            else:
+                sums = [[k.var(F32X16, v) for v in self._rescaled(query, first, vectors)] for query in range(size)]
             for tile in k.range(0, tiles):
-                values = k.load(PTR, self._keys + tile * 8) + (self._a["head_bytes"] >> 1)
+                values = k.load(PTR, self._keys + tile * 8) + self._tile_bytes[0]
                 self._blend_tile(sums, values, tile, first, vectors)
             for query in range(size):
-                for i in range(vectors):
-                    k.store(sums[query][i].get(), self._part.out(query) + first * 4 + 64 * i)
+                for i, v in enumerate(self._blended(query, first, sums[query])):
+                    k.store(v, self._part.out(query) + first * 4 + 64 * i)
+
+    def _blended(self, query: int, first: Value, sums: list[Var]) -> list[Value]:
+        """Outputs from value ``first`` on. Those of integers were not rescaled before the sums."""
+        k, values = self.k, [each.get() for each in sums]
+        if not self._spec.integers:
+            return values
+        factor = k.splat(F32X16, k.load(F32, self._weight_factors + 4 * query))
+        before = self._rescaled(query, first, len(sums))
+        return [k.fma(v.to(F32X16), factor, old) for v, old in zip(values, before, strict=True)]
 
     def _rescaled(self, query: int, first: Value, vectors: int) -> list[Value]:
         """Outputs from value ``first`` on, rescaled."""
@@ -502,10 +499,28 @@ class AttentionKernel:
         column_bytes = element_bytes(self._spec.dtype) * paired(self._spec.dtype)
         for pair in k.range(0, TILE, 2):
             line = values + pair * row_bytes + first * column_bytes
-            loaded = [self._pairs(line + 16 * column_bytes * i, row_bytes) for i in range(vectors)]
+            if self._spec.dtype == "k8v4":
+                loaded = self._v4_pairs(values, pair, first, vectors)
+            elif self._spec.integers:
+                loaded = [[k.load(I8.of(32), line + 32 * i).to(I16X32)] for i in range(vectors)]
+            else:
+                loaded = [self._pairs(line + 16 * column_bytes * i, row_bytes) for i in range(vectors)]
             for part in range(len(loaded[0])):
                 for query, row in enumerate(sums):
                     weights = self._score_at(query, 0) + tile * (TILE * self._factor_bytes)
                     weight = self._factor(weights, pair, part)
                     for i, numbers in enumerate(loaded):
                         self._add(row[i], weight, numbers[part])
+
+    def _v4_pairs(self, values: Value, pair: Value, first: Value, vectors: int) -> list[list[Value]]:
+        """Values of 4 bits from ``first`` on, of two positions: step · code + 4 · minimum."""
+        k, dim = self.k, self._spec.head_dim
+        codes = values + pair // 2 * dim + first
+        numbers = values + TILE // 2 * dim + pair // 2 * (4 * dim // VALUE_GROUP) + first // VALUE_GROUP * 4
+        found = []
+        for group in range(vectors // 2):
+            both = k.load(I8.of(32), codes + VALUE_GROUP * group).to(I16X32, unsigned=True)
+            pairs = k.splat(I32X16, k.load(I32, numbers + 4 * group)).as_bits(I16X32)
+            minimum = k.shift_right_signed(pairs & ~0xFF, 8 - (MINIMUM_UNIT.bit_length() - 1))
+            found += [[part * (pairs & 0xFF) + minimum] for part in (both & 0xF, both >> 4)]
+        return found

@@ -250,6 +250,10 @@ class Kernel:
     def abs(self, x: Value) -> Value:
         return self.intrinsic("llvm.fabs", x)
 
+    def shift_right_signed(self, x: Value, bits: int) -> Value:
+        """Integers shifted right; their sign fills the bits on the left."""
+        return self.emit(x.type, f"ashr {x.type} {x.name}, {self.splat(x.type, bits).name}")
+
     def round_even(self, x: Value) -> Value:
         return self.intrinsic("llvm.roundeven", x)
 

@@ -8,6 +8,7 @@ same result:
     widen(h)                 float16 → float32, exact
     narrow(x)                float32 → float16, to nearest even, |x| ≤ 65504
     narrow2(x)               float32 → bfloat16, to nearest even, x 0 or a normal number; where there is ``dot2``
+    dot_pairs(acc, a, b)     acc[i] + a[2i] · b[2i] + a[2i+1] · b[2i+1] of signed 16 bit; b pairs in i32 lanes
     dot2(acc, a, b)          fma(a[2i], b[2i], fma(a[2i+1], b[2i+1], acc[i])) of bfloat16 pairs; may be None
     pause()                  the core's hint that the thread spins
 
@@ -65,6 +66,7 @@ class Isa:
     look_up: Callable[[Kernel, tuple[int, ...], Value], Value]
     widen: Callable[[Kernel, Value], Value]
     narrow: Callable[[Kernel, Value], Value]
+    dot_pairs: Callable[[Kernel, Value, Value, Value], Value]
     pause: Callable[[Kernel], None]
     dot2: Callable[[Kernel, Value, Value, Value], Value] | None = None
     narrow2: Callable[[Kernel, Value], Value] | None = None
@@ -110,6 +112,32 @@ def dot4_portable(k: Kernel, acc: Value, codes: Value, acts: Value, _bits: int) 
         act = k.emit(I32, f"ashr i32 {act.name}, 24")
         acc = acc + code * k.splat(acc.type, act)
     return acc
+
+
+# -- dot_pairs --------------------------------------------------------------------------------------------------------
+
+
+def dot_pairs_vnni(k: Kernel, acc: Value, a: Value, b: Value) -> Value:
+    """AVX-512 VNNI: one instruction."""
+    return k.call(acc.type, "llvm.x86.avx512.vpdpwssd.512", acc, a, b.as_bits(a.type))
+
+
+def dot_pairs_avx2(k: Kernel, acc: Value, a: Value, b: Value) -> Value:
+    """AVX2: 256 bits at a time."""
+    pairs = b.as_bits(a.type)
+    low, high = (
+        k.call(I32.of(8), "llvm.x86.avx2.pmadd.wd", *(k.shuffle(v, range(first, first + 16)) for v in (a, pairs)))
+        for first in (0, 16)
+    )
+    return acc + k.shuffle(low, range(16), high)
+
+
+def dot_pairs_portable(k: Kernel, acc: Value, a: Value, b: Value) -> Value:
+    """Two 32-bit multiplications a lane; any target."""
+    (a_low, a_high), (b_low, b_high) = (
+        (k.shift_right_signed(v << 16, 16), k.shift_right_signed(v, 16)) for v in (a.as_bits(b.type), b)
+    )
+    return acc + a_low * b_low + a_high * b_high
 
 
 # -- look_up ----------------------------------------------------------------------------------------------------------
@@ -262,6 +290,7 @@ AVX512 = Isa(
     look_up=look_up_avx512,
     widen=widen_native,
     narrow=narrow_native,
+    dot_pairs=dot_pairs_vnni,
     pause=pause_x86,
 )
 AVX512_BF16 = replace(
@@ -274,7 +303,9 @@ TABLES: tuple[Isa, ...] = (
     replace(AVX512_BF16, name="amx", needs=AVX512_BF16.needs | TILE_FEATURES, tile=AMX),
     AVX512_BF16,
     AVX512,
-    Isa("avx2", X86_V3, "x86-64-v3", 8, dot4_avx2, look_up_avx2, widen_native, narrow_native, pause_x86),
+    Isa(
+        "avx2", X86_V3, "x86-64-v3", 8, dot4_avx2, look_up_avx2, widen_native, narrow_native, dot_pairs_avx2, pause_x86
+    ),
     Isa(
         "portable",
         NO_FEATURES,
@@ -284,6 +315,7 @@ TABLES: tuple[Isa, ...] = (
         look_up_portable,
         widen_portable,
         narrow_portable,
+        dot_pairs_portable,
         pause_none,
     ),
 )
