@@ -11,7 +11,7 @@ There is no I/O here. Bodies are read from plain data, and replies are plain dat
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, TypeAlias, get_args
 
@@ -21,6 +21,7 @@ from twofold.api.body import Explanation, ReplyObject
 from twofold.core.errors import TwofoldError
 from twofold.core.request import EngineRequest
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
+from twofold.engine.compress import CompressionReport, ReadingTime
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.text.parsers.format import CompletionFormat
 from twofold.text.tokenizers.tokenizer import Tokenizer
@@ -37,13 +38,15 @@ AskedTier = Literal["auto", "default", "flex", "priority"]
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """Facts of a model that API protocols need. ``context`` is the maximum tokens of a prompt and its completion
-    together; ``sampling`` has the server's defaults of sampling parameters."""
+    together; ``sampling`` has the server's defaults of sampling parameters; ``reading_time`` predicts how long its
+    prompts take now."""
 
     tokenizer: Tokenizer
     format: CompletionFormat
     context: int
     hidden_size: int
     sampling: SamplingDefaults = NONE
+    reading_time: Callable[[], ReadingTime] = ReadingTime.unknown
 
     def unbounded(self) -> ModelFacts:
         """The same facts without a context limit, for prompts that are only counted."""
@@ -121,6 +124,10 @@ class DialectRequest(Protocol):
     @property
     def explain(self) -> bool: ...
 
+    def scoring(self, reader: ReadingTime) -> Scoring | None:
+        """What must be scored first, because the request asks for compressed texts; ``reader`` predicts its model."""
+        ...
+
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         """The requests to the engine, one per prompt. This may take long: templates are rendered and texts tokenised.
 
@@ -136,6 +143,12 @@ class DialectRequest(Protocol):
     def streamer(self, head: ReplyHead, model: ModelFacts) -> Streamer:
         """The writer of the reply's events, if ``stream`` is set."""
         ...
+
+
+class Scoring(DialectRequest, Protocol):
+    """A request that scores texts for another one. ``apply`` gives the other one its compressed texts."""
+
+    def apply(self, outputs: Sequence[RequestOutput]) -> CompressionReport: ...
 
 
 class Dialect(Protocol):

@@ -102,6 +102,10 @@ class Explainable:
         """Whether the reply has the request's record under ``twofold``."""
         return self.twofold is not None and self.twofold.explain
 
+    def scoring(self, reader: Any) -> Any:  # noqa: ARG002 - see ``DialectRequest``
+        """Nothing is scored first, unless a request overrides it."""
+        return None
+
 
 class ReplyObject(msgspec.Struct, kw_only=True):
     """An object of a reply. It is encoded as it is declared; fields that are UNSET are absent."""

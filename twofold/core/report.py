@@ -187,6 +187,8 @@ class EngineSnapshot:
     pinned             blocks that a pin protects, over all groups
     pins               by time to live in seconds
     prediction_error   recent mean of |predicted − measured| / measured step time; None before the first prediction
+    step_weights       of the step-time model; None before the first prediction
+    max_rows, max_logit_rows   limits of a step
     store              of the KV store on the disk; None without one
     """
 
@@ -202,4 +204,7 @@ class EngineSnapshot:
     preemptions: int
     swaps: int
     prediction_error: float | None
+    step_weights: tuple[float, ...] | None = None
+    max_rows: int = 1
+    max_logit_rows: int = 1
     store: StoreCounts | None = None

@@ -76,6 +76,11 @@ class ReadingTime:
     logit_rows: int
 
     @classmethod
+    def unknown(cls) -> Self:
+        """Of an engine that is not known."""
+        return cls(None, 1, 1)
+
+    @classmethod
     def of(cls, scheduler: Scheduler) -> Self:
         """The prediction of an engine now."""
         model, limits = scheduler.step_time, scheduler.limits
@@ -128,6 +133,21 @@ class CompressedText:
     tokens_after: int
     seconds: float
     verdict: CompressionVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class CompressionReport:
+    """The tokens of texts before and after compression, the seconds of scoring, and the verdict on all of them."""
+
+    tokens_before: int
+    tokens_after: int
+    seconds: float
+    verdict: CompressionVerdict
+
+    @classmethod
+    def of(cls, texts: Sequence[CompressedText], verdict: CompressionVerdict) -> Self:
+        before, after = (sum(getattr(text, name) for text in texts) for name in ("tokens_before", "tokens_after"))
+        return cls(before, after, max((text.seconds for text in texts), default=0.0), verdict)
 
 
 @dataclass(frozen=True, slots=True)

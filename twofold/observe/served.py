@@ -10,6 +10,7 @@ from typing import Protocol, Self
 
 from twofold.core.params import RequestParams, SamplingParams
 from twofold.core.report import RequestMetrics
+from twofold.engine.compress import CompressionReport
 from twofold.observe.billing import Bill
 
 
@@ -55,6 +56,7 @@ class ServedRequest:
     reasoning_tokens, written_tokens   of completions; of prompts, by seconds to live (pins of the prefix cache)
     bill            None if the model has no price
     retries         how often it was sent to the next process of its model, because one ended
+    compression     what compression of the prompt did; None if it was not asked for
     traceparent     the caller's W3C trace context
     """
 
@@ -83,6 +85,7 @@ class ServedRequest:
     field_name: str | None = None
     cache_asked: bool = False
     limits_s: dict[str, float] = field(default_factory=dict)
+    compression: CompressionReport | None = None
 
     @property
     def cost(self) -> float | None:

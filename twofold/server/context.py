@@ -42,6 +42,7 @@ class RequestContext:
     held          bytes that it holds of budgets shared by all callers
     task          sends the reply; ``cut`` is the error that ends it early
     steps         predicts steps of its model on this machine; None until the machine was measured
+    scored_tokens tokens that were read to compress its prompt; they count for its quota
     last_delta    when the last delta was given to the connection, in seconds on the monotonic clock
     """
 
@@ -61,6 +62,7 @@ class RequestContext:
     cut: TwofoldError | None = None
     steps: StepPredictor | None = None
     last_delta: float | None = None
+    scored_tokens: int = 0
 
     def delta_sent(self) -> None:
         """Notes when a delta was given to the connection."""
@@ -118,12 +120,16 @@ class RequestContext:
             budget, size = self.held.pop()
             budget.give(self.source, size)
         if self.quota is not None:
-            used = self.record.prompt_tokens + self.record.output_tokens
+            used = self.record.prompt_tokens + self.record.output_tokens + self.scored_tokens
             self.quota.leave(used, self.received, time.monotonic())
 
     def headers(self) -> tuple[Header, ...]:
         """Headers of its response: a hit of the response cache, omitted fields, and the rest of its key's quota."""
         marks = [HIT_HEADER] if self.record.cached_answer else []
+        if (report := self.record.compression) is not None:
+            applied = "applied" if report.verdict.applied else "declined"
+            counts = f"{applied}; tokens={report.tokens_before}, {report.tokens_after}"
+            marks.append((b"x-twofold-compression", counts.encode()))
         if self.omitted:
             names = ", ".join(self.omitted).encode("ascii", "backslashreplace")
             marks.append((b"x-twofold-warning", b"omitted: " + names))

@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from twofold.api.base import TierName
 from twofold.api.body import NonNegativeFloat, NonNegativeInt, ReplyObject
+from twofold.api.compression import CompressionReply
 from twofold.core.record import PhaseWork, WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.core.request import TTL_SECONDS
@@ -131,6 +132,7 @@ class RequestRecord(ReplyObject, kw_only=True):
     prompts: list[PromptRecord]
     prompts_left_out: NonNegativeInt
     cost: BillData | None
+    compression: CompressionReply | UnsetType = UNSET
 
 
 def record_data(served: ServedRequest, steps: StepPredictor | None = None) -> RequestRecord:
@@ -153,6 +155,7 @@ def record_data(served: ServedRequest, steps: StepPredictor | None = None) -> Re
         prompts=[_prompt(report, steps) for report in served.reports[:MAX_PROMPTS_SHOWN]],
         prompts_left_out=max(0, len(served.reports) - MAX_PROMPTS_SHOWN),
         cost=None if served.bill is None else _bill(served.bill),
+        compression=UNSET if served.compression is None else CompressionReply.of(served.compression),
     )
 
 

@@ -23,6 +23,7 @@ from twofold.api.ollama.requests import (
     OllamaEmbedRequest,
     OllamaGenerateRequest,
 )
+from twofold.api.openai.compress import CompressRequest
 from twofold.api.openai.errors import OpenAIDialect
 from twofold.api.openai.responses.reply import ResponseReply
 from twofold.api.openai.responses.request import ResponsesRequest
@@ -42,6 +43,7 @@ from twofold.server.http.status import AdminEndpoint, StatusEndpoint
 from twofold.server.http.tokens import TokensEndpoint
 from twofold.server.models.registry import ModelRegistry
 from twofold.server.responses import ResponseService
+from twofold.server.runner import COMPRESSING
 
 OllamaGenerating: TypeAlias = OllamaChatRequest | OllamaGenerateRequest | OllamaEmbedRequest | OllamaEmbeddingRequest
 
@@ -103,7 +105,7 @@ def all_routes(
     models, ollama = ModelsEndpoint(registry), OllamaEndpoint(registry)
     tokens = TokensEndpoint(registry, stores.responses)
     return {
-        **{path: {"POST": handler} for path, handler in _generating(stores.responses).items()},
+        **{path: {"POST": handler} for path, handler in _generating(stores.responses, registry).items()},
         "/": {"GET": RootEndpoint(registry).get},
         "/health": {"GET": status.health},
         "/ready": {"GET": status.ready},
@@ -131,7 +133,7 @@ def all_routes(
     }
 
 
-def _generating(responses: ResponseService) -> dict[str, Generating]:
+def _generating(responses: ResponseService, registry: ModelRegistry) -> dict[str, Generating]:
     """The endpoints whose replies a model generates."""
     store = _ResponseStore(responses)
     return {
@@ -140,6 +142,7 @@ def _generating(responses: ResponseService) -> dict[str, Generating]:
         "/v1/responses": Generating(ResponsesRequest.read, store.complete, store.keep),
         **dict.fromkeys(("/v1/rerank", "/rerank"), Generating(RerankRequest.read)),
         **dict.fromkeys(("/v1/score", "/score"), Generating(ScoreRequest.read)),
+        COMPRESSING: Generating(CompressRequest.read, partial(_read_by, registry)),
         "/api/chat": Generating(OllamaChatRequest.read, _kept_alive),
         "/api/generate": Generating(OllamaGenerateRequest.read, _kept_alive),
         "/api/embed": Generating(OllamaEmbedRequest.read, _kept_alive),
@@ -197,6 +200,14 @@ async def _kept_alive(context: RequestContext, request: OllamaGenerating) -> Oll
     """Sets how long the model stays loaded afterwards, if the key has admin rights: this affects all callers."""
     if context.caller.admin:
         context.keep_alive_s = request.keep_alive_s
+    return request
+
+
+async def _read_by(registry: ModelRegistry, context: RequestContext, request: CompressRequest) -> CompressRequest:  # noqa: ARG001
+    """Loads the model that will read the text, if it is another one: its step times decide whether compressing pays."""
+    if request.target is not None:
+        async with registry.lease(request.target) as model:
+            request.read_by(model.reading_time())
     return request
 
 

@@ -31,7 +31,7 @@ from twofold.api.completion import CacheUsage, reasoning_tokens
 from twofold.core.errors import BusyError, TimeLimitError, TwofoldError
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.observe.served import AskedParams
+from twofold.observe.served import AskedParams, ServedRequest
 from twofold.planner.predict.phase import phase_floor
 from twofold.server.accounting import Accounting
 from twofold.server.admission import Admission
@@ -56,6 +56,8 @@ LONG_REPLY: Final = 128 * KIB
 """Bytes that a longer reply counts as in the pool, which must not refuse it: its completion exists already."""
 VALUE_BYTES: Final = 16
 """Bytes of a number in JSON, estimated."""
+COMPRESSING: Final = "/v1/compress"
+"""The endpoint in the records of requests that score the texts of a chat."""
 POSITION_BYTES: Final = 1 * KIB
 """Bytes of the log-probabilities of a position in JSON, estimated."""
 
@@ -230,6 +232,7 @@ class RequestRunner:
         record.stream = request.stream
         async with self._registry.lease(request.model, keep_s=context.keep_alive_s) as model:
             record.model, context.steps = model.name, model.ceilings
+            await self._compress(context, request, model)
             prepare = partial(request.prepare, model.facts)
             prepared = await self._pool.prepare(model.name, context.source, context.size, prepare)
             jobs = self._admission.tiered(context, request.tier, prepared)
@@ -244,13 +247,41 @@ class RequestRunner:
                 time.monotonic() - context.arrived,
             )
             run = RequestRun(context, request, model, jobs, head, self._numbers)
-            if self._cache is not None:
+            if self._cache is not None and jobs:
                 await self._ask_cache(run, self._cache)
             with self._admission.admit(context, jobs, model) if run.cached is None else nullcontext():
                 try:
                     yield run
                 finally:
                     await run.settle()
+
+    async def _compress(self, context: RequestContext, request: DialectRequest, model: WorkerModel) -> None:
+        """Compresses texts of the request, if it asks for that. They are scored by a request of its own, which has a
+        record of its own and counts for the same quota."""
+        outer = context.record
+        scoring = request.scoring(model.reading_time())
+        if scoring is None:
+            return
+        name, arrived = f"{outer.request_id}-compress", time.time()
+        record = ServedRequest(name, COMPRESSING, outer.dialect, outer.tenant, outer.key, arrived, tier=outer.tier)
+        inner = RequestContext(record, context.dialect, context.caller, context.source, context.size)
+        inner.quota = context.quota
+        with self.track(inner, waits=False):
+            try:
+                async with self.open(inner, scoring) as run:
+                    async with aclosing(run.deltas()) as deltas:
+                        async for _ in deltas:
+                            pass
+                    await run.finish()
+                    apply = partial(scoring.apply, run.outputs)
+                    outer.compression = await self.work_on_reply(run, reply_size(run), apply)
+            except TwofoldError as error:
+                inner.fail(error)
+                raise
+            finally:
+                inner.quota = None  # the request itself returns it
+                context.scored_tokens += record.prompt_tokens
+                inner.leave()
 
     async def _ask_cache(self, run: RequestRun, cache: ResponseCache) -> None:
         """Takes the outputs from the response cache, or stores them there later, if the request may be cached."""

@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from msgspec import UNSET, Meta, structs
+from msgspec import UNSET, Meta, UnsetType, structs
 
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import OFFERED, OMITTING, NonEmptyText, RequestObject, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.completion import read_completion
-from twofold.api.fields import FieldError
+from twofold.api.compression import ChatCompression, CompressionReply, ConversationScoring
+from twofold.api.fields import UNSUPPORTED, FieldError
 from twofold.api.openai.bodies import Count, JsonSchema, SampledRequest, TokenId, TopLogprobs
 from twofold.api.openai.logprobs import ChatLogprobs, chat_logprobs
 from twofold.api.openai.replies import (
@@ -40,6 +41,7 @@ from twofold.api.prompts import (
 )
 from twofold.core.params import SamplingParams
 from twofold.core.request import MAX_PINS, EngineRequest, TimeToLive
+from twofold.engine.compress import CompressionReport, ReadingTime
 from twofold.engine.outputs import CompletionOutput, RequestOutput
 from twofold.engine.prompts import Message
 from twofold.text.templates.chat import MAX_VARIABLE_CHARACTERS, RESERVED_VARIABLES, check_variables
@@ -276,6 +278,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
     store: Literal[False] = False
     verbosity: Literal["medium"] | None = None
     audio: None = None
+    compress: ChatCompression | None = None
     function_call: None = None
     functions: None = None
     moderation: None = None
@@ -284,6 +287,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.compressed: CompressionReply | UnsetType = UNSET
         check_variables(self.chat_template_kwargs or ())
         self.conversation  # noqa: B018 - both raise FieldError for impossible values
         self.params  # noqa: B018
@@ -323,7 +327,15 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
             **self.sampling_keywords(), max_tokens=older if newer is None else newer, logprobs=logprobs
         )
 
+    def scoring(self, reader: ReadingTime) -> ConversationScoring | None:
+        if self.compress is None:
+            return None
+        options = self.request_options
+        return ConversationScoring.of(self.conversation, self._accept, self.compress, reader, self.tier, options)
+
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
+        if self.compress is not None and self.compressed is UNSET:
+            raise FieldError("compress is supported by servers only.", param="compress", code=UNSUPPORTED)
         params = model.sampling.fill(self.params, self.given_parameters)
         return [self.conversation.prepare(model, params, self.request_options)]
 
@@ -334,14 +346,18 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
             created=head.created,
             model=head.model,
             choices=[self._choice(head, completion, model) for completion in output.outputs],
-            usage=usage(outputs, model),
+            usage=usage(outputs, model, compression=self.compressed),
             service_tier=head.service_tier or UNSET,
             prompt_token_ids=output.prompt_token_ids if self.return_token_ids else UNSET,
         )
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> ChatStreamer:
         parsers = [self.conversation.parser(model) for _ in range(self.params.n)]
-        return ChatStreamer(head, model, self, self.params, parsers)
+        return ChatStreamer(head, model, self, self.params, parsers, self.compressed)
+
+    def _accept(self, conversation: Conversation, report: CompressionReport) -> None:
+        """Takes the conversation with its compressed texts."""
+        self.conversation, self.compressed = conversation, CompressionReply.of(report)
 
     def _choice(self, head: ReplyHead, completion: CompletionOutput, model: ModelFacts) -> ChatChoice:
         reader = read_completion(self.conversation.parser(model), completion.text)

@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from twofold.api.base import ModelFacts, ReplyHead, TierName
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject
 from twofold.api.completion import CacheUsage, ParsedCall, reasoning_tokens
+from twofold.api.compression import CompressionReply
 from twofold.api.openai.logprobs import ChatLogprobs, TextLogprobs
 from twofold.core.step import FinishReason
 from twofold.engine.outputs import RequestOutput
@@ -44,6 +45,7 @@ class CompletionUsage(ReplyObject, kw_only=True):
     total_tokens: NonNegativeInt
     prompt_tokens_details: PromptDetails | UnsetType = UNSET
     completion_tokens_details: OutputDetails | UnsetType = UNSET
+    compression: CompressionReply | UnsetType = UNSET
 
 
 class ResponseUsage(ReplyObject, kw_only=True):
@@ -56,7 +58,13 @@ class ResponseUsage(ReplyObject, kw_only=True):
     total_tokens: NonNegativeInt
 
 
-def usage(outputs: Sequence[RequestOutput], model: ModelFacts, *, completions: bool = True) -> CompletionUsage:
+def usage(
+    outputs: Sequence[RequestOutput],
+    model: ModelFacts,
+    *,
+    completions: bool = True,
+    compression: CompressionReply | UnsetType = UNSET,
+) -> CompletionUsage:
     """Tokens of all prompts, cached ones included, and of all completions, also of those that best_of dropped."""
     prompt = sum(len(output.prompt_token_ids) for output in outputs)
     completion = sum(output.metrics.output_tokens for output in outputs) if completions else 0
@@ -67,6 +75,7 @@ def usage(outputs: Sequence[RequestOutput], model: ModelFacts, *, completions: b
         total_tokens=prompt + completion,
         prompt_tokens_details=PromptDetails(cached_tokens=cache.read, cache_write_tokens=cache.written),
         completion_tokens_details=OutputDetails(reasoning_tokens(outputs, model)),
+        compression=compression,
     )
 
 

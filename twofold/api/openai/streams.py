@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType, structs
 from twofold.api.base import ModelFacts, ReplyHead, TierName
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject, encode
 from twofold.api.completion import CompletionReader
+from twofold.api.compression import CompressionReply
 from twofold.api.openai.bodies import SampledRequest, StreamOptions
 from twofold.api.openai.errors import error_reply
 from twofold.api.openai.logprobs import ChatLogprobs, TextLogprobs, chat_logprobs, sampled_positions, text_logprobs
@@ -105,6 +106,7 @@ class ChunkStreamer:
     """
 
     keep_alive: bytes = KEEP_ALIVE
+    _compression: CompressionReply | UnsetType = UNSET
     _empty: Callable[[int], ChatChunkChoice | TextChoice]
     """Makes a choice with an empty text."""
 
@@ -159,7 +161,7 @@ class ChunkStreamer:
         """The chunk without choices, with usage or extras, if either was requested; and the end of the stream."""
         if not self._include_usage and extra is UNSET:
             return DONE
-        used = usage(outputs, self._model) if self._include_usage else UNSET
+        used = usage(outputs, self._model, compression=self._compression) if self._include_usage else UNSET
         return _event(structs.replace(self._chunk, usage=used, twofold=extra)) + DONE
 
     def fail(self, error: TwofoldError, request_id: str) -> bytes:  # noqa: ARG002 - it is in a header
@@ -176,8 +178,10 @@ class ChatStreamer(ChunkStreamer):
         request: SampledRequest,
         params: SamplingParams,
         parsers: Sequence[SectionParser],
+        compression: CompressionReply | UnsetType = UNSET,
     ) -> None:
         super().__init__(ChatChunk, "chatcmpl-", head, model, request, params)
+        self._compression = compression
         self._readers = [CompletionReader(parser) for parser in parsers]
         self._empty = lambda index: ChatChunkChoice(index=index, delta=ChatDelta(content=""))
 

@@ -18,6 +18,7 @@ from twofold.api.ollama.requests import (
 )
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
+from twofold.api.openai.compress import CompressReply, CompressRequest
 from twofold.api.openai.replies import ChatReply, CompletionReply
 from twofold.api.openai.responses.reply import InputTokensReply, ResponseEvent, ResponseReply
 from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest
@@ -77,6 +78,7 @@ def generating_operations(models: Sequence[str]) -> list[ApiOperation]:
     return [
         *_openai(model),
         *_comparing(model),
+        _compressing(model),
         *_responses(model),
         *_anthropic(model),
         *_ollama(model),
@@ -169,6 +171,19 @@ def _comparing(model: dict[str, str]) -> list[ApiOperation]:
         for name, summary, reply, body, rule in kinds
         for number, prefix in enumerate(("/v1", ""))
     ]
+
+
+def _compressing(model: dict[str, str]) -> ApiOperation:
+    text = {"text": "The first sentence. The second one. And a third."}
+    return _generates(
+        "/v1/compress",
+        "compress",
+        "Returns a text without the sentences that surprise the model least, or of which a question says least; "
+        "unchanged if that takes longer than it saves.",
+        RequestBody(CompressRequest, {"plain": {**model, **text}, "forced": {**model, **text, "force": True}}),
+        CompressReply,
+        rules.COMPRESS,
+    )
 
 
 def _responses(model: dict[str, str]) -> list[ApiOperation]:

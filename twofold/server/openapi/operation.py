@@ -23,6 +23,7 @@ TAGS: Final = (
     ("/v1/twofold", "Twofold"),
     ("/v1/rerank", "Scores"),
     ("/v1/score", "Scores"),
+    ("/v1/compress", "Twofold"),
     ("/v1/", "OpenAI"),
     ("/rerank", "Scores"),
     ("/score", "Scores"),

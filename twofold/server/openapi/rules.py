@@ -59,6 +59,9 @@ CONTINUED: Final = RequestRule(
 UNCONSTRAINED: Final = RequestRule(
     "A completion that continues a message has no structured output and no forced call.", "messages"
 )
+KEEP: Final = RequestRule("keep is below 1.", "keep")
+QUESTION: Final = RequestRule("The question is not blank, and has at most 256 tokens.", "question")
+TEXT: Final = RequestRule("The text is not binary, and has several sentences, of which one is not protected.", "text")
 CHAT: Final = (
     *SAMPLED,
     *THINKING,
@@ -69,6 +72,9 @@ CHAT: Final = (
     TOOL_CHOICE,
     RequestRule("max_tokens and max_completion_tokens are equal if both are given.", "max_tokens"),
     RequestRule("top_logprobs needs logprobs.", "top_logprobs"),
+    KEEP,
+    QUESTION,
+    TEXT,
 )
 COMPLETION: Final = (
     *SAMPLED,
@@ -95,6 +101,13 @@ SCORE: Final = (
     RequestRule("text_1 has one text, or as many texts as text_2.", "text_1"),
     RequestRule("queries and text_1 are two names of one field.", "queries"),
     RequestRule("documents and text_2 are two names of one field.", "documents"),
+)
+COMPRESS: Final = (
+    PRIORITY,
+    KEEP,
+    QUESTION,
+    TEXT,
+    RequestRule("Ranges lie in the text and do not overlap; parts occur in it.", "protect"),
 )
 DETOKENIZE: Final = (RequestRule("Token ids are below the size of the model's vocabulary.", "tokens"),)
 TURN: Final = (

@@ -34,6 +34,7 @@ from twofold.core.clock import MonotonicClock
 from twofold.core.errors import ParameterError, ResourceError, TwofoldError, WorkerError
 from twofold.core.report import EngineSnapshot, StepReport
 from twofold.core.request import EngineRequest
+from twofold.engine.compress import ReadingTime
 from twofold.engine.engine import SAVE_S
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.stream import OutputStream
@@ -198,6 +199,13 @@ class WorkerModel:
     def pid(self) -> int | None:
         """Process id; None while there is no process."""
         return None if self._link is None else self._link.pid
+
+    def reading_time(self) -> ReadingTime:
+        """Predicts the seconds of prompts, by the step-time model of its engine at the last snapshot."""
+        last = self.snapshot
+        if last is None:
+            return ReadingTime.unknown()
+        return ReadingTime(last.step_weights, last.max_rows, last.max_logit_rows)
 
     async def start(self) -> None:
         """Loads the model. If that fails, closes it and raises the error."""
@@ -406,7 +414,7 @@ class WorkerModel:
     def _on_ready(self, ready: Ready) -> None:
         """The model is loaded: sends the waiting requests to it."""
         self._ready = ready
-        self._facts = self._facts or self._reading.facts(ready.context)
+        self._facts = self._facts or replace(self._reading.facts(ready.context), reading_time=self.reading_time)
         if ready.machine is not None:
             self.ceilings = local_steps(self._reading.spec, ready.machine, ready.kv_type)
         self._set_state("ready")

@@ -313,6 +313,9 @@ def snapshot(engine: Engine) -> EngineSnapshot:
         swaps=scheduler.swaps,
         store=None if scheduler.store is None else scheduler.store.snapshot(),
         prediction_error=scheduler.step_time.error,
+        step_weights=scheduler.step_time.weights if scheduler.step_time.ready else None,
+        max_rows=scheduler.limits.rows,
+        max_logit_rows=scheduler.limits.logit_rows,
     )
 
 
