@@ -22,6 +22,7 @@ from twofold.planner.plan.plan import Choices
 from twofold.planner.plan.report import fit_document, fit_lines, frontier_chart, study_document, study_lines
 from twofold.planner.plan.search import Facts, nothing_found, search
 from twofold.planner.plan.traffic import Slo, Traffic
+from twofold.planner.predict.speculation import ACCEPTANCE, TextClass
 from twofold.planner.shapes.known import resolve_shape
 
 if TYPE_CHECKING:
@@ -82,6 +83,10 @@ class ChoiceOptions:
         str, Parameter(name=("--chunk", "--max-num-batched-tokens"), help="Max tokens per step to try.")
     ] = "512,2048,8192"
     split: Annotated[bool, Parameter(help="Also try separate replicas for prefill and decode.")] = True
+    text: Annotated[
+        TextClass | None,
+        Parameter(help="Class of the outputs: also try speculative decoding, with its acceptance rate."),
+    ] = None
     acceptance: Annotated[float | None, Parameter(help="Acceptance rate: also try speculative decoding.")] = None
     drafts: Annotated[str, Parameter(help="Draft tokens per step to try.")] = "1,3,5"
     draft: Annotated[str | None, Parameter(help="Draft model (default: drafts cost nothing).")] = None
@@ -90,6 +95,10 @@ class ChoiceOptions:
 
     def choices(self, models: str, hardware: str) -> Choices:
         """Raises ParameterError and ModelNotFoundError for unknown names."""
+        draft = None if self.draft is None else resolve_shape(self.draft)
+        rate = self.acceptance
+        if rate is None and self.text is not None:
+            rate = float(ACCEPTANCE[self.text].lookup if draft is None else ACCEPTANCE[self.text].model)
         return Choices(
             models=tuple(map(resolve_shape, _parts(models))),
             machines=tuple(map(find_machine, _parts(hardware))),
@@ -98,9 +107,9 @@ class ChoiceOptions:
             kv=tuple(map(find_kv_format, _parts(self.kv))),
             chunks=_numbers("chunk", self.chunk),
             split=self.split,
-            acceptance=self.acceptance,
+            acceptance=rate,
             drafts=_numbers("drafts", self.drafts),
-            draft=None if self.draft is None else resolve_shape(self.draft),
+            draft=draft,
             devices=self.max_devices,
         )
 

@@ -20,8 +20,10 @@ from twofold.formats.fetch.sources import locate
 from twofold.host.paths import CacheFolders
 from twofold.planner.count.setting import Setting
 from twofold.planner.machines.known import find_machine
+from twofold.planner.predict.speculation import ACCEPTANCE, MAX_DRAFTS, TEXT_CLASSES, TextClass
 from twofold.planner.shapes.known import resolve_shape
 from twofold.planner.simulate.layerwise import LayerKV, layer_kv
+from twofold.planner.simulate.lever_steps import SimulatedCompression, SimulatedDrafts
 from twofold.planner.simulate.scenario import Scenario, Split
 from twofold.planner.simulate.setting import DEFAULT_ROWS, DEFAULT_SEQUENCES, EngineSetting, PredictedSteps, groups_for
 
@@ -63,6 +65,47 @@ class ServerOptions:
     exact: Annotated[
         bool, FLAG, Parameter(help="Simulate every step with the real scheduler instead of jumping between events.")
     ] = False
+
+
+@Parameter(name="*", group="Levers")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeverFlags:
+    """Levers of each replica."""
+
+    text: Annotated[TextClass | None, Parameter(help="Speculate, with the acceptance measured for such outputs.")] = (
+        None
+    )
+    acceptance: Annotated[float | None, Parameter(help="Speculate, with this acceptance rate of draft tokens.")] = None
+    draft: Annotated[str | None, Parameter(help="Draft model (default: drafts are looked up in the text).")] = None
+    drafts: Annotated[int, Parameter(help="Max draft tokens per step; as many are made as pay.")] = MAX_DRAFTS
+    keep: Annotated[float | None, Parameter(help="Compress prompts to this share of their own tokens.")] = None
+    scorer: Annotated[str | None, Parameter(help="Model that scores prompts for --keep (default: --model).")] = None
+
+    def drafting(self) -> SimulatedDrafts | None:
+        """Raises ParameterError for options of drafts without a rate."""
+        if self.text is None and self.acceptance is None:
+            if self.draft is not None or self.drafts != MAX_DRAFTS:
+                raise ParameterError(
+                    "How many draft tokens are right depends on the text.",
+                    param="acceptance",
+                    hint=f"Add --acceptance 0.5, or --text {', '.join(TEXT_CLASSES)}.",
+                )
+            return None
+        draft = None if self.draft is None else resolve_shape(self.draft)
+        rate = self.acceptance
+        if rate is None and self.text is not None:
+            known = ACCEPTANCE[self.text]
+            rate = float(known.lookup if draft is None else known.model)
+        assert rate is not None, "a rate or a class was given"
+        return SimulatedDrafts(rate, self.drafts, draft)
+
+    def compression(self, model: ModelSpec) -> SimulatedCompression | None:
+        """Raises ParameterError for a scorer without a share."""
+        if self.keep is not None:
+            return SimulatedCompression(self.keep, model if self.scorer is None else resolve_shape(self.scorer))
+        if self.scorer is not None:
+            raise ParameterError("--scorer needs --keep.", param="scorer", hint="Add --keep 0.5, or remove it.")
+        return None
 
 
 @Parameter(name="*", group="Engine")
@@ -109,12 +152,17 @@ def simulate(
     json: Json = False,
     server: ServerOptions = ServerOptions(),
     engine: EngineFlags = EngineFlags(),
+    levers: LeverFlags = LeverFlags(),
     load: LoadOptions = LoadOptions(),  # noqa: B008 - frozen
     trace: TraceOptions = TraceOptions(),  # noqa: B008 - frozen
 ) -> None:
     """Simulate traffic through the scheduler and KV cache on a virtual clock, with predicted step times."""
     limits = None if slo is None else read_slo(slo, attainment)
     if check is not None:
+        if levers != LeverFlags():
+            raise ParameterError(
+                "A measured run is compared as it was.", param="check", hint="Remove --check, or the levers."
+            )
         _check(check, server, engine, json=json)
         return
     from twofold.planner.simulate.figures import SCHEMA, figures, lines  # noqa: PLC0415 - start-up time
@@ -124,7 +172,8 @@ def simulate(
         requests: Load = load.plan().load(prompt_history, load.seed or 0)
     else:
         requests = trace.replay()(prompt_history, trace.scale(load.rate), load.requests, load.concurrency)
-    jobs, scenario = Jobs(requests), _scenario(server, engine)
+    jobs, scenario = Jobs(requests), _scenario(server, engine, levers.drafting())
+    scenario = replace(scenario, compression=levers.compression(scenario.shape))
     found = figures(scenario.run(jobs if repeat == 1 else repeated(jobs, repeat)), scenario.setting.blocks, limits)
     if json:
         described = {**_described(scenario), "load": {**requests.describe(), "repeat": repeat}}
@@ -133,7 +182,7 @@ def simulate(
         print_lines(lines(found))
 
 
-def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
+def _scenario(server: ServerOptions, engine: EngineFlags, drafts: SimulatedDrafts | None = None) -> Scenario:
     """The scenario of the flags. Raises ParameterError without a model, and for unknown names or invalid values."""
     if server.model is None:
         raise ParameterError(
@@ -145,7 +194,7 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
         hint = "Name a machine with --hardware, such as h100."
         _refuse_changed(server, NEED_HARDWARE, "this machine", hint)
         _refuse_changed(engine, ("memory_share", "layer_kv", "layer_kv_tpot_ms"), "this machine", hint)
-        return _scenario_here(server, engine)
+        return replace(_scenario_here(server, engine), drafts=drafts)
     _refuse_changed(engine, ("threads",), "other machines", "Omit --threads.")
     shape, machine = resolve_shape(server.model, server.weights), find_machine(server.hardware)
     how = Setting(tp=server.tp, kv=find_kv_format(server.kv))
@@ -160,6 +209,7 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
         block_size=engine.block_size,
         share=engine.memory_share,
         memory=engine.kv_cache_memory_bytes,
+        draft=drafts.draft if drafts else None,
     )
     lever, groups = _layer_kv(shape, machine, groups, how, rows, engine)
     setting = EngineSetting(
@@ -181,6 +231,7 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
         split=_split(server),
         router=server.router,
         exact=server.exact,
+        drafts=drafts,
     )
 
 
@@ -252,8 +303,18 @@ def _described(scenario: Scenario) -> dict[str, Any]:
         "block_size": setting.block_size,
         "kv_blocks": setting.blocks,
         "prefix_caching": setting.prefix_caching,
+        "speculation": _drafts_document(scenario.drafts),
+        "compression": scenario.compression
+        and {"keep": scenario.compression.keep, "scorer": scenario.compression.scorer.name},
         "layer_kv": None if setting.layer_kv is None else asdict(setting.layer_kv),
     }
+
+
+def _drafts_document(drafts: SimulatedDrafts | None) -> dict[str, Any] | None:
+    if drafts is None:
+        return None
+    name = drafts.draft.name if drafts.draft else None
+    return {"acceptance": drafts.acceptance, "max_drafts": drafts.most, "draft": name}
 
 
 def _check(path: Path, server: ServerOptions, engine: EngineFlags, *, json: bool) -> None:

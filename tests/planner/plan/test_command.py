@@ -57,6 +57,39 @@ def test_the_lines_of_a_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert picture.read_text(encoding="utf-8").startswith("<svg")
 
 
+def test_speculation_is_chosen_for_texts_that_repeat(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its answers are the same bits, so the class of text alone allows it; and its plans are simulated."""
+    found = {}
+    for text in (None, "prose", "edit"):
+        choice = ChoiceOptions(tp="1", weights="stored", kv="bf16", chunk="2048", split=False, text=text)
+        plan(model="llama-3-8b", slo="tpot=20ms", traffic=TrafficOptions(rate=12), choice=choice, json=True)
+        found[text] = json.loads(capsys.readouterr().out)["plans"][0]
+    assert found[None]["speculation"] is None
+    assert found["edit"]["speculation"]["acceptance"] == 0.855
+    assert found["edit"]["source"] == "simulation"
+    tpot = {text: each["tpot"]["mean_s"] for text, each in found.items()}
+    assert 2 * tpot["edit"] < tpot["prose"] <= 1.01 * tpot[None]
+
+
+def test_smaller_keys_and_values_are_planned_where_they_are_allowed(capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for kv in ("bf16", "bf16,q8,k8v4"):
+        choice = ChoiceOptions(tp="1", weights="stored", kv=kv, chunk="2048", split=False)
+        traffic = TrafficOptions(rate=6, input_tokens="6000", output_tokens="500")
+        plan(
+            model="llama-3.1-8b",
+            hardware="a10g",
+            slo="tpot=100ms",
+            simulate=False,
+            traffic=traffic,
+            choice=choice,
+            json=True,
+        )
+        found.append(json.loads(capsys.readouterr().out)["plans"][0])
+    assert found[1]["kv"] in {"q8", "k8v4"}
+    assert found[1]["devices"] < found[0]["devices"]
+
+
 def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     plan(model="llama-3-8b", hardware="h100,h200", traffic=SOME, choice=FEW, json=True, show=1)
     found = json.loads(capsys.readouterr().out)

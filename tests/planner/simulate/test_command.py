@@ -11,7 +11,7 @@ import pytest
 
 from tests.planner.simulate.test_check import measured, written
 from twofold.cli.bench.options import LoadOptions, TraceOptions
-from twofold.cli.simulate import EngineFlags, ServerOptions, simulate
+from twofold.cli.simulate import EngineFlags, LeverFlags, ServerOptions, simulate
 from twofold.core.errors import ModelNotFoundError, ParameterError, ResourceError, TwofoldError
 
 LOAD = LoadOptions(rate=4.0, duration=20.0)
@@ -66,6 +66,18 @@ def test_layer_wise_keys_and_values(capsys: pytest.CaptureFixture[str]) -> None:
     assert plain["figures"]["ttft"]["mean"] > 5 * layered["figures"]["ttft"]["mean"]
 
 
+def test_levers(capsys: pytest.CaptureFixture[str]) -> None:
+    plain, edits, small = (
+        printed(capsys, server=SERVER, levers=levers, load=LOAD)
+        for levers in (LeverFlags(), LeverFlags(text="edit"), LeverFlags(keep=0.5, scorer="smollm2-135m"))
+    )
+    assert plain["speculation"] is plain["compression"] is None
+    assert edits["speculation"] == {"acceptance": 0.855, "max_drafts": 8, "draft": None}
+    assert plain["figures"]["tpot"]["mean"] > 3 * edits["figures"]["tpot"]["mean"]
+    assert small["compression"] == {"keep": 0.5, "scorer": "smollm2-135m"}
+    assert small["figures"]["prompt_tokens"] == pytest.approx(plain["figures"]["prompt_tokens"] / 2, rel=0.01)
+
+
 @pytest.mark.data
 def test_a_million_requests_take_memory_in_columns(test_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A tenth of an hour of Azure's trace, twice."""
@@ -111,6 +123,18 @@ def one_memory() -> None:
     )
 
 
+def drafts_of_no_text() -> None:
+    simulate(server=SERVER, levers=LeverFlags(draft="llama-3.2-1b"), load=LOAD)
+
+
+def scorer_of_nothing() -> None:
+    simulate(server=SERVER, levers=LeverFlags(scorer="smollm2-135m"), load=LOAD)
+
+
+def turns_compressed() -> None:
+    simulate(server=SERVER, levers=LeverFlags(keep=0.5), load=LoadOptions(rate=4.0, duration=20.0, turns="3"))
+
+
 def no_load() -> None:
     simulate(server=SERVER)
 
@@ -126,6 +150,9 @@ def no_load() -> None:
         (target, ParameterError),
         (target_of_nothing, ParameterError),
         (one_memory, ParameterError),
+        (drafts_of_no_text, ParameterError),
+        (scorer_of_nothing, ParameterError),
+        (turns_compressed, ParameterError),
         (no_load, ParameterError),
     ],
 )

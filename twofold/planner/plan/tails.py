@@ -22,6 +22,7 @@ from twofold.planner.plan.traffic import Slo, Traffic
 from twofold.planner.simulate.figures import Floats, per_token
 from twofold.planner.simulate.fleet import Simulated
 from twofold.planner.simulate.jobs import Jobs
+from twofold.planner.simulate.lever_steps import SimulatedDrafts
 from twofold.planner.simulate.scenario import Scenario, Split
 from twofold.planner.simulate.setting import EngineSetting, groups_for
 
@@ -92,9 +93,6 @@ def simulated(
 
 def _corrected(candidate: Candidate, plan: CapacityPlan, make: MakeLoad, devices: int) -> Iterator[CapacityPlan]:
     """The plan with as many replicas as it needs by simulation; nothing if it needs more than ``devices`` devices."""
-    if plan.configuration.speculation is not None:
-        yield plan
-        return
     kept: CapacityPlan | None = None
     tried: set[Count] = set()
     for _ in range(ROUNDS):
@@ -137,13 +135,20 @@ def simulated_plan(candidate: Candidate, plan: CapacityPlan, make: MakeLoad) -> 
 
 
 def _scenario(candidate: Candidate, plan: CapacityPlan, replicas: int) -> Scenario:
-    c, count = plan.configuration, plan.count
+    c, count, drafting = plan.configuration, plan.count, plan.configuration.speculation
     rows = max(c.chunk, plan.batch_limit)
     if c.split:
         rows = max(rows, candidate.traffic.longest)
     groups = groups_for(
-        c.shape, c.machine, c.how, sequences=plan.batch_limit, rows=rows, memory=float(candidate.memory.room().kv)
+        c.shape,
+        c.machine,
+        c.how,
+        sequences=plan.batch_limit,
+        rows=rows,
+        memory=float(candidate.memory.room().kv),
+        draft=drafting.draft if drafting else None,
     )
+    drafts = SimulatedDrafts(drafting.acceptance, drafting.drafts, drafting.draft) if drafting else None
     return Scenario(
         shape=c.shape,
         machine=c.machine,
@@ -153,6 +158,7 @@ def _scenario(candidate: Candidate, plan: CapacityPlan, replicas: int) -> Scenar
         replicas=replicas,
         split=Split(count.prefill, count.decode) if c.split else None,
         router="least-loaded",
+        drafts=drafts,
     )
 
 

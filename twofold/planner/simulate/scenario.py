@@ -10,12 +10,19 @@ from twofold.core.model import ModelSpec
 from twofold.planner.count.memory import kv_bytes
 from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.machines.machine import Machine
-from twofold.planner.predict.constants import Constants
+from twofold.planner.predict.constants import Constants, constants_for
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
 from twofold.planner.simulate.fleet import Handover, Simulated, Source, make_router, simulate
 from twofold.planner.simulate.jobs import Replica
-from twofold.planner.simulate.setting import EngineSetting, PredictedSteps
+from twofold.planner.simulate.lever_steps import (
+    CompressedSource,
+    CompressedSteps,
+    SimulatedCompression,
+    SimulatedDrafts,
+    SpeculativeSteps,
+)
+from twofold.planner.simulate.setting import EngineSetting, PredictedSteps, StepSeconds
 
 MAX_REPLICAS: Final = 10_000
 
@@ -45,8 +52,10 @@ class Split:
 class Scenario:
     """A model on ``replicas`` replicas or, with a ``split``, on prefill and decode replicas.
 
-    exact      run every step by the engine's scheduler; else time advances from event to event
-    constants  of step times; None: those known for the machine and model
+    drafts       speculative decoding; None: without
+    compression  of prompts; None: without
+    exact        run every step by the engine's scheduler; else time advances from event to event
+    constants    of step times; None: those known for the machine and model
     """
 
     shape: ModelSpec
@@ -58,6 +67,8 @@ class Scenario:
     split: Split | None = None
     router: str = "round-robin"
     exact: bool = False
+    drafts: SimulatedDrafts | None = None
+    compression: SimulatedCompression | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.replicas <= MAX_REPLICAS:
@@ -89,16 +100,26 @@ class Scenario:
 
     def run(self, source: Source) -> Simulated:
         """Runs all jobs to their end."""
-        steps = PredictedSteps(self.shape, self.machine, self.constants, self.how)
-        split = self.split
+        steps, split = self.steps(), self.split
+        source = source if self.compression is None else CompressedSource(source, self.compression)
         first = self.make_replicas(steps, split.prefill if split else self.replicas)
         handover = None if split is None else Handover(self.make_replicas(steps, split.decode), self._travel_s)
         return simulate(source, first, make_router(self.router, len(first)), handover, delay_s=steps.first_s)
 
+    def steps(self) -> PredictedSteps:
+        """The predicted steps of the model, without drafts and compression."""
+        return PredictedSteps(self.shape, self.machine, self.constants, self.how)
+
     def make_replicas(self, steps: PredictedSteps, count: int) -> list[Replica]:
         """Creates ``count`` replicas."""
         kind = ExactReplica if self.exact else FastReplica
-        return [kind(self.setting, steps, steps.windows) for _ in range(count)]
+        seconds: StepSeconds = steps
+        by = self.constants or constants_for(self.machine, self.shape)
+        if self.drafts is not None:
+            seconds = SpeculativeSteps(seconds, self.drafts, self.machine, by, self.how, steps.windows)
+        if self.compression is not None:
+            seconds = CompressedSteps(seconds, self.compression, self.machine, by)
+        return [kind(self.setting, seconds, steps.windows) for _ in range(count)]
 
     def _travel_s(self, tokens: int) -> float:
         assert self.split is not None, "keys and values are sent only between separate phases"

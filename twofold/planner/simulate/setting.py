@@ -11,7 +11,7 @@ from twofold.core.kv_layout import KVLayout
 from twofold.core.model import ModelSpec
 from twofold.engine.kv.manager import GroupSize
 from twofold.engine.scheduler.step_time import StepShape
-from twofold.planner.count.memory import ReplicaMemory
+from twofold.planner.count.memory import ReplicaMemory, kv_bytes_per_token
 from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.machines.machine import Machine
 from twofold.planner.predict.constants import Constants, constants_for
@@ -82,17 +82,21 @@ def groups_for(
     block_size: int = 16,
     share: float = 0.9,
     memory: float | None = None,
+    draft: ModelSpec | None = None,
 ) -> tuple[GroupSize, ...]:
     """The KV blocks that fit beside weights and activations in ``share`` of a device's memory, or in ``memory`` bytes.
 
-    Layers with windows get at most the blocks that ``sequences`` sequences can use, the other layers the rest.
+    Blocks of the widest group have the keys and values of ``draft`` too, a draft model on the same devices. Layers with
+    windows get at most the blocks that ``sequences`` sequences can use, the other layers the rest.
     Raises ResourceError if the weights leave no room.
     """
-    room = ReplicaMemory(shape, machine.memory, how, rows=rows, logit_rows=sequences, share=share).room()
+    room = ReplicaMemory(shape, machine.memory, how, rows, sequences, draft, share).room()
     pool = room.kv if memory is None else memory
     pool -= sequences * sum(count * how.state_bytes(layer.attention) for count, layer in shape.runs)
     layout = KVLayout(shape, how.kv, block_size, how.tp)
     sizes = {group.window: layout.block_bytes(group) for group in shape.kv_groups(1 << 62)}
+    if draft is not None:
+        sizes[next(iter(sizes))] += block_size * kv_bytes_per_token(draft, how)
     found = _share_out(sizes, pool, sequences=sequences, rows=rows, block_size=block_size)
     if found[0].blocks < 1:
         raise ResourceError(
