@@ -33,7 +33,7 @@ class Ours:
             max_model_len=context,
             max_num_seqs=max(streams, 1),
             threads=threads,
-            **{**UNCACHED, **(options or {})},
+            **{**PLAIN, **(options or {})},
         )
         seconds = time.perf_counter() - began
         self._watch = StepWatch(self._llm)
@@ -82,8 +82,8 @@ class Ours:
         return self.llm.generate([{"prompt_token_ids": p} for p in prompts], params)
 
 
-UNCACHED = {"enable_prefix_caching": False}
-"""Rounds repeat their prompts, which must be computed each time."""
+PLAIN = {"enable_prefix_caching": False, "speculative_config": {"method": "off"}}
+"""Rounds repeat their prompts, which must be computed each time, and their completions, which drafts would know."""
 
 
 if __name__ == "__main__":

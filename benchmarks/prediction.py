@@ -115,7 +115,7 @@ def _serve(llm: LLM, setting: Setting, listener: Listener, prompt: int, output: 
     for number in range(batch):
         ids = tuple(rng.choices(range(100, min(30_000, setting.vocabulary)), k=prompt))
         params = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True)
-        options = RequestOptions(cache_salt=f"{seed}-{number}")
+        options = RequestOptions(cache_salt=f"{seed}-{number}", speculation=False)
         llm.engine.add(EngineRequest(ids, params, options))
     while llm.engine.has_work:
         llm.engine.step()

@@ -70,7 +70,7 @@ def run(setting: Setting) -> dict[str, Any]:
     print(
         f"  limit: {limit:,.0f} tok/s by the cost model; {floor * 1e6:.1f} µs to write an event to a socket", flush=True
     )
-    flags = ("--no-enable-prefix-caching", "--max-num-seqs", f"{STREAMS}")
+    flags = ("--no-enable-prefix-caching", "--speculative-config", '{"method": "off"}', "--max-num-seqs", f"{STREAMS}")
     with (
         Worker("twofold", our_command(), ROOT.parent) as engine,
         serving(ours(setting.path, setting.threads, _context(sizes), *flags)) as server,

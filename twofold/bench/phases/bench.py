@@ -186,7 +186,8 @@ class Driver:
     def add(self, prompt: Sequence[int], tokens: int, salt: str) -> str:
         """Queues a request for ``tokens`` output tokens and returns its id."""
         params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
-        request_id = self._engine.add(self._engine.request(tuple(prompt), params, RequestOptions(cache_salt=salt)))
+        options = RequestOptions(cache_salt=salt, speculation=False)
+        request_id = self._engine.add(self._engine.request(tuple(prompt), params, options))
         self.open.add(request_id)
         return request_id
 

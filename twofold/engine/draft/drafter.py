@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from twofold.engine.draft.index import MIN_MATCH, NO_MATCH, PastTexts, TokenIndex
-from twofold.engine.draft.odds import FORCED, OWN, PAST, PREDICTED, REALIGNED, Odds, class_of
+from twofold.engine.draft.index import MAX_MATCH, MIN_MATCH, NO_MATCH, PastTexts, TokenIndex
+from twofold.engine.draft.odds import FORCED, OWN, PAST, PREDICTED, REALIGNED, Odds, class_of, least_length
 
 SURE_MATCH: Final = 8
 """A match of this length is followed without another search, and resumed after one replaced token."""
@@ -78,14 +78,15 @@ class SequenceDrafter:
         self._index.extend(new)
         return len(new)
 
-    def propose(self, tokens: array[int], forced: Sequence[int] = ()) -> Proposal | None:
-        """What probably follows ``tokens``; ``forced`` tokens are those that a grammar forces."""
+    def propose(self, tokens: array[int], forced: Sequence[int] = (), least: float = 0.0) -> Proposal | None:
+        """What follows ``tokens`` with a probability of at least ``least``; ``forced`` tokens are those that a grammar
+        forces."""
         found = self._next
         if found is None or found.length < SURE_MATCH:
-            found = self._search(tokens, found)
+            found = self._search(tokens, found, least)
         if forced and (found is None or self._chance(found) < self.odds.chances[FORCED]):
             found = Proposal(forced, 0, FORCED, 0)
-        if found is None or not len(found):
+        if found is None or not len(found) or self._chance(found) < least:
             return None
         return found
 
@@ -110,18 +111,23 @@ class SequenceDrafter:
         """Tokens were sampled without a proposal: the place in a text that was followed is lost."""
         self._next = None
 
-    def _search(self, tokens: array[int], followed: Proposal | None) -> Proposal | None:
+    def _search(self, tokens: array[int], followed: Proposal | None, least: float) -> Proposal | None:
         """The longest match, or the text that is followed already if no match is longer."""
-        least = MIN_MATCH if followed is None or followed.realigned else max(followed.length + 1, MIN_MATCH)
-        if followed is not None and followed.kind == PREDICTED and not followed.realigned:
-            return followed
-        match = self._index.longest(tokens, least)
-        found = followed
-        if match is not NO_MATCH:
-            kind = PREDICTED if match.follows < self._offset else OWN
-            found = Proposal(self._index.tokens, match.follows, kind, match.length)
-        if match.length < GOOD_MATCH:
-            past, text = self._past.longest(tokens, max(PAST_MATCH, match.length + 1, least))
+        longer, chances = 0, self.odds.chances
+        if followed is not None and not followed.realigned:
+            if followed.kind == PREDICTED:
+                return followed
+            longer = followed.length + 1
+        found, match = followed, NO_MATCH
+        length = MIN_MATCH if self._offset and least <= chances[PREDICTED] else least_length(OWN, chances, least)
+        if length <= MAX_MATCH:
+            match = self._index.longest(tokens, max(length, longer))
+            if match is not NO_MATCH:
+                kind = PREDICTED if match.follows < self._offset else OWN
+                found = Proposal(self._index.tokens, match.follows, kind, match.length)
+        length = least_length(PAST, chances, least)
+        if match.length < GOOD_MATCH and length <= MAX_MATCH and len(self._past):
+            past, text = self._past.longest(tokens, max(PAST_MATCH, match.length + 1, length, longer))
             if past is not NO_MATCH:
                 found = Proposal(text, past.follows, PAST, past.length)
         return found

@@ -62,19 +62,18 @@ class TokenIndex:
             return NO_MATCH
         own, previous = self.tokens, self._previous
         place = self._last.get(text[size - 2] << SHIFT | text[size - 1], -1)
-        if place == len(own) - 1:  # nothing follows it
-            place = previous[place] if place >= 0 else -1
+        if place >= 0 and place == len(own) - 1:  # nothing follows it
+            place = previous[place]
         found, longest = -1, least - 1
         for _ in range(CANDIDATES):
-            if place < 0:
-                break
-            length, most = MIN_MATCH, min(MAX_MATCH, place + 1, size)
-            while length < most and own[place - length] == text[size - 1 - length]:
-                length += 1
-            if length > longest:
-                found, longest = place, length
-                if length >= MAX_MATCH:
-                    break
+            if place < longest or size <= longest or longest >= MAX_MATCH:
+                break  # earlier places have fewer tokens before them
+            if own[place - longest] == text[size - 1 - longest]:  # otherwise it cannot be longer
+                length, most = MIN_MATCH, min(MAX_MATCH, place + 1, size)
+                while length < most and own[place - length] == text[size - 1 - length]:
+                    length += 1
+                if length > longest:
+                    found, longest = place, length
             place = previous[place]
         return Match(longest, found + 1) if found >= 0 else NO_MATCH
 

@@ -12,6 +12,8 @@ INHERITED: Final = 4.0
 LENGTHS: Final = (2, 3, 5, 9)
 """Matches are classed by their length: 2, 3 to 4, 5 to 8, 9 and more tokens."""
 
+NO_LENGTH: Final = 1 << 30
+
 FORCED: Final = 0
 PREDICTED: Final = 1
 REALIGNED: Final = 2
@@ -36,6 +38,15 @@ PRIOR: Final = (
 def class_of(kind: int, length: int) -> int:
     """The class of the token after a match of ``length``; ``kind`` is OWN or PAST."""
     return kind + max(bisect_right(LENGTHS, length) - 1, 0)
+
+
+def least_length(kind: int, chances: list[float], least: float) -> int:
+    """The length from which on a match of ``kind`` (OWN or PAST) has a chance of at least ``least``; NO_LENGTH if
+    none."""
+    for index, length in enumerate(LENGTHS):
+        if chances[kind + index] >= least:
+            return length
+    return NO_LENGTH
 
 
 class Odds:

@@ -29,8 +29,9 @@ MAX_SALTS: Final = 64
 """Cache salts whose completions are remembered: the least recently used one is forgotten."""
 PAST_TOKENS: Final = 32_768
 """Tokens of past completions that are remembered for a salt."""
+FEW: Final = 4
 FEED: Final = 256
-"""Tokens that are indexed while a step is planned."""
+"""Tokens of a sequence that are indexed while a step is planned, if it has at most FEW sequences."""
 FEED_AHEAD: Final = 2_048
 """Tokens that are indexed while a step is computed."""
 SURE: Final = 0.995
@@ -67,22 +68,27 @@ class Speculator:
         """Draft tokens by sequence, for a step of these sequences with a row each and at most ``rows`` more rows."""
         if rows < 1:
             return {}
-        shape = StepShape()
-        eligible = []
+        eligible, read, count = [], 0, 0
         for sequence in decoding:
-            shape = shape.plus(sequence.computed, 1, 1)
+            count += 1
+            read += sequence.computed + 1
             if sequence.options.speculation and sequence.speculates:
                 eligible.append(sequence)
+        shape = StepShape(count, count, read, read)
         seconds = self._step_time.predict(shape)
         if seconds is None or not eligible:
             return {}
+        more = self._step_time.predict(shape.plus_row(eligible[0].computed + 1)) or 0.0
+        least = shape.rows * (more / seconds - 1)
+        if least > SURE:
+            return {}
+        few = len(eligible) <= FEW
+        if few:
+            self.feed(())
         found = []
-        expected = float(shape.rows)
         for sequence in eligible:
             most = min(self._most, sequence.limit - sequence.known - 1)
-            if most < 1 or not self._pays(SURE, sequence, 1, expected, shape, seconds):
-                continue
-            proposal = self._proposal(sequence)
+            proposal = self._proposal(sequence, least, FEED if few else 0) if most >= 1 else None
             if proposal is not None:
                 found.append((sequence, proposal, min(most, len(proposal))))
         return self._allot(found, rows, shape, seconds)
@@ -104,7 +110,7 @@ class Speculator:
             self._ended.append((sequence.options.cache_salt, sequence.tokens[sequence.prompt_length :]))
 
     def feed(self, sequences: Iterable[Sequence]) -> None:
-        """Indexes known tokens, while a step is computed."""
+        """Indexes known tokens; to be called while a step is computed."""
         while self._ended:
             salt, completion = self._ended.popleft()
             self._memory(salt).past.add(completion)
@@ -114,15 +120,16 @@ class Speculator:
             if drafting is not None and left > 0:
                 left -= drafting.drafter.feed(sequence.tokens, left)
 
-    def _proposal(self, sequence: Sequence) -> Proposal | None:
+    def _proposal(self, sequence: Sequence, least: float, feed: int) -> Proposal | None:
         drafting = self._drafting.get(sequence.sequence_id)
         if drafting is None:
             memory = self._memory(sequence.options.cache_salt)
             drafter = SequenceDrafter(sequence.options.prediction, memory.past, memory.odds)
             drafting = self._drafting[sequence.sequence_id] = _Drafting(drafter)
-        drafting.drafter.feed(sequence.tokens, FEED)
+        if feed:
+            drafting.drafter.feed(sequence.tokens, feed)
         forced: Tokens[int] = () if sequence.constraint is None else sequence.constraint.forced
-        drafting.proposal = drafting.drafter.propose(sequence.tokens, forced)
+        drafting.proposal = drafting.drafter.propose(sequence.tokens, forced, least)
         return drafting.proposal
 
     def _memory(self, salt: str) -> _SaltMemory:
@@ -139,6 +146,8 @@ class Speculator:
         self, found: list[tuple[Sequence, Proposal, int]], rows: int, shape: StepShape, seconds: float
     ) -> dict[int, array[int]]:
         """Adds rows in the order of their probability while they pay."""
+        if not found:
+            return {}
         counts = [0] * len(found)
         heap = [(-self._chance(sequence, proposal, 0), i) for i, (sequence, proposal, _) in enumerate(found)]
         heapq.heapify(heap)

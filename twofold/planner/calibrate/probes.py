@@ -128,8 +128,8 @@ class Prober:
     def _request(self, probe: Probe) -> EngineRequest:
         prompt = tuple(self._random.choices(self._tokens, k=probe.prompt))
         params = SamplingParams(temperature=0, max_tokens=probe.output, ignore_eos=True)
-        salt = RequestOptions(cache_salt=f"probe-{next(self._salts)}")
-        return self._client.engine.request(prompt, params, salt)
+        options = RequestOptions(cache_salt=f"probe-{next(self._salts)}", speculation=False)
+        return self._client.engine.request(prompt, params, options)
 
 
 def affordable(probes: Sequence[Probe], context: int, sequences: int) -> Iterator[Probe]:
