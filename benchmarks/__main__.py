@@ -12,13 +12,14 @@
     server         HTTP overhead over the engine: throughput, TTFT, processor time                4 min
     servers        compared with other servers at rising rates                                   25 min
     layerkv        LayerKV in the simulator, by memory and rate                                   1 min
+    kv-types       sessions, speed, KL and a hidden fact by type of keys and values              10 min
     speculation    tokens per second with and without drafts, by class of text                   10 min
     prediction     accuracy of times predicted by the cost model                                 5 min
 
 ``serving`` selects the six parts from ``throughput`` to ``overlap``, ``http`` selects ``server`` and ``servers``,
-``levers`` selects ``layerkv`` and ``speculation``. All but ``compare``, ``start`` and ``prediction`` run on the first
-model only. The last line is JSON. Compare only ratios within one run: the machine's speed changes from minute to
-minute.
+``levers`` selects ``layerkv``, ``kv-types`` and ``speculation``. All but ``compare``, ``start`` and ``prediction`` run on
+the first model only. The last line is JSON. Compare only ratios within one run: the machine's speed changes from
+minute to minute.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from benchmarks import (
     goodput,
     growth,
     interference,
+    kv_types,
     layerkv,
     overlap,
     prediction,
@@ -66,7 +68,11 @@ SERVING: Mapping[str, Callable[[Setting], Any]] = {
     "overlap": overlap.run,
 }
 HTTP: Mapping[str, Callable[[Setting], Any]] = {"server": overhead.run, "servers": servers.run}
-LEVERS: Mapping[str, Callable[[Setting], Any]] = {"layerkv": layerkv.run, "speculation": speculation.run}
+LEVERS: Mapping[str, Callable[[Setting], Any]] = {
+    "layerkv": layerkv.run,
+    "kv-types": kv_types.run,
+    "speculation": speculation.run,
+}
 GROUPS: Mapping[str, Mapping[str, Callable[[Setting], Any]]] = {"serving": SERVING, "http": HTTP, "levers": LEVERS}
 PARTS: Mapping[str, Callable[[Setting], Any]] = {
     "compare": compare.run,

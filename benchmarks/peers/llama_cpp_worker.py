@@ -17,8 +17,9 @@ state = {}
 MAX_ROWS = 512
 
 
-def load(path, threads, context, streams, q4_0=False):
-    """``q4_0`` requantises the model to the format for which llama.cpp has its fastest kernels."""
+def load(path, threads, context, streams, q4_0=False, kv_types=None):
+    """``q4_0`` requantises the model to the format for which llama.cpp has its fastest kernels. ``kv_types`` name the
+    types of keys and values; both are kept in flash attention's layout, which quantised values need."""
     began = time.perf_counter()
     lc.llama_log_set(QUIET, ctypes.c_void_p(0))
     lc.llama_backend_init()
@@ -31,6 +32,9 @@ def load(path, threads, context, streams, q4_0=False):
     options.n_batch = options.n_ubatch = MAX_ROWS
     options.n_seq_max = streams
     options.n_threads = options.n_threads_batch = threads
+    if kv_types:
+        options.type_k, options.type_v = (getattr(lc, f"GGML_TYPE_{name.upper()}") for name in kv_types)
+        options.flash_attn_type = 1
     state["context"] = lc.llama_init_from_model(state["model"], options)
     if not state["context"]:
         raise RuntimeError("llama.cpp failed to create a context")
@@ -98,6 +102,16 @@ def long(prompt, steps):
     return {"prompt": seconds, "steps": [run([(prompt[i], len(prompt) + i, 0, True)]) for i in range(steps)]}
 
 
+def logits(tokens, target):
+    """Writes the logits after each token to the .npy file ``target``."""
+    clear()
+    seconds = run([(token, i, 0, True) for i, token in enumerate(tokens)])
+    vocabulary = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(state["model"]))
+    rows = [lc.llama_get_logits_ith(state["context"], row) for row in range(len(tokens))]
+    np.save(target, np.stack([np.ctypeslib.as_array(row, (vocabulary,)) for row in rows]))
+    return seconds
+
+
 def batch(streams, prompt, steps):
     clear()
     for stream in range(streams):
@@ -134,4 +148,5 @@ def sample(row):
     return int(np.ctypeslib.as_array(logits, (vocabulary,)).argmax())
 
 
-serve({"load": load, "prefill": prefill, "decode": decode, "long": long, "batch": batch, "generate": generate})
+operations = (load, prefill, decode, long, batch, generate, logits)
+serve({operation.__name__: operation for operation in operations})
