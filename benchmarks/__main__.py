@@ -17,8 +17,8 @@
     prediction     accuracy of times predicted by the cost model                                 5 min
 
 ``serving`` selects the six parts from ``throughput`` to ``overlap``, ``http`` selects ``server`` and ``servers``,
-``levers`` selects ``layerkv``, ``kv-types`` and ``speculation``. All but ``compare``, ``start`` and ``prediction`` run on
-the first model only. The last line is JSON. Compare only ratios within one run: the machine's speed changes from
+``levers`` selects ``layerkv``, ``kv-types`` and ``speculation``. All but ``compare``, ``start`` and ``prediction`` run
+on the first model only. The last line is JSON. Compare only ratios within one run: the machine's speed changes from
 minute to minute.
 """
 
