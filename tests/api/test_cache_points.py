@@ -208,7 +208,7 @@ def used(pins: Sequence[HeldPin], prompt_tokens: int, cached_tokens: int) -> Cac
 
 def completed(pins: Sequence[HeldPin], prompt_tokens: int, cached_tokens: int) -> RequestOutput:
     report = SimpleNamespace(record=SimpleNamespace(pins=pins))
-    metrics = SimpleNamespace(cached_tokens=cached_tokens)
+    metrics = SimpleNamespace(cached_tokens=cached_tokens, loaded_tokens=0)
     return cast(RequestOutput, SimpleNamespace(prompt_token_ids=range(prompt_tokens), metrics=metrics, report=report))
 
 

@@ -17,7 +17,7 @@ from twofold.core.clock import Clock
 from twofold.core.model import GatedFFN, GroupedAttention, LayerSpec, ModelSpec
 from twofold.engine.config import EngineConfig, EngineOptions, runner_sizes
 from twofold.engine.kv.manager import GroupSize
-from twofold.engine.kv_files import open_folder
+from twofold.engine.kv_folder import open_folder
 from twofold.engine.llm import LLM
 from twofold.engine.load import LoadedModel
 from twofold.engine.scheduler.budget import StepLimits
@@ -80,7 +80,7 @@ def make_loaded(tokenizer: Tokenizer) -> MakeLoaded:
             tokenizer,
             tiny_spec(context),
             config,
-            store=None if store is None else open_folder(store, b"mock" * 8, "mock"),
+            store=None if store is None else open_folder(store, lambda: b"mock" * 8, "mock"),
         )
 
     return make

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,16 +13,19 @@ import pytest
 
 from tests.engine.conftest import VOCAB, MakeLLM
 from tests.support.tiny import TinyOptions
+from twofold.cli.chat.phases import phase_line
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.params import SamplingParams
 from twofold.core.record import WaitReason
 from twofold.core.report import StoreCounts
-from twofold.core.request import RequestOptions
+from twofold.core.request import CachePin, RequestOptions
 from twofold.engine.kv.segments import SEGMENT_TOKENS
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import TokensPrompt
 from twofold.engine.scheduler.loading import PrefixLoading
+from twofold.host.settings import parse_toml
+from twofold.observe.billing import PriceSheet, TokenUsage, make_bill
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=1)
 SHAPE: dict[str, Any] = {"block_size": 16, "blocks": 160, "context": 2048, "rows": 512}
@@ -211,6 +215,52 @@ def test_traffic_over_a_small_cache_with_restarts_says_what_it_says_without_a_st
         assert counts(llm).bad == 0
         assert sum(path.stat().st_size for path in segments(tmp_path)) == counts(llm).bytes <= 40_000
     assert loaded > 1000
+
+
+# -- pins ------------------------------------------------------------------------------------------------------------
+
+
+def pinned(llm: LLM, seed: int, tokens: int, ttl: Any = "24h") -> RequestOutput:
+    options = RequestOptions(cache_pins=(CachePin(tokens=tokens, ttl=ttl),))
+    return llm.generate(prompt(seed, tokens + 5), GREEDY, options=options)[0]
+
+
+def test_a_pin_of_a_day_is_written_at_once_and_outlives_restarts(make_llm: MakeLLM, tmp_path: Path) -> None:
+    size = SEGMENT_TOKENS * 8 + 2000
+    shape = {**SHAPE, "store": tmp_path, "store_bytes": 4 * size}
+    llm = make_llm(**shape)
+    output = pinned(llm, 1, 600)
+    assert [(pin.tokens, pin.ttl_s) for pin in output.metrics.record.pins] == [(512, 86400.0)]
+    turn(llm)
+    kept = segments(tmp_path)
+    assert len(kept) == 2
+    assert sum(llm.engine.scheduler.manager.pinned) == 0, "it is kept on the disk, not in memory"
+    for round_ in range(2):
+        for seed in range(2, 6):
+            for _ in range(2):
+                ask(llm, 10 * round_ + seed, 600)
+                turn(llm)
+        llm.close()
+        assert set(kept) <= set(segments(tmp_path)), "others are evicted first"
+        llm = make_llm(**shape)
+    assert ask(llm, 1, 600).metrics.record.loaded == 512
+
+
+def test_a_pin_below_a_segment_or_beyond_half_of_the_store_is_refused(make_llm: MakeLLM, tmp_path: Path) -> None:
+    llm = make_llm(store=tmp_path, store_bytes=4 * (SEGMENT_TOKENS * 8 + 2000), **SHAPE)
+    assert pinned(llm, 1, SEGMENT_TOKENS - 1).metrics.record.pins == []
+    for seed in (2, 3):
+        pinned(llm, seed, 600)
+        turn(llm)
+    soon = [path.stat().st_mtime > time.time() + 1000 for path in segments(tmp_path)]
+    assert sorted(soon) == [False, False, True, True]
+
+
+def test_a_pin_of_a_day_without_a_store_is_an_error(make_llm: MakeLLM) -> None:
+    llm = make_llm(**SHAPE)
+    with pytest.raises(ParameterError, match="only in a KV store"):
+        pinned(llm, 1, 600)
+    assert pinned(llm, 1, 600, "1h").metrics.record.pins
 
 
 # -- damage ----------------------------------------------------------------------------------------------------------
@@ -435,3 +485,28 @@ def test_another_model_is_another_store(tiny_gguf: Any, tmp_path: Path) -> None:
         with LLM(str(tiny_gguf(TinyOptions("llama", context=1024, seed=seed)).path), kv_store=tmp_path) as llm:
             assert ask(llm, 1, 600).metrics.record.loaded == 0
     assert len(list(tmp_path.glob("*/lock"))) == 2
+
+
+# -- when a load pays ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("compute_s", "loads"), [(1e-9, 0), (1e9, 1), (None, 1)])
+def test_a_prefix_is_loaded_if_that_is_predicted_to_be_faster(
+    compute_s: float | None, loads: int, make_llm: MakeLLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = filled(make_llm, tmp_path)
+    monkeypatch.setattr(PrefixLoading, "_compute_s", lambda *_: compute_s)
+    llm = make_llm(store=tmp_path, **SHAPE)
+    assert said(ask(llm, 1, 600)) == answer
+    assert (counts(llm).loads, counts(llm).declined) == (loads, 1 - loads)
+
+
+def test_usage_bill_and_timeline_have_a_line_of_their_own(make_llm: MakeLLM, tmp_path: Path) -> None:
+    filled(make_llm, tmp_path)
+    metrics = ask(make_llm(store=tmp_path, **SHAPE), 1, 600).metrics
+    usage = TokenUsage.of([metrics], {})
+    assert (usage.loaded, usage.cached, usage.fresh) == (512, 0, 88)
+    bill = make_bill([metrics], {}, PriceSheet.of(parse_toml("[default]\ninput = 10\noutput = 0")), "any", "default")
+    assert bill is not None
+    assert {line.kind: str(line.price) for line in bill.lines}["cache_load"] == "1.0"
+    assert "600 prompt tokens (512 cached, 512 of them from the KV store)" in phase_line(metrics, None)

@@ -22,12 +22,12 @@ def decimals(*texts: str) -> list[Decimal]:
 
 def test_prices_of_the_cache_follow_that_of_input() -> None:
     found = sheet("[default]\ninput = 3\noutput = 15").prices("any")
-    assert found == TokenPrices(*decimals("3", "0.3", "3.75", "3.75", "6", "15"))
+    assert found == TokenPrices(*decimals("3", "0.3", "3.75", "3.75", "6", "15", "0.3", "6"))
 
 
 def test_prices_of_the_cache_may_be_given() -> None:
     text = "[default]\ninput = 2\noutput = 0\ncache_read = 0.04\nof_input = { cache_write_1h = 1.5 }"
-    assert sheet(text).prices("any") == TokenPrices(*decimals("2", "0.04", "2.5", "2.5", "3", "0"))
+    assert sheet(text).prices("any") == TokenPrices(*decimals("2", "0.04", "2.5", "2.5", "3", "0", "0.2", "4"))
 
 
 def test_models_have_their_own() -> None:

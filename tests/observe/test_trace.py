@@ -154,7 +154,7 @@ def test_the_phases_of_a_request(path: Path) -> None:
     ]
     assert len({event["id"] for event in events}) == 1
     assert events[0]["args"] == {
-        "prompt_tokens": 9, "cached_tokens": 4, "output_tokens": 3,
+        "prompt_tokens": 9, "cached_tokens": 4, "loaded_tokens": 0, "output_tokens": 3,
         "queue_ms": 1000.0, "prefill_ms": 1000.0, "decode_ms": 2000.0,
         "stalls_ms": {"queued for blocks": 500.0, "preempted": 250.0, "waiting behind others' prefill": 125.0},
         "preemptions": 1, "recomputed_tokens": 5, "swapped_blocks": 0,

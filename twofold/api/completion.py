@@ -85,7 +85,8 @@ def reasoning_tokens(outputs: Sequence[RequestOutput], model: ModelFacts) -> int
 
 @dataclass(frozen=True, slots=True)
 class CacheUsage:
-    """Tokens of prompts: ``read`` from the prefix cache; ``written_by_seconds``: pinned there, by seconds to live.
+    """Tokens of prompts: ``read`` from the prefix cache, ``loaded`` of them from the KV store on the disk;
+    ``written_by_seconds``: pinned there, by seconds to live.
 
     Law: fresh + read + written = prompt.
     """
@@ -93,20 +94,22 @@ class CacheUsage:
     prompt: int = 0
     read: int = 0
     written_by_seconds: dict[float, int] = field(default_factory=dict)
+    loaded: int = 0
 
     @classmethod
     def of(cls, outputs: Iterable[RequestOutput]) -> CacheUsage:
         """The usage of completed requests. Only granted pins count, the longest of those that cover a token."""
-        prompt = read = 0
+        prompt = read = loaded = 0
         written = dict.fromkeys(sorted(TTL_SECONDS.values()), 0)
         for output in outputs:
             prompt += len(output.prompt_token_ids)
             read += output.metrics.cached_tokens
+            loaded += output.metrics.loaded_tokens
             done, pins = output.metrics.cached_tokens, sorted(output.report.record.pins)
             for index, pin in enumerate(pins):
                 written[max(later.ttl_s for later in pins[index:])] += max(0, pin.tokens - done)
                 done = max(done, pin.tokens)
-        return cls(prompt, read, {ttl_s: tokens for ttl_s, tokens in written.items() if tokens})
+        return cls(prompt, read, {ttl_s: tokens for ttl_s, tokens in written.items() if tokens}, loaded)
 
     @property
     def written(self) -> int:

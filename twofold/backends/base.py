@@ -10,7 +10,7 @@ Logits never cross it: a runner samples where its logits are. ``docs/extend/back
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any, Final, Protocol
@@ -74,6 +74,11 @@ class ModelRunner(Protocol):
         With ``overlap`` the caller has other work to do before it asks for the result; without, the step may be
         computed before this returns. A step that raised may be executed again.
         """
+        ...
+
+    def provide_blocks(self, blocks: Sequence[int]) -> None:
+        """Prepares the memory of the first ``blocks`` of each KV group, so that filling them takes less time. Any
+        thread may call it, at any time."""
         ...
 
     def block_bytes(self, group: int, block: int) -> list[memoryview]:

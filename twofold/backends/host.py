@@ -187,6 +187,7 @@ class HostRunner:
         self.compile_s = compile_s
         self.close = close
         self.block_bytes = forward.block_bytes
+        self.provide_blocks = forward.provide_blocks
         self.batches = BatchBuilder(sizes)
 
     def execute(self, step: StepInput, *, overlap: bool = False) -> HostStep:

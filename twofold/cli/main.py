@@ -63,13 +63,14 @@ COMMANDS: Final = {
     "ls": ("twofold.cli.models:ls", "List downloaded models."),
     "show": ("twofold.cli.models:show", "Show a model's architecture, formats and sizes, and what fits in memory."),
     "rm": ("twofold.cli.models:rm", "Delete a downloaded model."),
+    "kv": ("twofold.cli.kv:app", "List, verify and remove KV stores on disk (--kv-store)."),
     "doctor": ("twofold.cli.doctor:doctor", "Measure this machine and report problems."),
     "kernels": ("twofold.cli.doctor:kernels", "Show a kernel's compiled code."),
     "completion": ("twofold.cli.main:completion", "Print a completion script for bash, zsh or fish."),
 }
 
 
-GROUPS: Final[Mapping[str, Collection[str]]] = {"bench": BENCHES, "plan": ("fit",)}
+GROUPS: Final[Mapping[str, Collection[str]]] = {"bench": BENCHES, "plan": ("fit",), "kv": ("ls", "verify", "rm")}
 """Commands with subcommands, and the names of the subcommands."""
 
 

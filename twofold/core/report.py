@@ -94,6 +94,11 @@ class RequestMetrics:
         return max((times[-1] for times in self.token_times if times), default=None)
 
     @property
+    def loaded_tokens(self) -> int:
+        """Cached tokens that came from the KV store on the disk."""
+        return min(self.record.loaded, self.cached_tokens)
+
+    @property
     def fresh_tokens(self) -> int:
         return self.prompt_tokens - self.cached_tokens
 

@@ -20,8 +20,10 @@ from twofold.core.params import (
 )
 from twofold.core.step import Pooling
 
-TimeToLive = Literal["5m", "30m", "1h"]
-TTL_SECONDS: Final[dict[TimeToLive, float]] = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0}
+TimeToLive = Literal["5m", "30m", "1h", "24h"]
+TTL_SECONDS: Final[dict[TimeToLive, float]] = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0, "24h": 86400.0}
+STORED_TTL: Final[TimeToLive] = "24h"
+"""The pins of this time to live are kept in the KV store on the disk, across restarts, instead of in memory."""
 MAX_PINS: Final = 4
 MAX_PRIORITY: Final = 1_000
 MAX_NAME_CHARS: Final = 256

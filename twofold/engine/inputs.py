@@ -11,7 +11,7 @@ from twofold.backends.sampling.philox import derive_seed
 from twofold.core.errors import ParameterError
 from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
 from twofold.core.record import SequenceRecord
-from twofold.core.request import EngineRequest, PoolingParams, RequestOptions, ScoringParams, TextOrTokens
+from twofold.core.request import STORED_TTL, EngineRequest, PoolingParams, RequestOptions, ScoringParams, TextOrTokens
 from twofold.engine.grammar.source import OutputGrammar
 from twofold.engine.grammar.thinking import completion_constraint
 from twofold.engine.request import ActiveRequest, BeamSearch, Embedding, EngineState, Generation
@@ -58,6 +58,12 @@ class InputProcessor:
             self._check_tokens("logit_bias", params.biases)
             if params.thinking is not None:
                 self._check_tokens("thinking", (*params.thinking.start, *params.thinking.end))
+        if self._engine.scheduler.store is None and any(pin.ttl == STORED_TTL for pin in request.options.cache_pins):
+            raise ParameterError(
+                f"A prompt can stay cached for {STORED_TTL} only in a KV store, and there is none.",
+                param="ttl",
+                hint="Start with --kv-store DIR, or use 5m, 30m or 1h.",
+            )
         self._room(params).check(len(ids))
 
     def active(self, request: EngineRequest, number: int) -> ActiveRequest:

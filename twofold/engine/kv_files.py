@@ -1,51 +1,29 @@
-"""The files of a KV store, and the threads that read and write them.
+"""The threads that read and write the segments of a KV store.
 
-    DIR/secret                 32 random bytes, the key of all names and MACs
-    DIR/IDENTITY/NAME.kv       a segment (``kv.segments``); its time of modification is that of its last use, or later
-                               if it is pinned: the end of the pin
-    DIR/IDENTITY/.writing-*    a segment that is being written; removed at the next start if its writer was killed
-    DIR/IDENTITY/lock          locked by the process that serves the model from this store
-    DIR/IDENTITY/model         the model's name, for people
-
-A segment is written to a file of its own and then renamed, so a reader sees all of it or nothing. Nothing waits for the
-disk: after a loss of power a file may have lost its contents; its MAC says so, and it is computed again. Keys and
-values steer a model as a prompt does, hence the secret, and hence folders that only their owner can write.
-
-The threads run at the lowest priority: they take the cores that no step uses. They read a segment straight into the
-blocks of the cache that were taken for it, which no step reads before the whole load is checked and published.
+They run at the lowest priority: they take the cores that no step uses. They read a segment straight into the blocks of
+the cache that were taken for it, which no step reads before the whole load is checked and published. A segment is
+written to a file of its own and then renamed, so a reader sees all of it or nothing.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
-import hashlib
 import hmac
 import logging
 import os
-import secrets
-import stat
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
-from twofold.core.errors import ParameterError, ResourceError
-from twofold.engine.kv.segments import (
-    NAME_BYTES,
-    SegmentHeader,
-    SegmentIndex,
-    StoredSegment,
-    StoreKeys,
-    header_bytes,
-)
+from twofold.engine.kv.segments import SegmentHeader, header_bytes
 from twofold.engine.kv.store import (
     DeleteJob,
     ReadJob,
@@ -57,202 +35,16 @@ from twofold.engine.kv.store import (
     WriteJob,
     WriteResult,
 )
-from twofold.host.paths import write_whole
+from twofold.engine.kv_folder import STAGED, StoreFolder, warn
 
 log = logging.getLogger("twofold.kv_store")
 
-SUFFIX: Final = ".kv"
-STAGED: Final = ".writing-"
 NICE: Final = 19
 MAX_VECTORS: Final = 512
 """Buffers of one system call; Linux allows 1024."""
 MAX_READERS: Final = 4
-MAX_GROUPS: Final = 16
-"""More KV groups than any model has."""
-IDENTITY_CHARS: Final = 32
 BlockBytes = Callable[[int, int], Sequence[memoryview]]
 """The bytes of a block of a group, layer by layer (``ModelRunner.block_bytes``)."""
-
-
-def secure_folder(path: Path) -> None:
-    """Creates a folder for its owner only. Raises ParameterError if others can write to it, or if it is no folder, and
-    OSError if it cannot be created."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    info = path.stat()
-    if info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o022:
-        raise ParameterError(
-            f"The KV store {path} can be written by other users, who could change what the model answers.",
-            param="kv_store",
-            hint=f"Run: chmod 700 {path} (or choose another folder with --kv-store).",
-        )
-
-
-def read_secret(folder: Path) -> bytes:
-    """The secret of a store, which is made with its first use. Raises OSError."""
-    path = folder / "secret"
-    with suppress(FileNotFoundError):
-        found = path.read_bytes()
-        if len(found) == NAME_BYTES:
-            return found
-        raise ParameterError(
-            f"{path} is damaged: it has {len(found)} bytes instead of {NAME_BYTES}.",
-            param="kv_store",
-            hint=f"Run: twofold kv rm {folder} (removes the whole store).",
-        )
-    draft = folder / f"{STAGED}{secrets.token_hex(8)}"
-    try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(NAME_BYTES))
-            file.flush()
-            os.fsync(descriptor)
-        with suppress(FileExistsError):
-            os.link(draft, path)  # the first of several processes wins
-    finally:
-        draft.unlink(missing_ok=True)
-    return path.read_bytes()
-
-
-@dataclass(slots=True)
-class StoreFolder:
-    """The folder of one model in a store, locked by this process until ``close``.
-
-    ``writable`` is False on a read-only disk: segments are then read, and none is written. ``lost`` files were damaged
-    or had no parent; they were removed when the index was made.
-    """
-
-    path: Path
-    keys: StoreKeys
-    lock: int | None
-    lost: int = 0
-
-    @property
-    def writable(self) -> bool:
-        return self.lock is not None
-
-    def file(self, name: bytes) -> Path:
-        """The file of a segment."""
-        return self.path / f"{name.hex()}{SUFFIX}"
-
-    def close(self) -> None:
-        """Lets other processes use the folder. Closing twice is fine."""
-        descriptor, self.lock = self.lock, None
-        if descriptor is not None:
-            os.close(descriptor)
-
-    def index(self, budget: int, now: float) -> SegmentIndex:
-        """The segments of the folder, by last use. Files that are damaged or have lost their parent are removed."""
-        found: dict[bytes, tuple[int, StoredSegment, int]] = {}
-        for name, size, modified in segment_files(self.path):
-            header = read_header(self.file(name), self.keys)
-            if header is not None and header.name == name and size == header.file_bytes:
-                skip = tuple(group.skip for group in header.groups)
-                found[name] = modified, StoredSegment(name, header.parent, size, skip), header.place
-            else:
-                self._remove(name)
-        index, wall = SegmentIndex(budget), time.time_ns()
-        for name, (modified, _, _) in sorted(found.items(), key=lambda item: item[1][0]):
-            chain = [name]
-            while found[chain[-1]][2] and found[chain[-1]][1].parent in found:
-                chain.append(found[chain[-1]][1].parent)
-            if found[chain[-1]][2]:
-                self._remove(name)
-                continue
-            for each in reversed(chain):
-                if each not in index:
-                    index.add(found[each][1], ())
-            chain.reverse()
-            index.touch(chain)
-            if modified > wall:
-                index.pin(chain, now + (modified - wall) / 1e9, now)
-        for name in index.make_room(0, now) or ():
-            self._remove(name)
-        return index
-
-    def _remove(self, name: bytes) -> None:
-        self.lost += 1
-        if self.writable:
-            with suppress(OSError):
-                self.file(name).unlink()
-
-
-def open_folder(store: Path, identity: bytes, model: str) -> StoreFolder | None:
-    """Opens the folder of a model in a store for this process alone; None, with a warning, if the disk refuses.
-
-    Raises ParameterError for a folder that others can write to or a path that is no folder, ResourceError if another
-    process serves the model from this store.
-    """
-    path = store / identity.hex()[:IDENTITY_CHARS]
-    try:
-        secure_folder(store)
-        secret = read_secret(store)
-        secure_folder(path)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise ParameterError(f"The KV store {store} is not a folder.", param="kv_store") from error
-    except OSError as error:
-        _warn(store, error.strerror)
-        return None
-    keys = StoreKeys(secret, identity)
-    try:
-        lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        _warn(store, error.strerror)
-        return StoreFolder(path, keys, None)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        owner = os.pread(lock, 32, 0).decode(errors="replace").strip()
-        os.close(lock)
-        raise ResourceError(
-            f"Process {owner or 'unknown'} serves {model} from the KV store {store} already.",
-            hint="Stop it, or give this one a store of its own.",
-        ) from error
-    with suppress(OSError):
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
-        (path / "model").write_text(model, encoding="utf-8")
-    for left in path.glob(f"{STAGED}*"):
-        left.unlink(missing_ok=True)
-    return StoreFolder(path, keys, lock)
-
-
-def store_identity(model: Path, store: Path, settings: Sequence[object]) -> bytes:
-    """What keys and values depend on: every byte of the model's file, and the ``settings`` of engine and program.
-
-    The digest of a file is kept in the store beside its size, inode and times, as long as they stay the same: reading a
-    whole model takes seconds. Raises OSError if the model cannot be read.
-    """
-    info = model.stat()
-    known = repr((info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))
-    memo = store / "models" / hashlib.sha256(known.encode()).hexdigest()
-    try:
-        content = memo.read_text(encoding="ascii")
-    except (OSError, ValueError):
-        with model.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-        with suppress(OSError):
-            write_whole(memo, content.encode())
-    return hashlib.sha256(repr((content, *settings)).encode()).digest()
-
-
-def segment_files(folder: Path) -> Iterator[tuple[bytes, int, int]]:
-    """Name, size and time of modification (ns) of each file that is named like a segment."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            stem, suffix = os.path.splitext(entry.name)
-            if suffix == SUFFIX and len(stem) == 2 * NAME_BYTES and entry.is_file(follow_symlinks=False):
-                with suppress(ValueError, FileNotFoundError):
-                    info = entry.stat(follow_symlinks=False)
-                    yield bytes.fromhex(stem), info.st_size, info.st_mtime_ns
-
-
-def read_header(path: Path, keys: StoreKeys) -> SegmentHeader | None:
-    """The header of a file; None if it is not one of these keys."""
-    try:
-        with path.open("rb") as file:
-            return SegmentHeader.read(file.read(header_bytes(MAX_GROUPS)), keys)
-    except OSError:
-        return None
 
 
 class KVFiles:
@@ -268,6 +60,10 @@ class KVFiles:
         threads = min(os.cpu_count() or 1, MAX_READERS)
         self._readers = ThreadPoolExecutor(threads, "twofold-kv-read", initializer=_yield_cores)
         self._writer = ThreadPoolExecutor(1, "twofold-kv-write", initializer=_yield_cores)
+
+    def prepare(self, work: Callable[[], object]) -> None:
+        """Does some work on a thread of low priority."""
+        self._readers.submit(work)
 
     def submit(self, jobs: Iterable[StoreJob]) -> None:
         """Begins jobs; those that read and write have a result."""
@@ -332,13 +128,13 @@ class KVFiles:
             written, error = 0, ""
             try:
                 for part in job.segments:
-                    self._write_segment(part, job.pinned_s)
+                    self._write_segment(part)
                     written += 1
             except Exception as failure:  # the blocks must be released, whatever happened
                 error = getattr(failure, "strerror", None) or repr(failure)
                 if not self._warned:
                     self._warned = True
-                    _warn(self._folder.path.parent, error)
+                    warn(self._folder.path.parent, error)
             self._done(WriteResult(job.number, written, error))
             return
         for place, name in enumerate(job.names):
@@ -348,7 +144,7 @@ class KVFiles:
                 else:
                     _set_use(self._folder.file(name), job.ahead_s, place)
 
-    def _write_segment(self, part: SegmentBlocks, pinned_s: float) -> None:
+    def _write_segment(self, part: SegmentBlocks) -> None:
         """Writes a segment to a file of its own, then gives it its name. Raises OSError, and leaves nothing then."""
         if not self._folder.writable:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
@@ -369,7 +165,7 @@ class KVFiles:
                 _write_from(descriptor, [memoryview(header.pack(keys)), *views])
             finally:
                 os.close(descriptor)
-            _set_use(draft, pinned_s, header.place)
+            _set_use(draft, 0.0, header.place)
             draft.rename(self._folder.file(name))
         except OSError:
             with suppress(OSError):
@@ -454,7 +250,3 @@ def _yield_cores() -> None:
     if hasattr(os, "setpriority") and sys.platform == "linux":
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-
-
-def _warn(store: Path, reason: str | None) -> None:
-    log.warning("the KV store %s cannot be written (%s): the model runs on without writing to it", store, reason)

@@ -17,7 +17,8 @@ from twofold.engine.config import EngineConfig, EngineOptions, SpeculativeConfig
 from twofold.engine.engine import Engine
 from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.store import KVStore
-from twofold.engine.kv_files import KVFiles, StoreFolder, open_folder, store_identity
+from twofold.engine.kv_files import KVFiles
+from twofold.engine.kv_folder import StoreFolder, open_folder, store_identity
 from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget, StepLimits
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.speculation import Speculator
@@ -119,7 +120,7 @@ def _open_store(path: Path, backend: Backend, config: EngineConfig, spec: ModelS
     windows = [(group.window, group.layers) for group in spec.kv_groups(config.context)]
     settings = (NUMERICS, backend.name, options.kv_type, options.block_size, windows, spec.layers)
     store = Path(options.kv_store)
-    return open_folder(store, store_identity(path, store, settings), path.stem)
+    return open_folder(store, lambda: store_identity(path, store, settings), path.stem)
 
 
 def _other_tokenizer(path: Path, cache: Path | None, chat_template: str | None, spec: ModelSpec) -> Tokenizer:
@@ -152,7 +153,10 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
         index = loaded.store.index(config.options.kv_store_bytes, clock.now())
         store = KVStore(manager, loaded.store.keys, index, sizes)
         store.counts.bad += loaded.store.lost
+        store.counts.evicted += loaded.store.evicted
         files = KVFiles(loaded.store, runner.block_bytes)
+        blocks = [index.bytes // sum(sizes)] * len(sizes)
+        files.prepare(lambda: runner.provide_blocks(blocks))
     return Engine(
         runner,
         _scheduler(config, limits, loaded.samples, manager, store),

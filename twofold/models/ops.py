@@ -151,6 +151,11 @@ class Forward(ABC):
     def move(self, moves: Sequence[BlockMove]) -> None:
         """Moves blocks of K and V, one after another: within a KV group, out to its host slots, or in from them."""
 
+    def provide_blocks(self, blocks: Sequence[int]) -> None:
+        """Prepares the memory of the first ``blocks`` of each KV group, so that filling them takes less time. Any
+        thread may call it, at any time."""
+        del blocks  # most have nothing to prepare
+
     @abstractmethod
     def block_bytes(self, group: int, block: int) -> list[memoryview]:
         """The bytes of a block of a KV group, in a fixed order, to be read and written in place. Any thread may do so

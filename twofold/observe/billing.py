@@ -17,18 +17,19 @@
     [tiers]
     flex = 0.4                      # multiple of the price; defaults: priority 2, flex and batch 0.5
 
-Default prices of the cache are multiples of the price of input: 0.1 to read, 1.25 to write for 5 or 30 minutes, 2 for
-an hour, as those of Anthropic and OpenAI (price lists of November 2026).
+Default prices of the cache are multiples of the price of input: 0.1 to read from memory or to load from the KV store,
+1.25 to write for 5 or 30 minutes, 2 for an hour or a day, as those of Anthropic and OpenAI for the times that they have
+(price lists of November 2026).
 
 The cost of a request is billed line by line.
 
     tokens     amount = tokens · price of a million / 10⁶ · factor               exact
     machine    amount = seconds · price of an hour / (3600 · busy share) · factor    to 10⁻¹² of the currency
 
-The factor is that of the tier. A prompt token is charged once: as read from the cache, as written to it with a time to
-live, or as fresh input; tokens that were not read or computed are not charged: a refused request costs nothing, and one
-that ends during prefill costs the rows that ran. Machine seconds are the request's share of its steps, by rows
-(``PhaseWork.machine_s``); the shares of all requests of a step add up to the step.
+The factor is that of the tier. A prompt token is charged once: as read from the cache, as loaded from the KV store, as
+written to one of them with a time to live, or as fresh input; tokens that were not read or computed are not charged: a
+refused request costs nothing, and one that ends during prefill costs the rows that ran. Machine seconds are the
+request's share of its steps, by rows (``PhaseWork.machine_s``); the shares of all requests of a step add up to it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,16 @@ from twofold.core.request import TTL_SECONDS
 from twofold.host.settings import Table, read_toml
 
 LineKind = Literal[
-    "input", "cache_read", "cache_write_5m", "cache_write_30m", "cache_write_1h", "output", "prefill", "decode"
+    "input",
+    "cache_read",
+    "cache_load",
+    "cache_write_5m",
+    "cache_write_30m",
+    "cache_write_1h",
+    "cache_write_24h",
+    "output",
+    "prefill",
+    "decode",
 ]
 MILLION: Final = Decimal(1_000_000)
 HOUR_S: Final = 3600
@@ -62,9 +72,11 @@ MAX_CURRENCY_CHARS: Final = 8
 OF_INPUT: Final[Mapping[str, Decimal]] = MappingProxyType(
     {
         "cache_read": Decimal("0.1"),
+        "cache_load": Decimal("0.1"),
         "cache_write_5m": Decimal("1.25"),
         "cache_write_30m": Decimal("1.25"),
         "cache_write_1h": Decimal("2"),
+        "cache_write_24h": Decimal("2"),
     }
 )
 TIERS: Final[Mapping[str, Decimal]] = MappingProxyType(
@@ -84,6 +96,8 @@ class TokenPrices:
     cache_write_30m: Decimal
     cache_write_1h: Decimal
     output: Decimal
+    cache_load: Decimal
+    cache_write_24h: Decimal
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,19 +216,23 @@ def _missing(name: str) -> ParameterError:
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens of a request by price. Each prompt token counts in one of the first five fields."""
+    """Tokens of a request by price. Each prompt token counts in one of the fields before ``output``: ``cached`` ones
+    were read from memory, ``loaded`` ones from the KV store."""
 
     fresh: int = 0
     cached: int = 0
+    loaded: int = 0
     written_5m: int = 0
     written_30m: int = 0
     written_1h: int = 0
+    written_24h: int = 0
     output: int = 0
 
     @classmethod
     def of(cls, reports: Iterable[RequestMetrics], written: Mapping[float, int]) -> TokenUsage:
         """The tokens of prompts with these ``reports``. ``written``: those pinned in the cache, by seconds to live."""
         reports = tuple(reports)
+        loaded = sum(report.loaded_tokens for report in reports)
         rest = sum(min(r.prompt_tokens - r.cached_tokens, r.record.prefill.rows) for r in reports)
         pinned = {}
         for ttl, seconds in TTL_SECONDS.items():
@@ -222,16 +240,19 @@ class TokenUsage:
             rest -= pinned[ttl]
         return cls(
             fresh=rest,
-            cached=sum(report.cached_tokens for report in reports),
+            cached=sum(report.cached_tokens for report in reports) - loaded,
+            loaded=loaded,
             written_5m=pinned["5m"],
             written_30m=pinned["30m"],
             written_1h=pinned["1h"],
+            written_24h=pinned["24h"],
             output=sum(report.output_tokens for report in reports),
         )
 
     @property
     def prompt(self) -> int:
-        return self.fresh + self.cached + self.written_5m + self.written_30m + self.written_1h
+        written = self.written_5m + self.written_30m + self.written_1h + self.written_24h
+        return self.fresh + self.cached + self.loaded + written
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +312,11 @@ def token_lines(usage: TokenUsage, prices: TokenPrices, factor: Decimal) -> Iter
     kinds: tuple[tuple[LineKind, int, Decimal], ...] = (
         ("input", usage.fresh, prices.input),
         ("cache_read", usage.cached, prices.cache_read),
+        ("cache_load", usage.loaded, prices.cache_load),
         ("cache_write_5m", usage.written_5m, prices.cache_write_5m),
         ("cache_write_30m", usage.written_30m, prices.cache_write_30m),
         ("cache_write_1h", usage.written_1h, prices.cache_write_1h),
+        ("cache_write_24h", usage.written_24h, prices.cache_write_24h),
         ("output", usage.output, prices.output),
     )
     for kind, tokens, price in kinds:

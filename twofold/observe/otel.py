@@ -204,6 +204,7 @@ def _phase_attributes(name: str, report: RequestMetrics) -> Attributes:
         return {
             "twofold.prompt_tokens": report.prompt_tokens,
             "twofold.cached_tokens": report.cached_tokens,
+            "twofold.loaded_tokens": report.loaded_tokens,
             "twofold.steps": record.prefill.steps,
         }
     if name == "decode":

@@ -174,6 +174,7 @@ def _request_args(report: RequestMetrics) -> Event:
     return {
         "prompt_tokens": report.prompt_tokens,
         "cached_tokens": report.cached_tokens,
+        "loaded_tokens": report.loaded_tokens,
         "output_tokens": report.output_tokens,
         "queue_ms": _ms(report.queue_s),
         "prefill_ms": _ms(report.prefill_s),

@@ -44,7 +44,8 @@ class UsageCounts(ReplyObject, kw_only=True):
     """Requests and tokens. ``requests`` includes ``failed`` ones and ``cached_answers``, those completed from the
     response cache.
 
-    A prompt token is counted once, as fresh, cached or written. ``machine_s`` are seconds of steps.
+    A prompt token is counted once, as fresh, cached, loaded from the KV store or written. ``machine_s`` are seconds of
+    steps.
     """
 
     requests: NonNegativeInt = 0
@@ -52,9 +53,11 @@ class UsageCounts(ReplyObject, kw_only=True):
     cached_answers: NonNegativeInt = 0
     fresh: NonNegativeInt = 0
     cached: NonNegativeInt = 0
+    loaded: NonNegativeInt = 0
     written_5m: NonNegativeInt = 0
     written_30m: NonNegativeInt = 0
     written_1h: NonNegativeInt = 0
+    written_24h: NonNegativeInt = 0
     output: NonNegativeInt = 0
     reasoning: NonNegativeInt = 0
     machine_s: NonNegativeFloat = 0.0
@@ -142,6 +145,7 @@ class UsageStore:
 
     def __init__(self, path: Path | None, *, days: int = DEFAULT_DAYS) -> None:
         self._file = Database(path, SCHEMA, VERSION, durable=False)
+        self._file.use(_add_columns)
         self._thread = SingleThread("usage")
         self._days = days
         self._pending: dict[UsageKey, Sums] = {}
@@ -223,6 +227,14 @@ def _write(connection: sqlite3.Connection, taken: Mapping[UsageKey, Sums], days:
         )
     oldest = date.fromisoformat(max(account.day for account in taken)) - timedelta(days=days)
     connection.execute("DELETE FROM usage WHERE day < ?", (oldest.isoformat(),))
+
+
+def _add_columns(connection: sqlite3.Connection) -> None:
+    """Adds the columns that a file of an earlier Twofold lacks."""
+    known = {row[1] for row in connection.execute("PRAGMA table_info(usage)")}
+    for count in COUNTS:
+        if count not in known:
+            connection.execute(f"ALTER TABLE usage ADD COLUMN {count} INTEGER NOT NULL DEFAULT 0")
 
 
 def _read(connection: sqlite3.Connection, tenant: str, first: str) -> list[tuple[UsageKey, Sums]]:

@@ -58,6 +58,7 @@ class PromptRecord(ReplyObject, kw_only=True):
 
     prompt_tokens: NonNegativeInt
     cached_tokens: NonNegativeInt
+    loaded_tokens: NonNegativeInt
     output_tokens: NonNegativeInt
     finish_reasons: Sequence[FinishReason]
     queue_s: NonNegativeFloat
@@ -79,10 +80,12 @@ class PromptRecord(ReplyObject, kw_only=True):
 
 
 class TokensRecord(ReplyObject):
-    """Tokens of all prompts and completions; ``written`` to the cache, by time to live."""
+    """Tokens of all prompts and completions. ``loaded``: those of the cached ones that came from the KV store.
+    ``written`` to the cache, by time to live."""
 
     prompt: NonNegativeInt
     cached: NonNegativeInt
+    loaded: NonNegativeInt
     fresh: NonNegativeInt
     written: Annotated[
         dict[str, NonNegativeInt], Meta(extra_json_schema={"propertyNames": {"enum": list(TTL_SECONDS)}})
@@ -179,6 +182,7 @@ def _tokens(served: ServedRequest) -> TokensRecord:
     return TokensRecord(
         served.prompt_tokens,
         served.cached_tokens,
+        sum(report.loaded_tokens for report in served.reports),
         served.prompt_tokens - served.cached_tokens,
         {ttl: tokens for ttl, tokens in written.items() if tokens},
         served.output_tokens,
@@ -195,6 +199,7 @@ def _prompt(report: RequestMetrics, steps: StepPredictor | None) -> PromptRecord
     return PromptRecord(
         prompt_tokens=report.prompt_tokens,
         cached_tokens=report.cached_tokens,
+        loaded_tokens=report.loaded_tokens,
         output_tokens=report.output_tokens,
         finish_reasons=report.finish_reasons,
         queue_s=report.queue_s,

@@ -309,7 +309,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str, str]] = [
     ({"max_tool_calls": 0}, "max_tool_calls", "from 1"),
     ({"temperature": -1}, "temperature", "at least 0"),
     ({"prompt_cache_options": {"ttl": "12h"}}, "prompt_cache_options.ttl", "30m"),
-    ({"prompt_cache_retention": "24h"}, "prompt_cache_retention", "not supported"),
+    ({"prompt_cache_retention": "12h"}, "prompt_cache_retention", "in_memory"),
     ({"stream_options": {"include_usage": True}}, "stream_options.include_usage", "not a known field"),
     ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", "not supported"),
     ({"service_tier": "scale"}, "service_tier", "not supported"),

@@ -85,4 +85,4 @@ def test_simulated_entries_live_as_long_as_they_should() -> None:
 def test_free_input_needs_no_cache() -> None:
 
     with pytest.raises(ParameterError, match="Input is free"):
-        CacheCost.of(TokenPrices(*[Decimal(0)] * 6), "5m")
+        CacheCost.of(TokenPrices(*[Decimal(0)] * 8), "5m")

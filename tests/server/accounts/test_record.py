@@ -44,6 +44,7 @@ def test_tokens_and_money_agree() -> None:
     assert found["tokens"] == {
         "prompt": 100,
         "cached": 40,
+        "loaded": 0,
         "fresh": 60,
         "written": {"5m": 20},
         "output": 11,

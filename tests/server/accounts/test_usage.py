@@ -58,9 +58,11 @@ def test_sums_of_a_request(tmp_path: Path) -> None:
             "cached_answers": 0,
             "fresh": 50,
             "cached": 40,
+            "loaded": 0,
             "written_5m": 0,
             "written_30m": 0,
             "written_1h": 10,
+            "written_24h": 0,
             "output": 11,
             "reasoning": 3,
         }

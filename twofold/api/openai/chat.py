@@ -40,7 +40,7 @@ from twofold.api.prompts import (
     function_tool,
 )
 from twofold.core.params import SamplingParams
-from twofold.core.request import MAX_PINS, EngineRequest, TimeToLive
+from twofold.core.request import MAX_PINS, STORED_TTL, EngineRequest, TimeToLive
 from twofold.engine.compress import CompressionReport, ReadingTime
 from twofold.engine.outputs import CompletionOutput, RequestOutput
 from twofold.engine.prompts import Message
@@ -145,12 +145,16 @@ def text_of(part: str | ChatTextPart | ChatRefusalPart) -> str:
     return part.text if isinstance(part, ChatTextPart) else part.refusal
 
 
-def cache_points(messages: Sequence[ChatMessage], options: PromptCacheOptions | None) -> tuple[CachePoint, ...]:
-    """The prefixes of the prompt that shall stay cached."""
+def cache_points(
+    messages: Sequence[ChatMessage], options: PromptCacheOptions | None, retention: str | None = None
+) -> tuple[CachePoint, ...]:
+    """The prefixes of the prompt that shall stay cached; ``retention`` is OpenAI's field for the whole prompt."""
     ttl = DEFAULT_TTL if options is None else options.ttl
     points = [point for index, message in enumerate(messages) for point in message.points(index, ttl)]
     if options is not None and options.mode == "implicit":
         points.append(CachePoint(ttl))
+    if retention == STORED_TTL:
+        points.append(CachePoint(STORED_TTL))
     return tuple(points[-MAX_PINS:])
 
 
@@ -272,7 +276,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
     max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: TopLogprobs | None = None
-    prompt_cache_retention: Literal["in_memory"] | None = None
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     prompt_cache_options: PromptCacheOptions | None = None
     modalities: Annotated[Any, only(["text"])] = None
     store: Literal[False] = False
@@ -308,7 +312,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
             variables=self.chat_template_kwargs or {},
             add_generation_prompt=prompted,
             continues=self.continue_final_message,
-            cache_points=cache_points(self.messages, self.prompt_cache_options),
+            cache_points=cache_points(self.messages, self.prompt_cache_options, self.prompt_cache_retention),
         )
 
     @cached_property

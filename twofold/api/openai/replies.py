@@ -18,10 +18,16 @@ from twofold.engine.outputs import RequestOutput
 
 
 class PromptDetails(ReplyObject, kw_only=True):
-    """Prompt tokens that were read from the cache, and those that were pinned in it."""
+    """Prompt tokens that were read from the cache, those of them that were loaded from the KV store (if any), and those
+    that were pinned."""
 
     cached_tokens: NonNegativeInt
     cache_write_tokens: NonNegativeInt | UnsetType = UNSET
+    cache_load_tokens: NonNegativeInt | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, cache: CacheUsage) -> PromptDetails:
+        return cls(cached_tokens=cache.read, cache_write_tokens=cache.written, cache_load_tokens=cache.loaded or UNSET)
 
 
 class OutputDetails(ReplyObject):
@@ -73,7 +79,7 @@ def usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=prompt + completion,
-        prompt_tokens_details=PromptDetails(cached_tokens=cache.read, cache_write_tokens=cache.written),
+        prompt_tokens_details=PromptDetails.of(cache),
         completion_tokens_details=OutputDetails(reasoning_tokens(outputs, model)),
         compression=compression,
     )

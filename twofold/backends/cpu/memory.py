@@ -9,10 +9,13 @@ A layer's blocks are adjacent: kernels read them 1 % faster than blocks of all l
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +26,8 @@ from twofold.core.model import KVGroup
 from twofold.core.step import BlockMove, MoveKind
 
 LINE = 64
+POPULATE_WRITE: Final = 23
+"""Linux's MADV_POPULATE_WRITE, which ``mmap`` does not name; earlier kernels refuse it."""
 Parts = NDArray[np.void]
 """An item is the content of one layer in one block, which NumPy copies as one value."""
 
@@ -115,6 +120,19 @@ class KVCache:
             source = slots if move.kind is MoveKind.IN else blocks
             target = slots if move.kind is MoveKind.OUT else blocks
             _block(target, move.target)[:] = _block(source, move.source)
+
+    def provide(self, blocks: Sequence[int]) -> None:
+        """Requests the memory of the first blocks of each group now, instead of when they are first written: providing
+        a page takes longer than filling it. Their contents stay. Does nothing on systems that cannot."""
+        if sys.platform != "linux":
+            return
+        madvise = ctypes.CDLL(None).madvise
+        for parts, count in zip(self._blocks, blocks, strict=True):
+            size = min(count, parts.shape[1]) * self.block.nbytes
+            for layer in range(len(parts)):
+                start = parts.ctypes.data + layer * parts.strides[0]
+                page = start - start % mmap.PAGESIZE
+                madvise(ctypes.c_void_p(page), ctypes.c_size_t(start - page + size), POPULATE_WRITE)
 
     def block_bytes(self, group: int, block: int) -> list[memoryview]:
         """The bytes of a block in the layers of its group, to be read and written in place."""

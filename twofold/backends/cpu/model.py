@@ -213,6 +213,10 @@ class CpuModel(Forward):
         """Moves blocks of the KV cache, one after another."""
         self.cache.move(moves)
 
+    def provide_blocks(self, blocks: Sequence[int]) -> None:
+        """``Forward.provide_blocks``."""
+        self.cache.provide(blocks)
+
     def block_bytes(self, group: int, block: int) -> list[memoryview]:
         """``Forward.block_bytes``: a piece for each layer."""
         return self.cache.block_bytes(group, block)

@@ -53,7 +53,8 @@ def phase_line(metrics: RequestMetrics, shares: RooflineShares | None) -> str:
     """The line of statistics: 12 prompt tokens: TTFT 40 ms, 310 tok/s, 58% of the arithmetic limit · 64 output …"""
     prompt = count(metrics.prompt_tokens, "prompt token")
     if metrics.cached_tokens:
-        prompt += f" ({metrics.cached_tokens:,} cached)"
+        loaded = f", {metrics.loaded_tokens:,} of them from the KV store" if metrics.loaded_tokens else ""
+        prompt += f" ({metrics.cached_tokens:,} cached{loaded})"
     if metrics.ttft_s is None:
         return f"{prompt}: stopped before the first token"
     prefill = [f"TTFT {_milliseconds(metrics.ttft_s)}", _speed(prefill_speed(metrics))]
@@ -161,7 +162,8 @@ def _prefill_note(metrics: RequestMetrics) -> str:
     fresh = count(metrics.fresh_tokens, "token")
     if not metrics.cached_tokens:
         return fresh
-    return f"{fresh}, {metrics.cached_tokens} cached ({metrics.cached_tokens / metrics.prompt_tokens:.0%})"
+    loaded = f", {metrics.loaded_tokens} of them from the KV store" if metrics.loaded_tokens else ""
+    return f"{fresh}, {metrics.cached_tokens} cached ({metrics.cached_tokens / metrics.prompt_tokens:.0%}){loaded}"
 
 
 def _decode_note(times: Sequence[float]) -> str:

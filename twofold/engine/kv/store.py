@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from twofold.core.report import StoreCounts
+from twofold.core.request import STORED_TTL, TTL_SECONDS
 from twofold.engine.kv.block_tables import BlockTables
 from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.segments import (
@@ -34,6 +35,8 @@ MAX_SAVES: Final = 4
 """Saves under way at once; what a further hit would save is saved at the next one."""
 SPARE_SHARE: Final = 0.25
 """A save begins only if this share of each pool stays obtainable for sequences while it holds its blocks."""
+PIN_S: Final = TTL_SECONDS[STORED_TTL]
+"""Seconds for which a pinned chain stays after its last use."""
 PAUSE_S: Final = 60.0
 """Nothing is written for this long after a write has failed."""
 FIRST_RATE: Final = 5e8
@@ -61,11 +64,10 @@ class ReadJob:
 
 @dataclass(frozen=True, slots=True)
 class WriteJob:
-    """Write the segments of a chain, in order, until one fails. ``ancestors`` are the names before them."""
+    """Write the segments of a chain, in order, until one fails."""
 
     number: int
     segments: tuple[SegmentBlocks, ...]
-    pinned_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ class _Save:
     tables: BlockTables
     ancestors: list[bytes]
     segments: tuple[StoredSegment, ...]
-    pinned_s: float
+    pinned: bool
 
 
 @dataclass(slots=True)
@@ -281,22 +283,25 @@ class KVStore:
             yield
             self._final.update(name for _, name, _ in self._keys.chain(salt, text.tobytes()))
 
-    def save(self, text: array[int], salt: str, now: float, *, pinned_s: float = 0.0, last: bool = False) -> bool:
-        """Writes the whole segments of a text that the tree has and the store has not, and pins them all for
-        ``pinned_s``; False if the whole text cannot be kept now. ``last``: no sequence needs blocks any more."""
+    def save(self, text: array[int], salt: str, now: float, *, pinned: bool = False, last: bool = False) -> bool:
+        """Writes the whole segments of a text that the tree has and the store has not, and pins them all if
+        ``pinned``; False if the whole text cannot be kept now. ``last``: no sequence needs blocks any more."""
         whole = self._manager.kept(text, salt)[0] // self._blocks
         chain = list(self._keys.chain(salt, text[: whole * SEGMENT_TOKENS].tobytes()))
         names = [name for _, name, _ in chain]
         have = next((i for i, name in enumerate(names) if name not in self._index), len(names))
-        self._touch(names[:have], now, pinned_s)
+        self._touch(names[:have], now, pinned=pinned)
         complete = whole * SEGMENT_TOKENS == len(text)
         if have == len(chain):
             return complete
-        writing = {segment.name for save in self._saves.values() for segment in save.segments}
-        if now < self._paused_until or len(self._saves) >= MAX_SAVES or names[have] in writing:
+        for save in self._saves.values():
+            if any(segment.name == names[have] for segment in save.segments):
+                save.pinned |= pinned
+                return complete and save.segments[-1].name == names[-1]
+        if now < self._paused_until or len(self._saves) >= MAX_SAVES:
             return False
         spare = 0.0 if last else SPARE_SHARE
-        return self._begin_save(text, salt, chain, have, now, pinned_s, spare) and complete
+        return self._begin_save(text, salt, chain, have, now, pinned, spare) and complete
 
     def _begin_save(
         self,
@@ -305,7 +310,7 @@ class KVStore:
         chain: Sequence[tuple[bytes, bytes, bytes]],
         have: int,
         now: float,
-        pinned_s: float,
+        pinned: bool,
         spare: float,
     ) -> bool:
         end = len(chain) * self._blocks
@@ -333,8 +338,8 @@ class KVStore:
             self._manager.close(tables, now)
             return False
         number = self._next()
-        self._saves[number] = _Save(tables, names[:have], tuple(entries), pinned_s)
-        self._jobs.append(WriteJob(number, tuple(parts), pinned_s))
+        self._saves[number] = _Save(tables, names[:have], tuple(entries), pinned)
+        self._jobs.append(WriteJob(number, tuple(parts)))
         return True
 
     def _fit(
@@ -392,19 +397,20 @@ class KVStore:
             self._index.add(segment, reversed(chain))
             chain.append(segment.name)
             self.counts.written += 1
-        if save.pinned_s and all(name in self._index for name in chain):
-            self._index.pin(chain, now + save.pinned_s, now)
+        if save.pinned and all(name in self._index for name in chain):
+            self._touch(chain, now, pinned=True)
         if result.error:
             self._paused_until = now + PAUSE_S
             self.counts.failed_writes += 1
 
-    def _touch(self, chain: Sequence[bytes], now: float, pinned_s: float = 0.0) -> None:
+    def _touch(self, chain: Sequence[bytes], now: float, *, pinned: bool = False) -> None:
         if not chain:
             return
         self._index.touch(chain)
-        if pinned_s and not self._index.pin(chain, now + pinned_s, now):
-            pinned_s = 0.0
-        self._jobs.append(TouchJob(tuple(chain), pinned_s))
+        count = len(chain) if pinned else sum(1 for name in chain if self._index.pinned(name, now))
+        if count and not self._index.pin(chain[:count], now + PIN_S, now):
+            count = 0
+        self._jobs += [TouchJob(tuple(chain[count:])), TouchJob(tuple(chain[:count]), PIN_S)]
 
     def _delete(self, names: Sequence[bytes]) -> None:
         if names:

@@ -11,11 +11,12 @@ from operator import le
 from typing import Final
 
 from twofold.core.record import HeldPin
-from twofold.core.request import CachePin
+from twofold.core.request import STORED_TTL, CachePin
 from twofold.core.step import StepOutcome, StepPlan
 from twofold.engine.kv.block_tables import BlockTables
 from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.pool import blocks_for
+from twofold.engine.kv.segments import SEGMENT_TOKENS
 from twofold.engine.kv.store import KVStore
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
@@ -144,13 +145,27 @@ class SequenceBlocks:
     def _pin(self, sequence: Sequence, tables: BlockTables, now: float) -> None:
         pins = self._pins.get(sequence.sequence_id, ())
         while pins and pins[0].tokens <= sequence.computed:
-            if self._manager.pin(tables, pins[0].tokens, pins[0].seconds, now):
-                whole = pins[0].tokens - pins[0].tokens % self._manager.block_size
+            whole = self._kept(sequence, tables, pins[0], now)
+            if whole:
                 sequence.record.pins.append(HeldPin(whole, pins[0].seconds))
             pins = pins[1:]
             self._pins[sequence.sequence_id] = pins
         if not pins:
             self._pins.pop(sequence.sequence_id, None)
+
+    def _kept(self, sequence: Sequence, tables: BlockTables, pin: CachePin, now: float) -> int:
+        """Sets a pin; the number of tokens that it keeps, 0 if it was refused."""
+        if pin.ttl != STORED_TTL:
+            kept = self._manager.pin(tables, pin.tokens, pin.seconds, now)
+            return pin.tokens - pin.tokens % self._manager.block_size if kept else 0
+        assert self._store is not None, "without a store such a pin is an error"
+        whole = pin.tokens - pin.tokens % SEGMENT_TOKENS
+        counts = self._manager.counters.pins_of(pin.seconds)
+        if whole and self._store.save(sequence.tokens[:whole], sequence.options.cache_salt, now, pinned=True):
+            counts.written += whole
+            return whole
+        counts.refused += pin.tokens
+        return 0
 
     def _has_all(self, tables: BlockTables, computed: int) -> bool:
         """Whether the tables still have all blocks that a row at ``computed`` reads: windows may have passed some."""

@@ -23,17 +23,16 @@ COUNTS: Final = {
     "evicted": ("twofold:evicted_blocks", "Cached blocks that were evicted."),
 }
 """Counters by the field of a snapshot."""
-STORE_COUNTS: Final = {
-    "loads": ("twofold:kv_store_loads", "Prefixes that were loaded from the KV store."),
-    "loaded": ("twofold:kv_store_loaded_tokens", "Tokens that were loaded from the KV store."),
-    "declined": ("twofold:kv_store_declined", "Stored prefixes that were computed because that was faster."),
-    "written": ("twofold:kv_store_written_segments", "Segments that were written to the KV store."),
-    "evicted": ("twofold:kv_store_evicted_segments", "Segments that were removed because the KV store was full."),
-    "bad": ("twofold:kv_store_bad_segments", "Segments that were damaged, forged or missing, and computed again."),
-    "failed_reads": ("twofold:kv_store_failed_reads", "Reads of the KV store that the system refused."),
-    "failed_writes": ("twofold:kv_store_failed_writes", "Writes to the KV store that the system refused."),
+STORE_EVENTS: Final = {
+    "loads": "loaded",
+    "declined": "declined",
+    "written": "written",
+    "evicted": "evicted",
+    "bad": "damaged",
+    "failed_reads": "read_failed",
+    "failed_writes": "write_failed",
 }
-"""Counters by the field of a snapshot's ``store``."""
+"""Events of the KV store by the field of a snapshot's ``store`` that counts them."""
 PIN_EVENTS: Final = ("written", "read", "expired", "refused")
 TTLS: Final = {seconds: ttl for ttl, seconds in TTL_SECONDS.items()}
 
@@ -76,7 +75,14 @@ class EngineMetrics:
         )
         self._counts = {field: counter(name, text, *MODEL) for field, (name, text) in COUNTS.items()}
         self._store_bytes = gauge("twofold:kv_store_bytes", "Bytes of the KV store's segments.", *MODEL)
-        self._store = {field: counter(name, text, *MODEL) for field, (name, text) in STORE_COUNTS.items()}
+        self._loaded = counter("twofold:kv_store_loaded_tokens", "Tokens that were loaded from the KV store.", *MODEL)
+        self._store = counter(
+            "twofold:kv_store_events",
+            "The KV store: prefixes loaded, or declined because computing was faster; segments written, evicted, "
+            "damaged; reads and writes that the system refused.",
+            *MODEL,
+            "event",
+        )
         self._pins = counter(
             "twofold:cache_pin_tokens",
             "Tokens of cache pins by time to live: written, read again, expired, or refused for lack of space.",
@@ -123,8 +129,9 @@ class EngineMetrics:
                 self._add_growth(self._pins, getattr(pins, event), model, ENGINE, TTLS[seconds], event)
         if snapshot.store is not None:
             self._store_bytes.set(snapshot.store.bytes, model, ENGINE)
-            for name, counter in self._store.items():
-                self._add_growth(counter, getattr(snapshot.store, name), model, ENGINE)
+            self._add_growth(self._loaded, snapshot.store.loaded, model, ENGINE)
+            for name, event in STORE_EVENTS.items():
+                self._add_growth(self._store, getattr(snapshot.store, name), model, ENGINE, event)
         if snapshot.prediction_error is None:
             self._error.drop(model, ENGINE)
         else:

@@ -61,6 +61,8 @@ def _steps(work: PhaseWork) -> str:
 
 def _stall(cause: WaitReason, record: SequenceRecord) -> str:
     note = str(cause.value)
+    if cause is WaitReason.LOADING:
+        return f"{note}, {count(record.loaded, 'token')}"
     if cause is not WaitReason.PREEMPTED:
         return note
     note += f" {count(record.preemptions, 'time')}"

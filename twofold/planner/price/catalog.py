@@ -155,6 +155,8 @@ class ApiModel:
             cache_write_30m=_rate(rates, "cache_write").of(prompt_tokens),
             cache_write_1h=_rate(rates, "cache_write_1h").of(prompt_tokens),
             output=rates["output"].of(prompt_tokens) if "output" in rates else Decimal(0),
+            cache_load=_rate(rates, "cache_read").of(prompt_tokens),
+            cache_write_24h=_rate(rates, "cache_write_1h").of(prompt_tokens),
         )
 
     def cliffs(self, at: datetime, tier: Tier = "default") -> tuple[int, ...]:

@@ -59,7 +59,7 @@ class CacheCost:
         """From an API's prices, for entries of that time to live. Raises ParameterError if input is free."""
         if not prices.input:
             raise ParameterError("Input is free, so a cache saves nothing.", param="model")
-        write = {"5m": prices.cache_write_5m, "30m": prices.cache_write_30m, "1h": prices.cache_write_1h}[ttl]
+        write: Decimal = getattr(prices, f"cache_write_{ttl}")
         return cls(float(write / prices.input), float(prices.cache_read / prices.input))
 
     @property

@@ -285,7 +285,7 @@ def response_usage(output: RequestOutput, model: ModelFacts) -> ResponseUsage:
     cache = CacheUsage.of([output])
     return ResponseUsage(
         input_tokens=prompt,
-        input_tokens_details=PromptDetails(cached_tokens=cache.read, cache_write_tokens=cache.written),
+        input_tokens_details=PromptDetails.of(cache),
         output_tokens=completion,
         output_tokens_details=OutputDetails(reasoning_tokens([output], model)),
         total_tokens=prompt + completion,

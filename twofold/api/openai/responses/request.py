@@ -82,7 +82,7 @@ from twofold.api.openai.responses.settings import (
 from twofold.api.prompts import DEFAULT_THINKING, Conversation, DraftMessage, ToolChoice, function_call
 from twofold.core.errors import ContextLengthError, quoted
 from twofold.core.params import SamplingParams
-from twofold.core.request import MAX_PINS, EngineRequest, RequestOptions, TimeToLive
+from twofold.core.request import MAX_PINS, STORED_TTL, EngineRequest, RequestOptions, TimeToLive
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import Message
 from twofold.text.parsers.base import SectionParser
@@ -193,7 +193,7 @@ class TurnRequest(RequestObject, dict=True):
     reasoning: ReasoningSettings | None = None
     text: TextSettings | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
-    prompt_cache_retention: Literal["in_memory"] | None = None
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     prompt_cache_options: ResponseCacheOptions | None = None
 
     history: ClassVar[tuple[Item, ...]] = ()
@@ -240,6 +240,8 @@ class TurnRequest(RequestObject, dict=True):
         points = [point for index, draft in enumerate(reader.drafts) for point in draft.points(index)]
         if cache is not None and cache.mode != "explicit":
             points.append(CachePoint(ttl))
+        if self.prompt_cache_retention == STORED_TTL:
+            points.append(CachePoint(STORED_TTL))
         tools, choice = self.shown_tools
         return Conversation(
             messages=[draft.message() for draft in reader.drafts],

@@ -1,0 +1,71 @@
+"""``twofold kv``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.support.tiny import TinyModel, TinyOptions
+from twofold.core.params import SamplingParams
+from twofold.engine.llm import LLM
+
+TOKENS = {"prompt_token_ids": [3 + i % 200 for i in range(600)]}
+
+
+@pytest.fixture
+def store(tiny_gguf: object, tmp_path: Path) -> Path:
+    """A store of a tiny model, of two segments."""
+    made: TinyModel = tiny_gguf(TinyOptions("llama", context=1024))  # type: ignore[operator]
+    with LLM(made.path, kv_store=tmp_path / "kv") as llm:
+        llm.generate(TOKENS, SamplingParams(max_tokens=1))  # type: ignore[arg-type]
+    return tmp_path / "kv"
+
+
+def test_ls_shows_what_a_store_has(store: Path, twofold: Command) -> None:
+    (found,) = json.loads(twofold("kv", "ls", store, "--json").out)
+    size = sum(path.stat().st_size for path in store.rglob("*.kv"))
+    assert (found["segments"], found["tokens"], found["bytes"], found["process"]) == (2, 512, size, "")
+    text = twofold("kv", "ls", store).out
+    assert found["model"] in text
+    assert found["folder"] in text
+
+
+def test_verify_finds_a_damaged_segment(store: Path, twofold: Command) -> None:
+    assert json.loads(twofold("kv", "verify", store, "--json").out) == {"segments": 2, "damaged": []}
+    path = min(store.rglob("*.kv"))
+    raw = bytearray(path.read_bytes())
+    raw[-5] ^= 1
+    path.write_bytes(raw)
+    result = twofold("kv", "verify", store)
+    assert result.code == 1
+    assert f"damaged: {path}\nsegments: 2, damaged: 1" in result.out
+
+
+def test_rm_removes_the_store_but_no_other_file(store: Path, twofold: Command) -> None:
+    (folder,) = {path.parent for path in store.rglob("*.kv")}
+    assert twofold("kv", "rm", store, "--model", "nothing").code == 2
+    assert twofold("kv", "rm", store, "--model", folder.name).code == 0
+    assert (store / "secret").exists()
+    assert not folder.exists()
+    (store / "mine.txt").write_text("")
+    assert twofold("kv", "rm", store).code == 0
+    assert [path.name for path in store.iterdir()] == ["mine.txt"]
+
+
+def test_a_store_in_use_is_not_removed(store: Path, twofold: Command, tiny_gguf: object) -> None:
+    made: TinyModel = tiny_gguf(TinyOptions("llama", context=1024))  # type: ignore[operator]
+    with LLM(made.path, kv_store=store):
+        result = twofold("kv", "rm", store)
+    assert result.code == 4
+    assert "Stop it first" in result.err
+    assert len(list(store.rglob("*.kv"))) == 2
+
+
+def test_another_folder_is_no_store(tmp_path: Path, twofold: Command) -> None:
+    for words in (("ls",), ("verify",), ("rm",)):
+        result = twofold("kv", *words, tmp_path)
+        assert result.code == 2
+        assert "is no KV store" in result.err
