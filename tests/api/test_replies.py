@@ -100,7 +100,11 @@ def test_a_chat(make_llm: MakeLLM) -> None:
             "completion_tokens": 4,
             "total_tokens": tokens + 4,
             "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-            "completion_tokens_details": {"reasoning_tokens": 0},
+            "completion_tokens_details": {
+                "reasoning_tokens": 0,
+                "accepted_prediction_tokens": 0,
+                "rejected_prediction_tokens": 0,
+            },
         },
     }
 

@@ -28,6 +28,9 @@ class Recorder:
     def propose(self, _decoding: Iterable[Sequence], _rows: int) -> dict[int, array[int]]:
         return {}
 
+    def predicted(self, _sequence: Sequence, _drafts: int) -> int:
+        return 0
+
     def learn(self, sequence: Sequence, tokens: tuple[int, ...]) -> None:
         """Learns nothing."""
 

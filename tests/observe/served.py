@@ -8,7 +8,15 @@ from typing import Any
 
 from tests.support.metrics import request_metrics
 from twofold.core.record import SequenceRecord, WaitReason
-from twofold.core.report import BlockCounts, EngineSnapshot, PinCounts, RequestMetrics, StepReport, StoreCounts
+from twofold.core.report import (
+    BlockCounts,
+    DraftCounts,
+    EngineSnapshot,
+    PinCounts,
+    RequestMetrics,
+    StepReport,
+    StoreCounts,
+)
 from twofold.observe.billing import Bill, BillLine
 from twofold.observe.served import AskedParams, ServedRequest
 
@@ -58,5 +66,6 @@ def snapshot(**changes: Any) -> EngineSnapshot:
         waiting=2, running=4, blocks=BlockCounts(60, 30, 10), pinned=5, block_size=16, queries=1000, hits=400,
         evicted=7, pins={300.0: PinCounts(written=64, read=128, expired=32, refused=16)}, preemptions=3, swaps=2,
         prediction_error=0.04, store=StoreCounts(bytes=4096, segments=2, loads=1, loaded=512, written=2),
+        drafts=DraftCounts(2, 9, 6, [2, 2, 1, 1, 0]),
     )  # fmt: skip
     return replace(plain, **changes)

@@ -14,6 +14,7 @@ from prometheus_client.samples import Sample
 from tests.observe.served import failed, report, served, snapshot, step
 from tests.support.clock import VirtualClock
 from twofold.core.errors import ParameterError
+from twofold.core.report import DraftCounts
 from twofold.observe.metrics.requests import Objective
 from twofold.observe.metrics.server import ServerMetrics
 
@@ -27,6 +28,10 @@ VLLM = {
     "prefix_cache_queries": "counter",
     "prefix_cache_hits": "counter",
     "num_preemptions": "counter",
+    "spec_decode_num_drafts": "counter",
+    "spec_decode_num_draft_tokens": "counter",
+    "spec_decode_num_accepted_tokens": "counter",
+    "spec_decode_num_accepted_tokens_per_pos": "counter",
     "request_success": "counter",
     "admission_rejections": "counter",
     "time_to_first_token_seconds": "histogram",
@@ -242,6 +247,23 @@ def test_counters_do_not_fall_when_an_engine_restarts(metrics: ServerMetrics, to
     assert page("twofold:cache_pin_tokens_total", event="written") == 64
     assert page("twofold:engine_restarts_total") == told
     assert not list(page.samples("twofold:step_prediction_error"))
+
+
+def test_drafts_are_counted_by_position(metrics: ServerMetrics) -> None:
+    counts = DraftCounts()
+    for drafted, accepted in ((3, 2), (0, 0), (5, 1), (2, 0)):
+        counts.add(drafted, accepted)
+    assert counts == DraftCounts(3, 10, 3, [2, 1, 0, 0, 0])
+    metrics.on_snapshot("small", snapshot(drafts=counts))
+    metrics.on_restart("small")
+    metrics.on_snapshot("small", snapshot(drafts=DraftCounts(1, 2, 1, [1, 0])))
+    page = Scrape(metrics)
+    name = "vllm:spec_decode_num_"
+    assert [page(f"{name}{what}_total") for what in ("drafts", "draft_tokens", "accepted_tokens")] == [4, 12, 4]
+    positions = {
+        sample.labels["position"]: sample.value for sample in page.samples(f"{name}accepted_tokens_per_pos_total")
+    }
+    assert positions == {"0": 3, "1": 1, "2": 0, "3": 0, "4": 0}
 
 
 def test_counts_after_a_restart_are_added_even_if_larger_than_before(

@@ -67,6 +67,16 @@ def test_a_request_is_a_span_with_its_phases(traced: Traced) -> None:
         assert (root.start_time or 0) <= (each.start_time or 0) <= (each.end_time or 0) <= (root.end_time or 0)
 
 
+def test_drafts_are_attributes_of_decode(traced: Traced) -> None:
+    given = report()
+    given.record.speculate(drafted=9, accepted=6, predicted=0, saved_s=0.25)
+    attributes = traced(reports=(given,))["decode"].attributes or {}
+    found = [
+        attributes[f"twofold.speculation.{name}"] for name in ("drafted_tokens", "accepted_tokens", "saved_seconds")
+    ]
+    assert found == [9, 6, 0.25]
+
+
 def test_attributes_bear_the_names_of_the_conventions(traced: Traced) -> None:
     attributes = traced(written_tokens={300.0: 8}, reasoning_tokens=3)["chat small"].attributes
     assert attributes is not None

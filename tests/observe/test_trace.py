@@ -83,7 +83,7 @@ def test_a_step_is_named_by_its_rows(path: Path) -> None:
     (event,) = named(traced(path, STEP), "8 decode + 120 prefill rows")
     assert (event["ts"], event["dur"]) == (86_400_000_000, 20_000)
     assert event["args"] == {
-        "step": 0, "decode_rows": 8, "prefill_rows": 120, "sequences": 9, "logit_rows": 8, "moves": 0,
+        "step": 0, "decode_rows": 8, "draft_rows": 0, "prefill_rows": 120, "sequences": 9, "logit_rows": 8, "moves": 0,
         "predicted_ms": 19.0, "measured_ms": 20.0,
     }  # fmt: skip
 
@@ -131,7 +131,7 @@ def test_slices_follow_each_other_and_nest(path: Path) -> None:
 
 
 def test_the_phases_of_a_request(path: Path) -> None:
-    record = SequenceRecord(preemptions=1, recomputed=5)
+    record = SequenceRecord(preemptions=1, recomputed=5, drafted=9, accepted=6, saved_s=0.25)
     record.stall(WaitReason.BLOCKS, 0.5, until=START + 1)
     record.stall(WaitReason.PREEMPTED, 0.25, until=START + 3)
     record.stall(WaitReason.PREFILL, 0.125)
@@ -158,6 +158,7 @@ def test_the_phases_of_a_request(path: Path) -> None:
         "queue_ms": 1000.0, "prefill_ms": 1000.0, "decode_ms": 2000.0,
         "stalls_ms": {"queued for blocks": 500.0, "preempted": 250.0, "waiting behind others' prefill": 125.0},
         "preemptions": 1, "recomputed_tokens": 5, "swapped_blocks": 0,
+        "drafted_tokens": 9, "accepted_tokens": 6, "saved_ms": 250.0,
     }  # fmt: skip
 
 

@@ -126,7 +126,9 @@ class SequenceRecord:
     ``loaded`` of the cached tokens came from the KV store on the disk.
 
     ``drafted`` tokens were computed as drafts, of which ``accepted`` became tokens of the completion; ``saved_s`` are
-    the seconds that the completion would have taken longer without drafts, by the step-time model.
+    the seconds that the completion would have taken longer without drafts, by the step-time model: below 0 if drafts
+    cost more than they saved. Each accepted token saves a step. ``predicted`` of the drafted tokens came from the
+    client's prediction, of which ``predicted_accepted`` were accepted.
     ``recomputed`` tokens had to be computed again after a preemption, ``swapped`` blocks went out and in again.
     ``pauses`` are waits with a start and an end, in order. ``pins`` are those of the request that were granted; they
     hold whole blocks, so they may have a few tokens fewer than requested.
@@ -145,6 +147,8 @@ class SequenceRecord:
     drafted: int = 0
     accepted: int = 0
     saved_s: float = 0.0
+    predicted: int = 0
+    predicted_accepted: int = 0
     pins: list[HeldPin] = field(default_factory=list)
 
     @classmethod
@@ -156,6 +160,14 @@ class SequenceRecord:
         whole.pauses = sorted(whole.pauses, key=lambda pause: pause.start)[:MAX_PAUSES]
         whole.pins = sorted(set(whole.pins))
         return whole
+
+    def speculate(self, drafted: int, accepted: int, predicted: int, saved_s: float) -> None:
+        """Counts the drafts of a step; the first ``predicted`` of them came from the client's prediction."""
+        self.drafted += drafted
+        self.accepted += accepted
+        self.saved_s += saved_s
+        self.predicted += predicted
+        self.predicted_accepted += min(predicted, accepted)
 
     def stall(self, cause: WaitReason, seconds: float, until: float | None = None) -> None:
         """Adds to the seconds lost to ``cause``. ``until`` is when the wait ended; None if steps only took longer."""
@@ -180,4 +192,6 @@ class SequenceRecord:
         self.drafted += other.drafted
         self.accepted += other.accepted
         self.saved_s += other.saved_s
+        self.predicted += other.predicted
+        self.predicted_accepted += other.predicted_accepted
         self.pins += other.pins

@@ -27,7 +27,7 @@ class BlockCounts:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One step: ``decode_rows`` computed generated tokens, ``prefill_rows`` prompts.
+    """One step: ``decode_rows`` computed generated tokens and drafts (``draft_rows``), ``prefill_rows`` prompts.
 
     number      counts the engine's steps from 0
     moves       blocks that were copied or swapped before the rows
@@ -56,6 +56,7 @@ class StepReport:
     forward_s: float = 0.0
     sample_s: float = 0.0
     overlap_s: float = 0.0
+    draft_rows: int = 0
 
     @property
     def ended(self) -> float:
@@ -185,6 +186,31 @@ class StoreCounts:
     failed_writes: int = 0
 
 
+@dataclass(slots=True)
+class DraftCounts:
+    """Draft tokens since the engine started.
+
+    drafts      steps with draft tokens, counted for each sequence; ``drafted``: the tokens in them
+    accepted    drafted tokens that became tokens of a completion
+    positions   accepted tokens by their place in the draft, as many places as the longest draft had
+    """
+
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    positions: list[int] = field(default_factory=list)
+
+    def add(self, drafted: int, accepted: int) -> None:
+        """Counts the draft of a sequence in a step."""
+        if drafted:
+            self.drafts += 1
+            self.drafted += drafted
+            self.accepted += accepted
+            self.positions.extend([0] * (drafted - len(self.positions)))
+            for position in range(accepted):
+                self.positions[position] += 1
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
     """An engine at one moment. Counts are since it started; ``queries``, ``hits`` and ``evicted`` as in ``kv.pins``.
@@ -195,6 +221,7 @@ class EngineSnapshot:
     step_weights       of the step-time model; None before the first prediction
     max_rows, max_logit_rows   limits of a step
     store              of the KV store on the disk; None without one
+    drafts             of speculation; all are 0 without it
     """
 
     waiting: int
@@ -213,3 +240,4 @@ class EngineSnapshot:
     max_rows: int = 1
     max_logit_rows: int = 1
     store: StoreCounts | None = None
+    drafts: DraftCounts = field(default_factory=DraftCounts)

@@ -72,6 +72,7 @@ class StepReporter:
             forward_s=outcome.forward_s,
             sample_s=outcome.sample_s,
             overlap_s=outcome.overlap_s,
+            draft_rows=sum(step.drafts for step in plan.steps),
             waiting=scheduler.waiting,
             running=scheduler.running,
             blocks=BlockCounts(sum(manager.free), sum(manager.cached), sum(manager.held)),

@@ -223,6 +223,8 @@ def request_fields(served: ServedRequest) -> dict[str, Any]:
             "cached_tokens": served.cached_tokens,
             "output_tokens": served.output_tokens,
             "preemptions": sum(report.record.preemptions for report in served.reports) or None,
+            "drafted_tokens": sum(report.record.drafted for report in served.reports) or None,
+            "accepted_tokens": sum(report.record.accepted for report in served.reports) or None,
             "finish": ",".join(sorted(reasons)) or None,
         }
     known = {

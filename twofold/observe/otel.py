@@ -212,6 +212,9 @@ def _phase_attributes(name: str, report: RequestMetrics) -> Attributes:
             "twofold.output_tokens": report.output_tokens,
             "twofold.steps": record.decode.steps,
             "twofold.preemptions": record.preemptions,
+            "twofold.speculation.drafted_tokens": record.drafted,
+            "twofold.speculation.accepted_tokens": record.accepted,
+            "twofold.speculation.saved_seconds": record.saved_s,
         }
     return {}
 

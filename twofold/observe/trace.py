@@ -128,6 +128,7 @@ def _step_events(report: StepReport, began: float) -> Iterator[Event]:
         report.ended,
         step=report.number,
         decode_rows=report.decode_rows,
+        draft_rows=report.draft_rows,
         prefill_rows=report.prefill_rows,
         sequences=report.sequences,
         logit_rows=report.logit_rows,
@@ -183,6 +184,9 @@ def _request_args(report: RequestMetrics) -> Event:
         "preemptions": record.preemptions,
         "recomputed_tokens": record.recomputed,
         "swapped_blocks": record.swapped,
+        "drafted_tokens": record.drafted,
+        "accepted_tokens": record.accepted,
+        "saved_ms": _ms(record.saved_s),
     }
 
 

@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 from twofold.api.base import TierName
 from twofold.api.body import NonNegativeFloat, NonNegativeInt, ReplyObject
 from twofold.api.compression import CompressionReply
-from twofold.core.record import PhaseWork, WaitReason
+from twofold.core.record import PhaseWork, SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.core.request import TTL_SECONDS
 from twofold.core.step import FinishReason
@@ -52,6 +52,17 @@ class PhaseRecord(ReplyObject, kw_only=True):
     roofline_share: NonNegativeFloat | UnsetType | None = UNSET
 
 
+class SpeculationRecord(ReplyObject, kw_only=True):
+    """Draft tokens: those of ``drafted_tokens`` that were right, each of which saved a step; the same of the client's
+    prediction; and the seconds saved, by the step-time model: below 0 if drafts cost more than they saved."""
+
+    drafted_tokens: NonNegativeInt
+    accepted_tokens: NonNegativeInt
+    accepted_prediction_tokens: NonNegativeInt
+    rejected_prediction_tokens: NonNegativeInt
+    saved_s: float
+
+
 class PromptRecord(ReplyObject, kw_only=True):
     """A prompt and its completions. ``prediction_error`` is above 0 if the predicted steps took longer than the real
     ones."""
@@ -71,6 +82,7 @@ class PromptRecord(ReplyObject, kw_only=True):
         dict[str, NonNegativeFloat],
         Meta(extra_json_schema={"propertyNames": {"enum": [reason.name.lower() for reason in WaitReason]}}),
     ]
+    speculation: SpeculationRecord
     preemptions: NonNegativeInt
     recomputed_tokens: NonNegativeInt
     swapped_blocks: NonNegativeInt
@@ -209,12 +221,23 @@ def _prompt(report: RequestMetrics, steps: StepPredictor | None) -> PromptRecord
         prefill=_phase(record.prefill, report.prefill_s, steps, count),
         decode=_phase(record.decode, report.decode_s, steps, count),
         stalls_s={cause.name.lower(): seconds for cause, seconds in record.stalls.items()},
+        speculation=_speculation(record),
         preemptions=record.preemptions,
         recomputed_tokens=record.recomputed,
         swapped_blocks=record.swapped,
         steps_s=sum(work.seconds for work in phases),
         predicted_s=predicted if known else None,
         prediction_error=predicted / took - 1 if known else None,
+    )
+
+
+def _speculation(record: SequenceRecord) -> SpeculationRecord:
+    return SpeculationRecord(
+        drafted_tokens=record.drafted,
+        accepted_tokens=record.accepted,
+        accepted_prediction_tokens=record.predicted_accepted,
+        rejected_prediction_tokens=record.predicted - record.predicted_accepted,
+        saved_s=record.saved_s,
     )
 
 

@@ -32,10 +32,12 @@ WHITE_MORE: Final = "\u2028\u2029\u202f\u205f\u3000"
 
 @dataclass(frozen=True, slots=True)
 class PromptLimit:
-    """The context in tokens, of which ``reserved`` (0 or 1) are reserved for the completion."""
+    """The context in tokens, of which ``reserved`` (0 or 1) are reserved for the completion. ``text`` is what errors
+    call the text."""
 
     context: int
     reserved: int = 1
+    text: str = "prompt"
 
     @property
     def tokens(self) -> int:
@@ -46,9 +48,9 @@ class PromptLimit:
         """Raises ContextLengthError for too many tokens; with ``at_least``, ``tokens`` is a lower bound."""
         if tokens > self.tokens:
             raise ContextLengthError(
-                f"The prompt has {'at least ' if at_least else ''}{tokens} tokens; "
+                f"The {self.text} has {'at least ' if at_least else ''}{tokens} tokens; "
                 f"{'with one output token, ' if self.reserved else ''}it does not fit the context of {self.context}.",
-                hint="Shorten the prompt, or raise max_model_len if the model allows it.",
+                hint=f"Shorten the {self.text}, or raise max_model_len if the model allows it.",
             )
 
 

@@ -66,6 +66,17 @@ def test_stalls_by_cause() -> None:
 
 
 @pytest.mark.parametrize(
+    ("saved_s", "gain"),
+    [(1.93, "412 steps and 1.93 s saved"), (-0.04, "412 steps saved, 40 ms lost"), (0.0, "412 steps and 0 saved")],
+)
+def test_drafts_and_what_they_saved(saved_s: float, gain: str) -> None:
+    record = recorded(41, 38)
+    assert "drafted" not in explained(report(record))
+    record.speculate(drafted=1500, accepted=412, predicted=0, saved_s=saved_s)
+    assert explained(report(record))["drafted"] == [f"412 of 1,500 tokens were right; {gain}"]
+
+
+@pytest.mark.parametrize(
     ("predicted", "verdict"), [(0.1, "right"), (0.1004, "right"), (0.15, "50% too long"), (0.05, "50% too short")]
 )
 def test_predictions_have_a_verdict(predicted: float, verdict: str) -> None:

@@ -88,6 +88,19 @@ def test_a_reply_that_carries_its_record() -> None:
     assert read({"object": "chat.completion", "choices": [], "twofold": record()}) == read(record())
 
 
+def test_what_drafts_gained() -> None:
+    drafts = {"drafted_tokens": 500, "accepted_tokens": 412, "saved_s": 1.93}
+    note = "Speculation: 412 of 500 drafted tokens were right; 412 steps and 1.93 s saved."
+    whole = record()
+    whole["prompts"][0]["speculation"] |= drafts
+    assert note in read(whole).notes
+    del whole["prompts"][0]["speculation"]
+    assert read(whole).notes == read(record()).notes, "a record from before there were drafts"
+    assert read({**RUN, "speculation": drafts}).notes == (note,)
+    lost = read({**RUN, "speculation": {**drafts, "saved_s": -0.25}}).notes
+    assert lost[0].endswith("412 steps saved, 250 ms lost.")
+
+
 def test_a_record_without_ceilings() -> None:
     seen = read(record(ceilings=False))
     assert seen.phases["decode"].floor is None

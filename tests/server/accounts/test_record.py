@@ -82,6 +82,20 @@ def test_phases_beside_their_limits() -> None:
     assert prompt["steps_s"] == pytest.approx(0.07)
 
 
+def test_drafts() -> None:
+    given = report()
+    given.record.speculate(drafted=7, accepted=4, predicted=6, saved_s=0.5)
+    given.record.speculate(drafted=5, accepted=0, predicted=0, saved_s=-0.25)
+    (prompt,) = record(given)["prompts"]
+    assert prompt["speculation"] == {
+        "drafted_tokens": 12,
+        "accepted_tokens": 4,
+        "accepted_prediction_tokens": 4,
+        "rejected_prediction_tokens": 2,
+        "saved_s": 0.25,
+    }
+
+
 def test_stalls_and_preemptions() -> None:
     given = report()
     given.record.stall(WaitReason.PREEMPTED, 0.25, until=11.0)

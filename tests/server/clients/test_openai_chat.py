@@ -85,6 +85,26 @@ def test_usage_ends_a_stream_that_asks_for_it(client: Any) -> None:
     assert all(chunk.usage is None for chunk in chunks)
 
 
+def test_a_prediction_changes_no_completion(client: Any) -> None:
+    """How much is drafted depends on the machine; what is counted of it, on the engine's record."""
+    text = client.chat.completions.create(**ASK).choices[0].message.content
+    content: list[Any] = [{"type": "text", "text": text[:5]}, {"type": "text", "text": text[5:]}]
+    given: dict[str, Any] = {"prediction": {"type": "content", "content": content}}
+    found = client.chat.completions.create(**ASK | given, extra_body={"twofold": {"explain": True}})
+    (prompt,) = found.model_extra["twofold"]["prompts"]
+    details = found.usage.completion_tokens_details
+    assert found.choices[0].message.content == text
+    assert details.accepted_prediction_tokens == prompt["speculation"]["accepted_prediction_tokens"]
+    assert details.rejected_prediction_tokens == prompt["speculation"]["rejected_prediction_tokens"]
+    *chunks, last = streamed(client, **given, stream_options={"include_usage": True})
+    assert text_of(chunks) == text
+    assert last.usage.completion_tokens_details.accepted_prediction_tokens is not None
+    plain = client.chat.completions.create(**ASK, extra_body={"speculation": False, "twofold": {"explain": True}})
+    assert plain.model_extra["twofold"]["prompts"][0]["speculation"]["drafted_tokens"] == 0
+    with pytest.raises(openai.BadRequestError, match=r"prediction\.type"):
+        client.chat.completions.create(**ASK, prediction={"type": "file", "content": text})
+
+
 def test_the_stream_helper(client: Any) -> None:
     stopped = ASK | {"stop": stop_of(client)}
     with client.chat.completions.stream(**stopped) as stream:

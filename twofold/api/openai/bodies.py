@@ -7,12 +7,12 @@ A field that Twofold does not support is refused; only labels, which change no c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta, structs
 
-from twofold.api.base import AskedTier
+from twofold.api.base import AskedTier, ModelFacts
 from twofold.api.body import OFFERED, Explainable, ModelName, NonEmptyText, OwnFields, RequestObject
 from twofold.api.fields import FieldError
 from twofold.api.prompts import PoolingRequest
@@ -33,6 +33,7 @@ from twofold.core.params import (
 from twofold.core.request import MAX_NAME_CHARS, MAX_PRIORITY, PoolingParams, RequestOptions, TextOrTokens
 from twofold.core.sampling_defaults import NAMES
 from twofold.core.step import Pooling
+from twofold.text.prompt_limit import PromptLimit
 
 MAX_PROMPTS: Final = 2048
 TIERS: Final[Mapping[str, AskedTier]] = {
@@ -58,6 +59,11 @@ CacheSalt: TypeAlias = Annotated[
 ]
 
 
+Speculation: TypeAlias = Annotated[
+    bool, Meta(description="Whether tokens may be drafted ahead. It changes no completion.")
+]
+
+
 class HandlingFields(Explainable):
     """Fields that say how a request is handled: its tier, its priority, and who shares its cached prefixes."""
 
@@ -73,6 +79,17 @@ class HandlingFields(Explainable):
     @property
     def request_options(self) -> RequestOptions:
         return RequestOptions(priority=self.priority, cache_salt=self.cache_salt)
+
+
+class GeneratingFields(HandlingFields):
+    """The same for requests whose completions are sampled."""
+
+    __slots__ = ()
+    speculation: Speculation
+
+    @property
+    def request_options(self) -> RequestOptions:
+        return replace(super().request_options, speculation=self.speculation)
 
 
 class OpenAIRequest(RequestObject, HandlingFields):
@@ -171,9 +188,32 @@ class StructuredOutputs(RequestObject):
     grammar: NonEmptyText | None = None
 
 
-class SampledRequest(LabelledRequest):
+class PredictedPart(RequestObject):
+    """A part of the predicted text."""
+
+    type: Annotated[Literal["text"], OFFERED]
+    text: str
+
+
+class PredictedContent(RequestObject):
+    """The text that the caller expects, such as the file before an edit. It changes no completion: it makes one faster
+    where it is right."""
+
+    type: Annotated[Literal["content"], OFFERED]
+    content: str | list[PredictedPart]
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
+class SampledRequest(LabelledRequest, GeneratingFields):
     """The fields of chats and completions that set how a completion is sampled and streamed."""
 
+    speculation: Speculation = True
+    prediction: PredictedContent | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
@@ -207,6 +247,18 @@ class SampledRequest(LabelledRequest):
             raise ParameterError(
                 "stream_options needs stream.", param="stream_options", hint='Set "stream": true, or leave it out.'
             )
+        if self.prediction is not None and not self.speculation:
+            raise FieldError(
+                "A prediction needs speculation, which is false.", param="prediction", hint="Remove one of them."
+            )
+
+    def predicted(self, model: ModelFacts) -> RequestOptions:
+        """The request's options with the tokens of its prediction. Raises ContextLengthError for too long a text."""
+        if self.prediction is None:
+            return self.request_options
+        tokenizer = model.tokenizer.within(PromptLimit(model.context, 0, "prediction"))
+        ids = tokenizer.encode(self.prediction.text, add_special_tokens=False, parse_special=False)
+        return replace(self.request_options, prediction=tuple(ids))
 
     @property
     def given_parameters(self) -> frozenset[str]:

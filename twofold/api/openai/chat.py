@@ -286,7 +286,6 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
     function_call: None = None
     functions: None = None
     moderation: None = None
-    prediction: None = None
     web_search_options: None = None
 
     def __post_init__(self) -> None:
@@ -341,7 +340,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
         if self.compress is not None and self.compressed is UNSET:
             raise FieldError("compress is supported by servers only.", param="compress", code=UNSUPPORTED)
         params = model.sampling.fill(self.params, self.given_parameters)
-        return [self.conversation.prepare(model, params, self.request_options)]
+        return [self.conversation.prepare(model, params, self.predicted(model))]
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> ChatReply:
         (output,) = outputs

@@ -63,7 +63,7 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
         )
 
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
-        options, params = self.request_options, model.sampling.fill(self.params, self.given_parameters)
+        options, params = self.predicted(model), model.sampling.fill(self.params, self.given_parameters)
         if self.suffix:
             return [infilled(str(given), self.suffix, model, params, options) for given in self.given]
         return [tokenized(given, model, params, options) for given in self.given]

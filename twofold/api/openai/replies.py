@@ -36,6 +36,14 @@ class OutputDetails(ReplyObject):
     reasoning_tokens: NonNegativeInt
 
 
+class CompletionDetails(OutputDetails):
+    """Output tokens of thinking sections, and tokens of the prediction that were drafted: accepted ones are part of a
+    completion, rejected ones are not, and are no output tokens."""
+
+    accepted_prediction_tokens: NonNegativeInt
+    rejected_prediction_tokens: NonNegativeInt
+
+
 class PromptUsage(ReplyObject):
     """Tokens of texts that are only read."""
 
@@ -50,7 +58,7 @@ class CompletionUsage(ReplyObject, kw_only=True):
     completion_tokens: NonNegativeInt
     total_tokens: NonNegativeInt
     prompt_tokens_details: PromptDetails | UnsetType = UNSET
-    completion_tokens_details: OutputDetails | UnsetType = UNSET
+    completion_tokens_details: CompletionDetails | UnsetType = UNSET
     compression: CompressionReply | UnsetType = UNSET
 
 
@@ -75,12 +83,18 @@ def usage(
     prompt = sum(len(output.prompt_token_ids) for output in outputs)
     completion = sum(output.metrics.output_tokens for output in outputs) if completions else 0
     cache = CacheUsage.of(outputs)
+    records = [output.metrics.record for output in outputs]
+    accepted = sum(record.predicted_accepted for record in records)
     return CompletionUsage(
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=prompt + completion,
         prompt_tokens_details=PromptDetails.of(cache),
-        completion_tokens_details=OutputDetails(reasoning_tokens(outputs, model)),
+        completion_tokens_details=CompletionDetails(
+            reasoning_tokens=reasoning_tokens(outputs, model),
+            accepted_prediction_tokens=accepted,
+            rejected_prediction_tokens=sum(record.predicted for record in records) - accepted,
+        ),
         compression=compression,
     )
 

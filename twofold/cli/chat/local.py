@@ -138,6 +138,11 @@ class LocalModel:
                 "decode_tok_s": decode_speed(metrics),
             },
             "stalls": {cause.name.lower(): seconds for cause, seconds in metrics.record.stalls.items()},
+            "speculation": {
+                "drafted_tokens": metrics.record.drafted,
+                "accepted_tokens": metrics.record.accepted,
+                "saved_s": metrics.record.saved_s,
+            },
             "limit": None if self._roofline is None else asdict(self._roofline.shares(metrics)),
             "work": None if self._roofline is None else self._roofline.work(metrics),
         }

@@ -54,15 +54,19 @@ class Proposal:
 
 
 class SequenceDrafter:
-    """Proposals for one sequence. ``past`` and ``shared`` are the completions and the odds of its salt."""
+    """Proposals for one sequence. ``past`` and ``shared`` are the completions and the odds of its salt; ``sampled`` are
+    the tokens of its completion that are known already."""
 
     __slots__ = ("_index", "_next", "_offset", "_past", "_shared", "odds")
 
-    def __init__(self, prediction: Sequence[int], past: PastTexts, shared: Odds) -> None:
+    def __init__(self, prediction: Sequence[int], past: PastTexts, shared: Odds, sampled: Sequence[int] = ()) -> None:
         self._index = TokenIndex()
         self._index.extend(prediction)
         self._offset = len(prediction)
-        self._next = Proposal(self._index.tokens, 0, PREDICTED, 0) if prediction else None
+        self._next: Proposal | None = None
+        if (start := len(sampled)) < len(prediction):
+            right = tuple(prediction[:start]) == tuple(sampled)
+            self._next = Proposal(self._index.tokens, start, PREDICTED, start if right else 0, realigned=not right)
         self._past = past
         self._shared = shared
         self.odds = Odds(shared)
@@ -89,6 +93,10 @@ class SequenceDrafter:
         if found is None or not len(found) or self._chance(found) < least:
             return None
         return found
+
+    def predicted(self, proposal: Proposal, count: int) -> int:
+        """How many of the first ``count`` tokens of a proposal are the client's prediction: none after its end."""
+        return min(count, max(self._offset - proposal.start, 0)) if proposal.kind == PREDICTED else 0
 
     def learn(self, proposal: Proposal, sampled: Sequence[int]) -> None:
         """Compares a proposal with the tokens that were sampled, whether or not it was drafted."""

@@ -26,6 +26,7 @@ from collections.abc import Iterable
 
 from twofold.core.errors import ContextLengthError, ResourceError
 from twofold.core.record import WaitReason
+from twofold.core.report import DraftCounts
 from twofold.core.step import (
     SAMPLED_TOKEN,
     FinishReason,
@@ -65,7 +66,8 @@ class Scheduler:
     ageing_s      seconds of waiting after which a class is as urgent as the next more urgent one
     store         prefixes on the disk; None: there are none
 
-    ``preemptions`` counts all preemptions so far, ``swaps`` those that moved blocks to the host.
+    ``preemptions`` counts all preemptions so far, ``swaps`` those that moved blocks to the host; ``drafts`` counts
+    draft tokens.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class Scheduler:
         self._waits = WaitTimes()
         self.preemptions = 0
         self.swaps = 0
+        self.drafts = DraftCounts()
 
     @property
     def limits(self) -> StepLimits:
@@ -476,10 +479,10 @@ class Scheduler:
         tokens = sequence.take(result)
         self._blocks.publish(sequence, now)
         if self._speculator is not None and tokens:
+            accepted, predicted = len(tokens) - 1, self._speculator.predicted(sequence, step.drafts)
+            record.speculate(step.drafts, accepted, predicted, work.plain_s * len(tokens) - work.seconds)
+            self.drafts.add(step.drafts, accepted)
             self._speculator.learn(sequence, tokens)
-            record.drafted += step.drafts
-            record.accepted += len(tokens) - 1
-            record.saved_s += work.plain_s * len(tokens) - work.seconds
         self._accounts[sequence.sequence_id].service += COMPLETION_WEIGHT * len(tokens)
         if sequence.first_token_at is None and (tokens or result.candidates):
             sequence.first_token_at = now

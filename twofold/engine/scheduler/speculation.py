@@ -93,6 +93,13 @@ class Speculator:
                 found.append((sequence, proposal, min(most, len(proposal))))
         return self._allot(found, rows, shape, seconds)
 
+    def predicted(self, sequence: Sequence, drafts: int) -> int:
+        """How many of the first ``drafts`` tokens proposed for a planned step are the client's prediction."""
+        drafting = self._drafting.get(sequence.sequence_id)
+        if not drafts or drafting is None or drafting.proposal is None:
+            return 0
+        return drafting.drafter.predicted(drafting.proposal, drafts)
+
     def learn(self, sequence: Sequence, tokens: tuple[int, ...]) -> None:
         """Compares the proposal for a committed step with the tokens that became known."""
         drafting = self._drafting.get(sequence.sequence_id)
@@ -124,7 +131,8 @@ class Speculator:
         drafting = self._drafting.get(sequence.sequence_id)
         if drafting is None:
             memory = self._memory(sequence.options.cache_salt)
-            drafter = SequenceDrafter(sequence.options.prediction, memory.past, memory.odds)
+            sampled = sequence.tokens[sequence.prompt_length :]
+            drafter = SequenceDrafter(sequence.options.prediction, memory.past, memory.odds, sampled)
             drafting = self._drafting[sequence.sequence_id] = _Drafting(drafter)
         if feed:
             drafting.drafter.feed(sequence.tokens, feed)

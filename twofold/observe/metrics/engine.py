@@ -23,6 +23,12 @@ COUNTS: Final = {
     "evicted": ("twofold:evicted_blocks", "Cached blocks that were evicted."),
 }
 """Counters by the field of a snapshot."""
+DRAFT_COUNTS: Final = {
+    "drafts": ("vllm:spec_decode_num_drafts", "Steps with draft tokens, counted for each sequence."),
+    "drafted": ("vllm:spec_decode_num_draft_tokens", "Draft tokens that were computed."),
+    "accepted": ("vllm:spec_decode_num_accepted_tokens", "Draft tokens that were accepted."),
+}
+"""Counters by the field of a snapshot's ``drafts``."""
 STORE_EVENTS: Final = {
     "loads": "loaded",
     "declined": "declined",
@@ -74,6 +80,10 @@ class EngineMetrics:
             "twofold:step_prediction_error", "Recent error of predicted step times, as a share.", *MODEL
         )
         self._counts = {field: counter(name, text, *MODEL) for field, (name, text) in COUNTS.items()}
+        self._drafts = {field: counter(name, text, *MODEL) for field, (name, text) in DRAFT_COUNTS.items()}
+        self._positions = counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by place in the draft.", *MODEL, "position"
+        )
         self._store_bytes = gauge("twofold:kv_store_bytes", "Bytes of the KV store's segments.", *MODEL)
         self._loaded = counter("twofold:kv_store_loaded_tokens", "Tokens that were loaded from the KV store.", *MODEL)
         self._store = counter(
@@ -127,6 +137,10 @@ class EngineMetrics:
         for seconds, pins in snapshot.pins.items():
             for event in PIN_EVENTS:
                 self._add_growth(self._pins, getattr(pins, event), model, ENGINE, TTLS[seconds], event)
+        for name, counter in self._drafts.items():
+            self._add_growth(counter, getattr(snapshot.drafts, name), model, ENGINE)
+        for position, accepted in enumerate(snapshot.drafts.positions):
+            self._add_growth(self._positions, accepted, model, ENGINE, str(position))
         if snapshot.store is not None:
             self._store_bytes.set(snapshot.store.bytes, model, ENGINE)
             self._add_growth(self._loaded, snapshot.store.loaded, model, ENGINE)

@@ -12,6 +12,7 @@ A bench has only the times that its client saw; the rest is inferred:
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -24,7 +25,7 @@ from twofold.core.record import WaitReason
 from twofold.core.typed_fields import TypedFields
 from twofold.core.units import count
 from twofold.planner.explain.scenario import Goal, Observed, Phase, PhaseName
-from twofold.planner.explain.words import EXACT, listed, verdict
+from twofold.planner.explain.words import EXACT, drafts_note, listed, verdict
 
 RECORD: Final = "twofold.request"
 BENCH: Final = "twofold.bench/"
@@ -148,7 +149,7 @@ def _read_record(record: SourceFields, prompt: int) -> Observed:
         output=own.count("output_tokens"),
         batch=1 / share if share > 0 else 1.0,
         phases=_phases(own, own.numbers("stalls_s"), _recorded("prefill", own), _recorded("decode", own)),
-        notes=(*_unequal(share), *_engine_error(own)),
+        notes=(*_unequal(share), *_speculation(own), *_engine_error(own)),
     )
 
 
@@ -166,6 +167,7 @@ def _read_run(run: SourceFields) -> Observed:
         cached=0 if details is None else details.count("cached_tokens", 0),
         output=usage.count("completion_tokens"),
         phases=_phases(timing, run.numbers("stalls"), prefill, decode),
+        notes=_speculation(run),
     )
 
 
@@ -248,6 +250,17 @@ def _unequal(share: float) -> tuple[str, ...]:
         return ()
     equal = f"one of {1 / share:.3g} equal requests"
     return (f"{share:.0%} of the rows in its decode steps were its own: it is explained as {equal}.",)
+
+
+def _speculation(document: SourceFields) -> tuple[str, ...]:
+    """What drafts gained; nothing without drafts, and for documents from before there were any."""
+    found = document.part("speculation")
+    if found is None or not (drafted := found.count("drafted_tokens")):
+        return ()
+    note = drafts_note(
+        drafted, found.count("accepted_tokens"), found.number("saved_s", least=-sys.float_info.max), "drafted tokens"
+    )
+    return (f"Speculation: {note}.",)
 
 
 def _engine_error(prompt: SourceFields) -> tuple[str, ...]:

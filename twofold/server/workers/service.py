@@ -316,6 +316,7 @@ def snapshot(engine: Engine) -> EngineSnapshot:
         step_weights=scheduler.step_time.weights if scheduler.step_time.ready else None,
         max_rows=scheduler.limits.rows,
         max_logit_rows=scheduler.limits.logit_rows,
+        drafts=replace(scheduler.drafts, positions=list(scheduler.drafts.positions)),
     )
 
 

@@ -25,12 +25,13 @@ from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import (
     CacheSalt,
     Count,
-    HandlingFields,
+    GeneratingFields,
     Label,
     MinP,
     PlainFormat,
     Priority,
     Repetition,
+    Speculation,
     Temperature,
     Tier,
     TopK,
@@ -294,13 +295,14 @@ class ResponseStreamOptions(RequestObject):
     include_obfuscation: Literal[False] = False
 
 
-class ResponsesRequest(TurnRequest, HandlingFields):
+class ResponsesRequest(TurnRequest, GeneratingFields):
     """A turn of a conversation, and how its completion is sampled. ``max_tool_calls`` counts calls of built-in tools
     alone, and ``client_metadata`` is Codex's: both have no effect."""
 
     service_tier: Tier = "auto"
     priority: Priority = 0
     cache_salt: CacheSalt = ""
+    speculation: Speculation = True
     twofold: OwnFields | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
