@@ -13,13 +13,14 @@
     servers        compared with other servers at rising rates                                   25 min
     layerkv        LayerKV in the simulator, by memory and rate                                   1 min
     kv-types       sessions, speed, KL and a hidden fact by type of keys and values              10 min
+    kv-store       TTFT after a restart, and gaps between tokens beside loads from the disk       3 min
     speculation    tokens per second with and without drafts, by class of text                   10 min
     prediction     accuracy of times predicted by the cost model                                 5 min
 
 ``serving`` selects the six parts from ``throughput`` to ``overlap``, ``http`` selects ``server`` and ``servers``,
-``levers`` selects ``layerkv``, ``kv-types`` and ``speculation``. All but ``compare``, ``start`` and ``prediction`` run
-on the first model only. The last line is JSON. Compare only ratios within one run: the machine's speed changes from
-minute to minute.
+``levers`` selects ``layerkv``, ``kv-types``, ``kv-store`` and ``speculation``. All but ``compare``, ``start`` and
+``prediction`` run on the first model only. The last line is JSON. Compare only ratios within one run: the machine's
+speed changes from minute to minute.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from benchmarks import (
     goodput,
     growth,
     interference,
+    kv_store,
     kv_types,
     layerkv,
     overlap,
@@ -71,6 +73,7 @@ HTTP: Mapping[str, Callable[[Setting], Any]] = {"server": overhead.run, "servers
 LEVERS: Mapping[str, Callable[[Setting], Any]] = {
     "layerkv": layerkv.run,
     "kv-types": kv_types.run,
+    "kv-store": kv_store.run,
     "speculation": speculation.run,
 }
 GROUPS: Mapping[str, Mapping[str, Callable[[Setting], Any]]] = {"serving": SERVING, "http": HTTP, "levers": LEVERS}
