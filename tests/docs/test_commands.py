@@ -28,6 +28,7 @@ NOT_RUN = {
     "twofold bench": "measures for minutes; tests/cli/bench runs each form against a stub",
     "twofold doctor": "measures this machine; tests/planner/calibrate and tests/cli run it",
     "twofold kernels": "shows machine code of this processor; tests/cli runs it",
+    "twofold kv": "needs a store on disk; tests/cli runs it",
     "twofold pull": "needs the network",
     "twofold ls": "shows this machine's cache",
     "twofold show": "needs a model that the network has",
