@@ -145,6 +145,17 @@ def test_several_completions_share_one_load(make_llm: MakeLLM, tmp_path: Path) -
     assert counts(second).loads == 1
 
 
+def test_requests_that_begin_alike_share_one_load(make_llm: MakeLLM, tmp_path: Path) -> None:
+    first = make_llm(store=tmp_path, **SHAPE)
+    cold = ask(first, 1, 600)
+    first.close()
+    second = make_llm(store=tmp_path, **SHAPE)
+    found = second.generate([prompt(1, 600)] * 3, GREEDY)
+    assert [said(each) for each in found] == [said(cold)] * 3
+    assert [each.metrics.record.loaded for each in found] == [512] * 3
+    assert counts(second).loads == 1
+
+
 def test_prompt_logprobs_load_nothing(make_llm: MakeLLM, tmp_path: Path) -> None:
     params = SamplingParams(temperature=0, max_tokens=2, prompt_logprobs=1, ignore_eos=True)
     first = make_llm(store=tmp_path, **SHAPE)

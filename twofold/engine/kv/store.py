@@ -226,6 +226,13 @@ class KVStore:
         self._rates.forgive(alone)
         self.counts.declined += 1
 
+    def under_way(self, prefix: StoredPrefix) -> int | None:
+        """The number of a load that brings this prefix already; None if there is none."""
+        for number, load in self._loads.items():
+            if load.prefix.salt == prefix.salt and load.prefix.text[: len(prefix.text)] == prefix.text:
+                return number
+        return None
+
     def load(self, prefix: StoredPrefix, now: float, *, alone: bool) -> int | None:
         """Takes blocks and begins to fill them; the number of the load, or None if there are too few blocks."""
         keep, end = prefix.first * self._blocks, prefix.end * self._blocks

@@ -15,13 +15,13 @@ from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 class PrefixLoading:
     """The sequences whose prefixes are being loaded.
 
-    Law: a sequence loads at most once before each time it runs.
+    Law: a sequence looks into the store at most once before each time it runs, unless its blocks do not suffice.
     """
 
     def __init__(self, store: KVStore, step_time: StepTimeModel) -> None:
         self.store = store
         self._step_time = step_time
-        self._loading: dict[int, Sequence] = {}
+        self._loading: dict[int, list[Sequence]] = {}
         self._gained: dict[int, tuple[int, int]] = {}
 
     def find(self, sequence: Sequence, *, alone: bool) -> StoredPrefix | None:
@@ -30,6 +30,7 @@ class PrefixLoading:
             return None
         prefix = self.store.find(sequence.tokens, sequence.options.cache_salt, sequence.max_cached)
         if prefix is None:
+            self._gained[sequence.sequence_id] = 0, 0
             return None
         compute_s = self._compute_s(prefix)
         if compute_s is not None and self.store.load_s(prefix, alone=alone) >= compute_s:
@@ -39,18 +40,21 @@ class PrefixLoading:
         return prefix
 
     def begin(self, sequence: Sequence, prefix: StoredPrefix, now: float, *, alone: bool) -> bool:
-        """Begins to load a prefix for a sequence; False, with nothing changed, if there are too few blocks."""
-        number = self.store.load(prefix, now, alone=alone)
+        """Begins to load a prefix for a sequence, or waits for another load of it; False, with nothing changed, if
+        there are too few blocks."""
+        number = self.store.under_way(prefix)
+        if number is None:
+            number = self.store.load(prefix, now, alone=alone)
         if number is None:
             return False
-        self._loading[number] = sequence
+        self._loading.setdefault(number, []).append(sequence)
         self._gained[sequence.sequence_id] = prefix.matched, prefix.tokens
         return True
 
-    def finish(self, result: StoreResult, now: float) -> Sequence | None:
-        """Takes a result of the store; returns the sequence whose load has ended, if it still waits for that."""
+    def finish(self, result: StoreResult, now: float) -> list[Sequence]:
+        """Takes a result of the store; returns the sequences that waited for it."""
         number = self.store.finish(result, now)
-        return None if number is None else self._loading.pop(number, None)
+        return [] if number is None else self._loading.pop(number, [])
 
     def admit(self, sequence: Sequence) -> None:
         """Counts how many of an admitted sequence's cached tokens came from the store."""
@@ -61,9 +65,9 @@ class PrefixLoading:
     def leave(self, sequence: Sequence) -> None:
         """Forgets a sequence that ended or was paused. Its load goes on, and fills the prefix cache."""
         self._gained.pop(sequence.sequence_id, None)
-        for number, loading in list(self._loading.items()):
-            if loading is sequence:
-                del self._loading[number]
+        for waiting in self._loading.values():
+            if sequence in waiting:
+                waiting.remove(sequence)
 
     def _compute_s(self, prefix: StoredPrefix) -> float | None:
         """Predicted seconds to compute what the load would bring; None before the first prediction."""

@@ -188,8 +188,7 @@ class Scheduler:
         """Takes results of the store. Sequences whose loads have ended are queued before new ones of their class."""
         assert self._loading is not None, "only a store has results"
         for result in results:
-            sequence = self._loading.finish(result, now)
-            if sequence is not None:
+            for sequence in self._loading.finish(result, now):
                 self._waits.leave_queue(sequence, now)
                 self._waits.enter_queue(sequence, now)
                 self._queue.put_back(sequence)
