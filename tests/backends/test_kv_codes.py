@@ -55,7 +55,8 @@ def test_codes_have_their_ranges(seed: int, head_dim: int, size: float) -> None:
     small = code_v4(x)
     assert small.step is not None
     assert small.minimum is not None
-    assert (small.codes.min(), small.codes.max()) == (0, 15)
+    assert 0 <= small.codes.min() < 2
+    assert 13 < small.codes.max() <= 15
     assert 0 < small.step.min() <= small.step.max() <= 69
     numbers = np.repeat(small.step, 32, -1).astype(int) * 15 + 4 * np.repeat(small.minimum, 32, -1).astype(int)
     assert np.abs(numbers).max() * 32767 * 64 < 2**31, "sums of a chunk are below 2³¹"

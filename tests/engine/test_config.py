@@ -51,6 +51,13 @@ def test_f32_takes_twice_the_memory() -> None:
     assert (f16.kv_blocks, f32.kv_blocks) == (10, 5)
 
 
+@pytest.mark.parametrize("kv_type", ["q8", "k8v4"])
+def test_a_type_of_keys_and_values_must_suit_the_models_heads(kv_type: str) -> None:
+    with pytest.raises(ParameterError, match="heads of 4 values") as caught:
+        resolve(EngineOptions(kv_cache_dtype=kv_type), SPEC, GIB)
+    assert caught.value.hint == "Use bf16, f16 or f32."
+
+
 @pytest.mark.parametrize("length", [1, 1001])
 def test_the_context_must_be_the_models(length: int) -> None:
     with pytest.raises(ParameterError, match="context of 1000"):
