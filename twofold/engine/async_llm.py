@@ -182,7 +182,7 @@ class AsyncLLM(OpenModel):
         if not self._closed:
             self._closed = True
             await asyncio.to_thread(self._thread.close)
-            self._engine.close()
+            await asyncio.to_thread(self._engine.close)
             self._loaded.close()
 
     async def __aenter__(self) -> Self:
