@@ -20,7 +20,7 @@ from twofold.backends.cpu import backend
 from twofold.backends.host import HostRunner
 from twofold.backends.wire import read_masks, read_outcome, read_step, to_bytes
 from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType
-from twofold.core.params import SamplingParams
+from twofold.core.params import SamplingParams, StructuredOutputsParams
 from twofold.core.request import RequestOptions
 from twofold.core.step import SAMPLED_TOKEN, StepInput, StepMasks, StepOutcome
 from twofold.engine.llm import LLM
@@ -42,6 +42,8 @@ KINDS: list[dict[str, Any]] = [
     {"prompt_logprobs": 1},
     {"n": 3, "logprobs": 0},
     {"n": 2, "best_of": 4},
+    {"stop": ["a", "the"], "stop_token_ids": list(range(40, 60)), "min_tokens": 3, "ignore_eos": True},
+    {"structured_outputs": StructuredOutputsParams(regex="[ab]{1,60}"), "logprobs": 0},
 ]
 Case = tuple[tuple[int, ...], SamplingParams]
 
@@ -187,7 +189,7 @@ def test_drafts_change_nothing(make_llm: MakeLLM, kind: Kind) -> None:
         assert len(done) > 40
         assert done == {number: expected[number] for number in done}, shape
         assert scripted.drafted > 500
-        least = {"random": 0.0, "right": 0.9, "wrong": 0.0, "wrong at the end": 0.4}[kind]
+        least = {"random": 0.0, "right": 0.85, "wrong": 0.0, "wrong at the end": 0.4}[kind]
         assert scripted.accepted / scripted.drafted >= least
 
 
@@ -197,7 +199,7 @@ def test_the_small_shapes_really_preempt_both_ways(make_llm: MakeLLM) -> None:
     for shape in SHAPES[1:3]:
         llm = make_llm(**shape)
         mislead(llm)
-        crowd(llm, make_cases(60, 40, VOCAB, seed=1), seed=2)
+        crowd(llm, make_cases(90, 40, VOCAB, seed=1), seed=2)
         counts.append((llm.engine.scheduler.preemptions, llm.engine.scheduler.swaps))
     (recomputed, none), (preempted, swapped) = counts
     assert recomputed > 0

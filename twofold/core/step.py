@@ -38,6 +38,14 @@ class MoveKind(IntEnum):
     IN = 2
 
 
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """The number of tokens with which both begin."""
+    for index, (token, same) in enumerate(zip(one, other, strict=False)):
+        if token != same:
+            return index
+    return min(len(one), len(other))
+
+
 def _no_tokens() -> IntArray:
     return NO_TOKENS
 
@@ -56,14 +64,14 @@ class TokenConstraint(Protocol):
     """The tokens allowed next in a completion. It belongs to one sequence and follows its tokens."""
 
     def masks(self) -> Sequence[memoryview | None]:
-        """The tokens that may be sampled now, and those after each of the prepared drafts, up to the first draft that
-        is not allowed or ends the output: at least one mask. 32-bit words, bit t % 32 of word t // 32 for token t;
-        valid until ``advance``. None if all are allowed. Calling it again costs nothing."""
+        """The tokens that may be sampled now, and those after each of the drafts of the last ``prepare``, up to the
+        first draft that is not allowed or ends the output: at least one mask. 32-bit words, bit t % 32 of word t // 32
+        for token t; valid until ``advance``. None if all are allowed. Calling it again costs nothing."""
         ...
 
     def prepare(self, drafts: Sequence[int] = ()) -> None:
-        """Computes the next masks, or requests them from another process; raises nothing. Only the first call after
-        ``advance`` counts."""
+        """Computes the next masks, or requests them from another process; raises nothing. Called again before
+        ``advance``, it computes nothing: ``masks`` returns those of the drafts that both calls begin with."""
         ...
 
     @property

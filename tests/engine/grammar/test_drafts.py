@@ -42,6 +42,8 @@ def check(make: Make, rounds: int, seed: int) -> int:
         drafts = walk(make(), plain_path(plain), draw, draw.randint(0, 4))
         if drafts and draw.random() < 0.3:
             drafts[draw.randrange(len(drafts))] = draw.randrange(VOCABULARY)
+        if drafts and draw.random() < 0.3:  # the step was not sampled, and has other drafts in the next turn
+            walker.prepare([*drafts[: draw.randrange(len(drafts))], draw.randrange(VOCABULARY), 3])
         walker.prepare(drafts)
         masks = [None if mask is None else bytes(mask) for mask in walker.masks()]
         assert 1 <= len(masks) <= 1 + len(drafts)

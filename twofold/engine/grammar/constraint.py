@@ -26,6 +26,7 @@ from llguidance import LLMatcher
 from numpy.typing import NDArray
 
 from twofold.core.errors import ParameterError
+from twofold.core.step import common_prefix
 from twofold.engine.grammar.completion import LONGEST, CompletionSearch, Path, completes
 from twofold.engine.grammar.vocabulary import TokenVocabulary, allowed_ids, has_bits, set_bits
 
@@ -108,6 +109,7 @@ class GrammarConstraint:
         with suppress(ParameterError):  # ``masks`` raises it again
             if not self._made:
                 self._walk(drafts)
+            del self._made[1 + common_prefix([token for token, _ in self._walked], drafts) :]
 
     def _walk(self, drafts: Sequence[int]) -> None:
         """Makes the masks of this state and of those after the drafts, each in a copy of the state before it."""
@@ -147,9 +149,7 @@ class GrammarConstraint:
         """``TokenConstraint.advance``. The path of the new state is updated with its mask: ``finished`` is known
         before."""
         walked, self._walked, self._made = self._walked, [], []
-        same = 0
-        while same < min(len(walked), len(tokens)) and walked[same][0] == tokens[same]:
-            same += 1
+        same = common_prefix([token for token, _ in walked], tokens)
         if same:
             vars(self).update(vars(walked[same - 1][1]))
         for token in tokens[same:]:

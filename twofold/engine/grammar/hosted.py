@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from twofold.core.errors import ParameterError, ResourceError, TwofoldError
 from twofold.core.params import StructuredOutputsParams
+from twofold.core.step import common_prefix
 from twofold.engine.grammar import wire
 from twofold.engine.grammar.compiled import check_room, too_much, unending
 from twofold.engine.grammar.host import FORK, NUMBER, SEARCHING, STATUS
@@ -298,14 +299,17 @@ class HostedConstraint:
         self._number = 0
         self._inbox = Inbox()
         self._prepared = False
+        self._sent: tuple[int, ...] = ()
+        self._drafts: tuple[int, ...] = ()
 
     def prepare(self, drafts: Sequence[int] = ()) -> None:
         """``TokenConstraint.prepare``: requests the next masks, once."""
+        self._drafts = tuple(drafts)
         if not self._prepared:
-            self._prepared = True
+            self._prepared, self._sent = True, self._drafts
             self._begin()
             if self._host is not None:
-                self._host.send(wire.Prepare(self._number, tuple(drafts)))
+                self._host.send(wire.Prepare(self._number, self._sent))
 
     def _begin(self) -> None:
         if self._host is None and self._inbox.error is None:
@@ -343,7 +347,7 @@ class HostedConstraint:
         self._known_after(GrammarHost.read_until)
         if self._inbox.error is not None:
             raise self._inbox.error
-        return self._inbox.masks
+        return self._inbox.masks[: 1 + common_prefix(self._sent, self._drafts)]
 
     def advance(self, tokens: Sequence[int]) -> None:
         """``TokenConstraint.advance``. The host makes no mask before ``prepare``: that would delay its reply to another
@@ -357,7 +361,8 @@ class HostedConstraint:
 
     def _known_after(self, read: Callable[[GrammarHost, Callable[[], bool]], object]) -> bool:
         """Whether the mask or an error has arrived, after reading the host's messages by ``read``."""
-        self.prepare()
+        if not self._prepared:
+            self.prepare()
         if not self._known() and self._host is not None:
             read(self._host, self._known)
         return self._known()

@@ -83,7 +83,7 @@ class ThinkingConstraint:
         """``TokenConstraint.prepare``. Drafts across the border of a grammar are left out."""
         if self._inner is not None:
             self._inner.prepare(drafts if self._stage is _Stage.AFTER else ())
-        elif not self._drafts:
+        else:
             self._drafts = tuple(drafts)
 
     @property
