@@ -15,12 +15,13 @@
     kv-types       sessions, speed, KL and a hidden fact by type of keys and values              10 min
     kv-store       TTFT after a restart, and gaps between tokens beside loads from the disk       3 min
     speculation    tokens per second with and without drafts, by class of text                   10 min
+    compression    facts that a model finds in half of a text, and what that saves                5 min
     prediction     accuracy of times predicted by the cost model                                 5 min
 
 ``serving`` selects the six parts from ``throughput`` to ``overlap``, ``http`` selects ``server`` and ``servers``,
-``levers`` selects ``layerkv``, ``kv-types``, ``kv-store`` and ``speculation``. All but ``compare``, ``start`` and
-``prediction`` run on the first model only. The last line is JSON. Compare only ratios within one run: the machine's
-speed changes from minute to minute.
+``levers`` those from ``layerkv`` to ``compression``. All but ``compare``, ``start`` and ``prediction`` run on the first
+model only. The last line is JSON. Compare only ratios within one run: the machine's speed changes from minute to
+minute.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from typing import Any
 from benchmarks import (
     bookkeeping,
     compare,
+    compression,
     goodput,
     growth,
     interference,
@@ -75,6 +77,7 @@ LEVERS: Mapping[str, Callable[[Setting], Any]] = {
     "kv-types": kv_types.run,
     "kv-store": kv_store.run,
     "speculation": speculation.run,
+    "compression": compression.run,
 }
 GROUPS: Mapping[str, Mapping[str, Callable[[Setting], Any]]] = {"serving": SERVING, "http": HTTP, "levers": LEVERS}
 PARTS: Mapping[str, Callable[[Setting], Any]] = {

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.engine.conftest import MakeLLM, MakeLoaded
 from tests.engine.test_async_llm import LONG, opened, prompt_of, whole
 from twofold.core.errors import ParameterError, UsageError
+from twofold.core.report import RequestMetrics, StepReport
 from twofold.engine.compress import WINDOW, CompressionParams, ReadingTime, TextCompression
 from twofold.engine.llm import LLM
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
@@ -172,13 +173,31 @@ def test_a_closed_llm_compresses_nothing(make_llm: MakeLLM) -> None:
         llm.compress(TEXT)
 
 
+class Steps:
+    """Observes steps."""
+
+    def __init__(self) -> None:
+        self.reports: list[StepReport] = []
+
+    def on_step(self, report: StepReport) -> None:
+        self.reports.append(report)
+
+    def on_request(self, report: RequestMetrics) -> None:
+        """Requests are not of interest."""
+
+
 def test_scoring_runs_beside_other_requests(make_loaded: MakeLoaded, make_llm: MakeLLM) -> None:
     """A long text takes many steps; in each of them a request that is generating gets its token."""
+    steps = Steps()
 
     async def both() -> tuple[str, int]:
         async with opened(make_loaded, context=128, blocks=256, rows=32, logit_rows=16) as llm:
+            llm._engine.observe(steps)
             done, other = await asyncio.gather(llm.compress(TEXT * 20, force=True), whole(llm, prompt_of(1), LONG))
             return done.text, other.metrics.output_tokens
 
     alone = make_llm(context=128, blocks=256).compress(TEXT * 20, force=True)
     assert asyncio.run(both()) == (alone.text, LONG.max_tokens)
+    decoding = [index for index, report in enumerate(steps.reports) if report.decode_rows]
+    assert len(decoding) == decoding[-1] - decoding[0] + 1
+    assert sum(bool(steps.reports[index].prefill_rows) for index in decoding) > 10
