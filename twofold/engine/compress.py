@@ -36,7 +36,6 @@ from twofold.text.tokenizers.tokenizer import Tokenizer
 WINDOW: Final = 512
 MAX_QUESTION_TOKENS: Final = 256
 MAX_OUTPUT_TOKENS: Final = 1 << 20
-MAX_TRIES: Final = 4
 QUESTION: Final = "Question: {}\n"
 SCORING: Final = ScoringParams()
 
@@ -245,14 +244,13 @@ class TextCompression:
         seconds = max(each.finished for each in times) - min(each.arrival for each in times)
         scores, budget = self._scores(outputs), self._budget()
         allowed = int(self.params.keep * sum(self._count(passage.text) for passage in self._passages))
-        for _ in range(MAX_TRIES):
+        while True:
             kept = self._select(scores, budget)
             found = [self._shortened(*each, seconds, verdict) for each in zip(self._passages, kept, strict=True)]
-            excess = sum(each.tokens_after for each in found) - max(allowed, self._protected())
-            if excess <= 0:
-                break
+            excess = sum(each.tokens_after for each in found) - allowed
+            if excess <= 0 or budget <= 0:
+                return found
             budget -= excess  # joined spans may have more tokens than each alone
-        return found
 
     def _scores(self, outputs: Sequence[RequestOutput]) -> list[dict[int, float]]:
         """The scores of the spans that may be dropped, by index, for each text."""
