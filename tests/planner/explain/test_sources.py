@@ -84,6 +84,19 @@ def test_a_record_of_a_server() -> None:
     )
 
 
+def test_drafts_and_loaded_tokens_of_a_record() -> None:
+    found = record()
+    plain = read(found)
+    assert (plain.drafts, plain.loaded, plain.load_s) == (None, 0, 0.0)
+    found["prompts"][0] |= {"cached_tokens": 32, "loaded_tokens": 20}
+    found["prompts"][0]["speculation"] |= {"drafted_tokens": 40, "accepted_tokens": 30, "saved_s": -0.35}
+    found["prompts"][0]["stalls_s"]["loading"] = 0.05
+    seen = read(found)
+    assert (seen.drafts, seen.loaded, seen.load_s) == ((40, 30, -0.35), 20, 0.05)
+    case = case_of(seen)
+    assert (case.cached, case.loaded, case.fresh) == (12, 20, 9)
+
+
 def test_a_reply_that_carries_its_record() -> None:
     assert read({"object": "chat.completion", "choices": [], "twofold": record()}) == read(record())
 

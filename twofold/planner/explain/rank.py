@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from twofold.bench.draw.form import duration
 from twofold.planner.explain.lever import Assumptions, Lever, LeverRefusal
 from twofold.planner.explain.levers import LEVERS
+from twofold.planner.explain.measured import MeasuredGain, measured_gain
 from twofold.planner.explain.scenario import (
     GOALS,
     NAMES,
     Goal,
+    Observed,
     PhaseName,
     ScenarioFigures,
     UniformScenario,
@@ -46,6 +48,7 @@ class Outcome:
 
     gains     factors by goal, above 1 is better; for a lever in use, its present gains
     saves_s   seconds of the whole completion by phase; negative if a phase gets longer
+    measured  what it gained in the request that is explained; None if it was not in use
     """
 
     lever: str
@@ -57,18 +60,28 @@ class Outcome:
     after: ScenarioFigures | None
     why: str
     costs: str
+    measured: MeasuredGain | None = None
 
     def gain(self, goal: Goal) -> float:
         return self.gains.get(goal, 1.0)
 
 
 def apply_all(
-    scenario: UniformScenario, goal: Goal = "e2e", assumptions: Assumptions | None = None
+    scenario: UniformScenario,
+    goal: Goal = "e2e",
+    assumptions: Assumptions | None = None,
+    seen: Observed | None = None,
 ) -> tuple[Outcome, ...]:
-    """Outcomes of all levers: those that gain for the goal first, by their gain."""
+    """Outcomes of all levers: those that gain for the goal first, by their gain; with their gains in ``seen``."""
     now = scenario.prediction
     before = scenario.figures(now)
-    found = [_outcome(lever, scenario, now, before, goal, assumptions or Assumptions()) for lever in LEVERS]
+    found = [
+        replace(
+            _outcome(lever, scenario, now, before, goal, assumptions or Assumptions()),
+            measured=measured_gain(lever.name, scenario, seen),
+        )
+        for lever in LEVERS
+    ]
     return tuple(sorted(found, key=lambda each: (ORDER.index(each.status), *_rank(each, goal))))
 
 

@@ -109,7 +109,7 @@ def explain(
         waterfall(scenario, seen),
         scenario,
         scenario.figures(),
-        apply_all(scenario, goal, assumptions),
+        apply_all(scenario, goal, assumptions, seen),
         seen,
         tuple(notes),
     )
@@ -124,11 +124,13 @@ def _title(scenario: UniformScenario | None, seen: Observed | None) -> str:
 
 def case_of(seen: Observed) -> Case:
     """Equal requests with the sizes of a measured one, and its mean concurrency."""
-    cached = min(seen.cached, seen.prompt - 1)
+    cached = max(0, min(seen.cached, seen.prompt - 1))
+    loaded = min(seen.loaded, cached)
     return Case(
         prompt=max(1, seen.prompt),
         output=max(1, seen.output),
-        cached=max(0, cached),
+        cached=cached - loaded,
+        loaded=loaded,
         concurrency=max(1, round(seen.batch)),
     )
 
@@ -280,14 +282,18 @@ def _all_lever_lines(given: Explanation, shown: int | None, width: int) -> Itera
 
 def _lever_lines(outcome: Outcome, width: int) -> Iterator[str]:
     yield f"  {outcome.lever:<{NAME_WIDTH - 2}}" + "".join(f"{factor(outcome.gain(goal)):>8}" for goal in GOALS)
-    yield from _wrapped(f"{outcome.what}. {outcome.why} Costs: {outcome.costs}.", width, 6)
+    yield from _wrapped(f"{outcome.what}. {outcome.why} Costs: {outcome.costs}.{_measured(outcome)}", width, 6)
 
 
 def _short_lever_lines(outcome: Outcome, goal: Goal, width: int) -> Iterator[str]:
     """Lines of a lever that is in use or cannot help."""
     gain = outcome.gain(goal)
     given = f"Already gives {factor(gain)} {SHORT[goal]}. " if gain >= MIN_GAIN else ""
-    yield from _hanging(f"  {outcome.lever:<{NAME_WIDTH}}", given + outcome.why, width)
+    yield from _hanging(f"  {outcome.lever:<{NAME_WIDTH}}", given + outcome.why + _measured(outcome), width)
+
+
+def _measured(outcome: Outcome) -> str:
+    return f" Measured: {outcome.measured.words}" if outcome.measured else ""
 
 
 def _short(outcome: Outcome, goal: Goal) -> str:

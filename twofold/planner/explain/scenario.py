@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, Literal, Self, get_args
+from typing import Final, Literal, NamedTuple, Self, get_args
 
 from twofold.bench.draw.form import duration
 from twofold.core.model import ModelSpec
@@ -209,11 +209,22 @@ class Waterfall:
         return sum(phase.floor or 0.0 for phase in self.phases)
 
 
+class ObservedDrafts(NamedTuple):
+    """Draft tokens that were computed, those that became output, and the seconds that they saved (below 0: cost)."""
+
+    drafted: int
+    accepted: int
+    saved_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
     """A request that ended, from a record, ``twofold run --json`` or a bench.
 
-    ``batch`` is the mean number of sequences in its decode steps. ``notes`` describe figures that were inferred.
+    batch              mean number of sequences in its decode steps
+    loaded, load_s     of the cached tokens those from a store on disk, and the seconds of loading them
+    drafts             None without any
+    notes              describe figures that were inferred
     """
 
     title: str
@@ -223,6 +234,9 @@ class Observed:
     output: int
     batch: float = 1.0
     phases: Mapping[PhaseName, Phase] = field(default_factory=dict)
+    loaded: int = 0
+    load_s: float = 0.0
+    drafts: ObservedDrafts | None = None
     notes: tuple[str, ...] = ()
 
 

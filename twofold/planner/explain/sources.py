@@ -24,7 +24,7 @@ from twofold.core.errors import ParameterError, TwofoldError, closest_match
 from twofold.core.record import WaitReason
 from twofold.core.typed_fields import TypedFields
 from twofold.core.units import count
-from twofold.planner.explain.scenario import Goal, Observed, Phase, PhaseName
+from twofold.planner.explain.scenario import Goal, Observed, ObservedDrafts, Phase, PhaseName
 from twofold.planner.explain.words import EXACT, drafts_note, listed, verdict
 
 RECORD: Final = "twofold.request"
@@ -149,6 +149,9 @@ def _read_record(record: SourceFields, prompt: int) -> Observed:
         output=own.count("output_tokens"),
         batch=1 / share if share > 0 else 1.0,
         phases=_phases(own, own.numbers("stalls_s"), _recorded("prefill", own), _recorded("decode", own)),
+        loaded=own.count("loaded_tokens", 0),
+        load_s=own.numbers("stalls_s").get(WaitReason.LOADING.name.lower(), 0.0),
+        drafts=_drafts(own),
         notes=(*_unequal(share), *_speculation(own), *_engine_error(own)),
     )
 
@@ -167,6 +170,7 @@ def _read_run(run: SourceFields) -> Observed:
         cached=0 if details is None else details.count("cached_tokens", 0),
         output=usage.count("completion_tokens"),
         phases=_phases(timing, run.numbers("stalls"), prefill, decode),
+        drafts=_drafts(run),
         notes=_speculation(run),
     )
 
@@ -253,14 +257,18 @@ def _unequal(share: float) -> tuple[str, ...]:
 
 
 def _speculation(document: SourceFields) -> tuple[str, ...]:
-    """What drafts gained; nothing without drafts, and for documents from before there were any."""
+    """What drafts gained; nothing without drafts."""
+    found = _drafts(document)
+    return (f"Speculation: {drafts_note(*found, 'drafted tokens')}.",) if found else ()
+
+
+def _drafts(document: SourceFields) -> ObservedDrafts | None:
+    """The drafts of a request; None without any, and for documents from before there were any."""
     found = document.part("speculation")
     if found is None or not (drafted := found.count("drafted_tokens")):
-        return ()
-    note = drafts_note(
-        drafted, found.count("accepted_tokens"), found.number("saved_s", least=-sys.float_info.max), "drafted tokens"
-    )
-    return (f"Speculation: {note}.",)
+        return None
+    saved_s = found.number("saved_s", least=-sys.float_info.max)
+    return ObservedDrafts(drafted, found.count("accepted_tokens"), saved_s)
 
 
 def _engine_error(prompt: SourceFields) -> tuple[str, ...]:
