@@ -93,7 +93,7 @@ def test_factors_even_out_biases_and_cancel_in_products(pairs: RopePairs) -> Non
     rng = np.random.default_rng(4)
     key_bias, query_bias = rng.standard_normal((2, 64)).astype(np.float32), np.zeros((4, 64), np.float32)
     key_bias[:, 5] = 158
-    factors = key_factors(key_bias.copy(), query_bias, rope)
+    factors = key_factors(key_bias, query_bias, rope, norm=False)
     partner = 37 if pairs == "halves" else 4
     assert (np.log2(factors) % 1 == 0).all()
     assert (factors[:, 5] == factors[:, partner]).all()
@@ -108,3 +108,15 @@ def test_factors_even_out_biases_and_cancel_in_products(pairs: RopePairs) -> Non
         return float(np.sqrt(np.mean((scores - exact) ** 2)))
 
     assert error(factors) < 0.5 * error(np.ones_like(factors))
+
+
+def test_factors_by_norms_divide_large_keys_and_leave_equal_ones() -> None:
+    rope = RopeSpec(64, 1e4, "halves")
+    key, query = np.ones((1, 64), np.float32), np.ones((2, 64), np.float32)
+    assert (key_factors(key, query, rope, norm=True) == 1).all()
+    assert (key_factors(key + 4, query + 1, rope, norm=True) == 1).all(), "the scale of codes has what all share"
+    key[0, 3], key[0, 9], query[:, 20] = 32, 0, 16
+    factors = key_factors(key, query, rope, norm=True)
+    assert factors[0, 3] == factors[0, 35] >= 4
+    assert factors[0, 20] == factors[0, 52] <= 0.5
+    assert np.isfinite(factors).all()

@@ -18,6 +18,8 @@ from twofold.core.model import RopeSpec
 Array = NDArray[np.float32]
 LARGEST: Final = np.float32(2.0**100)
 NEGLIGIBLE: Final = np.float32(1e-30)
+TINY: Final = np.float32(1e-6)
+"""Smaller squares, in units of their mean, count as this: a norm's weight may be 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +63,23 @@ def spread_back(x: Array) -> Array:
     return spread(x) * np.float32(1 / spread_block(x.shape[-1]))
 
 
-def key_factors(key_bias: Array, query_bias: Array, rope: RopeSpec) -> Array:
-    """Powers of two [kv_heads, head_dim] by which keys are divided and queries multiplied, from their layer's biases
-    [kv_heads, head_dim] and [heads, head_dim].
+def key_factors(key: Array, query: Array, rope: RopeSpec, *, norm: bool) -> Array:
+    """Powers of two [kv_heads, head_dim] by which keys are divided and queries multiplied, from the biases of both, or
+    with ``norm`` from the weights of their norms: [kv_heads, head_dim] and [heads, head_dim].
 
     A few biases of Qwen2.5's keys are up to 158, and would set the scale of all codes of a head. The error of a score
     grows with |q| · |k|, and is least where k over its factor is as large as q times it: the factor is √(|k| / |q|),
-    with the biases for the sizes, and 1 for the part of the weights. Both values of a rotated pair share it, so it
-    commutes with the rotation; powers of two round nothing.
+    with biases for the sizes, and 1 for the part of the matrix, or with the norms' weights. Both values of a rotated
+    pair share it, so it commutes with the rotation; powers of two round nothing.
     """
-    queries = query_bias.reshape(len(key_bias), -1, key_bias.shape[1])
-    keys, asked = 1 + key_bias**2, 1 + (queries**2).mean(axis=1)
+    rest = 0 if norm else 1
+    keys, asked = rest + key**2, rest + (query.reshape(len(key), -1, key.shape[1]) ** 2).mean(axis=1)
     halves = [slice(0, rope.dims, 2), slice(1, rope.dims, 2)]
     if rope.pairs == "halves":
         halves = [slice(0, rope.dims // 2), slice(rope.dims // 2, rope.dims)]
     for each in (keys, asked):
         each[:, halves[0]] = each[:, halves[1]] = (each[:, halves[0]] + each[:, halves[1]]) / 2
+    keys, asked = (np.maximum(each, TINY * each.mean(axis=1, keepdims=True)) for each in (keys, asked))
     powers = np.log2(keys / asked) / 4
     factors: Array = np.exp2(np.rint(powers - powers.mean(axis=1, keepdims=True))).astype(np.float32)
     return factors

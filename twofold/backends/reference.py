@@ -22,7 +22,7 @@ from twofold.core.model import Activation, GroupedAttention, KVGroup, ModelSpec,
 from twofold.core.step import BlockMove, MoveKind
 from twofold.formats.base import ModelFile
 from twofold.host.machine import read_cpu, read_memory
-from twofold.models.bind import LayerWeights, ModelWeights
+from twofold.models.bind import ModelWeights
 from twofold.models.decoder import forward
 from twofold.models.ops import Batch, Forward, TensorRef, Wanted
 from twofold.models.rope import rope_table
@@ -260,21 +260,20 @@ def _visible(rows: NDArray[np.int32], length: int, window: int | None) -> NDArra
 
 
 def factors_of(spec: ModelSpec, weights: ModelWeights, values: Mapping[str, Array]) -> dict[int, Array]:
-    """``key_factors`` of each layer whose keys have a bias and no norm after it."""
-
-    def bias(refs: LayerWeights, role: str, heads: int) -> Array:
-        ref = refs.get(role)
-        if ref is None:
-            return np.zeros((heads, spec.attention.head_dim), np.float32)
-        return values[ref.name][ref.first_row, ref.first_column :][: ref.columns].reshape(heads, -1)
-
-    return {
-        index: key_factors(
-            bias(refs, "k.bias", spec.attention.kv_heads), bias(refs, "q.bias", spec.attention.heads), layer.rope
-        )
-        for index, (layer, refs) in enumerate(zip(spec.layers, weights.layers, strict=True))
-        if "k.bias" in refs and "k_norm" not in refs and layer.rope is not None
-    }
+    """``key_factors`` of each layer that has norms of its keys and queries, or else biases."""
+    kv_heads, head_dim, found = spec.attention.kv_heads, spec.attention.head_dim, dict[int, Array]()
+    for index, (layer, refs) in enumerate(zip(spec.layers, weights.layers, strict=True)):
+        norm = "k_norm" in refs
+        pair = [refs.get(role) for role in (("k_norm", "q_norm") if norm else ("k.bias", "q.bias"))]
+        rows = [
+            values[ref.name][ref.first_row, ref.first_column :][: ref.columns].reshape(-1, head_dim)
+            for ref in pair
+            if ref is not None
+        ]
+        if len(rows) == 2 and layer.rope is not None and ("q_norm" in refs) == norm:
+            key, query = (np.repeat(each, kv_heads // len(each), axis=0) if norm else each for each in rows)
+            found[index] = key_factors(key, query, layer.rope, norm=norm)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

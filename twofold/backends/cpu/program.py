@@ -321,26 +321,29 @@ class ProgramBuilder:
         }  # fmt: skip
 
     def _choose_factors(self, nodes: Sequence[Node]) -> None:
-        """Factors of the keys of layers whose biases are uneven, and of their queries, where keys become integers."""
+        """Factors of keys that become integers, and of their queries, by the biases or norms of both."""
         if self._cache.block.dtype not in INTEGER_TYPES:
             return
         queries = {node.layer: node.q for node in nodes if isinstance(node, graph.Attention)}
         for node in nodes:
-            bias = self._bias_of(node)
-            if isinstance(node, graph.Rotate) and node.store is not None and bias is not None:
-                query, width = queries[node.store], node.width // node.heads
-                assert isinstance(query, graph.Rotate)
-                asked = self._bias_of(query)
-                asked = np.zeros(query.width, np.float32) if asked is None else asked
-                factors = key_factors(bias.reshape(-1, width), asked.reshape(-1, width), node.rope)
-                self._factors[node] = (1 / factors).astype(np.float32)
-                self._factors[query] = np.repeat(factors, query.heads // node.heads, axis=0)
+            if not isinstance(node, graph.Rotate) or node.store is None:
+                continue
+            query = queries[node.store]
+            assert isinstance(query, graph.Rotate)
+            key_sizes, query_sizes, norm = self._sizes_of(node), self._sizes_of(query), node.norm is not None
+            if key_sizes is None or query_sizes is None or norm != (query.norm is not None):
+                continue
+            factors = key_factors(key_sizes, query_sizes, node.rope, norm=norm)
+            self._factors[node] = (1 / factors).astype(np.float32)
+            self._factors[query] = np.repeat(factors, query.heads // node.heads, axis=0)
 
-    def _bias_of(self, node: Node) -> NDArray[np.float32] | None:
-        """The bias of rotated keys or queries that no norm follows."""
-        if not isinstance(node, graph.Rotate) or node.norm is not None or not isinstance(node.x, graph.Linear):
+    def _sizes_of(self, node: graph.Rotate) -> NDArray[np.float32] | None:
+        """Weights of the norm of rotated heads, or without one the bias before: [heads, head_dim]."""
+        if node.norm is not None:
+            return np.tile(self._weights.floats(node.norm), (node.heads, 1))
+        if not isinstance(node.x, graph.Linear) or node.x.bias is None:
             return None
-        return None if node.x.bias is None else self._weights.floats(node.x.bias)
+        return self._weights.floats(node.x.bias).reshape(node.heads, -1)
 
     def _rotate(self, node: graph.Rotate) -> None:
         block, x = self._cache.block, self._floats(node.x)
