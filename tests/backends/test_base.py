@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold import LLM, SamplingParams
 from twofold.backends import base as registry
-from twofold.backends.base import RunnerSizes
+from twofold.backends.base import ModelSource, RunnerSizes
 from twofold.backends.dequantize import dequantize
 from twofold.backends.host import HostRunner
 from twofold.backends.reference import NumpyOps, PagedCache
@@ -78,10 +78,15 @@ class ToyBackend:
         del working_set
 
     def load(
-        self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes, overlap: Callable[[], object]
+        self,
+        model: ModelSource,
+        sizes: RunnerSizes,
+        overlap: Callable[[], object],
+        draft: ModelSource | None = None,
     ) -> HostRunner:
         del overlap  # it need not be called
-        self.forwards.append(ToyForward(file, spec, weights, sizes))
+        assert draft is None
+        self.forwards.append(ToyForward(model.file, model.spec, model.weights, sizes))
         return HostRunner(self.forwards[-1], Sampler(NumpyRows()), sizes)
 
 

@@ -12,18 +12,15 @@ import numpy as np
 import pytest
 
 from tests.support.tiny import TinyModel, TinyOptions
-from twofold.backends.base import RunnerSizes
+from twofold.backends.base import ModelSource, RunnerSizes
 from twofold.backends.cpu.weights import WeightStore
 from twofold.backends.host import HostRunner
 from twofold.backends.reference import ReferenceBackend
 from twofold.core.errors import ModelNotFoundError, ParameterError, TemplateError
-from twofold.core.model import ModelSpec
 from twofold.core.params import SamplingParams
 from twofold.engine.config import EngineOptions
 from twofold.engine.llm import LLM
 from twofold.engine.load import load_model
-from twofold.formats.base import ModelFile
-from twofold.models.bind import ModelWeights
 from twofold.models.ops import TensorRef
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
@@ -81,9 +78,13 @@ class RememberedBackend(ReferenceBackend):
     closed: ClassVar[list[str]] = []
 
     def load(
-        self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes, overlap: Callable[[], object]
+        self,
+        model: ModelSource,
+        sizes: RunnerSizes,
+        overlap: Callable[[], object],
+        draft: ModelSource | None = None,
     ) -> HostRunner:
-        runner = super().load(file, spec, weights, sizes, overlap)
+        runner = super().load(model, sizes, overlap, draft)
         runner.compile_s, runner.close = 0.25, self._close
         return runner
 

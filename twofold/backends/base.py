@@ -1,7 +1,7 @@
 """The interface between the engine and the machine that computes.
 
     backend = open_backend(name, options)           Backend       a kind of machine, with its options resolved
-    runner  = backend.load(file, spec, weights, …)  ModelRunner   a model on that machine
+    runner  = backend.load(model, sizes, overlap)   ModelRunner   a model on that machine
     handle  = runner.execute(step)                  StepHandle    a step that is being computed
     outcome = handle.result(masks)                  StepOutcome   sampled tokens, log-probabilities, hidden states
 
@@ -11,7 +11,7 @@ Logits never cross it: a runner samples where its logits are. ``docs/extend/back
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from typing import Any, Final, Protocol
 
@@ -91,6 +91,15 @@ class ModelRunner(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model that can be loaded: its file, its description and its tensors."""
+
+    file: ModelFile
+    spec: ModelSpec
+    weights: ModelWeights
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerSizes:
     """The sizes that a runner allocates memory for.
@@ -117,6 +126,10 @@ class RunnerSizes:
     def blocks_per_sequence(self) -> int:
         """Blocks of the longest sequence: the width of a block table."""
         return -(-self.context // self.block_size)
+
+    def of_draft(self) -> RunnerSizes:
+        """The sizes of a draft model beside this one: its layers are in the blocks of group 0."""
+        return replace(self, logit_rows=self.sequences, blocks=self.blocks[:1], host_slots=self.host_slots[:1])
 
 
 class Backend(Protocol):
@@ -148,11 +161,17 @@ class Backend(Protocol):
         ...
 
     def load(
-        self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes, overlap: Callable[[], object]
+        self,
+        model: ModelSource,
+        sizes: RunnerSizes,
+        overlap: Callable[[], object],
+        draft: ModelSource | None = None,
     ) -> ModelRunner:
-        """A runner of the file's model. The caller closes the file; arrays of it that are in use stay valid.
+        """A runner of a model. The caller closes the file; arrays of it that are in use stay valid.
 
-        ``overlap`` may be called on this thread, to use the time in which other threads read the weights.
+        ``draft`` is a smaller model of the same vocabulary, which proposes the tokens that are DRAFTED. Its layers are
+        in the blocks of KV group 0, which has no window. ``overlap`` may be called on this thread, to use the time in
+        which other threads read the weights.
         Raises ParameterError for sizes that the machine does not support, ResourceError if memory does not suffice.
         """
         ...

@@ -10,11 +10,13 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from twofold.backends.base import NO_MASKS, RunnerSizes
+from twofold.backends.drafting import DraftModel
 from twofold.backends.sampling.base import F32, GREEDY, SampleRequest
-from twofold.backends.sampling.filters import changes_logits
 from twofold.backends.sampling.sampler import Sampler
+from twofold.backends.sequence import RunnerSequence
 from twofold.core.errors import ModelError, TwofoldError
 from twofold.core.step import (
+    DRAFTED,
     HIDDEN_SCALE,
     SAMPLED,
     Pooling,
@@ -27,52 +29,6 @@ from twofold.core.step import (
     StepOutcome,
 )
 from twofold.models.ops import Batch, Forward
-
-
-class RunnerSequence:
-    """The state of a sequence in a runner.
-
-    slot      the index of its block tables
-    sampling  how its tokens are sampled; None if none are
-    tokens    its tokens so far, if penalties need them
-    last      the token that was sampled last
-    greedy    whether its samples without a mask are the largest logits
-    plain     whether its steps return samples alone, without log-probabilities
-    """
-
-    __slots__ = ("greedy", "last", "plain", "sampling", "slot", "tokens")
-
-    def __init__(self, slot: int, begin: SequenceStart) -> None:
-        self.slot = slot
-        self.sampling = sampling = begin.sampling
-        self.last = SAMPLED
-        self.tokens: array[int] | None = None
-        self.greedy = False
-        self.plain = sampling is not None and sampling.params.logprobs is None
-        if sampling is not None and sampling.params.penalises:
-            self.tokens = begin.tokens[:]
-        if sampling is not None and sampling.params.greedy and not sampling.suppressed:
-            self.greedy = not changes_logits(SampleRequest(sampling.params, sampling.seed, 0))
-
-    def requests(self, step: SequenceStep, masks: tuple[bytes | None, ...]) -> list[SampleRequest]:
-        """A request for each of ``masks``, which are those of the first sampled rows of a step."""
-        spec, known = self.sampling, self.tokens
-        assert spec is not None, "a sequence that samples began with a SamplingSpec"
-        requests = []
-        for position, mask in enumerate(masks, step.start + len(step.tokens) - step.samples + 1):
-            requests.append(
-                SampleRequest(
-                    spec.params,
-                    spec.seed,
-                    position,
-                    () if known is None else known[: spec.prompt_length],
-                    () if known is None else known[spec.prompt_length : position],
-                    spec.suppressed if position < spec.suppressed_until else (),
-                    mask,
-                    step.candidates,
-                )
-            )
-        return requests
 
 
 class BatchBuilder:
@@ -147,6 +103,7 @@ class BatchBuilder:
         if kept.tokens is not None:
             del kept.tokens[step.start :]
             kept.tokens.extend(tokens)
+        assert tokens[-1] != DRAFTED or step.draft is not None, "the draft model computes what it lacks first"
         if count == 1:
             self._tokens[row] = tokens[0]
             self._positions[row] = step.start
@@ -179,8 +136,10 @@ class HostRunner:
         *,
         compile_s: float = 0.0,
         close: Callable[[], None] = lambda: None,
+        draft: DraftModel | None = None,
     ) -> None:
         self.forward = forward
+        self.draft = draft
         self.sampler = sampler
         self.vocab_size, self.hidden_size = forward.vocab_size, forward.hidden_size
         self.max_rows, self.max_logit_rows = forward.max_rows, forward.max_logit_rows
@@ -203,10 +162,16 @@ class HostStep:
         self._began = perf_counter()
         if step.moves:
             self._forward.move(step.moves)
+            if runner.draft is not None:
+                runner.draft.move(step.moves)
         self._moved = self._started = perf_counter()
         self._logits: F32 | None = None
+        self._drafts: dict[int, array[int]] = {}
+        self._draft_s: tuple[float, ...] = ()
         if step.steps:
             batch = self._batches.build(step)
+            if runner.draft is not None and any(entry.draft for entry in step.steps):
+                self._drafts, self._draft_s = runner.draft.propose(step.steps, self._batches.sequences, batch)
             self._started = perf_counter()
             if overlap:
                 self._forward.begin(batch)
@@ -232,6 +197,7 @@ class HostStep:
             self._moved - self._began,
             self._computed - self._started,
             ended - sampling,
+            draft_s=self._draft_s,
         )
 
     def _outcomes(self, logits: F32, masks: StepMasks) -> tuple[SequenceOutcome, ...]:
@@ -292,7 +258,7 @@ class HostStep:
     def _outcome(self, step: SequenceStep, kept: RunnerSequence, logits: F32, sampled: Sampled) -> SequenceOutcome:
         """The outcome of a step, from the sequence's rows of ``logits`` and the samples after them."""
         prompt = self._scored(step, logits)
-        tokens = accept(sampled, step.tokens[len(step.tokens) - step.drafts :])
+        tokens = accept(sampled, self._drafts.get(step.sequence_id, step.draft_tokens))
         if isinstance(tokens, TwofoldError):
             return SequenceOutcome(step.sequence_id, prompt_logprobs=prompt, error=tokens)
         logprobs: tuple[PositionLogprobs, ...] = ()

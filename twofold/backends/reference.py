@@ -10,8 +10,9 @@ from typing import ClassVar, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.backends.base import RunnerSizes
+from twofold.backends.base import ModelSource, RunnerSizes
 from twofold.backends.dequantize import dequantize
+from twofold.backends.drafting import DraftModel
 from twofold.backends.host import HostRunner
 from twofold.backends.kv_codes import bfloat16, code_8, code_v4, finite, key_factors, query_codes, spread, spread_back
 from twofold.backends.sampling.base import NumpyRows
@@ -20,7 +21,6 @@ from twofold.core.errors import ResourceError
 from twofold.core.kv_layout import INTEGER_TYPES, KVType, spread_block
 from twofold.core.model import Activation, GroupedAttention, KVGroup, ModelSpec, RopeSpec
 from twofold.core.step import BlockMove, MoveKind
-from twofold.formats.base import ModelFile
 from twofold.host.machine import read_cpu, read_memory
 from twofold.models.bind import ModelWeights
 from twofold.models.decoder import forward
@@ -300,10 +300,23 @@ class ReferenceBackend:
         return read_memory().available
 
     def load(
-        self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes, overlap: Callable[[], object]
+        self,
+        model: ModelSource,
+        sizes: RunnerSizes,
+        overlap: Callable[[], object],
+        draft: ModelSource | None = None,
     ) -> HostRunner:
         """``Backend.load``."""
         overlap()
+        loaded = self._forward(model, sizes, model.spec.kv_groups(sizes.context))
+        drafting = None
+        if draft is not None:
+            smaller = self._forward(draft, sizes.of_draft(), [draft.spec.one_group()])
+            drafting = DraftModel(smaller, Sampler(NumpyRows()), loaded.vocab_size)
+        return HostRunner(loaded, Sampler(NumpyRows()), sizes, draft=drafting)
+
+    def _forward(self, model: ModelSource, sizes: RunnerSizes, groups: Sequence[KVGroup]) -> ReferenceModel:
+        file, spec = model.file, model.spec
         needed = 4 * sum(tensor.rows * tensor.columns for tensor in file.tensors.values())
         if needed > self.free_memory():
             raise ResourceError(
@@ -311,11 +324,15 @@ class ReferenceBackend:
                 hint="Use a smaller model, or the cpu backend, which computes with quantised weights.",
             )
         values = {name: dequantize(file.data(name), info.format, info.columns) for name, info in file.tensors.items()}
-        groups, width = spec.kv_groups(sizes.context), spec.attention.kv_size
         cache = PagedCache(
-            groups, sizes.blocks, sizes.block_size, width, sizes.kv_type, sizes.host_slots, spec.attention.kv_heads
+            groups,
+            sizes.blocks,
+            sizes.block_size,
+            spec.attention.kv_size,
+            sizes.kv_type,
+            sizes.host_slots,
+            spec.attention.kv_heads,
         )
-        decode = partial(forward, spec=spec, weights=weights)
-        factors = factors_of(spec, weights, values) if cache.integers else NO_FACTORS
-        model = ReferenceModel(decode, values, cache, spec.vocab_size, spec.hidden_size, sizes.rows, factors)
-        return HostRunner(model, Sampler(NumpyRows()), sizes)
+        decode = partial(forward, spec=spec, weights=model.weights)
+        factors = factors_of(spec, model.weights, values) if cache.integers else NO_FACTORS
+        return ReferenceModel(decode, values, cache, spec.vocab_size, spec.hidden_size, sizes.rows, factors)

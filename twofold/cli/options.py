@@ -83,7 +83,8 @@ class ModelOptions:
     speculative_config: Annotated[
         str | None,
         Parameter(
-            help="Speculative decoding, as JSON: method (auto, suffix or off) and num_speculative_tokens (the most in a"
+            help="Speculative decoding, as JSON: method (auto, suffix, draft_model or off), model (a smaller one, for"
+            " draft_model) and num_speculative_tokens (the most in a"
             ' step). It changes no output. Default: {"method": "auto"}.'
         ),
     ] = None

@@ -112,20 +112,27 @@ def state_bytes(attention: Attention, values: ValueFormat, devices: int = 1) -> 
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
-    """The KV cache of a model on one of ``devices``, in blocks of ``block_size`` positions."""
+    """The KV cache of a model on one of ``devices``, in blocks of ``block_size`` positions. All layers of a ``draft``
+    model are in the blocks of the group without a window."""
 
     spec: ModelSpec
     values: ValueFormat
     block_size: int = 1
     devices: int = 1
+    draft: ModelSpec | None = None
 
     def block_bytes(self, group: KVGroup) -> int:
         """Bytes of a block of the group: those of all its layers."""
-        return self.block_size * sum(self._position(layer) for layer in group.layers)
+        draft = self._draft_bytes() if group.window is None else 0
+        return self.block_size * (draft + sum(self._position(layer) for layer in group.layers))
 
     def token_bytes(self) -> int:
         """Bytes that one token adds in all layers."""
-        return sum(map(self._position, range(len(self.spec.layers))))
+        return self._draft_bytes() + sum(map(self._position, range(len(self.spec.layers))))
+
+    def _draft_bytes(self) -> int:
+        layers = () if self.draft is None else self.draft.layers
+        return sum(position_bytes(layer.attention, self.values, self.devices) for layer in layers)
 
     def _position(self, layer: int) -> int:
         return position_bytes(self.spec.layers[layer].attention, self.values, self.devices)

@@ -318,6 +318,10 @@ class ModelSpec:
         order = sorted(set(windows), key=lambda window: -(window or context))
         return tuple(KVGroup(w, tuple(i for i, window in enumerate(windows) if window == w)) for w in order)
 
+    def one_group(self) -> KVGroup:
+        """All layers as a group that keeps everything, whatever their windows."""
+        return KVGroup(None, tuple(range(len(self.layers))))
+
     def stored_as(self, matrices: ValueFormat, *, embedding: ValueFormat | None = None) -> ModelSpec:
         """The same model with its layers' matrices in another format.
 

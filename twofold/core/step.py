@@ -115,6 +115,9 @@ SAMPLED: Final = -1
 SAMPLED_TOKEN: Final = array("i", [SAMPLED])
 """The tokens of a step that computes only that token. Shared: it is never changed."""
 
+DRAFTED: Final = -2
+"""Stands for a token that the draft model proposes. The runner replaces it by that token."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingSpec:
@@ -149,6 +152,19 @@ class TableChange:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftRows:
+    """Known tokens from position ``start`` on that the draft model computes before a step. They end before the step's
+    first row, or earlier if there are too many for one step."""
+
+    start: int
+    tokens: IntArray
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceStep:
     """The tokens at positions ``start`` … ``start + len(tokens) − 1`` of one sequence, to be computed in this step.
 
@@ -161,6 +177,8 @@ class SequenceStep:
                   the first follows the first row, and so on
     pooling       return hidden states: the sum of all rows (mean) or the last row (last)
     decode        whether the step generates; otherwise it computes a prompt
+    draft         rows of the draft model. If the drafts are DRAFTED, it also computes the step's first row, and each
+                  draft but the last
     """
 
     sequence_id: int
@@ -175,6 +193,7 @@ class SequenceStep:
     pooling: Pooling | None = None
     decode: bool = False
     begin: SequenceStart | None = None
+    draft: DraftRows | None = None
 
     @property
     def end(self) -> int:
@@ -185,6 +204,11 @@ class SequenceStep:
     def draft_tokens(self) -> IntArray:
         """Its last tokens that are proposals."""
         return self.tokens[len(self.tokens) - self.drafts :] if self.drafts else NO_TOKENS
+
+    @property
+    def model_drafts(self) -> int:
+        """Number of its drafts that the draft model proposes: all or none."""
+        return self.drafts if self.drafts and self.tokens[-1] == DRAFTED else 0
 
     @property
     def logit_rows(self) -> int:
@@ -286,7 +310,8 @@ class StepOutcome:
 
     ``seconds`` is the time of the step's rows, from the first operation to the last sample, ``moves_s`` that of the
     block moves before them. ``forward_s`` is the part of the forward pass in ``seconds``, ``sample_s`` that of
-    sampling. ``overlap_s`` is the time of the caller's work during ``forward_s``.
+    sampling. ``overlap_s`` is the time of the caller's work during ``forward_s``. ``draft_s`` are the times of the
+    draft model's passes before the forward pass, also in ``seconds``.
     """
 
     sequences: tuple[SequenceOutcome, ...]
@@ -295,6 +320,7 @@ class StepOutcome:
     forward_s: float = 0.0
     sample_s: float = 0.0
     overlap_s: float = 0.0
+    draft_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from twofold.engine.kv.segments import SEGMENT_TOKENS
 from twofold.engine.scheduler.budget import StepLimits
 
 TokenBudget = Literal["live", "fixed"]
-SpeculationMethod = Literal["auto", "suffix", "off"]
+SpeculationMethod = Literal["auto", "suffix", "draft_model", "off"]
 
 DEFAULT_KV_BYTES: Final = 2 << 30
 """Without a flag the KV cache takes no more than this, unless one sequence of the full context needs more."""
@@ -83,15 +83,26 @@ class SpeculativeConfig:
     """How draft tokens are made. None of it changes a completion.
 
     method                  auto or suffix: tokens that a grammar forces, the client's prediction, and what followed the
-                            same tokens before, in the request or in past completions of its cache salt; off: none
+                            same tokens before, in the request or in past completions of its cache salt; draft_model:
+                            these, and the tokens of a smaller model; off: none
+    model                   that smaller model, of the same vocabulary: a path, an alias or any other name of a model
     num_speculative_tokens  most draft tokens of a sequence in a step; the cost model decides how many there are
     """
 
     method: SpeculationMethod = "auto"
+    model: str | None = None
     num_speculative_tokens: int = DEFAULT_DRAFTS
 
     def __post_init__(self) -> None:
         check_choice("speculative_config.method", self.method, get_args(SpeculationMethod))
+        if self.model is not None and (not isinstance(self.model, str | os.PathLike) or not os.fspath(self.model)):
+            raise impossible("speculative_config.model", self.model, "the name or the path of a model")
+        if (self.method == "draft_model") != (self.model is not None):
+            raise ParameterError(
+                "speculative_config has a model exactly if its method is draft_model.",
+                param="speculative_config",
+                hint="Write for example {'method': 'draft_model', 'model': 'qwen2.5-coder-0.5b'}.",
+            )
         whole_number("speculative_config.num_speculative_tokens", self.num_speculative_tokens, 1, MAX_DRAFTS)
 
 
@@ -200,9 +211,9 @@ class EngineOptions:
         """The maximum time between two tokens in seconds; None: no limit."""
         return None if self.itl_limit_ms is None else self.itl_limit_ms / 1000
 
-    def kv_layout(self, spec: ModelSpec) -> KVLayout:
-        """How the keys and values of that model are kept."""
-        return KVLayout(spec, KV_FORMATS[self.kv_type], self.block_size)
+    def kv_layout(self, spec: ModelSpec, draft: ModelSpec | None = None) -> KVLayout:
+        """How the keys and values of that model are kept, with those of its ``draft`` model."""
+        return KVLayout(spec, KV_FORMATS[self.kv_type], self.block_size, draft=draft)
 
     def _check_store(self) -> None:
         if self.kv_store is None:
@@ -241,12 +252,14 @@ class EngineConfig:
     context     most tokens of a prompt with its completion
     limits      of a step
     kv_groups   blocks of each KV group; a block holds ``block_size`` positions of the layers of its group
+    draft       the draft model; None: none
     """
 
     options: EngineOptions
     context: int
     limits: StepLimits
     kv_groups: tuple[GroupSize, ...]
+    draft: ModelSpec | None = None
 
     @property
     def kv_blocks(self) -> int:
@@ -254,14 +267,17 @@ class EngineConfig:
         return self.kv_groups[0].blocks
 
 
-def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int) -> EngineConfig:
-    """Settles the context and the KV cache for a model, with ``free_memory`` bytes beside its weights.
+def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int, draft: ModelSpec | None = None) -> EngineConfig:
+    """Settles the context and the KV cache for a model and its ``draft`` model, with ``free_memory`` bytes beside their
+    weights.
 
     A context that was asked for must fit, or it is an error; one that was left open is the model's, or shorter where
     memory does not hold it. Raises ParameterError and ResourceError.
     """
     check_kv_type(spec, options.kv_type)
-    demand = KVDemand(spec, options.kv_layout(spec), options.max_num_batched_tokens)
+    if draft is not None:
+        check_kv_type(draft, options.kv_type)
+    demand = KVDemand(spec, options.kv_layout(spec, draft), options.max_num_batched_tokens)
     longest = _asked_context(options, spec)
     memory = _allowed_memory(options, demand.sequence_bytes(longest), free_memory)
     context = largest_context(demand, longest, memory)
@@ -277,7 +293,13 @@ def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int) -> Engine
         demand, context, memory, swap, options.max_num_seqs, keeps_prefixes=options.enable_prefix_caching
     )
     limits = StepLimits(options.max_num_seqs, options.max_num_batched_tokens, logit_rows)
-    return EngineConfig(options, context, limits, groups)
+    if draft is not None and groups[0].window is not None:
+        raise ParameterError(
+            "A draft model needs a target with a layer that attends to the whole context; all layers have windows.",
+            param="speculative_config",
+            hint="Use the method auto.",
+        )
+    return EngineConfig(options, context, limits, groups, draft)
 
 
 def runner_sizes(config: EngineConfig) -> RunnerSizes:

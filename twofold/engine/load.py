@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from twofold.backends.base import Backend, ModelRunner
+from twofold.backends.base import Backend, ModelRunner, ModelSource
 from twofold.core.clock import Clock
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
-from twofold.engine.config import EngineConfig, EngineOptions, SpeculativeConfig, resolve, runner_sizes
+from twofold.engine.config import EngineConfig, EngineOptions, resolve, runner_sizes
+from twofold.engine.draft_source import find_draft, open_draft
 from twofold.engine.engine import Engine
 from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.store import KVStore
 from twofold.engine.kv_files import KVFiles
 from twofold.engine.kv_folder import StoreFolder, open_folder, store_identity
 from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget, StepLimits
+from twofold.engine.scheduler.draft_model import ModelDrafts
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.speculation import Speculator
 from twofold.engine.scheduler.step_time import StepTimeModel
@@ -36,7 +38,8 @@ class LoadedModel:
     """A model with all that an engine needs of it. ``load_s`` does not include ``compile_s``; both are seconds.
 
     ``sampling`` are the defaults of commands and servers; ``SamplingParams`` have defaults of their own. ``store`` is
-    the folder of the KV store, None without one.
+    the folder of the KV store, None without one. ``nbytes`` are the bytes of the weights, with those of a draft model;
+    ``draft_ratio`` compares its bytes with the target's.
     """
 
     runner: ModelRunner
@@ -47,6 +50,8 @@ class LoadedModel:
     samples: tuple[StepSample, ...] = ()
     sampling: SamplingDefaults = NONE
     store: StoreFolder | None = None
+    nbytes: int = 0
+    draft_ratio: float = 0.0
 
     @property
     def compile_s(self) -> float:
@@ -79,8 +84,14 @@ def load_model(
     """
     start = time.perf_counter()
     backend = backend or options.open_backend()
-    with open_model(path) as file:
+    draft_path = find_draft(options)
+    with ExitStack() as files:
+        file = files.enter_context(open_model(path))
         spec, weights = read_model(file, options.max_model_len)
+        draft = None
+        if draft_path is not None:
+            draft = files.enter_context(open_draft(draft_path, path, file, options.max_model_len))
+        nbytes = file.nbytes + (0 if draft is None else draft.file.nbytes)
 
         @functools.cache
         def tokenizer_of_model() -> Tokenizer:
@@ -93,10 +104,12 @@ def load_model(
                 made.start_rendering()
             return made
 
-        config = resolve(options, spec, max(0, backend.free_memory() - file.nbytes))
+        free = max(0, backend.free_memory() - nbytes)
+        config = resolve(options, spec, free, None if draft is None else draft.spec)
         store = _open_store(path, backend, config, spec)
         try:
-            runner = backend.load(file, spec, weights, runner_sizes(config), tokenizer_of_model)
+            source = ModelSource(file, spec, weights)
+            runner = backend.load(source, runner_sizes(config), tokenizer_of_model, draft)
             tokenizer = tokenizer_of_model()
         except BaseException:
             if store is not None:
@@ -105,7 +118,15 @@ def load_model(
         sampling = SamplingDefaults.of_model(path, file.model.values)
     samples = () if cache is None else read_step_samples(path, backend, cache)
     load_s = time.perf_counter() - start - runner.compile_s
-    return LoadedModel(runner, tokenizer, spec, config, load_s, samples, sampling, store)
+    ratio = 0.0 if draft is None else _bytes_read(draft) / _bytes_read(source)
+    return LoadedModel(runner, tokenizer, spec, config, load_s, samples, sampling, store, nbytes, ratio)
+
+
+def _bytes_read(model: ModelSource) -> int:
+    """Bytes that a step of one row reads of the model's weights."""
+    embedding, head = model.weights.embedding.name, model.weights.head.name
+    unread = model.file.tensors[embedding].nbytes if embedding != head else 0
+    return model.file.nbytes - unread
 
 
 def _open_store(path: Path, backend: Backend, config: EngineConfig, spec: ModelSpec) -> StoreFolder | None:
@@ -159,7 +180,7 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
         files.prepare(lambda: runner.provide_blocks(blocks))
     return Engine(
         runner,
-        _scheduler(config, limits, loaded.samples, manager, store),
+        _scheduler(loaded, limits, manager, store),
         loaded.tokenizer,
         clock,
         vocab_size=runner.vocab_size,
@@ -171,18 +192,20 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
     )
 
 
-def _speculator(config: SpeculativeConfig, step_time: StepTimeModel) -> Speculator | None:
-    return None if config.method == "off" else Speculator(step_time, config.num_speculative_tokens)
+def _speculator(loaded: LoadedModel, limits: StepLimits, step_time: StepTimeModel) -> Speculator | None:
+    config, draft, model = loaded.config.options.speculation, loaded.config.draft, None
+    if config.method == "off":
+        return None
+    if draft is not None:
+        size = loaded.config.options.block_size
+        model = ModelDrafts(
+            step_time, loaded.draft_ratio, context=draft.context_length, rows=limits.rows, block_size=size
+        )
+    return Speculator(step_time, config.num_speculative_tokens, model)
 
 
-def _scheduler(
-    config: EngineConfig,
-    limits: StepLimits,
-    samples: Sequence[StepSample],
-    manager: BlockManager,
-    store: KVStore | None,
-) -> Scheduler:
-    step_time, options = StepTimeModel(samples), config.options
+def _scheduler(loaded: LoadedModel, limits: StepLimits, manager: BlockManager, store: KVStore | None) -> Scheduler:
+    step_time, options = StepTimeModel(loaded.samples), loaded.config.options
     budget: Budget = FixedBudget(limits.rows)
     if options.token_budget == "live":
         budget = LiveBudget(step_time, options.tpot_target_s, options.itl_limit_s)
@@ -191,7 +214,7 @@ def _scheduler(
         limits,
         budget=budget,
         step_time=step_time,
-        speculator=_speculator(options.speculation, step_time),
+        speculator=_speculator(loaded, limits, step_time),
         max_waiting=options.max_waiting_seqs,
         store=store,
     )

@@ -113,5 +113,6 @@ def test_results_do_not_depend_on_the_size(
         whole = model.run(one_sequence(TOKENS, TABLE)).copy()
         for size in (2, 1, 3, 1):
             model.pool.resize(size)
+            assert model._team is not None
             model._team.size = model.pool.size
             np.testing.assert_array_equal(model.run(one_sequence(TOKENS, TABLE)), whole)

@@ -8,22 +8,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from twofold.backends.base import RunnerSizes
+from twofold.backends.base import ModelSource, RunnerSizes
+from twofold.backends.cpu.graph import Node, Recorder
 from twofold.backends.cpu.kernels.cache import TILE
 from twofold.backends.cpu.kernels.isa import choose
 from twofold.backends.cpu.kernels.jit import Compiler, host_features, refused_features
 from twofold.backends.cpu.machine import MachineProbe
 from twofold.backends.cpu.model import CpuModel
 from twofold.backends.cpu.tables import SelfTests, TableChoice, choose_table, select_table
+from twofold.backends.drafting import DraftModel
 from twofold.backends.host import HostRunner
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ParameterError, TwofoldError
 from twofold.core.limits import MachineLimits
-from twofold.core.model import ModelSpec
-from twofold.formats.base import ModelFile
 from twofold.host.machine import read_cpu, read_memory
 from twofold.host.paths import CacheFolders
-from twofold.models.bind import ModelWeights
 from twofold.models.decoder import forward
 
 log = logging.getLogger(__name__)
@@ -94,7 +93,11 @@ class CpuBackend:
         return select_table(self.isa, CacheFolders.of().create())[1]
 
     def load(
-        self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes, overlap: Callable[[], object]
+        self,
+        model: ModelSource,
+        sizes: RunnerSizes,
+        overlap: Callable[[], object],
+        draft: ModelSource | None = None,
     ) -> HostRunner:
         """``Backend.load``. Blocks must be whole tiles of attention."""
         if sizes.block_size % TILE:
@@ -105,7 +108,20 @@ class CpuBackend:
         for rejection in choice.rejected:
             if rejection.fault:
                 log.warning("%s. Kernels use %s.", rejection, choice.isa.name)
-        trace = partial(forward, spec=spec, weights=weights)
-        model = CpuModel(file, spec, trace, compiler, sizes, self.workers, overlap)
-        sampler = Sampler(model.rows, model.argmax)
-        return HostRunner(model, sampler, sizes, compile_s=compiler.seconds, close=model.close)
+        loaded = CpuModel(model, _trace(model), compiler, sizes, self.workers, overlap)
+        drafting = None
+        if draft is not None:
+            try:
+                smaller = CpuModel(draft, _trace(draft), compiler, sizes.of_draft(), self.workers, beside=loaded)
+            except BaseException:
+                loaded.close()
+                raise
+            argmax = smaller.argmax if smaller.vocab_size == loaded.vocab_size else None
+            drafting = DraftModel(smaller, Sampler(smaller.rows, argmax), loaded.vocab_size)
+        sampler = Sampler(loaded.rows, loaded.argmax)
+        return HostRunner(loaded, sampler, sizes, compile_s=compiler.seconds, close=loaded.close, draft=drafting)
+
+
+def _trace(model: ModelSource) -> Callable[[Recorder], tuple[Node, Node]]:
+    """Its decoder."""
+    return partial(forward, spec=model.spec, weights=model.weights)

@@ -10,7 +10,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.backends.base import RunnerSizes
+from twofold.backends.base import ModelSource, RunnerSizes
 from twofold.backends.cpu.graph import Linear, Node, Recorder, fuse
 from twofold.backends.cpu.kernels.attention import ITEM_INTS, SPLIT, scratch_floats
 from twofold.backends.cpu.kernels.cache import LayerBlock
@@ -113,7 +113,8 @@ class StepRecord:
 
 class CpuModel(Forward):
     """``Forward`` on CPU kernels, with ``workers`` threads. ``trace`` runs the model's decoder on a Recorder;
-    ``overlap`` is called while the weights are packed.
+    ``overlap`` is called while the weights are packed. A draft model is loaded ``beside`` its target: it runs on the
+    same thread pool, and all its layers are in one KV group.
 
     Not thread-safe. Raises UnsupportedModelError for sizes that the kernels do not support, ResourceError if memory
     does not suffice.
@@ -121,14 +122,15 @@ class CpuModel(Forward):
 
     def __init__(
         self,
-        source: ModelFile,
-        spec: ModelSpec,
+        model: ModelSource,
         trace: Callable[[Recorder], tuple[Node, Node]],
         compiler: Compiler,
         sizes: RunnerSizes,
         workers: int,
         overlap: Callable[[], object] = lambda: None,
+        beside: CpuModel | None = None,
     ) -> None:
+        source, spec = model.file, model.spec
         attention = spec.attention
         _check_sizes(spec)
         self.vocab_size = spec.vocab_size
@@ -139,12 +141,15 @@ class CpuModel(Forward):
         logit_node, hidden_node = trace(recorder)
         nodes = fuse(recorder.nodes)
         partials = MAX_SPLIT_ROWS * -(-sizes.context // SPLIT)
-        self.pool = ThreadPool(compiler, workers, _scratch_bytes(nodes, source, spec, compiler))
-        self._team = TeamSize(workers)
+        scratch = _scratch_bytes(nodes, source, spec, compiler)
+        self.pool: ThreadPool = ThreadPool(compiler, workers, scratch) if beside is None else beside.pool
+        self.pool.reserve(scratch)
+        self._team = TeamSize(workers) if beside is None else None
         self._began = self._waited = 0.0
         self.weights = WeightStore(source, compiler, self.pool)
         block = LayerBlock(attention.kv_heads, attention.head_dim, sizes.block_size, sizes.kv_type)
-        self.cache = KVCache(block, spec.kv_groups(sizes.context), sizes.blocks, sizes.host_slots)
+        groups = spec.kv_groups(sizes.context) if beside is None else [spec.one_group()]
+        self.cache = KVCache(block, groups, sizes.blocks, sizes.host_slots)
         self._record = StepRecord(
             rows=sizes.rows,
             heads=attention.heads,
@@ -187,17 +192,18 @@ class CpuModel(Forward):
         return self._result()
 
     def _result(self) -> NDArray[np.float32]:
-        """The logits of the step that has ended. Its cost chooses the size of the next step's team."""
-        pool, waited = self.pool, self.pool.waited
-        rows = int(self._record.step[StepFields.ROWS])
-        self._team.observe(pool.size, rows, perf_counter() - self._began, waited - self._waited)
-        self._waited = waited
-        if self._team.size != pool.size:
-            pool.resize(self._team.size)
+        """The logits of the step that has ended. Its cost chooses the size of the next step's team; a draft model runs
+        with the team of its target."""
+        pool, team = self.pool, self._team
+        if team is not None:
+            rows = int(self._record.step[StepFields.ROWS])
+            team.observe(pool.size, rows, perf_counter() - self._began, pool.waited - self._waited)
+            if team.size != pool.size:
+                pool.resize(team.size)
         return self._logits[: self._logit_rows]
 
     def _take(self, batch: Batch) -> None:
-        self._began = perf_counter()
+        self._began, self._waited = perf_counter(), self.pool.waited
         assert len(batch.tokens) <= self.max_rows
         assert len(batch.logit_rows) <= self.max_logit_rows
         assert len(batch.block_tables) >= len(self.cache.groups), "every KV group has its tables"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from twofold.engine.draft.index import MAX_MATCH, MIN_MATCH, NO_MATCH, PastTexts, TokenIndex
-from twofold.engine.draft.odds import FORCED, OWN, PAST, PREDICTED, REALIGNED, Odds, class_of, least_length
+from twofold.engine.draft.odds import FORCED, MODEL, OWN, PAST, PREDICTED, REALIGNED, Odds, class_of, least_length
 
 SURE_MATCH: Final = 8
 """A match of this length is followed without another search, and resumed after one replaced token."""
@@ -114,6 +114,11 @@ class SequenceDrafter:
                 return
         if proposal.kind != FORCED:
             self._next = Proposal(text, start + len(sampled), proposal.kind, proposal.length + len(sampled))
+
+    def learn_model(self, right: bool) -> None:
+        """Counts a draft of the draft model."""
+        self.odds.learn(MODEL, right, not right)
+        self._shared.learn(MODEL, right, not right)
 
     def lose(self) -> None:
         """Tokens were sampled without a proposal: the place in a text that was followed is lost."""

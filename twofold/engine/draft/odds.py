@@ -7,6 +7,8 @@ from typing import Final
 
 DECAY: Final = 0.97
 """What remains of the evidence after each observation."""
+FADE: Final = 0.99
+"""What remains of the difference to PRIOR after a step in which a class could have been tried."""
 INHERITED: Final = 4.0
 """The evidence of a salt counts at most as this many observations of a new sequence."""
 LENGTHS: Final = (2, 3, 5, 9)
@@ -28,7 +30,7 @@ PRIOR: Final = (
     (8.0, 0.5),
     (4.0, 1.0),
     (2.0, 2.0),
-    (2.0, 1.0),
+    (4.0, 1.0),
     *((1.0, 2.0), (2.0, 2.0), (3.0, 1.5), (8.0, 1.0)),
     *((1.0, 3.0), (2.0, 2.0), (3.0, 2.0), (6.0, 1.5)),
 )
@@ -68,4 +70,11 @@ class Odds:
         """Adds tokens of a class that were right and wrong."""
         a = self._right[kind] = self._right[kind] * DECAY + right
         b = self._wrong[kind] = self._wrong[kind] * DECAY + wrong
+        self.chances[kind] = a / (a + b)
+
+    def fade(self, kind: int) -> None:
+        """Moves the evidence of a class that is not tried towards PRIOR, so that it is tried again."""
+        right, wrong = PRIOR[kind]
+        a = self._right[kind] = right + FADE * (self._right[kind] - right)
+        b = self._wrong[kind] = wrong + FADE * (self._wrong[kind] - wrong)
         self.chances[kind] = a / (a + b)

@@ -23,6 +23,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from twofold.core.errors import ContextLengthError, ResourceError
 from twofold.core.record import WaitReason
@@ -89,6 +90,7 @@ class Scheduler:
         self._budget = budget
         self.step_time = step_time
         self._speculator = speculator
+        self._draft_model = None if speculator is None else speculator.model
         self._max_waiting = max_waiting
         self._queue = WaitingQueue(ageing_s)
         self._live: dict[int, Sequence] = {}
@@ -215,6 +217,10 @@ class Scheduler:
             self._unblock(step, pace, now)
         predicted = self.step_time.predict(step.shape) if step.shape.rows else None
         moves = self.manager.take_moves()
+        if self._draft_model is not None:
+            self._draft_model.move(moves)
+            if predicted is not None:
+                predicted += self._draft_model.predict_steps(step.steps.values())
         ended: tuple[int, ...] = ()
         if step.steps:
             ended, self._ended = tuple(self._ended), []
@@ -237,7 +243,9 @@ class Scheduler:
     def commit(self, plan: StepPlan, outcome: StepOutcome, now: float) -> list[TokenEvent]:
         """Moves the cursors of the plan's sequences; those that have ended since are skipped."""
         work = StepWork.measure(plan, outcome, self.step_time)
-        self.step_time.observe(work.shape, work.seconds)
+        self.step_time.observe(work.shape, work.seconds - sum(outcome.draft_s))
+        if self._draft_model is not None:
+            self._draft_model.observe(plan.steps, outcome.draft_s)
         self._cost.learn_moves(plan, outcome)
         self._waits.add_prefill(work.prefill_s)
         live = []
@@ -314,6 +322,10 @@ class Scheduler:
             if draft and sequence.state is SequenceState.RUNNING:
                 fits = self._blocks.grow(sequence, 1 + len(draft), now)
                 step.add(sequence, sequence.next_step(1, draft if fits else ()))
+        if self._draft_model is not None:
+            for number, rows in self._draft_model.planned.items():
+                if number in step.steps:
+                    step.steps[number] = replace(step.steps[number], draft=rows)
 
     def _place_prompt(self, step: StepBuilder, sequence: Sequence, pace: StepPace, now: float) -> None:
         if sequence.state is not SequenceState.RUNNING:
@@ -440,6 +452,8 @@ class Scheduler:
         if not self._swap_out(victim):
             self._cost.lose(victim)
             self._blocks.preempt(victim, now)
+            if self._draft_model is not None:
+                self._draft_model.lose(victim)
         self._release_group(victim)
 
     def _swap_out(self, victim: Sequence) -> bool:
@@ -477,6 +491,8 @@ class Scheduler:
             self._release_group(sequence)
         tokens = sequence.take(result)
         self._blocks.publish(sequence, now)
+        if self._draft_model is not None:
+            self._draft_model.commit(sequence, step)
         if self._speculator is not None and tokens:
             accepted, predicted = len(tokens) - 1, self._speculator.predicted(sequence, step.drafts)
             record.speculate(step.drafts, accepted, predicted, work.plain_s * len(tokens) - work.seconds)

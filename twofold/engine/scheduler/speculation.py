@@ -17,11 +17,13 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
-from typing import Final
+from operator import add
+from typing import Final, NamedTuple
 
 from twofold.engine.draft.drafter import Proposal, SequenceDrafter
 from twofold.engine.draft.index import PastTexts
-from twofold.engine.draft.odds import Odds
+from twofold.engine.draft.odds import MODEL, Odds
+from twofold.engine.scheduler.draft_model import READY, ModelDrafts, placeholders
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 
@@ -36,6 +38,11 @@ FEED_AHEAD: Final = 2_048
 """Tokens that are indexed while a step is computed."""
 SURE: Final = 0.995
 """No draft is more probable than this."""
+MOST_PASSES: Final = 16
+"""Most tokens that the draft model proposes for a sequence in a step."""
+USUAL_LENGTH: Final = 128.0
+"""The usual length of a completion, before some have ended."""
+USUAL_DECAY: Final = 0.1
 
 
 @dataclass(slots=True)
@@ -54,10 +61,27 @@ class _Drafting:
     proposal: Proposal | None = None
 
 
-class Speculator:
-    """Drafts for the sequences of a scheduler. ``most`` limits the drafts of a sequence in a step."""
+class _Allotment(NamedTuple):
+    """Drafts of a step by sequence, the step's shape and seconds, and its expected tokens."""
 
-    def __init__(self, step_time: StepTimeModel, most: int) -> None:
+    drafts: dict[int, array[int]]
+    shape: StepShape
+    seconds: float
+    expected: float
+
+    @property
+    def rate(self) -> float:
+        """Expected tokens a second."""
+        return self.expected / self.seconds
+
+
+class Speculator:
+    """Drafts for the sequences of a scheduler. ``most`` limits the drafts of a sequence in a step. ``model`` is the
+    draft model, None without one."""
+
+    def __init__(self, step_time: StepTimeModel, most: int, model: ModelDrafts | None = None) -> None:
+        self.model = model
+        self._usual = USUAL_LENGTH
         self._step_time = step_time
         self._most = most
         self._drafting: dict[int, _Drafting] = {}
@@ -66,6 +90,8 @@ class Speculator:
 
     def propose(self, decoding: Iterable[Sequence], rows: int) -> dict[int, array[int]]:
         """Draft tokens by sequence, for a step of these sequences with a row each and at most ``rows`` more rows."""
+        if self.model is not None:
+            self.model.begin()
         if rows < 1:
             return {}
         eligible, read, count = [], 0, 0
@@ -86,12 +112,21 @@ class Speculator:
         if few:
             self.feed(())
         found = []
+        willing = []
         for sequence in eligible:
             most = min(self._most, sequence.limit - sequence.known - 1)
-            proposal = self._proposal(sequence, least, FEED if few else 0) if most >= 1 else None
+            if most < 1:
+                continue
+            willing.append(sequence)
+            proposal = self._proposal(sequence, least, FEED if few else 0)
             if proposal is not None:
                 found.append((sequence, proposal, min(most, len(proposal))))
-        return self._allot(found, rows, shape, seconds)
+        allotted = self._allot(found, rows, shape, seconds)
+        if self.model is None or not willing:
+            return allotted.drafts
+        return self._with_model(
+            self.model, willing, found, rows, _Allotment({}, shape, seconds, float(count)), allotted
+        )
 
     def predicted(self, sequence: Sequence, drafts: int) -> int:
         """How many of the first ``drafts`` tokens proposed for a planned step are the client's prediction."""
@@ -105,6 +140,9 @@ class Speculator:
         drafting = self._drafting.get(sequence.sequence_id)
         if drafting is None:
             return
+        drafted = 0 if self.model is None else self.model.take_drafted(sequence)
+        for index in range(min(len(tokens), drafted)):
+            drafting.drafter.learn_model(index + 1 < len(tokens))
         if drafting.proposal is None:
             drafting.drafter.lose()
         else:
@@ -113,6 +151,9 @@ class Speculator:
 
     def forget(self, sequence: Sequence) -> None:
         """Forgets an ended sequence; its completion may be proposed to others of its salt."""
+        if self.model is not None:
+            self.model.lose(sequence)
+            self._usual += USUAL_DECAY * (sequence.generated - self._usual)
         if self._drafting.pop(sequence.sequence_id, None) is not None:
             self._ended.append((sequence.options.cache_salt, sequence.tokens[sequence.prompt_length :]))
 
@@ -152,10 +193,10 @@ class Speculator:
 
     def _allot(
         self, found: list[tuple[Sequence, Proposal, int]], rows: int, shape: StepShape, seconds: float
-    ) -> dict[int, array[int]]:
+    ) -> _Allotment:
         """Adds rows in the order of their probability while they pay."""
         if not found:
-            return {}
+            return _Allotment({}, shape, seconds, float(shape.rows))
         counts = [0] * len(found)
         heap = [(-self._chance(sequence, proposal, 0), i) for i, (sequence, proposal, _) in enumerate(found)]
         heapq.heapify(heap)
@@ -175,15 +216,96 @@ class Speculator:
                 heapq.heapreplace(heap, (negative * self._chance(sequence, proposal, counts[i]), i))
             else:
                 heapq.heappop(heap)
-        return {
+        drafts = {
             sequence.sequence_id: proposal.tokens(count)
             for (sequence, proposal, _), count in zip(found, counts, strict=True)
             if count
         }
+        return _Allotment(drafts, shape, seconds, expected)
+
+    def _with_model(
+        self,
+        model: ModelDrafts,
+        willing: list[Sequence],
+        found: list[tuple[Sequence, Proposal, int]],
+        rows: int,
+        plain: _Allotment,
+        others: _Allotment,
+    ) -> dict[int, array[int]]:
+        """The drafts of the ``others`` alone, or with the draft model's, whichever makes more tokens a second.
+
+        The draft model is asked where the others propose nothing, or a less probable token. A sequence that it has not
+        computed far enough gets rows for that, if what it would save is worth them.
+        """
+        first = {sequence.sequence_id: self._chance(sequence, proposal, 0) for sequence, proposal, _ in found}
+        ready, behind = [], []
+        for sequence in willing:
+            chance = self._odds(sequence).chances[MODEL]
+            asks = sequence.constraint is None and first.get(sequence.sequence_id, 0.0) < chance
+            if asks and sequence.known + 1 < model.context:
+                (ready if model.lacking(sequence) <= READY else behind).append(sequence)
+        chosen = others
+        if ready:
+            asked = {sequence.sequence_id for sequence in ready}
+            rest = [each for each in found if each[0].sequence_id not in asked]
+            base = self._allot(rest, rows, plain.shape, plain.seconds)
+            best = self._deepest(model, ready, rows - (base.shape.rows - plain.shape.rows), base)
+            if best.rate > others.rate:
+                chosen = best
+        drafts = dict(chosen.drafts)
+        for sequence in ready:
+            count = len(drafts.get(sequence.sequence_id, ())) if chosen is not others else 0
+            if not count:
+                self._odds(sequence).fade(MODEL)
+            elif not model.place(sequence, READY, count):
+                del drafts[sequence.sequence_id]
+        for sequence in behind:
+            if self._catches_up(model, sequence, plain):
+                model.place(sequence, model.chunk(sequence, chosen.seconds))
+        return drafts
+
+    def _deepest(
+        self, model: ModelDrafts, ready: list[Sequence], rows: int, base: _Allotment, *, behind: bool = False
+    ) -> _Allotment:
+        """The best number of drafts of the draft model for each of ``ready``, at most ``rows`` in all: as many passes.
+        If they are ``behind``, what the draft model lacks of them does not count."""
+        shape, expected, passes, left = base.shape, base.expected, 0.0, rows
+        best, counts = base, dict.fromkeys((sequence.sequence_id for sequence in ready), 0)
+        chances = {sequence.sequence_id: 1.0 for sequence in ready}
+        for number in range(1, min(self._most, MOST_PASSES) + 1):
+            able = [each for each in ready if each.known + number < min(each.limit, model.context)]
+            left -= len(able)
+            if not able or left < 0:
+                break
+            drafted = StepShape()
+            for sequence in able:
+                key = sequence.sequence_id
+                chances[key] *= min(self._odds(sequence).chances[MODEL], SURE)
+                expected += chances[key]
+                counts[key] = number
+                shape = shape.plus_row(sequence.computed + number)
+                only = StepShape().plus(sequence.computed + number - 1, 1, 1)
+                first = number == 1 and not behind
+                drafted = StepShape(*map(add, drafted, model.shape(sequence) if first else only))
+            passes += model.predict(drafted)
+            seconds = (self._step_time.predict(shape) or base.seconds) + passes
+            if expected / seconds > best.rate:
+                best = _Allotment(base.drafts | placeholders(counts), shape, seconds, expected)
+        return best
+
+    def _catches_up(self, model: ModelDrafts, sequence: Sequence, plain: _Allotment) -> bool:
+        """Whether the draft model's drafts would save more time than what it lacks of the sequence costs, if as many
+        tokens follow as usual, or as were generated."""
+        best = self._deepest(model, [sequence], MOST_PASSES, plain, behind=True)
+        ahead = max(self._usual - sequence.generated, sequence.generated)
+        saved = (1 / plain.rate - 1 / best.rate) * min(ahead, sequence.limit - sequence.known)
+        return saved > model.predict(model.shape(sequence, drafts=False))
+
+    def _odds(self, sequence: Sequence) -> Odds:
+        return self._drafting[sequence.sequence_id].drafter.odds
 
     def _chance(self, sequence: Sequence, proposal: Proposal, index: int) -> float:
-        odds = self._drafting[sequence.sequence_id].drafter.odds
-        return min(odds.chances[proposal.kind_at(index)], SURE)
+        return min(self._odds(sequence).chances[proposal.kind_at(index)], SURE)
 
     def _pays(
         self, chance: float, sequence: Sequence, number: int, expected: float, shape: StepShape, seconds: float

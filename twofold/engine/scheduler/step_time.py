@@ -160,7 +160,7 @@ def _features(shape: StepShape) -> tuple[float, ...]:
 @dataclass(frozen=True, slots=True)
 class StepWork:
     """A step that ran: shape, seconds, predicted seconds, the seconds by which prompts delayed generating rows, and the
-    seconds that it would have taken without drafts."""
+    seconds that it would have taken without drafts. Only ``seconds`` and ``predicted_s`` include the draft model."""
 
     shape: StepShape
     seconds: float
@@ -190,11 +190,11 @@ class StepWork:
             pairs += visible(start, count)
             read += start + count
         shape, seconds = StepShape(rows, logit_rows, pairs, read), outcome.seconds
-        plain_s = seconds
+        plain_s = forward_s = seconds - sum(outcome.draft_s)
         if drafts[0]:
             with_drafts = model.predict(shape)
             without = model.predict(StepShape(*(own - less for own, less in zip(shape, drafts, strict=True))))
-            plain_s = seconds * without / with_drafts if without and with_drafts else seconds
+            plain_s = forward_s * without / with_drafts if without and with_drafts else forward_s
         prefill_s = _prefill_seconds(shape, StepShape(*decode), outcome, model)
         return cls(shape, seconds, plan.predicted_s, prefill_s, plain_s)
 

@@ -31,17 +31,20 @@ class MemoryPlan:
 
 
 def plan_of(config: EngineConfig, spec: ModelSpec, weights: int) -> MemoryPlan:
-    """Memory of a model with ``weights`` bytes that runs with ``config``."""
-    layout = config.options.kv_layout(spec)
+    """Memory of a model that runs with ``config``; ``weights`` are its bytes, with those of its draft model."""
+    layout = config.options.kv_layout(spec, config.draft)
     groups = list(zip(spec.kv_groups(config.context), config.kv_groups, strict=True))
     cache = sum(layout.block_bytes(group) * size.blocks for group, size in groups)
     slots = sum(layout.block_bytes(group) * size.host_slots for group, size in groups)
     return MemoryPlan(weights, cache, slots)
 
 
-def plan(options: EngineOptions, spec: ModelSpec, weights: int, room: int) -> MemoryPlan:
-    """Memory of a model that may take ``room`` bytes. Raises ResourceError if one sequence's KV cache does not fit."""
-    return plan_of(resolve(options, spec, max(0, room - weights)), spec, weights)
+def plan(
+    options: EngineOptions, spec: ModelSpec, weights: int, room: int, draft: ModelSpec | None = None
+) -> MemoryPlan:
+    """Memory of a model that may take ``room`` bytes; ``weights`` are its bytes, with those of its ``draft`` model.
+    Raises ResourceError if one sequence's KV cache does not fit."""
+    return plan_of(resolve(options, spec, max(0, room - weights), draft), spec, weights)
 
 
 def room_for(own: int, others: Sequence[int], budget: int) -> int:

@@ -404,14 +404,11 @@ class ThreadPool:
         self._await_workers = as_function(compiler.named("await_workers", await_workers_kernel), 1)
         self._join = as_function(compiler.named("join", lambda: join_kernel(isa)), 2)
         self._enlist = as_function(compiler.named("enlist", enlist_kernel), 2)
-        stride = -(-scratch_bytes // LINE) * LINE + 2 * LINE
-        self._scratch = np.zeros(stride * workers + LINE, np.uint8)
         self._control = _lines(Control.SIZE)
         self._control[Control.WORKERS] = self._control[Control.PRESENT] = workers
         self._control[Control.PARKED] = workers - 1
-        self._control[Control.SCRATCH] = -(-self._scratch.ctypes.data // LINE) * LINE
-        self._control[Control.SCRATCH_STRIDE] = stride
         self._at = self._control.ctypes.data
+        self._set_scratch(scratch_bytes, workers)
         self._records = _lines(WorkerRecord.SIZE * workers).reshape(workers, WorkerRecord.SIZE)
         self._size = workers
         self._wake = [threading.Event() for _ in range(workers - 1)]
@@ -438,6 +435,18 @@ class ThreadPool:
     def waited(self) -> float:
         """Seconds that all workers have waited for others, of waits that were longer than some microseconds."""
         return float(self._control[Control.WAITED]) * 1e-9
+
+    def reserve(self, scratch_bytes: int) -> None:
+        """Gives each worker at least ``scratch_bytes`` of scratch from the next program on."""
+        if scratch_bytes > self._scratch_bytes:
+            self._set_scratch(scratch_bytes, self.workers)
+
+    def _set_scratch(self, size: int, workers: int) -> None:
+        stride = -(-size // LINE) * LINE + 2 * LINE
+        self._scratch_bytes = size
+        self._scratch = np.zeros(stride * workers + LINE, np.uint8)
+        self._control[Control.SCRATCH] = -(-self._scratch.ctypes.data // LINE) * LINE
+        self._control[Control.SCRATCH_STRIDE] = stride
 
     def resize(self, size: int) -> None:
         """Sets the number of workers from the next program on; fewer if workers that left before are not back yet."""

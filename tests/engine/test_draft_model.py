@@ -1,0 +1,208 @@
+"""A draft model beside its target: the same bits, what is refused, and what it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.engine.drafts import use
+from tests.engine.test_exactness import BytesRunner, alone, crowd, make_cases, mislead
+from tests.support.gguf_writer import write_gguf
+from tests.support.tiny import TinyModel, TinyOptions, tiny_metadata, tiny_tensors
+from twofold.backends.cpu import backend
+from twofold.core.errors import ParameterError
+from twofold.core.kv_layout import KVLayout
+from twofold.core.params import SamplingParams, StructuredOutputsParams
+from twofold.core.step import StepPlan
+from twofold.core.values import FP16
+from twofold.engine.config import EngineOptions
+from twofold.engine.llm import LLM
+from twofold.engine.load import load_model
+from twofold.engine.scheduler import blocks
+from twofold.engine.scheduler.draft_model import ModelDrafts, passes, placeholders
+from twofold.engine.scheduler.sequence import Sequence
+from twofold.engine.scheduler.speculation import Speculator, _Allotment
+from twofold.server.models.memory import plan_of
+
+Tiny = Callable[[TinyOptions], TinyModel]
+TARGET = TinyOptions(format="Q8_0", layers=3)
+DRAFT = replace(TARGET, layers=1)
+"""The first layer of the target: it agrees sometimes."""
+
+
+def config(draft: TinyModel | Path | str) -> dict[str, Any]:
+    path = draft.path if isinstance(draft, TinyModel) else draft
+    return {"speculative_config": {"method": "draft_model", "model": str(path), "num_speculative_tokens": 6}}
+
+
+class Drafted:
+    """Counts what a run did with the draft model."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.drafts = self.rows = 0
+        llm.engine.watch_plans(self.count)
+
+    def count(self, plan: StepPlan) -> None:
+        for step in plan.steps:
+            self.drafts += step.model_drafts
+            self.rows += 0 if step.draft is None else len(step.draft.tokens)
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts of the draft model wherever there is room, at random lengths, whatever they cost."""
+    chance = Random(7)
+
+    def deepest(
+        _self: Speculator, _model: ModelDrafts, ready: list[Sequence], rows: int, base: _Allotment, **_: Any
+    ) -> _Allotment:
+        counts: dict[int, int] = {}
+        for sequence in ready:
+            most = min(6, rows, sequence.limit - sequence.known - 1)
+            counts[sequence.sequence_id] = count = chance.randint(0, max(most, 0))
+            rows -= count
+        return base._replace(drafts=base.drafts | placeholders(counts), seconds=1e-9)
+
+    monkeypatch.setattr(Speculator, "_deepest", deepest)
+    monkeypatch.setattr(Speculator, "_catches_up", lambda *_: chance.random() < 0.5)
+    monkeypatch.setattr(blocks, "BLOCK_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize(
+    ("target", "draft"),
+    [
+        (TARGET, DRAFT),
+        (TinyOptions(architecture="gemma3", layers=6, window=24, format="Q8_0"), replace(DRAFT, vocab=290)),
+    ],
+    ids=["llama", "windows and padding"],
+)
+def test_a_hundred_cases_on_the_kernels(
+    tiny_gguf: Tiny, target: TinyOptions, draft: TinyOptions, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Chunks, prefix hits, both kinds of preemption, penalties, n > 1 and log-probabilities, every step as bytes."""
+    monkeypatch.setenv("TWOFOLD_CACHE", str(tmp_path))
+    monkeypatch.setattr(backend, "HostRunner", BytesRunner)
+    path, smaller = tiny_gguf(target).path, tiny_gguf(draft)
+    cases = make_cases(50, 150, target.vocab, seed=3)
+    with LLM(path, max_model_len=256, enable_prefix_caching=False) as single:
+        use(single, None)
+        expected = [alone(single, case) for case in cases]
+        token_bytes = KVLayout(single.loaded.spec, FP16).token_bytes()
+    few: dict[str, Any] = {"kv_cache_memory_bytes": token_bytes * 1200, "max_num_seqs": 8, "max_model_len": 256}
+    for swap, rows, budget in ((0, 40, "live"), (1 << 20, 300, "fixed")):
+        with LLM(
+            path, swap_space_bytes=swap, max_num_batched_tokens=rows, token_budget=budget, **few, **config(smaller)
+        ) as llm:
+            mislead(llm)
+            drafted = Drafted(llm)
+            done = crowd(llm, cases, seed=4)
+            assert done == {number: expected[number] for number in done}
+            assert drafted.drafts > 300
+            assert drafted.rows > 300
+
+
+@pytest.mark.usefixtures("eager")
+def test_structured_output_and_the_reference_backend(tiny_gguf: Tiny) -> None:
+    """A constrained completion gets no drafts of the model; others get them on NumPy, too."""
+    target, draft = tiny_gguf(replace(TARGET, layers=2)), tiny_gguf(DRAFT)
+    free = SamplingParams(temperature=0.8, seed=3, max_tokens=24, ignore_eos=True, logprobs=1)
+    bound = replace(free, structured_outputs=StructuredOutputsParams(regex="[a-z ]{8,16}"), logprobs=None)
+    found = []
+    for options in ({}, config(draft)):
+        with LLM(target.path, backend="reference", max_model_len=64, **options) as llm:
+            drafted = Drafted(llm)
+            outputs = [llm.generate("abc", params)[0].outputs for params in (free, bound, free)]
+            found.append(outputs)
+    assert found[0] == found[1]
+    assert drafted.drafts > 10
+
+
+def test_it_drafts_by_itself_where_steps_are_dear(tiny_gguf: Tiny) -> None:
+    """Without a change of the policy: a target of many layers gets drafts of one that agrees, and counts them."""
+    same = replace(TARGET, layers=1, ffn=64)
+    target, draft = tiny_gguf(replace(same, layers=8)), tiny_gguf(same)
+    with LLM(target.path, max_model_len=512, **config(draft)) as llm:
+        model = llm.engine.scheduler._draft_model
+        assert model is not None
+        assert llm.loaded.draft_ratio < 0.6
+        llm.generate([{"prompt_token_ids": range(3, 40)}] * 2, SamplingParams(max_tokens=60, ignore_eos=True, seed=1))
+        llm.engine.check_idle()
+        assert not model._covered
+
+
+def test_what_is_refused(tiny_gguf: Tiny, tmp_path: Path) -> None:
+    target, larger = tiny_gguf(TARGET), tiny_gguf(replace(TARGET, layers=4))
+    other = tmp_path / "other.gguf"
+    metadata = tiny_metadata(DRAFT)
+    texts = list(metadata["tokenizer.ggml.tokens"])  # type: ignore[arg-type]
+    texts[200], texts[201] = texts[201], texts[200]
+    write_gguf(other, metadata | {"tokenizer.ggml.tokens": texts}, tiny_tensors(DRAFT))
+    strange = tmp_path / "strange.gguf"
+    write_gguf(strange, metadata | {"general.architecture": "strange"}, tiny_tensors(DRAFT))
+    for path, why in (
+        (target.path, "is the target itself"),
+        (larger.path, "parameters, and its target only"),
+        (other, "another vocabulary than its target: its token 200 is"),
+        (strange, "cannot run"),
+    ):
+        with pytest.raises(ParameterError, match=why) as caught:
+            LLM(target.path, max_model_len=64, **config(path))
+        assert caught.value.param == "speculative_config"
+        assert "smaller model" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("given", [{"method": "draft_model"}, {"model": "x"}, {"method": "draft_model", "model": ""}])
+def test_a_method_without_its_model(given: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match="model"):
+        EngineOptions(speculative_config=given)
+
+
+def test_memory_counts_its_layers_and_its_weights(tiny_gguf: Tiny) -> None:
+    target, draft = tiny_gguf(TARGET), tiny_gguf(DRAFT)
+    options = {"max_model_len": 64, "kv_cache_memory_bytes": 1 << 20}
+    plain = load_model(target.path, EngineOptions(**options))  # type: ignore[arg-type]
+    paired = load_model(target.path, EngineOptions(**options, **config(draft)))  # type: ignore[arg-type]
+    assert paired.nbytes == plain.nbytes + draft.path.stat().st_size or paired.nbytes > plain.nbytes
+    assert paired.config.kv_blocks == pytest.approx(plain.config.kv_blocks * 3 / 4, abs=1)
+    both = [plan_of(loaded.config, loaded.spec, loaded.nbytes) for loaded in (plain, paired)]
+    assert both[0].kv_cache == pytest.approx(both[1].kv_cache, rel=0.01)
+    assert both[1].weights > both[0].weights
+    for loaded in (plain, paired):
+        loaded.close()
+
+
+def test_a_shared_prefix_is_computed_once_by_the_draft_model(tiny_gguf: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Speculator, "_catches_up", lambda *_: True)
+    target, draft = tiny_gguf(TARGET), tiny_gguf(DRAFT)
+    prompt = list(range(3, 3 + 129))
+    with LLM(target.path, max_model_len=512, **config(draft)) as llm:
+        drafted = Drafted(llm)
+        rows = []
+        for seed in range(4):
+            before = drafted.rows
+            params = SamplingParams(max_tokens=20, seed=seed, ignore_eos=True, temperature=1)
+            llm.generate({"prompt_token_ids": prompt}, params)
+            rows.append(drafted.rows - before)
+        assert rows[0] > 100 or rows[1] > 100  # the first steps of an engine teach it their times
+        assert rows[3] < 60
+
+
+def test_passes_have_the_rows_that_the_runner_computes(tiny_gguf: Tiny) -> None:
+    assert passes([]) == []
+    target, draft = tiny_gguf(TARGET), tiny_gguf(DRAFT)
+    with LLM(target.path, max_model_len=128, **config(draft)) as llm:
+        rows: list[int] = []
+        runner: Any = llm.loaded.runner
+        run = runner.draft._forward.run
+        runner.draft._forward.run = lambda batch: rows.append(len(batch.tokens)) or run(batch)
+        planned: list[int] = []
+        llm.engine.watch_plans(lambda plan: planned.extend(shape.rows for shape in passes(plan.steps)))
+        params = SamplingParams(max_tokens=40, ignore_eos=True, seed=5)
+        llm.generate([{"prompt_token_ids": [5, 6, number]} for number in range(3, 7)], params)
+        assert rows == planned
