@@ -238,7 +238,8 @@ class Speculator:
         computed far enough gets rows for that, if what it would save is worth them.
         """
         first = {sequence.sequence_id: self._chance(sequence, proposal, 0) for sequence, proposal, _ in found}
-        ready, behind = [], []
+        ready: list[Sequence] = []
+        behind: list[Sequence] = []
         for sequence in willing:
             chance = self._odds(sequence).chances[MODEL]
             asks = sequence.constraint is None and first.get(sequence.sequence_id, 0.0) < chance

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ from typing import Final
 from twofold.api.base import ModelFacts
 from twofold.core.model import ModelSpec
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
+from twofold.engine.draft_source import open_draft
 from twofold.formats.base import ModelFile, open_model
 from twofold.host.paths import CacheFolders
 from twofold.models.read import read_model
@@ -31,6 +33,7 @@ class ModelReading:
     quantization   the format that most of its bytes have
     metadata       numbers and short texts of the file's metadata, without those of its tokenizer
     sampling       default sampling parameters
+    draft          its draft model, whose weights have ``draft_bytes``; None without one
     """
 
     path: Path
@@ -43,6 +46,8 @@ class ModelReading:
     quantization: str
     metadata: Mapping[str, str | int | float | bool]
     sampling: SamplingDefaults
+    draft: ModelSpec | None = None
+    draft_bytes: int = 0
 
     def is_of(self, path: Path) -> bool:
         """Whether this was read from ``path``, and the file has not changed since."""
@@ -58,14 +63,17 @@ def read_file(
     folders: CacheFolders,
     chat_template: str | None = None,
     sampling: SamplingDefaults = NONE,
+    draft_path: Path | None = None,
 ) -> ModelReading:
     """Reads a model file, in up to a second; derived data are kept in the cache folder.
 
     ``chat_template`` replaces the file's own, as in ``EngineOptions``; ``sampling`` overrides the file's defaults.
-    Raises the errors of opening the file, reading the model and making the tokenizer.
+    Raises the errors of opening the file, reading the model and its draft model, and making the tokenizer.
     """
-    with open_model(path) as file:
+    with ExitStack() as files:
+        file = files.enter_context(open_model(path))
         spec, _ = read_model(file)
+        draft = None if draft_path is None else files.enter_context(open_draft(draft_path, path, file, None))
         vocabulary = read_vocabulary(file.tokenizer)
         tokenizer = Tokenizer.of(vocabulary, cache_dir=folders.tokenizers, chat_template=chat_template)
         metadata = _single_values(file.model.values)
@@ -80,6 +88,8 @@ def read_file(
             quantization=_quantization(file),
             metadata=metadata,
             sampling=sampling.over(SamplingDefaults.of_model(path, metadata)),
+            draft=None if draft is None else draft.spec,
+            draft_bytes=0 if draft is None else draft.file.nbytes,
         )
 
 

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, TypeAlias
 from twofold.core.errors import BusyError, ResourceError, TwofoldError, WorkerError
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.engine.config import EngineOptions
+from twofold.engine.draft_source import find_draft
 from twofold.formats.fetch import sources
 from twofold.formats.fetch.names import ALIASES
 from twofold.host.machine import read_memory
@@ -308,7 +309,11 @@ class ModelRegistry:
         reading = model.reading
         if reading is None or not reading.is_of(model.path):
             reading = model.reading = read_file(
-                model.path, self._folders, self._options.chat_template, self._settings.sampling
+                model.path,
+                self._folders,
+                self._options.chat_template,
+                self._settings.sampling,
+                find_draft(self._options, self._progress),
             )
         return reading
 
@@ -318,7 +323,8 @@ class ModelRegistry:
         async with self._making_room:
             others = [other.file_bytes for other in self.models if other is not model]
             room = room_for(reading.nbytes, others, self._budget)
-            planned = plan(self._options, reading.spec, reading.nbytes, room)
+            draft, weights = reading.draft, reading.nbytes + reading.draft_bytes
+            planned = plan(self._options, reading.spec, weights, room, draft)
             while sum(each.reserved for each in self.models if each.holds) + planned.bytes > self._budget:
                 leaving = [other.unloading for other in self.models if other.unloading is not None]
                 if leaving:

@@ -38,7 +38,6 @@ from twofold.engine.engine import Engine
 from twofold.engine.load import LoadedModel, assemble, load_model
 from twofold.engine.loop import EngineThread
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.formats.base import open_model
 from twofold.host.paths import CacheFolders
 from twofold.server.models.memory import plan_of
 from twofold.server.workers.messages import (
@@ -123,8 +122,7 @@ class _Worker:
         service.test()
         self._service = service
         config = loaded.config
-        with open_model(path) as file:
-            size = plan_of(config, loaded.spec, file.nbytes).bytes
+        size = plan_of(config, loaded.spec, loaded.nbytes).bytes
         self._channel.send(Ready(config.context, size, machine, config.options.kv_type))
 
     def _refuse(self, error: TwofoldError) -> None:
