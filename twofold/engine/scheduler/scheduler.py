@@ -494,7 +494,8 @@ class Scheduler:
         if self._draft_model is not None:
             self._draft_model.commit(sequence, step)
         if self._speculator is not None and tokens:
-            accepted, predicted = len(tokens) - 1, self._speculator.predicted(sequence, step.drafts)
+            proposed = step.drafts - step.model_drafts
+            accepted, predicted = len(tokens) - 1, self._speculator.predicted(sequence, proposed)
             record.speculate(step.drafts, accepted, predicted, work.plain_s * len(tokens) - work.seconds)
             self.drafts.add(step.drafts, accepted)
             self._speculator.learn(sequence, tokens)
