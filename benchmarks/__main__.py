@@ -15,13 +15,14 @@
     kv-types       sessions, speed, KL and a hidden fact by type of keys and values              10 min
     kv-store       TTFT after a restart, and gaps between tokens beside loads from the disk       3 min
     speculation    tokens per second with and without drafts, by class of text                   10 min
+    draft-model    tokens per second with a draft model, on code and prose                         4 min
     compression    facts that a model finds in half of a text, and what that saves                5 min
     prediction     accuracy of times predicted by the cost model                                 5 min
 
 ``serving`` selects the six parts from ``throughput`` to ``overlap``, ``http`` selects ``server`` and ``servers``,
 ``levers`` those from ``layerkv`` to ``compression``. All but ``compare``, ``start`` and ``prediction`` run on the first
-model only. The last line is JSON. Compare only ratios within one run: the machine's speed changes from minute to
-minute.
+model only, ``draft-model`` on models of its own. The last line is JSON. Compare only ratios within one run: the
+machine's speed changes from minute to minute.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from benchmarks import (
     bookkeeping,
     compare,
     compression,
+    draft_model,
     goodput,
     growth,
     interference,
@@ -77,6 +79,7 @@ LEVERS: Mapping[str, Callable[[Setting], Any]] = {
     "kv-types": kv_types.run,
     "kv-store": kv_store.run,
     "speculation": speculation.run,
+    "draft-model": draft_model.run,
     "compression": compression.run,
 }
 GROUPS: Mapping[str, Mapping[str, Callable[[Setting], Any]]] = {"serving": SERVING, "http": HTTP, "levers": LEVERS}

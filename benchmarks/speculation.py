@@ -94,7 +94,7 @@ def _price(llm: LLM, setting: Setting) -> dict[int, float]:
         for rows in ROWS:
             scheduler._speculator = FixedDrafts(rows - 1)
             params = SamplingParams(temperature=0.7, seed=rows, max_tokens=STEPS, ignore_eos=True)
-            (output,) = llm.generate({"prompt_token_ids": [7] * 256}, params, options=_options("price"))
+            (output,) = llm.generate({"prompt_token_ids": [7] * 256}, params, options=options_of("price"))
             work = output.metrics.record.decode
             found[rows].append(work.seconds / work.steps)
     scheduler._speculator = own
@@ -115,8 +115,8 @@ def _class(
         for task in tasks[:1] if setting.quick else tasks:
             outputs = {}
             for way, times in ways.items():
-                options = _options(f"{way} {name} {temperature} {turn}", speculation=way == "drafts")
-                outputs[way] = _answer(llm, task, temperature, options, setting, seed=turn)
+                options = options_of(f"{way} {name} {temperature} {turn}", speculation=way == "drafts")
+                outputs[way] = answer(llm, task, temperature, options, setting, seed=turn)
                 one[way].add(outputs[way])
                 times.add(outputs[way])
             differing += outputs["plain"].outputs != outputs["drafts"].outputs
@@ -130,9 +130,9 @@ def _prediction(llm: LLM, rounds: int, setting: Setting) -> dict[str, Any]:
     for turn in range(rounds):
         one = {way: Times() for way in ways}
         for task in [tasks[0] for tasks in CLASSES.values()]:
-            plain = _answer(llm, task, 0.0, _options(f"{turn} a", speculation=False), setting)
-            told = replace(_options(f"{turn} b"), prediction=plain.outputs[0].token_ids)
-            drafts = _answer(llm, task, 0.0, told, setting)
+            plain = answer(llm, task, 0.0, options_of(f"{turn} a", speculation=False), setting)
+            told = replace(options_of(f"{turn} b"), prediction=plain.outputs[0].token_ids)
+            drafts = answer(llm, task, 0.0, told, setting)
             for way, output in (("plain", plain), ("drafts", drafts)):
                 one[way].add(output)
                 ways[way].add(output)
@@ -153,7 +153,7 @@ def _batch(llm: LLM, streams: int, rounds: int, setting: Setting) -> dict[str, A
             params = [
                 SamplingParams(temperature=0.8, seed=n, max_tokens=length, ignore_eos=True) for n in range(streams)
             ]
-            options = _options(f"{way} {streams} {turn}", speculation=way == "drafts")
+            options = options_of(f"{way} {streams} {turn}", speculation=way == "drafts")
             outputs = llm.generate(prompts, params, options=options)
             first = min(output.metrics.first_token or 0.0 for output in outputs)
             seconds[way] = max(output.metrics.finished for output in outputs) - first
@@ -163,7 +163,7 @@ def _batch(llm: LLM, streams: int, rounds: int, setting: Setting) -> dict[str, A
     return {"streams": streams, "gain": gain, "gains": gains}
 
 
-def _answer(
+def answer(
     llm: LLM, task: Task, temperature: float, options: RequestOptions, setting: Setting, seed: int = 0
 ) -> RequestOutput:
     params = SamplingParams(
@@ -180,7 +180,7 @@ def _ids(llm: LLM, task: Task) -> list[int]:
     return llm.get_tokenizer().apply_chat_template([{"role": "user", "content": task.text}], add_generation_prompt=True)
 
 
-def _options(salt: str, *, speculation: bool = True) -> RequestOptions:
+def options_of(salt: str, *, speculation: bool = True) -> RequestOptions:
     return RequestOptions(cache_salt=salt, speculation=speculation)
 
 
