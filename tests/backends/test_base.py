@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold import LLM, SamplingParams
 from twofold.backends import base as registry
-from twofold.backends.base import ModelSource, RunnerSizes
+from twofold.backends.base import LoadableModel, RunnerSizes
 from twofold.backends.dequantize import dequantize
 from twofold.backends.host import HostRunner
 from twofold.backends.reference import NumpyOps, PagedCache
@@ -79,10 +79,10 @@ class ToyBackend:
 
     def load(
         self,
-        model: ModelSource,
+        model: LoadableModel,
         sizes: RunnerSizes,
         overlap: Callable[[], object],
-        draft: ModelSource | None = None,
+        draft: LoadableModel | None = None,
     ) -> HostRunner:
         del overlap  # it need not be called
         assert draft is None

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.support.tiny import TinyModel, TinyOptions
-from twofold.backends.base import ModelSource, RunnerSizes
+from twofold.backends.base import LoadableModel, RunnerSizes
 from twofold.backends.cpu.weights import WeightStore
 from twofold.backends.host import HostRunner
 from twofold.backends.reference import ReferenceBackend
@@ -79,10 +79,10 @@ class RememberedBackend(ReferenceBackend):
 
     def load(
         self,
-        model: ModelSource,
+        model: LoadableModel,
         sizes: RunnerSizes,
         overlap: Callable[[], object],
-        draft: ModelSource | None = None,
+        draft: LoadableModel | None = None,
     ) -> HostRunner:
         runner = super().load(model, sizes, overlap, draft)
         runner.compile_s, runner.close = 0.25, self._close

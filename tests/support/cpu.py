@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from twofold.backends.base import ModelSource, RunnerSizes
+from twofold.backends.base import LoadableModel, RunnerSizes
 from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.model import CpuModel
 from twofold.core.kv_layout import KVType
@@ -46,7 +46,7 @@ def cpu_model(path: Path, compiler: Compiler, sizes: RunnerSizes, workers: int =
         spec, weights = read_model(file)
         groups = len(spec.kv_groups(sizes.context))
         sizes = replace(sizes, blocks=sizes.blocks[:1] * groups, host_slots=sizes.host_slots[:1] * groups)
-        source = ModelSource(file, spec, weights)
+        source = LoadableModel(file, spec, weights)
         model = CpuModel(source, lambda ops: forward(ops, spec, weights), compiler, sizes, workers)
         try:
             yield model

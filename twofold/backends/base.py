@@ -92,7 +92,7 @@ class ModelRunner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSource:
+class LoadableModel:
     """A model that can be loaded: its file, its description and its tensors."""
 
     file: ModelFile
@@ -162,10 +162,10 @@ class Backend(Protocol):
 
     def load(
         self,
-        model: ModelSource,
+        model: LoadableModel,
         sizes: RunnerSizes,
         overlap: Callable[[], object],
-        draft: ModelSource | None = None,
+        draft: LoadableModel | None = None,
     ) -> ModelRunner:
         """A runner of a model. The caller closes the file; arrays of it that are in use stay valid.
 

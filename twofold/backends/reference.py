@@ -10,7 +10,7 @@ from typing import ClassVar, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.backends.base import ModelSource, RunnerSizes
+from twofold.backends.base import LoadableModel, RunnerSizes
 from twofold.backends.dequantize import dequantize
 from twofold.backends.drafting import DraftModel
 from twofold.backends.host import HostRunner
@@ -301,10 +301,10 @@ class ReferenceBackend:
 
     def load(
         self,
-        model: ModelSource,
+        model: LoadableModel,
         sizes: RunnerSizes,
         overlap: Callable[[], object],
-        draft: ModelSource | None = None,
+        draft: LoadableModel | None = None,
     ) -> HostRunner:
         """``Backend.load``."""
         overlap()
@@ -315,7 +315,7 @@ class ReferenceBackend:
             drafting = DraftModel(smaller, Sampler(NumpyRows()), loaded.vocab_size)
         return HostRunner(loaded, Sampler(NumpyRows()), sizes, draft=drafting)
 
-    def _forward(self, model: ModelSource, sizes: RunnerSizes, groups: Sequence[KVGroup]) -> ReferenceModel:
+    def _forward(self, model: LoadableModel, sizes: RunnerSizes, groups: Sequence[KVGroup]) -> ReferenceModel:
         file, spec = model.file, model.spec
         needed = 4 * sum(tensor.rows * tensor.columns for tensor in file.tensors.values())
         if needed > self.free_memory():

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from twofold.backends.base import ModelSource
+from twofold.backends.base import LoadableModel
 from twofold.core.errors import ModelError, ParameterError
 from twofold.engine.config import EngineOptions
 from twofold.formats.base import ModelFile, open_model
@@ -29,7 +29,7 @@ def find_draft(options: EngineOptions, progress: sources.Progress = sources.SILE
 
 
 @contextmanager
-def open_draft(path: Path, target: Path, file: ModelFile, context: int | None) -> Iterator[ModelSource]:
+def open_draft(path: Path, target: Path, file: ModelFile, context: int | None) -> Iterator[LoadableModel]:
     """The draft model in the file ``path`` for the model in the file ``target``, which is open as ``file``.
 
     Raises ParameterError for a draft model that is the target itself, is not smaller, or has another vocabulary, and
@@ -46,7 +46,7 @@ def open_draft(path: Path, target: Path, file: ModelFile, context: int | None) -
             spec, weights = read_model(draft, context)
         except ModelError as error:
             raise _refusal(f"The draft model {path} cannot run: {error}") from error
-        yield ModelSource(draft, spec, weights)
+        yield LoadableModel(draft, spec, weights)
 
 
 def _parameters(file: ModelFile) -> int:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from twofold.backends.base import Backend, ModelRunner, ModelSource
+from twofold.backends.base import Backend, LoadableModel, ModelRunner
 from twofold.core.clock import Clock
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
@@ -108,7 +108,7 @@ def load_model(
         config = resolve(options, spec, free, None if draft is None else draft.spec)
         store = _open_store(path, backend, config, spec)
         try:
-            source = ModelSource(file, spec, weights)
+            source = LoadableModel(file, spec, weights)
             runner = backend.load(source, runner_sizes(config), tokenizer_of_model, draft)
             tokenizer = tokenizer_of_model()
         except BaseException:
@@ -122,7 +122,7 @@ def load_model(
     return LoadedModel(runner, tokenizer, spec, config, load_s, samples, sampling, store, nbytes, ratio)
 
 
-def _bytes_read(model: ModelSource) -> int:
+def _bytes_read(model: LoadableModel) -> int:
     """Bytes that a step of one row reads of the model's weights."""
     embedding, head = model.weights.embedding.name, model.weights.head.name
     unread = model.file.tensors[embedding].nbytes if embedding != head else 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from twofold.backends.base import ModelSource, RunnerSizes
+from twofold.backends.base import LoadableModel, RunnerSizes
 from twofold.backends.cpu.graph import Node, Recorder
 from twofold.backends.cpu.kernels.cache import TILE
 from twofold.backends.cpu.kernels.isa import choose
@@ -94,10 +94,10 @@ class CpuBackend:
 
     def load(
         self,
-        model: ModelSource,
+        model: LoadableModel,
         sizes: RunnerSizes,
         overlap: Callable[[], object],
-        draft: ModelSource | None = None,
+        draft: LoadableModel | None = None,
     ) -> HostRunner:
         """``Backend.load``. Blocks must be whole tiles of attention."""
         if sizes.block_size % TILE:
@@ -122,6 +122,6 @@ class CpuBackend:
         return HostRunner(loaded, sampler, sizes, compile_s=compiler.seconds, close=loaded.close, draft=drafting)
 
 
-def _trace(model: ModelSource) -> Callable[[Recorder], tuple[Node, Node]]:
+def _trace(model: LoadableModel) -> Callable[[Recorder], tuple[Node, Node]]:
     """Its decoder."""
     return partial(forward, spec=model.spec, weights=model.weights)

@@ -10,7 +10,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.backends.base import ModelSource, RunnerSizes
+from twofold.backends.base import LoadableModel, RunnerSizes
 from twofold.backends.cpu.graph import Linear, Node, Recorder, fuse
 from twofold.backends.cpu.kernels.attention import ITEM_INTS, SPLIT, scratch_floats
 from twofold.backends.cpu.kernels.cache import LayerBlock
@@ -122,7 +122,7 @@ class CpuModel(Forward):
 
     def __init__(
         self,
-        model: ModelSource,
+        model: LoadableModel,
         trace: Callable[[Recorder], tuple[Node, Node]],
         compiler: Compiler,
         sizes: RunnerSizes,
