@@ -91,7 +91,9 @@ def load_model(
         draft = None
         if draft_path is not None:
             draft = files.enter_context(open_draft(draft_path, path, file, options.max_model_len))
+        source = LoadableModel(file, spec, weights)
         nbytes = file.nbytes + (0 if draft is None else draft.file.nbytes)
+        ratio = 0.0 if draft is None else _bytes_read(draft) / _bytes_read(source)
 
         @functools.cache
         def tokenizer_of_model() -> Tokenizer:
@@ -108,7 +110,6 @@ def load_model(
         config = resolve(options, spec, free, None if draft is None else draft.spec)
         store = _open_store(path, backend, config, spec)
         try:
-            source = LoadableModel(file, spec, weights)
             runner = backend.load(source, runner_sizes(config), tokenizer_of_model, draft)
             tokenizer = tokenizer_of_model()
         except BaseException:
@@ -118,7 +119,6 @@ def load_model(
         sampling = SamplingDefaults.of_model(path, file.model.values)
     samples = () if cache is None else read_step_samples(path, backend, cache)
     load_s = time.perf_counter() - start - runner.compile_s
-    ratio = 0.0 if draft is None else _bytes_read(draft) / _bytes_read(source)
     return LoadedModel(runner, tokenizer, spec, config, load_s, samples, sampling, store, nbytes, ratio)
 
 
