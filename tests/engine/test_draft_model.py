@@ -109,15 +109,15 @@ def test_a_hundred_cases_on_the_kernels(
 
 
 @pytest.mark.usefixtures("eager")
-def test_structured_output_and_the_reference_backend(tiny_gguf: Tiny) -> None:
-    """A constrained completion gets no drafts of the model; others get them on NumPy, too."""
+def test_structured_output(tiny_gguf: Tiny) -> None:
+    """A constrained completion gets no drafts of the model; others do."""
     target, draft = tiny_gguf(replace(TARGET, layers=2)), tiny_gguf(DRAFT)
     free = SamplingParams(temperature=0.8, seed=3, max_tokens=24, ignore_eos=True, logprobs=1)
     grammar = StructuredOutputsParams(regex="[a-z ]{8,16}")
     bound = SamplingParams(temperature=0.8, seed=4, max_tokens=24, structured_outputs=grammar)
     found = []
     for options in ({}, config(draft)):
-        with LLM(target.path, backend="reference", max_model_len=64, **options) as llm:
+        with LLM(target.path, max_model_len=64, **options) as llm:
             drafted = Drafted(llm)
             outputs = [llm.generate("abc", params)[0].outputs for params in (free, bound, free)]
             found.append(outputs)
