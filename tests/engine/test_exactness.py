@@ -59,7 +59,8 @@ def make_cases(count: int, longest: int, vocab: int, seed: int) -> list[Case]:
         more = tuple(chance.randrange(3, vocab) for _ in range(chance.randint(1, longest // 2)))
         prompts.append((cut + more)[:longest])
         kind = KINDS[number % len(KINDS)]
-        cases.append((prompts[-1], SamplingParams(seed=number, max_tokens=chance.randint(1, 50), **kind)))
+        longest_answer = max(chance.randint(1, 50), kind.get("min_tokens", 1))
+        cases.append((prompts[-1], SamplingParams(seed=number, max_tokens=longest_answer, **kind)))
     return cases
 
 
