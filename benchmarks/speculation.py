@@ -85,6 +85,9 @@ class FixedDrafts:
 
     feed = forget = learn
 
+    def predicted(self, *_: object) -> int:
+        return 0
+
 
 def _price(llm: LLM, setting: Setting) -> dict[int, float]:
     """Seconds of steps of one sequence by rows, all with logits, relative to one row."""

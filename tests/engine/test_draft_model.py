@@ -104,8 +104,8 @@ def test_a_hundred_cases_on_the_kernels(
             drafted = Drafted(llm)
             done = crowd(llm, cases, seed=4)
             assert done == {number: expected[number] for number in done}
-            assert drafted.drafts > 300
-            assert drafted.rows > 300
+            assert drafted.drafts > 100
+            assert drafted.rows > 100
 
 
 @pytest.mark.usefixtures("eager")
@@ -125,8 +125,8 @@ def test_structured_output(tiny_gguf: Tiny) -> None:
     assert drafted.drafts > 10
 
 
-def test_it_drafts_by_itself_where_steps_are_dear(tiny_gguf: Tiny) -> None:
-    """Without a change of the policy: a target of many layers gets drafts of one that agrees, and counts them."""
+def test_nothing_is_left_after_the_last_request(tiny_gguf: Tiny) -> None:
+    """Without a change of the policy, for a target of many layers."""
     same = replace(TARGET, layers=1, ffn=64)
     target, draft = tiny_gguf(replace(same, layers=8)), tiny_gguf(same)
     with LLM(target.path, max_model_len=512, **config(draft)) as llm:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from twofold.engine.draft.index import MAX_MATCH, MIN_MATCH, NO_MATCH, PastTexts, TokenIndex
@@ -24,7 +24,7 @@ PAST_MATCH: Final = 3
 
 @dataclass(slots=True)
 class Proposal:
-    """The tokens of ``text`` from ``start`` on.
+    """The tokens of ``text`` from ``start`` on, up to ``end`` if the prediction ends there.
 
     kind       FORCED, PREDICTED, OWN or PAST
     length     tokens before ``start`` that agree with the sequence
@@ -36,9 +36,10 @@ class Proposal:
     kind: int
     length: int
     realigned: bool = False
+    end: int | None = None
 
     def __len__(self) -> int:
-        return len(self.text) - self.start
+        return (len(self.text) if self.end is None else self.end) - self.start
 
     def tokens(self, count: int) -> array[int]:
         """The first ``count`` tokens."""
@@ -66,7 +67,8 @@ class SequenceDrafter:
         self._next: Proposal | None = None
         if (start := len(sampled)) < len(prediction):
             right = tuple(prediction[:start]) == tuple(sampled)
-            self._next = Proposal(self._index.tokens, start, PREDICTED, start if right else 0, realigned=not right)
+            length = start if right else 0
+            self._next = Proposal(self._index.tokens, start, PREDICTED, length, not right, self._offset)
         self._past = past
         self._shared = shared
         self.odds = Odds(shared)
@@ -85,7 +87,7 @@ class SequenceDrafter:
     def propose(self, tokens: array[int], forced: Sequence[int] = (), least: float = 0.0) -> Proposal | None:
         """What follows ``tokens`` with a probability of at least ``least``; ``forced`` tokens are those that a grammar
         forces."""
-        found = self._next
+        found = self._next if self._next is not None and len(self._next) else None
         if found is None or found.length < SURE_MATCH:
             found = self._search(tokens, found, least)
         if forced and (found is None or self._chance(found) < self.odds.chances[FORCED]):
@@ -94,26 +96,23 @@ class SequenceDrafter:
             return None
         return found
 
-    def predicted(self, proposal: Proposal, count: int) -> int:
-        """How many of the first ``count`` tokens of a proposal are the client's prediction: none after its end."""
-        return min(count, max(self._offset - proposal.start, 0)) if proposal.kind == PREDICTED else 0
-
     def learn(self, proposal: Proposal, sampled: Sequence[int]) -> None:
         """Compares a proposal with the tokens that were sampled, whether or not it was drafted."""
         text, start = proposal.text, proposal.start
         self._next = None
         for index, token in enumerate(sampled):
-            if start + index >= len(text):
+            if index >= len(proposal):
                 return
             kind, right = proposal.kind_at(index), text[start + index] == token
             self.odds.learn(kind, right, not right)
             self._shared.learn(kind, right, not right)
             if not right:
                 if proposal.kind == PREDICTED or (proposal.kind == OWN and proposal.length + index >= SURE_MATCH):
-                    self._next = Proposal(text, start + index + 1, proposal.kind, 0, realigned=True)
+                    self._next = replace(proposal, start=start + index + 1, length=0, realigned=True)
                 return
         if proposal.kind != FORCED:
-            self._next = Proposal(text, start + len(sampled), proposal.kind, proposal.length + len(sampled))
+            length = proposal.length + len(sampled)
+            self._next = replace(proposal, start=start + len(sampled), length=length, realigned=False)
 
     def learn_model(self, right: bool) -> None:
         """Counts a draft of the draft model."""
@@ -136,8 +135,8 @@ class SequenceDrafter:
         if length <= MAX_MATCH:
             match = self._index.longest(tokens, max(length, longer))
             if match is not NO_MATCH:
-                kind = PREDICTED if match.follows < self._offset else OWN
-                found = Proposal(self._index.tokens, match.follows, kind, match.length)
+                kind, end = (PREDICTED, self._offset) if match.follows < self._offset else (OWN, None)
+                found = Proposal(self._index.tokens, match.follows, kind, match.length, end=end)
         length = least_length(PAST, chances, least)
         if match.length < GOOD_MATCH and length <= MAX_MATCH and len(self._past):
             past, text = self._past.longest(tokens, max(PAST_MATCH, match.length + 1, length, longer))

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from twofold.engine.draft.drafter import Proposal, SequenceDrafter
 from twofold.engine.draft.index import PastTexts
-from twofold.engine.draft.odds import MODEL, Odds
+from twofold.engine.draft.odds import MODEL, PREDICTED, Odds
 from twofold.engine.scheduler.draft_model import READY, ModelDrafts, placeholders
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
@@ -131,9 +131,9 @@ class Speculator:
     def predicted(self, sequence: Sequence, drafts: int) -> int:
         """How many of the first ``drafts`` tokens proposed for a planned step are the client's prediction."""
         drafting = self._drafting.get(sequence.sequence_id)
-        if not drafts or drafting is None or drafting.proposal is None:
+        if drafting is None or drafting.proposal is None:
             return 0
-        return drafting.drafter.predicted(drafting.proposal, drafts)
+        return drafts if drafting.proposal.kind == PREDICTED else 0
 
     def learn(self, sequence: Sequence, tokens: tuple[int, ...]) -> None:
         """Compares the proposal for a committed step with the tokens that became known."""
