@@ -36,6 +36,8 @@ FEED: Final = 256
 """Tokens of a sequence that are indexed while a step is planned, if it has at most FEW sequences."""
 FEED_AHEAD: Final = 2_048
 """Tokens that are indexed while a step is computed."""
+MAX_PAUSE: Final = 15
+"""After a step of more than FEW sequences in which no draft paid, none is looked for in at most this many steps."""
 SURE: Final = 0.995
 """No draft is more probable than this."""
 MOST_PASSES: Final = 16
@@ -82,6 +84,7 @@ class Speculator:
     def __init__(self, step_time: StepTimeModel, most: int, model: ModelDrafts | None = None) -> None:
         self.model = model
         self._usual = USUAL_LENGTH
+        self._pause = self._rest = 0
         self._step_time = step_time
         self._most = most
         self._drafting: dict[int, _Drafting] = {}
@@ -104,11 +107,14 @@ class Speculator:
         seconds = self._step_time.predict(shape)
         if seconds is None or not eligible:
             return {}
+        few = len(eligible) <= FEW
+        if not few and self._rest:
+            self._rest -= 1
+            return {}
         more = self._step_time.predict(shape.plus_row(eligible[0].computed + 1)) or 0.0
         least = shape.rows * (more / seconds - 1)
         if least > SURE:
             return {}
-        few = len(eligible) <= FEW
         if few:
             self.feed(())
         found = []
@@ -122,6 +128,8 @@ class Speculator:
             if proposal is not None:
                 found.append((sequence, proposal, min(most, len(proposal))))
         allotted = self._allot(found, rows, shape, seconds)
+        self._pause = 0 if allotted.drafts else min(2 * self._pause + 1, MAX_PAUSE)
+        self._rest = self._pause
         if self.model is None or not willing:
             return allotted.drafts
         return self._with_model(
