@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import Literal
 
+from twofold.engine.async_llm import AsyncLLM
 from twofold.engine.llm import LLM
 from twofold.engine.scheduler.sequence import Sequence
 
@@ -83,6 +84,6 @@ class Scripted(Recorder):
         return tokens
 
 
-def use(llm: LLM, speculator: Recorder | None) -> None:
+def use(llm: LLM | AsyncLLM, speculator: Recorder | None) -> None:
     """Replaces the speculator of an engine."""
-    llm.engine.scheduler._speculator = speculator  # type: ignore[assignment]
+    llm._engine.scheduler._speculator = speculator  # type: ignore[assignment]

@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.engine.conftest import MakeLLM, MakeLoaded
-from tests.engine.test_async_llm import LONG, opened, prompt_of, whole
+from tests.engine.test_async_llm import LONG, opened, prompt_of
 from twofold.core.errors import ParameterError, UsageError
 from twofold.core.report import RequestMetrics, StepReport
+from twofold.core.request import RequestOptions
 from twofold.engine.compress import WINDOW, CompressionParams, ReadingTime, TextCompression
 from twofold.engine.llm import LLM
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
@@ -193,8 +194,12 @@ def test_scoring_runs_beside_other_requests(make_loaded: MakeLoaded, make_llm: M
     async def both() -> tuple[str, int]:
         async with opened(make_loaded, context=128, blocks=256, rows=32, logit_rows=16) as llm:
             llm._engine.observe(steps)
-            done, other = await asyncio.gather(llm.compress(TEXT * 20, force=True), whole(llm, prompt_of(1), LONG))
-            return done.text, other.metrics.output_tokens
+            scoring = asyncio.create_task(llm.compress(TEXT * 20, force=True))
+            while not steps.reports:
+                await asyncio.sleep(0)
+            other = llm.generate(prompt_of(1), LONG, options=RequestOptions(tenant="other", speculation=False))
+            tokens = sum([len(delta.token_ids) async for delta in other])
+            return (await scoring).text, tokens
 
     alone = make_llm(context=128, blocks=256).compress(TEXT * 20, force=True)
     assert asyncio.run(both()) == (alone.text, LONG.max_tokens)

@@ -22,7 +22,13 @@ from tests.structure.test_sizes import MAX_PACKAGE_LINES, package_lines
 from tests.support.tiny import TinyOptions, write_tiny
 from twofold import LLM, SamplingParams
 
-CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "abc"}], "ignore_eos": True, "stream": True}
+CHAT = {
+    "model": "tiny",
+    "messages": [{"role": "user", "content": "abc"}],
+    "ignore_eos": True,
+    "stream": True,
+    "speculation": False,  # a token a step
+}
 
 
 def functions_of_a_chat(model: Path, folder: Path, tokens: int = 8) -> list[tuple[str, str, int]]:

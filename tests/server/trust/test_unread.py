@@ -17,7 +17,7 @@ from tests.support.tiny import TinyModel
 from twofold.server.edge.protocol import UNSENT_BYTES
 
 UNREAD: Final = 4
-BODY: Final = endless(logprobs=True, top_logprobs=20)
+BODY: Final = endless(logprobs=True, top_logprobs=20, speculation=False)
 WAITING: Final = 'vllm:num_requests_waiting{engine="0",model_name="tiny"}'
 
 

@@ -50,7 +50,8 @@ TOOL_CHOICE: Final = RequestRule(
     "tool_choice",
 )
 PRIORITY: Final = RequestRule(f"Within a service tier, priority is from 0 to {MAX_OWN_PRIORITY}.", "priority")
-SAMPLED: Final = (CONTEXT, PRIORITY, *IDS, *STRUCTURED_OUTPUT, STREAM_OPTIONS)
+STORED: Final = RequestRule("A prompt stays cached for 24h only in a KV store.", "ttl")
+SAMPLED: Final = (CONTEXT, PRIORITY, *IDS, *STRUCTURED_OUTPUT, STREAM_OPTIONS, STORED)
 CONTINUED: Final = RequestRule(
     "A message that is continued is the last one, of the assistant, without tool calls; it excludes "
     "add_generation_prompt, structured output and forced calls, and the chat template renders it.",
@@ -122,6 +123,7 @@ RESPONSE: Final = (
     *TURN,
     CONTEXT,
     PRIORITY,
+    STORED,
     RequestRule("The model has thinking sections.", "reasoning.effort", UNSUPPORTED),
     RequestRule("top_logprobs needs message.output_text.logprobs in include.", "top_logprobs"),
     *VALID_GRAMMAR,
@@ -129,6 +131,7 @@ RESPONSE: Final = (
 MESSAGES: Final = (
     CONTEXT,
     TEMPLATE,
+    STORED,
     RequestRule(
         "There are at most four cache_control; in the order tools, system, messages, those of 1h come first.",
         "cache_control",
