@@ -95,7 +95,7 @@ VILLAGE = """
 The road went down to the river and then along the bank for a while.
 Most people who live here say that they like the quiet.
 In the morning the market opens and the stalls fill the square.
-There was a little rain, but nobody minded it very much.
+A little rain fell, and the people did not mind it.
 The children walked home together and talked about the day.
 It is often said that the best time to visit is the spring.
 The houses are old, but they are kept in good order.
@@ -131,7 +131,7 @@ It is not far to the next village, and the walk is a pleasant one.
 The committee thanked everyone for their help and closed the meeting.
 There was not much to see, but the view from the top was worth the effort.
 A few of them stayed behind to clean up and put the chairs away.
-The story has been told so often that nobody knows how much of it is true.
+People have told the story so often that they do not know how much of it is true.
 By the time they arrived, the sun was already low over the hills.
 The first part of the work is easy, and the second part takes longer.
 It would be nice to have a larger room, but this one will do for now.

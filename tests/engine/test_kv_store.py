@@ -269,7 +269,7 @@ def test_a_pin_below_a_segment_or_beyond_half_of_the_store_is_refused(make_llm: 
 
 def test_a_pin_of_a_day_without_a_store_is_an_error(make_llm: MakeLLM) -> None:
     llm = make_llm(**SHAPE)
-    with pytest.raises(ParameterError, match="only in a KV store"):
+    with pytest.raises(ParameterError, match="requires a KV store"):
         pinned(llm, 1, 600)
     assert pinned(llm, 1, 600, "1h").metrics.record.pins
 

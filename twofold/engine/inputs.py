@@ -60,7 +60,7 @@ class InputProcessor:
                 self._check_tokens("thinking", (*params.thinking.start, *params.thinking.end))
         if self._engine.scheduler.store is None and any(pin.ttl == STORED_TTL for pin in request.options.cache_pins):
             raise ParameterError(
-                f"A prompt can stay cached for {STORED_TTL} only in a KV store, and there is none.",
+                f"Caching a prompt for {STORED_TTL} requires a KV store, and this engine has none.",
                 param="ttl",
                 hint="Start with --kv-store DIR, or use 5m, 30m or 1h.",
             )

@@ -120,7 +120,7 @@ class StoreFolder:
 
     @property
     def server(self) -> str:
-        """The id of the process that serves the model from here; "" if there is none."""
+        """The id of the process that uses this folder; "" if no process uses it."""
         try:
             with (self.path / "lock").open("rb") as file:
                 try:

@@ -39,7 +39,7 @@ def generating(number: int = 0, prompt: list[int] | None = None, answer: int = 2
 
 def proposed(speculator: Speculator, *sequences: Sequence, rows: int = 31) -> list[int]:
     """How many drafts each sequence gets, after its text was indexed."""
-    for _ in range(2):  # in large batches the second look is left out
+    for _ in range(2):  # a large batch skips the step after one without drafts
         speculator.propose(sequences, rows)
     speculator.feed(sequences)
     found = speculator.propose(sequences, rows)

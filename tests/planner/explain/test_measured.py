@@ -1,4 +1,4 @@
-"""The gain of a lever in a request that ended stands beside the predicted one."""
+"""For a finished request, explain shows the measured gain of each lever beside the predicted gain."""
 
 from __future__ import annotations
 

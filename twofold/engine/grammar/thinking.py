@@ -80,7 +80,7 @@ class ThinkingConstraint:
         return self._cut or (self._inner is not None and self._inner.shortened)
 
     def prepare(self, drafts: Sequence[int] = ()) -> None:
-        """``TokenConstraint.prepare``. Drafts across the border of a grammar are left out."""
+        """``TokenConstraint.prepare``. It ignores drafts beyond the point where a grammar begins."""
         if self._inner is not None:
             self._inner.prepare(drafts if self._stage is _Stage.AFTER else ())
         else:

@@ -6,8 +6,8 @@ named by what it holds:
     root name       MAC of the model's identity and the cache salt
     name            MAC of the parent's name and the token ids; the parent holds the tokens before
 
-The key of all MACs is a secret of the store, so without it nobody can name, forge or look for a segment, and the names
-of two salts have nothing in common.
+The key of all MACs is a secret of the store: a process without it can neither compute names nor forge segments. The
+names of different salts are independent.
 
     file      header, then for each group its blocks in order, each block layer by layer
     header    magic, version, place in the chain, sizes · identity · name · parent · token ids

@@ -4,9 +4,8 @@
             ``finish`` publishes them in the tree. So a load touches no sequence: it extends the prefix cache.
     save    segments that a prompt has hit, that a pin covers, and at the end all others, as far as the budget goes
 
-Jobs are done by ``engine.kv_files`` on threads of its own, and their results come back between two steps. The blocks of
-a job are held by block tables until its result is there, whatever becomes of the request: no block is evicted while a
-thread reads or fills it.
+Threads of ``engine.kv_files`` run the jobs, and the loop takes the results between two steps. Block tables hold the
+blocks of a job until its result arrives, even if the request has ended: no block is evicted while a thread uses it.
 
 A segment that cannot be accepted is dropped with all that follow it, counted, and computed again.
 """
@@ -227,7 +226,7 @@ class KVStore:
         self.counts.declined += 1
 
     def under_way(self, prefix: StoredPrefix) -> int | None:
-        """The number of a load that brings this prefix already; None if there is none."""
+        """The number of the running load that reads this prefix; None if no load reads it."""
         for number, load in self._loads.items():
             if load.prefix.salt == prefix.salt and load.prefix.text[: len(prefix.text)] == prefix.text:
                 return number

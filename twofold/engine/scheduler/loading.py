@@ -63,7 +63,7 @@ class PrefixLoading:
             sequence.record.loaded = max(0, min(sequence.record.cached, upto) - matched)
 
     def leave(self, sequence: Sequence) -> None:
-        """Forgets a sequence that ended or was paused. Its load goes on, and fills the prefix cache."""
+        """Forgets a sequence that ended or was paused. Its load continues and puts the prefix into the cache."""
         self._gained.pop(sequence.sequence_id, None)
         for waiting in self._loading.values():
             if sequence in waiting:

@@ -50,7 +50,7 @@ TOOL_CHOICE: Final = RequestRule(
     "tool_choice",
 )
 PRIORITY: Final = RequestRule(f"Within a service tier, priority is from 0 to {MAX_OWN_PRIORITY}.", "priority")
-STORED: Final = RequestRule("A prompt stays cached for 24h only in a KV store.", "ttl")
+STORED: Final = RequestRule("Caching a prompt for 24h requires a KV store.", "ttl")
 SAMPLED: Final = (CONTEXT, PRIORITY, *IDS, *STRUCTURED_OUTPUT, STREAM_OPTIONS, STORED)
 CONTINUED: Final = RequestRule(
     "A message that is continued is the last one, of the assistant, without tool calls; it excludes "
