@@ -131,3 +131,10 @@ def test_swap_space_is_shared_like_the_cache() -> None:
 
 def test_keywords_are_the_fields_of_the_options() -> None:
     assert list(EngineKeywords.__annotations__) == [field.name for field in fields(EngineOptions)]
+
+
+def test_the_reference_backend_has_no_drafts() -> None:
+    assert EngineOptions(backend="reference").speculation.method == "off"
+    assert EngineOptions().speculation.method == "auto"
+    with pytest.raises(ParameterError, match="does not support speculation"):
+        EngineOptions(backend="reference", speculative_config={"method": "suffix"})

@@ -106,12 +106,20 @@ class SpeculativeConfig:
         whole_number("speculative_config.num_speculative_tokens", self.num_speculative_tokens, 1, MAX_DRAFTS)
 
 
-def _speculative_config(given: object) -> SpeculativeConfig:
-    if isinstance(given, SpeculativeConfig):
-        return given
-    if given is not None and not isinstance(given, Mapping):
+def _speculative_config(given: object, backend: str) -> SpeculativeConfig:
+    """The reference backend has no drafts: NumPy's products depend on the number of rows, so drafts change bits."""
+    if given is None and backend == "reference":
+        return SpeculativeConfig(method="off")
+    if given is not None and not isinstance(given, Mapping | SpeculativeConfig):
         raise impossible("speculative_config", given, "an object such as {'method': 'auto'}")
-    return SpeculativeConfig(**(given or {}))
+    config = given if isinstance(given, SpeculativeConfig) else SpeculativeConfig(**(given or {}))
+    if config.method != "off" and backend == "reference":
+        raise ParameterError(
+            "The reference backend does not support speculation: its bits depend on the number of rows in a step.",
+            param="speculative_config",
+            hint="Remove speculative_config, or use the cpu backend.",
+        )
+    return config
 
 
 @known_keywords
@@ -180,7 +188,7 @@ class EngineOptions:
         check_choice("backend", self.backend, tuple(BACKENDS))
         check_choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", *get_args(KVType)))
         check_choice("token_budget", self.token_budget, get_args(TokenBudget))
-        object.__setattr__(self, "speculative_config", _speculative_config(self.speculative_config))
+        object.__setattr__(self, "speculative_config", _speculative_config(self.speculative_config, self.backend))
         for name in ("enable_prefix_caching", "overlap"):
             check_flag(name, getattr(self, name))
         for name in ("tpot_target_ms", "itl_limit_ms"):
