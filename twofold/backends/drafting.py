@@ -1,7 +1,7 @@
 """Draft tokens from a smaller model of the same vocabulary.
 
 A draft is sampled from the draft model's logits by the same function of parameters, seed and position as the target's
-token: both use the same random number, so that they agree more often than independent samples of the two distributions.
+token. Both use the same random number, so equal probabilities give equal tokens.
 The keys and values of its layers are in the same blocks as those of the target, in arrays of its own.
 """
 
