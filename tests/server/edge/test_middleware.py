@@ -166,6 +166,34 @@ def test_pages_of_unknown_origins_are_refused() -> None:
     assert send_request(middleware(inner), host="localhost:8000", origin="http://localhost:8000")[0] == 200
 
 
+CROSS = {"sec_fetch_site": "cross-site"}
+LINK = {**CROSS, "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        (CROSS, 403),
+        ({**CROSS, "sec_fetch_mode": "no-cors", "sec_fetch_dest": "image"}, 403),
+        ({**CROSS, "sec_fetch_mode": "cors", "sec_fetch_dest": "empty"}, 403),
+        ({**LINK, "sec_fetch_dest": "iframe"}, 403),
+        (LINK, 200),
+        ({"sec_fetch_site": "same-origin"}, 200),
+        ({"sec_fetch_site": "none"}, 200),
+        ({**CROSS, "origin": "https://app.example"}, 200),
+        ({**CROSS, "origin": "https://evil.example"}, 403),
+    ],
+    ids=str,
+)
+def test_pages_of_other_sites_may_only_link_to_the_server(given: dict[str, str], status: int) -> None:
+    """A GET without an Origin, such as that of an image, would else hold a stream open."""
+    inner = InnerApp()
+    guarded = middleware(inner, origins=Origins.of(["https://app.example"]))
+    assert send_request(guarded, **given)[0] == status
+    assert len(inner.arrivals) == (status == 200)
+    assert send_request(middleware(inner, origins=Origins.of(["*"])), **given)[0] == 200
+
+
 def test_allowed_origins_may_send_preflight_and_other_requests() -> None:
     inner = InnerApp()
     guarded = middleware(inner, CLOSED, origins=Origins.of(["https://App.example"]))

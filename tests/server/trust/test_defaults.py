@@ -7,6 +7,7 @@ import errno
 import socket
 from pathlib import Path
 
+import orjson
 import pytest
 
 from tests.server.live import LiveServer
@@ -68,6 +69,14 @@ def test_pages_of_other_origins_are_refused(client: Client, origin: str) -> None
 
     for headers in asyncio.run(ask()):
         assert "access-control-allow-origin" not in headers
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/api/tags", "/v1/messages"])
+def test_requests_of_other_sites_are_refused_in_the_format_of_the_path(client: Client, path: str) -> None:
+    refused = asyncio.run(client.get(path, Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors"))
+    assert refused.status == 403
+    error = orjson.loads(refused.body)["error"]
+    assert "other sites" in (error if isinstance(error, str) else error["message"])
 
 
 def test_replies_have_security_headers(client: Client) -> None:

@@ -3,7 +3,8 @@
 A web page can make a browser send requests to a server on the same machine or network: through a name of its own that
 resolves there (DNS rebinding), or as a cross-origin request. Against the first, the Host header must be an address, a
 name of this machine or a configured name: only names can be rebound. Against the second, a request with an Origin must
-come from the server's own pages or from an allowed origin; programs send none.
+come from the server's own pages or from an allowed origin; programs send none. Browsers send no Origin with simple GET
+requests, but they mark those of other sites: Sec-Fetch-Site (https://www.w3.org/TR/fetch-metadata/).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -102,6 +103,19 @@ class Origins:
         raise ForbiddenError(
             "Requests from this Origin are not allowed.", hint="Start the server with --allowed-origins ORIGIN."
         )
+
+    def check_site(self, headers: Mapping[str, str]) -> None:
+        """Raises ForbiddenError for a request that a page of another site makes, except from allowed origins. A link to
+        this server that a person follows is a navigation of the whole page; a frame is none."""
+        origin, marks = headers.get("origin"), [headers.get(f"sec-fetch-{name}") for name in ("mode", "dest")]
+        navigates = marks[0] == "navigate" and marks[1] in (None, "document")
+        if headers.get("sec-fetch-site") != "cross-site" or navigates or ANY in self.allowed:
+            return
+        if origin is None or not self.allows(origin):
+            raise ForbiddenError(
+                "Requests from pages of other sites are not allowed.",
+                hint="Start the server with --allowed-origins ORIGIN.",
+            )
 
     def allows(self, origin: str) -> bool:
         return ANY in self.allowed or origin.lower() in self.allowed

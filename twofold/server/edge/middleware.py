@@ -1,8 +1,9 @@
 """The first ASGI application: every request passes it.
 
-It assigns a request id, checks host and origin, responds to CORS preflight requests, and checks the API key, except for
-OPEN_PATHS. The endpoints find ``request_id`` and ``caller`` in the request's state. Every response, also an error, gets
-the id and the headers for browsers, and is sent in pieces, so that little of it waits in memory for a slow reader.
+It assigns a request id, checks host, origin and site, responds to CORS preflight requests, and checks the API key,
+except for OPEN_PATHS. The endpoints find ``request_id`` and ``caller`` in the request's state. Every response, also an
+error, gets the id and the headers for browsers, and is sent in pieces, so that little of it waits in memory for a slow
+reader.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class EdgeMiddleware:
         try:
             self.hosts.check(host)
             self.origins.check(origin, host)
+            self.origins.check_site(headers)
             if scope["method"] == "OPTIONS" and self._is_preflight(headers):
                 asked = headers.get("access-control-request-headers", "").encode("latin-1")
                 await self.origins.preflight(asked).send(outward)
