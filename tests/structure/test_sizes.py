@@ -11,7 +11,7 @@ from tests.structure.sources import PACKAGE, ROOT, functions, length, python_fil
 
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
-MAX_PACKAGE_LINES = 80_718
+MAX_PACKAGE_LINES = 80_920
 """Lower it after a cleanup. A commit that needs more lines raises it, and its message says what they are for."""
 
 

@@ -35,7 +35,9 @@ from twofold.server.batches.run import RunBody
 from twofold.server.batches.service import BatchService
 from twofold.server.context import RequestContext
 from twofold.server.edge.limits import MIB
+from twofold.server.edge.middleware import ABOUT_PATH
 from twofold.server.files.service import FileService
+from twofold.server.http.about import AboutEndpoint, features
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse, Generating, Handler, PathEndpoint, Site
 from twofold.server.http.models import ModelsEndpoint, OllamaEndpoint
 from twofold.server.http.root import RootEndpoint
@@ -95,7 +97,12 @@ def _not_found(paths: Sequence[str], path: str) -> TwofoldError:
 
 
 def all_routes(
-    registry: ModelRegistry, status: StatusEndpoint, admin: AdminEndpoint, stores: Stores, document: EndpointResponse
+    registry: ModelRegistry,
+    status: StatusEndpoint,
+    admin: AdminEndpoint,
+    about: AboutEndpoint,
+    stores: Stores,
+    document: EndpointResponse,
 ) -> Routes:
     """All endpoints; ``document`` is the response to GET /openapi.json."""
 
@@ -104,7 +111,7 @@ def all_routes(
 
     models, ollama = ModelsEndpoint(registry), OllamaEndpoint(registry)
     tokens = TokensEndpoint(registry, stores.responses)
-    return {
+    routes: dict[str, Mapping[str, Handler]] = {
         **{path: {"POST": handler} for path, handler in _generating(stores.responses, registry).items()},
         "/": {"GET": RootEndpoint(registry).get},
         "/health": {"GET": status.health},
@@ -131,6 +138,7 @@ def all_routes(
         "/v1/twofold/shutdown": {"POST": admin.shutdown},
         **_stored(stores),
     }
+    return {**routes, ABOUT_PATH: {"GET": partial(about.get, features(routes))}}
 
 
 def _generating(responses: ResponseService, registry: ModelRegistry) -> dict[str, Generating]:

@@ -40,6 +40,7 @@ from twofold.server.edge.keys import Caller, KeyFile, KeyRing, single_keys
 from twofold.server.edge.middleware import EdgeMiddleware, check_exposure
 from twofold.server.edge.protocol import EdgeServer
 from twofold.server.edge.quotas import Quotas
+from twofold.server.http.about import AboutEndpoint
 from twofold.server.http.endpoints import EndpointResponse, Site
 from twofold.server.http.status import AdminEndpoint, StatusEndpoint
 from twofold.server.models.registry import ModelRegistry, ServedModel
@@ -207,7 +208,8 @@ class Server:
         )
         status = StatusEndpoint(self._is_ready, self._metrics, self._accounting)
         admin = AdminEndpoint(self._registry, self.stop)
-        app = build_app(site, all_routes(self._registry, status, admin, stores, self._document()))
+        about = AboutEndpoint(config, self._registry)
+        app = build_app(site, all_routes(self._registry, status, admin, about, stores, self._document()))
         return EdgeMiddleware(app, self._keys, dialect_of, Hosts.of(config.hosts), Origins.of(config.origins))
 
     def _document(self) -> EndpointResponse:

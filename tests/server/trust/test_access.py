@@ -14,6 +14,7 @@ from tests.server.trust.client import Client, chat
 from tests.server.trust.keyed import KeyedServer, keyed_server
 from tests.support.tiny import TinyModel
 from twofold.server.edge.keys import add_key, remove_key
+from twofold.server.edge.middleware import ABOUT_PATH
 from twofold.server.edge.protocol import OPEN_PATHS
 from twofold.server.routes import dialect_of
 
@@ -57,12 +58,14 @@ def test_every_route_and_method_is_closed_without_a_key(keyed: KeyedServer) -> N
 
     async def responses() -> int:
         count = 0
-        for client in (keyed.client(), keyed.client().using("tf-wrong"), keyed.client().using("")):
+        wrong = keyed.client().using("tf-wrong")
+        for client in (keyed.client(), wrong, keyed.client().using("")):
             for path in paths:
                 for method in METHODS:
                     body = chat(max_tokens=1) if method in {"POST", "PUT", "PATCH"} else None
                     reply = await client.ask(method, path, body)
-                    if path in OPEN_PATHS:
+                    if path in OPEN_PATHS or (path == ABOUT_PATH and client is not wrong):
+                        assert b'"models"' not in reply.body
                         assert reply.status in {200, 405}
                         continue
                     assert reply.status == 401, (method, path, reply.status)

@@ -94,6 +94,7 @@ class Caller:
     share_cache  share the prefix cache with the tenant's other keys that set this flag
     metrics      tenants that /metrics shows
     admin        may list, load and unload models and stop the server
+    anonymous    has sent no key to a server with keys; only paths that need none are open to it
     """
 
     id: str = ""
@@ -103,6 +104,7 @@ class Caller:
     share_cache: bool = False
     metrics: MetricsView = "all"
     admin: bool = False
+    anonymous: bool = False
 
     @property
     def cache_salt(self) -> str:

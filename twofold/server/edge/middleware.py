@@ -18,11 +18,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from twofold.core.errors import TwofoldError, UsageError
 from twofold.server.edge.hosts import SECURITY_HEADERS, Hosts, Origins, is_loopback
-from twofold.server.edge.keys import Caller, KeyRing
+from twofold.server.edge.keys import Caller, KeyRing, presented_key
 from twofold.server.edge.limits import KIB
 from twofold.server.edge.protocol import OPEN_PATHS
 from twofold.server.edge.refusals import DialectOf, Header, error_response, request_id_of
 
+ABOUT_PATH: Final = "/v1/twofold/server"
+"""Without a key, it only says that the server has keys."""
 PIECE: Final = 256 * KIB
 """Maximum bytes of a piece of a response; at most two pieces wait for a slow reader."""
 
@@ -55,13 +57,21 @@ class EdgeMiddleware:
                 asked = headers.get("access-control-request-headers", "").encode("latin-1")
                 await self.origins.preflight(asked).send(outward)
                 return
-            is_open = scope["path"] in OPEN_PATHS
-            caller = Caller() if is_open else self.keys().caller(headers, datetime.now(UTC))
+            caller = self._caller(scope["path"], headers)
         except TwofoldError as error:
             await error_response(self.dialect_of(scope["path"]), error, request_id).send(outward)
             return
         scope.setdefault("state", {}).update(request_id=request_id, caller=caller)
         await self.app(scope, receive, outward)
+
+    def _caller(self, path: str, headers: Headers) -> Caller:
+        """Raises AccessError."""
+        if path in OPEN_PATHS:
+            return Caller()
+        keys = self.keys()
+        if path == ABOUT_PATH and keys.required and presented_key(headers) is None:
+            return Caller(anonymous=True)
+        return keys.caller(headers, datetime.now(UTC))
 
     def _is_preflight(self, headers: Headers) -> bool:
         origin = headers.get("origin")

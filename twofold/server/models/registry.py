@@ -170,6 +170,11 @@ class ModelRegistry:
         self._making_room = asyncio.Lock()
         self._closed = False
 
+    @property
+    def tpot_target_s(self) -> float | None:
+        """The TPOT that engines keep, unless a request has its own; None with a fixed token budget."""
+        return self._options.tpot_target_s if self._options.token_budget == "live" else None
+
     async def start(self) -> None:
         """Loads the first model, and reads cached files of the others. Raises the errors of loading the first one."""
         self._folders.create()

@@ -137,7 +137,7 @@ def _operation(operation: ApiOperation, dialect: Dialect, keyed: bool) -> dict[s
         content = {"schema": body.schema} | ({"examples": examples} if examples else {})
         found["requestBody"] = {"required": True, "content": {body.content_type: content}}
     if operation.is_open and keyed:
-        found["security"] = []
+        found["security"] = [{}, {"bearer": []}, {"header": []}] if operation.shows_more else []
     return found
 
 
@@ -165,7 +165,7 @@ def _failures(operation: ApiOperation, dialect: Dialect) -> dict[str, Any]:
     statuses = {*ALWAYS, *operation.failures, *(OF_BODIES if operation.body is not None else ())}
     if operation.path_parameters:
         statuses.add(404)
-    if operation.is_open:
+    if operation.is_open and not operation.shows_more:
         statuses.discard(401)
     if dialect.name == "anthropic":
         statuses.add(OVERLOADED)

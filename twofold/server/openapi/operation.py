@@ -78,7 +78,7 @@ class ApiOperation:
     events    type of the events of a stream: a union of objects
     contents  schemas of other replies, by content type
     failures  statuses of errors besides those of all operations
-    is_open   the operation needs no key
+    is_open   the operation needs no key; ``shows_more``: but replies with more if it gets one
     """
 
     method: Method
@@ -95,6 +95,7 @@ class ApiOperation:
     rules: tuple[RequestRule, ...] = ()
     links: tuple[OperationLink, ...] = ()
     is_open: bool = False
+    shows_more: bool = False
 
     @property
     def tag(self) -> str:

@@ -15,6 +15,7 @@ from twofold.server.batches.service import BatchPage
 from twofold.server.files.form import MAX_SECONDS, MIN_SECONDS
 from twofold.server.files.service import MAX_LISTED as MAX_FILES
 from twofold.server.files.service import FileDeleted, FilePage, FileReply
+from twofold.server.http.about import AboutServer, KeyedServer
 from twofold.server.http.models import (
     AnthropicModel,
     AnthropicModelList,
@@ -96,6 +97,14 @@ ABOUT: Final = (
         links=(OperationLink("get", "getModel", {"model": "$response.body#/data/0/id"}),),
     ),
     _get("/v1/models/{model}", "getModel", "Returns a model.", ModelReply | AnthropicModel, parameters=(VERSION,)),
+    _get(
+        "/v1/twofold/server",
+        "getServer",
+        "Returns what the caller can ask for. Without a key, a server with keys only says that it has them.",
+        AboutServer | KeyedServer,
+        is_open=True,
+        shows_more=True,
+    ),
     _get("/v1/twofold/requests/{request_id}", "getRequest", "Returns the record of a recent request.", RequestRecord),
     _get("/v1/twofold/usage", "getUsage", "Returns sums of usage and cost.", UsageReply, parameters=(BY, SINCE)),
 )

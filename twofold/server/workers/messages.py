@@ -68,12 +68,16 @@ class Ready(WorkerMessage, tag="ready"):
     bytes     bytes of its weights and its KV cache
     machine   limits of this machine; None if they were not measured
     kv_type   type of the values in the KV cache
+    read_s, compile_s, test_s   seconds that it took to read the file, to compile kernels, and to generate the token
     """
 
     context: int
     bytes: int
     machine: MachineLimits | None
     kv_type: KVType
+    read_s: float = 0.0
+    compile_s: float = 0.0
+    test_s: float = 0.0
 
 
 class Unloadable(WorkerMessage, tag="unloadable"):

@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -119,11 +120,14 @@ class _Worker:
         machine = options.open_backend().limits(path.stat().st_size)
         loaded = load_model(path, options, tokenizer_cache=folders.tokenizers, cache=folders.root)
         service = Service(loaded, self._channel.send)
+        began = time.monotonic()
         service.test()
+        test_s = time.monotonic() - began
         self._service = service
         config = loaded.config
         size = plan_of(config, loaded.spec, loaded.nbytes).bytes
-        self._channel.send(Ready(config.context, size, machine, config.options.kv_type))
+        times = (loaded.load_s, loaded.compile_s, test_s)
+        self._channel.send(Ready(config.context, size, machine, config.options.kv_type, *times))
 
     def _refuse(self, error: TwofoldError) -> None:
         self._channel.send(Unloadable(error))
