@@ -38,12 +38,16 @@ check: .venv/.development
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
+	$(BIN)/deno fmt --check --quiet
+	$(BIN)/deno lint --quiet
+	$(BIN)/deno check --quiet twofold/web/static tests
 	$(BIN)/python -m pytest --quiet tests/structure
 	@$(BIN)/python -m tests.structure.test_sizes
 
 format: .venv/.development
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/deno fmt --quiet
 
 bench: .venv/.development
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -17,7 +17,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("engine.scheduler",),
     ("engine",),
     ("api", "observe"),
-    ("api.batch", "planner"),
+    ("api.batch", "planner", "web"),
     ("bench", "bench.phases", "server"),
     ("cli",),
 )

@@ -79,6 +79,7 @@ class ServeOptions:
             "inside it if another server uses that one)."
         ),
     ] = None
+    web: Annotated[bool, Parameter(negative="--no-web", help="Serve the web page at /.")] = True
     unknown_fields: Annotated[
         Literal["error", "warn"],
         Parameter(help="Unknown request fields: refuse with 400, or ignore with an x-twofold-warning header."),
@@ -140,6 +141,7 @@ class ServeOptions:
             objectives={**DEFAULT_OBJECTIVES, **dict(map(_objective, self.slo))},
             data=self.data_folder or data_folder(),
             own_data=self.data_folder is not None,
+            web=self.web,
             tolerant=self.unknown_fields == "warn",
             response_cache=self._response_cache(),
             shutdown_s=_positive("shutdown_timeout", self.shutdown_timeout),
@@ -257,6 +259,8 @@ def _announce(config: ServerConfig, models: Sequence[ServedModel], url: str) -> 
     key = "YOUR_KEY" if config.api_keys or config.api_keys_file else "none"
     first, *others = models
     note(f"Ready: {first.names[0]}")
+    if config.web:
+        note(f"  open {url} in a browser")
     if first.reading is not None and first.kv_bytes is not None:
         threads = count(config.registry.engine.get("threads") or read_cpu().usable_cores, "thread")
         note(f"  context {first.context:,} tokens, KV cache {first.kv_bytes / MIB:,.0f} MiB, {threads}")

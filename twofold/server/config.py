@@ -28,6 +28,7 @@ class ServerConfig:
     origins         origins of web pages that may use the server
     data            folder of files, batches, responses and sums of usage
     own_data        the folder is exclusive; else, while another server uses it, a folder inside it is used
+    web             browsers get the web page at /
     tolerant        unknown fields of requests are ignored with a warning; else they are errors
     response_cache  None: no cache
     shutdown_s      how long requests in progress may run after the signal to shut down
@@ -51,6 +52,7 @@ class ServerConfig:
     objectives: Mapping[str, Objective] = field(default_factory=lambda: DEFAULT_OBJECTIVES)
     data: Path
     own_data: bool = True
+    web: bool = True
     tolerant: bool = False
     response_cache: ResponseCacheSettings | None = None
     shutdown_s: float = 30.0

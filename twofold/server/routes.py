@@ -46,6 +46,7 @@ from twofold.server.http.tokens import TokensEndpoint
 from twofold.server.models.registry import ModelRegistry
 from twofold.server.responses import ResponseService
 from twofold.server.runner import COMPRESSING
+from twofold.web.page import WebPage
 
 OllamaGenerating: TypeAlias = OllamaChatRequest | OllamaGenerateRequest | OllamaEmbedRequest | OllamaEmbeddingRequest
 
@@ -56,6 +57,7 @@ ANTHROPIC: Final = AnthropicDialect()
 OLLAMA: Final = OllamaDialect()
 UNMATCHED: Final = "unmatched"
 """The endpoint, in logs and metrics, of a path that no route matches."""
+PAGE_PATH: Final = "/web/{version}/{file:path}"
 LONG_HISTORY: Final = MIB
 """Minimum bytes that a request counts as if it continues stored responses: their conversation may be long."""
 
@@ -103,17 +105,20 @@ def all_routes(
     about: AboutEndpoint,
     stores: Stores,
     document: EndpointResponse,
+    page: WebPage | None,
 ) -> Routes:
-    """All endpoints; ``document`` is the response to GET /openapi.json."""
+    """All endpoints; ``document`` is the response to GET /openapi.json, ``page`` the web page, if the server has it."""
 
     async def described(asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG001 - of a handler
         return document
 
     models, ollama = ModelsEndpoint(registry), OllamaEndpoint(registry)
     tokens = TokensEndpoint(registry, stores.responses)
+    root = RootEndpoint(registry, page)
     routes: dict[str, Mapping[str, Handler]] = {
         **{path: {"POST": handler} for path, handler in _generating(stores.responses, registry).items()},
-        "/": {"GET": RootEndpoint(registry).get},
+        "/": {"GET": root.get},
+        **({} if page is None else {PAGE_PATH: {"GET": root.file}}),
         "/health": {"GET": status.health},
         "/ready": {"GET": status.ready},
         "/version": {"GET": status.version},

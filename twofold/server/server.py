@@ -50,6 +50,7 @@ from twofold.server.response_cache import ResponseCache
 from twofold.server.routes import Stores, all_routes, build_app, dialect_of, open_stores
 from twofold.server.runner import RequestRunner
 from twofold.server.storage.tenants import DataFolder, claim_folder
+from twofold.web.page import WebPage
 
 log = logging.getLogger("twofold.serve")
 
@@ -208,9 +209,10 @@ class Server:
         )
         status = StatusEndpoint(self._is_ready, self._metrics, self._accounting)
         admin = AdminEndpoint(self._registry, self.stop)
-        about = AboutEndpoint(config, self._registry)
-        app = build_app(site, all_routes(self._registry, status, admin, about, stores, self._document()))
-        return EdgeMiddleware(app, self._keys, dialect_of, Hosts.of(config.hosts), Origins.of(config.origins))
+        about, page = AboutEndpoint(config, self._registry), WebPage.read() if config.web else None
+        app = build_app(site, all_routes(self._registry, status, admin, about, stores, self._document(), page))
+        hosts, origins = Hosts.of(config.hosts), Origins.of(config.origins)
+        return EdgeMiddleware(app, self._keys, dialect_of, hosts, origins, config.web)
 
     def _document(self) -> EndpointResponse:
         """The response to GET /openapi.json."""

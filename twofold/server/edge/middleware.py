@@ -1,9 +1,9 @@
 """The first ASGI application: every request passes it.
 
 It assigns a request id, checks host, origin and site, responds to CORS preflight requests, and checks the API key,
-except for OPEN_PATHS. The endpoints find ``request_id`` and ``caller`` in the request's state. Every response, also an
-error, gets the id and the headers for browsers, and is sent in pieces, so that little of it waits in memory for a slow
-reader.
+except for OPEN_PATHS and the files of the web page. The endpoints find ``request_id`` and ``caller`` in the request's
+state. Every response, also an error, gets the id and the headers for browsers, and is sent in pieces, so that little of
+it waits in memory for a slow reader.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from twofold.server.edge.keys import Caller, KeyRing, presented_key
 from twofold.server.edge.limits import KIB
 from twofold.server.edge.protocol import OPEN_PATHS
 from twofold.server.edge.refusals import DialectOf, Header, error_response, request_id_of
+from twofold.web.page import is_page
 
 ABOUT_PATH: Final = "/v1/twofold/server"
 """Without a key, it only says that the server has keys."""
@@ -31,13 +32,14 @@ PIECE: Final = 256 * KIB
 
 @dataclass(frozen=True, slots=True)
 class EdgeMiddleware:
-    """Wraps ``app``. ``keys`` returns the current keys."""
+    """Wraps ``app``. ``keys`` returns the current keys; ``web``: browsers get the files of the page without one."""
 
     app: ASGIApp
     keys: Callable[[], KeyRing]
     dialect_of: DialectOf
     hosts: Hosts = field(default_factory=Hosts)
     origins: Origins = field(default_factory=Origins)
+    web: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -66,7 +68,7 @@ class EdgeMiddleware:
 
     def _caller(self, path: str, headers: Headers) -> Caller:
         """Raises AccessError."""
-        if path in OPEN_PATHS:
+        if path in OPEN_PATHS or (self.web and is_page(path, headers.get("accept", ""))):
             return Caller()
         keys = self.keys()
         if path == ABOUT_PATH and keys.required and presented_key(headers) is None:

@@ -76,20 +76,21 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class EndpointResponse:
-    """A response with status 200: bytes of ``content_type``, at once or in ``pieces``."""
+    """A response: bytes of ``content_type``, at once or in ``pieces``."""
 
     body: bytes = b""
+    status: int = 200
     pieces: AsyncGenerator[bytes, None] | None = None
     content_type: bytes = b"application/json"
     headers: tuple[Header, ...] = ()
 
     async def send(self, send: Send) -> None:
         if self.pieces is None:
-            await RawResponse.of(200, self.body, self.headers, self.content_type).send(send)
+            await RawResponse.of(self.status, self.body, self.headers, self.content_type).send(send)
             return
         async with aclosing(self.pieces):
             headers = [(b"content-type", self.content_type), *self.headers]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.start", "status": self.status, "headers": headers})
             async for piece in self.pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
@@ -359,6 +360,7 @@ class PathEndpoint:
                 return response
             if not isinstance(response, EndpointResponse):
                 response = EndpointResponse(encode(response))
+            context.record.status = response.status
             return replace(response, headers=(*response.headers, *context.headers()))
         except ClientGoneError:
             context.record.status = CLIENT_GONE

@@ -70,7 +70,7 @@ ABOUT: Final = (
     _get(
         "/",
         "getRoot",
-        "The server's models and how to connect clients: a page for browsers, JSON for programs.",
+        "The web page for browsers, which needs no key; for programs the server's models and how to connect, as JSON.",
         RootReply,
         contents={"text/html": schema_of(str)},
     ),

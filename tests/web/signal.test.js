@@ -1,0 +1,64 @@
+// @ts-check
+import assert from "node:assert/strict";
+import { batch, computed, effect, scope, signal } from "../../twofold/web/static/core/signal.js";
+
+Deno.test("an effect runs once for each change of what it read", () => {
+  const a = signal(1), b = signal(10), seen = /** @type {number[]} */ ([]);
+  const end = effect(() => void seen.push(a.get() + b.peek()));
+  a.set(2);
+  a.set(2);
+  b.set(20);
+  batch(() => (a.set(3), a.set(4)));
+  end();
+  a.set(5);
+  assert.deepEqual(seen, [11, 12, 24]);
+});
+
+Deno.test("a computed value is computed when it is read, and only after a change", () => {
+  const a = signal(1);
+  let computations = 0;
+  const even = computed(() => (computations += 1, a.get() % 2 === 0));
+  assert.equal(computations, 0);
+  const seen = /** @type {boolean[]} */ ([]);
+  effect(() => void seen.push(even.get()));
+  a.set(3);
+  a.set(4);
+  assert.deepEqual([computations, seen], [3, [false, true]]);
+});
+
+Deno.test("an effect forgets what it no longer reads", () => {
+  const choose = signal(true), a = signal(0), b = signal(0);
+  let runs = 0;
+  effect(() => {
+    runs += 1;
+    void (choose.get() ? a.get() : b.get());
+  });
+  choose.set(false);
+  a.set(1);
+  assert.equal(runs, 2);
+  b.set(1);
+  assert.equal(runs, 3);
+});
+
+Deno.test("a diamond is seen in one consistent state", () => {
+  const a = signal(1), double = computed(() => a.get() * 2), triple = computed(() => a.get() * 3);
+  const seen = /** @type {number[]} */ ([]);
+  effect(() => void seen.push(triple.get() - double.get()));
+  a.set(2);
+  a.set(5);
+  assert.deepEqual(seen, [1, 2, 5]);
+});
+
+Deno.test("a scope ends its effects, which tidy up", () => {
+  const a = signal(0), log = /** @type {string[]} */ ([]);
+  const [, end] = scope(() =>
+    effect(() => {
+      log.push(`run ${a.get()}`);
+      return () => log.push(`tidy ${a.peek()}`);
+    })
+  );
+  a.set(1);
+  end();
+  a.set(2);
+  assert.deepEqual(log, ["run 0", "tidy 1", "run 1", "tidy 1"]);
+});

@@ -1,0 +1,67 @@
+"""The page in a browser: it loads, chats, and is accessible."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.server.live import LiveServer
+from tests.web.browser import Watch, accessibility_faults, picture, watched
+
+pytestmark = pytest.mark.browser
+
+
+def test_a_question_is_answered(page: Page) -> None:
+    page.get_by_label("Message", exact=True).fill("Hello")
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    expect(page.get_by_role("article")).not_to_be_empty()
+    picture(page, "shell")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_shell_is_accessible(page: Page, theme: str) -> None:
+    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    expect(page.locator("html")).to_have_attribute("data-theme", theme)
+    assert accessibility_faults(page) == []
+
+
+def test_the_theme_can_be_chosen(page: Page) -> None:
+    page.get_by_role("button", name="Dark or light").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+def test_the_watch_sees_what_no_page_may_do(watch: tuple[Page, Watch], server: LiveServer) -> None:
+    page, seen = watch
+    page.goto(server.url)
+
+    page.evaluate("() => { const i = new Image(); i.src = 'https://example.invalid/x.png'; document.body.append(i); }")
+    page.wait_for_timeout(200)
+    assert any("img-src" in each for each in seen.seen)
+    with pytest.raises(AssertionError):
+        seen.check()
+    seen.expect("example.invalid")
+
+
+def test_a_key_is_asked_for_and_kept_only_if_wanted(browser: Browser, keyed: LiveServer) -> None:
+    with watched(browser, keyed.url) as (page, watch):
+        watch.expect("401")  # the browser reports the refusal of the wrong key
+        page.goto(keyed.url)
+        dialog = page.get_by_role("dialog", name="API key")
+        dialog.get_by_label("Key", exact=True).fill("wrong")
+        dialog.get_by_role("button", name="Use it").click()
+        expect(dialog.get_by_role("alert")).to_be_visible()
+        assert accessibility_faults(page) == []
+        dialog.get_by_label("Key", exact=True).fill("secret")
+        dialog.get_by_role("button", name="Use it").click()
+        expect(page.get_by_label("Model")).to_have_value("tiny")
+        page.reload()
+        dialog.get_by_label("Key", exact=True).fill("secret")
+        dialog.get_by_label("Keep it").check()
+        dialog.get_by_role("button", name="Use it").click()
+        expect(page.get_by_label("Model")).to_have_value("tiny")
+        page.reload()
+        expect(page.get_by_label("Model")).to_have_value("tiny")
+        assert "secret" not in page.content()

@@ -1,0 +1,137 @@
+// @ts-check
+/** The shell: the bar, the tabs, the chosen model, the theme, the key, and the view. */
+
+import { ApiError, createApi } from "./core/api.js";
+import { fill, h } from "./core/dom.js";
+import { createRoute } from "./core/route.js";
+import { effect, scope, signal } from "./core/signal.js";
+import { createKeyDialog } from "./shell/key.js";
+import { createModelPicker } from "./shell/models.js";
+import { createTheme } from "./shell/theme.js";
+import { VIEWS } from "./views.js";
+
+/** @typedef {import("./views.js").App} App */
+
+const api = createApi();
+const route = createRoute(VIEWS.map((view) => view.id));
+const theme = createTheme();
+const server = signal(/** @type {any} */ (null));
+const model = signal("");
+const said = h("p", { class: "hidden", role: "status" });
+const keys = createKeyDialog(api, () => app.refresh());
+const picker = createModelPicker(model, server);
+
+/** @type {App} */
+const app = {
+  api,
+  server,
+  model,
+  theme: theme.value,
+  route,
+  announce: (text) => fill(said, text),
+  askKey: keys.open,
+  refresh: async () => {
+    try {
+      const told = await api.get("/v1/twofold/server");
+      server.set(told.models ? told : null);
+      keys.wanted(told.keyed, !told.models);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      if (error.refused) keys.open(error.message);
+    }
+  },
+};
+
+function brand() {
+  return h(
+    "a",
+    { class: "brand", href: route.href(VIEWS[0].id), "aria-label": "Twofold, home" },
+    h(
+      "svg",
+      { width: 22, height: 22, viewBox: "0 0 22 22", "aria-hidden": "true" },
+      h("path", { class: "f-prefill", d: "M2 3h7v8H2z" }),
+      h("path", { class: "f-decode", d: "M10.5 11h2v8h-2zM14 11h2v6h-2zM17.5 11h2v8h-2z" }),
+      h("path", { class: "f-ink", d: "M2 10.4h18v1.2H2z" }),
+    ),
+    h("span", {}, "Twofold"),
+  );
+}
+
+/** @param {string} name @param {string} label */
+function tabs(name, label) {
+  const links = VIEWS.map((view) => {
+    const link = h("a", { href: route.href(view.id) }, view.name);
+    effect(() => {
+      if (route.place.get().view === view.id) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    });
+    return link;
+  });
+  return h("nav", { class: name, "aria-label": label }, links);
+}
+
+/** Shows the view of the route; the one before is unmounted when the next is loaded. */
+function follow() {
+  const root = h("div", { class: "view", id: "view" });
+  let shown = "";
+  let leave = () => {};
+  effect(() => {
+    const { view } = route.place.get();
+    if (view === shown) return;
+    shown = view;
+    open(view);
+  });
+  /** @param {string} id */
+  async function open(id) {
+    const view = /** @type {import("./views.js").View} */ (VIEWS.find((each) => each.id === id));
+    document.title = `${view.name} · Twofold`;
+    try {
+      const { mount } = await view.load();
+      if (shown !== id) return;
+      leave();
+      fill(root);
+      const [unmount, end] = scope(() => mount(root, app));
+      leave = () => {
+        unmount();
+        end();
+      };
+    } catch (error) {
+      if (shown !== id) return;
+      leave();
+      leave = () => {};
+      fill(root, h("p", { class: "fault", role: "alert" }, `${view.name} cannot be shown: ${error}. Reload the page.`));
+    }
+  }
+  return root;
+}
+
+function start() {
+  const bar = h(
+    "header",
+    { class: "bar" },
+    brand(),
+    VIEWS.length > 1 ? tabs("tabs", "Views") : null,
+    h("div", { class: "spring" }),
+    picker,
+    keys.button,
+    theme.button,
+  );
+  document.body.append(
+    h("a", { class: "skip", href: "#view", onclick: skip }, "To the content"),
+    bar,
+    follow(),
+    ...(VIEWS.length > 1 ? [tabs("bottom", "Views, small screens")] : []),
+    said,
+    keys.dialog,
+  );
+  app.refresh();
+}
+
+/** @param {Event} event */
+function skip(event) {
+  event.preventDefault();
+  const target = document.querySelector("#view textarea, #view [tabindex], #view a, #view button");
+  if (target instanceof HTMLElement) target.focus();
+}
+
+start();

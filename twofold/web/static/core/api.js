@@ -1,0 +1,134 @@
+// @ts-check
+/** Requests to this server, with the key of the user, and one type for all that can go wrong. */
+
+import { signal } from "./signal.js";
+import { eventsOf } from "./sse.js";
+
+/** What went wrong: `status` is 0 if no response arrived, `retryAfterS` null if the server names no time. */
+export class ApiError extends Error {
+  /**
+   * @param {string} message
+   * @param {{status?: number, code?: string | null, param?: string | null, retryAfterS?: number | null}} [details]
+   */
+  constructor(message, { status = 0, code = null, param = null, retryAfterS = null } = {}) {
+    super(message);
+    this.name = "ApiError";
+    this.status = status;
+    this.code = code;
+    this.param = param;
+    this.retryAfterS = retryAfterS;
+  }
+
+  /** Whether the server wants another key. */
+  get refused() {
+    return this.status === 401 || this.status === 403;
+  }
+}
+
+/**
+ * @typedef {{signal?: AbortSignal, headers?: Record<string, string>}} CallOptions
+ * @typedef {import("./sse.js").ServerEvent} ServerEvent
+ * @typedef {object} Api
+ * @property {import("./signal.js").ReadSignal<string>} key  "" for none
+ * @property {(key: string, keep?: boolean) => void} setKey  `keep`: until the tab is closed, else until it is reloaded
+ * @property {<T = any>(path: string, options?: CallOptions) => Promise<T>} get
+ * @property {<T = any>(path: string, body: unknown, options?: CallOptions) => Promise<T>} post
+ * @property {<T = any>(path: string, options?: CallOptions) => Promise<T>} remove  DELETE
+ * @property {(path: string, body?: unknown, options?: CallOptions) => Promise<{response: Response, events: AsyncGenerator<ServerEvent, void, void>}>} stream
+ *   a POST with `body`, else a GET; rejects with an ApiError if the response is not a stream
+ */
+
+const KEPT = "twofold.key";
+
+/** @returns {Api} */
+export function createApi() {
+  const key = signal(stored());
+  /** @param {string} method @param {string} path @param {unknown} body @param {CallOptions} options */
+  const call = async (method, path, body, { signal: abort, headers = {} }) => {
+    const sent = new Headers(headers);
+    if (key.peek()) sent.set("authorization", `Bearer ${key.peek()}`);
+    if (body !== undefined) sent.set("content-type", "application/json");
+    const response = await reach(path, {
+      method,
+      signal: abort,
+      headers: sent,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      credentials: "omit",
+      cache: "no-store",
+    });
+    if (!response.ok) throw await errorOf(response);
+    return response;
+  };
+  return {
+    key,
+    setKey: (value, keep = false) => {
+      keepKey(keep ? value : "");
+      key.set(value);
+    },
+    get: async (path, options = {}) => (await call("GET", path, undefined, options)).json(),
+    post: async (path, body, options = {}) => (await call("POST", path, body, options)).json(),
+    remove: async (path, options = {}) => (await call("DELETE", path, undefined, options)).json(),
+    stream: async (path, body, options = {}) => {
+      const response = await call(body === undefined ? "GET" : "POST", path, body, options);
+      return { response, events: eventsOf(response) };
+    },
+  };
+}
+
+/** @param {string} path @param {RequestInit} init */
+async function reach(path, init) {
+  try {
+    return await fetch(path, init);
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new ApiError("The server does not answer. Is it running?");
+  }
+}
+
+/**
+ * The error in a response, in any of the server's API formats.
+ * @param {Response} response
+ */
+async function errorOf(response) {
+  const text = await response.text().catch(() => "");
+  const milliseconds = Number(response.headers.get("retry-after-ms") ?? NaN);
+  const seconds = Number(response.headers.get("retry-after") ?? NaN);
+  const retry = Number.isFinite(milliseconds) ? milliseconds / 1000 : seconds;
+  const details = { status: response.status, retryAfterS: Number.isFinite(retry) ? retry : null };
+  return errorFrom(text, details) ?? new ApiError(`The server answered with status ${response.status}.`, details);
+}
+
+/**
+ * The ApiError that a body in JSON says, or null.
+ * @param {string} text
+ * @param {{status?: number, retryAfterS?: number | null}} [details]
+ */
+export function errorFrom(text, details = {}) {
+  try {
+    const { error } = JSON.parse(text);
+    if (typeof error === "string") return new ApiError(error, details);
+    if (typeof error?.message !== "string") return null;
+    const { code = null, param = null } = error;
+    return new ApiError(error.message, { ...details, code, param });
+  } catch {
+    return null;
+  }
+}
+
+function stored() {
+  try {
+    return sessionStorage.getItem(KEPT) ?? "";
+  } catch {
+    return "";
+  }
+}
+
+/** @param {string} key */
+function keepKey(key) {
+  try {
+    if (key) sessionStorage.setItem(KEPT, key);
+    else sessionStorage.removeItem(KEPT);
+  } catch {
+    // A browser that stores nothing keeps the key in memory.
+  }
+}

@@ -1,0 +1,58 @@
+// @ts-check
+/** Drawing at a bounded pace, and waiting. */
+
+/**
+ * Calls `draw` at the next frame after it was asked for, at most `hz` times a second, and never in a hidden tab: what
+ * was asked for there is drawn when the tab is shown again.
+ * @param {() => void} draw
+ * @param {number} hz
+ * @returns {{ask: () => void, now: () => void, end: () => void}} `now` draws what was asked for at once
+ */
+export function paced(draw, hz) {
+  let wanted = false, frame = 0, last = -Infinity;
+  /** @type {ReturnType<typeof setTimeout> | 0} */
+  let timer = 0;
+  const run = () => {
+    cancelAnimationFrame(frame);
+    clearTimeout(timer);
+    frame = timer = 0;
+    if (!wanted) return;
+    wanted = false;
+    last = performance.now();
+    draw();
+  };
+  const plan = () => {
+    if (!wanted || frame || timer || document.hidden) return;
+    const wait = last + 1000 / hz - performance.now() - 8; // half a frame early, so that the frame is not missed
+    if (wait > 0) timer = setTimeout(() => (timer = 0, frame = requestAnimationFrame(run)), wait);
+    else frame = requestAnimationFrame(run);
+  };
+  document.addEventListener("visibilitychange", plan);
+  return {
+    ask: () => {
+      wanted = true;
+      plan();
+    },
+    now: run,
+    end: () => {
+      wanted = false;
+      run();
+      document.removeEventListener("visibilitychange", plan);
+    },
+  };
+}
+
+/**
+ * Resolves after some seconds; rejects with an AbortError when `abort` is triggered.
+ * @param {number} seconds
+ * @param {AbortSignal} [abort]
+ * @returns {Promise<void>}
+ */
+export function sleep(seconds, abort) {
+  return new Promise((resolve, reject) => {
+    const stop = () => (clearTimeout(timer), reject(new DOMException("stopped", "AbortError")));
+    const timer = setTimeout(() => (abort?.removeEventListener("abort", stop), resolve()), seconds * 1000);
+    if (abort?.aborted) stop();
+    else abort?.addEventListener("abort", stop, { once: true });
+  });
+}

@@ -1,0 +1,22 @@
+// @ts-check
+/**
+ * The views of the page, in the order of their tabs. A view is loaded when it is first opened.
+ *
+ * @typedef {object} App
+ * @property {import("./core/api.js").Api} api
+ * @property {import("./core/signal.js").Signal<any>} server  the JSON of GET /v1/twofold/server, or null
+ * @property {import("./core/signal.js").Signal<string>} model  id of the chosen model, "" before it is known
+ * @property {import("./core/signal.js").ReadSignal<"light" | "dark">} theme
+ * @property {(text: string) => void} announce  says a sentence to screen readers
+ * @property {import("./core/route.js").Route} route
+ * @property {(message?: string) => void} askKey  opens the dialog for the key, with what was wrong
+ * @property {() => Promise<void>} refresh  reads the server and its models again
+ *
+ * @typedef {{mount: (root: HTMLElement, app: App) => (() => void)}} ViewModule  `mount` returns what unmounts
+ * @typedef {{id: string, name: string, load: () => Promise<ViewModule>}} View
+ */
+
+/** @type {readonly View[]} */
+export const VIEWS = [
+  { id: "chat", name: "Chat", load: () => import("./chat/view.js") },
+];
