@@ -4,6 +4,7 @@
 import { ApiError, errorFrom } from "../core/api.js";
 import { paced } from "../core/clock.js";
 import { h } from "../core/dom.js";
+import { createMarkdown } from "../text/md.js";
 
 /** @type {import("../views.js").ViewModule["mount"]} */
 export function mount(root, app) {
@@ -38,25 +39,26 @@ export function mount(root, app) {
   /** @param {string} question */
   async function answer(question) {
     messages.push({ role: "user", content: question });
-    box.value = "";
-    let text = "";
-    const said = h("p", { class: "plain" }), shown = paced(() => said.textContent = text, 20);
-    talk.append(h("div", { class: "ask" }, h("p", {}, question)), h("article", { class: "answer" }, said));
+    let text = box.value = "";
+    const said = h("article", { class: "answer" }), markdown = createMarkdown(said);
+    const shown = paced(markdown.draw, 20);
+    talk.append(h("div", { class: "ask" }, h("p", {}, question)), said);
     button.textContent = "Stop";
     running = new AbortController();
     try {
       const body = { model: app.model.peek(), messages, stream: true };
       for await (const piece of pieces(app, body, running.signal)) {
         text += piece;
+        markdown.write(piece);
         shown.ask();
       }
       app.announce("The answer is complete.");
     } catch (error) {
+      if (!(error instanceof ApiError || error instanceof DOMException)) throw error;
       if (error instanceof ApiError) talk.append(h("p", { class: "fault", role: "alert" }, error.message));
-      else if (!(error instanceof DOMException)) throw error;
     } finally {
       shown.end();
-      said.textContent = text;
+      markdown.draw();
       messages.push({ role: "assistant", content: text });
       running = null;
       button.textContent = "Send";

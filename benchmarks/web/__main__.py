@@ -1,0 +1,64 @@
+"""What the page costs a browser: ``python -m benchmarks.web`` prints the seconds of script that a long answer takes.
+
+Needs Chromium. The answer comes in pieces of four characters and is drawn after each fifth, as at 100 tokens a second
+and 20 pictures a second. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from playwright.sync_api import sync_playwright
+
+from tests.server.live import live_server
+from tests.support.tiny import TinyOptions, write_tiny
+from twofold.web.page import WebPage
+
+ANSWER: Final = """async ([module, size]) => {
+    const { createMarkdown } = await import(module);
+    const part = "## Part\\n\\nSome **bold** text with `code`, a [link](https://a.example/b) and *more* of it, "
+        + "which goes on for a while so that it fills some lines.\\n\\n- one\\n- two\\n  - three\\n\\n"
+        + "```python\\nfor x in range(10):\\n    print(x)\\n```\\n\\n| a | b |\\n|---|---|\\n| 1 | 2 |\\n\\n";
+    const text = part.repeat(Math.ceil(size / part.length)).slice(0, size);
+    const root = document.createElement("article");
+    root.className = "answer";
+    document.querySelector(".talk").append(root);
+    const stream = createMarkdown(root);
+    let script = 0, longest = 0;
+    for (let at = 0; at < text.length; at += 20) {
+        const began = performance.now();
+        for (let piece = at; piece < at + 20; piece += 4) stream.write(text.slice(piece, piece + 4));
+        stream.draw();
+        const took = performance.now() - began;
+        script += took;
+        longest = Math.max(longest, took);
+        if (at % 2000 === 0) await new Promise(requestAnimationFrame);
+    }
+    return { characters: text.length, script_s: script / 1000, longest_ms: longest };
+}"""
+
+
+def main() -> None:
+    """Measures and prints."""
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        tiny = write_tiny(Path(folder) / "tiny.gguf", TinyOptions("llama", vocab=300, context=512))
+        with live_server(Path(folder), f"tiny={tiny.path}", "--threads", "1") as server:
+            chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+            page = chromium.new_page()
+            page.goto(server.url)
+            page.locator("#say").wait_for()
+            answer = page.evaluate(ANSWER, [f"/web/{WebPage.read().version}/text/md.js", 100_000])
+            chromium.close()
+    print(
+        f"{answer['characters']:,} characters: {answer['script_s']:.2f} s of script, "
+        f"longest task {answer['longest_ms']:.1f} ms"
+    )
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()
