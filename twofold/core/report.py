@@ -14,6 +14,7 @@ from typing import Protocol
 
 from twofold.core.record import SequenceRecord
 from twofold.core.step import FinishReason
+from twofold.core.timeline import RequestTimeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class RequestMetrics:
     cached_tokens   tokens of the prompt that came from a cache; ``fresh_tokens`` were computed
     finish_reasons  of the completions that ended
     record          the work and the waits of its sequences together
+    timeline        its steps, and those of each completion's tokens; None unless it asks for them
     """
 
     arrival: float
@@ -84,6 +86,7 @@ class RequestMetrics:
     request_id: str = ""
     finish_reasons: tuple[FinishReason, ...] = ()
     record: SequenceRecord = field(default_factory=SequenceRecord)
+    timeline: RequestTimeline | None = None
 
     @property
     def completions(self) -> int:

@@ -61,6 +61,7 @@ class RequestOptions:
     cache_pins      prefixes of the prompt to keep cached; at most 4, ascending
     speculation     draft tokens may be proposed, and computed beside the newest token
     prediction      token ids of the completion that the caller expects, as a source of draft tokens
+    timeline        its report lists its steps, and its deltas say when and how their tokens were made
     """
 
     priority: int = 0
@@ -72,6 +73,7 @@ class RequestOptions:
     cache_pins: tuple[CachePin, ...] = ()
     speculation: bool = True
     prediction: tuple[int, ...] = ()
+    timeline: bool = False
 
     def __post_init__(self) -> None:
         whole_number("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
@@ -85,6 +87,7 @@ class RequestOptions:
             if value is not None and not (number and (0 < value <= MAX_FLOAT or value == float("inf"))):
                 raise impossible(name, value, "a number of seconds above 0")
         check_flag("speculation", self.speculation)
+        check_flag("timeline", self.timeline)
         pins = self.cache_pins
         if not isinstance(pins, tuple) or not all(isinstance(pin, CachePin) for pin in pins) or len(pins) > MAX_PINS:
             raise impossible("cache_pins", pins, f"a tuple of at most {MAX_PINS} CachePin")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from twofold.core.errors import TwofoldError
 from twofold.core.params import SamplingParams
+from twofold.core.timeline import TokensMade
 
 if TYPE_CHECKING:
     IntArray: TypeAlias = array[int]
@@ -327,7 +328,8 @@ class StepOutcome:
 class TokenEvent:
     """What one sequence gained in a committed step. ``stop_token`` is the token that ended the sequence, if one did.
 
-    ``candidates``, ``hidden`` and ``error`` are those of the outcome.
+    ``candidates``, ``hidden`` and ``error`` are those of the outcome. ``made`` says when and how the tokens were made,
+    if the request asks for that.
     """
 
     sequence_id: int
@@ -339,3 +341,4 @@ class TokenEvent:
     candidates: tuple[TokenLogprob, ...] = ()
     hidden: FloatArray | None = None
     error: TwofoldError | None = None
+    made: TokensMade | None = None

@@ -39,26 +39,24 @@ from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
 class StepReporter:
-    """Reports steps and requests to observers; counts steps."""
+    """Reports steps and requests to observers."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.observers: list[Observer] = []
         self.plan_listeners: list[Callable[[StepPlan], None]] = []
         self._scheduler = scheduler
-        self._number = 0
         self._ended: float | None = None
 
     def step(self, plan: StepPlan, outcome: StepOutcome, planned: float, ended: float) -> None:
         """Reports a step that was planned and had ended at these times."""
-        number, since = self._number, planned if self._ended is None else self._ended
-        self._number += 1
+        since = planned if self._ended is None else self._ended
         self._ended = ended
         if not self.observers:
             return
         started = ended - (outcome.seconds + outcome.moves_s)
         scheduler, manager = self._scheduler, self._scheduler.manager
         report = StepReport(
-            number=number,
+            number=scheduler.steps - 1,
             started=started,
             decode_rows=plan.decode_rows,
             prefill_rows=plan.rows - plan.decode_rows,

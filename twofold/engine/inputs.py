@@ -16,6 +16,7 @@ from twofold.engine.grammar.source import OutputGrammar
 from twofold.engine.grammar.thinking import completion_constraint
 from twofold.engine.request import ActiveRequest, BeamSearch, Embedding, EngineState, Generation
 from twofold.engine.scheduler.sequence import Sequence
+from twofold.engine.scheduler.trace import RequestTrace
 from twofold.text.prompt_limit import PromptLimit
 
 READING: Final = SamplingParams(temperature=0)
@@ -104,6 +105,7 @@ class InputProcessor:
         seed = derive_seed(self._seed, number + 1) if params.seed is None else params.seed
         sampled = replace(params, logprobs=params.logprobs or 0) if params.answers > params.n else params
         sequences: list[Sequence] = []
+        trace = RequestTrace() if request.options.timeline else None
         for index in range(params.answers):
             sequences.append(
                 self._sequence(
@@ -112,6 +114,7 @@ class InputProcessor:
                     derive_seed(seed, index),
                     parent=sequences[0] if sequences else None,
                     reports_prompt=params.prompt_logprobs is not None and index == 0,
+                    trace=trace,
                 )
             )
         return Generation(request, self._engine, sequences, params)

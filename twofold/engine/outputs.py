@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from twofold.core.errors import TwofoldError
 from twofold.core.report import RequestMetrics
 from twofold.core.step import FinishReason
+from twofold.core.timeline import TokensMade
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,8 @@ class RequestOutput:
 class OutputDelta:
     """The part of a completion that one step added. ``request`` is the whole output, in the last delta of a request.
 
-    ``error`` is the reason if the engine itself aborted the request.
+    ``error`` is the reason if the engine itself aborted the request. ``made`` says when and how the tokens were made,
+    if the request asks for its timeline; None where several steps made them.
     """
 
     request_id: str
@@ -83,3 +85,4 @@ class OutputDelta:
     stop_reason: str | int | None = None
     request: RequestOutput | None = None
     error: TwofoldError | None = None
+    made: TokensMade | None = None

@@ -22,6 +22,7 @@ from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.core.request import EngineRequest, PoolingParams
 from twofold.core.step import HIDDEN_SCALE, FinishReason, PositionLogprobs, TokenEvent, TokenLogprob
+from twofold.core.timeline import RequestTimeline
 from twofold.engine.outputs import CompletionOutput, Logprob, Logprobs, OutputDelta, RequestOutput
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence
@@ -36,6 +37,8 @@ class SequenceCompletion:
         """``params`` are the caller's; the sequence's own may request more log-probabilities."""
         self.index = index
         self.times: list[float] = []
+        self.steps: list[int] = []
+        self.origins = ""
         self.finish: FinishReason | None = None
         self._request_id = request_id
         self._tokenizer = tokenizer
@@ -65,6 +68,11 @@ class SequenceCompletion:
                 break
         logprobs = self._add_logprobs(event.logprobs[:taken])
         self.times.extend([now] * taken)
+        made = event.made
+        if made is not None:
+            made = replace(made, origins=made.origins[:taken])
+            self.steps.extend([made.step] * taken)
+            self.origins += made.origins
         if self._stops.stopped is not None:
             self.finish, self._stop_reason = "stop", self._stops.stopped
         elif event.finish is not None:
@@ -72,7 +80,14 @@ class SequenceCompletion:
         if text:
             self._text.append(text)
         return OutputDelta(
-            self._request_id, self.index, text, event.tokens[:taken], logprobs, self.finish, self._stop_reason
+            self._request_id,
+            self.index,
+            text,
+            event.tokens[:taken],
+            logprobs,
+            self.finish,
+            self._stop_reason,
+            made=made,
         )
 
     def abort(self) -> None:
@@ -239,7 +254,12 @@ class ActiveRequest(ABC):
             request_id=self.request_id,
             finish_reasons=self.finish_reasons(),
             record=record,
+            timeline=self.timeline(),
         )
+
+    def timeline(self) -> RequestTimeline | None:
+        """Its steps, and those of its tokens; None unless it asks for them."""
+        return None
 
 
 class Generation(ActiveRequest):
@@ -291,6 +311,15 @@ class Generation(ActiveRequest):
 
     def token_times(self) -> tuple[tuple[float, ...], ...]:
         return tuple(tuple(each.times) for each in self._completions.values())
+
+    def timeline(self) -> RequestTimeline | None:
+        trace = self.sequences[0].trace
+        if trace is None:
+            return None
+        made = self._completions.values()
+        return RequestTimeline(
+            trace.steps, tuple(tuple(each.steps) for each in made), tuple(each.origins for each in made)
+        )
 
     def finish_reasons(self) -> tuple[FinishReason, ...]:
         return tuple(each.finish for each in self._completions.values() if each.finish is not None)

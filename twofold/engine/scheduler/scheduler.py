@@ -67,8 +67,8 @@ class Scheduler:
     ageing_s      seconds of waiting after which a class is as urgent as the next more urgent one
     store         prefixes on the disk; None: there are none
 
-    ``preemptions`` counts all preemptions so far, ``swaps`` those that moved blocks to the host; ``drafts`` counts
-    draft tokens.
+    ``steps`` counts the committed steps, ``preemptions`` all preemptions so far, ``swaps`` those that moved blocks to
+    the host; ``drafts`` counts draft tokens.
     """
 
     def __init__(
@@ -106,6 +106,7 @@ class Scheduler:
         self._look_ahead = LookAhead(manager, self._blocks, limits.rows)
         self._cost = PreemptionCost(manager, step_time)
         self._waits = WaitTimes()
+        self.steps = 0
         self.preemptions = 0
         self.swaps = 0
         self.drafts = DraftCounts()
@@ -256,6 +257,7 @@ class Scheduler:
                 sequence.pass_on(result)
                 live.append((sequence, step, result))
         gained = [self._gain(sequence, step, result, work, now) for sequence, step, result in live]
+        self.steps += 1
         return [event for event in gained if event is not None]
 
     def end(self, sequence_id: int, now: float, reason: FinishReason = "abort") -> bool:
@@ -486,6 +488,9 @@ class Scheduler:
             predicted_s=work.predicted_s,
             windows=self._windows,
         )
+        if sequence.trace is not None:
+            at_s, answers = now - sequence.arrival, phase is record.decode
+            sequence.trace.add(self.steps, at_s, step, work, self.step_time, answers=answers)
         sequence.advance(len(step.tokens) - step.drafts, deferred=result.deferred)
         if step.start < sequence.prompt_length and not will_compute_prompt(sequence):
             self._release_group(sequence)
@@ -507,7 +512,7 @@ class Scheduler:
             sequence.paced_from = now, sequence.generated
         if sequence.state is SequenceState.FINISHED:
             self._retire(sequence, now)
-        return sequence.event(tokens, result)
+        return sequence.event(tokens, result, now, self.steps)
 
     def _enter(self, sequence: Sequence) -> None:
         number = sequence.sequence_id

@@ -46,7 +46,9 @@ from twofold.core.step import (
     TokenConstraint,
     TokenEvent,
 )
+from twofold.core.timeline import TokensMade, origins
 from twofold.engine.kv.block_tables import BlockTables, Swapped
+from twofold.engine.scheduler.trace import RequestTrace
 
 
 class SequenceState(Enum):
@@ -77,6 +79,7 @@ class Sequence:
     parent          a sequence with the same prompt, whose blocks this one will share
     pooling         its steps request hidden states instead of samples
     candidates      its steps request this many candidates instead of a sample
+    trace           notes the steps of its request, if that asks for its timeline
 
     ``decodes``: at most its newest token is not computed yet. Otherwise it computes its prompt, or tokens again after a
     preemption. ``paced_from``: its TPOT schedule starts at this time, with this number of generated tokens.
@@ -98,6 +101,7 @@ class Sequence:
     parent: Sequence | None = None
     pooling: Pooling | None = None
     candidates: int = 0
+    trace: RequestTrace | None = None
 
     def __post_init__(self, prompt: Iterable[int], end_ids: Iterable[int]) -> None:
         self.samples = self.samples and self.pooling is None
@@ -108,6 +112,7 @@ class Sequence:
         self.computed = 0
         self.resting = False
         self._passed = False
+        self._forced: list[int] = []
         self.paused = False
         self.deferred = False
         self.decodes = False
@@ -272,6 +277,9 @@ class Sequence:
     def pass_on(self, result: SequenceOutcome) -> None:
         """Passes the sampled tokens to the constraint: its host works on them while other sequences take theirs."""
         if self.constraint is not None and result.tokens:
+            if self.trace is not None:
+                masks = self.constraint.masks()[: len(result.tokens)]
+                self._forced = [place for place, mask in enumerate(masks) if mask is not None and _allows_one(mask)]
             self.constraint.advance(result.tokens)
             self._passed = True
 
@@ -310,11 +318,14 @@ class Sequence:
             self.finish("length" if self.pooling is None else "stop")
         return ()
 
-    def event(self, tokens: tuple[int, ...], result: SequenceOutcome) -> TokenEvent | None:
-        """The event of a step in which ``tokens`` became known; None without any result."""
+    def event(self, tokens: tuple[int, ...], result: SequenceOutcome, now: float, step: int) -> TokenEvent | None:
+        """The event of step ``step``, in which ``tokens`` became known; None without any result."""
         has_result = tokens or result.prompt_logprobs or result.candidates or result.hidden is not None
         if not has_result and self.state is not SequenceState.FINISHED:
             return None
+        made = None
+        if self.trace is not None and tokens:
+            made = TokensMade(now - self.arrival, step, origins(len(result.tokens), len(tokens), self._forced))
         return TokenEvent(
             self.sequence_id,
             tokens,
@@ -325,6 +336,7 @@ class Sequence:
             result.candidates,
             result.hidden,
             result.error,
+            made,
         )
 
     def rest(self) -> None:
@@ -379,3 +391,8 @@ class Sequence:
         assert 0 <= self.cached <= self.computed <= len(self.tokens) <= self.limit, (
             f"cached {self.cached} ≤ computed {self.computed} ≤ known {self.known} ≤ limit {self.limit} is broken"
         )
+
+
+def _allows_one(mask: memoryview) -> bool:
+    """Whether a mask of 32-bit words has one bit."""
+    return int.from_bytes(mask.tobytes(), "little").bit_count() == 1

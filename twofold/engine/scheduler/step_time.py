@@ -159,14 +159,16 @@ def _features(shape: StepShape) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """A step that ran: shape, seconds, predicted seconds, the seconds by which prompts delayed generating rows, and the
-    seconds that it would have taken without drafts. Only ``seconds`` and ``predicted_s`` include the draft model."""
+    """A step that ran: shape, seconds, predicted seconds, the seconds by which prompts delayed generating rows, the
+    seconds that it would have taken without drafts, and the rows of generated tokens. Only ``seconds`` and
+    ``predicted_s`` include the draft model."""
 
     shape: StepShape
     seconds: float
     predicted_s: float | None
     prefill_s: float
     plain_s: float
+    answer_rows: int
 
     @classmethod
     def measure(cls, plan: StepPlan, outcome: StepOutcome, model: StepTimeModel) -> StepWork:
@@ -196,7 +198,7 @@ class StepWork:
             without = model.predict(StepShape(*(own - less for own, less in zip(shape, drafts, strict=True))))
             plain_s = forward_s * without / with_drafts if without and with_drafts else forward_s
         prefill_s = _prefill_seconds(shape, StepShape(*decode), outcome, model)
-        return cls(shape, seconds, plan.predicted_s, prefill_s, plain_s)
+        return cls(shape, seconds, plan.predicted_s, prefill_s, plain_s, plan.decode_rows)
 
 
 def _prefill_seconds(shape: StepShape, decode: StepShape, outcome: StepOutcome, model: StepTimeModel) -> float:
