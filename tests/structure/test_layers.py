@@ -53,7 +53,7 @@ EXCLUSIVE: dict[str, frozenset[str]] = {
     "ssl": frozenset({"formats", "server", "bench"}),
     "http": frozenset({"formats", "server", "bench"}),
     "urllib.request": frozenset({"formats", "server", "bench"}),
-    "subprocess": frozenset({"formats", "text", "backends.cpu", "engine.grammar", "server", "bench"}),
+    "subprocess": frozenset({"core", "formats", "text", "backends.cpu", "engine.grammar", "server", "bench"}),
     "pickle": frozenset(),
     "marshal": frozenset(),
     "shelve": frozenset(),

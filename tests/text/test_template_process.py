@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from twofold.core import child
+from twofold.core.child import ChildProcess
 from twofold.core.errors import ParameterError, ResourceError, TemplateLimitError
 from twofold.core.params import SamplingParams
 from twofold.engine.llm import LLM
@@ -90,7 +92,7 @@ def test_a_process_that_is_killed_while_it_renders_is_replaced_once(started: lis
 def test_a_stopped_process_is_replaced(started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch) -> None:
     template = ChatTemplate(HELLO)
     template.render(MESSAGES)
-    monkeypatch.setattr(chat, "WALL_S", 0.2)
+    monkeypatch.setattr(child, "WALL_S", 0.2)
     os.kill(started[0].pid, signal.SIGSTOP)
     with pytest.raises(TemplateLimitError, match="takes more than"):
         template.render([{"role": "user", "content": "x" * 1_000_000}])
@@ -164,7 +166,7 @@ def test_an_interrupted_rendering_leaves_nothing_behind(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(chat._Process, "_receive", interrupt)
+        patch.setattr(ChildProcess, "_receive", interrupt)
         with pytest.raises(KeyboardInterrupt):
             template.render([{"role": "user", "content": "interrupted"}])
     assert template.render(MESSAGES) == "Hi"

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from twofold.bench.draw.svg import svg as draw
 from twofold.bench.draw.terminal import plot
 from twofold.cli.console import print_json, print_lines, write_file, write_out
-from twofold.cli.options import Json
+from twofold.cli.options import LIST, Json
 from twofold.core.errors import AccessError, ModelNotFoundError, NotFoundError, ParameterError
 from twofold.core.kv_layout import find_kv_format
 from twofold.core.model import ModelSpec
@@ -125,6 +125,9 @@ class LeverOptions:
     scorer: Annotated[
         str | None, Parameter(help="Model that scores prompts for compression (default: a much smaller one).")
     ] = None
+    lever: Annotated[
+        list[str] | None, LIST, Parameter(help="Lever to turn first, by its name in the list; repeatable.")
+    ] = None
     shared: Annotated[
         float, Parameter(help="Share of the uncached prompt that a prefix cache or a store could hold.")
     ] = 0.5
@@ -184,13 +187,13 @@ def _explanation(
                 hint="Name a model: twofold explain --model llama-3-70b --hardware h100 --tp 4, or give a record.",
             )
         scenario = _scenario(resolve_shape(what.model, what.weights), what, what.case())
-        return report.explain(scenario, None, levers.goal, levers.assumptions())
+        return report.explain(scenario, None, levers.goal, levers.assumptions(), levers.lever or ())
     seen = _read(source, request, api_key, levers.goal)
     shape = _shape_of(seen, what)
     if shape is None:
         return report.explain(None, seen, levers.goal)
     scenario = _scenario(shape, what, what.case(report.case_of(seen)))
-    return report.explain(scenario, seen, levers.goal, levers.assumptions())
+    return report.explain(scenario, seen, levers.goal, levers.assumptions(), levers.lever or ())
 
 
 def _shape_of(seen: Observed, what: WhatOptions) -> ModelSpec | None:

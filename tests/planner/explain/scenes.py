@@ -6,7 +6,7 @@ from typing import Final
 
 from twofold.planner.count.setting import Setting
 from twofold.planner.explain.lever import Assumptions
-from twofold.planner.explain.rank import Outcome, apply_all
+from twofold.planner.explain.rank import LeverStack, Outcome, apply_all
 from twofold.planner.explain.report import scenario_of
 from twofold.planner.explain.scenario import Goal, UniformScenario
 from twofold.planner.machines.known import find_machine
@@ -31,6 +31,6 @@ def scene(
 
 def lever(name: str, scenario: UniformScenario, goal: Goal = "e2e", given: Assumptions | None = None) -> Outcome:
     """One lever's outcome."""
-    found = [each for each in apply_all(scenario, goal, given) if each.lever == name]
+    found = [each for each in apply_all(LeverStack.of(scenario, given or Assumptions()), goal) if each.lever == name]
     assert len(found) == 1, f"{len(found)} levers are called {name}"
     return found[0]

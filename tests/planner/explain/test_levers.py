@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from hypothesis import assume, given, settings
@@ -17,7 +18,7 @@ from twofold.planner.count.memory import kv_bytes, weight_bytes
 from twofold.planner.count.setting import Setting
 from twofold.planner.explain.lever import Assumptions
 from twofold.planner.explain.levers import LEVERS
-from twofold.planner.explain.rank import ORDER, apply_all
+from twofold.planner.explain.rank import ORDER, LeverStack, apply_all, find_levers
 from twofold.planner.explain.scenario import GOALS, Goal
 from twofold.planner.machines.known import known_machines
 from twofold.planner.predict.constants import BARE, EFFICIENT
@@ -51,7 +52,7 @@ def test_every_lever_has_an_outcome_everywhere(model: str, machine: str, case: C
         scenario = scene(model, machine, case, tp=tp)
     except ParameterError:
         assume(False)
-    found = apply_all(scenario, goal)
+    found = apply_all(LeverStack.of(scenario, Assumptions()), goal)
     assert {each.lever for each in found} == {each.name for each in LEVERS}
     ranks = [ORDER.index(each.status) for each in found]
     assert ranks == sorted(ranks)
@@ -78,7 +79,7 @@ def test_eight_bits_that_do_not_fit_are_refused() -> None:
 def test_savings_by_phase_add_up_to_those_of_the_completion() -> None:
     scenario = scene()
     before = scenario.figures()
-    for each in apply_all(scenario):
+    for each in apply_all(LeverStack.of(scenario, Assumptions())):
         if each.after is not None:
             assert sum(each.saves_s.values()) == pytest.approx(before.e2e - each.after.e2e, abs=1e-9), each.lever
 
@@ -287,3 +288,39 @@ def test_formats_stay_in_a_smaller_model() -> None:
 def test_assumptions_are_shares(field: str) -> None:
     with pytest.raises(ParameterError, match=field):
         Assumptions(**{field: 1.5})  # type: ignore[arg-type]
+
+
+def test_turned_levers_stack_in_any_order() -> None:
+    """Levers of times alone count from the changed scenario, whichever is named first."""
+    scenario = scene()
+    names = ("speculation", "weights INT4", "disaggregation", "smaller batch")
+    stacks = [LeverStack.of(scenario, Assumptions(), find_levers(order)) for order in permutations(names)]
+    first = stacks[0].figures()
+    assert all(stack.figures().tpot == pytest.approx(first.tpot) for stack in stacks)
+    alone = LeverStack.of(scenario, Assumptions(), find_levers(["weights int4"]))
+    assert first.tpot < alone.figures().tpot < scenario.figures().tpot
+    assert alone.scenario.weights.name == "int4"
+    assert [each.lever for each in stacks[0].turned] == list(names)
+
+
+@pytest.mark.parametrize("name", [each.lever for each in apply_all(LeverStack.of(scene(), Assumptions()))])
+def test_a_turned_lever_gives_the_figures_that_were_promised(name: str) -> None:
+    """Alone, and on top of levers of each kind; what cannot be turned changes nothing and says why."""
+    for others in ((), ("weights INT4",), ("speculation",), ("speculation", "KV q8")):
+        if name in others:
+            continue
+        stack = LeverStack.of(scene(), Assumptions(), find_levers(others))
+        promised = next(each for each in apply_all(stack) if each.lever == name)
+        turned = LeverStack.of(scene(), Assumptions(), find_levers((*others, name)))
+        if promised.after is None:
+            assert turned.figures() == stack.figures()
+            assert turned.turned[-1].why
+        else:
+            assert turned.figures().e2e == pytest.approx(promised.after.e2e)
+            assert turned.figures().throughput == pytest.approx(promised.after.throughput)
+
+
+def test_an_unknown_lever_is_refused_with_the_closest_one() -> None:
+    with pytest.raises(ParameterError, match="no lever 'spekulation'") as raised:
+        find_levers(["spekulation"])
+    assert "speculation" in str(raised.value.hint)

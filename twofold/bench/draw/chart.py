@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, TypeVar
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from twofold.bench.draw.form import number
 
@@ -218,6 +218,13 @@ class Chart:
         values = [_values(mark) for mark in self.marks]
         return self.x.scale([x for xs, _ in values for x in xs]), self.y.scale([y for _, ys in values for y in ys])
 
+    def document(self) -> dict[str, Any]:
+        """As plain data, for another program that draws it. ``form`` names the format of an axis' values; numbers that
+        JSON lacks are null, at which lines have gaps."""
+        axes = {name: asdict(axis) | {"form": axis.form.__name__} for name, axis in (("x", self.x), ("y", self.y))}
+        marks = [{"mark": type(mark).__name__, **_plain(asdict(mark))} for mark in self.marks]
+        return {"title": self.title, "note": self.note, **axes, "marks": marks}
+
     def legend(self) -> Iterator[tuple[int, str, Mark]]:
         """Series, label and first mark of each label, in the order of marks."""
         seen: set[str] = set()
@@ -225,6 +232,16 @@ class Chart:
             if not isinstance(mark, Guide | Label) and mark.label and mark.label not in seen:
                 seen.add(mark.label)
                 yield mark.series, mark.label, mark
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value
 
 
 def pieces(points: Iterable[Point], at: Callable[[float, float], Position | None]) -> Iterator[list[Position]]:

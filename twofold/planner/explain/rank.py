@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from twofold.bench.draw.form import duration
-from twofold.planner.explain.lever import Assumptions, Lever, LeverRefusal
+from twofold.core.errors import ParameterError, did_you_mean, quoted
+from twofold.planner.explain.lever import Assumptions, Effect, Lever, LeverRefusal
 from twofold.planner.explain.levers import LEVERS
 from twofold.planner.explain.measured import MeasuredGain, measured_gain
 from twofold.planner.explain.scenario import (
@@ -66,21 +67,103 @@ class Outcome:
         return self.gains.get(goal, 1.0)
 
 
-def apply_all(
-    scenario: UniformScenario,
-    goal: Goal = "e2e",
-    assumptions: Assumptions | None = None,
-    seen: Observed | None = None,
-) -> tuple[Outcome, ...]:
-    """Outcomes of all levers: those that gain for the goal first, by their gain; with their gains in ``seen``."""
-    now = scenario.prediction
-    before = scenario.figures(now)
-    found = [
-        replace(
-            _outcome(lever, scenario, now, before, goal, assumptions or Assumptions()),
-            measured=measured_gain(lever.name, scenario, seen),
+@dataclass(frozen=True, slots=True)
+class TurnedLever:
+    """A lever that is turned, with ``what`` it changes; or ``why`` it cannot be turned here."""
+
+    lever: str
+    what: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class LeverStack:
+    """A scenario with several levers turned, and its prediction.
+
+    Levers that change the scenario count first, in the order given. Those that change only times, such as speculation,
+    count afterwards, each from the times so far. A lever that does both, such as compression, is not combined with
+    another one of its kind: its times are those of its own changed scenario.
+
+    bare      the scenario without levers
+    now       the prediction for ``scenario`` with all levers
+    devices   number, if it is not the scenario's own
+    turned    the levers, in the order given
+    retimed   whether ``now`` is not the scenario's own prediction
+    """
+
+    bare: UniformScenario
+    scenario: UniformScenario
+    now: Prediction
+    given: Assumptions
+    levers: tuple[Lever, ...] = ()
+    devices: float | None = None
+    turned: tuple[TurnedLever, ...] = ()
+    retimed: bool = False
+
+    @classmethod
+    def of(cls, scenario: UniformScenario, given: Assumptions, levers: Sequence[Lever] = ()) -> LeverStack:
+        """Raises what a prediction raises."""
+        found: dict[str, TurnedLever] = {}
+        base, retiming = scenario, []
+        for lever in levers:
+            result = lever.apply(base, base.prediction, given)
+            if isinstance(result, LeverRefusal):
+                found[lever.name] = TurnedLever(lever.name, "", result.why)
+            elif result.prediction is None:
+                base, found[lever.name] = result.scenario, TurnedLever(lever.name, result.what)
+            else:
+                retiming.append((result.scenario is base, lever))
+        stack = cls(scenario, base, base.prediction, given, tuple(levers))
+        for _, lever in sorted(retiming, key=lambda each: each[0]):
+            stack, found[lever.name] = stack._retimed_by(lever)
+        return replace(stack, turned=tuple(found[lever.name] for lever in levers))
+
+    def _retimed_by(self, lever: Lever) -> tuple[LeverStack, TurnedLever]:
+        result = lever.apply(self.scenario, self.now, self.given)
+        if isinstance(result, LeverRefusal):
+            return self, TurnedLever(lever.name, "", result.why)
+        if self.retimed and result.scenario is not self.scenario:
+            return self, TurnedLever(lever.name, "", "Its times are not predicted together with those of the others.")
+        more = replace(
+            self, scenario=result.scenario, now=result.foreseen, devices=result.devices or self.devices, retimed=True
         )
+        return more, TurnedLever(lever.name, result.what)
+
+    def figures(self) -> ScenarioFigures:
+        return self.scenario.figures(self.now, self.devices)
+
+    def effect(self, lever: Lever) -> Effect | LeverRefusal:
+        """The effect of one more lever."""
+        result = lever.apply(self.scenario, self.now, self.given)
+        if isinstance(result, LeverRefusal) or not self.retimed:
+            return result
+        if result.scenario is self.scenario:
+            return replace(result, prediction=result.prediction or self.now, devices=result.devices or self.devices)
+        more = LeverStack.of(self.bare, self.given, (*self.levers, lever))
+        if (refusal := more.turned[-1].why) != "":
+            return LeverRefusal("cannot", refusal)
+        return replace(result, scenario=more.scenario, prediction=more.now, devices=more.devices)
+
+
+def find_levers(names: Sequence[str]) -> tuple[Lever, ...]:
+    """The levers of these names, each once. Raises ParameterError with the closest name."""
+    known = {lever.name.lower(): lever for lever in LEVERS}
+    for name in names:
+        if name.lower() not in known:
+            raise ParameterError(
+                f"There is no lever {quoted(name)}.", param="levers", hint=did_you_mean(name.lower(), list(known))
+            )
+    return tuple({name.lower(): known[name.lower()] for name in names}.values())
+
+
+def apply_all(stack: LeverStack, goal: Goal = "e2e", seen: Observed | None = None) -> tuple[Outcome, ...]:
+    """Outcomes of the levers that are not turned: those that gain for the goal first, by their gain; with their gains
+    in ``seen``."""
+    before = stack.figures()
+    found = [
+        replace(_outcome(lever, stack, before, goal), measured=measured_gain(lever.name, stack.scenario, seen))
         for lever in LEVERS
+        if lever not in stack.levers
     ]
     return tuple(sorted(found, key=lambda each: (ORDER.index(each.status), *_rank(each, goal))))
 
@@ -91,10 +174,9 @@ def _rank(outcome: Outcome, goal: Goal) -> tuple[float, float]:
     return (-gain if outcome.status == "gains" else 0.0, -max(outcome.gains.values(), default=0.0))
 
 
-def _outcome(
-    lever: Lever, scenario: UniformScenario, now: Prediction, before: ScenarioFigures, goal: Goal, given: Assumptions
-) -> Outcome:
-    result = lever.apply(scenario, now, given)
+def _outcome(lever: Lever, stack: LeverStack, before: ScenarioFigures, goal: Goal) -> Outcome:
+    scenario, now = stack.scenario, stack.now
+    result = stack.effect(lever)
     if isinstance(result, LeverRefusal):
         gains = {} if result.without is None else _gains(result.without.figures(), before)
         return Outcome(lever.name, result.status, lever.helps, "", gains, {}, None, result.why, lever.costs)

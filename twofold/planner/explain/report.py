@@ -6,7 +6,7 @@ measured        a request that ended, with predictions if its model and a machin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from textwrap import wrap
 from typing import Any, Final
@@ -17,8 +17,16 @@ from twofold.core.model import ModelSpec
 from twofold.core.values import INT4, INT8
 from twofold.planner.count.setting import Setting
 from twofold.planner.explain.lever import Assumptions
-from twofold.planner.explain.picture import roofline_points
-from twofold.planner.explain.rank import MIN_GAIN, Outcome, Status, apply_all
+from twofold.planner.explain.picture import roofline, roofline_points
+from twofold.planner.explain.rank import (
+    MIN_GAIN,
+    LeverStack,
+    Outcome,
+    Status,
+    TurnedLever,
+    apply_all,
+    find_levers,
+)
 from twofold.planner.explain.scenario import (
     GOAL_WORDS,
     GOALS,
@@ -58,7 +66,8 @@ EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """``scenario`` and ``figures`` are None for a request of unknown model or machine."""
+    """``scenario`` and ``figures`` are None for a request of unknown model or machine. They include the levers that are
+    ``turned``; ``before`` are the figures without these, None if none is turned."""
 
     title: str
     goal: Goal
@@ -68,6 +77,8 @@ class Explanation:
     levers: tuple[Outcome, ...]
     observed: Observed | None = None
     notes: tuple[str, ...] = ()
+    turned: tuple[TurnedLever, ...] = ()
+    before: ScenarioFigures | None = None
 
 
 def scenario_of(
@@ -93,12 +104,19 @@ def explain(
     seen: Observed | None = None,
     goal: Goal = "e2e",
     assumptions: Assumptions | None = None,
+    turned: Sequence[str] = (),
 ) -> Explanation:
-    """Explains a scenario, a measured request, or both: the scenario of a request's ``case_of`` adds predictions."""
+    """Explains a scenario, a measured request, or both: the scenario of a request's ``case_of`` adds predictions.
+
+    ``turned``: names of levers that change the scenario first. Raises ParameterError for an unknown one.
+    """
     notes = [] if seen is None else list(seen.notes)
     if scenario is None:
         notes.append("Name its model and its machine (--model, --hardware) for predictions and levers.")
         return Explanation(_title(scenario, seen), goal, waterfall(None, seen), None, None, (), seen, tuple(notes))
+    stack = LeverStack.of(scenario, assumptions or Assumptions(), find_levers(turned))
+    before = scenario.figures() if turned else None
+    scenario = stack.scenario
     predictor = scenario.predictor
     if seen is not None:
         notes.append(f"Predicted for {describe(scenario)}.")
@@ -106,12 +124,14 @@ def explain(
     return Explanation(
         _title(scenario, seen),
         goal,
-        waterfall(scenario, seen),
+        waterfall(scenario, seen, stack.now),
         scenario,
-        scenario.figures(),
-        apply_all(scenario, goal, assumptions, seen),
+        stack.figures(),
+        apply_all(stack, goal, seen),
         seen,
         tuple(notes),
+        stack.turned,
+        before,
     )
 
 
@@ -166,6 +186,8 @@ def _fits(scenario: UniformScenario, devices: int) -> bool:
 def lines(given: Explanation, *, levers: int | None = None, width: int = 100) -> Iterator[str]:
     """Lines for a terminal; of the levers that gain, the first ``levers``."""
     yield given.title
+    for each in given.turned:
+        yield from _hanging(f"  with {each.lever:<{NAME_WIDTH}}", each.what or f"not applied: {each.why}", width)
     yield ""
     yield from _waterfall_lines(given.waterfall, measured=given.observed is not None, width=width)
     if given.figures is not None:
@@ -191,7 +213,10 @@ def data(given: Explanation) -> dict[str, Any]:
         "floor_s": fall.floor,
         "phases": [_phase_data(phase) for phase in fall.phases],
         "figures": None if given.figures is None else asdict(given.figures),
+        "turned": [asdict(each) for each in given.turned],
+        "before": None if given.before is None else asdict(given.before),
         "roofline": [asdict(each) for each in roofline_points(scenario, fall)] if scenario else [],
+        "chart": roofline(scenario, fall).document() if scenario else None,
         "levers": [_lever_data(each) for each in given.levers],
         "notes": list(given.notes),
     }

@@ -240,9 +240,12 @@ class Observed:
     notes: tuple[str, ...] = ()
 
 
-def waterfall(scenario: UniformScenario | None, seen: Observed | None = None) -> Waterfall:
-    """The phases of a scenario as predicted, of a request as measured, or both."""
-    foreseen = {} if scenario is None else _foreseen(scenario, scenario.prediction)
+def waterfall(
+    scenario: UniformScenario | None, seen: Observed | None = None, found: Prediction | None = None
+) -> Waterfall:
+    """The phases of a scenario as predicted (by ``found``, if it is not the scenario's own prediction), of a request as
+    measured, or both."""
+    foreseen = {} if scenario is None else _foreseen(scenario, found or scenario.prediction)
     measured = {} if seen is None else seen.phases
     return Waterfall(tuple(_joined(foreseen.get(n, Phase(n)), measured.get(n, Phase(n))) for n in NAMES))
 
@@ -273,12 +276,16 @@ def queue_of(scenario: UniformScenario, found: Prediction) -> float:
 def _foreseen(scenario: UniformScenario, found: Prediction) -> dict[PhaseName, Phase]:
     further = scenario.further
     first, rest = prefill_parts(scenario, found), found.decode.times(further)
+    decode = rest.seconds
+    if found is not scenario.prediction and decode:  # levers changed its time, of all parts alike
+        decode = further * (found.tpot - found.interference)
+        rest = rest.times(decode / rest.seconds)
     queue = queue_of(scenario, found)
     others = found.batch - 1
     return {
         "queue": Phase("queue", predicted=queue, why=_queue_words(scenario, found)),
         "prefill": Phase("prefill", None, first.seconds, found.ttft_floor, limit_of(first), first),
-        "decode": Phase("decode", None, rest.seconds, further * found.tpot_floor, limit_of(rest), rest),
+        "decode": Phase("decode", None, decode, further * found.tpot_floor, limit_of(rest), rest),
         "stalls": Phase(
             "stalls",
             predicted=further * found.interference,

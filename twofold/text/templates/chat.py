@@ -8,33 +8,17 @@ Templates are rendered by processes of their own (``sandbox``); a process that e
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import select
-import signal
-import subprocess
-import sys
 import threading
-import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
-from twofold.core.errors import ParameterError, ResourceError, TemplateError, TemplateLimitError
+from twofold.core.child import ChildEndedError, ChildProcess
+from twofold.core.errors import ParameterError, TemplateError, TemplateLimitError
 from twofold.text.templates.messages import plain
-from twofold.text.templates.sandbox_messages import (
-    DONE,
-    EXCEEDED,
-    FAILED,
-    HEAD_BYTES,
-    INVALID,
-    REFUSED,
-    decoded,
-    message,
-)
+from twofold.text.templates.sandbox_messages import DONE, EXCEEDED, FAILED, INVALID, REFUSED
 from twofold.text.tokenizers.special import names
 
 SECONDS: Final = 1.0
@@ -51,107 +35,19 @@ MAX_PROCESSES: Final = 4
 """Processes of one template at the same time."""
 START_ANOTHER_S: Final = 0.2
 """Seconds that a rendering waits for an idle process before it starts another: most renderings take a millisecond."""
-WALL_S: Final = 60.0
-"""Seconds to wait for a second of processor time on a busy machine; a process that takes longer was stopped."""
-ROOT: Final = Path(__file__).parents[3]
-FROM_OUTSIDE: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
-"""Signals that are not caused by a template."""
 
 
-class _EndedError(Exception):
-    """The process ended before its reply.
-
-    status       as ``Popen.returncode``
-    by_template  whether the template is the cause
-    """
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
-        self.by_template = -status not in FROM_OUTSIDE
-
-
-class _Process:
-    """A process that renders one template. One thread at a time may use it."""
+class _TemplateProcess(ChildProcess):
+    """A process that renders one template."""
 
     def __init__(self, seconds: float) -> None:
-        # Python finds modules in the folder where it was started only if the package itself lies there. The process
-        # has its own group, so that Ctrl-C does not reach it.
-        here = os.path.samefile(".", ROOT)  # also if the current folder was deleted
-        command = [sys.executable, *([] if here else ["-P"]), "-m", "twofold.text.templates.sandbox", str(seconds)]
-        try:
-            self.popen = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-                process_group=0,
-            )
-        except OSError as error:
-            raise ResourceError(
-                f"The process that renders chat templates could not be started: {error.strerror}.",
-                hint="Chats need one more process of up to 100 MiB.",
-            ) from error
-        assert self.popen.stdin is not None
-        assert self.popen.stdout is not None
-        self._to, self._from = self.popen.stdin.fileno(), self.popen.stdout.fileno()
-        os.set_blocking(self._to, False)
-        os.set_blocking(self._from, False)
+        super().__init__(
+            "twofold.text.templates.sandbox",
+            [str(seconds)],
+            name="that renders chat templates",
+            hint="Chats need one more process of up to 100 MiB.",
+        )
         self.is_loaded = False
-        self.close = weakref.finalize(self, _end, self.popen, os.getpid())
-
-    def ask(self, text: str) -> tuple[str, str]:
-        """Sends a request; returns the kind and the text of the reply. Raises _EndedError."""
-        until = time.monotonic() + WALL_S
-        try:
-            self._send(message(text), until)
-            size = int.from_bytes(self._receive(HEAD_BYTES, until), "little")
-            reply = decoded(self._receive(size, until))
-        except (TimeoutError, BrokenPipeError, EOFError) as error:
-            if not isinstance(error, TimeoutError):
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.popen.wait(1)  # its pipes are closed before it has ended
-            status = self.popen.poll()
-            raise _EndedError(-signal.SIGPROF if status is None else status) from error
-        return reply[0], reply[1:]
-
-    def _send(self, data: bytes, until: float) -> None:
-        left = memoryview(data)
-        while left:
-            _wait(self._to, select.POLLOUT, until)
-            with contextlib.suppress(BlockingIOError):
-                left = left[os.write(self._to, left) :]
-
-    def _receive(self, size: int, until: float) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            _wait(self._from, select.POLLIN, until)
-            piece = os.read(self._from, size - len(data))
-            if not piece:
-                raise EOFError
-            data += piece
-        return bytes(data)
-
-
-def _wait(descriptor: int, event: int, until: float) -> None:
-    """Waits until there is something to read, or room to write. Raises TimeoutError."""
-    poll = select.poll()
-    poll.register(descriptor, event)
-    if not poll.poll(max(0.0, until - time.monotonic()) * 1e3):
-        raise TimeoutError
-
-
-def _end(process: subprocess.Popen[bytes], owner: int) -> None:
-    """Ends a process, unless this is a fork of the one that started it."""
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            stream.close()
-    if os.getpid() == owner:
-        process.kill()
-        process.wait()
-    else:
-        process.returncode = 0
 
 
 class ChatTemplate:
@@ -173,7 +69,7 @@ class ChatTemplate:
         self._clock = clock
         self._seconds = seconds
         self._changed = threading.Condition()
-        self._idle: list[_Process] = []
+        self._idle: list[_TemplateProcess] = []
         self._owner = os.getpid()
         self._fault: tuple[str, str] | None = None
 
@@ -181,7 +77,7 @@ class ChatTemplate:
         """Starts a process now, without waiting for it. Raises ResourceError."""
         with self._changed:
             if not self.processes:
-                self._idle.append(_Process(self._seconds))
+                self._idle.append(_TemplateProcess(self._seconds))
                 self.processes = 1
 
     def check(self) -> None:
@@ -228,8 +124,8 @@ class ChatTemplate:
         outside, the request is sent to another one."""
         try:
             kind, text = self._fault or self._ask_once(request)
-        except _EndedError as ended:
-            if again and not ended.by_template:
+        except ChildEndedError as ended:
+            if again and not ended.by_work:
                 return self._ask(request, again=False)
             kind, text = EXCEEDED, self._cause(ended)
         if kind == DONE:
@@ -256,19 +152,19 @@ class ChatTemplate:
             self._give_back(process, kept)
         return kind, text
 
-    def _load(self, process: _Process) -> tuple[str, str]:
+    def _load(self, process: _TemplateProcess) -> tuple[str, str]:
         """Compiles the template. A failure of the template is final: all further requests return it."""
         try:
             kind, text = process.ask(self.source)
-        except _EndedError as ended:
-            if not ended.by_template:
+        except ChildEndedError as ended:
+            if not ended.by_work:
                 raise
             kind, text = EXCEEDED, self._cause(ended)
         process.is_loaded = kind == DONE
         self._fault = None if process.is_loaded else (kind, text)
         return kind, text
 
-    def _take(self) -> _Process:
+    def _take(self) -> _TemplateProcess:
         """An idle process, or a new one."""
         with self._changed:
             if self._owner != os.getpid():  # this is a fork: the processes belong to its parent
@@ -284,14 +180,14 @@ class ChatTemplate:
                 self.processes -= 1
             self.processes += 1
         try:
-            return _Process(self._seconds)
+            return _TemplateProcess(self._seconds)
         except BaseException:
             with self._changed:
                 self.processes -= 1
                 self._changed.notify()
             raise
 
-    def _give_back(self, process: _Process, kept: bool) -> None:
+    def _give_back(self, process: _TemplateProcess, kept: bool) -> None:
         with self._changed:
             if kept and not self._idle:
                 self._idle.append(process)
@@ -300,10 +196,10 @@ class ChatTemplate:
                 self.processes -= 1
             self._changed.notify()
 
-    def _cause(self, ended: _EndedError) -> str:
-        if ended.status == -signal.SIGPROF:
+    def _cause(self, ended: ChildEndedError) -> str:
+        if ended.timed_out:
             return f"it takes more than {self._seconds:g} s of processor time"
-        return "its process crashed" if ended.by_template else "its process was ended from outside"
+        return "its process crashed" if ended.by_work else "its process was ended from outside"
 
 
 def check_variables(variables: Iterable[str], taken: Iterable[str] = ()) -> None:

@@ -10,8 +10,6 @@ process after SECONDS of processor time for one reply, and limits its memory.
 from __future__ import annotations
 
 import json
-import resource
-import signal
 import sys
 from collections.abc import Callable
 from datetime import datetime
@@ -26,6 +24,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from twofold.core.child import begin, limited, read_message, send_message
 from twofold.text.templates.sandbox_messages import (
     DONE,
     EXCEEDED,
@@ -33,8 +32,6 @@ from twofold.text.templates.sandbox_messages import (
     INVALID,
     REFUSED,
     UNSAFE,
-    message,
-    read_message,
 )
 
 MEMORY: Final = 96 << 20
@@ -112,23 +109,16 @@ def _rendered(template: jinja2.Template, request: str, max_characters: int) -> s
 
 def _limited(work: Callable[[], str], seconds: float, memory: int) -> tuple[str, str]:
     """The kind of reply, and the result of ``work`` or why it failed. A timer ends the process if it takes too long."""
-    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    soft = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
-        outcome = DONE, work()
+        with limited(seconds, memory) as allowed:
+            return DONE, work()
     except MemoryError:
-        outcome = EXCEEDED, f"it needs more than {soft >> 20} MiB of memory"
+        return EXCEEDED, f"it needs more than {allowed >> 20} MiB of memory"
     except RecursionError:
-        outcome = FAILED, "it recurses too deeply"
+        return FAILED, "it recurses too deeply"
     except Exception as error:  # templates can raise anything
         kind = next((kind for cause, kind in KINDS.items() if isinstance(error, cause)), FAILED)
-        outcome = kind, _shortened(error)
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
-    return outcome
+        return kind, _shortened(error)
 
 
 def _shortened(error: BaseException) -> str:
@@ -153,17 +143,13 @@ def _serve(requests: BinaryIO, replies: BinaryIO, seconds: float) -> None:
             max_characters = MAX_CHARACTERS + CHARACTERS_PER_INPUT * len(text)
             memory = MEMORY + MEMORY_PER_INPUT * len(text)
             kind, reply = _limited(partial(_rendered, template, text, max_characters), seconds, memory)
-        replies.write(message(kind + reply))
-        replies.flush()
+        send_message(replies, kind + reply)
 
 
 def main(seconds: float) -> None:
     """Serves until standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the client ends this process
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _serve(sys.stdin.buffer, sys.stdout.buffer, seconds)
+    requests, replies = begin()
+    _serve(requests, replies, seconds)
 
 
 if __name__ == "__main__":
