@@ -169,13 +169,7 @@ def price(
     per_request = float(api.per_request) if traced is None else traced.per_request  # of a trace: the mean
     ours = None if machines is None else (machines, own_cost(machines, requests), per_request)
     if json:
-        found = (
-            report.api_document(api, catalog, at) if traced is None else report.trace_document(traced, api, catalog, at)
-        )
-        if compression is not None:
-            found["compression"] = report.compression_document(api, compression)
-        if ours is not None:
-            found["own"] = report.own_document(*ours)
+        found = report.price_document(api, catalog, at, traced=traced, compression=compression, own=ours)
         print_json(found)
         return
     lines = [*report.price_lines(api_model, catalog, requests.input_tokens, at, requests.tier)]

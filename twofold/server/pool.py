@@ -72,11 +72,17 @@ class PoolLimits:
 class ByteBudget:
     """``max_bytes`` that callers share. A caller may not hold more than were free before its last ``take``.
 
-    ``emptied`` is called when all bytes were given back.
+    ``emptied`` is called when all bytes were given back; ``full`` is the message of the error when too few are left.
     """
 
-    def __init__(self, max_bytes: int, emptied: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        max_bytes: int,
+        emptied: Callable[[], None] = lambda: None,
+        full: str = "The server's memory for request bodies is full.",
+    ) -> None:
         self._emptied = emptied
+        self._full = full
         self._max_bytes = max_bytes
         self._held: dict[str, int] = {}
         self.total = 0
@@ -86,7 +92,7 @@ class ByteBudget:
         held, free = self._held.get(caller, 0) + size, self._max_bytes - self.total
         if (held > size and held > free) or size > free:
             raise BusyError(
-                "The server's memory for request bodies is full.",
+                self._full,
                 retry_after_s=RETRY_S,
                 hint="Retry after the delay in Retry-After, or send fewer or smaller requests at once.",
             )
@@ -142,13 +148,13 @@ class QueuedWork:
     done: asyncio.Future[Any] = field(compare=False)
 
 
-class _Lane:
-    """A queue of work of similar size, and the threads that run it."""
+class Lane:
+    """A queue of work of similar size, and the threads that run it; ``budget`` holds its sizes."""
 
-    def __init__(self, name: str, threads: int, waiting: int) -> None:
+    def __init__(self, name: str, threads: int, budget: ByteBudget) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"pool-{name}")
         self._idle = threads
-        self._budget = ByteBudget(waiting)
+        self._budget = budget
         self._heap: list[QueuedWork] = []
         self._numbers = count()
         self._now = 0.0
@@ -210,10 +216,10 @@ class WorkPool:
     def __init__(self, limits: PoolLimits | None = None) -> None:
         limits = limits or PoolLimits()
         self._limits = limits
-        self._small = _Lane("small", limits.small_threads, limits.small_waiting)
-        self._large = _Lane("large", limits.large_threads, limits.large_waiting)
+        self._small = Lane("small", limits.small_threads, ByteBudget(limits.small_waiting))
+        self._large = Lane("large", limits.large_threads, ByteBudget(limits.large_waiting))
         self._guards: dict[str, PreparationGuard] = {}
-        self._apart: dict[tuple[str, bool], _Lane] = {}
+        self._apart: dict[tuple[str, bool], Lane] = {}
         self._trimming: asyncio.TimerHandle | None = None
 
     async def run(self, caller: str, size: int, work: Callable[[], T]) -> T:
@@ -241,7 +247,7 @@ class WorkPool:
         if guard.apart:
             lane = model, size <= self._limits.small
             if lane not in self._apart:
-                self._apart[lane] = _Lane(f"apart-{len(self._apart)}", 1, self._limits.apart_waiting)
+                self._apart[lane] = Lane(f"apart-{len(self._apart)}", 1, ByteBudget(self._limits.apart_waiting))
             size = min(max(size, MIN_COST), self._limits.apart_waiting)
             result, error, seconds = await self._apart[lane].run(caller, size, partial(copy_context().run, timed))
         else:

@@ -40,6 +40,7 @@ from twofold.server.files.service import FileService
 from twofold.server.http.about import AboutEndpoint, features
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse, Generating, Handler, PathEndpoint, Site
 from twofold.server.http.models import ModelsEndpoint, OllamaEndpoint
+from twofold.server.http.planner import PlannerEndpoint
 from twofold.server.http.root import RootEndpoint
 from twofold.server.http.status import AdminEndpoint, StatusEndpoint
 from twofold.server.http.tokens import TokensEndpoint
@@ -103,6 +104,7 @@ def all_routes(
     status: StatusEndpoint,
     admin: AdminEndpoint,
     about: AboutEndpoint,
+    planner: PlannerEndpoint,
     stores: Stores,
     document: EndpointResponse,
     page: WebPage | None,
@@ -132,6 +134,11 @@ def all_routes(
         "/api/show": {"POST": ollama.show},
         "/v1/twofold/requests/{request_id}": {"GET": status.request},
         "/v1/twofold/usage": {"GET": status.usage},
+        "/v1/twofold/explain": {"POST": planner.explain},
+        "/v1/twofold/curve": {"POST": planner.curve},
+        "/v1/twofold/price": {"POST": planner.price},
+        "/v1/twofold/plans": {"POST": planner.create_plan},
+        "/v1/twofold/plans/{plan_id}": {"GET": planner.get_plan, "DELETE": planner.delete_plan},
         "/tokenize": {"POST": tokens.tokenize},
         "/detokenize": {"POST": tokens.detokenize},
         "/tokenizer_info": {"GET": tokens.info},

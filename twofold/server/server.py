@@ -35,6 +35,8 @@ from twofold.server.accounting import Accounting, RecentRequests, UsageStore
 from twofold.server.admission import Admission
 from twofold.server.batches.run import LineRunner
 from twofold.server.config import ServerConfig
+from twofold.server.desk.desk import Desk
+from twofold.server.desk.jobs import PlanJobs
 from twofold.server.edge.hosts import Hosts, Origins
 from twofold.server.edge.keys import Caller, KeyFile, KeyRing, single_keys
 from twofold.server.edge.middleware import EdgeMiddleware, check_exposure
@@ -42,6 +44,7 @@ from twofold.server.edge.protocol import EdgeServer
 from twofold.server.edge.quotas import Quotas
 from twofold.server.http.about import AboutEndpoint
 from twofold.server.http.endpoints import EndpointResponse, Site
+from twofold.server.http.planner import PlannerEndpoint
 from twofold.server.http.status import AdminEndpoint, StatusEndpoint
 from twofold.server.models.registry import ModelRegistry, ServedModel
 from twofold.server.openapi.document import document
@@ -101,6 +104,7 @@ class Server:
             else ResponseCache(self._folder.path / "answers.sqlite", config.response_cache, time.time)
         )
         self._pool = WorkPool()
+        self._desk = Desk()
         self._runner = RequestRunner(
             self._registry, Admission(config.tiers, config.queue), self._accounting, self._pool, self._cache
         )
@@ -119,6 +123,7 @@ class Server:
             async with AsyncExitStack() as stack:
                 stack.callback(self._folder.close)
                 stack.callback(self._pool.close)
+                stack.callback(self._desk.close)
                 stack.push_async_callback(self._usage.close)
                 if self._cache is not None:
                     stack.callback(self._cache.close)
@@ -210,7 +215,9 @@ class Server:
         status = StatusEndpoint(self._is_ready, self._metrics, self._accounting)
         admin = AdminEndpoint(self._registry, self.stop)
         about, page = AboutEndpoint(config, self._registry), WebPage.read() if config.web else None
-        app = build_app(site, all_routes(self._registry, status, admin, about, stores, self._document(), page))
+        planner = PlannerEndpoint(self._desk, PlanJobs(self._desk), self._registry, self._accounting.recent)
+        routes = all_routes(self._registry, status, admin, about, planner, stores, self._document(), page)
+        app = build_app(site, routes)
         hosts, origins = Hosts.of(config.hosts), Origins.of(config.origins)
         return EdgeMiddleware(app, self._keys, dialect_of, hosts, origins, config.web)
 

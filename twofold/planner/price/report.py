@@ -190,6 +190,24 @@ def api_document(cost: ApiCost, catalog: Catalog, at: datetime) -> dict[str, Any
     }
 
 
+def price_document(
+    api: ApiCost,
+    catalog: Catalog,
+    at: datetime,
+    *,
+    traced: TracedCost | None = None,
+    compression: Compression | None = None,
+    own: tuple[OwnMachines, OwnCost, float] | None = None,
+) -> dict[str, Any]:
+    """A workload, or a trace, at an API; with the effect of compressed prompts and the cost on own hardware."""
+    found = api_document(api, catalog, at) if traced is None else trace_document(traced, api, catalog, at)
+    if compression is not None:
+        found["compression"] = compression_document(api, compression)
+    if own is not None:
+        found["own"] = own_document(*own)
+    return found
+
+
 def trace_document(traced: TracedCost, mean: ApiCost, catalog: Catalog, at: datetime) -> dict[str, Any]:
     """A trace at an API; prices and workload are those of its mean request."""
     cost = {

@@ -20,6 +20,7 @@ from twofold.api.openai.errors import OpenAIError
 from twofold.server.edge.refusals import MAX_RETRY_AFTER_S
 from twofold.server.openapi.generating import generating_operations
 from twofold.server.openapi.operation import JSON, ApiOperation, schema_of
+from twofold.server.openapi.planning import PLANNING
 from twofold.server.openapi.stored import STORED
 
 ABOUT: Final = (
@@ -102,7 +103,7 @@ def document(
 
 def operations(models: Sequence[str]) -> list[ApiOperation]:
     """All operations of a server of these models."""
-    return [*generating_operations(models), *STORED]
+    return [*generating_operations(models), *PLANNING, *STORED]
 
 
 def _operation(operation: ApiOperation, dialect: Dialect, keyed: bool) -> dict[str, Any]:
