@@ -110,6 +110,7 @@ class DialectRequest(Protocol):
     stream   whether the reply is streamed
     tier     requested class of service
     explain  whether the reply has the request's record under ``twofold``
+    compared models of other providers at whose prices the record gives the request's cost
     """
 
     @property
@@ -123,6 +124,9 @@ class DialectRequest(Protocol):
 
     @property
     def explain(self) -> bool: ...
+
+    @property
+    def compared(self) -> Sequence[str]: ...
 
     def scoring(self, reader: ReadingTime) -> Scoring | None:
         """What must be scored first, because the request asks for compressed texts; ``reader`` predicts its model."""

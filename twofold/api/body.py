@@ -85,10 +85,21 @@ ModelName: TypeAlias = Annotated[
 ]
 
 
+MAX_COMPARED: Final = 8
+ComparedModels: TypeAlias = Annotated[
+    list[NonEmptyText],
+    Meta(
+        max_length=MAX_COMPARED,
+        description="Models of other providers: the reply carries the request's record, with its cost at their prices.",
+    ),
+]
+
+
 class OwnFields(RequestObject):
     """Twofold's own fields, under one key: ``"twofold": {"explain": true}``."""
 
     explain: Annotated[bool, Meta(description="The reply carries the request's record.")] = False
+    compare_prices: ComparedModels | None = None
 
 
 class Explainable:
@@ -100,7 +111,12 @@ class Explainable:
     @property
     def explain(self) -> bool:
         """Whether the reply has the request's record under ``twofold``."""
-        return self.twofold is not None and self.twofold.explain
+        return self.twofold is not None and (self.twofold.explain or bool(self.twofold.compare_prices))
+
+    @property
+    def compared(self) -> Sequence[str]:
+        """Models at whose prices the record gives the request's cost."""
+        return () if self.twofold is None else self.twofold.compare_prices or ()
 
     def scoring(self, reader: Any) -> Any:  # noqa: ARG002 - see ``DialectRequest``
         """Nothing is scored first, unless a request overrides it."""

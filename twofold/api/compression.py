@@ -135,6 +135,7 @@ class ConversationScoring:
     options: RequestOptions
     stream: bool = False
     explain: bool = False
+    compared: Sequence[str] = ()
 
     @classmethod
     def of(

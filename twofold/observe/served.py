@@ -57,6 +57,7 @@ class ServedRequest:
     bill            None if the model has no price
     retries         how often it was sent to the next process of its model, because one ended
     compression     what compression of the prompt did; None if it was not asked for
+    reference_bills the cost at the prices of other providers' models, by model, as far as the request asked for it
     traceparent     the caller's W3C trace context
     """
 
@@ -86,6 +87,7 @@ class ServedRequest:
     cache_asked: bool = False
     limits_s: dict[str, float] = field(default_factory=dict)
     compression: CompressionReport | None = None
+    reference_bills: dict[str, Bill] = field(default_factory=dict)
 
     @property
     def cost(self) -> float | None:

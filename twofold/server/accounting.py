@@ -28,6 +28,7 @@ from twofold.observe.served import ServedObserver, ServedRequest
 from twofold.planner.predict.steps import StepPredictor
 from twofold.server.context import RequestContext
 from twofold.server.records import RequestRecord, record_data
+from twofold.server.reference_prices import ReferencePrices
 from twofold.server.storage.database import Database, SingleThread
 
 log = logging.getLogger("twofold.serve")
@@ -318,6 +319,7 @@ class Accounting:
     recent: RecentRequests
     usage: UsageStore
     observers: Sequence[ServedObserver]
+    references: ReferencePrices
 
     def explain(self, context: RequestContext) -> RequestRecord:
         """The record of a request that ends now: its completion is whole, but not all of it was sent."""
@@ -339,3 +341,4 @@ class Accounting:
         served.duration_s = time.monotonic() - context.arrived
         if self.sheet is not None and served.reports:
             served.bill = make_bill(served.reports, served.written_tokens, self.sheet, served.model, served.tier)
+        served.reference_bills = self.references.bills(context.references, served)

@@ -16,6 +16,7 @@ from twofold.api.openai.errors import error_code
 from twofold.core.errors import ParameterError, TwofoldError, plain_name
 from twofold.observe.served import ServedRequest
 from twofold.planner.predict.steps import StepPredictor
+from twofold.planner.price.catalog import ApiModel
 from twofold.server.edge.body import MAX_DIGITS
 from twofold.server.edge.keys import Caller
 from twofold.server.edge.quotas import UNLIMITED, Quotas, QuotaUse
@@ -42,6 +43,7 @@ class RequestContext:
     held          bytes that it holds of budgets shared by all callers
     task          sends the reply; ``cut`` is the error that ends it early
     steps         predicts steps of its model on this machine; None until the machine was measured
+    references    models of other providers at whose prices the record gives its cost
     scored_tokens tokens that were read to compress its prompt; they count for its quota
     last_delta    when the last delta was given to the connection, in seconds on the monotonic clock
     """
@@ -63,6 +65,7 @@ class RequestContext:
     steps: StepPredictor | None = None
     last_delta: float | None = None
     scored_tokens: int = 0
+    references: Sequence[ApiModel] = ()
 
     def delta_sent(self) -> None:
         """Notes when a delta was given to the connection."""

@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 from twofold.api.base import TierName
 from twofold.api.body import NonNegativeFloat, NonNegativeInt, ReplyObject
 from twofold.api.compression import CompressionReply
+from twofold.api.timeline import Timeline
 from twofold.core.record import PhaseWork, SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.core.request import TTL_SECONDS
@@ -126,8 +127,18 @@ class BillData(ReplyObject):
     total: NonNegativeFloat
 
 
+class ReferenceBill(ReplyObject):
+    """What the same tokens cost at another provider's prices, if its cache has what ours had."""
+
+    model: str
+    currency: str
+    total: NonNegativeFloat
+    lines: list[BillLineRecord]
+
+
 class RequestRecord(ReplyObject, kw_only=True):
-    """The record of a request."""
+    """The record of a request. ``timeline`` is there if a chat asked for its tokens, ``at_prices`` if a request asked
+    to compare prices."""
 
     id: str
     object: Literal["twofold.request"] = "twofold.request"
@@ -148,6 +159,8 @@ class RequestRecord(ReplyObject, kw_only=True):
     prompts_left_out: NonNegativeInt
     cost: BillData | None
     compression: CompressionReply | UnsetType = UNSET
+    timeline: Timeline | UnsetType = UNSET
+    at_prices: list[ReferenceBill] | UnsetType = UNSET
 
 
 def record_data(served: ServedRequest, steps: StepPredictor | None = None) -> RequestRecord:
@@ -171,12 +184,22 @@ def record_data(served: ServedRequest, steps: StepPredictor | None = None) -> Re
         prompts_left_out=max(0, len(served.reports) - MAX_PROMPTS_SHOWN),
         cost=None if served.bill is None else _bill(served.bill),
         compression=UNSET if served.compression is None else CompressionReply.of(served.compression),
+        timeline=Timeline.of(served.reports[0]) if served.reports else UNSET,
+        at_prices=[
+            ReferenceBill(name, bill.currency, float(bill.total), _lines(bill))
+            for name, bill in served.reference_bills.items()
+        ]
+        or UNSET,
     )
 
 
 def _bill(bill: Bill) -> BillData:
     """A bill in floating-point numbers."""
-    lines = [
+    return BillData(bill.currency, bill.tier, float(bill.factor), _lines(bill), float(bill.total))
+
+
+def _lines(bill: Bill) -> list[BillLineRecord]:
+    return [
         BillLineRecord(
             line.kind,
             int(line.quantity) if line.unit == "token" else float(line.quantity),
@@ -186,7 +209,6 @@ def _bill(bill: Bill) -> BillData:
         )
         for line in bill.lines
     ]
-    return BillData(bill.currency, bill.tier, float(bill.factor), lines, float(bill.total))
 
 
 def _tokens(served: ServedRequest) -> TokensRecord:

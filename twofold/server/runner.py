@@ -230,6 +230,7 @@ class RequestRunner:
         """Admits a request. Raises the TwofoldError that refuses it."""
         record = context.record
         record.stream = request.stream
+        context.references = self._accounting.references.find(request.compared)
         async with self._registry.lease(request.model, keep_s=context.keep_alive_s) as model:
             record.model, context.steps = model.name, model.ceilings
             await self._compress(context, request, model)

@@ -31,6 +31,7 @@ from twofold.host.paths import private_folder
 from twofold.host.versions import twofold_version
 from twofold.observe.metrics.server import ServerMetrics
 from twofold.observe.served import ServedObserver
+from twofold.planner.price.catalog import read_table
 from twofold.server.accounting import Accounting, RecentRequests, UsageStore
 from twofold.server.admission import Admission
 from twofold.server.batches.run import LineRunner
@@ -49,6 +50,7 @@ from twofold.server.http.status import AdminEndpoint, StatusEndpoint
 from twofold.server.models.registry import ModelRegistry, ServedModel
 from twofold.server.openapi.document import document
 from twofold.server.pool import ByteBudget, WorkPool
+from twofold.server.reference_prices import ReferencePrices
 from twofold.server.response_cache import ResponseCache
 from twofold.server.routes import Stores, all_routes, build_app, dialect_of, open_stores
 from twofold.server.runner import RequestRunner
@@ -97,7 +99,10 @@ class Server:
         self._metrics = ServerMetrics(config.objectives)
         self._registry = ModelRegistry(config.offers, config.registry, [self._metrics], progress)
         self._usage = UsageStore(self._folder.path / "usage.sqlite")
-        self._accounting = Accounting(config.prices, RecentRequests(), self._usage, [self._metrics, *observers])
+        references = ReferencePrices(read_table())
+        self._accounting = Accounting(
+            config.prices, RecentRequests(), self._usage, [self._metrics, *observers], references
+        )
         self._cache = (
             None
             if config.response_cache is None
@@ -214,7 +219,8 @@ class Server:
         )
         status = StatusEndpoint(self._is_ready, self._metrics, self._accounting)
         admin = AdminEndpoint(self._registry, self.stop)
-        about, page = AboutEndpoint(config, self._registry), WebPage.read() if config.web else None
+        about = AboutEndpoint(config, self._registry, self._accounting.references.names)
+        page = WebPage.read() if config.web else None
         planner = PlannerEndpoint(self._desk, PlanJobs(self._desk), self._registry, self._accounting.recent)
         routes = all_routes(self._registry, status, admin, about, planner, stores, self._document(), page)
         app = build_app(site, routes)

@@ -6,13 +6,14 @@ The chat template decides what a message means, and may refuse it. This module r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, UnsetType, structs
 
 from twofold.api.base import ModelFacts, ReplyHead
-from twofold.api.body import OFFERED, OMITTING, NonEmptyText, RequestObject, only
+from twofold.api.body import OFFERED, OMITTING, NonEmptyText, OwnFields, RequestObject, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.completion import read_completion
 from twofold.api.compression import ChatCompression, CompressionReply, ConversationScoring
@@ -40,7 +41,7 @@ from twofold.api.prompts import (
     function_tool,
 )
 from twofold.core.params import SamplingParams
-from twofold.core.request import MAX_PINS, STORED_TTL, EngineRequest, TimeToLive
+from twofold.core.request import MAX_PINS, STORED_TTL, EngineRequest, RequestOptions, TimeToLive
 from twofold.engine.compress import CompressionReport, ReadingTime
 from twofold.engine.outputs import CompletionOutput, RequestOutput
 from twofold.engine.prompts import Message
@@ -258,6 +259,15 @@ EFFORTS: Final[Mapping[str, Thinking]] = {
 """Maximum tokens of thinking by effort; thinking_token_budget sets them exactly."""
 
 
+class ChatOwnFields(OwnFields):
+    """Twofold's own fields of a chat."""
+
+    tokens: Annotated[
+        bool,
+        Meta(description="Chunks say when and how their tokens were made; the record has the whole timeline."),
+    ] = False
+
+
 class ChatRequest(SampledRequest, kw_only=True, dict=True):
     """A chat, and how its completions are sampled."""
 
@@ -283,6 +293,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
     verbosity: Literal["medium"] | None = None
     audio: None = None
     compress: ChatCompression | None = None
+    twofold: ChatOwnFields | None = None
     function_call: None = None
     functions: None = None
     moderation: None = None
@@ -313,6 +324,19 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
             continues=self.continue_final_message,
             cache_points=cache_points(self.messages, self.prompt_cache_options, self.prompt_cache_retention),
         )
+
+    @property
+    def timed(self) -> bool:
+        """Whether the reply says when and how its tokens were made."""
+        return self.twofold is not None and self.twofold.tokens
+
+    @property
+    def explain(self) -> bool:
+        return self.timed or super().explain
+
+    @property
+    def request_options(self) -> RequestOptions:
+        return replace(super().request_options, timeline=self.timed)
 
     @cached_property
     def params(self) -> SamplingParams:
@@ -356,7 +380,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> ChatStreamer:
         parsers = [self.conversation.parser(model) for _ in range(self.params.n)]
-        return ChatStreamer(head, model, self, self.params, parsers, self.compressed)
+        return ChatStreamer(head, model, self, self.params, parsers, self.compressed, timed=self.timed)
 
     def _accept(self, conversation: Conversation, report: CompressionReport) -> None:
         """Takes the conversation with its compressed texts."""

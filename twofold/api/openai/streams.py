@@ -24,9 +24,11 @@ from twofold.api.openai.replies import (
     chat_finish,
     usage,
 )
+from twofold.api.timeline import ChunkTokens
 from twofold.core.errors import TwofoldError
 from twofold.core.params import SamplingParams
 from twofold.core.request import TextOrTokens
+from twofold.core.timeline import TokensMade
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, SectionParser, ToolCall
 
@@ -88,6 +90,7 @@ class ChatChunk(Chunk, kw_only=True):
     """A part of a streamed chat."""
 
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    twofold: ChunkTokens | Explanation | UnsetType = UNSET
     choices: Annotated[Sequence[ChatChunkChoice], Meta(max_length=1)] = ()
 
 
@@ -141,13 +144,13 @@ class ChunkStreamer:
         )
         self._start, self._end = _event(self._chunk).split(NO_CHOICES)  # quotes inside of texts are escaped
 
-    def _choice(self, choice: ChatChunkChoice | TextChoice) -> bytes:
-        """A chunk with one choice."""
-        running = b""
+    def _choice(self, choice: ChatChunkChoice | TextChoice, made: TokensMade | None = None) -> bytes:
+        """A chunk with one choice; ``made`` is when and how its tokens were made."""
+        running = b"" if made is None else b',"twofold":' + encode(ChunkTokens.of(made))
         if self._running:
             prompt, output = self._head.prompt_tokens[choice.index // self._n], self._outputs[choice.index]
             counts = CompletionUsage(prompt_tokens=prompt, completion_tokens=output, total_tokens=prompt + output)
-            running = b',"usage":' + encode(counts)
+            running += b',"usage":' + encode(counts)
         return b'%b"choices":[%b]%b%b' % (self._start, encode(choice), running, self._end)
 
     def _text_chunk(self, index: int, text: str) -> bytes:
@@ -179,9 +182,16 @@ class ChatStreamer(ChunkStreamer):
         params: SamplingParams,
         parsers: Sequence[SectionParser],
         compression: CompressionReply | UnsetType = UNSET,
+        *,
+        timed: bool = False,
     ) -> None:
+        """``timed``: chunks say when and how their tokens were made."""
         super().__init__(ChatChunk, "chatcmpl-", head, model, request, params)
         self._compression = compression
+        self._timed = timed
+        self._token_ids |= timed
+        self._detailed |= timed
+        self._varied |= timed
         self._readers = [CompletionReader(parser) for parser in parsers]
         self._empty = lambda index: ChatChunkChoice(index=index, delta=ChatDelta(content=""))
 
@@ -206,7 +216,7 @@ class ChatStreamer(ChunkStreamer):
                 choice.logprobs = ChatLogprobs(entries)
             if self._token_ids:
                 choice.token_ids = delta.token_ids
-            chunks = self._choice(choice)
+            chunks = self._choice(choice, delta.made if self._timed else None)
         if delta.finish_reason is None:
             return chunks
         finish = chat_finish(delta.finish_reason, reader.calls)

@@ -67,9 +67,11 @@ class AboutLimits(ReplyObject, kw_only=True):
 
 
 class AboutPrices(ReplyObject):
-    """The currency of the server's price sheet; null without one."""
+    """The currency of the server's price sheet (null without one), and the models of other providers whose prices
+    "compare_prices" knows."""
 
     currency: str | None
+    reference: Sequence[str]
 
 
 class AboutServer(ReplyObject, kw_only=True):
@@ -96,10 +98,11 @@ class KeyedServer(ReplyObject, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class AboutEndpoint:
-    """The handler."""
+    """The handler. ``references`` are the models whose prices are known."""
 
     config: ServerConfig
     registry: ModelRegistry
+    references: Sequence[str]
 
     async def get(self, features: Sequence[str], asked: EndpointRequest) -> AboutServer | KeyedServer:
         """``features`` are those of all callers and of administrators."""
@@ -115,7 +118,7 @@ class AboutEndpoint:
             limits=AboutLimits(
                 n=MAX_N, logprobs=MAX_LOGPROBS, body_bytes=config.body.bytes, seconds=config.queue.seconds
             ),
-            prices=AboutPrices(None if config.prices is None else config.prices.currency),
+            prices=AboutPrices(None if config.prices is None else config.prices.currency, self.references),
             can=[name for name in features if caller.admin or name not in FOR_ADMINISTRATORS],
         )
 

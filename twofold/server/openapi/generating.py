@@ -72,6 +72,9 @@ TOOL: Final[dict[str, Any]] = {
 SYSTEM: Final = {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
 
 
+COMPARED: Final = RequestRule("Models to compare prices with have a known price.", "twofold.compare_prices")
+
+
 def generating_operations(models: Sequence[str]) -> list[ApiOperation]:
     """All operations of this module; their examples name the first of these ``models``."""
     model = {"model": models[0]}
@@ -113,7 +116,7 @@ def _generates(
 ) -> ApiOperation:
     """An operation whose reply a model generates."""
     more = {"events": events, "parameters": (*parameters, CACHE_USE), "links": (*links, RECORD)}
-    return _post(path, id, summary, body, reply, rules, GENERATING, **more)
+    return _post(path, id, summary, body, reply, (*rules, COMPARED), GENERATING, **more)
 
 
 def _openai(model: dict[str, str]) -> list[ApiOperation]:
@@ -124,6 +127,7 @@ def _openai(model: dict[str, str]) -> list[ApiOperation]:
         "streamed": {**chat, "max_tokens": 4, "stream": True},
         "tools": {**chat, "max_completion_tokens": 4, "tools": tools},
         "explained": {**chat, "max_tokens": 2, "logprobs": True, "twofold": {"explain": True}},
+        "timed": {**chat, "max_tokens": 4, "stream": True, "twofold": {"tokens": True, "compare_prices": ["gpt-5"]}},
     }
     texts = {"plain": {**model, "prompt": "Once", "max_tokens": 4}}
     vectors = {"plain": {**model, "input": ["Hi", "there"]}}
