@@ -358,6 +358,33 @@ def test_close_ends_the_threads_and_may_be_repeated(machine: Machine, parked: bo
     assert not any(thread.is_alive() for thread in mine)
 
 
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_signal_between_start_and_share_leaves_no_thread_behind(
+    machine: Machine, late: bool, closes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller is interrupted while it wakes the others, who then wait for it at the first barrier."""
+    counted, pool = Counted.of(machine, 37, 12), ThreadPool(machine.compiler, 3, SCRATCH)
+    before = counted.stencils[0].copy()
+    wait_until_parked(pool)
+    wake = pool._wake_all
+
+    def interrupted() -> None:
+        monkeypatch.setattr(pool, "_wake_all", wake)
+        pool._wake[0].set()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool, "_wake_all", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        (pool.begin if late else pool.run)(counted.program)
+    if not closes:
+        pool.run(counted.program)
+        counted.check(before, 2)
+    pool.close()
+    assert not any(thread.is_alive() for thread in pool._threads)
+    counted.check(before, 1 if closes else 2)
+
+
 @pytest.mark.parametrize("workers", [2, 3, 4])
 def test_teams_of_any_size_do_every_unit_once(machine: Machine, pool_of: MakeTeam, workers: int) -> None:
     """Sizes, pauses (so that workers park) and late callers at random."""

@@ -23,6 +23,9 @@ first. This is correct for these reasons:
 - Only the caller clears the counters, once it is past the last barrier; after that barrier no worker claims, and only
   the caller starts another program.
 
+**Exceptions.** A signal may raise between the start of a program and the caller's share of it. ``OWED`` says what the
+caller has not done; only machine code changes it, and the next start and ``close`` do it first.
+
 **Fewer workers.** ``resize`` sets the size of the team between two programs (see ``team``). Workers beyond it leave at
 the next generation: they mark their record as ``DISMISSED``, return to Python, and wait there. ``PARKED`` counts only
 workers of the team, so no start waits for the others. A worker is enlisted again only after it has left.
@@ -62,6 +65,10 @@ SPIN_LIMIT: Final = 50_000
 """Pauses that a worker spins between steps before it parks: two milliseconds, longer than Python needs for a step."""
 NOT_YET: Final = 0
 """``RESUME`` before it is set: a worker that was absent at operation 0 cannot begin with it."""
+
+ALL: Final = 1
+REST: Final = 2
+"""What the caller still owes to an open program, in ``OWED``: its whole share, or to join; 0 if nothing."""
 
 OP_FIELDS: Final = ("kernel", "args", "source", "multiplier", "quantum", "parts", "barrier")
 OP_BYTES: Final = 8 * len(OP_FIELDS)
@@ -153,6 +160,7 @@ class Control(IntEnum):
     JOINING = 41
     RESUME = 42
     RESUME_SLEEPERS = 43
+    OWED = 44
     WAITED = 48
     SIZE = 56
 
@@ -226,6 +234,7 @@ def run_kernel(isa: Isa) -> Kernel:
     with k.when(is_caller):
         for index in k.range(0, count):
             k.store(k.lift(0, I64), counters + index * LINE)
+        k.store(k.lift(0, I64), control + 8 * Control.OWED)
     k.ret()
     return k
 
@@ -281,6 +290,7 @@ def start_kernel() -> Kernel:
     """Opens the next generation, and runs the caller's share unless parked workers must be woken first."""
     k = Kernel("start", [("control", PTR), ("run", PTR)])
     control, run = k.args
+    k.store(k.lift(ALL, I64), control + 8 * Control.OWED)
     awake = _open(k, control)
     with k.when(awake):
         k.invoke(run, control, k.field(I64, control, Control.WORKERS) - 1, k.lift(0, I64))
@@ -295,6 +305,7 @@ def start_others_kernel() -> Kernel:
     k.store(k.field(I64, control, Control.WORKERS) - 1, control + 8 * Control.PRESENT)
     k.store(k.lift(0, I64), control + 8 * Control.JOINING)
     k.store(k.lift(NOT_YET, I64), control + 8 * Control.RESUME)
+    k.store(k.lift(REST, I64), control + 8 * Control.OWED)
     _open(k, control)
     k.ret()
     return k
@@ -488,10 +499,23 @@ class ThreadPool:
             self._wake_all()
             self._run(self._at, self._size - 1, 0)
 
+    def _settle(self) -> None:
+        """Does what the caller owes to a program that an exception interrupted, as signals raise between two calls of
+        machine code: the others wait for the caller at a barrier."""
+        owed = self._control[Control.OWED]
+        if not owed:
+            return
+        self._wake_all()
+        if owed == ALL:
+            self._run(self._at, self._size - 1, 0)
+        else:
+            self._join(self._at, self._run_address)
+
     def close(self) -> None:
         """Ends the threads. The pool cannot run again."""
         if self._closed:
             return
+        self._settle()
         self._closed = True
         self._control[Control.OP_COUNT] = 0
         self._start(self._at, self._run_address)
@@ -501,6 +525,7 @@ class ThreadPool:
 
     def _take_up(self, program: Program) -> None:
         assert not self._closed, "the pool is closed"
+        self._settle()
         if program is self._program:
             return
         control = self._control
