@@ -14,9 +14,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from benchmarks.compare import ROOT, peer_commands
 from benchmarks.figures import median
 from benchmarks.setting import Setting
 from benchmarks.texts import CLASSES, PROSE, Task
+from benchmarks.worker import Worker
 from twofold import LLM, SamplingParams
 from twofold.core.request import RequestOptions
 from twofold.engine.outputs import RequestOutput
@@ -34,6 +36,11 @@ GOALS: Final = {
 }
 """Wanted speed relative to plain decoding. Every other class of text shall reach 0.98, prose in batches 0.99."""
 STREAMS: Final = (1, 16, 32)
+NGRAMS: Final = tuple((size, most) for size in (2, 3, 5, 8, 12) for most in (8, 16, 32))
+"""Lengths of n-grams and drafts that llama.cpp is tried with."""
+TRIED: Final = 128
+"""Tokens of a completion with which a setting is tried."""
+PEER_GOAL: Final = 1.4
 
 
 @dataclass(slots=True)
@@ -67,6 +74,11 @@ def run(setting: Setting) -> dict[str, Any]:
         ]
         report["true answer"] = _prediction(llm, rounds, setting)
         report["batches"] = [_batch(llm, streams, rounds, setting) for streams in STREAMS[1:]]
+        command = peer_commands(ROOT.parent).get("llama.cpp")
+        if command is None:
+            print("  llama.cpp is not installed: `make peers` installs it", flush=True)
+        else:
+            report["llama.cpp"] = _beside_llama_cpp(llm, command, setting)
     return report
 
 
@@ -145,25 +157,68 @@ def _prediction(llm: LLM, rounds: int, setting: Setting) -> dict[str, Any]:
 
 
 def _batch(llm: LLM, streams: int, rounds: int, setting: Setting) -> dict[str, Any]:
-    """Prose in a batch: seconds of whole requests, as throughput counts them."""
-    gains = []
+    """Prose in a batch: seconds from the first token on. Each round runs plain, drafts, drafts, plain, so that a slow
+    drift of the machine cancels; ``noise`` compares the plain runs of a round with each other."""
     tasks = [PROSE[number % len(PROSE)] for number in range(streams)]
-    length = 8 if setting.quick else 96
-    for turn in range(rounds):
-        seconds = {}
-        for way in ("plain", "drafts"):
+    length = 8 if setting.quick else 48
+    gains, noise = [], []
+    for turn in range(1 if setting.quick else 2 * rounds):
+        seconds = []
+        for place, speculation in enumerate((False, True, True, False)):
             prompts = [TokensPrompt(prompt_token_ids=_ids(llm, task)) for task in tasks]
             params = [
                 SamplingParams(temperature=0.8, seed=n, max_tokens=length, ignore_eos=True) for n in range(streams)
             ]
-            options = options_of(f"{way} {streams} {turn}", speculation=way == "drafts")
+            options = options_of(f"{streams} {turn} {place}", speculation=speculation)
             outputs = llm.generate(prompts, params, options=options)
             first = min(output.metrics.first_token or 0.0 for output in outputs)
-            seconds[way] = max(output.metrics.finished for output in outputs) - first
-        gains.append(seconds["plain"] / seconds["drafts"])
+            seconds.append(max(output.metrics.finished for output in outputs) - first)
+        gains.append((seconds[0] + seconds[3]) / (seconds[1] + seconds[2]))
+        noise.append(seconds[0] / seconds[3])
     gain = statistics.median(gains)
-    print(f"  {streams:2d} streams of prose, temperature 0.8: {gain:.3f}× (goal 0.99)", flush=True)
-    return {"streams": streams, "gain": gain, "gains": gains}
+    print(
+        f"  {streams:2d} streams of prose, temperature 0.8: {gain:.3f}× (goal 0.99; rounds "
+        f"{' '.join(f'{each:.3f}' for each in gains)}), plain beside plain {' '.join(f'{each:.3f}' for each in noise)}",
+        flush=True,
+    )
+    return {"streams": streams, "gain": gain, "gains": gains, "noise": noise}
+
+
+def _beside_llama_cpp(llm: LLM, command: Sequence[str], setting: Setting) -> list[dict[str, Any]]:
+    """Greedy completions beside llama.cpp with its best setting of n-grams, found on the first task of each class.
+
+    The tokens of both differ after a while, because their numerics do, so each has a rate of its own tokens."""
+    found = []
+    stop = sorted(llm.get_tokenizer().eos_ids)
+    with Worker("llama.cpp", command, ROOT) as peer:
+        peer.ask(op="load", path=str(setting.path), threads=setting.threads, context=4_096, streams=1)
+
+        def rate(ngram: tuple[int, int], prompts: Any, limit: int = 1_000) -> float:
+            times = [
+                peer.ask(op="lookup", prompt=ids, count=min(count, limit), stop=stop, size=ngram[0], most=ngram[1])
+                for ids, count in prompts
+            ]
+            return float(sum(each["tokens"] - 1 for each in times) / sum(each["decode"] for each in times))
+
+        for name, tasks in CLASSES.items():
+            if tasks[0].form is not None:
+                continue  # the worker does not constrain its output
+            prompts = [(_ids(llm, task), 16 if setting.quick else task.tokens) for task in tasks]
+
+            settings = NGRAMS[:1] if setting.quick else NGRAMS
+            best = max(settings, key=lambda ngram: rate(ngram, prompts[:1], TRIED))
+            ours = Times()
+            for task in tasks:
+                ours.add(answer(llm, task, 0.0, options_of(f"beside {name}"), setting))
+            rates = {"ours": ours.tokens / ours.seconds, "theirs": rate(best, prompts), "plain": rate((1, 0), prompts)}
+            print(
+                f"  {name}, temperature 0: {rates['ours']:.1f} tok/s, llama.cpp {rates['theirs']:.1f} with n-grams of "
+                f"{best[0]} and {best[1]} drafts, {rates['plain']:.1f} without: "
+                f"{rates['ours'] / rates['theirs']:.2f}× (goal {PEER_GOAL:g} on repeating text)",
+                flush=True,
+            )
+            found.append({"class": name, "ngram": best, **rates})
+    return found
 
 
 def answer(

@@ -73,6 +73,7 @@ def run(rows):
 
 
 def clear():
+    state["prompt"] = None
     lc.llama_memory_clear(lc.llama_get_memory(state["context"]), True)
 
 
@@ -141,6 +142,36 @@ def generate(prompts, count):
     return time.perf_counter() - began
 
 
+def lookup(prompt, count, stop, size, most):
+    """Greedy completion of at most ``count`` tokens, with drafts of ``most`` tokens that followed the latest earlier
+    occurrence of the last ``size`` tokens (``most`` 0: plain). Seconds of ``llama_decode`` only, so looking is free."""
+    memory = lc.llama_get_memory(state["context"])
+    if state.get("prompt") != prompt:
+        clear()
+        feed(prompt)
+        state["prompt"] = prompt
+    lc.llama_memory_seq_rm(memory, 0, len(prompt) - 1, -1)
+    run([(prompt[-1], len(prompt) - 1, 0, True)])
+    known, seconds, steps = [*prompt, sample(-1)], 0.0, 0
+    places, indexed = {}, 0
+    while len(known) - len(prompt) < count and known[-1] not in stop:
+        for end in range(max(indexed, size), len(known)):
+            places[tuple(known[end - size : end])] = end
+        indexed = len(known)
+        found = places.get(tuple(known[-size:])) if most else None
+        room = min(most, count - (len(known) - len(prompt)) - 1)
+        drafts = known[found : found + room] if found else []
+        position = len(known) - 1
+        seconds += run([(token, position + i, 0, True) for i, token in enumerate([known[-1], *drafts])])
+        steps += 1
+        for row in range(len(drafts) + 1):
+            known.append(sample(row))
+            if row == len(drafts) or drafts[row] != known[-1] or known[-1] in stop:
+                break
+        lc.llama_memory_seq_rm(memory, 0, len(known) - 1, -1)
+    return {"decode": seconds, "tokens": len(known) - len(prompt), "steps": steps}
+
+
 def sample(row):
     """The most likely token after row ``row`` of the last batch."""
     vocabulary = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(state["model"]))
@@ -148,5 +179,5 @@ def sample(row):
     return int(np.ctypeslib.as_array(logits, (vocabulary,)).argmax())
 
 
-operations = (load, prefill, decode, long, batch, generate, logits)
+operations = (load, prefill, decode, long, batch, generate, lookup, logits)
 serve({operation.__name__: operation for operation in operations})

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Any, Literal
+from unittest.mock import patch
 
+from twofold.core.step import StepPlan
 from twofold.engine.async_llm import AsyncLLM
 from twofold.engine.llm import LLM
+from twofold.engine.scheduler.draft_model import ModelDrafts, placeholders
 from twofold.engine.scheduler.sequence import Sequence
+from twofold.engine.scheduler.speculation import Speculator, _Allotment
 
 Kind = Literal["random", "right", "wrong", "wrong at the end"]
 KINDS: tuple[Kind, ...] = ("random", "right", "wrong", "wrong at the end")
@@ -87,3 +93,41 @@ class Scripted(Recorder):
 def use(llm: LLM | AsyncLLM, speculator: Recorder | None) -> None:
     """Replaces the speculator of an engine."""
     llm._engine.scheduler._speculator = speculator  # type: ignore[assignment]
+
+
+def draft_config(path: Path | str) -> dict[str, Any]:
+    """Engine options that make the model at ``path`` the draft model."""
+    return {"speculative_config": {"method": "draft_model", "model": str(path), "num_speculative_tokens": 6}}
+
+
+@contextmanager
+def eager_drafts(seed: int) -> Iterator[None]:
+    """Drafts of the draft model wherever there is room, at random lengths, whatever they cost."""
+    chance = Random(seed)
+
+    def deepest(
+        _self: Speculator, _model: ModelDrafts, ready: list[Sequence], rows: int, base: _Allotment, **_: Any
+    ) -> _Allotment:
+        counts: dict[int, int] = {}
+        for sequence in ready:
+            most = min(6, rows, sequence.limit - sequence.known - 1)
+            counts[sequence.sequence_id] = count = chance.randint(0, max(most, 0))
+            rows -= count
+        return base._replace(drafts=base.drafts | placeholders(counts), seconds=1e-9)
+
+    catches_up = patch.object(Speculator, "_catches_up", lambda *_: chance.random() < 0.5)
+    with patch.object(Speculator, "_deepest", deepest), catches_up:
+        yield
+
+
+class ModelDraftCounts:
+    """Counts what a run did with the draft model: its ``drafts``, and the ``rows`` of the model itself."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.drafts = self.rows = 0
+        llm.engine.watch_plans(self._count)
+
+    def _count(self, plan: StepPlan) -> None:
+        for step in plan.steps:
+            self.drafts += step.model_drafts
+            self.rows += 0 if step.draft is None else len(step.draft.tokens)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
-from tests.engine.drafts import use
+from tests.engine.drafts import ModelDraftCounts, draft_config, eager_drafts, use
 from tests.engine.test_exactness import BytesRunner, alone, crowd, make_cases, mislead
 from tests.support.gguf_writer import write_gguf
 from tests.support.tiny import TinyModel, TinyOptions, tiny_metadata, tiny_tensors
@@ -18,15 +17,13 @@ from twofold.backends.cpu import backend
 from twofold.core.errors import ParameterError
 from twofold.core.kv_layout import KVLayout
 from twofold.core.params import SamplingParams, StructuredOutputsParams
-from twofold.core.step import StepPlan
 from twofold.core.values import FP16
 from twofold.engine.config import EngineOptions
 from twofold.engine.llm import LLM
 from twofold.engine.load import load_model
 from twofold.engine.scheduler import blocks
-from twofold.engine.scheduler.draft_model import ModelDrafts, passes, placeholders
-from twofold.engine.scheduler.sequence import Sequence
-from twofold.engine.scheduler.speculation import Speculator, _Allotment
+from twofold.engine.scheduler.draft_model import passes
+from twofold.engine.scheduler.speculation import Speculator
 from twofold.models.ops import Batch
 from twofold.server.models.memory import plan_of
 
@@ -37,41 +34,14 @@ DRAFT = replace(TARGET, layers=1)
 
 
 def config(draft: TinyModel | Path | str) -> dict[str, Any]:
-    path = draft.path if isinstance(draft, TinyModel) else draft
-    return {"speculative_config": {"method": "draft_model", "model": str(path), "num_speculative_tokens": 6}}
-
-
-class Drafted:
-    """Counts what a run did with the draft model."""
-
-    def __init__(self, llm: LLM) -> None:
-        self.drafts = self.rows = 0
-        llm.engine.watch_plans(self.count)
-
-    def count(self, plan: StepPlan) -> None:
-        for step in plan.steps:
-            self.drafts += step.model_drafts
-            self.rows += 0 if step.draft is None else len(step.draft.tokens)
+    return draft_config(draft.path if isinstance(draft, TinyModel) else draft)
 
 
 @pytest.fixture
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drafts of the draft model wherever there is room, at random lengths, whatever they cost."""
-    chance = Random(7)
-
-    def deepest(
-        _self: Speculator, _model: ModelDrafts, ready: list[Sequence], rows: int, base: _Allotment, **_: Any
-    ) -> _Allotment:
-        counts: dict[int, int] = {}
-        for sequence in ready:
-            most = min(6, rows, sequence.limit - sequence.known - 1)
-            counts[sequence.sequence_id] = count = chance.randint(0, max(most, 0))
-            rows -= count
-        return base._replace(drafts=base.drafts | placeholders(counts), seconds=1e-9)
-
-    monkeypatch.setattr(Speculator, "_deepest", deepest)
-    monkeypatch.setattr(Speculator, "_catches_up", lambda *_: chance.random() < 0.5)
+def eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(blocks, "BLOCK_SECONDS", 0.0)
+    with eager_drafts(seed=7):
+        yield
 
 
 @pytest.mark.usefixtures("eager")
@@ -101,7 +71,7 @@ def test_a_hundred_cases_on_the_kernels(
             path, swap_space_bytes=swap, max_num_batched_tokens=rows, token_budget=budget, **few, **config(smaller)
         ) as llm:
             mislead(llm)
-            drafted = Drafted(llm)
+            drafted = ModelDraftCounts(llm)
             done = crowd(llm, cases, seed=4)
             assert done == {number: expected[number] for number in done}
             assert drafted.drafts > 100
@@ -118,7 +88,7 @@ def test_structured_output(tiny_gguf: Tiny) -> None:
     found = []
     for options in ({}, config(draft)):
         with LLM(target.path, max_model_len=64, **options) as llm:
-            drafted = Drafted(llm)
+            drafted = ModelDraftCounts(llm)
             outputs = [llm.generate("abc", params)[0].outputs for params in (free, bound, free)]
             found.append(outputs)
     assert found[0] == found[1]
@@ -183,7 +153,7 @@ def test_a_shared_prefix_is_computed_once_by_the_draft_model(tiny_gguf: Tiny, mo
     target, draft = tiny_gguf(TARGET), tiny_gguf(DRAFT)
     prompt = list(range(3, 3 + 129))
     with LLM(target.path, max_model_len=512, **config(draft)) as llm:
-        drafted = Drafted(llm)
+        drafted = ModelDraftCounts(llm)
         rows = []
         for seed in range(4):
             before = drafted.rows
