@@ -19,4 +19,5 @@
 /** @type {readonly View[]} */
 export const VIEWS = [
   { id: "chat", name: "Chat", load: () => import("./chat/view.js") },
+  { id: "explore", name: "Explore", load: () => import("./explore/view.js") },
 ];

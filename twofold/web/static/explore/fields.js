@@ -1,0 +1,137 @@
+// @ts-check
+/** Fields of a form that keep their values in the URL: texts, choices, and numbers with a slider. */
+
+import { h } from "../core/dom.js";
+import { count, number } from "../core/form.js";
+
+/**
+ * @typedef {Record<string, string>} State
+ * @typedef {{state: () => State, change: (more: Record<string, string | null>) => void}} Form  null takes a field out
+ */
+
+let fields = 0;
+
+/**
+ * A label and its control.
+ * @param {string} label
+ * @param {(id: string) => any} make
+ * @param {string} [kind]
+ */
+export function field(label, make, kind = "") {
+  const id = `explore-${++fields}`;
+  return h("div", { class: `field ${kind}`.trim() }, h("label", { for: id }, label), make(id));
+}
+
+/**
+ * A text; `known` are suggestions.
+ * @param {Form} form
+ * @param {string} name
+ * @param {string} label
+ * @param {{hint?: string, known?: readonly string[]}} [options]
+ */
+export function textField(form, name, label, { hint = "", known = [] } = {}) {
+  return field(label, (id) => [
+    h("input", {
+      id,
+      value: form.state()[name] ?? "",
+      placeholder: hint,
+      list: known.length ? `${id}-known` : null,
+      autocomplete: "off",
+      spellcheck: "false",
+      maxlength: 200,
+      onchange: (/** @type {any} */ event) => form.change({ [name]: event.target.value.trim() || null }),
+    }),
+    known.length ? h("datalist", { id: `${id}-known` }, known.map((each) => h("option", { value: each }))) : null,
+  ]);
+}
+
+/**
+ * One of a few values; the first is the default, which the URL omits.
+ * @param {Form} form
+ * @param {string} name
+ * @param {string} label
+ * @param {readonly (readonly [string, string])[]} choices  value and words
+ */
+export function choiceField(form, name, label, choices) {
+  const now = form.state()[name] ?? choices[0][0];
+  return field(label, (id) =>
+    h(
+      "select",
+      {
+        id,
+        onchange: (/** @type {any} */ event) =>
+          form.change({ [name]: event.target.value === choices[0][0] ? null : event.target.value }),
+      },
+      choices.map(([value, words]) => h("option", { value, selected: value === now }, words)),
+    ));
+}
+
+/**
+ * A number with a slider; the slider is logarithmic from 1 on.
+ * @param {Form} form
+ * @param {string} name
+ * @param {string} label
+ * @param {{low?: number, high: number, start: number | null, whole?: boolean}} range  `start`: the default, if there is one
+ */
+export function numberField(form, name, label, { low = 1, high, start, whole = true }) {
+  const log = low > 0, steps = 240;
+  const given = () => form.state()[name];
+  const at = (/** @type {number} */ value) =>
+    steps * (log ? Math.log(Math.max(value, low) / low) / Math.log(high / low) : (value - low) / (high - low));
+  const valueAt = (/** @type {number} */ place) => {
+    const value = log ? low * (high / low) ** (place / steps) : low + (place / steps) * (high - low);
+    return whole ? rounded(value) : Number(value.toPrecision(2));
+  };
+  const words = (/** @type {number} */ value) => whole ? count(value) : number(value);
+  const set = (/** @type {number} */ value) => form.change({ [name]: value === start ? null : String(value) });
+  const now = () => Number(given() ?? start ?? low);
+  const slider = h("input", {
+    type: "range",
+    min: 0,
+    max: steps,
+    "aria-label": `${label}, slider`,
+    "aria-valuetext": words(now()),
+    oninput: () => {
+      const before = now(), step = Number(slider.value) - at(before);
+      let value = valueAt(Number(slider.value));
+      if (whole && value === before) value = Math.max(low, Math.min(high, before + Math.sign(step))); // one key press
+      slider.value = String(at(value));
+      box.value = String(value);
+      slider.setAttribute("aria-valuetext", words(value));
+      set(value);
+    },
+  });
+  slider.value = String(at(now()));
+  /** @type {HTMLInputElement} */
+  let box;
+  return field(label, (id) => {
+    box = h("input", {
+      id,
+      type: "number",
+      step: "any",
+      min: 0,
+      value: given() ?? (start === null ? "" : String(start)),
+      placeholder: start === null ? "any" : "",
+      onchange: () => {
+        if (box.value === "") return form.change({ [name]: null });
+        slider.value = String(at(Number(box.value)));
+        set(Number(box.value));
+      },
+    });
+    return [box, slider];
+  }, "number");
+}
+
+/** Two significant digits. @param {number} value */
+function rounded(value) {
+  return value < 20 ? Math.round(value) : Number(value.toPrecision(2));
+}
+
+/** @param {string | undefined} text */
+export const numberOf = (text) => text === undefined || text === "" ? undefined : Number(text);
+
+/** The parts of a list with commas. @param {string | undefined} text */
+export const listOf = (text) => (text ?? "").split(",").map((each) => each.trim()).filter(Boolean);
+
+/** An object without the fields that are undefined. @template {object} T @param {T} fields @returns {any} */
+export const given = (fields) => Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined));

@@ -1,0 +1,237 @@
+// @ts-check
+/** Explain: where a request's time goes, the least it could take, and levers that turn and stack. */
+
+import { h } from "../core/dom.js";
+import { bytes, count, number, seconds, share } from "../core/form.js";
+import { chartView } from "../draw/chart.js";
+import { wideTable } from "../draw/table.js";
+import { asking } from "./ask.js";
+import { choiceField, given, listOf, numberField, numberOf, textField } from "./fields.js";
+
+/** @typedef {import("./fields.js").Form} Form */
+
+export const MACHINES = "this h100 h200 b200 mi300x a100-80 l40s l4 a10g rtx-4090 epyc-9654 m4-max".split(" ");
+export const MODELS =
+  "llama-3-8b llama-3-70b llama-3.1-405b qwen3-8b qwen3-32b qwen3-30b-a3b gpt-oss-20b gpt-oss-120b deepseek-v3"
+    .split(" ");
+const GOALS = /** @type {const} */ ([["e2e", "whole answer"], ["ttft", "first token"], ["tpot", "each token"], [
+  "gap",
+  "longest gap",
+], ["throughput", "tokens per second"]]);
+const TEXTS = /** @type {const} */ ([["prose", "prose"], ["code", "code"], ["quote", "text that quotes the prompt"]]);
+const FORMATS = ["bf16", "fp8", "int8", "int4"];
+const PHASES =
+  /** @type {Record<string, string>} */ ({ queue: "queue", prefill: "prefill", decode: "decode", stalls: "stall" });
+const STATES = /** @type {Record<string, string>} */ ({
+  felt: "Felt, without less work",
+  "no gain": "No gain here",
+  "in use": "In use already",
+  cannot: "Cannot be used here",
+});
+
+/** The fields of a scenario, which other parts share. @param {Form} form @param {string} model */
+export function scenarioFields(form, model) {
+  return [
+    textField(form, "model", "Model", { hint: model, known: [...new Set([model, ...MODELS].filter(Boolean))] }),
+    textField(form, "weights", "Weights", { hint: "as published", known: FORMATS }),
+    textField(form, "kv", "Keys and values", { hint: "bf16", known: [...FORMATS, "q8", "k8v4"] }),
+    numberField(form, "input", "Prompt tokens", { high: 200_000, start: form.state().request ? null : 512 }),
+    numberField(form, "cached", "of them cached", { low: 0, high: 100_000, start: 0 }),
+    numberField(form, "output", "Answer tokens", { high: 16_000, start: form.state().request ? null : 128 }),
+  ];
+}
+
+/** @param {import("./fields.js").State} state @param {string} model */
+export function scenarioOf(state, model) {
+  return given({
+    model: state.model || model || undefined,
+    weights: state.weights,
+    kv: state.kv,
+    input_tokens: numberOf(state.input),
+    cached: numberOf(state.cached),
+    output_tokens: numberOf(state.output),
+  });
+}
+
+/** @param {Form} form @param {string} model */
+export function explainFields(form, model) {
+  const { request } = form.state();
+  return [
+    request
+      ? h(
+        "p",
+        { class: "row" },
+        h(
+          "button",
+          { class: "chip", type: "button", onclick: () => form.change({ request: null }) },
+          "Request ",
+          h("b", {}, request),
+          " ✕",
+        ),
+      )
+      : null,
+    textField(form, "hardware", "Machine", { hint: "this", known: MACHINES }),
+    numberField(form, "tp", "Devices", { high: 64, start: 1 }),
+    ...scenarioFields(form, model),
+    numberField(form, "batch", "At the same time", { high: 1024, start: request ? null : 1 }),
+    numberField(form, "chunk", "Most tokens of a step", { low: 16, high: 32_768, start: null }),
+    choiceField(form, "goal", "Levers by", GOALS),
+    choiceField(form, "text", "Answers are", TEXTS),
+  ];
+}
+
+/** @param {HTMLElement} root @param {import("../views.js").App} app @param {Form} form */
+export function explainPart(root, app, form) {
+  const ask = (/** @type {AbortSignal} */ signal) => {
+    const state = form.state(), levers = listOf(state.levers);
+    const body = given({
+      ...scenarioOf(state, state.request ? "" : app.model.peek()),
+      request: state.request,
+      hardware: state.hardware,
+      tp: numberOf(state.tp),
+      batch: numberOf(state.batch),
+      chunk: numberOf(state.chunk),
+      goal: state.goal,
+      text: state.text,
+      levers: levers.length ? levers : undefined,
+    });
+    return app.api.post("/v1/twofold/explain", body, { signal });
+  };
+  return asking(root, ask, (found) => explanation(found, form), app.announce);
+}
+
+/** @param {any} found @param {Form} form */
+function explanation(found, form) {
+  return [
+    h("h2", {}, found.title),
+    figures(found),
+    waterfall(found),
+    found.levers.length || found.turned.length ? levers(found, form) : null,
+    found.chart ? chartView(found.chart, { height: 320 }) : null,
+    h("ul", { class: "notes faint" }, found.notes.map((/** @type {string} */ note) => h("li", {}, note))),
+  ];
+}
+
+/** @param {any} found */
+function figures({ figures: now, before }) {
+  if (!now) return null;
+  /** @type {[string, (f: any) => string, (a: any, b: any) => number][]} */
+  const shown = [
+    ["First token", (f) => seconds(f.ttft), (a, b) => b.ttft / a.ttft],
+    ["Each token", (f) => seconds(f.tpot), (a, b) => b.tpot / a.tpot],
+    ["Whole answer", (f) => seconds(f.e2e), (a, b) => b.e2e / a.e2e],
+    ["Tokens per second and device", (f) => number(f.throughput), (a, b) => a.throughput / b.throughput],
+    ["Memory of a device", (f) => bytes(f.memory), (a, b) => b.memory / a.memory],
+    ["Sequences that fit", (f) => count(f.sequences), (a, b) => a.sequences / b.sequences],
+  ];
+  return h(
+    "dl",
+    { class: "facts" },
+    shown.map(([name, text, gain]) =>
+      h(
+        "div",
+        {},
+        h("dt", {}, name),
+        h("dd", {}, text(now), before ? h("small", {}, `${factor(gain(now, before))} with the levers`) : null),
+      )
+    ),
+  );
+}
+
+/** Took, predicted and least time of each phase, on one axis. @param {any} found */
+function waterfall(found) {
+  const phases = /** @type {any[]} */ (found.phases).filter((p) => p.seconds || p.predicted_s);
+  const measured = phases.some((p) => p.actual_s !== null);
+  const wide = 640, whole = Math.max(found.seconds, found.predicted_s ?? 0) || 1;
+  let at = 0, guessed = 0;
+  const bars = phases.flatMap((phase, i) => {
+    const fill = `var(--${PHASES[phase.name]})`;
+    /** @param {number} start @param {number | null} length @param {number} y @param {number} height @param {any} [more] */
+    const bar = (start, length, y, height, more) => {
+      const place = {
+        x: wide * start / whole,
+        width: Math.max(1, wide * (length ?? 0) / whole),
+        y: 34 * i + y,
+        height,
+      };
+      return length ? h("rect", { ...place, rx: 1, fill, ...more }) : null;
+    };
+    const drawn = [
+      bar(at, phase.seconds, 4, 14),
+      measured ? bar(guessed, phase.predicted_s, 19, 4, { fill: "none", stroke: fill }) : null,
+      bar(at, phase.floor_s, 25, 4, { "fill-opacity": 0.45 }),
+    ];
+    at += phase.seconds;
+    guessed += phase.predicted_s ?? 0;
+    return drawn;
+  });
+  /** @param {any} name @param {any} p @param {string} cause */
+  const row = (name, p, cause) => {
+    const times = [p.seconds, ...(measured ? [p.predicted_s] : []), p.floor_s].map(seconds);
+    return [name, ...times, share(p.floor_s ? p.floor_s / p.seconds : null), cause];
+  };
+  const head = ["phase", ...(measured ? ["took"] : []), "predicted", "least", "share of the limit", "because of"];
+  const label = `${seconds(found.seconds)} in all, at least ${seconds(found.floor_s)}`;
+  return h(
+    "section",
+    {},
+    h("h3", {}, "Where the time goes"),
+    h("svg", {
+      class: "fall",
+      viewBox: `0 0 ${wide} ${phases.length * 34}`,
+      role: "img",
+      preserveAspectRatio: "none",
+      "aria-label": label,
+    }, bars),
+    wideTable("Phases", head, [...phases.map((p) => row(p.name, p, causeOf(p))), row(h("b", {}, "total"), found, "")]),
+  );
+}
+
+/** @param {any} phase */
+function causeOf({ parts_s: parts, bound, why }) {
+  const found = /** @type {[string, number][]} */ (Object.entries(parts ?? {})).sort((a, b) => b[1] - a[1]);
+  const all = found.reduce((sum, part) => sum + part[1], 0);
+  const shares = found.filter((part) => part[1] > 0.03 * all).map(([name, s]) => `${name} ${share(s / all)}`);
+  return [shares.join(", ") || bound, why].filter(Boolean).join("; ");
+}
+
+/** @param {number} value */
+const factor = (value) => `×${value.toFixed(2)}`;
+/** @param {string} text */
+const reason = (text) => h("span", { class: "why" }, text);
+
+/** @param {any} found @param {Form} form */
+function levers(found, form) {
+  const all = /** @type {any[]} */ (found.levers), names = listOf(form.state().levers);
+  /** @param {string[]} next */
+  const set = (next) => form.change({ levers: next.join(",") || null });
+  /** @param {any} each */
+  const button = ({ lever, after }) =>
+    after ? h("button", { class: "link", type: "button", onclick: () => set([...names, lever]) }, lever) : lever;
+  const turned = /** @type {any[]} */ (found.turned).map(({ lever, what, why }) => {
+    const back = () => set(names.filter((name) => name.toLowerCase() !== lever.toLowerCase()));
+    const props = { class: "chip", type: "button", "aria-label": `Take back ${lever}`, onclick: back };
+    return h("button", props, h("b", {}, lever), ` ${what || `not applied: ${why}`} ✕`);
+  });
+  const rows = all.filter((each) => each.status === "gains").map((each) => [
+    button(each),
+    ...[found.goal, "ttft", "tpot", "throughput"].map((goal) => factor(each.gains[goal])),
+    reason(`${each.what}. ${each.why} Costs: ${each.costs}.`),
+  ]);
+  const others = all.filter((each) => each.status !== "gains")
+    .map((each) => [button(each), STATES[each.status], reason(each.why)]);
+  const goal = GOALS.find(([name]) => name === found.goal)?.[1] ?? "";
+  return h(
+    "section",
+    {},
+    h("h3", {}, "Levers"),
+    h("p", { class: "chips" }, turned.length ? turned : "Choose a lever to turn it; turned ones stack."),
+    wideTable("Levers that gain", ["lever", goal, "first token", "each token", "tokens/s", "why"], rows),
+    h(
+      "details",
+      {},
+      h("summary", {}, `${others.length} others`),
+      wideTable("Others", ["lever", "here", "why"], others),
+    ),
+  );
+}

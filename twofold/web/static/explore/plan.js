@@ -1,0 +1,169 @@
+// @ts-check
+/** Plan: the cheapest machines that serve traffic within objectives, as a job of the server. */
+
+import { ApiError } from "../core/api.js";
+import { fill, h } from "../core/dom.js";
+import { money, number, seconds, share } from "../core/form.js";
+import { chartView } from "../draw/chart.js";
+import { wideTable } from "../draw/table.js";
+import { faultOf } from "./ask.js";
+import { choiceField, given, listOf, numberField, numberOf, textField } from "./fields.js";
+import { MODELS } from "./levers.js";
+
+/** @typedef {import("./fields.js").Form} Form */
+
+const POLL_MS = 300;
+/** @type {Record<string, string>} */
+const WAITS = { queued: "Waits for other calculations …", running: "Looks for plans …" };
+
+/** @param {Form} form */
+export function planFields(form) {
+  return [
+    textField(form, "model", "Models", { hint: "llama-3-8b", known: MODELS }),
+    textField(form, "machines", "Machines", { hint: "h100,l40s" }),
+    numberField(form, "rate", "Requests per second", { low: 0.01, high: 1000, start: 10, whole: false }),
+    numberField(form, "input", "Prompt tokens", { high: 100_000, start: 1024 }),
+    numberField(form, "output", "Answer tokens", { high: 8000, start: 256 }),
+    numberField(form, "ttft", "First token within ms", { low: 10, high: 20_000, start: 1000 }),
+    numberField(form, "tpot", "Each token within ms", { high: 1000, start: 50 }),
+    choiceField(form, "attain", "for so many requests", [["0.9", "90%"], ["0.95", "95%"], ["0.99", "99%"]]),
+    textField(form, "devices", "Devices of a replica", { hint: "1,2,4,8" }),
+    choiceField(form, "simulate", "Best plans are", [["yes", "simulated"], ["no", "estimated"]]),
+  ];
+}
+
+/** @param {import("./fields.js").State} s */
+export function planBody(s) {
+  const tp = listOf(s.devices).map(Number);
+  return given({
+    models: listOf(s.model || "llama-3-8b"),
+    hardware: listOf(s.machines || "h100,l40s").map((each) => each.split(/[:=]/)[0]),
+    rate: numberOf(s.rate) ?? 10,
+    input_tokens: numberOf(s.input),
+    output_tokens: numberOf(s.output),
+    slo: {
+      ttft: (numberOf(s.ttft) ?? 1000) / 1000,
+      tpot: (numberOf(s.tpot) ?? 50) / 1000,
+      attainment: numberOf(s.attain) ?? 0.9,
+    },
+    tp: tp.length ? tp : undefined,
+    simulate: s.simulate === "no" ? false : undefined,
+  });
+}
+
+/** @param {HTMLElement} root @param {import("../views.js").App} app @param {Form} form */
+export function planPart(root, app, form) {
+  /** @type {string | null} */
+  let job = null;
+  let ended = false;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+  const result = h("div", { "aria-live": "off" });
+  const button = h("button", { class: "send", type: "button", onclick: () => job ? stop() : start() }, "Find plans");
+  const told = h("span", { class: "faint", role: "status" });
+  const path = () => `/v1/twofold/plans/${job}`;
+  const idle = () => {
+    job = null;
+    button.textContent = "Find plans";
+    told.textContent = "";
+  };
+  const fail = (/** @type {unknown} */ error) => {
+    idle();
+    if (!(error instanceof ApiError)) throw error;
+    fill(result, faultOf(error, start));
+  };
+  const poll = async () => {
+    try {
+      const found = await app.api.get(path());
+      if (ended || !job) return;
+      if (found.status in WAITS) {
+        told.textContent = WAITS[found.status];
+        timer = setTimeout(poll, POLL_MS);
+        return;
+      }
+      app.api.remove(path()).catch(() => {});
+      idle();
+      if (found.error) throw new ApiError([found.error.message, found.error.hint].join(" "), { status: 400 });
+      fill(result, ...shown(found.result));
+      app.announce(`${found.result.plans.length} plans found.`);
+    } catch (error) {
+      fail(error);
+    }
+  };
+  async function start() {
+    button.disabled = true;
+    try {
+      job = (await app.api.post("/v1/twofold/plans", planBody(form.state()))).id;
+      button.textContent = "Stop";
+      poll();
+    } catch (error) {
+      fail(error);
+    }
+    button.disabled = false;
+  }
+  function stop() {
+    clearTimeout(timer);
+    if (job) app.api.remove(path()).catch(() => {});
+    idle();
+  }
+  fill(root, h("h2", {}, "The cheapest way to serve traffic"), h("p", { class: "row" }, button, told), result);
+  return { ask: () => {}, end: () => (ended = true, stop()) };
+}
+
+/** @param {any} found @returns {any[]} */
+function shown(found) {
+  const rows = found.plans.map((/** @type {any} */ plan) => [
+    `${plan.tp} × ${plan.hardware}, ${plan.model}`,
+    plan.dollars_per_hour === null ? "–" : money(plan.dollars_per_hour),
+    plan.dollars_per_million_output_tokens === null ? "–" : money(plan.dollars_per_million_output_tokens),
+    number(plan.devices),
+    plan.both ? number(plan.both) : `${plan.prefill} + ${plan.decode}`,
+    plan.weights,
+    plan.kv,
+    plan.split ? "split" : number(plan.chunk),
+    seconds(plan.ttft.at_attainment_s),
+    seconds(plan.tpot.at_attainment_s),
+    plan.attained === null ? "estimated" : `${share(plan.attained)} met`,
+  ]);
+  const head = [
+    "replica",
+    "$/h",
+    "$/M tokens",
+    "devices",
+    "replicas",
+    "weights",
+    "KV",
+    "step",
+    "first token",
+    "each token",
+    "objectives",
+  ];
+  return [
+    h("p", {}, `${number(found.tried)} configurations were tried. The cheapest:`),
+    wideTable("Plans", head, rows),
+    h("ul", { class: "notes" }, found.plans[0].reasons.map((/** @type {string} */ each) => h("li", {}, each))),
+    chartView(frontChart(found)),
+  ];
+}
+
+/** @param {any} found */
+function frontChart({ frontier, slo }) {
+  const points = (/** @type {any[]} */ list) => list.map((each) => [each.cost, each.tpot]);
+  const met = frontier.filter((/** @type {any} */ each) => each.met);
+  return {
+    title: "Mean time of a token against cost",
+    x: { label: "dollars per hour, or devices", kind: /** @type {const} */ ("log"), form: "number" },
+    y: { label: "seconds for each token", kind: /** @type {const} */ ("log"), form: "seconds" },
+    marks: [
+      { mark: "StepLine", points: points(frontier), label: "nothing is cheaper and faster", series: 5 },
+      {
+        mark: "Dots",
+        points: points(met),
+        titles: met.map((/** @type {any} */ each) => each.name),
+        label: "meets the objectives",
+        series: 2,
+      },
+      ...(slo.tpot ? [{ mark: "Guide", axis: /** @type {const} */ ("y"), value: slo.tpot, text: "objective" }] : []),
+    ],
+  };
+}
