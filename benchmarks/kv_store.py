@@ -2,7 +2,8 @@
 
 restart   TTFT of one prompt in new processes: without a store; with one, at once, and after SETTLE_S seconds, in
           which the memory of the cache is requested; from the disk itself; and again in the same process
-beside    P99 of a stream's gaps alone, while others load LOAD_BYTES, and while they find the same in memory
+beside    P99 of a stream's gaps while others load LOAD_BYTES, while they find the same in memory, at the same distance,
+          and alone
 """
 
 from __future__ import annotations
@@ -112,17 +113,18 @@ def _open(setting: Setting, store: str, tokens: int) -> LLM:
 
 
 def _stream(llm: LLM, prompts: list[Any], tokens: int) -> dict[str, float]:
-    """One stream that does not end while the prompts are asked one after another, twice."""
+    """Gaps of a stream while the prompts are asked one after another, of one while they are in memory, and of one."""
     engine, plain = llm.engine, RequestOptions(speculation=False)
     longest = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
     ids = tuple(_prompt(5, 32, 1000)["prompt_token_ids"])
-    engine.add(replace(engine.request(ids, longest, plain), request_id="stream"))
 
-    def gaps(asked: list[Any], steps: int = 0) -> list[float]:
-        """Milliseconds between the stream's tokens until all are done, or for so many tokens."""
+    def gaps(asked: list[Any], steps: int) -> list[float]:
+        """Milliseconds between a new stream's tokens, for at least so many and until all are done. Each prompt is asked
+        when the one before is done, and no earlier than its share of the tokens."""
+        engine.add(replace(engine.request(ids, longest, plain), request_id="stream"))
         times, waiting, running = list[float](), list(asked), False
         while waiting or running or len(times) < steps:
-            if waiting and not running:
+            if waiting and not running and len(times) * len(asked) >= (len(asked) - len(waiting)) * steps:
                 engine.add(engine.request(tuple(waiting.pop(0)["prompt_token_ids"]), ONE, plain))
                 running = True
             for delta in engine.step():
@@ -131,11 +133,12 @@ def _stream(llm: LLM, prompts: list[Any], tokens: int) -> dict[str, float]:
                     assert delta.request is None, "the stream is long enough"
                 elif delta.request is not None:
                     running = False
+        engine.abort("stream")
         return [1000 * (after - before) for before, after in pairwise(times)]
 
     gaps([], 20)
-    alone, loads, memory = gaps([], 200), gaps(prompts), gaps(prompts)
-    engine.abort("stream")
+    loads = gaps(prompts, 0)
+    memory, alone = gaps(prompts, len(loads)), gaps([], len(loads))
     found = {name: _p99(each) for name, each in (("alone", alone), ("loads", loads), ("memory", memory))}
     return {**found, "loads_s": sum(loads) / 1000}
 

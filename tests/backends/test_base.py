@@ -54,8 +54,8 @@ class ToyForward(Forward):
     def move(self, moves: Sequence[BlockMove]) -> None:
         self._cache.move(moves)
 
-    def block_bytes(self, group: int, block: int) -> list[memoryview]:
-        return self._cache.block_bytes(group, block)
+    def block_bytes(self, group: int, blocks: Sequence[int]) -> list[memoryview]:
+        return self._cache.block_bytes(group, blocks)
 
 
 @dataclass(frozen=True, slots=True)

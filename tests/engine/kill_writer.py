@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -42,9 +43,9 @@ def main() -> None:
     assert folder is not None
     data = bytearray(BLOCKS * BLOCK_BYTES)
 
-    def block_bytes(group: int, block: int) -> list[memoryview]:
+    def block_bytes(group: int, blocks: Sequence[int]) -> list[memoryview]:
         assert group == 0
-        return [memoryview(data)[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]]
+        return [memoryview(data)[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES] for block in blocks]
 
     files = KVFiles(folder, block_bytes)
     print("writing", flush=True)

@@ -43,9 +43,9 @@ class MockForward(Forward):
             else:
                 self.store[move.target] = block
 
-    def block_bytes(self, group: int, block: int) -> list[memoryview]:
+    def block_bytes(self, group: int, blocks: Sequence[int]) -> list[memoryview]:
         assert group == 0, "it has one group"
-        return [memoryview(self.store[block]).cast("B")]
+        return [memoryview(self.store[block]).cast("B") for block in blocks]
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
         assert len(batch.tokens) <= self.max_rows

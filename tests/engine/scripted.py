@@ -34,5 +34,5 @@ class ScriptedForward(Forward):
     def move(self, moves: Sequence[BlockMove]) -> None:
         """Nothing is kept, so there is nothing to move."""
 
-    def block_bytes(self, group: int, block: int) -> list[memoryview]:
-        raise AssertionError(f"nothing is kept of block {block} of group {group}")
+    def block_bytes(self, group: int, blocks: Sequence[int]) -> list[memoryview]:
+        raise AssertionError(f"nothing is kept of blocks {blocks} of group {group}")

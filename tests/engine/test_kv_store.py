@@ -19,7 +19,7 @@ from twofold.core.params import SamplingParams
 from twofold.core.record import WaitReason
 from twofold.core.report import StoreCounts
 from twofold.core.request import CachePin, RequestOptions
-from twofold.engine.kv.segments import SEGMENT_TOKENS
+from twofold.engine.kv.segments import SEGMENT_TOKENS, SegmentIndex
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import TokensPrompt
@@ -133,6 +133,43 @@ def test_another_salt_finds_nothing(make_llm: MakeLLM, tmp_path: Path) -> None:
     assert (other.metrics.cached_tokens, counts(second).loads) == (0, 0)
     assert WaitReason.LOADING not in other.metrics.record.stalls
     assert ask(second, 1, 600, "mine").metrics.record.loaded == 512
+
+
+def test_what_others_stored_changes_no_step_of_a_miss(
+    make_llm: MakeLLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same prompt under another salt, of another prompt, and of an empty store: the caller's lookups, the files
+    that are opened and the steps are the same, so time tells nothing about what others stored."""
+    events: list[object] = []
+    get, opened = SegmentIndex.get, os.open
+
+    def look_up(index: SegmentIndex, name: bytes) -> object:
+        found = get(index, name)
+        events.append(("lookup", found))
+        return found
+
+    def open_file(path: Any, *more: Any, **named: Any) -> int:
+        events.append(("open", path))
+        return opened(path, *more, **named)
+
+    seen = []
+    for number, others in enumerate(([1], [2], [])):
+        store = tmp_path / str(number)
+        first = make_llm(store=store, **SHAPE)
+        for seed in others:
+            ask(first, seed, 600, "theirs")
+        first.close()
+        assert len(segments(store)) == 2 * len(others)
+        second = make_llm(store=store, **SHAPE)
+        second.engine.watch_plans(lambda plan: events.append([len(each.tokens) for each in plan.steps]))
+        events.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(SegmentIndex, "get", look_up)
+            patched.setattr(os, "open", open_file)
+            output = ask(second, 1, 600, "mine")
+        seen.append((list(events), output.metrics.cached_tokens, set(output.metrics.record.stalls), said(output)))
+    assert seen[0] == seen[1] == seen[2]
+    assert [event for event in seen[0][0] if isinstance(event, tuple)] == [("lookup", None)]
 
 
 def test_several_completions_share_one_load(make_llm: MakeLLM, tmp_path: Path) -> None:
@@ -462,21 +499,33 @@ def test_a_new_store_on_a_read_only_disk_is_no_store(
 # -- models ----------------------------------------------------------------------------------------------------------
 
 
+SLIDING = TinyOptions("gemma3", context=1024, layers=4, window=64, head_dim=32)
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("options", "backend", "kv_type"),
     [
-        TinyOptions("llama", context=1024),
-        TinyOptions("qwen2", context=1024),
-        TinyOptions("gemma3", context=1024, layers=4, window=64),
+        *(
+            (options, backend, "bf16")
+            for options in (TinyOptions("llama", context=1024), TinyOptions("qwen2", context=1024), SLIDING)
+            for backend in ("cpu", "reference")
+        ),
+        (SLIDING, "cpu", "q8"),
+        (SLIDING, "cpu", "k8v4"),
+        (TinyOptions("qwen2", context=1024, head_dim=32), "cpu", "k8v4"),
     ],
-    ids=lambda options: options.architecture,
+    ids=lambda value: value.architecture if isinstance(value, TinyOptions) else value,
 )
-@pytest.mark.parametrize("backend", ["cpu", "reference"])
-def test_a_restart_says_the_same_bits(options: TinyOptions, backend: str, tiny_gguf: Any, tmp_path: Path) -> None:
+def test_a_restart_says_the_same_bits(
+    options: TinyOptions, backend: str, kv_type: str, tiny_gguf: Any, tmp_path: Path
+) -> None:
+    """Prompts that load what an earlier process computed, bit-equal to computing: with quantised keys and values, too,
+    and with windows, whose old blocks are absent."""
     model = tiny_gguf(options).path
 
     def run(**more: Any) -> tuple[list[object], list[int], StoreCounts]:
-        with LLM(str(model), kv_store=tmp_path, backend=backend, max_num_seqs=2, seed=1, **more) as llm:
+        more = {"kv_store": tmp_path, "kv_cache_dtype": kv_type, **more}
+        with LLM(str(model), backend=backend, max_num_seqs=2, seed=1, **more) as llm:
             outputs = [ask(llm, seed, tokens) for seed, tokens in ((1, 900), (1, 600), (2, 300), (1, 900))]
             return [said(each) for each in outputs], [each.metrics.record.loaded for each in outputs], counts(llm)
 

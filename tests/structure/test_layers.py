@@ -31,6 +31,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "backends.cpu.kernels": frozenset({"numpy", "llvmlite"}),
     "backends.sampling": frozenset({"numpy"}),
     "engine": frozenset({"numpy", "structlog"}),
+    "engine.kv": frozenset({"blake3"}),
     "engine.grammar": frozenset({"numpy", "llguidance", "msgspec"}),
     "api": frozenset({"msgspec", "orjson"}),
     "api.batch": frozenset({"msgspec", "orjson"}),

@@ -81,9 +81,9 @@ class ModelRunner(Protocol):
         thread may call it, at any time."""
         ...
 
-    def block_bytes(self, group: int, block: int) -> list[memoryview]:
-        """The bytes of a block of a KV group, in a fixed order, to be read and written in place. Any thread may do so
-        while no step and no move concerns the block."""
+    def block_bytes(self, group: int, blocks: Sequence[int]) -> list[memoryview]:
+        """The bytes of blocks of a KV group, to be read and written in place. Their order depends on the order of the
+        blocks, not on their numbers. Any thread may read and write while no step and no move concerns the blocks."""
         ...
 
     def close(self) -> None:

@@ -75,9 +75,9 @@ class PagedCache:
             target = slots if move.kind is MoveKind.OUT else blocks
             target[move.target] = source[move.source]
 
-    def block_bytes(self, group: int, block: int) -> list[memoryview]:
-        """The bytes of a block in the layers of its group, to be read and written in place."""
-        return [memoryview(self._blocks[group][block]).cast("B")]
+    def block_bytes(self, group: int, blocks: Sequence[int]) -> list[memoryview]:
+        """The bytes of blocks in the layers of their group, to be read and written in place."""
+        return [memoryview(self._blocks[group][block]).cast("B") for block in blocks]
 
 
 class NumpyOps:
@@ -219,8 +219,8 @@ class ReferenceModel(Forward):
     def move(self, moves: Sequence[BlockMove]) -> None:
         self._cache.move(moves)
 
-    def block_bytes(self, group: int, block: int) -> list[memoryview]:
-        return self._cache.block_bytes(group, block)
+    def block_bytes(self, group: int, blocks: Sequence[int]) -> list[memoryview]:
+        return self._cache.block_bytes(group, blocks)
 
 
 def silu(x: Array) -> Array:

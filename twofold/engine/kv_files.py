@@ -1,8 +1,11 @@
 """The threads that read and write the segments of a KV store.
 
-They run at the lowest priority: they take the cores that no step uses. They read a segment straight into the blocks of
-the cache that were taken for it, which no step reads before the whole load is checked and published. A segment is
-written to a file of its own and then renamed, so a reader sees all of it or nothing.
+While sequences run, one thread reads, at the lowest priority: it takes the core that no step uses. Otherwise several
+read, at the priority of the process, because those of the lowest one stop while other processes compute.
+
+A segment is read straight into the blocks of the cache that were taken for it, which no step reads before the whole
+load is checked and published. A segment is written to a file of its own and then renamed, so a reader sees all of it
+or nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -43,8 +46,10 @@ NICE: Final = 19
 MAX_VECTORS: Final = 512
 """Buffers of one system call; Linux allows 1024."""
 MAX_READERS: Final = 4
-BlockBytes = Callable[[int, int], Sequence[memoryview]]
-"""The bytes of a block of a group, layer by layer (``ModelRunner.block_bytes``)."""
+PIECE_BYTES: Final = 1 << 18
+"""Bytes that are read and then digested while they are in the processor's cache."""
+BlockBytes = Callable[[int, Sequence[int]], Sequence[memoryview]]
+"""The bytes of blocks of a group (``ModelRunner.block_bytes``)."""
 
 
 class KVFiles:
@@ -58,18 +63,19 @@ class KVFiles:
         self._changed = threading.Condition()
         self._warned = False
         threads = min(os.cpu_count() or 1, MAX_READERS)
-        self._readers = ThreadPoolExecutor(threads, "twofold-kv-read", initializer=_yield_cores)
+        self._readers = ThreadPoolExecutor(threads, "twofold-kv-read")
+        self._reader = ThreadPoolExecutor(1, "twofold-kv-read-beside", initializer=_yield_cores)
         self._writer = ThreadPoolExecutor(1, "twofold-kv-write", initializer=_yield_cores)
 
     def prepare(self, work: Callable[[], object]) -> None:
         """Does some work on a thread of low priority."""
-        self._readers.submit(work)
+        self._reader.submit(work)
 
     def submit(self, jobs: Iterable[StoreJob]) -> None:
         """Begins jobs; those that read and write have a result."""
         for job in jobs:
             if isinstance(job, ReadJob):
-                _Reading(job, self._read, self._done).begin(self._readers)
+                _Reading(job, self._read, self._done).begin(self._readers if job.alone else self._reader)
             else:
                 self._writer.submit(self._write, job)
 
@@ -87,6 +93,7 @@ class KVFiles:
     def close(self) -> None:
         """Waits for the jobs that were begun, and ends the threads."""
         self._readers.shutdown()
+        self._reader.shutdown()
         self._writer.shutdown()
 
     def _done(self, result: StoreResult) -> None:
@@ -109,12 +116,9 @@ class KVFiles:
             at, total = header_bytes(len(header.groups)), 0
             for number, (group, blocks) in enumerate(zip(header.groups, part.blocks, strict=True)):
                 if blocks:
-                    views = self._views(number, blocks)
                     mac = keys.payload_mac(header.name, number)
-                    if not _read_into(descriptor, views, at):
+                    if not _read_into(descriptor, self._block_bytes(number, blocks), at, mac.update):
                         return None
-                    for view in views:
-                        mac.update(view)
                     if not hmac.compare_digest(mac.digest(), group.mac):
                         return None
                     total += len(blocks) * group.block_bytes
@@ -151,7 +155,7 @@ class KVFiles:
         keys, name, groups = self._folder.keys, part.header.name, []
         views: list[memoryview] = []
         for number, (group, blocks) in enumerate(zip(part.header.groups, part.blocks, strict=True)):
-            mine = self._views(number, blocks)
+            mine = self._block_bytes(number, blocks)
             mac = keys.payload_mac(name, number)
             for view in mine:
                 mac.update(view)
@@ -171,9 +175,6 @@ class KVFiles:
             with suppress(OSError):
                 draft.unlink()
             raise
-
-    def _views(self, group: int, blocks: Iterable[int]) -> list[memoryview]:
-        return [view for block in blocks for view in self._block_bytes(group, block)]
 
 
 class _Reading:
@@ -210,22 +211,37 @@ class _Reading:
         self._done(ReadResult(self._job.number, good, total, time.perf_counter() - self._began, bad))
 
 
-def _read_into(descriptor: int, views: Sequence[memoryview], at: int) -> bool:
-    """Fills the views from a place in a file; False if the file ends before."""
-    for first in range(0, len(views), MAX_VECTORS):
-        some = list(views[first : first + MAX_VECTORS])
+def _read_into(descriptor: int, views: Sequence[memoryview], at: int, digest: Callable[[memoryview], object]) -> bool:
+    """Fills the views from a place in a file, and digests each piece then; False if the file ends before."""
+    for piece in _pieces(views):
+        some = piece
         while some:
             count = os.preadv(descriptor, some, at)
             if not count:
                 return False
             at += count
             some = _after(some, count)
+        for view in piece:
+            digest(view)
     return True
 
 
+def _pieces(views: Sequence[memoryview]) -> Iterator[list[memoryview]]:
+    """The views in lists of at least PIECE_BYTES, the last one excepted, and of at most MAX_VECTORS views."""
+    piece, size = list[memoryview](), 0
+    for view in views:
+        piece.append(view)
+        size += view.nbytes
+        if size >= PIECE_BYTES or len(piece) == MAX_VECTORS:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
 def _write_from(descriptor: int, views: Sequence[memoryview]) -> None:
-    for first in range(0, len(views), MAX_VECTORS):
-        some = list(views[first : first + MAX_VECTORS])
+    for piece in _pieces(views):
+        some = piece
         while some:
             some = _after(some, os.writev(descriptor, some))
 

@@ -170,7 +170,7 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
     )
     if loaded.store is not None:
         groups = range(len(config.kv_groups))
-        sizes = [sum(part.nbytes for part in runner.block_bytes(group, 0)) for group in groups]
+        sizes = [sum(part.nbytes for part in runner.block_bytes(group, [0])) for group in groups]
         index = loaded.store.index(config.options.kv_store_bytes, clock.now())
         store = KVStore(manager, loaded.store.keys, index, sizes)
         store.counts.bad += loaded.store.lost

@@ -134,10 +134,22 @@ class KVCache:
                 page = start - start % mmap.PAGESIZE
                 madvise(ctypes.c_void_p(page), ctypes.c_size_t(start - page + size), POPULATE_WRITE)
 
-    def block_bytes(self, group: int, block: int) -> list[memoryview]:
-        """The bytes of a block in the layers of its group, to be read and written in place."""
-        pieces = _block(self._blocks[group], block)
-        return [pieces[layer : layer + 1].view(np.uint8).data for layer in range(len(pieces))]
+    def block_bytes(self, group: int, blocks: Sequence[int]) -> list[memoryview]:
+        """The bytes of blocks, layer by layer, to be read and written in place. Adjacent blocks are one piece."""
+        parts, runs = self._blocks[group], _runs(blocks)
+        assert all(0 <= first < end <= parts.shape[1] for first, end in runs), "there is no such block"
+        return [layer[first:end].view(np.uint8).data for layer in parts for first, end in runs]
+
+
+def _runs(blocks: Sequence[int]) -> list[tuple[int, int]]:
+    """Blocks, in order, as ranges of consecutive numbers."""
+    runs: list[tuple[int, int]] = []
+    for block in blocks:
+        if runs and runs[-1][1] == block:
+            runs[-1] = runs[-1][0], block + 1
+        else:
+            runs.append((block, block + 1))
+    return runs
 
 
 def _block(parts: Parts, index: int) -> Parts:

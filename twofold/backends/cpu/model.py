@@ -223,9 +223,9 @@ class CpuModel(Forward):
         """``Forward.provide_blocks``."""
         self.cache.provide(blocks)
 
-    def block_bytes(self, group: int, block: int) -> list[memoryview]:
-        """``Forward.block_bytes``: a piece for each layer."""
-        return self.cache.block_bytes(group, block)
+    def block_bytes(self, group: int, blocks: Sequence[int]) -> list[memoryview]:
+        """``Forward.block_bytes``: layer by layer."""
+        return self.cache.block_bytes(group, blocks)
 
     def close(self) -> None:
         """Ends the pool's threads."""

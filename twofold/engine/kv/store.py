@@ -55,10 +55,11 @@ class SegmentBlocks:
 
 @dataclass(frozen=True, slots=True)
 class ReadJob:
-    """Fill blocks from the segments of a chain, in order."""
+    """Fill blocks from the segments of a chain, in order; ``alone``: no sequence ran when it began."""
 
     number: int
     segments: tuple[SegmentBlocks, ...]
+    alone: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ class KVStore:
     def find(self, tokens: array[int], salt: str, most: int) -> StoredPrefix | None:
         """What the store adds to the tree for the first ``most`` tokens of a prompt; None if nothing."""
         count = min(len(tokens), -(-most // SEGMENT_TOKENS) * SEGMENT_TOKENS) // SEGMENT_TOKENS
-        if not count or not len(self._index):
+        if not count:
             return None
         segments: list[StoredSegment] = []
         for _, name, _ in self._keys.chain(salt, tokens[: count * SEGMENT_TOKENS].tobytes()):
@@ -255,7 +256,7 @@ class KVStore:
             )
             parts.append(SegmentBlocks(header, blocks))
         self._loads[number] = _Load(prefix, tables, names, alone)
-        self._jobs.append(ReadJob(number, tuple(parts)))
+        self._jobs.append(ReadJob(number, tuple(parts), alone))
         self.counts.loads += 1
         return number
 
