@@ -60,6 +60,10 @@ class KeyOptions:
         Literal["own", "all"] | None,
         Parameter(help="Tenants that /metrics names: its own (default), or all, for the key that Prometheus uses."),
     ] = None
+    sees: Annotated[
+        Literal["own", "all"] | None,
+        Parameter(help="Tenants whose requests the live view shows with ids and sizes: its own (default), or all."),
+    ] = None
 
     def fields(self, now: datetime) -> dict[str, Any]:
         """Fields of ``ApiKey`` for a key created at ``now``."""
@@ -69,6 +73,8 @@ class KeyOptions:
         found["quota"] = Quota(**{name: getattr(self, name) for name in QUOTA_UNITS})
         if self.metrics is not None:
             found["metrics"] = self.metrics
+        if self.sees is not None:
+            found["sees"] = self.sees
         if self.tier:
             found["tiers"] = tuple(self.tier)
         if self.expires_days is not None:
@@ -122,7 +128,12 @@ def _row(key: ApiKey) -> tuple[str, ...]:
     expires = "never" if key.expires is None else key.expires.date().isoformat()
     limits = [(getattr(key.quota, name), unit) for name, unit in QUOTA_UNITS.items()]
     quotas = ", ".join(f"{limit:,}{unit}" for limit, unit in limits if limit is not None)
-    rights = {"shared cache": key.share_cache, "all metrics": key.metrics == "all", "admin": key.admin}
+    rights = {
+        "shared cache": key.share_cache,
+        "all metrics": key.metrics == "all",
+        "all live": key.sees == "all",
+        "admin": key.admin,
+    }
     more = [name for name, given in rights.items() if given]
     return key.id, key.tenant, ", ".join(key.tiers), expires, quotas or "none", ", ".join(more)
 
@@ -136,6 +147,7 @@ def _described(key: ApiKey) -> dict[str, Any]:
         "expires": None if key.expires is None else key.expires.isoformat(),
         "share_cache": key.share_cache,
         "metrics": key.metrics,
+        "sees": key.sees,
         "admin": key.admin,
         **{name: getattr(key.quota, name) for name in QUOTA_UNITS},
     }

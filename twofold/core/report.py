@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from twofold.core.record import SequenceRecord
-from twofold.core.step import FinishReason
+from twofold.core.step import FinishReason, HeldBy
 from twofold.core.timeline import RequestTimeline
 
 
@@ -24,6 +24,80 @@ class BlockCounts:
     free: int
     cached: int
     held: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPicture:
+    """The blocks of a KV group by what they are; the numbers add up to ``blocks``.
+
+    free     without an owner
+    cached   unused but findable; ``pinned``: those that also have a pin, so they cannot be evicted
+    shared   held by several sequences, or by a sequence and the KV store
+    store    held for the KV store alone
+    held     (sequence, blocks that it alone holds)
+    """
+
+    blocks: int
+    free: int
+    cached: int
+    pinned: int
+    shared: int
+    store: int
+    held: tuple[tuple[int, int], ...]
+
+
+class TreeNode(NamedTuple):
+    """A run of blocks in the prefix tree: the index of the node before it (-1: none), the position of its first block
+    in the prompt, its blocks, how many sequences hold its end, and the share of unused blocks that were used before it
+    (None while it is held or pinned)."""
+
+    parent: int
+    start: int
+    blocks: int
+    holders: int
+    age: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TreeOutline:
+    """The longest runs of the prefix tree under one salt, parents first. ``whole``: all runs are there."""
+
+    salt: str
+    nodes: tuple[TreeNode, ...]
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """A KV group: its window in positions (None: no window), its blocks, and the bytes of a block."""
+
+    window: int | None
+    blocks: int
+    block_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What does not change while an engine runs: ``slots`` sequences run at most, with ``rows`` rows a step.
+
+    budget          whether the prompt rows of a step are "fixed", or "live": bounded by TPOT targets
+    tpot_target_s   the target of requests without one of their own; None with a fixed budget
+    """
+
+    slots: int
+    rows: int
+    block_size: int
+    budget: Literal["live", "fixed"]
+    tpot_target_s: float | None
+    groups: tuple[GroupFacts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KVPicture:
+    """The KV cache at one moment: its groups, and the prefix tree by salt."""
+
+    groups: tuple[PoolPicture, ...]
+    trees: tuple[TreeOutline, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +112,8 @@ class StepReport:
     waiting, running, blocks    as they were when the step was reported
     forward_s   part of ``seconds`` for the forward pass; ``sample_s``: part for sampling
     overlap_s   work of the engine during ``forward_s``
+    draft_s     part of ``seconds`` for the draft model
+    attended, read, held_by, budget     as in ``StepPlan``
     """
 
     number: int
@@ -58,6 +134,11 @@ class StepReport:
     sample_s: float = 0.0
     overlap_s: float = 0.0
     draft_rows: int = 0
+    draft_s: float = 0.0
+    attended: int = 0
+    read: int = 0
+    held_by: HeldBy = "nothing"
+    budget: int | None = None
 
     @property
     def ended(self) -> float:

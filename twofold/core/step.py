@@ -30,6 +30,11 @@ FinishReason = Literal["stop", "length", "abort", "deadline"]
 """stop: an end-of-sequence token, stop token or stop string. length: max_tokens or the context. abort: cancelled.
 deadline: the request reached its deadline."""
 
+HeldBy = Literal["nothing", "budget", "rows", "blocks", "slots", "loading"]
+"""What kept prompts from more rows in a step. nothing: all prompts were computed. budget: the token budget. rows: the
+maximum of rows, or of rows with logits. blocks: the KV cache. slots: the maximum of running sequences. loading: the
+only ones that wait load their prefix from the KV store."""
+
 
 class MoveKind(IntEnum):
     """Where a block's keys and values go: between blocks of the cache, out to a host slot, in from one."""
@@ -243,12 +248,18 @@ class StepPlan(StepInput):
 
     ``predicted_s`` is the predicted time in seconds; None before the first prediction. ``decode_rows`` rows compute
     generated tokens, the others prompts. ``constraints`` are the token constraints of the sequences that sample, by
-    sequence.
+    sequence. ``attended`` and ``read`` are the positions that rows see, summed over rows, and that sequences read, in
+    layers without a window. ``held_by`` is what kept prompts from more rows; ``budget`` is the number of prompt rows
+    that the budget allowed, None if nothing generated, no prompt was computed, or lanes are not watched.
     """
 
     predicted_s: float | None = None
     decode_rows: int = 0
     constraints: Mapping[int, TokenConstraint] = field(default_factory=dict)
+    attended: int = 0
+    read: int = 0
+    held_by: HeldBy = "nothing"
+    budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

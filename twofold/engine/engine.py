@@ -71,6 +71,11 @@ class StepReporter:
             sample_s=outcome.sample_s,
             overlap_s=outcome.overlap_s,
             draft_rows=sum(step.drafts for step in plan.steps),
+            draft_s=sum(outcome.draft_s),
+            attended=plan.attended,
+            read=plan.read,
+            held_by=plan.held_by,
+            budget=plan.budget,
             waiting=scheduler.waiting,
             running=scheduler.running,
             blocks=BlockCounts(sum(manager.free), sum(manager.cached), sum(manager.held)),
@@ -318,6 +323,8 @@ class Engine:
             self._reporter.idle()
         if not self._overlap or not self.scheduler.has_work or not plan:
             self._deliver_postponed(returned)
+        if not self.has_work:  # no turn follows until there is
+            self._reporter.idle()
         return returned
 
     def pause(self, request_id: str, *, paused: bool) -> None:

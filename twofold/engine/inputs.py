@@ -148,6 +148,7 @@ class InputProcessor:
             arrival=request.arrived,
             record=SequenceRecord(),
             samples=samples,
+            request_id=request.request_id,
             **more,
         )
 

@@ -39,6 +39,7 @@ from twofold.server.edge.middleware import ABOUT_PATH
 from twofold.server.files.service import FileService
 from twofold.server.http.about import AboutEndpoint, features
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse, Generating, Handler, PathEndpoint, Site
+from twofold.server.http.live import LiveService
 from twofold.server.http.models import ModelsEndpoint, OllamaEndpoint
 from twofold.server.http.planner import PlannerEndpoint
 from twofold.server.http.root import RootEndpoint
@@ -105,6 +106,7 @@ def all_routes(
     admin: AdminEndpoint,
     about: AboutEndpoint,
     planner: PlannerEndpoint,
+    live: LiveService,
     stores: Stores,
     document: EndpointResponse,
     page: WebPage | None,
@@ -134,6 +136,7 @@ def all_routes(
         "/api/show": {"POST": ollama.show},
         "/v1/twofold/requests/{request_id}": {"GET": status.request},
         "/v1/twofold/usage": {"GET": status.usage},
+        "/v1/twofold/live": {"GET": live.get},
         "/v1/twofold/explain": {"POST": planner.explain},
         "/v1/twofold/curve": {"POST": planner.curve},
         "/v1/twofold/price": {"POST": planner.price},

@@ -130,7 +130,9 @@ class RequestRun:
                         record.limits_s[phase] += phase_floor(work, steps, report.completions).seconds
 
     async def _job(self, index: int) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-        handle = self._handles[index] = DispatchHandle(self.direct if len(self.jobs) == 1 else None)
+        handle = self._handles[index] = DispatchHandle(
+            self.direct if len(self.jobs) == 1 else None, served=self.context.record
+        )
         name = f"{self.context.record.request_id}-{next(self.numbers)}"  # clients may give two requests the same id
         request = replace(self.jobs[index], request_id=name, prompt=None, stream=self.request.stream)
         async with aclosing(self.model.run(request, handle)) as deltas:

@@ -29,6 +29,7 @@ from twofold.formats.fetch import sources
 from twofold.host.env import read_environment
 from twofold.host.paths import private_folder
 from twofold.host.versions import twofold_version
+from twofold.observe.live.board import LiveBoard
 from twofold.observe.metrics.server import ServerMetrics
 from twofold.observe.served import ServedObserver
 from twofold.planner.price.catalog import read_table
@@ -45,6 +46,7 @@ from twofold.server.edge.protocol import EdgeServer
 from twofold.server.edge.quotas import Quotas
 from twofold.server.http.about import AboutEndpoint
 from twofold.server.http.endpoints import EndpointResponse, Site
+from twofold.server.http.live import LiveService
 from twofold.server.http.planner import PlannerEndpoint
 from twofold.server.http.status import AdminEndpoint, StatusEndpoint
 from twofold.server.models.registry import ModelRegistry, ServedModel
@@ -97,7 +99,9 @@ class Server:
         if self._folder.path != config.data:
             say(f"Another server uses {config.data}; this one keeps its data in {self._folder.path}.")
         self._metrics = ServerMetrics(config.objectives)
-        self._registry = ModelRegistry(config.offers, config.registry, [self._metrics], progress)
+        board = LiveBoard(self._metrics.recent)
+        self._registry = ModelRegistry(config.offers, config.registry, [self._metrics, board], progress)
+        self._live = LiveService(self._registry, board)
         self._usage = UsageStore(self._folder.path / "usage.sqlite")
         references = ReferencePrices(read_table())
         self._accounting = Accounting(
@@ -185,6 +189,7 @@ class Server:
         if web.started:
             web.stop_listening()
         await self._drain()
+        self._live.close()
         web.should_exit = True
         with suppress(TimeoutError):
             async with asyncio.timeout(FORCED_S):
@@ -222,7 +227,7 @@ class Server:
         about = AboutEndpoint(config, self._registry, self._accounting.references.names)
         page = WebPage.read() if config.web else None
         planner = PlannerEndpoint(self._desk, PlanJobs(self._desk), self._registry, self._accounting.recent)
-        routes = all_routes(self._registry, status, admin, about, planner, stores, self._document(), page)
+        routes = all_routes(self._registry, status, admin, about, planner, self._live, stores, self._document(), page)
         app = build_app(site, routes)
         hosts, origins = Hosts.of(config.hosts), Origins.of(config.origins)
         return EdgeMiddleware(app, self._keys, dialect_of, hosts, origins, config.web)

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.engine.scheduler.lane_reader import LaneReader
 from tests.engine.scheduler.memory import BlockMemory
 from tests.engine.scheduler.mock import END, answer_plan, make_scheduler, make_sequence
 from twofold.core.request import CachePin, RequestOptions
@@ -19,6 +20,8 @@ from twofold.engine.scheduler.sequence import Sequence, SequenceState
 from twofold.engine.scheduler.step_time import StepTimeModel
 
 BLOCK = 4
+WATCHED_FROM = 5
+"""The turn after which lanes are watched."""
 
 
 class Traffic:
@@ -44,6 +47,7 @@ class Traffic:
         self.told: dict[int, list[int]] = {}
         self.scored: dict[int, int] = {}
         self.pooled: dict[int, float] = {}
+        self.lanes = LaneReader()
         self.now = 0.0
         self.turns = 0
 
@@ -80,6 +84,9 @@ class Traffic:
         outcome = answer_plan(plan, lambda _: token, seconds=seconds, moves_s=1e-5 * len(plan.moves))
         self.now += seconds
         self.turns += 1
+        if self.turns == WATCHED_FROM:
+            assert not self.scheduler.lanes.take(), "events that nobody watches"
+            self.scheduler.watch(self.now)
         self._hear(self.scheduler.commit(plan, outcome, self.now))
 
     def settle(self) -> None:
@@ -93,6 +100,8 @@ class Traffic:
                     self.cancel(sequence.sequence_id)
         assert not self.scheduler.has_work
         self.scheduler.check_idle()
+        self.lanes.take(self.scheduler.lanes.take())
+        self.lanes.check(self.scheduler, self.sequences)
         for number, sequence in self.sequences.items():
             self._check_told(number, sequence)
 
@@ -101,6 +110,14 @@ class Traffic:
         states = [sequence.state for sequence in self.sequences.values()]
         assert states.count(SequenceState.RUNNING) == self.scheduler.running <= self.limits.sequences
         assert states.count(SequenceState.WAITING) + states.count(SequenceState.SWAPPED) == self.scheduler.waiting
+        self.lanes.take(self.scheduler.lanes.take())
+        self.lanes.check(self.scheduler, self.sequences)
+        picture = self.scheduler.picture()
+        for group, pool in enumerate(picture.groups):
+            held = sum(count for _, count in pool.held) + pool.shared + pool.store
+            assert held == self.scheduler.manager.held[group]
+            assert pool.free + pool.cached + pool.pinned + held == pool.blocks
+            assert pool.store == 0
         for sequence in self.sequences.values():
             assert 0 <= sequence.cached <= sequence.computed <= sequence.known <= sequence.limit
             assert (sequence.finish_reason is not None) is (sequence.state is SequenceState.FINISHED)

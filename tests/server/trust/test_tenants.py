@@ -42,6 +42,30 @@ def test_a_cached_prefix_is_found_only_by_its_key(keyed: KeyedServer) -> None:
     assert found["bob"][1] > 64
 
 
+def test_the_live_view_shows_others_without_ids_and_sizes(keyed: KeyedServer) -> None:
+    def told(name: str) -> list[Any]:
+        """The lanes that a key sees, up to the end of alice's request."""
+        headers = {"authorization": f"Bearer {keyed.keys[name]}"}
+        with keyed.live.client(headers=headers) as client, client.stream("GET", "/v1/twofold/live") as stream:
+            lanes, asked = [], None
+            for line in stream.iter_lines():
+                if not line.startswith("data: "):
+                    continue
+                lanes += json.loads(line[6:]).get("lanes", ())
+                if asked is None:
+                    asked = asyncio.run(keyed.client("alice").chat("Watched by others", max_tokens=3, temperature=1))
+                elif any(row[1] == "." for row in lanes):
+                    return lanes
+        raise AssertionError("the stream ended")
+
+    own = told("anna")
+    assert [row for row in own if row[1] == "+"][-1][3].keys() == {"prompt", "id", "tier"}
+    others = [row for row in told("bob") if row[0] > own[-1][0]]
+    assert [row[3] for row in others if row[1] == "+"] == [{"tier": "default"}]
+    assert {row[1] for row in others} == {"+", "a", "f", "."}
+    assert max(map(len, others)) == 4
+
+
 def test_a_callers_salt_gives_access_to_no_other_cache(keyed: KeyedServer) -> None:
     """Whatever field of a request goes into the salt, the key goes in first."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from tests.support.tiny import TinyModel, TinyOptions
+from twofold.core.lanes import LaneEvent
 from twofold.core.params import SamplingParams
-from twofold.core.report import EngineSnapshot, StepReport
+from twofold.core.report import EngineSnapshot, KVPicture, StepReport
 from twofold.core.request import EngineRequest, PoolingParams, RequestOptions
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.host.paths import CacheFolders
+from twofold.observe.served import ServedRequest
 from twofold.server.models.reading import ModelReading, read_file
 from twofold.server.workers.client import RestartPolicy, WorkerModel
 
@@ -32,6 +34,9 @@ class Listener:
         self.steps: list[StepReport] = []
         self.snapshots: list[EngineSnapshot] = []
         self.restarts: list[str] = []
+        self.lanes: list[LaneEvent] = []
+        self.pictures: list[KVPicture] = []
+        self.served: Callable[[str], ServedRequest | None] = lambda _: None
 
     def on_step(self, model: str, report: StepReport) -> None:
         assert model
@@ -40,6 +45,16 @@ class Listener:
     def on_snapshot(self, model: str, snapshot: EngineSnapshot) -> None:
         assert model
         self.snapshots.append(snapshot)
+
+    def on_lanes(self, model: str, events: Sequence[LaneEvent], served: Callable[[str], ServedRequest | None]) -> None:
+        assert model
+        self.lanes += events
+        self.served = served
+
+    def on_picture(self, model: str, at: float, picture: KVPicture) -> None:
+        assert model
+        assert at
+        self.pictures.append(picture)
 
     def on_restart(self, model: str) -> None:
         self.restarts.append(model)

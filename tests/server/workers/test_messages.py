@@ -12,10 +12,23 @@ from hypothesis import strategies as st
 
 from twofold.core import errors
 from twofold.core.errors import MethodError, ParameterError, QuotaError, TwofoldError
+from twofold.core.lanes import LaneEvent, LaneKind
 from twofold.core.limits import MachineLimits, ReadSpeed
 from twofold.core.params import BeamSearchParams, SamplingParams, StructuredOutputsParams, ThinkingParams
 from twofold.core.record import SequenceRecord, WaitReason
-from twofold.core.report import BlockCounts, EngineSnapshot, PinCounts, RequestMetrics, StepReport
+from twofold.core.report import (
+    BlockCounts,
+    EngineFacts,
+    EngineSnapshot,
+    GroupFacts,
+    KVPicture,
+    PinCounts,
+    PoolPicture,
+    RequestMetrics,
+    StepReport,
+    TreeNode,
+    TreeOutline,
+)
 from twofold.core.request import CachePin, EngineRequest, PoolingParams, RequestOptions, ScoringParams
 from twofold.core.step_bytes import ERRORS
 from twofold.engine.outputs import CompletionOutput, Logprob, OutputDelta, RequestOutput
@@ -26,14 +39,17 @@ from twofold.server.workers.messages import (
     FromWorker,
     Gone,
     LoadModel,
+    Look,
     Ping,
     Pong,
     Ready,
+    Seen,
     SetPaused,
     StepOutputs,
     ToWorker,
     Unframer,
     Unloadable,
+    Watch,
     WorkerMessage,
 )
 
@@ -56,6 +72,8 @@ COMMANDS = (
     Abort("a"),
     SetPaused("h", True),
     Ping(),
+    Watch(True),
+    Look(),
 )
 
 
@@ -77,12 +95,18 @@ def an_output() -> RequestOutput:
 
 STEP = StepReport(3, 1.0, 2, 0, 2, 2, 1, None, 0.1, 0.01, 0.0, 5, 2, BlockCounts(1, 2, 3))
 SNAPSHOT = EngineSnapshot(1, 2, BlockCounts(1, 2, 3), 4, 16, 100, 50, 2, {300.0: PinCounts(1, 2, 3, 4)}, 1, 0, None)
+FACTS = EngineFacts(4, 512, 16, "live", 0.05, (GroupFacts(None, 64, 4096), GroupFacts(1024, 32, 2048)))
+POOL = PoolPicture(64, 30, 20, 4, 2, 0, ((7, 5), (9, 3)))
+PICTURE = KVPicture((POOL,), (TreeOutline("key:a", (TreeNode(-1, 0, 2, 1, None), TreeNode(0, 2, 4, 0, 0.5)), True),))
+LANES = [LaneEvent(7, LaneKind.ADMIT, 2.5, (0, 16, 0)), LaneEvent(7, LaneKind.END, 3.0, (5,), "stop")]
 ANSWERS = (
-    Ready(512, 1 << 33, MachineLimits("cpu", "avx2", 2, (ReadSpeed(1, 2.0),), 1e9, 1e8, "2026-01-01"), "f16"),
-    Ready(512, 1 << 33, None, "f16"),
+    Ready(512, 1 << 33, MachineLimits("cpu", "avx2", 2, (ReadSpeed(1, 2.0),), 1e9, 1e8, "2026-01-01"), "f16", FACTS),
+    Ready(512, 1 << 33, None, "f16", FACTS),
+    Seen(2.0, PICTURE),
     StepOutputs(
         [OutputDelta("r", 0, "x", (5,)), OutputDelta("r", 0, "", (), None, "stop", 7, an_output())], [STEP], SNAPSHOT
     ),
+    StepOutputs([], [], None, LANES),
     Gone("r", None),
     Pong(None),
 )

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from operator import gt, le
 
 from twofold.core.model import ATTENTION_CHUNK
+from twofold.core.report import KVPicture
 from twofold.core.step import BlockMove, MoveKind
 from twofold.engine.kv.block_tables import NEVER, AttentionWindow, BlockTables, Swapped
 from twofold.engine.kv.pins import CacheCounters, PinBoard
@@ -452,6 +453,14 @@ class BlockManager:
         self._swapped.remove(swapped)
         for slots, taken in zip(self._slots, swapped.slots, strict=True):
             slots.release(taken)
+
+    def picture(self, tables: Iterable[tuple[int, BlockTables]]) -> KVPicture:
+        """What the blocks of each group are, given the tables of sequences by number, and an outline of the tree."""
+        tables = list(tables)
+        pools = (
+            pool.picture((number, own.own(group)) for number, own in tables) for group, pool in enumerate(self._pools)
+        )
+        return KVPicture(tuple(pools), self._tree.outline())
 
     def take_moves(self) -> tuple[BlockMove, ...]:
         """The moves recorded since the last call, in the order in which they have to be done."""

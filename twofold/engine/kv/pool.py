@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from twofold.core.errors import ResourceError
+from twofold.core.report import PoolPicture
 
 
 def blocks_for(tokens: int, block_size: int) -> int:
@@ -162,6 +163,19 @@ class BlockPool:
                 if not self._references[block]:
                     self._settle(block)
         return before - self._pinned
+
+    def picture(self, tables: Iterable[tuple[int, Sequence[int]]]) -> PoolPicture:
+        """What the blocks are, given the blocks of each sequence with its number; O(held blocks)."""
+        references, held = self._references, []
+        shared: set[int] = set()
+        for number, own in tables:
+            alone = [block for block in own if references[block] == 1]
+            held.append((number, len(alone)))
+            if len(alone) < len(own):
+                shared.update(block for block in own if references[block] > 1)
+        store = self._held - len(shared) - sum(count for _, count in held)
+        cached = len(self._idle)
+        return PoolPicture(self.blocks, self.free, cached, self.cached - cached, len(shared), store, tuple(held))
 
     def check(self) -> None:
         """Asserts the laws over the whole pool; O(blocks), for idle moments and tests."""

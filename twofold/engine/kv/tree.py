@@ -14,13 +14,21 @@ group without a window its place is removed, too; in one with a window a hole st
 
 from __future__ import annotations
 
+import heapq
 from array import array
+from collections import Counter
 from collections.abc import Sequence
+from itertools import count
+from typing import Final
 
+from twofold.core.report import TreeNode, TreeOutline
 from twofold.engine.kv.block_tables import AttentionWindow
 from twofold.engine.kv.pins import CacheCounters
 from twofold.engine.kv.pool import BlockPool
 from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, Path, RadixNode, Root, follow, look_inside, shared
+
+MAX_OUTLINE: Final = 200
+"""Maximum runs of an outline."""
 
 
 class PrefixTree:
@@ -93,6 +101,32 @@ class PrefixTree:
                     found.append((age.get(node.blocks[0][-1], len(age)), root.salt, array("i", text)))
         found.sort(key=lambda each: -each[0])
         return [(salt, text) for _, salt, text in found]
+
+    def outline(self, most: int = MAX_OUTLINE) -> tuple[TreeOutline, ...]:
+        """At most ``most`` runs, the longest of those whose parent is there; O(unused blocks + children of these
+        runs)."""
+        age, references = self._pools[0].age(), self._pools[0].references
+        found: dict[Root, list[TreeNode]] = {}
+        left: Counter[Root] = Counter()
+        order, taken = count(), count()
+        heap: list[tuple[int, int, Root, RadixNode, int]] = []
+
+        def push(root: Root, node: RadixNode, parent: int) -> None:
+            left[root] += len(node.children)
+            for child in heapq.nlargest(most, node.children.values(), key=len):
+                heapq.heappush(heap, (-len(child), next(order), root, child, parent))
+
+        for root in self._roots.values():
+            found[root] = []
+            push(root, root, -1)
+        while heap and next(taken) < most:
+            _, _, root, node, parent = heapq.heappop(heap)
+            last, own = node.blocks[0][-1], found[root]
+            unused = age[last] / len(age) if last in age else None
+            own.append(TreeNode(parent, node.start, len(node), references(last), unused))
+            left[root] -= 1
+            push(root, node, len(own) - 1)
+        return tuple(TreeOutline(root.salt, tuple(own), not left[root]) for root, own in found.items() if own)
 
     def evict(self, group: int) -> None:
         """Forgets the group's oldest idle block; there must be one."""

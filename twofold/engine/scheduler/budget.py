@@ -155,7 +155,8 @@ class StepLimits:
 class StepBuilder:
     """Collects the ``steps`` of sequences in a step, in order. ``rows`` and ``logit_rows`` are the rest of the limits.
 
-    ``decode_rows`` counts rows of generated tokens. ``constraints`` are those of sequences that sample.
+    ``decode_rows`` counts rows of generated tokens. ``constraints`` are those of sequences that sample. ``short`` is
+    set if a prompt got fewer rows for lack of blocks.
     """
 
     def __init__(self, limits: StepLimits) -> None:
@@ -163,6 +164,7 @@ class StepBuilder:
         self.logit_rows = limits.logit_rows
         self._limits = limits
         self.decode_rows = 0
+        self.short = False
         self._attended = 0
         self._read = 0
         self.steps: dict[int, SequenceStep] = {}
@@ -191,6 +193,15 @@ class StepBuilder:
         self.steps[sequence.sequence_id] = step
         if step.samples and sequence.constraint is not None:
             self.constraints[sequence.sequence_id] = sequence.constraint
+
+    def leaves_rows(self, running: Iterable[Sequence]) -> bool:
+        """Whether a running prompt has rows that are not in the step."""
+        for sequence in running:
+            if not sequence.decodes:
+                step = self.steps.get(sequence.sequence_id)
+                if step is None or step.end < sequence.known:
+                    return True
+        return False
 
     def drop(self, sequence: Sequence) -> None:
         """Removes the sequence's rows, if it has any."""
@@ -223,3 +234,13 @@ class StepPace:
         if not most:
             return 0
         return step.fit(sequence, self.budget.rows(self.decode, step.shape, self.allowance, sequence.computed, most))
+
+    def allowed(self, step: StepBuilder) -> int | None:
+        """Prompt rows that the budget allows in the whole step: those of its prompts, and more after the last of them.
+        None without prompts or generating rows."""
+        shape = step.shape
+        prompt_rows = shape.rows - self.decode.rows
+        if not (self.decode.rows and prompt_rows):
+            return None
+        last = next(reversed(step.steps.values()))
+        return prompt_rows + self.budget.rows(self.decode, shape, self.allowance, last.end, step.rows)

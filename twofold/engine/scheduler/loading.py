@@ -24,6 +24,11 @@ class PrefixLoading:
         self._loading: dict[int, list[Sequence]] = {}
         self._gained: dict[int, tuple[int, int]] = {}
 
+    @property
+    def waits(self) -> bool:
+        """Whether a sequence waits for a load."""
+        return any(self._loading.values())
+
     def find(self, sequence: Sequence, *, alone: bool) -> StoredPrefix | None:
         """The stored prefix of the head of the queue, if loading it pays."""
         if sequence.state is not SequenceState.WAITING or sequence.sequence_id in self._gained:

@@ -349,6 +349,11 @@ class WaitTimes:
         self._queued: dict[int, _Mark] = {}
         self._decoding: dict[int, float] = {}
 
+    @property
+    def blocked(self) -> bool:
+        """Whether a lack of blocks blocks the queue since the last plan."""
+        return self._blocked_since is not None
+
     def set_blocked(self, blocked: bool, now: float) -> None:
         self._blocked_s = self._blocked(now)
         self._blocked_since = now if blocked else None
@@ -369,6 +374,11 @@ class WaitTimes:
         blocked = self._blocked(now) - mark.blocked_s
         sequence.record.stall(WaitReason.BLOCKS, blocked)
         sequence.record.stall(WaitReason.TURN, waited - blocked)
+
+    def cause(self, sequence: Sequence) -> tuple[float, WaitReason] | None:
+        """When the wait of a sequence for a cause began, and the cause; None without such a wait."""
+        mark = self._queued.get(sequence.sequence_id)
+        return None if mark is None or mark.cause is None else (mark.since, mark.cause)
 
     def begin_decode(self, sequence: Sequence) -> None:
         """Starts the decode phase of a sequence, in which prompt rows of others delay it."""

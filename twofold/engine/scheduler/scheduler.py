@@ -24,13 +24,16 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Literal
 
 from twofold.core.errors import ContextLengthError, ResourceError
+from twofold.core.lanes import LaneKind
 from twofold.core.record import WaitReason
-from twofold.core.report import DraftCounts
+from twofold.core.report import DraftCounts, KVPicture
 from twofold.core.step import (
     SAMPLED_TOKEN,
     FinishReason,
+    HeldBy,
     SequenceOutcome,
     SequenceStep,
     StepOutcome,
@@ -41,6 +44,7 @@ from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.store import KVStore, StoreResult
 from twofold.engine.scheduler.blocks import LookAhead, PreemptionCost, SequenceBlocks, least_urgent
 from twofold.engine.scheduler.budget import Budget, StepBuilder, StepLimits, StepPace
+from twofold.engine.scheduler.lanes import Lanes
 from twofold.engine.scheduler.loading import PrefixLoading
 from twofold.engine.scheduler.queue import (
     COMPLETION_WEIGHT,
@@ -68,7 +72,8 @@ class Scheduler:
     store         prefixes on the disk; None: there are none
 
     ``steps`` counts the committed steps, ``preemptions`` all preemptions so far, ``swaps`` those that moved blocks to
-    the host; ``drafts`` counts draft tokens.
+    the host; ``drafts`` counts draft tokens. ``lanes`` has the slots of running sequences, and events
+    while it is watched.
     """
 
     def __init__(
@@ -107,6 +112,7 @@ class Scheduler:
         self._cost = PreemptionCost(manager, step_time)
         self._waits = WaitTimes()
         self.steps = 0
+        self.lanes = Lanes()
         self.preemptions = 0
         self.swaps = 0
         self.drafts = DraftCounts()
@@ -156,6 +162,7 @@ class Scheduler:
                 hint="Try again later, or raise max_waiting_seqs.",
             )
         self._enter(sequence)
+        self.lanes.arrive(sequence, sequence.arrival)
         self._waits.enter_queue(sequence, now)
         self._times.wait(sequence)
         parent = sequence.parent
@@ -168,6 +175,7 @@ class Scheduler:
         """Adds a sequence that begins with its parent's computed tokens. It shares their blocks and runs at once. If a
         slot or blocks are missing, or the parent does not run, it is queued instead and computes the tokens itself."""
         self._enter(child)
+        self.lanes.arrive(child, now)
         parent = self._running.get(parent_id)
         if parent is not None and len(self._running) < self._limits.sequences:
             shared = min(parent.computed, child.max_cached)
@@ -195,6 +203,16 @@ class Scheduler:
                 self._waits.leave_queue(sequence, now)
                 self._waits.enter_queue(sequence, now)
                 self._queue.put_back(sequence)
+                self.lanes.tell(LaneKind.QUEUE, sequence, now)
+
+    def watch(self, now: float) -> None:
+        """Starts to keep the events of ``lanes``."""
+        self.lanes.watch(((sequence, self._waits.cause(sequence)) for sequence in self._live.values()), now)
+
+    def picture(self) -> KVPicture:
+        """The KV cache with its owners. It takes up to a millisecond, so it is not for every step."""
+        running = self._running.items()
+        return self.manager.picture((number, each.tables) for number, each in running if each.tables is not None)
 
     def plan(self, now: float) -> StepPlan:
         """The next step; empty when there is nothing to do."""
@@ -209,7 +227,8 @@ class Scheduler:
         pace = StepPace(self._budget, shape, self._budget.allowance(delayed, shape, self._look_ahead.share, now))
         for sequence in sorted(prompts, key=lambda sequence: sequence.options.priority):
             self._place_prompt(step, sequence, pace, now)
-        if self.preemptions == before:
+        preempted = self.preemptions != before
+        if not preempted:
             if not self._admit(step, pace, now):
                 self._share_slots(step, now)
         else:
@@ -225,7 +244,9 @@ class Scheduler:
         ended: tuple[int, ...] = ()
         if step.steps:
             ended, self._ended = tuple(self._ended), []
-        return StepPlan(tuple(step.steps.values()), moves, ended, predicted, step.decode_rows, step.constraints)
+        steps, held_by = tuple(step.steps.values()), self._held_by(step, preempted=preempted)
+        work, budget = step.shape[2:], pace.allowed(step) if self.lanes.watched else None
+        return StepPlan(steps, moves, ended, predicted, step.decode_rows, step.constraints, *work, held_by, budget)
 
     def plan_ahead(self, plan: StepPlan) -> None:
         """Plans the next rows of generating sequences while ``plan`` is computed; the runner puts the sampled tokens
@@ -258,6 +279,8 @@ class Scheduler:
                 live.append((sequence, step, result))
         gained = [self._gain(sequence, step, result, work, now) for sequence, step, result in live]
         self.steps += 1
+        if self.lanes.watched:
+            self.lanes.tell_tokens(self._running.values(), now)
         return [event for event in gained if event is not None]
 
     def end(self, sequence_id: int, now: float, reason: FinishReason = "abort") -> bool:
@@ -285,6 +308,7 @@ class Scheduler:
         self._waits.leave_queue(sequence, now)
         self._waits.enter_queue(sequence, now, WaitReason.READER)
         self._parked[sequence_id] = sequence
+        self.lanes.tell(LaneKind.HOLD, sequence, now)
 
     def resume(self, sequence_id: int, now: float) -> None:
         """Queues a paused sequence again, ahead of sequences of its tenant that arrived later."""
@@ -293,6 +317,7 @@ class Scheduler:
             sequence.paused = False
             self._waits.leave_queue(sequence, now)
             self._waits.enter_queue(sequence, now)
+            self.lanes.tell(LaneKind.QUEUE, sequence, now)
             if not sequence.resting:
                 del self._parked[sequence_id]
                 self._queue.add(sequence)
@@ -307,6 +332,7 @@ class Scheduler:
             left = [len(self._ahead), len(self._queue), len(self._parked), len(self._groups), len(self._times)]
             assert not any(left), "a sequence was not removed"
             assert self._waits.idle(), "a wait was not ended"
+            assert not self.lanes.slots, "a slot was not freed"
 
     def _place_decodes(self, step: StepBuilder, decoding: list[Sequence], now: float) -> None:
         drafts: dict[int, array[int]] = {}
@@ -335,6 +361,7 @@ class Scheduler:
         rows = pace.rows(step, sequence)
         while rows > 1 and not self._blocks.grow(sequence, rows, now):
             rows //= 2
+            step.short = True
         if rows and self._grow(step, sequence, rows, now):
             step.add(sequence, sequence.next_step(rows))
 
@@ -365,7 +392,7 @@ class Scheduler:
         own = [each for each in self._running.values() if each.options.tenant == greedy and not each.resting]
         movable = [sequence for sequence in own if sequence.options.priority >= head.options.priority]
         if movable:
-            self._preempt(step, least_urgent(movable, self._queue.urgency), now, returns=False)
+            self._preempt(step, least_urgent(movable, self._queue.urgency), now, cause="tenant")
 
     def _unblock(self, step: StepBuilder, pace: StepPace, now: float) -> None:
         """Preempts resting sequences one by one, and finally drops all pins, until a sequence can advance."""
@@ -378,6 +405,16 @@ class Scheduler:
                 self.manager.expire(math.inf)
             else:
                 return
+
+    def _held_by(self, step: StepBuilder, *, preempted: bool) -> HeldBy:
+        """What kept prompts from more rows in a step that is planned."""
+        if preempted or step.short or self._waits.blocked:
+            return "blocks"
+        if step.leaves_rows(self._running.values()) or (self._queue and len(self._running) < self._limits.sequences):
+            return "budget" if step.rows and step.logit_rows else "rows"
+        if self._queue:
+            return "slots"
+        return "loading" if self._loading is not None and self._loading.waits else "nothing"
 
     def _load(self, head: Sequence, now: float) -> bool:
         """Lets the head of the queue load its prefix from the store, if that pays and its blocks will last."""
@@ -392,6 +429,7 @@ class Scheduler:
         self._queue.remove(head)
         self._waits.leave_queue(head, now)
         self._waits.enter_queue(head, now, WaitReason.LOADING)
+        self.lanes.tell(LaneKind.LOAD, head, now, prefix.tokens)
         return True
 
     def _start(self, sequence: Sequence, now: float) -> bool:
@@ -408,7 +446,8 @@ class Scheduler:
         self._running[sequence.sequence_id] = sequence
         record = sequence.record
         account = self._accounts[sequence.sequence_id] = self._queue.account(sequence)
-        if sequence.admitted_at is None:
+        first = sequence.admitted_at is None
+        if first:
             sequence.admitted_at = now
             self._times.admit(sequence.sequence_id)
             record.cached = min(sequence.cached, sequence.prompt_length)
@@ -419,6 +458,7 @@ class Scheduler:
         record.recomputed += self._cost.recover(sequence)
         if sequence.first_token_at is not None:
             self._waits.begin_decode(sequence)
+        self.lanes.run(sequence, now, first=first)
 
     def _grow(self, step: StepBuilder, sequence: Sequence, rows: int, now: float) -> bool:
         """Takes blocks for the rows of a running sequence, preempting less urgent ones if necessary; False if it was
@@ -430,16 +470,20 @@ class Scheduler:
                 return False
         return True
 
-    def _preempt(self, step: StepBuilder, victim: Sequence, now: float, *, returns: bool = True) -> None:
-        """Preempts a running sequence. If it ``returns``, it goes before new ones, else it is queued as a new one."""
+    def _preempt(
+        self, step: StepBuilder, victim: Sequence, now: float, *, cause: Literal["blocks", "tenant"] = "blocks"
+    ) -> None:
+        """Preempts a running sequence. For ``blocks``, it goes before new ones; for a ``tenant``, it is queued as a new
+        one."""
         step.drop(victim)
         self.preemptions += 1
         victim.record.preemptions += 1
         self._displace(victim, now)
+        self.lanes.preempt(victim, now, cause)
         self._waits.enter_queue(victim, now, WaitReason.PREEMPTED)
         if victim.resting:
             self._parked[victim.sequence_id] = victim
-        elif returns:
+        elif cause == "blocks":
             self._queue.put_back(victim)
         else:
             self._queue.add(victim)
@@ -447,6 +491,7 @@ class Scheduler:
     def _displace(self, victim: Sequence, now: float) -> None:
         """Frees the slot and the blocks of a running sequence."""
         del self._running[victim.sequence_id], self._accounts[victim.sequence_id]
+        self.lanes.stop(victim)
         self._ended.append(victim.sequence_id)
         self._ahead.pop(victim.sequence_id, None)
         victim.paced_from = None
@@ -505,9 +550,12 @@ class Scheduler:
             self.drafts.add(step.drafts, accepted)
             self._speculator.learn(sequence, tokens)
         self._accounts[sequence.sequence_id].service += COMPLETION_WEIGHT * len(tokens)
-        if sequence.first_token_at is None and (tokens or result.candidates):
+        first = sequence.first_token_at is None and bool(tokens or result.candidates)
+        if first:
             sequence.first_token_at = now
             self._waits.begin_decode(sequence)
+        if self.lanes.watched:
+            self.lanes.gain(sequence, step, now, first=first)
         if sequence.paced_from is None and tokens:
             sequence.paced_from = now, sequence.generated
         if sequence.state is SequenceState.FINISHED:
@@ -538,6 +586,7 @@ class Scheduler:
         if self._loading is not None:
             self._loading.leave(sequence)
         self._times.leave(number)
+        self.lanes.end(sequence, now)
         self._blocks.release(sequence, now)
         if self._speculator is not None:
             self._speculator.forget(sequence)

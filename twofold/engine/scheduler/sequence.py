@@ -80,6 +80,7 @@ class Sequence:
     pooling         its steps request hidden states instead of samples
     candidates      its steps request this many candidates instead of a sample
     trace           notes the steps of its request, if that asks for its timeline
+    request_id      of its request, for lanes
 
     ``decodes``: at most its newest token is not computed yet. Otherwise it computes its prompt, or tokens again after a
     preemption. ``paced_from``: its TPOT schedule starts at this time, with this number of generated tokens.
@@ -102,6 +103,7 @@ class Sequence:
     pooling: Pooling | None = None
     candidates: int = 0
     trace: RequestTrace | None = None
+    request_id: str = ""
 
     def __post_init__(self, prompt: Iterable[int], end_ids: Iterable[int]) -> None:
         self.samples = self.samples and self.pooling is None

@@ -151,6 +151,12 @@ class EngineMetrics:
         else:
             self._error.set(snapshot.prediction_error, model, ENGINE)
 
+    def on_lanes(self, model: str, events: object, served: object) -> None:
+        """Does nothing: metrics have no sequences."""
+
+    def on_picture(self, model: str, at: float, picture: object) -> None:
+        """Does nothing: snapshots have the counts of blocks."""
+
     def on_restart(self, model: str) -> None:
         self._restarts.add(1, model, ENGINE)
         self._set_load(model, 0, 0)

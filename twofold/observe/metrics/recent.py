@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from math import ceil, log
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from prometheus_client.metrics_core import Metric
 
 from twofold.observe.metrics.engine import ENGINE, MODEL
-from twofold.observe.metrics.instruments import Instruments, Labels, MetricFamily, Snapshot, Values
+from twofold.observe.metrics.instruments import Instruments, Labels, LabelValues, MetricFamily, Snapshot, Values
 from twofold.observe.served import ServedRequest
 
 K = TypeVar("K", bound=Hashable)
@@ -42,6 +42,7 @@ ROUNDING: Final = 1e-9
 QUANTILES: Final = {"0.5": 0.5, "0.9": 0.9, "0.95": 0.95, "0.99": 0.99, "0.999": 0.999}
 MEASURES: Final = ("ttft", "tpot", "itl", "e2e", "queue")
 PHASES: Final = ("prefill", "decode")
+MAX_TENANTS: Final = 100
 
 
 class SlidingSums(Generic[K]):
@@ -114,13 +115,37 @@ class _Percentiles:
 
 
 @dataclass(slots=True)
-class _Model:
-    """Recent times of one model: by measure, and by phase with the machine's limit."""
+class _Times:
+    """Recent times by measure."""
 
     seconds: dict[str, SlidingSums[int]] = field(
         default_factory=lambda: {measure: SlidingSums() for measure in MEASURES}
     )
+
+    def add(self, counts: Mapping[str, Mapping[int, float]], now: float) -> None:
+        for measure, values in counts.items():
+            self.seconds[measure].add(values, now)
+
+    def lately(self, now: float) -> dict[str, list[float]]:
+        """By measure P50, P99, and the number of values; measures without a value are omitted."""
+        found = {measure: sums.sums(now) for measure, sums in self.seconds.items()}
+        return {
+            measure: [*percentiles(counts, (0.5, 0.99)), round(sum(counts.values()))]
+            for measure, counts in found.items()
+            if counts
+        }
+
+
+@dataclass(slots=True)
+class _Model(_Times):
+    """Recent times of one model, also by tier and tenant; seconds by phase with the machine's limit, and by cause of
+    stalls; and requests by tier and whether they met its objective."""
+
+    tiers: dict[str, _Times] = field(default_factory=dict)
+    tenants: dict[str, _Times] = field(default_factory=dict)
     phases: SlidingSums[tuple[str, str]] = field(default_factory=SlidingSums)
+    stalls: SlidingSums[str] = field(default_factory=SlidingSums)
+    outcomes: SlidingSums[tuple[str, bool]] = field(default_factory=SlidingSums)
 
 
 class Recent:
@@ -129,6 +154,7 @@ class Recent:
     def __init__(self, instruments: Instruments, now: Callable[[], float]) -> None:
         self._now = now
         self._models: dict[str, _Model] = {}
+        self._tenants = LabelValues(MAX_TENANTS)
         for name, text, labels, snapshot in (
             ("recent_latency_seconds", "Percentiles of the last 5 minutes.", ("measure", "quantile"), self._latencies),
             ("recent_latency_values", "Number of values of these percentiles.", ("measure",), self._sizes),
@@ -140,9 +166,7 @@ class Recent:
     def on_served(self, served: ServedRequest) -> None:
         """``ServedObserver``, for requests that an engine ran."""
         now = self._now()
-        if served.model not in self._models:
-            self._models[served.model] = _Model()
-        model = self._models[served.model]
+        model = self._of(served.model)
         measured: dict[str, Sequence[float]] = {
             "ttft": () if served.ttft_s is None else (served.ttft_s,),
             "tpot": served.tpots_s,
@@ -150,13 +174,51 @@ class Recent:
             "e2e": (served.duration_s,),
             "queue": [report.queue_s for report in served.reports],
         }
-        for measure, seconds in measured.items():
-            if seconds:
-                model.seconds[measure].add(buckets(seconds), now)
+        counts = {measure: buckets(seconds) for measure, seconds in measured.items() if seconds}
+        for times in (
+            model,
+            model.tiers.setdefault(served.tier, _Times()),
+            model.tenants.setdefault(self._tenants.of(served.tenant), _Times()),
+        ):
+            times.add(counts, now)
+        for report in served.reports:
+            model.stalls.add({cause.name.lower(): seconds for cause, seconds in report.record.stalls.items()}, now)
         took = served.phases_s
         if took:
             limits = {(phase, "limit"): served.limits_s[phase] for phase in took}
             model.phases.add({(phase, "took"): seconds for phase, seconds in took.items()} | limits, now)
+
+    def on_outcome(self, served: ServedRequest, *, met: bool) -> None:
+        """Counts a request that met the objective of its tier, or missed it."""
+        if served.model:
+            self._of(served.model).outcomes.add({(served.tier, met): 1}, self._now())
+
+    def lately(self, name: str) -> dict[str, Any]:
+        """The last five minutes of a model: P50, P99 and number of values by measure, for ``all`` requests, by tier and
+        by tenant; requests that met and missed the objective of their tier; seconds by cause of stalls; and the share
+        of the machine's limit by phase."""
+        now, model = self._now(), self._models.get(name) or _Model()
+        outcomes, phases = model.outcomes.sums(now), model.phases.sums(now)
+        return {
+            "all": model.lately(now),
+            "tiers": {tier: times.lately(now) for tier, times in model.tiers.items()},
+            "tenants": {tenant: times.lately(now) for tenant, times in model.tenants.items()},
+            "met": {
+                tier: [round(outcomes.get((tier, True), 0)), round(outcomes.get((tier, False), 0))]
+                for tier in sorted({tier for tier, _ in outcomes})
+            },
+            "stalls": model.stalls.sums(now),
+            "share": {
+                phase: phases.get((phase, "limit"), 0.0) / took
+                for phase in PHASES
+                if (took := phases.get((phase, "took")))
+            },
+        }
+
+    def _of(self, name: str) -> _Model:
+        if name not in self._models:
+            self._models[name] = _Model()
+        return self._models[name]
 
     def _counts(self) -> list[tuple[str, str, Mapping[int, float]]]:
         now = self._now()

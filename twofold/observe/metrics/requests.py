@@ -29,13 +29,12 @@ from twofold.observe.metrics.instruments import (
     Instruments,
     LabelValues,
 )
-from twofold.observe.metrics.recent import Recent
+from twofold.observe.metrics.recent import MAX_TENANTS, Recent
 from twofold.observe.served import ServedRequest
 
 TIERS: Final = ("default", "flex", "priority", "batch")
 FAILED: Final = "failed"
 """The measure that counts as missed if the server failed."""
-MAX_TENANTS: Final = 100
 MAX_ENDPOINTS: Final = 64
 MAX_ERRORS: Final = 64
 REFUSALS: Final = {"BusyError": "busy", "QuotaError": "quota"}
@@ -231,6 +230,7 @@ class RequestMetricsObserver:
             objective = self._objectives.get(served.tier, NO_OBJECTIVE)
             missed = objective.missed(served) if completed else [FAILED]
             (self._missed if missed else self._met).add(1, served.tier)
+            self._recent.on_outcome(served, met=not missed)
             for measure in missed:
                 self._causes.add(1, served.tier, measure)
         if served.reports or served.cached_answer:

@@ -56,7 +56,8 @@ class ServerMetrics(EngineMetrics):
     ) -> None:
         now, self.instruments = (clock or MonotonicClock()).now, Instruments()
         super().__init__(self.instruments)
-        self._requests = RequestMetricsObserver(self.instruments, Recent(self.instruments, now), objectives)
+        self.recent = Recent(self.instruments, now)
+        self._requests = RequestMetricsObserver(self.instruments, self.recent, objectives)
         self.on_served = self._requests.on_served
         self.read = MetricsPage(self.instruments, now).read
 

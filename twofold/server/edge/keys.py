@@ -20,6 +20,7 @@ Keys are in a TOML file that people can read and edit; it contains only their ha
     kv_tokens = 65536
     share_cache = true                       # default: false
     metrics = "all"                          # default: "own"
+    sees = "all"                             # default: "own"
     admin = true                             # default: false
 
 The file is replaced as a whole, so a reader sees the old version or the new one. Only its owner may read it.
@@ -73,7 +74,7 @@ MAX_KEY_CHARS: Final = 512
 TIERS: Final[tuple[ServiceTier, ...]] = get_args(ServiceTier)
 BEARER: Final = "bearer"
 MetricsView = Literal["own", "all"]
-"""Tenants whose metrics a key can read."""
+"""Tenants whose metrics, or requests, a key can see."""
 HASH_PREFIX: Final = "sha256:"
 LOOK_EVERY_S: Final = 1.0
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
@@ -93,6 +94,7 @@ class Caller:
     tiers        service tiers that it may request
     share_cache  share the prefix cache with the tenant's other keys that set this flag
     metrics      tenants that /metrics shows
+    sees         tenants whose requests the live view shows with their ids and sizes
     admin        may list, load and unload models and stop the server
     anonymous    has sent no key to a server with keys; only paths that need none are open to it
     """
@@ -103,6 +105,7 @@ class Caller:
     quota: Quota = field(default_factory=Quota)
     share_cache: bool = False
     metrics: MetricsView = "all"
+    sees: MetricsView = "own"
     admin: bool = False
     anonymous: bool = False
 
@@ -128,7 +131,7 @@ class ApiKey(Caller):
         return self.expires is not None and now >= self.expires
 
 
-ANYONE: Final = Caller(admin=True)
+ANYONE: Final = Caller(sees="all", admin=True)
 """The caller of every request to a server without keys."""
 
 
@@ -194,7 +197,7 @@ def single_keys(texts: Sequence[str]) -> tuple[ApiKey, ...]:
 def _single_key(text: str) -> ApiKey:
     digest = hashlib.scrypt(text.encode("ascii"), salt=SINGLE_PREFIX.encode("ascii"), n=2**14, r=8, p=1, dklen=6)
     name = SINGLE_PREFIX + digest.hex()
-    return ApiKey(id=name, hash=hash_key(text), tenant=name, metrics="all", admin=True)
+    return ApiKey(id=name, hash=hash_key(text), tenant=name, metrics="all", sees="all", admin=True)
 
 
 def presented_key(headers: Headers) -> str | None:
@@ -231,6 +234,7 @@ class KeyTable(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, om
     kv_tokens: Limit | None = None
     share_cache: bool = False
     metrics: MetricsView = "own"
+    sees: MetricsView = "own"
     admin: bool = False
 
 
@@ -346,6 +350,7 @@ def key_of(table: object, where: str) -> ApiKey:
         expires=read.expires and read.expires.astimezone(UTC),
         share_cache=read.share_cache,
         metrics=read.metrics,
+        sees=read.sees,
         admin=read.admin,
     )
 

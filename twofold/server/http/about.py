@@ -75,8 +75,8 @@ class AboutPrices(ReplyObject):
 
 
 class AboutServer(ReplyObject, kw_only=True):
-    """The server as this caller may use it. ``sees``: whether metrics show it all tenants or its own. ``can``: the
-    paths under /v1/twofold that it may use."""
+    """The server as this caller may use it. ``sees``: whether the live view shows it all tenants or its own.
+    ``can``: the paths under /v1/twofold that it may use."""
 
     schema: Literal["twofold.server/1"] = "twofold.server/1"
     version: NonEmptyText
@@ -112,7 +112,7 @@ class AboutEndpoint:
         return AboutServer(
             version=twofold_version(),
             keyed=bool(caller.id),
-            sees=caller.metrics,
+            sees=caller.sees,
             models=[_model(model) for model in self.registry.models],
             tiers={name: self._tier(config.tiers, name) for name in caller.tiers},
             limits=AboutLimits(

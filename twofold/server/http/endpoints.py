@@ -395,7 +395,7 @@ def _json_list(values: Sequence[object], piece: int) -> bytes:
 
 async def done_before_disconnect(work: asyncio.Task[T], receive: Receive) -> bool:
     """Waits for ``work``, and cancels it if the client disconnects. Returns whether ``work`` was done before that."""
-    gone = asyncio.create_task(_disconnect(receive))
+    gone = asyncio.create_task(disconnected(receive))
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         done = work.done()
@@ -407,6 +407,7 @@ async def done_before_disconnect(work: asyncio.Task[T], receive: Receive) -> boo
     return done
 
 
-async def _disconnect(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
+    """Returns when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass

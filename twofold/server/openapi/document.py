@@ -6,7 +6,7 @@ Schemas describe the fields of requests; further conditions are in each operatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Final, Literal
 
@@ -19,6 +19,7 @@ from twofold.api.ollama.replies import OllamaError
 from twofold.api.openai.errors import OpenAIError
 from twofold.server.edge.refusals import MAX_RETRY_AFTER_S
 from twofold.server.openapi.generating import generating_operations
+from twofold.server.openapi.live import LIVE
 from twofold.server.openapi.operation import JSON, ApiOperation, schema_of
 from twofold.server.openapi.planning import PLANNING
 from twofold.server.openapi.stored import STORED
@@ -103,7 +104,7 @@ def document(
 
 def operations(models: Sequence[str]) -> list[ApiOperation]:
     """All operations of a server of these models."""
-    return [*generating_operations(models), *PLANNING, *STORED]
+    return [*generating_operations(models), *PLANNING, *STORED, *LIVE]
 
 
 def _operation(operation: ApiOperation, dialect: Dialect, keyed: bool) -> dict[str, Any]:
@@ -146,6 +147,8 @@ def _stream(events: Any, dialect: Dialect) -> Schema:
     """The schema of one line of a stream of JSON, or of one server-sent event with its name and data."""
     if dialect.name == "ollama":
         return {**schema_of(events | OllamaError), "description": "One line."}
+    if isinstance(events, Mapping):
+        return {"anyOf": [_event(name, events[name]) for name in events], "description": "One event."}
     tags = [object_of(body).kinds.get("type") for body in kind_of(events).bodies]
     names = [name for tag in tags if tag is not None and tag.words is not None for name in tag.words.known]
     content = events if names else events | OpenAIError
@@ -158,6 +161,18 @@ def _stream(events: Any, dialect: Dialect) -> Schema:
         },
         "required": ["data"],
         "description": "One event.",
+    }
+
+
+def _event(name: str, content: Any) -> Schema:
+    """The schema of a server-sent event with this name."""
+    return {
+        "type": "object",
+        "properties": {
+            "event": {"const": name},
+            "data": {"type": "string", "contentMediaType": JSON, "contentSchema": schema_of(content)},
+        },
+        "required": ["event", "data"],
     }
 
 

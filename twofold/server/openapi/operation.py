@@ -75,7 +75,7 @@ class ApiOperation:
     """An operation.
 
     reply     type of the JSON reply, or its schema
-    events    type of the events of a stream: a union of objects
+    events    type of the events of a stream: a union of objects, or the type of their data by their names
     contents  schemas of other replies, by content type
     failures  statuses of errors besides those of all operations
     is_open   the operation needs no key; ``shows_more``: but replies with more if it gets one
@@ -109,7 +109,8 @@ class ApiOperation:
     @property
     def types(self) -> tuple[type[Body], ...]:
         """The declared objects to which the operation refers."""
-        used = (self.reply, self.events, None if self.body is None else self.body.content)
+        events = tuple(self.events.values()) if isinstance(self.events, Mapping) else (self.events,)
+        used = (self.reply, *events, None if self.body is None else self.body.content)
         return tuple(body for hint in used if not isinstance(hint, dict | None) for body in kind_of(hint).bodies)
 
 

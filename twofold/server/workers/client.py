@@ -32,13 +32,15 @@ import msgspec
 from twofold.api.base import ModelFacts
 from twofold.core.clock import MonotonicClock
 from twofold.core.errors import ParameterError, ResourceError, TwofoldError, WorkerError
-from twofold.core.report import EngineSnapshot, StepReport
+from twofold.core.lanes import LaneEvent
+from twofold.core.report import EngineSnapshot, KVPicture, StepReport
 from twofold.core.request import EngineRequest
 from twofold.engine.compress import ReadingTime
 from twofold.engine.engine import SAVE_S
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.stream import OutputStream
 from twofold.host.versions import NUMERICS, twofold_version
+from twofold.observe.served import ServedRequest
 from twofold.planner.predict.phase import local_steps
 from twofold.planner.predict.steps import StepPredictor
 from twofold.server.models.reading import ModelReading
@@ -50,14 +52,17 @@ from twofold.server.workers.messages import (
     FromWorker,
     Gone,
     LoadModel,
+    Look,
     Ping,
     Pong,
     Ready,
+    Seen,
     SetPaused,
     StepOutputs,
     ToWorker,
     Unframer,
     Unloadable,
+    Watch,
 )
 
 WorkerState = Literal["loading", "ready", "failed", "closed"]
@@ -99,6 +104,11 @@ class EngineObserver(Protocol):
 
     def on_snapshot(self, model: str, snapshot: EngineSnapshot) -> None: ...
 
+    def on_lanes(self, model: str, events: Sequence[LaneEvent], served: Callable[[str], ServedRequest | None]) -> None:
+        """Events of a watched model; ``served`` returns the record of the request to which a job belongs."""
+
+    def on_picture(self, model: str, at: float, picture: KVPicture) -> None: ...
+
     def on_restart(self, model: str) -> None:
         """The model's process ended unexpectedly and is restarted."""
 
@@ -110,10 +120,12 @@ class DispatchHandle:
     direct    takes a delta at once and returns True, or returns False. It is called while the job's reader waits for a
               delta, and saves waking the reader; never with the last delta, or with one that has an error
     retries   how often it was sent to the next process, because one ended before its first delta
+    served    the record of its request
     """
 
     direct: Callable[[OutputDelta], bool] | None = None
     retries: int = 0
+    served: ServedRequest | None = None
     _left: asyncio.Future[RequestOutput | None] | None = None
 
     def leave(self) -> asyncio.Future[RequestOutput | None]:
@@ -137,6 +149,7 @@ class WorkerModel:
     reading    the model file without its weights
     options    ``EngineKeywords`` to load it with
     error      why it failed
+    watched    whether its engine sends events of lanes
     ceilings   predicts steps on this machine; None until the machine was measured
     snapshot   the last one of its engine
     """
@@ -171,6 +184,7 @@ class WorkerModel:
         self.snapshot: EngineSnapshot | None = None
         self._waiting = 0
         self._unanswered = 0
+        self.watched = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -206,6 +220,17 @@ class WorkerModel:
         if last is None:
             return ReadingTime.unknown()
         return ReadingTime(last.step_weights, last.max_rows, last.max_logit_rows)
+
+    def watch(self, *, on: bool) -> None:
+        """Starts or ends the events of lanes, also of later processes."""
+        self.watched = on
+        if self.state == "ready":
+            self._send(Watch(on))
+
+    def look(self) -> None:
+        """Asks the engine for a picture of its KV cache, which observers get."""
+        if self.state == "ready":
+            self._send(Look())
 
     async def start(self) -> None:
         """Loads the model. If that fails, closes it and raises the error."""
@@ -383,6 +408,9 @@ class WorkerModel:
                 leaving = self._leaving.pop(request_id, None)
                 if leaving is not None:
                     leaving.settle(output)
+            case Seen(at, picture):
+                for observer in self._observers:
+                    observer.on_picture(self.name, at, picture)
             case Pong(snapshot):
                 self._on_snapshot(snapshot)
             case Ready():
@@ -392,6 +420,9 @@ class WorkerModel:
 
     def _on_outputs(self, step: StepOutputs) -> None:
         streams, leaving = self._streams, self._leaving
+        if step.lanes:
+            for observer in self._observers:
+                observer.on_lanes(self.name, step.lanes, self._served)
         for delta in step.deltas:
             stream = streams.get(delta.request_id) or leaving.get(delta.request_id)
             if stream is not None:
@@ -402,6 +433,10 @@ class WorkerModel:
                 for report in step.reports:
                     observer.on_step(self.name, report)
         self._on_snapshot(step.snapshot)
+
+    def _served(self, request_id: str) -> ServedRequest | None:
+        stream = self._streams.get(request_id) or self._leaving.get(request_id)
+        return None if stream is None else stream.handle.served
 
     def _on_snapshot(self, snapshot: EngineSnapshot | None) -> None:
         if snapshot is None:
@@ -418,6 +453,8 @@ class WorkerModel:
         if ready.machine is not None:
             self.ceilings = local_steps(self._reading.spec, ready.machine, ready.kv_type)
         self._set_state("ready")
+        if self.watched:
+            self._send(Watch(True))
         for stream in self._streams.values():
             self._submit(stream)
 

@@ -4,8 +4,8 @@
     payload   msgpack: [tag, field, …]; requests and other records of the engine are maps, errors [class, message, hint,
               {more}]
 
-    server → worker   LoadModel first; then requests, Abort, SetPaused, Ping
-    worker → server   Ready or Unloadable first; then StepOutputs after each step with output, Failed, Gone, Pong
+    server → worker   LoadModel first; then requests, Abort, SetPaused, Ping, Watch, Look
+    worker → server   Ready or Unloadable first; then StepOutputs after each step with output, Failed, Gone, Pong, Seen
 
 Decoding creates only the classes of these messages and their fields, whatever the bytes are.
 """
@@ -21,9 +21,10 @@ import msgspec
 
 from twofold.core.errors import TwofoldError
 from twofold.core.kv_layout import KVType
+from twofold.core.lanes import LaneEvent
 from twofold.core.limits import MachineLimits
 from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
-from twofold.core.report import EngineSnapshot, StepReport
+from twofold.core.report import EngineFacts, EngineSnapshot, KVPicture, StepReport
 from twofold.core.request import EngineRequest, PoolingParams, ScoringParams
 from twofold.core.step_bytes import from_plain, to_plain
 from twofold.engine.outputs import OutputDelta, RequestOutput
@@ -62,12 +63,23 @@ class Ping(WorkerMessage, tag="ping"):
     """Asks for a Pong between two steps."""
 
 
+class Watch(WorkerMessage, tag="watch"):
+    """Starts or ends the events of lanes."""
+
+    on: bool
+
+
+class Look(WorkerMessage, tag="look"):
+    """Asks for a picture of the KV cache between two steps."""
+
+
 class Ready(WorkerMessage, tag="ready"):
     """The model is loaded and has generated a token.
 
     bytes     bytes of its weights and its KV cache
     machine   limits of this machine; None if they were not measured
     kv_type   type of the values in the KV cache
+    engine    the limits of its engine
     read_s, compile_s, test_s   seconds that it took to read the file, to compile kernels, and to generate the token
     """
 
@@ -75,6 +87,7 @@ class Ready(WorkerMessage, tag="ready"):
     bytes: int
     machine: MachineLimits | None
     kv_type: KVType
+    engine: EngineFacts
     read_s: float = 0.0
     compile_s: float = 0.0
     test_s: float = 0.0
@@ -87,11 +100,13 @@ class Unloadable(WorkerMessage, tag="unloadable"):
 
 
 class StepOutputs(WorkerMessage, tag="step"):
-    """Output of the engine: deltas of all requests, reports of steps, and a snapshot."""
+    """Output of the engine: deltas of all requests, reports of steps, a snapshot, and events of lanes if it is
+    watched."""
 
     deltas: list[OutputDelta]
     reports: list[StepReport]
     snapshot: EngineSnapshot | None
+    lanes: list[LaneEvent] = []
 
 
 class Failed(WorkerMessage, tag="failed"):
@@ -115,8 +130,15 @@ class Pong(WorkerMessage, tag="pong"):
     snapshot: EngineSnapshot | None
 
 
-ToWorker = LoadModel | EngineRequest | Abort | SetPaused | Ping
-FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong
+class Seen(WorkerMessage, tag="seen"):
+    """The response to Look, with the engine's time."""
+
+    at: float
+    picture: KVPicture
+
+
+ToWorker = LoadModel | EngineRequest | Abort | SetPaused | Ping | Watch | Look
+FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong | Seen
 
 
 def _read(kind: type, value: Any) -> object:

@@ -1,10 +1,10 @@
 """A worker process: runs an engine for the server's process, over a socket.
 
-    reader thread    receives LoadModel, then requests, Abort, SetPaused, Ping
+    reader thread    receives LoadModel, then requests, Abort, SetPaused, Ping, Watch, Look
     engine thread    runs steps; sends one StepOutputs after each
 
 StepOutputs has the deltas of all requests and the reports of steps since the last message; four times a second, and
-when no work is left, also a snapshot of the engine.
+when no work is left, also a snapshot of the engine. While lanes are watched, it is sent ten times a second at least.
 
 The process receives the path of a model, loads and tests it, and serves until the server closes its end of the socket.
 It ignores interrupts; the server ends it. An uncaught exception on any thread ends the process; the server starts
@@ -32,13 +32,14 @@ from typing import Final
 from twofold.core.clock import MonotonicClock
 from twofold.core.errors import ResourceError, TwofoldError, WorkerError
 from twofold.core.params import SamplingParams
-from twofold.core.report import BlockCounts, EngineSnapshot, RequestMetrics, StepReport
+from twofold.core.report import BlockCounts, EngineFacts, EngineSnapshot, GroupFacts, RequestMetrics, StepReport
 from twofold.core.request import EngineRequest
 from twofold.engine.config import EngineOptions
 from twofold.engine.engine import Engine
 from twofold.engine.load import LoadedModel, assemble, load_model
 from twofold.engine.loop import EngineThread
 from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.engine.scheduler.lanes import TELL_S
 from twofold.host.paths import CacheFolders
 from twofold.server.models.memory import plan_of
 from twofold.server.workers.messages import (
@@ -49,13 +50,16 @@ from twofold.server.workers.messages import (
     FromWorker,
     Gone,
     LoadModel,
+    Look,
     Ping,
     Pong,
     Ready,
+    Seen,
     SetPaused,
     StepOutputs,
     ToWorker,
     Unloadable,
+    Watch,
 )
 
 CRASHED: Final = 70
@@ -127,7 +131,7 @@ class _Worker:
         config = loaded.config
         size = plan_of(config, loaded.spec, loaded.nbytes).bytes
         times = (loaded.load_s, loaded.compile_s, test_s)
-        self._channel.send(Ready(config.context, size, machine, config.options.kv_type, *times))
+        self._channel.send(Ready(config.context, size, machine, config.options.kv_type, facts(loaded), *times))
 
     def _refuse(self, error: TwofoldError) -> None:
         self._channel.send(Unloadable(error))
@@ -210,7 +214,8 @@ class Service:
         self._post = post
         self._deltas: list[OutputDelta] = []
         self._reports: list[StepReport] = []
-        self._snapshot_at = 0.0
+        self._snapshot_at = self._sent_at = 0.0
+        self._lanes = self._engine.scheduler.lanes
         self._thread = EngineThread(self._engine, self._flush)
 
     def test(self) -> None:
@@ -235,7 +240,11 @@ class Service:
                 leaving = self._thread.abort(request_id)
                 leaving.add_done_callback(lambda ended: self._on_gone(request_id, ended.result()))
             case SetPaused(request_id, paused):
-                self._thread.call(lambda engine: engine.pause(request_id, paused=paused))
+                self._thread.call(lambda engine: self._pause(engine, request_id, paused=paused))
+            case Watch(on):
+                self._thread.call(lambda engine: self._watch(engine, on=on))
+            case Look():
+                self._thread.call(lambda engine: self._post(Seen(engine.now(), engine.scheduler.picture())))
             case Ping():
                 self._thread.call(self._pong)
             case _:
@@ -258,7 +267,8 @@ class Service:
     def on_step(self, report: StepReport) -> None:
         """``Observer``: the report is sent with the next message, at the latest with the next snapshot."""
         self._reports.append(report)
-        if report.ended - self._snapshot_at >= SNAPSHOT_S:
+        since = report.ended - self._sent_at
+        if report.ended - self._snapshot_at >= SNAPSHOT_S or (since >= TELL_S and self._lanes.watched):
             self._send()
 
     def on_request(self, report: RequestMetrics) -> None:
@@ -271,6 +281,18 @@ class Service:
             self.fail(request.request_id, error)
         else:
             self._thread.submit(request, _Outbox(self, request))
+
+    def _pause(self, engine: Engine, request_id: str, *, paused: bool) -> None:
+        engine.pause(request_id, paused=paused)
+        if self._lanes.watched:  # no step may follow
+            self._send()
+
+    def _watch(self, engine: Engine, *, on: bool) -> None:
+        if on:
+            engine.scheduler.watch(engine.now())
+            self._send()
+        else:
+            self._lanes.unwatch()
 
     def _on_gone(self, request_id: str, output: RequestOutput | None) -> None:
         """Reports the end of an aborted request; on the engine's thread."""
@@ -289,12 +311,28 @@ class Service:
 
     def _send(self) -> None:
         now, current = self._engine.now(), None
+        self._sent_at = now
         if now - self._snapshot_at >= SNAPSHOT_S or not self._engine.has_work:
             self._snapshot_at = now
             current = snapshot(self._engine)
         deltas, self._deltas = self._deltas, []
         reports, self._reports = self._reports, []
-        self._post(StepOutputs(deltas, reports, current))
+        self._post(StepOutputs(deltas, reports, current, self._lanes.take()))
+
+
+def facts(loaded: LoadedModel) -> EngineFacts:
+    """What does not change in the engine of a loaded model."""
+    config = loaded.config
+    options, layout = config.options, config.options.kv_layout(loaded.spec, config.draft)
+    sizes = zip(loaded.spec.kv_groups(config.context), config.kv_groups, strict=True)
+    return EngineFacts(
+        slots=config.limits.sequences,
+        rows=min(config.limits.rows, loaded.runner.max_rows),
+        block_size=options.block_size,
+        budget="live" if options.token_budget == "live" else "fixed",
+        tpot_target_s=options.tpot_target_s if options.token_budget == "live" else None,
+        groups=tuple(GroupFacts(size.window, size.blocks, layout.block_bytes(group)) for group, size in sizes),
+    )
 
 
 def snapshot(engine: Engine) -> EngineSnapshot:

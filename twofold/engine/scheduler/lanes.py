@@ -1,0 +1,141 @@
+"""The slots of running sequences, and the events of their lanes while they are watched."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from twofold.core.lanes import LaneEvent, LaneKind
+from twofold.core.record import WaitReason
+from twofold.core.step import SequenceStep
+from twofold.engine.scheduler.sequence import Sequence
+
+TELL_S: Final = 0.1
+"""Minimum seconds between two events with the tokens of a sequence."""
+WAITS: Final = {
+    WaitReason.PREEMPTED: LaneKind.PREEMPT,
+    WaitReason.READER: LaneKind.HOLD,
+    WaitReason.LOADING: LaneKind.LOAD,
+}
+"""The events that begin these waits."""
+
+
+class Lanes:
+    """Slots, always; events, only while ``watched``: without, a step costs one look at that flag.
+
+    Laws:
+        1. Every running sequence has a slot, no two have the same, and it changes only while the sequence does not run.
+        2. A slot is the lowest number that was free, so slots stay below the maximum of running sequences.
+    """
+
+    def __init__(self) -> None:
+        self.watched = False
+        self.slots: dict[int, int] = {}
+        self._free: list[int] = []
+        self._events: list[LaneEvent] = []
+        self._told: dict[int, tuple[int, int]] = {}
+        self._told_at = -math.inf
+
+    def take(self) -> list[LaneEvent]:
+        """The events since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def watch(self, live: Iterable[tuple[Sequence, tuple[float, WaitReason] | None]], now: float) -> None:
+        """Starts to keep events. The first ones tell what the ``live`` sequences do, each given with its wait for a
+        cause: when it began, and the cause."""
+        if self.watched:
+            return
+        self.watched = True
+        for sequence, wait in live:
+            self.arrive(sequence, sequence.arrival)
+            if sequence.sequence_id in self.slots:
+                self._add(
+                    LaneKind.ADMIT,
+                    sequence,
+                    now if sequence.admitted_at is None else sequence.admitted_at,
+                    self._admission(sequence),
+                )
+                if sequence.first_token_at is None:
+                    self._add(LaneKind.COMPUTE, sequence, now, (sequence.computed,))
+                else:
+                    self._add(LaneKind.FIRST, sequence, sequence.first_token_at)
+            elif wait is not None and wait[1] in WAITS:
+                self._add(WAITS[wait[1]], sequence, wait[0], (0,) if wait[1] is not WaitReason.READER else ())
+        self._told_at = -math.inf
+        self._told.clear()
+
+    def unwatch(self) -> None:
+        """Ends that; events that were not taken are dropped."""
+        self.watched = False
+        self._events.clear()
+        self._told.clear()
+
+    def arrive(self, sequence: Sequence, at: float) -> None:
+        if self.watched:
+            self._add(LaneKind.ARRIVE, sequence, at, (sequence.prompt_length,), sequence.request_id)
+
+    def run(self, sequence: Sequence, now: float, *, first: bool) -> None:
+        """Gives a slot to a sequence that runs, for the ``first`` time or again."""
+        slot = heapq.heappop(self._free) if self._free else len(self.slots)
+        self.slots[sequence.sequence_id] = slot
+        if self.watched and first:
+            self._add(LaneKind.ADMIT, sequence, now, self._admission(sequence))
+        elif self.watched:
+            self._add(LaneKind.RETURN, sequence, now, (slot, sequence.computed))
+
+    def stop(self, sequence: Sequence) -> None:
+        """Takes the slot of a sequence that runs no longer."""
+        heapq.heappush(self._free, self.slots.pop(sequence.sequence_id))
+
+    def preempt(self, sequence: Sequence, now: float, cause: str) -> None:
+        if self.watched:
+            swapped = 0 if sequence.swapped is None else sequence.swapped.blocks
+            self._add(LaneKind.PREEMPT, sequence, now, (swapped,), cause)
+
+    def tell(self, kind: LaneKind, sequence: Sequence, now: float, *values: int) -> None:
+        """Adds an event, if somebody watches."""
+        if self.watched:
+            self._add(kind, sequence, now, values)
+
+    def gain(self, sequence: Sequence, step: SequenceStep, now: float, *, first: bool) -> None:
+        """The sequence has advanced by ``step``, which gave its ``first`` token or another; called while watched."""
+        if not step.decode:
+            self._add(LaneKind.COMPUTE, sequence, now, (sequence.computed,))
+        if first:
+            self._add(LaneKind.FIRST, sequence, now)
+
+    def tell_tokens(self, running: Iterable[Sequence], now: float) -> None:
+        """Adds the tokens of all running sequences, if the last time is TELL_S ago; called while watched."""
+        if now - self._told_at >= TELL_S:
+            self._told_at = now
+            for sequence in running:
+                self._tell_tokens(sequence, now)
+
+    def end(self, sequence: Sequence, now: float) -> None:
+        """The sequence has ended, and its slot is free."""
+        if sequence.sequence_id in self.slots:
+            self.stop(sequence)
+        if self.watched:
+            self._tell_tokens(sequence, now)
+            self._add(LaneKind.END, sequence, now, (sequence.generated,), sequence.finish_reason or "")
+            self._told.pop(sequence.sequence_id, None)
+
+    def _tell_tokens(self, sequence: Sequence, now: float) -> None:
+        before = self._told.get(sequence.sequence_id, (0, 0))
+        after = (sequence.generated, sequence.record.drafted)
+        if after[0] != before[0]:
+            self._add(LaneKind.TOKENS, sequence, now, (sequence.generated,))
+        if after[1] != before[1]:
+            self._add(LaneKind.DRAFTS, sequence, now, (sequence.record.drafted, sequence.record.accepted))
+        if after != before:
+            self._told[sequence.sequence_id] = after
+
+    def _admission(self, sequence: Sequence) -> tuple[int, int, int]:
+        record = sequence.record
+        return self.slots[sequence.sequence_id], record.cached, min(record.loaded, record.cached)
+
+    def _add(self, kind: LaneKind, sequence: Sequence, at: float, values: tuple[int, ...] = (), text: str = "") -> None:
+        self._events.append(LaneEvent(sequence.sequence_id, kind, at, values, text))
