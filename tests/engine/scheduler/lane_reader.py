@@ -9,7 +9,7 @@ from twofold.core.lanes import LaneEvent, LaneKind
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
 
-FROM = {
+FROM: dict[LaneKind, set[str | None]] = {
     LaneKind.ARRIVE: {None},
     LaneKind.ADMIT: {"waiting"},
     LaneKind.COMPUTE: {"running"},
