@@ -21,7 +21,7 @@ from twofold.core.lanes import LaneEvent, LaneKind
 from twofold.core.report import EngineFacts, EngineSnapshot, KVPicture, StepReport
 from twofold.observe.live.columns import N, Row, T, columns, folded, joined
 from twofold.observe.live.columns import row_of as step_row
-from twofold.observe.live.lanes import Lane, LaneRow, Viewer, visible
+from twofold.observe.live.lanes import LaneRow, SequenceLane, Viewer, visible
 from twofold.observe.live.lanes import row_of as lane_row
 from twofold.observe.metrics.recent import Recent
 from twofold.observe.served import ServedRequest
@@ -48,13 +48,13 @@ class Tick:
     number: int
     at: float
     rows: Sequence[Row]
-    events: Sequence[tuple[Lane, LaneRow]]
+    events: Sequence[tuple[SequenceLane, LaneRow]]
     queue: tuple[int, int]
     kv: tuple[int, int, int, int] | None
 
 
 @dataclass(slots=True)
-class _Model:
+class _LiveModel:
     """A model: its history, its lanes, and what the next tick will have."""
 
     epoch: int = 0
@@ -62,8 +62,8 @@ class _Model:
     recent: deque[Row] = field(default_factory=deque)
     earlier: deque[Row] = field(default_factory=deque)
     rows: list[Row] = field(default_factory=list)
-    events: list[tuple[Lane, LaneRow]] = field(default_factory=list)
-    lanes: dict[int, Lane] = field(default_factory=dict)
+    events: list[tuple[SequenceLane, LaneRow]] = field(default_factory=list)
+    lanes: dict[int, SequenceLane] = field(default_factory=dict)
     ended: deque[int] = field(default_factory=deque)
     ticks: deque[Tick] = field(default_factory=lambda: deque(maxlen=MAX_TICKS))
     number: int = 0
@@ -111,7 +111,7 @@ class LiveBoard:
         self._recent = recent
         self._clock = clock or MonotonicClock()
         self.zero, self.unix = self._clock.now(), time.time()
-        self._models: dict[str, _Model] = {}
+        self._models: dict[str, _LiveModel] = {}
 
     def now(self) -> float:
         """Milliseconds since zero."""
@@ -142,7 +142,7 @@ class LiveBoard:
             record = served(event.text) if event.kind is LaneKind.ARRIVE else None
             row = lane_row(event, self.zero, record)
             if event.kind is LaneKind.ARRIVE:
-                own.lanes[event.number] = Lane("" if record is None else record.tenant)
+                own.lanes[event.number] = SequenceLane("" if record is None else record.tenant)
             lane = own.lanes.get(event.number)
             if lane is None or lane.ended is not None:
                 continue
@@ -254,14 +254,14 @@ class LiveBoard:
         return -1.0 if picture is None else picture[0]
 
     @staticmethod
-    def _mine(own: _Model, number: int, viewer: Viewer) -> bool:
+    def _mine(own: _LiveModel, number: int, viewer: Viewer) -> bool:
         lane = own.lanes.get(number)
         return viewer.tenant is None or (lane is not None and lane.tenant == viewer.tenant)
 
-    def _of(self, model: str) -> _Model:
+    def _of(self, model: str) -> _LiveModel:
         found = self._models.get(model)
         if found is None:
-            found = self._models[model] = _Model()
+            found = self._models[model] = _LiveModel()
         return found
 
 
@@ -279,7 +279,7 @@ def merged(ticks: Sequence[Tick]) -> Tick:
     )
 
 
-def tick_lanes(events: Iterable[tuple[Lane, LaneRow]], viewer: Viewer) -> list[LaneRow]:
+def tick_lanes(events: Iterable[tuple[SequenceLane, LaneRow]], viewer: Viewer) -> list[LaneRow]:
     """The part of a tick that depends on the viewer."""
     return list(visible(events, viewer))
 

@@ -38,7 +38,7 @@ class Viewer:
 
 
 @dataclass(slots=True)
-class Lane:
+class SequenceLane:
     """A sequence: its events so far, with the last of each kind in SO_FAR, and when it ended."""
 
     tenant: str
@@ -69,7 +69,7 @@ def row_of(event: LaneEvent, zero: float, served: ServedRequest | None) -> LaneR
     return [*row, text, *values] if kind in (LaneKind.PREEMPT, LaneKind.END) else [*row, *values]
 
 
-def shown(row: LaneRow, lane: Lane, viewer: Viewer) -> LaneRow | None:
+def shown(row: LaneRow, lane: SequenceLane, viewer: Viewer) -> LaneRow | None:
     """What a viewer sees of an event; None if nothing."""
     if viewer.tenant is None:
         return row
@@ -85,7 +85,7 @@ def shown(row: LaneRow, lane: Lane, viewer: Viewer) -> LaneRow | None:
     return row[:4] if kind in SIZED else row[:3]
 
 
-def visible(pairs: Iterable[tuple[Lane, LaneRow]], viewer: Viewer) -> Iterator[LaneRow]:
+def visible(pairs: Iterable[tuple[SequenceLane, LaneRow]], viewer: Viewer) -> Iterator[LaneRow]:
     """What a viewer sees of these events, in order; of SO_FAR only the last one of each lane."""
     found = list(pairs)
     last = {(row[0], row[1]): index for index, (_, row) in enumerate(found)}

@@ -49,7 +49,7 @@ MAX_HZ: Final = 10
 
 
 @dataclass(slots=True, eq=False)
-class Watcher:
+class LiveWatcher:
     """A stream. ``epoch`` and ``tick`` are those of the last events that it got, ``due`` is when the next tick may be
     sent, ``second`` and ``picture`` when the last of lately and blocks were made."""
 
@@ -72,7 +72,7 @@ class LiveService:
     def __init__(self, registry: ModelRegistry, board: LiveBoard) -> None:
         self._registry = registry
         self._board = board
-        self._watchers: dict[Watcher, str] = {}
+        self._watchers: dict[LiveWatcher, str] = {}
         self._left: dict[ServedModel, float] = {}
         self._cache: dict[tuple[Any, ...], bytes] = {}
         self._ticker: asyncio.Task[None] | None = None
@@ -93,7 +93,7 @@ class LiveService:
         asked.context.record.model = model.names[0]
         pieces = None  # to HEAD
         if asked.scope["method"] == "GET":
-            pieces = self._stream(asked, Watcher(model, viewer, 1 / hz, blocks), source)
+            pieces = self._stream(asked, LiveWatcher(model, viewer, 1 / hz, blocks), source)
         return EndpointResponse(pieces=pieces, content_type=b"text/event-stream", headers=UNBUFFERED)
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class LiveService:
         if self._ticker is not None:
             self._ticker.cancel()
 
-    async def _stream(self, asked: EndpointRequest, watcher: Watcher, source: str) -> AsyncGenerator[bytes, None]:
+    async def _stream(self, asked: EndpointRequest, watcher: LiveWatcher, source: str) -> AsyncGenerator[bytes, None]:
         gone = asyncio.create_task(disconnected(asked.receive))
         gone.add_done_callback(lambda _: watcher.woken.set())
         self._watchers[watcher] = source
@@ -170,7 +170,7 @@ class LiveService:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def _events(self, watcher: Watcher, now: float) -> bytes:
+    def _events(self, watcher: LiveWatcher, now: float) -> bytes:
         """What a watcher has not got yet; empty if nothing is due."""
         board, name, state = self._board, watcher.model.names[0], watcher.model.state
         if state != "ready":
