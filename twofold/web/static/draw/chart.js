@@ -6,9 +6,9 @@
  * zoom signal are zoomed together.
  */
 
-import { h } from "../core/dom.js";
+import { fill, h } from "../core/dom.js";
 import { count, money, number, seconds, share } from "../core/form.js";
-import { effect, signal } from "../core/signal.js";
+import { effect, onEnd, signal } from "../core/signal.js";
 import { fit, place, placeable, ticksOf, valueAt } from "./scale.js";
 import { asTable } from "./table.js";
 
@@ -25,7 +25,6 @@ import { asTable } from "./table.js";
 export const COLOURS = ["decode", "prefill", "cached", "stall", "pin", "queue", "you"];
 /** @type {Record<string, (value: number) => string>} */
 const FORMS = { number, seconds, duration: seconds, share, money, count, whole: count };
-const [LEFT, RIGHT, TOP, BOTTOM] = [66, 14, 10, 40];
 
 /** @param {Axis} axis */
 const formOf = (axis) => FORMS[axis.form ?? "number"] ?? number;
@@ -35,9 +34,9 @@ const colourOf = (series = 0) => `var(--${COLOURS[series % COLOURS.length]})`;
 /**
  * A figure with the chart, its legend and its table.
  * @param {Chart} chart
- * @param {{height?: number, zoom?: import("../core/signal.js").Signal<Zoom>, pick?: (mark: Mark, index: number) => void}} [options]
+ * @param {{height?: number, zoom?: import("../core/signal.js").Signal<Zoom>}} [options]
  */
-export function chartView(chart, { height = 260, zoom = signal(/** @type {Zoom} */ (null)), pick } = {}) {
+export function chartView(chart, { height = 260, zoom = signal(/** @type {Zoom} */ (null)) } = {}) {
   const width = signal(0);
   const svg = /** @type {SVGSVGElement} */ (/** @type {any} */ (h("svg", {
     class: "chart",
@@ -62,251 +61,168 @@ export function chartView(chart, { height = 260, zoom = signal(/** @type {Zoom} 
     svg.setAttribute("viewBox", `0 0 ${width.get()} ${height}`);
     svg.setAttribute("height", String(height));
     frame = frameOf(chart, width.get(), height, zoom.get());
-    svg.replaceChildren(...draw(chart, frame, pick));
+    fill(svg, draw(chart, frame));
   });
   zooming(svg, zoom, () => frame);
-  effect(() => () => watch.disconnect());
+  onEnd(() => watch.disconnect());
   return figure;
 }
 
 /** @param {Chart} chart @param {number} width @param {number} height @param {Zoom} zoom @returns {Frame} */
 function frameOf(chart, width, height, zoom) {
-  const found = chart.marks.map(valuesOf);
-  const axis = (/** @type {Axis} */ { kind = "linear", low, high, tight, ticks }, /** @type {any[]} */ values) =>
-    fit(kind, values, { low, high, tight, ticks });
-  let x = axis(chart.x, found.flatMap(([xs]) => xs));
+  /** @type {{x: number[], y: number[]}} */
+  const found = { x: [], y: [] };
+  for (const mark of chart.marks) {
+    for (const [x1, x2, y1, y2] of boxesOf(mark)) (found.x.push(x1, x2), found.y.push(y1, y2));
+    if (mark.mark === "Guide") found[mark.axis ?? "x"].push(mark.value ?? 0);
+  }
+  let x = fit(chart.x.kind ?? "linear", found.x, chart.x);
   if (zoom) x = { ...x, low: zoom[0], high: zoom[1] };
-  const y = axis(chart.y, found.flatMap(([, ys]) => ys));
-  const [left, right, top, bottom] = [LEFT, width - RIGHT, TOP, height - BOTTOM];
-  const turned = chart.y.downwards;
+  const y = fit(chart.y.kind ?? "linear", found.y, chart.y), down = chart.y.downwards;
+  const [left, right, top, bottom] = [66, width - 14, 10, height - 40];
   return {
-    x,
-    y,
-    left,
-    right,
-    top,
-    bottom,
+    ...{ x, y, left, right, top, bottom },
     atX: (value) => left + place(x, value) * (right - left),
-    atY: (value) => turned ? top + place(y, value) * (bottom - top) : bottom - place(y, value) * (bottom - top),
+    atY: (value) => down ? top + place(y, value) * (bottom - top) : bottom - place(y, value) * (bottom - top),
   };
 }
 
-/** The values of a mark along x and y. @param {Mark} mark @returns {[number[], number[]]} */
-function valuesOf(mark) {
-  const points = mark.points ?? [];
-  if (mark.mark === "Spans") {
-    const spans = mark.spans ?? [];
-    return [spans.flatMap((each) => [each.start, each.end]), spans.flatMap((each) => [each.row, each.row + 1])];
-  }
-  if (mark.mark === "Guide") return mark.axis === "x" ? [[Number(mark.value)], []] : [[], [Number(mark.value)]];
-  if (mark.mark === "Label") return [[Number(mark.x)], [Number(mark.y)]];
-  if (mark.mark === "Band") return [points.map((p) => p[0]), points.flatMap((p) => [p[1], p[2]])];
-  if (mark.mark === "Bars") return [points.flatMap((p) => [p[0], p[1]]), points.map((p) => p[2])];
-  return [points.map((p) => p[0]), points.map((p) => p[1])];
+/** What a mark covers: [x, x, y, y] of each part. @param {Mark} mark @returns {any[]} */
+function boxesOf({ mark, points = [], spans = [], x, y }) {
+  if (mark === "Spans") return spans.map((span) => [span.start, span.end, span.row, span.row + 1]);
+  if (mark === "Label") return [[x, x, y, y]];
+  if (mark === "Bars") return points.map(([from, to, value]) => [from, to, 0, value]);
+  return points.map(([at, low, high = low]) => [at, at, low, high]);
 }
 
-/** @param {Chart} chart @param {Frame} frame @param {any} pick */
-function draw(chart, frame, pick) {
-  const clip = `clip${++clips}`, { left, right, top, bottom } = frame;
-  const texts = /** @type {DOMRect[]} */ ([]);
-  const marks = chart.marks.flatMap((mark) => drawMark(mark, frame, texts, pick));
+/** @param {number} x @param {number} y @param {string} words @param {string} [anchor] @param {any} [more] */
+const say = (x, y, words, anchor = "middle", more = { class: "tick" }) =>
+  h("text", { x, y, "text-anchor": anchor, ...more }, words);
+/** @param {string} d @param {any} props */
+const path = (d, props) => h("path", { d, fill: "none", ...props });
+
+/** @param {Chart} chart @param {Frame} frame */
+function draw(chart, frame) {
+  const { left, right, top, bottom, atX, atY } = frame, clip = `clip${++clips}`, rule = { stroke: "var(--rule)" };
+  const [formX, formY] = [chart.x, chart.y].map(formOf), middle = (top + bottom) / 2;
+  /** @type {DOMRect[]} */
+  const texts = [];
+  const area = h("rect", { x: left, y: top, width: right - left, height: bottom - top });
   return [
-    h(
-      "defs",
-      {},
-      h("clipPath", { id: clip }, h("rect", { x: left, y: top, width: right - left, height: bottom - top })),
-    ),
-    ...axes(chart, frame),
-    h("g", { "clip-path": `url(#${clip})` }, marks),
+    h("defs", {}, h("clipPath", { id: clip }, area)),
+    ticksOf(frame.x, Math.max(2, (right - left) / 90)).map((value) => [
+      path(`M${atX(value)} ${top}V${bottom}`, rule),
+      say(atX(value), bottom + 14, formX(value)),
+    ]),
+    ticksOf(frame.y, 6).map((value) => [
+      path(`M${left} ${atY(value)}H${right}`, rule),
+      say(left - 5, atY(value) + 4, formY(value), "end"),
+    ]),
+    say((left + right) / 2, bottom + 32, chart.x.label ?? ""),
+    say(11, middle, chart.y.label ?? "", "middle", { class: "tick", transform: `rotate(-90 11 ${middle})` }),
+    h("g", { "clip-path": `url(#${clip})` }, chart.marks.map((mark) => drawMark(mark, frame, texts))),
   ];
 }
 let clips = 0;
 
-/** @param {Chart} chart @param {Frame} frame */
-function axes(chart, frame) {
-  const { left, right, top, bottom } = frame;
-  const rule = { stroke: "var(--rule)" }, text = { class: "tick" };
-  return [
-    ...ticksOf(frame.x, Math.max(2, (right - left) / 90)).flatMap((value) => [
-      h("path", { d: `M${frame.atX(value)} ${top}V${bottom}`, ...rule }),
-      h("text", { ...text, x: frame.atX(value), y: bottom + 14, "text-anchor": "middle" }, formOf(chart.x)(value)),
-    ]),
-    ...ticksOf(frame.y, 6).flatMap((value) => [
-      h("path", { d: `M${left} ${frame.atY(value)}H${right}`, ...rule }),
-      h("text", { ...text, x: left - 5, y: frame.atY(value) + 4, "text-anchor": "end" }, formOf(chart.y)(value)),
-    ]),
-    h("text", { ...text, x: (left + right) / 2, y: bottom + 32, "text-anchor": "middle" }, chart.x.label ?? ""),
-    h("text", {
-      ...text,
-      x: 11,
-      y: (top + bottom) / 2,
-      "text-anchor": "middle",
-      transform: `rotate(-90 11 ${(top + bottom) / 2})`,
-    }, chart.y.label ?? ""),
-  ];
-}
-
-/** @param {Mark} mark @param {Frame} frame @param {DOMRect[]} texts @param {any} pick @returns {SVGElement[]} */
-function drawMark(mark, frame, texts, pick) {
-  const colour = colourOf(mark.series), { atX, atY, bottom } = frame, points = mark.points ?? [];
+/** @param {Mark} mark @param {Frame} frame @param {DOMRect[]} texts @returns {any[]} */
+function drawMark(mark, frame, texts) {
+  const { atX, atY, x, y } = frame, { points = [] } = mark, colour = colourOf(mark.series);
+  const seen = points.filter(([at, ...values]) =>
+    placeable(x.kind, at) && values.every((/** @type {any} */ v) => placeable(y.kind, v))
+  );
   switch (mark.mark) {
-    case "Line":
-    case "StepLine":
-      return [
-        h("path", {
-          d: pathOf(points, frame, mark.mark === "StepLine"),
-          fill: "none",
-          stroke: colour,
-          "stroke-width": 1.6,
-          "stroke-dasharray": mark.dashed ? "5 4" : null,
-        }),
-      ];
     case "Band": {
-      const known = points.filter((p) =>
-        p.every((/** @type {any} */ v, /** @type {number} */ i) => placeable(i ? frame.y.kind : frame.x.kind, v))
-      );
-      const edge = [...known.map((p) => [p[0], p[2]]), ...known.reverse().map((p) => [p[0], p[1]])];
-      return [h("path", { d: pathOf(edge, frame, false) + "Z", fill: colour, "fill-opacity": 0.16 })];
+      const edge = [...seen.map((p) => [p[0], p[2]]), ...seen.toReversed().map((p) => [p[0], p[1]])];
+      return [path(`${pathOf(edge, frame, false)}Z`, { fill: colour, "fill-opacity": 0.16 })];
     }
     case "Bars":
-      return points.map(([from, to, y]) =>
-        h("rect", {
-          x: atX(from),
-          width: Math.max(1, atX(to) - atX(from) - 1),
-          y: atY(y),
-          height: Math.max(0, bottom - atY(y)),
-          fill: colour,
-        })
-      );
-    case "Dots":
-      return dots(mark, frame, colour, pick);
     case "Spans":
-      return (mark.spans ?? []).map((span) =>
-        h("rect", {
-          x: atX(span.start),
-          width: Math.max(0.7, atX(span.end) - atX(span.start)),
-          y: Math.min(atY(span.row), atY(span.row + 1)) + 0.5,
-          height: Math.max(0.5, Math.abs(atY(span.row + 1) - atY(span.row)) - 1),
-          fill: colour,
-        }, span.title ? h("title", {}, span.title) : null)
-      );
+      return boxesOf(mark).map(([from, to, low, high], i) => {
+        const [start, end] = [atX(from), atX(to)], [one, other] = [atY(low), atY(high)].sort((a, b) => a - b);
+        const size = { width: Math.max(0.7, end - start), height: Math.max(0.5, other - one - 1) };
+        return h(
+          "rect",
+          { x: start, y: one + 0.5, ...size, fill: colour },
+          h("title", {}, mark.spans?.[i].title ?? ""),
+        );
+      });
+    case "Dots":
+      return seen.map((p) => {
+        const place = { cx: atX(p[0]), cy: atY(p[1]), r: mark.radius ?? 3.5, fill: colour };
+        return h("circle", place, h("title", {}, mark.titles?.[points.indexOf(p)] ?? ""));
+      });
     case "Guide":
       return guide(mark, frame);
-    default:
+    case "Label":
       return label(mark, frame, texts);
+    default: {
+      const dashes = mark.dashed ? "5 4" : null;
+      const line = { stroke: colour, "stroke-width": 1.6, "stroke-dasharray": dashes };
+      return [path(pathOf(points, frame, mark.mark === "StepLine"), line)];
+    }
   }
-}
-
-/** @param {Mark} mark @param {Frame} frame @param {string} colour @param {any} pick */
-function dots(mark, frame, colour, pick) {
-  return (mark.points ?? []).flatMap(([x, y], index) => {
-    if (!placeable(frame.x.kind, x) || !placeable(frame.y.kind, y)) return [];
-    const title = mark.titles?.[index];
-    return [h("circle", {
-      cx: frame.atX(x),
-      cy: frame.atY(y),
-      r: mark.radius ?? 3.5,
-      fill: colour,
-      class: pick ? "pick" : null,
-      onclick: pick ? () => pick(mark, index) : null,
-    }, title ? h("title", {}, title) : null)];
-  });
 }
 
 /** @param {Mark} mark @param {Frame} frame */
-function guide(mark, { atX, atY, left, right, top, bottom }) {
-  const value = Number(mark.value), line = { stroke: "var(--faint)", "stroke-dasharray": "3 3" };
-  return mark.axis === "x"
-    ? [
-      h("path", { d: `M${atX(value)} ${top}V${bottom}`, ...line }),
-      h("text", { class: "tick", x: atX(value) + 4, y: bottom - 5 }, mark.text ?? ""),
-    ]
-    : [
-      h("path", { d: `M${left} ${atY(value)}H${right}`, ...line }),
-      h("text", { class: "tick", x: right - 4, y: atY(value) - 4, "text-anchor": "end" }, mark.text ?? ""),
-    ];
+function guide({ value = 0, text = "", axis }, { atX, atY, left, right, top, bottom }) {
+  const line = { stroke: "var(--faint)", "stroke-dasharray": "3 3" };
+  return axis === "x"
+    ? [path(`M${atX(value)} ${top}V${bottom}`, line), say(atX(value) + 4, bottom - 5, text, "start")]
+    : [path(`M${left} ${atY(value)}H${right}`, line), say(right - 4, atY(value) - 4, text, "end")];
 }
 
 /** A text beside a point, unless it would cover another one. @param {Mark} mark @param {Frame} frame @param {DOMRect[]} texts */
-function label(mark, frame, texts) {
-  const x = frame.atX(Number(mark.x)) + 6, y = frame.atY(Number(mark.y)) - 5;
-  const wide = 6.2 * (mark.text ?? "").length, right = x + wide > frame.right;
-  const box = new DOMRect(right ? x - wide - 12 : x, y - 10, wide, 13);
-  if (
-    texts.some((other) =>
-      box.left < other.right && other.left < box.right && box.top < other.bottom && other.top < box.bottom
-    )
-  ) return [];
+function label({ text = "", ...mark }, frame, texts) {
+  const wide = 6.2 * text.length, x = frame.atX(mark.x ?? 0) + 6, y = frame.atY(mark.y ?? 0) - 5;
+  const turned = x + wide > frame.right, box = new DOMRect(turned ? x - wide - 12 : x, y - 10, wide, 13);
+  /** @param {DOMRect} o */
+  const covers = (o) => box.left < o.right && o.left < box.right && box.top < o.bottom && o.top < box.bottom;
+  if (texts.some(covers)) return [];
   texts.push(box);
-  return [
-    h(
-      "text",
-      { class: "tick name", x: right ? x - 12 : x, y, "text-anchor": right ? "end" : "start" },
-      mark.text ?? "",
-    ),
-  ];
+  return [say(turned ? x - 12 : x, y, text, turned ? "end" : "start", { class: "tick name" })];
 }
 
 /** A path with gaps where a point has no position. @param {any[]} points @param {Frame} frame @param {boolean} steps */
-function pathOf(points, frame, steps) {
-  let path = "", broken = true;
-  for (const [x, y] of points) {
-    if (!placeable(frame.x.kind, x) || !placeable(frame.y.kind, y)) broken = true;
-    else {
-      const [left, top] = [frame.atX(x).toFixed(1), frame.atY(y).toFixed(1)];
-      path += broken ? `M${left} ${top}` : steps ? `H${left}V${top}` : `L${left} ${top}`;
-      broken = false;
+function pathOf(points, { atX, atY, x: { kind }, y }, steps) {
+  let drawn = "", broken = true;
+  for (const [x, value] of points) {
+    const known = placeable(kind, x) && placeable(y.kind, value);
+    if (known) {
+      const [left, top] = [atX(x).toFixed(1), atY(value).toFixed(1)];
+      drawn += broken ? `M${left} ${top}` : steps ? `H${left}V${top}` : `L${left} ${top}`;
     }
+    broken = !known;
   }
-  return path;
+  return drawn;
 }
 
 /** @param {Chart} chart */
-function legend(chart) {
-  const named = new Map(chart.marks.filter((mark) => mark.label).map((mark) => [mark.label, mark]));
-  if (!named.size) return null;
+function legend({ marks }) {
+  const named = new Map(marks.filter((mark) => mark.label).map((mark) => [mark.label, colourOf(mark.series)]));
+  const size = { width: 12, height: 8 };
   return h(
     "p",
     { class: "key" },
-    [...named].map(([name, mark]) =>
-      h(
-        "span",
-        {},
-        h(
-          "svg",
-          { width: 12, height: 8, "aria-hidden": "true" },
-          h("rect", { width: 12, height: 8, rx: 2, fill: colourOf(mark.series) }),
-        ),
-        name,
-      )
+    [...named].map(([name, fill]) =>
+      h("span", {}, h("svg", { ...size, "aria-hidden": "true" }, h("rect", { ...size, rx: 2, fill })), name)
     ),
   );
 }
 
 /** @param {Chart} chart @returns {[string[], string[][]]} */
 function rowsOf(chart) {
-  const x = formOf(chart.x), y = formOf(chart.y);
-  const rows = chart.marks.flatMap((mark) => {
-    const name = mark.label || mark.mark;
-    if (mark.mark === "Guide") {
-      return [[
-        mark.text ?? name,
-        mark.axis === "x" ? x(Number(mark.value)) : "",
-        mark.axis === "y" ? y(Number(mark.value)) : "",
-      ]];
-    }
-    if (mark.mark === "Label") return [];
-    if (mark.spans) {
-      return mark.spans.map((span) => [span.title || name, `${x(span.start)} – ${x(span.end)}`, y(span.row)]);
-    }
-    return (mark.points ?? []).map((p, i) => {
-      const titled = mark.titles?.[i] ?? name;
-      return p.length === 2
-        ? [titled, x(p[0]), y(p[1])]
-        : mark.mark === "Band"
-        ? [titled, x(p[0]), `${y(p[1])} – ${y(p[2])}`]
-        : [titled, `${x(p[0])} – ${x(p[1])}`, y(p[2])];
-    });
+  const [formX, formY] = [chart.x, chart.y].map(formOf);
+  /** @param {(v: number) => string} form @param {number} low @param {number} high */
+  const both = (form, low, high) => low === high ? form(low) : `${form(low)} – ${form(high)}`;
+  const rows = chart.marks.filter((mark) => mark.mark !== "Label").flatMap((mark) => {
+    const { axis, value = 0, text, titles, spans } = mark, name = mark.label || text || mark.mark;
+    if (axis) return [[name, axis === "x" ? formX(value) : "", axis === "y" ? formY(value) : ""]];
+    return boxesOf(mark).map(([x1, x2, y1, y2], i) => [
+      (titles?.[i] ?? spans?.[i].title) || name,
+      both(formX, x1, x2),
+      spans ? formY(y1) : both(formY, y1, y2),
+    ]);
   });
   return [["mark", chart.x.label || "x", chart.y.label || "y"], rows];
 }

@@ -5,15 +5,13 @@ import { h } from "../core/dom.js";
 import { bytes, count, number, seconds, share } from "../core/form.js";
 import { chartView } from "../draw/chart.js";
 import { wideTable } from "../draw/table.js";
-import { asking } from "./ask.js";
-import { choiceField, given, listOf, numberField, numberOf, textField } from "./fields.js";
+import { asking, choiceField, given, listOf, numberField, numberOf, textField } from "./fields.js";
 
 /** @typedef {import("./fields.js").Form} Form */
 
 export const MACHINES = "this h100 h200 b200 mi300x a100-80 l40s l4 a10g rtx-4090 epyc-9654 m4-max".split(" ");
-export const MODELS =
-  "llama-3-8b llama-3-70b llama-3.1-405b qwen3-8b qwen3-32b qwen3-30b-a3b gpt-oss-20b gpt-oss-120b deepseek-v3"
-    .split(" ");
+export const MODELS = "llama-3-8b llama-3-70b qwen3-8b qwen3-32b gpt-oss-120b deepseek-v3"
+  .split(" ");
 const GOALS = /** @type {const} */ ([["e2e", "whole answer"], ["ttft", "first token"], ["tpot", "each token"], [
   "gap",
   "longest gap",
@@ -112,29 +110,25 @@ function explanation(found, form) {
   ];
 }
 
+/** @type {[string, string, (value: number) => string][]} */
+const FIGURES = [
+  ["First token", "ttft", seconds],
+  ["Each token", "tpot", seconds],
+  ["Whole answer", "e2e", seconds],
+  ["Tokens/s of a device", "throughput", number],
+  ["Memory of a device", "memory", bytes],
+  ["Sequences that fit", "sequences", count],
+];
+
 /** @param {any} found */
 function figures({ figures: now, before }) {
-  if (!now) return null;
-  /** @type {[string, (f: any) => string, (a: any, b: any) => number][]} */
-  const shown = [
-    ["First token", (f) => seconds(f.ttft), (a, b) => b.ttft / a.ttft],
-    ["Each token", (f) => seconds(f.tpot), (a, b) => b.tpot / a.tpot],
-    ["Whole answer", (f) => seconds(f.e2e), (a, b) => b.e2e / a.e2e],
-    ["Tokens per second and device", (f) => number(f.throughput), (a, b) => a.throughput / b.throughput],
-    ["Memory of a device", (f) => bytes(f.memory), (a, b) => b.memory / a.memory],
-    ["Sequences that fit", (f) => count(f.sequences), (a, b) => a.sequences / b.sequences],
-  ];
-  return h(
+  return now && h(
     "dl",
     { class: "facts" },
-    shown.map(([name, text, gain]) =>
-      h(
-        "div",
-        {},
-        h("dt", {}, name),
-        h("dd", {}, text(now), before ? h("small", {}, `${factor(gain(now, before))} with the levers`) : null),
-      )
-    ),
+    FIGURES.map(([words, name, form]) => {
+      const was = before && before[name] !== now[name] ? h("small", {}, `${form(before[name])} without levers`) : null;
+      return h("div", {}, h("dt", {}, words), h("dd", {}, form(now[name]), was));
+    }),
   );
 }
 

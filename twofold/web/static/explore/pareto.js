@@ -2,10 +2,9 @@
 /** Pareto: the pace of an answer against its cost, for machines and batches. */
 
 import { h } from "../core/dom.js";
-import { money, number, seconds } from "../core/form.js";
+import { money, seconds } from "../core/form.js";
 import { chartView } from "../draw/chart.js";
-import { asking } from "./ask.js";
-import { choiceField, given, listOf, numberField, numberOf, textField } from "./fields.js";
+import { asking, choiceField, given, listOf, numberField, numberOf, textField } from "./fields.js";
 import { scenarioFields, scenarioOf } from "./levers.js";
 
 /** @typedef {import("./fields.js").Form} Form */
@@ -40,82 +39,55 @@ export function machineOf(text) {
 }
 
 /** @param {any} found @param {import("./fields.js").State} state */
-function shown(found, state) {
-  const priced = found.curves.filter((/** @type {any} */ each) => each.price_per_hour !== null);
-  const missing = found.curves.filter((/** @type {any} */ each) => each.price_per_hour === null || !each.points.length);
-  const front = frontier(priced);
+function shown({ model, curves }, state) {
+  const all = /** @type {any[]} */ (curves);
+  const priced = all.filter((each) => each.price_per_hour !== null);
+  const missing = all.filter((each) => each.price_per_hour === null || !each.points.length);
   return [
-    h("h2", {}, `${found.model}: pace against cost`),
-    chartView(paretoChart(priced, front, state), { height: 400 }),
-    missing.map((/** @type {any} */ each) =>
-      h(
-        "p",
-        { class: "faint" },
-        each.points.length
-          ? `${each.hardware} has no price in the table: add one, such as ${each.hardware}:${each.tp}=2.50.`
-          : `${each.tp} × ${each.hardware}: the model does not fit.`,
-      )
-    ),
+    h("h2", {}, `${model}: pace against cost`),
+    chartView(paretoChart(priced, state), { height: 400 }),
+    missing.map(({ hardware, tp, points }) => {
+      const why = points.length ? `no price is known: write ${hardware}:${tp}=2.50` : "the model does not fit";
+      return h("p", { class: "faint" }, `${tp} × ${hardware}: ${why}.`);
+    }),
   ];
 }
 
-/** @param {any[]} curves @param {any[]} front @param {import("./fields.js").State} state */
-function paretoChart(curves, front, state) {
-  const speed = state.pace === "speed", limit = numberOf(state.limit);
-  const pace = (/** @type {number} */ tpot) => speed ? 1 / tpot : tpot;
+/** @param {any[]} curves @param {import("./fields.js").State} state @returns {import("../draw/chart.js").Chart} */
+function paretoChart(curves, state) {
+  const fast = state.pace === "speed", limit = (numberOf(state.limit) ?? 0) / 1000, front = frontier(curves);
+  /** @param {number} tpot */
+  const pace = (tpot) => fast ? 1 / tpot : tpot;
+  /** @param {any} p */
+  const at = (p) => [p.dollars_per_million, pace(p.tpot_s)];
+  /** @type {import("../draw/chart.js").Mark[]} */
   const marks = curves.flatMap((curve, series) => {
-    const name = `${curve.tp} × ${curve.hardware}`, error = curve.error.tpot;
-    const points = curve.points.map((/** @type {any} */ p) => [p.dollars_per_million, pace(p.tpot_s)]);
-    const titles = curve.points.map((/** @type {any} */ p) =>
-      `${name}, batch ${p.batch}: ${money(p.dollars_per_million)} per million tokens, ${seconds(p.tpot_s)} each`
-    );
-    const band = curve.points.map((
-      /** @type {any} */ p,
-    ) => [p.dollars_per_million, pace(p.tpot_s * (1 - error)), pace(p.tpot_s * (1 + error))]);
+    const label = `${curve.tp} × ${curve.hardware}`, error = curve.error.tpot ?? 0;
+    const list = /** @type {any[]} */ (curve.points), points = list.map(at);
+    const titles = list.map((p) => `${label}, batch ${p.batch}: ${money(p.dollars_per_million)}, ${seconds(p.tpot_s)}`);
+    const band = list.map((p) => [p.dollars_per_million, ...[1 - error, 1 + error].map((by) => pace(p.tpot_s * by))]);
+    const names = points.map(([x, y], i) => ({ mark: "Label", x, y, text: String(list[i].batch) }));
     return [
-      ...(error ? [{ mark: "Band", points: band, label: name, series }] : []),
-      { mark: "Line", points, label: name, series },
-      { mark: "Dots", points, titles, label: name, series },
-      ...curve.points.filter((/** @type {any} */ _, /** @type {number} */ i) => i % 3 === 0).map((
-        /** @type {any} */ p,
-      ) => ({ mark: "Label", x: p.dollars_per_million, y: pace(p.tpot_s), text: `${p.batch}` })),
+      ...(error ? [{ mark: "Band", points: band, label, series }] : []),
+      { mark: "Line", points, label, series },
+      { mark: "Dots", points, titles, label, series },
+      ...names.filter((_, i) => i % 3 === 0),
     ];
   });
-  const best = {
-    mark: "StepLine",
-    points: front.map((p) => [p.dollars_per_million, pace(p.tpot_s)]),
-    label: "nothing is cheaper and faster",
-    series: 6,
-    dashed: true,
-  };
-  const costs = curves.flatMap((curve) => curve.points.map((/** @type {any} */ p) => p.dollars_per_million));
-  const met = limit
-    ? [{
-      mark: "Guide",
-      axis: /** @type {const} */ ("y"),
-      value: pace(limit / 1000),
-      text: `objective: ${number(limit)} ms`,
-    }, {
-      mark: "Band",
-      points: [Math.min(...costs), Math.max(...costs)].map((x) =>
-        speed
-          ? [x, pace(limit / 1000), Math.max(...front.map((p) => pace(p.tpot_s)))]
-          : [x, Math.min(...front.map((p) => p.tpot_s)), limit / 1000]
-      ),
-      label: "meets the objective",
-      series: 2,
-    }]
-    : [];
+  if (limit && front.length) {
+    const edge = pace(limit), best = pace(front[front.length - 1].tpot_s);
+    const costs = curves.flatMap((curve) => curve.points.map(at)).map(([cost]) => cost);
+    const corner = [Math.min(...costs), Math.max(...costs)].map((cost) => [cost, edge, best]);
+    marks.unshift({ mark: "Band", points: corner, label: "meets the objective", series: 2 });
+    marks.push({ mark: "Guide", axis: "y", value: edge, text: "objective" });
+  }
+  const label = "nothing is cheaper and faster";
   return {
     title: "Pace against cost, by batch",
     note: "bands: the mean error of the predictions; machines that are always busy",
-    x: { label: "dollars per million answer tokens", kind: /** @type {const} */ ("log"), form: "money" },
-    y: {
-      label: speed ? "tokens per second of a user" : "seconds for each token",
-      kind: /** @type {const} */ ("log"),
-      form: speed ? "number" : "seconds",
-    },
-    marks: [...met, ...marks, best],
+    x: { label: "dollars per million answer tokens", kind: "log", form: "money" },
+    y: { label: PACES[Number(fast)][1], kind: "log", form: fast ? "number" : "seconds" },
+    marks: [...marks, { mark: "StepLine", points: front.map(at), label, series: 6, dashed: true }],
   };
 }
 

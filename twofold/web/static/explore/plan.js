@@ -3,11 +3,10 @@
 
 import { ApiError } from "../core/api.js";
 import { fill, h } from "../core/dom.js";
-import { money, number, seconds, share } from "../core/form.js";
+import { money, seconds, share } from "../core/form.js";
 import { chartView } from "../draw/chart.js";
 import { wideTable } from "../draw/table.js";
-import { faultOf } from "./ask.js";
-import { choiceField, given, listOf, numberField, numberOf, textField } from "./fields.js";
+import { choiceField, faultOf, given, listOf, numberField, numberOf, textField } from "./fields.js";
 import { MODELS } from "./levers.js";
 
 /** @typedef {import("./fields.js").Form} Form */
@@ -111,59 +110,34 @@ export function planPart(root, app, form) {
 }
 
 /** @param {any} found @returns {any[]} */
-function shown(found) {
-  const rows = found.plans.map((/** @type {any} */ plan) => [
+function shown({ plans, tried, frontier, slo }) {
+  const rows = /** @type {any[]} */ (plans).map((plan) => [
     `${plan.tp} × ${plan.hardware}, ${plan.model}`,
-    plan.dollars_per_hour === null ? "–" : money(plan.dollars_per_hour),
-    plan.dollars_per_million_output_tokens === null ? "–" : money(plan.dollars_per_million_output_tokens),
-    number(plan.devices),
-    plan.both ? number(plan.both) : `${plan.prefill} + ${plan.decode}`,
-    plan.weights,
-    plan.kv,
-    plan.split ? "split" : number(plan.chunk),
-    seconds(plan.ttft.at_attainment_s),
-    seconds(plan.tpot.at_attainment_s),
+    ...[plan.dollars_per_hour, plan.dollars_per_million_output_tokens].map((amount) => money(amount)),
+    plan.devices,
+    plan.both || `${plan.prefill} + ${plan.decode}`,
+    `${plan.weights}, KV ${plan.kv}`,
+    plan.split ? "split" : plan.chunk,
+    ...[plan.ttft, plan.tpot].map((each) => seconds(each.at_attainment_s)),
     plan.attained === null ? "estimated" : `${share(plan.attained)} met`,
   ]);
-  const head = [
-    "replica",
-    "$/h",
-    "$/M tokens",
-    "devices",
-    "replicas",
-    "weights",
-    "KV",
-    "step",
-    "first token",
-    "each token",
-    "objectives",
-  ];
+  const head = "replica,$/h,$/M tokens,devices,replicas,weights,step,first token,each token,objectives".split(",");
+  /** @param {any[]} list */
+  const points = (list) => list.map((each) => [each.cost, each.tpot]);
+  const met = /** @type {any[]} */ (frontier).filter((each) => each.met), titles = met.map((each) => each.name);
   return [
-    h("p", {}, `${number(found.tried)} configurations were tried. The cheapest:`),
+    h("p", {}, `${tried} configurations were tried. The cheapest:`),
     wideTable("Plans", head, rows),
-    h("ul", { class: "notes" }, found.plans[0].reasons.map((/** @type {string} */ each) => h("li", {}, each))),
-    chartView(frontChart(found)),
+    h("ul", { class: "notes" }, plans[0].reasons.map((/** @type {string} */ each) => h("li", {}, each))),
+    chartView({
+      title: "Mean time of a token against cost",
+      x: { label: "dollars per hour, or devices", kind: "log" },
+      y: { label: "seconds for each token", kind: "log", form: "seconds" },
+      marks: [
+        { mark: "StepLine", points: points(frontier), label: "nothing is cheaper and faster", series: 5 },
+        { mark: "Dots", points: points(met), titles, label: "meets the objectives", series: 2 },
+        ...(slo.tpot ? [/** @type {const} */ ({ mark: "Guide", axis: "y", value: slo.tpot, text: "objective" })] : []),
+      ],
+    }),
   ];
-}
-
-/** @param {any} found */
-function frontChart({ frontier, slo }) {
-  const points = (/** @type {any[]} */ list) => list.map((each) => [each.cost, each.tpot]);
-  const met = frontier.filter((/** @type {any} */ each) => each.met);
-  return {
-    title: "Mean time of a token against cost",
-    x: { label: "dollars per hour, or devices", kind: /** @type {const} */ ("log"), form: "number" },
-    y: { label: "seconds for each token", kind: /** @type {const} */ ("log"), form: "seconds" },
-    marks: [
-      { mark: "StepLine", points: points(frontier), label: "nothing is cheaper and faster", series: 5 },
-      {
-        mark: "Dots",
-        points: points(met),
-        titles: met.map((/** @type {any} */ each) => each.name),
-        label: "meets the objectives",
-        series: 2,
-      },
-      ...(slo.tpot ? [{ mark: "Guide", axis: /** @type {const} */ ("y"), value: slo.tpot, text: "objective" }] : []),
-    ],
-  };
 }

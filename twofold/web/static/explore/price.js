@@ -5,8 +5,7 @@ import { h } from "../core/dom.js";
 import { count, money, number, seconds, share } from "../core/form.js";
 import { chartView } from "../draw/chart.js";
 import { wideTable } from "../draw/table.js";
-import { asking } from "./ask.js";
-import { choiceField, given, numberField, numberOf, textField } from "./fields.js";
+import { asking, choiceField, given, numberField, numberOf, textField } from "./fields.js";
 
 /** @typedef {import("./fields.js").Form} Form */
 
@@ -26,7 +25,6 @@ export function priceFields(form) {
     numberField(form, "output", "Answer tokens", { high: 16_000, start: 300 }),
     numberField(form, "day", "Requests per day", { high: 10_000_000, start: 1000 }),
     choiceField(form, "ttl", "Kept for", TTLS),
-    choiceField(form, "tier", "Tier", TIERS),
     textField(form, "hardware", "Own machine", { hint: "none", known: ["h100", "h200", "l40s", "l4", "a10g"] }),
     textField(form, "own", "with the model", { hint: "llama-3-70b" }),
     numberField(form, "tp", "Devices", { high: 16, start: 1 }),
@@ -47,7 +45,6 @@ export function pricePart(root, app, form) {
       cached: numberOf(s.cached),
       requests_per_day: numberOf(s.day),
       ttl: s.ttl,
-      tier: s.tier,
       own: own || undefined,
     });
     return app.api.post("/v1/twofold/price", body, { signal });
@@ -76,7 +73,7 @@ export function caching(write, read, ttl) {
 
 /** @param {any} found */
 function shown(found) {
-  const { per_million: prices, own, cliff } = found, gap = 86_400 / found.workload.requests_per_day;
+  const { per_million: prices, own } = found, gap = 86_400 / found.workload.requests_per_day;
   const rows = /** @type {any[]} */ (found.options).map((each) => [
     each.ttl ? `cached for ${WORDS[each.ttl]}` : "without a cache",
     ...[each.per_request, each.per_day, each.per_month].map((amount) => money(amount)),
@@ -90,7 +87,6 @@ function shown(found) {
     wideTable("Cost", ["way", "a request", "a day", "a month"], rows),
     h("p", { class: "faint" }, `Per million tokens: ${kinds.join(", ")}. Prices of ${found.prices_from}.`),
     own ? h("p", {}, ownWords(own)) : null,
-    cliff ? h("p", {}, `Prompts above ${count(cliff.above)} tokens cost ${money(cliff.paid)} a request more.`) : null,
     found.caching.state === "too short"
       ? h("p", { class: "fault" }, `The cache takes at least ${count(found.caching.least_tokens)} tokens.`)
       : null,
