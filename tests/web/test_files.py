@@ -11,8 +11,9 @@ import httpx2
 import pytest
 
 from tests.server.live import LiveServer, live_server
+from tests.structure.sources import ROOT
 from tests.support.tiny import TinyModel
-from twofold.web.page import POLICY, WebPage
+from twofold.web.page import COMMENT, POLICY, WebPage
 
 BROWSER: Final = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 PAGE: Final = WebPage.read()
@@ -98,3 +99,18 @@ def test_a_server_may_have_no_page(keyed: LiveServer, tiny: TinyModel, tmp_path:
         known = {"authorization": "Bearer secret"}
         assert plain.get("/", headers={**BROWSER, **known}).json()["name"] == "Twofold"
         assert plain.get(SCRIPT, headers=known).status_code == 404
+
+
+def test_modules_are_sent_without_comments_and_with_all_else() -> None:
+    folder = ROOT / "twofold/web/static"
+    for name, file in PAGE.files.items():
+        source = (folder / name).read_bytes()
+        if not name.endswith(".js"):
+            assert file.body == source
+            continue
+        taken = [found[0] for found in COMMENT.finditer(source)]
+        assert len(file.body) + sum(map(len, taken)) == len(source)
+        for text in taken:
+            assert text.lstrip().startswith((b"/** ", b"/**\n", b"// ")), f"{name}: {text!r}"
+            assert text.count(b"*/") == text.count(b"/*") <= 1
+        assert b"/**" not in file.body

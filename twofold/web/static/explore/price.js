@@ -12,8 +12,6 @@ import { asking, choiceField, given, numberField, numberOf, textField } from "./
 const TTLS = /** @type {const} */ ([["5m", "5 minutes"], ["1h", "1 hour"]]);
 const WORDS = /** @type {Record<string, string>} */ (Object.fromEntries(TTLS));
 const TTL_S = /** @type {Record<string, number>} */ ({ "5m": 300, "1h": 3600 });
-const TIERS =
-  /** @type {const} */ ([["default", "default"], ["batch", "batch"], ["flex", "flex"], ["priority", "priority"]]);
 const MODELS = ["claude-sonnet-4-6", "claude-opus-4-6", "openai/gpt-5", "google/gemini-2.5-pro"];
 
 /** @param {Form} form */
