@@ -25,7 +25,7 @@ from twofold.planner.explain.picture import roofline
 from twofold.planner.explain.scenario import Goal, Observed, UniformScenario
 from twofold.planner.explain.sources import read_observed
 from twofold.planner.machines.known import find_machine
-from twofold.planner.machines.machine import Cited, Machine, engine_setting, machine_of
+from twofold.planner.machines.machine import engine_setting, machine_of
 from twofold.planner.predict.request import Case
 from twofold.planner.predict.speculation import TextClass
 from twofold.planner.shapes.known import model_file, resolve_shape
@@ -78,14 +78,6 @@ class WhatOptions:
         """``base`` with the KV format and tensor-parallel size of the flags."""
         kv = base.kv if self.kv is None else find_kv_format(self.kv)
         return replace(base, tp=self.tp, kv=kv)
-
-    def with_disk(self, machine: Machine) -> Machine:
-        """The machine with the disk of the flag, if it is given."""
-        if self.disk_gbs is None:
-            return machine
-        if not self.disk_gbs > 0:
-            raise ParameterError(f"A disk reads more than {self.disk_gbs:g} GB/s.", param="disk-gbs")
-        return replace(machine, disk=Cited(self.disk_gbs * 1e9, "given by --disk-gbs"))
 
     def case(self, like: Case | None = None) -> Case:
         """The sizes of the flags; others are from ``like``, or else 512 prompt and 128 output tokens."""
@@ -214,7 +206,7 @@ def _shape_of(seen: Observed, what: WhatOptions) -> ModelSpec | None:
 def _scenario(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenario:
     if what.hardware is None or what.hardware == HERE:
         return _scenario_here(shape, what, case)
-    return report.scenario_of(shape, what.with_disk(find_machine(what.hardware)), case, what.how())
+    return report.scenario_of(shape, find_machine(what.hardware).with_disk(what.disk_gbs), case, what.how())
 
 
 def _scenario_here(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenario:
@@ -225,9 +217,11 @@ def _scenario_here(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformSc
     path = None if what.model is None else model_file(what.model)
     known = None if path is None else calibrated(path)
     if known is not None:
-        return report.scenario_of(shape, what.with_disk(known.machine), case, what.how(ENGINE), known.constants)
+        return report.scenario_of(
+            shape, known.machine.with_disk(what.disk_gbs), case, what.how(ENGINE), known.constants
+        )
     limits = CpuBackend().probe(streamed_bytes(shape, engine_setting())).limits()
-    return report.scenario_of(shape, what.with_disk(machine_of(shape, limits)), case, what.how(ENGINE))
+    return report.scenario_of(shape, machine_of(shape, limits).with_disk(what.disk_gbs), case, what.how(ENGINE))
 
 
 def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> Observed:

@@ -22,6 +22,7 @@ from twofold.planner.count.setting import Setting
 from twofold.planner.machines.known import find_machine
 from twofold.planner.predict.speculation import ACCEPTANCE, MAX_DRAFTS, TEXT_CLASSES, TextClass
 from twofold.planner.shapes.known import resolve_shape
+from twofold.planner.simulate.kv_store import simulated_store
 from twofold.planner.simulate.layerwise import LayerKV, layer_kv
 from twofold.planner.simulate.lever_steps import SimulatedCompression, SimulatedDrafts
 from twofold.planner.simulate.scenario import Scenario, Split
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from twofold.engine.config import EngineKeywords
     from twofold.engine.kv.manager import GroupSize
     from twofold.planner.machines.machine import Machine
+    from twofold.planner.simulate.figures import SimulatedFigures
 
 HERE: Final = "this"
 NEED_HARDWARE: Final = ("tp", "weights", "kv", "replicas", "router", "disaggregate", "link_gbs")
@@ -81,6 +83,15 @@ class LeverFlags:
     keep: Annotated[float | None, Parameter(help="Compress prompts to this share of their own tokens.")] = None
     scorer: Annotated[str | None, Parameter(help="Model that scores prompts for --keep (default: --model).")] = None
 
+    kv_store_bytes: Annotated[
+        int | None,
+        BYTES,
+        Parameter(help="Size of a KV store on each replica's disk, empty at first."),
+    ] = None
+    disk_gbs: Annotated[
+        float | None, Parameter(help="Read bandwidth of that disk in GB/s (default: the machine's, or 1.2).")
+    ] = None
+
     def drafting(self) -> SimulatedDrafts | None:
         """Raises ParameterError for options of drafts without a rate."""
         if self.text is None and self.acceptance is None:
@@ -106,6 +117,21 @@ class LeverFlags:
         if self.scorer is not None:
             raise ParameterError("--scorer needs --keep.", param="scorer", hint="Add --keep 0.5, or remove it.")
         return None
+
+    def with_store(self, scenario: Scenario) -> Scenario:
+        """The scenario with the KV store of the flags, if there is one. Raises ParameterError for a disk without it."""
+        if self.kv_store_bytes is None:
+            if self.disk_gbs is not None:
+                raise ParameterError(
+                    "--disk-gbs is the disk of a KV store, which is not given.",
+                    param="disk-gbs",
+                    hint="Add --kv-store-bytes 100GiB, or remove it.",
+                )
+            return scenario
+        setting, machine = scenario.setting, scenario.machine.with_disk(self.disk_gbs)
+        size = setting.block_size
+        store = simulated_store(scenario.shape, machine, self.kv_store_bytes, scenario.how, block_size=size)
+        return replace(scenario, machine=machine, setting=replace(setting, kv_store=store))
 
 
 @Parameter(name="*", group="Engine")
@@ -165,21 +191,36 @@ def simulate(
             )
         _check(check, server, engine, json=json)
         return
-    from twofold.planner.simulate.figures import SCHEMA, figures, lines  # noqa: PLC0415 - start-up time
-    from twofold.planner.simulate.jobs import Jobs, prompt_history, repeated  # noqa: PLC0415
+    from twofold.planner.simulate.figures import SCHEMA, figures, lines, store_effect  # noqa: PLC0415 - start-up time
+    from twofold.planner.simulate.jobs import Jobs, repeated  # noqa: PLC0415
+
+    scenario = _scenario(server, engine, levers.drafting())
+    scenario = levers.with_store(replace(scenario, compression=levers.compression(scenario.shape)))
+
+    def run(scenario: Scenario) -> tuple[SimulatedFigures, dict[str, Any]]:
+        requests = _requests(load, trace)
+        jobs = Jobs(requests)
+        found = scenario.run(jobs if repeat == 1 else repeated(jobs, repeat))
+        return figures(found, scenario.setting.blocks, limits), {**requests.describe(), "repeat": repeat}
+
+    found, described = run(scenario)
+    without = None
+    if scenario.setting.kv_store is not None:
+        without, _ = run(replace(scenario, setting=replace(scenario.setting, kv_store=None)))
+    if json:
+        document = {"schema": SCHEMA, **_described(scenario), "load": described, "figures": found.plain()}
+        print_json(document if without is None else {**document, "figures_without_kv_store": without.plain()})
+    else:
+        print_lines([*lines(found), *(store_effect(found, without) if without else ())])
+
+
+def _requests(load: LoadOptions, trace: TraceOptions) -> Load:
+    """The load of the flags, from its start."""
+    from twofold.planner.simulate.jobs import prompt_history  # noqa: PLC0415 - start-up time
 
     if trace.trace is None:
-        requests: Load = load.plan().load(prompt_history, load.seed or 0)
-    else:
-        requests = trace.replay()(prompt_history, trace.scale(load.rate), load.requests, load.concurrency)
-    jobs, scenario = Jobs(requests), _scenario(server, engine, levers.drafting())
-    scenario = replace(scenario, compression=levers.compression(scenario.shape))
-    found = figures(scenario.run(jobs if repeat == 1 else repeated(jobs, repeat)), scenario.setting.blocks, limits)
-    if json:
-        described = {**_described(scenario), "load": {**requests.describe(), "repeat": repeat}}
-        print_json({"schema": SCHEMA, **described, "figures": found.plain()})
-    else:
-        print_lines(lines(found))
+        return load.plan().load(prompt_history, load.seed or 0)
+    return trace.replay()(prompt_history, trace.scale(load.rate), load.requests, load.concurrency)
 
 
 def _scenario(server: ServerOptions, engine: EngineFlags, drafts: SimulatedDrafts | None = None) -> Scenario:
@@ -307,6 +348,7 @@ def _described(scenario: Scenario) -> dict[str, Any]:
         "compression": scenario.compression
         and {"keep": scenario.compression.keep, "scorer": scenario.compression.scorer.name},
         "layer_kv": None if setting.layer_kv is None else asdict(setting.layer_kv),
+        "kv_store": None if setting.kv_store is None else asdict(setting.kv_store),
     }
 
 

@@ -22,6 +22,7 @@ from twofold.engine.kv_files import KVFiles
 from twofold.engine.kv_folder import StoreFolder, open_folder, store_identity
 from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget, StepLimits
 from twofold.engine.scheduler.draft_model import ModelDrafts
+from twofold.engine.scheduler.loading import PrefixLoading
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.speculation import Speculator
 from twofold.engine.scheduler.step_time import StepTimeModel
@@ -216,5 +217,5 @@ def _scheduler(loaded: LoadedModel, limits: StepLimits, manager: BlockManager, s
         step_time=step_time,
         speculator=_speculator(loaded, limits, step_time),
         max_waiting=options.max_waiting_seqs,
-        store=store,
+        loading=None if store is None else PrefixLoading(store, step_time),
     )

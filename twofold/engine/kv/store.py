@@ -147,7 +147,7 @@ class _Save:
 
 
 @dataclass(slots=True)
-class _Rates:
+class LoadRates:
     """Bytes per second of loads, while nothing else ran (True) and beside running sequences (False)."""
 
     known: dict[bool, float] = field(default_factory=dict)
@@ -172,7 +172,7 @@ class KVStore:
         self._index = index
         self._block_bytes = tuple(block_bytes)
         self._blocks = SEGMENT_TOKENS // manager.block_size
-        self._rates = _Rates()
+        self._rates = LoadRates()
         self._loads: dict[int, _Load] = {}
         self._saves: dict[int, _Save] = {}
         self._number = 0

@@ -7,9 +7,27 @@ first one; whatever it finds in the prefix cache then, it uses as any other sequ
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from twofold.engine.kv.store import KVStore, StoredPrefix, StoreResult
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
-from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
+from twofold.engine.scheduler.step_time import StepShape
+
+
+class StepTimes(Protocol):
+    """Predicts how long steps take: ``StepTimeModel``, or the cost model of a simulation."""
+
+    def predict(self, shape: StepShape) -> float | None:
+        """Seconds of a step; None if they cannot be predicted yet."""
+        ...
+
+
+def computing_s(times: StepTimes, matched: int, tokens: int) -> float | None:
+    """Predicted seconds to compute what a load would bring, tokens ``matched`` … ``tokens`` − 1; None before the first
+    prediction."""
+    nothing = times.predict(StepShape(rows=1))
+    whole = times.predict(StepShape().plus(matched, tokens - matched))
+    return None if nothing is None or whole is None else max(whole - nothing, 0.0)
 
 
 class PrefixLoading:
@@ -18,7 +36,7 @@ class PrefixLoading:
     Law: a sequence looks into the store at most once before each time it runs, unless its blocks do not suffice.
     """
 
-    def __init__(self, store: KVStore, step_time: StepTimeModel) -> None:
+    def __init__(self, store: KVStore, step_time: StepTimes) -> None:
         self.store = store
         self._step_time = step_time
         self._loading: dict[int, list[Sequence]] = {}
@@ -75,8 +93,4 @@ class PrefixLoading:
                 waiting.remove(sequence)
 
     def _compute_s(self, prefix: StoredPrefix) -> float | None:
-        """Predicted seconds to compute what the load would bring; None before the first prediction."""
-        nothing = self._step_time.predict(StepShape(rows=1))
-        rows = prefix.tokens - prefix.matched
-        whole = self._step_time.predict(StepShape().plus(prefix.matched, rows))
-        return None if nothing is None or whole is None else max(whole - nothing, 0.0)
+        return computing_s(self._step_time, prefix.matched, prefix.tokens)

@@ -41,7 +41,7 @@ from twofold.core.step import (
     TokenEvent,
 )
 from twofold.engine.kv.manager import BlockManager
-from twofold.engine.kv.store import KVStore, StoreResult
+from twofold.engine.kv.store import StoreResult
 from twofold.engine.scheduler.blocks import LookAhead, PreemptionCost, SequenceBlocks, least_urgent
 from twofold.engine.scheduler.budget import Budget, StepBuilder, StepLimits, StepPace
 from twofold.engine.scheduler.lanes import Lanes
@@ -69,7 +69,7 @@ class Scheduler:
     speculator    proposes draft tokens; None: no speculation
     max_waiting   maximum number of waiting sequences
     ageing_s      seconds of waiting after which a class is as urgent as the next more urgent one
-    store         prefixes on the disk; None: there are none
+    loading       loads prefixes from the disk; None: there is no KV store
 
     ``steps`` counts the committed steps, ``preemptions`` all preemptions so far, ``swaps`` those that moved blocks to
     the host; ``drafts`` counts draft tokens. ``lanes`` has the slots of running sequences, and events
@@ -86,11 +86,11 @@ class Scheduler:
         speculator: Speculator | None = None,
         max_waiting: int = 100_000,
         ageing_s: float = 10.0,
-        store: KVStore | None = None,
+        loading: PrefixLoading | None = None,
     ) -> None:
         self.manager = manager
-        self.store = store
-        self._loading = None if store is None else PrefixLoading(store, step_time)
+        self.store = None if loading is None else loading.store
+        self._loading = loading
         self._limits = limits
         self._budget = budget
         self.step_time = step_time
@@ -107,7 +107,7 @@ class Scheduler:
         self._groups = ParallelGroups()
         self._times = TimeLimits()
         self._windows = [window.positions for window in manager.windows if window.positions is not None]
-        self._blocks = SequenceBlocks(manager, store)
+        self._blocks = SequenceBlocks(manager, self.store)
         self._look_ahead = LookAhead(manager, self._blocks, limits.rows)
         self._cost = PreemptionCost(manager, step_time)
         self._waits = WaitTimes()

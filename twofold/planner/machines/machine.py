@@ -8,7 +8,7 @@ sheet are 2³⁰ bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Self
 
 from twofold.core.errors import ParameterError
@@ -84,6 +84,14 @@ class Machine:
     price: Cited | None = None
     other_names: tuple[str, ...] = ()
     disk: Cited = DISK
+
+    def with_disk(self, gbs: float | None) -> Machine:
+        """The machine with a disk that reads so many GB/s; unchanged without a number."""
+        if gbs is None:
+            return self
+        if not gbs > 0:
+            raise ParameterError(f"A disk reads more than {gbs:g} GB/s.", param="disk-gbs")
+        return replace(self, disk=Cited(gbs * 1e9, "given by --disk-gbs"))
 
     def computes_in(self, arithmetic: Arithmetic) -> Arithmetic:
         """The format that such products are computed in here: a wider one where there are no units for it."""

@@ -15,16 +15,19 @@ from twofold.core.errors import ContextLengthError
 from twofold.core.model import read_positions, visible
 from twofold.core.params import SamplingParams
 from twofold.core.record import SequenceRecord
+from twofold.core.report import StoreCounts
 from twofold.core.request import RequestOptions
 from twofold.core.step import SequenceOutcome, StepOutcome, StepPlan
 from twofold.engine.kv.manager import BlockManager
 from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget, StepLimits
+from twofold.engine.scheduler.loading import PrefixLoading
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.engine.scheduler.step_time import StepTimeModel
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.predict.steps import StepSize
 from twofold.planner.simulate.jobs import JobResult, Replica, SimulatedJob, spans
+from twofold.planner.simulate.kv_store import PredictedTimes, SimulatedDisk, engine_store
 from twofold.planner.simulate.layerwise import HostPrompt, HostPrompts, OpenOutput, computed_part
 from twofold.planner.simulate.setting import EngineSetting, StepSeconds
 
@@ -52,29 +55,44 @@ class ExactReplica(Replica):
     def __init__(self, setting: EngineSetting, seconds: StepSeconds, windows: tuple[int | None, ...] = (None,)) -> None:
         super().__init__()
         self._setting, self._seconds, self._windows = setting, seconds, windows
-        self.scheduler = _make_scheduler(setting)
+        self.scheduler = _make_scheduler(setting, PredictedTimes(seconds, windows))
         self._jobs: dict[int, _RunningJob] = {}
         lever = setting.layer_kv
         self._host = None if lever is None else HostPrompts(lever, setting.block_size, seconds)
+        self._disk = None if setting.kv_store is None else SimulatedDisk(setting.kv_store.byte_s)
+        self._loads_only = False
 
     @property
     def next_s(self) -> float:
-        if self.scheduler.has_work:
+        if self.scheduler.has_work and not self._loads_only:
             return math.nextafter(self._now, math.inf)
-        return math.nextafter(max(self._now, self._inbox[0][0]), math.inf) if self._inbox else math.inf
+        return math.nextafter(max(self._now, self._event_s), math.inf)
+
+    @property
+    def _event_s(self) -> float:
+        """The next arrival or end of a job of the disk."""
+        arrival = self._inbox[0][0] if self._inbox else math.inf
+        return arrival if self._disk is None else min(arrival, self._disk.next_s)
 
     def advance(self, until_s: float) -> None:
         while True:
-            if not self.scheduler.has_work:
-                if not self._inbox or self._inbox[0][0] >= until_s:
+            if self._loads_only or not self.scheduler.has_work:
+                if self._event_s >= until_s:
                     return
-                self._now = max(self._now, self._inbox[0][0])
+                self._now = max(self._now, self._event_s)
             elif self._now >= until_s:
                 return
+            self._loads_only = False
+            if self._disk is not None and self._disk.next_s <= self._now:
+                self.scheduler.take_stored(self._disk.take(self._now), self._now)
             while self._inbox and self._inbox[0][0] <= self._now:
                 self._arrive(*self._inbox.popleft())
             if self.scheduler.has_work:
                 self._step()
+
+    @property
+    def stored(self) -> StoreCounts | None:
+        return None if self.scheduler.store is None else self.scheduler.store.snapshot()
 
     def matched(self, job: SimulatedJob) -> int:
         tokens, _ = tokens_of(job)
@@ -107,6 +125,11 @@ class ExactReplica(Replica):
 
     def _step(self) -> None:
         plan = self.scheduler.plan(self._now)
+        if self._disk is not None and self._setting.kv_store is not None and self.scheduler.store is not None:
+            self._disk.submit(self.scheduler.store.take_jobs(), self._setting.kv_store.block_bytes, self._now)
+            self._loads_only = not plan
+            if self._loads_only:
+                return
         size, seconds = self._measured(plan)
         self.work.add(seconds, size.rows - plan.decode_rows, plan.decode_rows, self.scheduler.manager.held[0])
         began, self._now = self._now, self._now + seconds
@@ -185,22 +208,28 @@ class ExactReplica(Replica):
         if held is not None:
             admitted, cached = held.begun_s, held.copied
             first = first if held.first_s is None else held.first_s
-        self._end(JobResult(running.job, admitted, first, self._now, cached, record.preemptions))
+        self._end(JobResult(running.job, admitted, first, self._now, cached, record.preemptions, record.loaded))
 
 
 def tokens_of(job: SimulatedJob) -> tuple[array[int], int]:
     """The prompt's tokens, and the base of its stream, whose token at position p is ``base`` + p."""
     tokens, base = array("i"), 0
     for name, start, end in spans(job):
-        base = hash((name, 0x5EED)) & MAX_TOKEN
+        base = _base(name)
         tokens.extend(range(base, base + min(end, job.prompt) - start))
         base -= start
     return tokens, base
 
 
-def _make_scheduler(setting: EngineSetting) -> Scheduler:
+def _base(name: int | tuple[int]) -> int:
+    """A token for the start of a part. Hashes of −1 and −2 are equal in CPython, so the sign is hashed apart."""
+    number = name if isinstance(name, int) else name[0]
+    return hash((abs(number), number < 0, isinstance(name, tuple), 0x5EED)) & MAX_TOKEN
+
+
+def _make_scheduler(setting: EngineSetting, predicted: PredictedTimes) -> Scheduler:
     manager = BlockManager(setting.groups, setting.block_size, prefix_caching=setting.prefix_caching)
-    step_time = StepTimeModel(setting.step_samples)
+    step_time, lever = StepTimeModel(setting.step_samples), setting.kv_store
     budget: Budget = FixedBudget(setting.rows)
     if setting.tpot_target_s is not None:
         budget = LiveBudget(step_time, setting.tpot_target_s, setting.itl_limit_s)
@@ -210,4 +239,5 @@ def _make_scheduler(setting: EngineSetting) -> Scheduler:
         budget=budget,
         step_time=step_time,
         max_waiting=1 << 62,
+        loading=None if lever is None else PrefixLoading(engine_store(lever, manager), predicted),
     )

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from twofold.core.ranks import nearest_rank
+from twofold.core.report import StoreCounts
+from twofold.core.units import count
 from twofold.planner.plan.traffic import Slo
 from twofold.planner.simulate.fleet import Simulated
 from twofold.planner.simulate.jobs import JobColumns, ReplicaWork
@@ -23,6 +25,8 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 
 SCHEMA: Final = "twofold.simulate/1"
 SHARES: Final = (0.5, 0.9, 0.95, 0.99, 0.999)
+PAYS: Final = 0.99
+"""A lever pays if it lowers the mean TTFT to this share or less."""
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "queue": "queue"}
 
 
@@ -103,6 +107,33 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreUse:
+    """The KV stores of all replicas: ``loads`` brought ``loaded_share`` of all prompt tokens in ``load_s`` seconds
+    together, ``declined`` ones would have taken longer than computing. They hold ``bytes`` in the end."""
+
+    loads: int
+    loaded_share: float
+    load_s: float
+    declined: int
+    written: int
+    evicted: int
+    bytes: int
+
+    @classmethod
+    def of(cls, stored: tuple[StoreCounts, ...], loaded_share: float) -> StoreUse | None:
+        """The use of the stores; None if there are none."""
+        if not stored:
+            return None
+
+        def total(name: str) -> int:
+            return sum(getattr(each, name) for each in stored)
+
+        load_s = sum(each.load_s for each in stored)
+        counts = (total(name) for name in ("declined", "written", "evicted", "bytes"))
+        return cls(total("loads"), loaded_share, load_s, *counts)
+
+
+@dataclass(frozen=True, slots=True)
 class SimulatedFigures:
     """``queue``: seconds from due to admitted; ``waiting_mean`` and ``waiting_most``: jobs that wait at a time."""
 
@@ -122,6 +153,7 @@ class SimulatedFigures:
     output_tokens: int
     preemptions: int
     usage: dict[str, Usage]
+    store: StoreUse | None
     goodput: SimulatedGoodput | None
 
     def plain(self) -> Any:
@@ -157,6 +189,7 @@ def figures(found: Simulated, blocks: int, slo: Slo | None = None) -> SimulatedF
         output_tokens=int(output[ended].sum()),
         preemptions=int(np.sum(jobs.preemptions)),
         usage=_usages(found, blocks, seconds),
+        store=StoreUse.of(found.stored, _ratio(int(np.sum(jobs.loaded)), prompt)),
         goodput=None if slo is None else _goodput(slo, ttft, tpot, e2e, seconds),
     )
 
@@ -224,6 +257,8 @@ def lines(found: SimulatedFigures) -> Iterator[str]:
         f"prompts  {found.cached_share:.1%} of {found.prompt_tokens:,} tokens cached; "
         f"{found.preemptions:,} preemptions; {found.waiting_mean:.3g} waiting on average, max {found.waiting_most:,}"
     )
+    if found.store is not None:
+        yield _store(found.store)
     for name, usage in found.usage.items():
         yield _usage(name, usage)
     if found.goodput is not None:
@@ -246,6 +281,36 @@ def _usage(name: str, usage: Usage) -> str:
         f"{usage.idle:.1%} idle; {usage.rows_a_step:.3g} tokens per step; KV {usage.kv_mean:.1%} on average, "
         f"max {usage.kv_most:.1%}"
     )
+
+
+def _store(use: StoreUse) -> str:
+    return (
+        f"KV store {use.loaded_share:.1%} of prompt tokens loaded, in {count(use.loads, 'load')}; {use.declined:,} "
+        f"declined, since computing was faster; {use.written:,} segments written, {use.evicted:,} evicted"
+    )
+
+
+def store_effect(found: SimulatedFigures, without: SimulatedFigures) -> Iterator[str]:
+    """What a KV store changed, beside the same load without it, and whether it paid."""
+    use, computed = found.store, [round(each.prompt_tokens * (1 - each.cached_share)) for each in (without, found)]
+    assert use is not None, "there is a store"
+    yield (
+        f"without  the store {computed[0]:,} prompt tokens are computed instead of {computed[1]:,}; TTFT "
+        f"{_change(without.ttft.mean, found.ttft.mean)} on average, {_change(without.ttft.p99, found.ttft.p99)} at P99"
+    )
+    before, after = without.ttft.mean or 0.0, found.ttft.mean or 0.0
+    if not use.written:
+        yield "The store does not pay: nothing is written, since no prompt found 256 tokens of its prefix in memory."
+    elif not (use.loads or use.declined):
+        yield "The store does not pay: no prompt came back after its keys and values had left memory."
+    elif not use.loads:
+        yield "The store does not pay: computing was always faster than loading."
+    elif after > PAYS * before:
+        yield f"The store does not pay: the mean TTFT is {after / before:.2f} of that without it."
+
+
+def _change(before: float | None, after: float | None) -> str:
+    return f"{time_words(before)} instead of {time_words(after)}"
 
 
 def time_words(seconds: float | None) -> str:

@@ -21,6 +21,7 @@ from typing import ClassVar, Final, Protocol
 
 from twofold.bench.load.base import Outcome
 from twofold.core.errors import ParameterError, did_you_mean
+from twofold.core.report import StoreCounts
 from twofold.planner.simulate.jobs import JobColumns, JobResult, Replica, ReplicaWork, SimulatedJob
 
 BOUND: Final = 1.25
@@ -152,11 +153,13 @@ class Handover:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """Results of jobs, and the work of each replica; with disaggregation prefill replicas are first."""
+    """Results of jobs, and the work of each replica; with disaggregation prefill replicas are first. ``stored``: the
+    counts of each KV store."""
 
     jobs: JobColumns
     work: tuple[ReplicaWork, ...]
     prefill_replicas: int
+    stored: tuple[StoreCounts, ...] = ()
 
 
 class Source(Protocol):
@@ -195,7 +198,8 @@ def simulate(
     else:
         _OrderedRun(jobs, replicas, router, handover, columns, delay_s).run()
     every = [*replicas, *(handover.replicas if handover else ())]
-    return Simulated(columns, tuple(each.work for each in every), len(replicas))
+    stored = tuple(each.stored for each in every if each.stored is not None)
+    return Simulated(columns, tuple(each.work for each in every), len(replicas), stored)
 
 
 def _run_independently(

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from twofold.bench.load.base import Ask, Load, Outcome, PromptMessage, Shared
 from twofold.core.errors import ParameterError
+from twofold.core.report import StoreCounts
 
 
 class SimulatedJob(NamedTuple):
@@ -152,7 +153,7 @@ class JobResult(NamedTuple):
 
     admitted_s, first_s, last_s  times of admission, first and last token; None if the job was refused because it can
                                  never run
-    cached                       cached tokens of its prompt
+    cached                       cached tokens of its prompt, of which ``loaded`` came from a KV store
     """
 
     job: SimulatedJob
@@ -161,6 +162,7 @@ class JobResult(NamedTuple):
     last_s: float | None
     cached: int = 0
     preemptions: int = 0
+    loaded: int = 0
 
 
 @dataclass(slots=True)
@@ -224,6 +226,11 @@ class Replica(ABC):
     def matched(self, job: SimulatedJob) -> int:
         """Tokens of the job's prompt that are in this replica's cache now."""
 
+    @property
+    def stored(self) -> StoreCounts | None:
+        """The counts of its KV store; None without one."""
+        return None
+
     def submit(self, job: SimulatedJob, at_s: float) -> None:
         """Adds a job that arrives at ``at_s``, not before any job already submitted."""
         self.open_jobs += 1
@@ -246,6 +253,7 @@ class JobColumns:
     prompt: array[int] = field(default_factory=lambda: array("i"))
     output: array[int] = field(default_factory=lambda: array("i"))
     cached: array[int] = field(default_factory=lambda: array("i"))
+    loaded: array[int] = field(default_factory=lambda: array("i"))
     preemptions: array[int] = field(default_factory=lambda: array("i"))
     replica: array[int] = field(default_factory=lambda: array("i"))
 
@@ -253,7 +261,7 @@ class JobColumns:
         return len(self.index)
 
     def add(self, done: JobResult, replica: int) -> None:
-        job, admitted, first, last, cached, preemptions = done
+        job, admitted, first, last, cached, preemptions, loaded = done
         never = float("inf")
         self.index.append(job.number)
         self.due_s.append(job.due_s)
@@ -263,5 +271,6 @@ class JobColumns:
         self.prompt.append(job.prompt)
         self.output.append(job.output)
         self.cached.append(cached)
+        self.loaded.append(loaded)
         self.preemptions.append(preemptions)
         self.replica.append(replica)

@@ -85,6 +85,18 @@ class Scenario:
                 param="layer-kv",
                 hint="Remove --layer-kv or --disaggregate.",
             )
+        if self.split is not None and self.setting.kv_store is not None:
+            raise ParameterError(
+                "A KV store is not simulated together with disaggregation.",
+                param="kv-store-bytes",
+                hint="Remove --kv-store-bytes or --disaggregate.",
+            )
+        if not self.exact and self.setting.kv_store is not None and len(self.setting.groups) > 1:
+            raise ParameterError(
+                f"{self.shape.name} has layers with a sliding window, whose stored blocks only exact mode counts.",
+                param="exact",
+                hint="Add --exact, or remove --kv-store-bytes.",
+            )
         if not self.exact and self.setting.tpot_target_s is not None:
             raise ParameterError(
                 "The live budget needs exact mode, which simulates every step.",

@@ -16,6 +16,7 @@ from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.machines.machine import Machine
 from twofold.planner.predict.constants import Constants, constants_for
 from twofold.planner.predict.steps import StepPredictor, StepSize
+from twofold.planner.simulate.kv_store import SimulatedStore
 from twofold.planner.simulate.layerwise import LayerKV
 
 DEFAULT_SEQUENCES: Final = 256
@@ -36,6 +37,7 @@ class EngineSetting:
     itl_limit_s       maximum seconds between two tokens with the live budget; None: its default
     step_samples      measured steps from which the live budget starts
     layer_kv          computes prompts without blocks layer by layer; None: they wait
+    kv_store          keeps prefixes on the disk; None: without
     """
 
     groups: tuple[GroupSize, ...]
@@ -48,6 +50,7 @@ class EngineSetting:
     itl_limit_s: float | None = None
     step_samples: tuple[tuple[StepShape, float], ...] = ()
     layer_kv: LayerKV | None = None
+    kv_store: SimulatedStore | None = None
 
     def __post_init__(self) -> None:
         for name in ("sequences", "rows", "block_size", "context"):
@@ -64,6 +67,19 @@ class EngineSetting:
                 "Layer-wise keys and values have a TPOT target of their own.",
                 param="tpot-target-ms",
                 hint="Give --layer-kv-tpot-ms in place of --tpot-target-ms.",
+            )
+
+        if self.kv_store is not None and not self.prefix_caching:
+            raise ParameterError(
+                "A KV store extends the prefix cache, which is off.",
+                param="kv-store-bytes",
+                hint="Remove --kv-store-bytes, or --no-enable-prefix-caching.",
+            )
+        if self.kv_store is not None and self.layer_kv is not None:
+            raise ParameterError(
+                "Layer-wise keys and values are not simulated together with a KV store.",
+                param="layer-kv",
+                hint="Remove --layer-kv or --kv-store-bytes.",
             )
 
     @property

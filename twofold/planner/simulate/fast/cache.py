@@ -148,6 +148,15 @@ class CountedCache:
             if not node.users:
                 self._release(node)
 
+    def fill(self, job_blocks: JobBlocks, job: SimulatedJob) -> None:
+        """Publishes and releases the blocks of a job whose whole prompt was loaded; ``job_blocks`` were opened for its
+        part that was cached before, and have taken the others."""
+        whole = JobBlocks([], job_blocks.published)
+        whole.own, job_blocks.own = job_blocks.own, 0
+        self._use(whole, job)
+        self.close(job_blocks, job_blocks.published * self.block_size)
+        self.close(whole, job.prompt)
+
     def reclaim(self) -> bool:
         """Evicts blocks of nodes in use beyond the part that their only job matched. Returns whether there were any.
 

@@ -103,6 +103,7 @@ class Running:
         "job_blocks",
         "known",
         "limit",
+        "loaded",
         "past",
         "preemptions",
         "since",
@@ -115,6 +116,7 @@ class Running:
         self.limit = job.prompt + job.output
         self.computed = 0
         self.cached = 0
+        self.loaded = 0
         self.since = -1
         self.job_blocks: JobBlocks | None = None
         self.admitted_s: float | None = None

@@ -18,12 +18,15 @@ from heapq import heappop, heappush
 from typing import Final
 
 from twofold.core.model import read_positions, visible
+from twofold.core.report import StoreCounts
 from twofold.engine.scheduler.blocks import HORIZON, MIN_AHEAD
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.predict.steps import StepSize
 from twofold.planner.simulate.fast.cache import CountedCache
 from twofold.planner.simulate.fast.decodes import Decodes, LinearStepTimes, Running, steps_begun, stretch
+from twofold.planner.simulate.fast.store import CountedStore
 from twofold.planner.simulate.jobs import JobResult, Replica, SimulatedJob
+from twofold.planner.simulate.kv_store import PredictedTimes
 from twofold.planner.simulate.layerwise import HostPrompts, OpenOutput, computed_part
 from twofold.planner.simulate.setting import EngineSetting, StepSeconds
 
@@ -38,6 +41,7 @@ class FastReplica(Replica):
     _refused   the last job refused for lack of blocks, and the free blocks at its latest refusal
     _blocked   whether no sequence ended or was preempted since then
     _shares    whether any job so far may share a prefix; before that the cache is not searched
+    _store     the KV store on disk, if the setting has one
     _host      prompts that are computed layer by layer, if the setting says so
     _unstarted jobs that were never admitted, by number; kept only with ``_host``
     _withheld  whether the latest step left layer-wise prompts out for the TPOT of others, and nothing changed since
@@ -63,6 +67,8 @@ class FastReplica(Replica):
         self._host = None if lever is None else HostPrompts(lever, setting.block_size, seconds)
         self._unstarted: dict[int, Running] = {}
         self._withheld = False
+        store = setting.kv_store
+        self._store = None if store is None else CountedStore(store, self._cache, PredictedTimes(seconds, windows))
 
     @property
     def next_s(self) -> float:
@@ -73,24 +79,37 @@ class FastReplica(Replica):
             if not steps:
                 return math.nextafter(self._now, NEVER)
             first, slope, steps = self._stretch(steps)
-            return self._now + steps * first + slope * (steps * (steps - 1) / 2)
-        return math.nextafter(max(self._now, self._inbox[0][0]), NEVER) if self._inbox else NEVER
+            end = self._now + steps * first + slope * (steps * (steps - 1) / 2)
+            return end if self._store is None else min(end, math.nextafter(max(self._now, self._store.next_s), NEVER))
+        return math.nextafter(max(self._now, self._event_s), NEVER)
+
+    @property
+    def _event_s(self) -> float:
+        """The next arrival or end of a job of the disk."""
+        arrival = self._inbox[0][0] if self._inbox else NEVER
+        return arrival if self._store is None else min(arrival, self._store.next_s)
 
     def advance(self, until_s: float) -> None:
         inbox, decodes = self._inbox, self._decodes
         while True:
-            if not (decodes.count or self._prompts or self._waiting or self._returning):
-                if not inbox or inbox[0][0] >= until_s:
+            if not (decodes.count or self._prompts or self._admits() or self._computes_on_host()):
+                if self._event_s >= until_s:
                     return
-                self._now = max(self._now, inbox[0][0])
+                self._now = max(self._now, self._event_s)
             elif self._now >= until_s:
                 return
+            if self._store is not None and self._store.next_s <= self._now:
+                self._take_stored(self._store)
             while inbox and inbox[0][0] <= self._now:
                 self._arrive(*inbox.popleft())
             if self._prompts or self._admits() or self._computes_on_host():
                 self._planned_step()
             elif decodes.count:
                 self._decode(until_s)
+
+    @property
+    def stored(self) -> StoreCounts | None:
+        return None if self._store is None else self._store.counts
 
     def matched(self, job: SimulatedJob) -> int:
         return self._cache.find(job, job.prompt - 1)[0]
@@ -101,6 +120,8 @@ class FastReplica(Replica):
         self._cache.check()
         if self._host is not None:
             self._host.check_idle()
+        if self._store is not None:
+            self._store.check()
 
     # -- the waiting queue ---------------------------------------------------------------------------------------------
 
@@ -124,21 +145,44 @@ class FastReplica(Replica):
 
     def _admit(self, rows: int) -> None:
         """Admits sequences while ``rows`` rows, slots and blocks last."""
-        while rows and (self._waiting or self._returning):
+        while (rows or self._store is not None) and (self._waiting or self._returning):
             if self._decodes.count + len(self._prompts) >= self._setting.sequences:
                 return
             sequence = self._returning[0][1] if self._returning else self._waiting[0]
+            if self._store is not None and self._load(self._store, sequence):
+                self._leave_queue()
+                continue
+            if not rows:
+                return
             if not self._start(sequence):
                 self._blocked = True
                 return
-            if self._returning:
-                heappop(self._returning)
-            else:
-                self._waiting.popleft()
+            self._leave_queue()
             added = self._add_chunk(sequence, rows)
             if not added:
                 return
             rows -= added
+
+    def _leave_queue(self) -> None:
+        """Removes the head of the waiting queue."""
+        if self._returning:
+            heappop(self._returning)
+        else:
+            self._waiting.popleft()
+
+    def _load(self, store: CountedStore, head: Running) -> bool:
+        """Lets the head of the queue load its prefix from the store, if that pays and its blocks will last."""
+        if not (self._shares or head.job.shares or head.preemptions):
+            return False
+        alone = not (self._decodes.count or self._prompts)
+        free = self._cache.obtainable
+        return store.begin(head, self._now, alone=alone, lasts=lambda: self._lasts(head, free, alone=alone))
+
+    def _take_stored(self, store: CountedStore) -> None:
+        """Takes what the store has read and written; jobs that waited for it return to the queue."""
+        for sequence in store.take(self._now):
+            heappush(self._returning, (sequence.key, sequence))
+        self._blocked = False
 
     def _start(self, sequence: Running) -> bool:
         """Starts a sequence if there are enough blocks; else returns False."""
@@ -160,9 +204,15 @@ class FastReplica(Replica):
             if blocks > self._cache.obtainable:
                 self._cache.reclaim()
             self._cache.take(job_blocks, blocks)
-        if sequence.admitted_s is None:
+        first = sequence.admitted_s is None
+        if first:
             sequence.admitted_s = self._now
             sequence.cached = min(found, sequence.job.prompt)
+        if self._store is not None:
+            if found:
+                self._store.hit(sequence, found, self._now)
+            loaded = self._store.admit(sequence, sequence.cached)
+            sequence.loaded = loaded if first else sequence.loaded
         self._prompts[number] = sequence
         self._unstarted.pop(number, None)
         self._withheld = False
@@ -246,6 +296,8 @@ class FastReplica(Replica):
         decodes = self._decodes
         prompts = self._prompts
         chunks = [chunk for number, chunk in self._chunks.items() if number in prompts]
+        if self._store is not None and not (chunks or decodes.count):
+            return
         size, seconds = self._measured(chunks)
         began, self._now = self._now, self._now + seconds
         again = sum(rows for sequence, rows in chunks if sequence.computed >= sequence.job.prompt)
@@ -377,6 +429,8 @@ class FastReplica(Replica):
         stop = until_s
         if self._inbox and self._takes_arrivals() and decodes.count < self._setting.sequences:
             stop = min(stop, self._inbox[0][0])
+        if self._store is not None:
+            stop = min(stop, self._store.next_s)
         steps = steps_begun(stop - self._now, first, slope, steps)
         seconds = steps * first + slope * (steps * (steps - 1) / 2)
         cache, work = self._cache, self.work
@@ -444,4 +498,4 @@ class FastReplica(Replica):
         self._cache.close(sequence.held, computed)
         self._blocked = self._withheld = False
         times = (sequence.admitted_s, sequence.first_s, self._now)
-        self._end(JobResult(sequence.job, *times, sequence.cached, sequence.preemptions))
+        self._end(JobResult(sequence.job, *times, sequence.cached, sequence.preemptions, sequence.loaded))
