@@ -51,20 +51,18 @@ def run(kind: Kind, setting: EngineSetting, jobs: list[SimulatedJob]) -> tuple[d
 
 def random_sessions(rng: random.Random, *, together: bool) -> list[SimulatedJob]:
     """Turns of a few sessions; each turn's prompt is the one before it with its output and more. Turns of a session do
-    not overlap; those of different ones do if they run ``together``, and otherwise may begin with a shared piece."""
+    not overlap; those of different ones do if they run ``together``. Nothing else is shared: even without a store both
+    kinds of replicas differ by a few tokens in what they find of a shared piece (docs/simulate.md)."""
     jobs: list[SimulatedJob] = []
-    now = 0.0
-    shared = [not together and rng.random() < 0.5 for _ in range(rng.randint(1, 8))]
-    pieces = [(Shared(rng.randint(0, 1), 300),) if each else () for each in shared]
-    known = [rng.randint(1, 1_200) + 300 * each for each in shared]
+    now, known = 0.0, [rng.randint(1, 1_200) for _ in range(rng.randint(1, 8))]
     for number in range(rng.randint(2, 60)):
-        session = rng.randrange(len(pieces))
+        session = rng.randrange(len(known))
         now += rng.expovariate(1)
         if not together or any(job.stream == -1 - session for job in jobs[-4:]):
             now += 20
         output = rng.randint(1, 30)
         if known[session] + output < 3_000:
-            jobs.append(SimulatedJob(number, now, known[session], output, pieces[session], -1 - session))
+            jobs.append(SimulatedJob(number, now, known[session], output, (), -1 - session))
             known[session] += output + rng.randint(1, 100)
     return jobs
 
