@@ -16,7 +16,7 @@ MAX_PAGE_BYTES = 150_000
 MAX_PAGE_GZIP_BYTES = 48_000
 """Bytes of all files of the web page as they are shipped; deno lint measures their functions."""
 MAX_FUNCTION_LINES = 60
-MAX_PACKAGE_LINES = 84_723
+MAX_PACKAGE_LINES = 85_309
 """Lower it after a cleanup. A commit that needs more lines raises it, and its message says what they are for."""
 
 
