@@ -12,9 +12,10 @@ from twofold.web.page import WebPage
 
 MAX_FILE_LINES = 600
 MAX_SCRIPT_LINES = 399
-MAX_PAGE_BYTES = 150_000
-MAX_PAGE_GZIP_BYTES = 48_000
-"""Bytes of all files of the web page as they are shipped; deno lint measures their functions."""
+MAX_PAGE_BYTES = 300_000
+MAX_PAGE_GZIP_BYTES = 110_000
+"""Bytes of all files of the web page as they are shipped, of which a view loads its own when it is opened. The goals
+are 150 kB and 48 kB. deno lint measures their functions."""
 MAX_FUNCTION_LINES = 60
 MAX_PACKAGE_LINES = 85_309
 """Lower it after a cleanup. A commit that needs more lines raises it, and its message says what they are for."""

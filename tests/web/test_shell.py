@@ -21,6 +21,7 @@ def test_a_question_is_answered(page: Page) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_shell_is_accessible(page: Page, theme: str) -> None:
+    expect(page.get_by_label("Message", exact=True)).to_be_visible()
     page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     expect(page.locator("html")).to_have_attribute("data-theme", theme)
     assert accessibility_faults(page) == []
@@ -56,12 +57,12 @@ def test_a_key_is_asked_for_and_kept_only_if_wanted(browser: Browser, keyed: Liv
         assert accessibility_faults(page) == []
         dialog.get_by_label("Key", exact=True).fill("secret")
         dialog.get_by_role("button", name="Use it").click()
-        expect(page.get_by_label("Model")).to_have_value("tiny")
+        expect(page.locator("#model")).to_have_value("tiny")
         page.reload()
         dialog.get_by_label("Key", exact=True).fill("secret")
         dialog.get_by_label("Keep it").check()
         dialog.get_by_role("button", name="Use it").click()
-        expect(page.get_by_label("Model")).to_have_value("tiny")
+        expect(page.locator("#model")).to_have_value("tiny")
         page.reload()
-        expect(page.get_by_label("Model")).to_have_value("tiny")
+        expect(page.locator("#model")).to_have_value("tiny")
         assert "secret" not in page.content()

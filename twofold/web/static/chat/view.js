@@ -1,84 +1,309 @@
 // @ts-check
-/** Chat: messages and answers of the chosen model, as they come. */
+/** The chat: a conversation, its answers as they come, and what each took. */
 
-import { ApiError, errorFrom } from "../core/api.js";
 import { paced } from "../core/clock.js";
-import { h } from "../core/dom.js";
-import { createMarkdown } from "../text/md.js";
+import { fill, h, keyed, style } from "../core/dom.js";
+import { effect, signal } from "../core/signal.js";
+import { createComposer } from "./composer.js";
+import { createKept } from "./kept.js";
+import { createKeys } from "./keys.js";
+import { createAnswer, createAsk, createResult } from "./messages.js";
+import { asCurl, asPython, bodyOf } from "./request.js";
+import { run } from "./run.js";
+import { chips, createSettings } from "./settings.js";
+import { createSidebar, downloadTalk } from "./sidebar.js";
+import { builtInResult } from "./tools.js";
+import { add, branch, newConversation, path, turn } from "./tree.js";
+
+/** @typedef {import("./tree.js").Message} Message */
+/** @typedef {import("./tree.js").Conversation} Conversation */
+/** @typedef {import("./messages.js").Actions} Actions */
+
+await style(new URL("chat.css", import.meta.url));
+
+const HZ = 20;
+
+/** What goes on in a chat; `view` shows it. */
+class Chat {
+  /** @param {import("../views.js").App} app */
+  constructor(app) {
+    this.app = app;
+    this.kept = createKept();
+    this.talk = signal(newConversation());
+    this.keeps = signal(true);
+    this.busy = signal(false);
+    /** @type {Message | null} */
+    this.running = null;
+    this.abort = new AbortController();
+    /** @type {Map<string, any>} */
+    this.shown = new Map();
+    this.changed = () => {};
+  }
+
+  get path() {
+    return path(this.talk.peek());
+  }
+
+  save() {
+    if (this.keeps.peek() && this.talk.peek().messages.length > 0) this.kept.save(this.talk.peek());
+  }
+
+  /** @param {Conversation} talk */
+  open(talk) {
+    this.stop();
+    this.keeps.set(true);
+    this.talk.set(talk);
+    this.changed();
+  }
+
+  create() {
+    const { settings, system } = this.talk.peek();
+    this.open({ ...newConversation(settings), system });
+  }
+
+  stop() {
+    this.abort.abort();
+  }
+
+  /** @param {string} text @param {string} [parent] */
+  send(text, parent = this.path.at(-1)?.id ?? "") {
+    const asked = add(this.talk.peek(), { parent, role: "user", content: text });
+    return this.answer(asked.id);
+  }
+
+  /** The request for an answer below `parent`. @param {string} parent @param {string} [begun] @param {string} [model] */
+  body(parent, begun = "", model = this.app.model.peek()) {
+    const talk = this.talk.peek(), all = new Map(talk.messages.map((message) => [message.id, message]));
+    const before = [];
+    for (let each = all.get(parent); each; each = all.get(each.parent)) before.unshift(each);
+    return bodyOf(model, talk, before, { begun, prices: this.app.server.peek()?.prices.reference });
+  }
+
+  /** @param {string} parent @param {string} [begun] */
+  async answer(parent, begun = "") {
+    this.stop();
+    const model = this.app.model.peek(), talk = this.talk.peek();
+    const body = this.body(parent, begun);
+    const message = add(talk, { parent, role: "assistant", content: begun, model, ...(begun ? { begun } : {}) });
+    const abort = this.abort = new AbortController();
+    this.running = message;
+    this.busy.set(true);
+    this.changed();
+    this.save();
+    const view = this.shown.get(message.id);
+    /** @type {import("./run.js").Progress | string | undefined} */
+    let progress = this.loading(model);
+    const draw = paced(() => view.update(progress), HZ);
+    draw.ask();
+    await run(this.app.api, body, message, {
+      signal: abort.signal,
+      text: view.write,
+      changed: (told) => {
+        progress = told ?? progress;
+        draw.ask();
+      },
+    });
+    draw.end();
+    if (this.running === message) {
+      this.running = null;
+      this.busy.set(false);
+    }
+    view.end();
+    this.ended(talk, message);
+  }
+
+  /** @param {string} model */
+  loading(model) {
+    const state = this.app.server.peek()?.models.find((/** @type {any} */ each) => each.id === model)?.state;
+    return state && state !== "ready" ? `${model} is being loaded.` : undefined;
+  }
+
+  /** @param {Conversation} talk @param {Message} message */
+  ended(talk, message) {
+    if (talk === this.talk.peek()) this.changed();
+    if (this.keeps.peek()) this.kept.save(talk);
+    const { fault, finish } = message;
+    if (fault?.status === 401 || fault?.status === 403) this.app.askKey(fault.message);
+    else if (fault || this.loading(message.model ?? "")) this.app.refresh();
+    if (!fault) {
+      this.app.announce(finish === "stopped" ? "Stopped." : `The answer is complete: ${message.content.slice(0, 200)}`);
+    }
+    const results = (message.calls ?? []).map(builtInResult);
+    if (finish === "tool_calls" && results.every((result) => result !== null)) {
+      this.results(message, /** @type {string[]} */ (results));
+    }
+  }
+
+  /** @param {Message} message @param {string[]} results */
+  results(message, results) {
+    let parent = message.id;
+    (message.calls ?? []).forEach(({ id, name }, index) => {
+      parent = add(this.talk.peek(), { parent, role: "tool", content: results[index], call: id, name }).id;
+    });
+    this.answer(parent);
+  }
+
+  /** @param {Message} message @param {"text" | "curl" | "python"} form */
+  copy(message, form) {
+    if (form === "text") return message.content;
+    const body = this.body(message.parent, message.begun, message.model);
+    const keyed = this.app.api.key.peek() !== "";
+    return form === "curl" ? asCurl(location.origin, body, keyed) : asPython(location.origin, body, keyed);
+  }
+
+  /** @returns {Actions} */
+  actions() {
+    return {
+      branch: (message) => branch(this.talk.peek(), message),
+      turn: (message, by) => {
+        if (!turn(this.talk.peek(), message, by)) return;
+        this.changed();
+        this.save();
+      },
+      again: (message) => void this.answer(message.parent),
+      edit: (message, text) => void this.send(text, message.parent),
+      goOn: (message, begun) => void this.answer(message.parent, begun),
+      results: (message, results) => this.results(message, results),
+      copy: (message, form) => this.copy(message, form),
+      running: (message) => this.running === message,
+      last: (message) => this.path.at(-1) === message,
+      explain: (message) => {
+        const can = this.app.server.peek()?.can ?? [];
+        return message.record && can.includes("explain")
+          ? this.app.route.href("explore", { request: message.record.id })
+          : null;
+      },
+      structured: () => String(this.talk.peek().settings.form ?? "").startsWith("JSON"),
+    };
+  }
+}
+
+/** The messages of the shown path, scrolled to the end while the user is there. @param {Chat} chat */
+function createTalk(chat) {
+  const talk = h("div", { class: "talk" }), actions = chat.actions();
+  const scroll = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Conversation" }, talk);
+  const list = keyed(talk, (/** @type {Message} */ message) => message.id, (message) => {
+    const view = message.role === "user"
+      ? createAsk(message, actions)
+      : message.role === "tool"
+      ? createResult(message)
+      : createAnswer(message, actions);
+    chat.shown.set(message.id, view);
+    return { element: view.element, update: () => view.update() };
+  });
+  let low = true;
+  scroll.addEventListener(
+    "scroll",
+    () => void (low = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 40),
+  );
+  const grown = new ResizeObserver(() => low && scroll.scrollTo(0, scroll.scrollHeight));
+  grown.observe(talk);
+  return {
+    element: scroll,
+    update: () => list.update(chat.path),
+    down: () => {
+      low = true;
+      scroll.scrollTo(0, scroll.scrollHeight);
+    },
+    end: () => (grown.disconnect(), list.end()),
+  };
+}
+
+/** The name of the conversation, and what can be done with it. @param {Chat} chat @param {() => void} list */
+function createHead(chat, list) {
+  const rename = () => {
+    chat.talk.peek().title = title.value;
+    chat.save();
+  };
+  const title = h("input", {
+    class: "title",
+    "aria-label": "Name of the conversation",
+    placeholder: "New chat",
+    onchange: rename,
+  });
+  const keep = h("input", { type: "checkbox", onchange: toggle });
+  function toggle() {
+    chat.keeps.set(keep.checked);
+    if (keep.checked) chat.save();
+    else chat.kept.remove(chat.talk.peek().id);
+  }
+  const remove = () => (chat.kept.remove(chat.talk.peek().id), chat.create());
+  const button = (/** @type {string} */ text, /** @type {() => void} */ onclick) =>
+    h("button", { type: "button", class: "chip", onclick }, text);
+  const element = h(
+    "div",
+    { class: "head" },
+    h("button", { type: "button", class: "chip lists", onclick: list, "aria-controls": "side" }, "Chats"),
+    title,
+    h("label", { class: "check" }, keep, "Keep"),
+    button("Export", () => downloadTalk(chat.talk.peek())),
+    button("Delete", remove),
+  );
+  effect(() => void (keep.checked = chat.keeps.get()));
+  return { element, update: () => void (title.value = chat.talk.peek().title) };
+}
 
 /** @type {import("../views.js").ViewModule["mount"]} */
 export function mount(root, app) {
-  /** @type {{role: string, content: string}[]} */
-  const messages = [];
-  /** @type {AbortController | null} */
-  let running = null;
-  const talk = h("div", { class: "talk" });
-  const box = h("textarea", { id: "say", rows: 2 });
-  const button = h("button", { class: "send", type: "submit" }, "Send");
-  const form = h(
-    "form",
-    { class: "composer", "aria-label": "Composer", onsubmit: submit },
-    h("div", { class: "box" }, h("label", { class: "hidden", for: "say" }, "Message"), box, button),
+  const chat = new Chat(app), talk = createTalk(chat);
+  const settings = createSettings((settled) => {
+    Object.assign(chat.talk.peek(), settled);
+    chat.changed();
+    chat.save();
+  });
+  const composer = createComposer({
+    send: (text) => (talk.down(), chat.send(text)),
+    stop: () => chat.stop(),
+    changed: draft,
+    busy: chat.busy,
+  });
+  const open = (
+    /** @type {Conversation} */ next,
+  ) => (chat.open(next), talk.down(), frame.classList.remove("listed"), composer.box.focus());
+  const create = () => (chat.create(), frame.classList.remove("listed"), composer.box.focus());
+  const side = createSidebar(chat.kept, { current: chat.talk, open, create });
+  const head = createHead(chat, () => frame.classList.toggle("listed"));
+  const frame = h(
+    "div",
+    { class: "chats" },
+    side.element,
+    h("main", { class: "chat" }, h("h1", { class: "hidden" }, "Chat"), head.element, talk.element, composer.element),
+    settings.dialog,
   );
-  root.append(
-    h(
-      "main",
-      { class: "chat" },
-      h("h1", { class: "hidden" }, "Chat"),
-      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Conversation" }, talk),
-      form,
-    ),
-  );
-  box.focus();
-  /** @param {Event} event */
-  function submit(event) {
-    event.preventDefault();
-    if (running) return running.abort();
-    if (box.value.trim()) answer(box.value);
-  }
-  /** @param {string} question */
-  async function answer(question) {
-    messages.push({ role: "user", content: question });
-    let text = box.value = "";
-    const said = h("article", { class: "answer" }), markdown = createMarkdown(said);
-    const shown = paced(markdown.draw, 20);
-    talk.append(h("div", { class: "ask" }, h("p", {}, question)), said);
-    button.textContent = "Stop";
-    running = new AbortController();
-    try {
-      const body = { model: app.model.peek(), messages, stream: true };
-      for await (const piece of pieces(app, body, running.signal)) {
-        text += piece;
-        markdown.write(piece);
-        shown.ask();
-      }
-      app.announce("The answer is complete.");
-    } catch (error) {
-      if (!(error instanceof ApiError || error instanceof DOMException)) throw error;
-      if (error instanceof ApiError) talk.append(h("p", { class: "fault", role: "alert" }, error.message));
-    } finally {
-      shown.end();
-      markdown.draw();
-      messages.push({ role: "assistant", content: text });
-      running = null;
-      button.textContent = "Send";
-    }
-  }
-  return () => running?.abort();
+  const newest = (/** @type {string} */ role) => chat.path.findLast((message) => message.role === role);
+  const step = (/** @type {number} */ by) => {
+    const message = chat.path.findLast((each) => branch(chat.talk.peek(), each).of > 1);
+    if (message) chat.actions().turn(message, by);
+  };
+  const keys = createKeys({
+    "Escape": () => chat.stop(),
+    "Ctrl k": create,
+    "/": () => (frame.classList.add("listed"), side.search.focus()),
+    "[": () => step(-1),
+    "]": () => step(1),
+    "t": () => chat.shown.get(newest("assistant")?.id ?? "")?.nextColour(),
+    "e": () => app.route.go("engine"),
+  });
+  frame.append(keys.dialog);
+  chat.changed = () => {
+    talk.update();
+    head.update();
+    fill(composer.chips, chips(chat.talk.peek(), (field) => settings.open(chat.talk.peek(), field)));
+  };
+  chat.changed();
+  root.append(frame);
+  composer.set(sessionStorage.getItem("twofold.draft") ?? "");
+  composer.box.focus();
+  performance.mark("ready");
+  chat.kept.load();
+  return () => (chat.stop(), talk.end(), keys.end());
 }
 
-/**
- * The pieces of an answer's text. Throws an ApiError, or an AbortError after a stop.
- * @param {import("../views.js").App} app
- * @param {object} body
- * @param {AbortSignal} signal
- */
-async function* pieces(app, body, signal) {
-  const { events } = await app.api.stream("/v1/chat/completions", body, { signal });
-  for await (const { data } of events) {
-    if (data === "[DONE]") return;
-    const failed = errorFrom(data);
-    if (failed) throw failed;
-    yield /** @type {string} */ (JSON.parse(data).choices[0]?.delta.content ?? "");
+/** Keeps what is typed until it is sent. @param {string} _ @param {string} text */
+function draft(_, text) {
+  try {
+    sessionStorage.setItem("twofold.draft", text);
+  } catch {
+    // A browser that stores nothing forgets the draft when the page is reloaded.
   }
 }

@@ -1,0 +1,426 @@
+"""The chat in Chromium, over a real server with tiny models: what a user does, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from playwright.sync_api import Browser, FilePayload, Page, Request, Route, expect
+
+from tests.server.live import LiveServer
+from tests.web.browser import Watch, accessibility_faults, picture, watched
+from tests.web.hostile import ATTACKS
+
+pytestmark = pytest.mark.browser
+
+SHORT: Final = {"max_tokens": 24}
+CHATS: Final = "**/v1/chat/completions"
+
+
+def say(page: Page, text: str) -> None:
+    page.get_by_label("Message", exact=True).fill(text)
+    page.get_by_role("button", name="Send", exact=True).click()
+
+
+def settle(page: Page, **fields: str) -> None:
+    """Fills fields of the settings."""
+    page.get_by_role("button", name="Settings", exact=True).click()
+    for name, value in fields.items():
+        page.locator(f"#set-{name}").fill(value)
+    page.get_by_role("button", name="Use them").click()
+
+
+def answered(page: Page) -> None:
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+    expect(page.locator(".receipt").last).to_be_visible()
+
+
+@pytest.fixture
+def chat(page: Page) -> Page:
+    """The page with answers of at most 24 tokens."""
+    settle(page, max_tokens="24")
+    return page
+
+
+def bodies(page: Page) -> list[dict[str, Any]]:
+    """The bodies of all chats that the page will ask for."""
+    found: list[dict[str, Any]] = []
+
+    def note(sent: Request) -> None:
+        if sent.url.endswith("/completions"):
+            found.append(json.loads(sent.post_data or ""))
+
+    page.on("request", note)
+    return found
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None) -> str:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    return f"data: {json.dumps({'choices': [choice]})}\n\n"
+
+
+def scripted(page: Page, *events: str, done: bool = True) -> None:
+    """Lets the next chats be answered with these events."""
+    body = "".join(events) + ("data: [DONE]\n\n" if done else "")
+    page.route(CHATS, lambda route: route.fulfill(content_type="text/event-stream", body=body))
+
+
+def test_an_answer_has_the_receipt_of_its_record(chat: Page, server: LiveServer) -> None:
+    say(chat, "Hello")
+    answered(chat)
+    exported = json.loads(_export(chat))["conversations"][0]
+    told = exported["messages"][-1]["record"]
+    record = server.get(f"/v1/twofold/requests/{told['id']}").json()
+    assert {name: record[name] for name in ("tokens", "prompts", "timeline")} == {
+        name: told[name] for name in ("tokens", "prompts", "timeline")
+    }
+    facts = chat.locator(".facts")
+    expect(facts).to_contain_text(f"{record['tokens']['prompt']} → {record['tokens']['output']}")
+    prompt = record["prompts"][0]
+    assert _seconds(facts.locator("dd.p").inner_text()) == pytest.approx(prompt["ttft_s"], rel=0.01)
+    tpot = prompt["decode_s"] / (prompt["output_tokens"] - 1)
+    assert _seconds(facts.locator("dd.d").inner_text()) == pytest.approx(tpot, rel=0.01)
+    picture(chat, "chat")
+
+
+def _seconds(text: str) -> float:
+    found = re.match(r"([\d.]+) (µs|ms|s)", text)
+    assert found, text
+    return float(found[1]) * {"µs": 1e-6, "ms": 1e-3, "s": 1.0}[found[2]]
+
+
+def _export(page: Page) -> str:
+    with page.expect_download() as download:
+        page.locator(".head").get_by_role("button", name="Export").click()
+    return Path(download.value.path()).read_text()
+
+
+def test_branches_of_questions_and_answers(chat: Page) -> None:
+    sent = bodies(chat)
+    say(chat, "One")
+    answered(chat)
+    chat.get_by_role("button", name="Again").click()
+    expect(chat.get_by_text("2/2")).to_be_visible()
+    answered(chat)
+    say(chat, "Two")
+    answered(chat)
+    chat.get_by_role("button", name="Edit").first.click()
+    chat.get_by_label("Edited message").fill("First")
+    chat.locator(".edit").get_by_role("button", name="Send").click()
+    answered(chat)
+    expect(chat.locator(".ask")).to_have_count(1)
+    assert [message["content"] for message in sent[-1]["messages"]] == ["First"]
+    chat.locator(".ask").get_by_role("button", name="Branch before").click()
+    expect(chat.locator(".ask")).to_have_count(2)
+    assert [message["role"] for message in sent[-2]["messages"]] == ["user", "assistant", "user"]
+    chat.locator("body").press("]")
+    expect(chat.locator(".ask").first).to_be_visible()
+
+
+def test_stop_ends_the_answer_and_keeps_it(page: Page) -> None:
+    say(page, "Hello")
+    expect(page.locator(".answer .text")).not_to_be_empty()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+    expect(page.get_by_role("status")).to_have_text("Stopped.")
+    expect(page.locator(".answer .text")).not_to_be_empty()
+
+
+def test_a_token_shows_alternatives_and_one_goes_on_from_there(chat: Page) -> None:
+    sent = bodies(chat)
+    say(chat, "Hello")
+    answered(chat)
+    chat.keyboard.press("Tab")
+    chat.locator(".answer").get_by_role("button", name="Surprise").click()
+    tokens = chat.get_by_role("group", name="Tokens of this answer")
+    tokens.focus()
+    for _ in range(3):
+        tokens.press("ArrowRight")
+    card = chat.get_by_role("group", name=re.compile("^Token "))
+    expect(card).to_contain_text("in step")
+    before = chat.evaluate(
+        "[...document.querySelectorAll('.tokens .t')].slice(0, 2).map((t) => t.textContent).join('')"
+    )
+    assert accessibility_faults(chat) == []
+    card.locator("li button:enabled").first.click()
+    expect(chat.get_by_text("2/2")).to_be_visible()
+    answered(chat)
+    assert sent[-1]["continue_final_message"] is True
+    assert sent[-1]["messages"][-1]["content"].startswith(before)
+    expect(chat.locator(".answer .text")).to_contain_text(before.strip() or "")
+
+
+def test_settings_are_chips_and_fields_of_the_body(page: Page) -> None:
+    sent = bodies(page)
+    settle(page, temperature="9")
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_have_text("Temperature is at most 5.")
+    page.locator("#set-temperature").fill("0.5")
+    page.locator("#set-max_tokens").fill("4")
+    page.locator("#set-system").fill("Be short.")
+    page.get_by_role("button", name="Use them").click()
+    expect(page.get_by_role("button", name="temperature 0.5")).to_be_visible()
+    page.locator("#model").select_option("other")
+    say(page, "Hello")
+    answered(page)
+    body = sent[-1]
+    assert (body["model"], body["temperature"], body["max_tokens"]) == ("other", 0.5, 4)
+    assert body["messages"][0] == {"role": "system", "content": "Be short."}
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="as curl").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    command = page.evaluate("navigator.clipboard.readText()")
+    assert '"temperature": 0.5' in command
+    assert "stream" not in command
+
+
+def test_files_go_as_text_and_others_are_refused(chat: Page) -> None:
+    sent = bodies(chat)
+    files: list[FilePayload] = [
+        {"name": "a.txt", "mimeType": "text/plain", "buffer": b"alpha"},
+        {"name": "b.bin", "mimeType": "application/octet-stream", "buffer": b"\xff\xfe\x00"},
+    ]
+    chat.locator(".composer input[type=file]").set_input_files(files)
+    expect(chat.locator(".composer").get_by_role("alert")).to_have_text("b.bin is not text.")
+    expect(chat.get_by_role("button", name="Remove a.txt")).to_be_visible()
+    say(chat, "What is it?")
+    answered(chat)
+    assert sent[-1]["messages"][-1]["content"].startswith("What is it?\n\na.txt:\n```\nalpha\n```")
+
+
+def test_conversations_are_kept_searched_renamed_imported_and_deleted(chat: Page) -> None:
+    say(chat, "An apple")
+    answered(chat)
+    chat.get_by_label("Name of the conversation").fill("Fruit")
+    chat.get_by_label("Name of the conversation").press("Enter")
+    text = _export(chat)
+    chat.reload()
+    side = chat.get_by_role("complementary", name="Conversations")
+    side.get_by_label("Search conversations").fill("nothing like it")
+    expect(side.get_by_role("button", name="Fruit")).to_have_count(0)
+    side.get_by_label("Search conversations").fill("apple")
+    side.get_by_role("button", name="Fruit").click()
+    expect(chat.locator(".ask")).to_contain_text("An apple")
+    expect(chat.locator(".receipt")).to_be_visible()
+    chat.on("dialog", lambda dialog: dialog.accept())
+    side.get_by_role("button", name="Delete all").click()
+    expect(side.get_by_role("button", name="Fruit")).to_have_count(0)
+    side.locator("input[type=file]").set_input_files(
+        {"name": "x.json", "mimeType": "application/json", "buffer": b'{"a": 1}'}
+    )
+    expect(side.get_by_role("alert")).to_contain_text("not an export of this page")
+    side.locator("input[type=file]").set_input_files(
+        {"name": "x.json", "mimeType": "application/json", "buffer": text.encode()}
+    )
+    side.get_by_label("Search conversations").fill("")
+    expect(side.get_by_role("button", name="Fruit")).to_be_visible()
+
+
+def test_a_conversation_that_is_not_kept_is_gone(chat: Page) -> None:
+    chat.locator(".head").get_by_label("Keep").uncheck()
+    say(chat, "A secret")
+    answered(chat)
+    chat.reload()
+    expect(chat.get_by_role("button", name="A secret")).to_have_count(0)
+
+
+def test_what_is_typed_survives_a_reload(page: Page) -> None:
+    page.get_by_label("Message", exact=True).fill("Half a sentence")
+    page.reload()
+    expect(page.get_by_label("Message", exact=True)).to_have_value("Half a sentence")
+
+
+CALL: Final = {"index": 0, "id": "c1", "type": "function", "function": {"name": "", "arguments": ""}}
+
+
+def called(name: str, arguments: str) -> str:
+    call = {**CALL, "function": {"name": name, "arguments": arguments}}
+    return chunk({"tool_calls": [call]}) + chunk({}, "tool_calls")
+
+
+def test_a_call_is_a_card_and_its_result_is_sent(page: Page) -> None:
+    sent = bodies(page)
+    scripted(page, called("weather", '{"city": "Ulm"}'))
+    say(page, "How is the weather?")
+    card = page.get_by_role("region", name="Call of weather")
+    expect(card).to_contain_text('"Ulm"')
+    card.get_by_label("Result of weather").fill("rain")
+    page.unroute(CHATS)
+    scripted(page, chunk({"content": "It rains."}), chunk({}, "stop"))
+    page.get_by_role("button", name="Send the result").click()
+    expect(page.locator(".answer").last).to_contain_text("It rains.")
+    assert sent[-1]["messages"][-1] == {"role": "tool", "content": "rain", "tool_call_id": "c1"}
+    assert sent[-1]["messages"][-2]["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Ulm"}'}
+
+
+def test_the_built_in_calculator_answers_by_itself(page: Page) -> None:
+    answers = [called("calculate", '{"expression": "6*7"}'), chunk({"content": "It is 42."}) + chunk({}, "stop")]
+    sent = bodies(page)
+
+    def answer(route: Route) -> None:
+        route.fulfill(content_type="text/event-stream", body=answers.pop(0) + "data: [DONE]\n\n")
+
+    page.route(CHATS, answer)
+    page.get_by_role("button", name="Settings", exact=True).click()
+    page.get_by_label("Built-in calculator").check()
+    page.get_by_role("button", name="Use them").click()
+    say(page, "What is 6*7?")
+    expect(page.locator(".answer").last).to_contain_text("It is 42.")
+    assert sent[0]["tools"][0]["function"]["name"] == "calculate"
+    assert sent[1]["messages"][-1]["content"] == "42"
+
+
+def test_json_is_a_tree_and_thinking_is_folded(page: Page) -> None:
+    settle(page, max_tokens="4")
+    page.get_by_role("button", name="Settings", exact=True).click()
+    page.locator("#set-form").select_option("JSON")
+    page.get_by_role("button", name="Use them").click()
+    answer = json.dumps({"name": "Ulm", "sizes": [1, {"a": None}]})
+    scripted(page, chunk({"reasoning_content": "hm"}), chunk({"content": answer}), chunk({}, "stop"))
+    say(page, "As JSON")
+    expect(page.locator(".json")).to_contain_text("name: ")
+    expect(page.get_by_text("✓ valid JSON")).to_be_visible()
+    thought = page.locator(".thought")
+    expect(thought.get_by_text("hm")).to_be_hidden()
+    thought.get_by_text("Thinking").click()
+    expect(thought.get_by_text("hm")).to_be_visible()
+    assert accessibility_faults(page) == []
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_refusal_says_when_to_try_again(watch: tuple[Page, Watch], server: LiveServer, status: int) -> None:
+    page, seen = watch
+    seen.expect(str(status))
+    page.goto(server.url)
+    error = json.dumps({"error": {"message": "Too many requests.", "code": "busy"}})
+    headers = {"retry-after": "60", "content-type": "application/json"}
+    page.route(CHATS, lambda route: route.fulfill(status=status, headers=headers, body=error))
+    say(page, "Hello")
+    fault = page.locator(".answer .fault")
+    expect(fault).to_contain_text("Too many requests.")
+    expect(fault.get_by_role("button", name=re.compile(r"Try again in \d+ s"))).to_be_disabled()
+    expect(page.locator(".ask")).to_contain_text("Hello")
+    assert accessibility_faults(page) == []
+    picture(page, f"refused_{status}")
+
+
+def test_a_cut_stream_can_go_on(page: Page) -> None:
+    sent = bodies(page)
+    scripted(page, chunk({"content": "Half of"}), done=False)
+    say(page, "Hello")
+    expect(page.locator(".answer .fault")).to_contain_text("cut before the answer was complete")
+    page.unroute(CHATS)
+    scripted(page, chunk({"content": " it."}), chunk({}, "stop"))
+    page.get_by_role("button", name="Go on").click()
+    expect(page.locator(".answer .text")).to_have_text("Half of it.")
+    assert sent[-1]["messages"][-1] == {"role": "assistant", "content": "Half of"}
+
+
+def test_a_server_that_is_gone_loses_nothing(watch: tuple[Page, Watch], server: LiveServer) -> None:
+    page, seen = watch
+    seen.expect("ERR_FAILED")
+    page.goto(server.url)
+    page.route(CHATS, lambda route: route.abort())
+    say(page, "Hello")
+    expect(page.locator(".answer .fault")).to_contain_text("does not answer")
+    page.unroute(CHATS)
+    settle(page, max_tokens="4")
+    page.get_by_role("button", name="Try again").click()
+    answered(page)
+
+
+def test_an_error_of_the_server_is_said_where_it_happened(watch: tuple[Page, Watch], server: LiveServer) -> None:
+    page, seen = watch
+    seen.expect("400")
+    page.goto(server.url)
+    settle(page, other='{"temprature": 1}')
+    say(page, "Hello")
+    expect(page.locator(".answer .fault")).to_contain_text("temprature")
+
+
+def test_a_wrong_key_is_asked_for_again(browser: Browser, keyed: LiveServer) -> None:
+    with watched(browser, keyed.url) as (page, seen):
+        seen.expect("401")
+        page.goto(keyed.url)
+        dialog = page.get_by_role("dialog", name="API key")
+        dialog.get_by_role("button", name="Cancel").click()
+        say(page, "Hello")
+        expect(dialog.get_by_role("alert")).to_be_visible()
+        dialog.get_by_label("Key", exact=True).fill("secret")
+        dialog.get_by_role("button", name="Use it").click()
+        page.get_by_role("button", name="Try again").click()
+        answered(page)
+
+
+def test_hostile_text_is_text_wherever_it_stands(page: Page) -> None:
+    """As an answer, as the name and arguments of a call, in thinking, and in an error."""
+    for attack in ATTACKS[::6]:
+        events = [chunk({"reasoning_content": attack}), chunk({"content": attack}), called(attack[:60], attack)]
+        page.unroute_all()
+        scripted(page, *events)
+        say(page, attack)
+        expect(page.get_by_role("button", name="Send the result").last).to_be_visible()
+    page.unroute_all()
+    error = f"data: {json.dumps({'error': {'message': ATTACKS[1]}})}\n\n"
+    scripted(page, error)
+    say(page, "Hello")
+    expect(page.locator(".answer .fault").last).to_contain_text("<img src=x")
+    assert page.locator("#view").locator("script, iframe, img, object, embed, link, style, form[action]").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("theme", "size"),
+    [("light", (1440, 900)), ("dark", (1440, 900)), ("light", (320, 640)), ("dark", (390, 844))],
+    ids=["light", "dark", "light-320px", "dark-mobile"],
+)
+def test_the_chat_is_accessible(browser: Browser, server: LiveServer, theme: Any, size: tuple[int, int]) -> None:
+    view = {"viewport": {"width": size[0], "height": size[1]}, "color_scheme": theme}
+    with watched(browser, server.url, **view) as (page, _):
+        page.goto(server.url)
+        expect(page.get_by_label("Message", exact=True)).to_be_focused()
+        found = {"empty": accessibility_faults(page)}
+        held: list[Route] = []
+        page.route(CHATS, lambda route: held.append(route))  # noqa: PLW0108 - Playwright marks handlers
+        settle(page, max_tokens="24")
+        say(page, "Hello")
+        expect(page.get_by_role("button", name="Stop")).to_be_visible()
+        found["busy"] = accessibility_faults(page)
+        held.pop().continue_()
+        answered(page)
+        page.locator(".answer").get_by_role("button", name="Time").click()
+        found["answered"] = accessibility_faults(page)
+        picture(page, f"chat_{size[0]}_{theme}")
+        page.get_by_role("button", name="Settings", exact=True).click()
+        found["settings"] = accessibility_faults(page)
+        assert found == {name: [] for name in found}
+        page.keyboard.press("Escape")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_screen_reader_hears_one_message_an_answer(chat: Page) -> None:
+    chat.evaluate("""() => {
+        window.heard = [];
+        const status = document.querySelector("[role=status]");
+        new MutationObserver(() => heard.push(status.textContent)).observe(status, { childList: true });
+    }""")
+    say(chat, "Hello")
+    answered(chat)
+    heard = chat.evaluate("heard")
+    assert len(heard) == 1
+    assert heard[0].startswith("The answer is complete")
+
+
+def test_keys_are_listed_and_work(chat: Page) -> None:
+    say(chat, "Hello")
+    answered(chat)
+    chat.locator(".answer .text").click()
+    chat.keyboard.press("t")
+    expect(chat.get_by_role("button", name="Time")).to_have_attribute("aria-pressed", "true")
+    chat.keyboard.press("?")
+    expect(chat.get_by_role("dialog", name="Keys")).to_be_visible()
+    chat.keyboard.press("Escape")
+    chat.keyboard.press("Control+k")
+    expect(chat.locator(".ask")).to_have_count(0)
+    expect(chat.get_by_label("Message", exact=True)).to_be_focused()

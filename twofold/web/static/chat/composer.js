@@ -1,0 +1,59 @@
+// @ts-check
+/** The message box: text, files, chips of settings, and the button that sends or stops. */
+
+import { h } from "../core/dom.js";
+import { effect } from "../core/signal.js";
+import { createFiles } from "./files.js";
+
+/**
+ * @param {{send: (text: string) => void, stop: () => void, changed: (text: string, typed: string) => void,
+ *   busy: import("../core/signal.js").ReadSignal<boolean>}} options  `changed` gets the message as it would be sent
+ */
+export function createComposer({ send, stop, changed, busy }) {
+  const box = h("textarea", { id: "say", rows: 2, placeholder: "Ask something", onkeydown: key, oninput: grow });
+  const files = createFiles(() => grow());
+  const chips = h("span", { class: "chips" }), guess = h("p", { class: "guess" });
+  const button = h("button", { class: "send", type: "submit" }, "Send");
+  effect(() => void (button.textContent = busy.get() ? "Stop" : "Send"));
+  const add = h("button", { type: "button", class: "chip", onclick: () => files.picker.click() }, "Add files");
+  const tools = h("div", { class: "row tools" }, add, files.picker, chips, h("span", { class: "spring" }), button);
+  const label = h("label", { class: "hidden", for: "say" }, "Message");
+  const element = h(
+    "form",
+    { class: "composer", "aria-label": "Composer", onsubmit: submit, ondragover: drop, ondrop: drop },
+    files.wrong,
+    h("div", { class: "box" }, label, files.attached, box, tools),
+    guess,
+  );
+  function grow() {
+    box.rows = Math.min(12, Math.max(2, box.value.split("\n").length));
+    changed(files.with(box.value), box.value);
+  }
+  /** @param {Event} event */
+  function submit(event) {
+    event.preventDefault();
+    if (busy.peek()) return stop();
+    const text = files.with(box.value.trim());
+    if (!text) return;
+    set("");
+    files.clear();
+    send(text);
+  }
+  /** @param {KeyboardEvent} event */
+  function key(event) {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    if (!busy.peek()) element.requestSubmit();
+  }
+  /** @param {DragEvent} event */
+  function drop(event) {
+    event.preventDefault();
+    if (event.type === "drop") files.attach(event.dataTransfer?.files ?? null);
+  }
+  /** @param {string} text */
+  function set(text) {
+    box.value = text;
+    grow();
+  }
+  return { element, box, chips, guess, set };
+}

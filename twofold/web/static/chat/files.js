@@ -1,0 +1,66 @@
+// @ts-check
+/** Files that go with a message, as text. */
+
+import { fill, h } from "../core/dom.js";
+import { bytes } from "../core/form.js";
+import { effect, signal } from "../core/signal.js";
+
+/** @typedef {{name: string, text: string}} Attached */
+
+const MAX_FILE = 2 ** 20;
+
+/** @param {File} file @returns {Promise<Attached>} */
+async function read(file) {
+  if (file.size > MAX_FILE) throw new Error(`${file.name} has ${bytes(file.size)}; at most ${bytes(MAX_FILE)} fit.`);
+  const data = await file.arrayBuffer();
+  try {
+    return { name: file.name, text: new TextDecoder("utf-8", { fatal: true }).decode(data) };
+  } catch {
+    throw new Error(`${file.name} is not text.`);
+  }
+}
+
+/** @param {() => void} changed */
+export function createFiles(changed) {
+  const files = signal(/** @type {Attached[]} */ ([]));
+  const wrong = h("p", { class: "fault", role: "alert", hidden: true });
+  const attached = h("div", { class: "chips" });
+  const picker = h("input", { type: "file", multiple: true, hidden: true, onchange: () => attach(picker.files) });
+  let made = false;
+  effect(() => {
+    const remove = (/** @type {Attached} */ file) => files.set(files.peek().filter((each) => each !== file));
+    fill(
+      attached,
+      files.get().map((file) =>
+        h(
+          "button",
+          { type: "button", class: "chip", onclick: () => remove(file), "aria-label": `Remove ${file.name}` },
+          `${file.name} ✕`,
+        )
+      ),
+    );
+    if (made) changed();
+  });
+  made = true;
+  /** @param {FileList | null} list */
+  async function attach(list) {
+    const done = await Promise.allSettled([...(list ?? [])].map(read));
+    files.set([...files.peek(), ...done.flatMap((each) => (each.status === "fulfilled" ? [each.value] : []))]);
+    const faults = done.flatMap((each) => (each.status === "rejected" ? [each.reason.message] : []));
+    wrong.hidden = faults.length === 0;
+    wrong.textContent = faults.join(" ");
+    picker.value = "";
+  }
+  return {
+    attached,
+    wrong,
+    picker,
+    attach,
+    clear: () => files.set([]),
+    /** A message with the files. @param {string} content */
+    with: (content) => {
+      const texts = files.peek().map(({ name, text }) => `${name}:\n\`\`\`\n${text}\n\`\`\``);
+      return [content, ...texts].filter(Boolean).join("\n\n");
+    },
+  };
+}

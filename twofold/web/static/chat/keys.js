@@ -1,0 +1,44 @@
+// @ts-check
+/** Keyboard shortcuts, and the dialog that lists them. */
+
+import { h } from "../core/dom.js";
+
+const LIST = [
+  ["Enter, Ctrl Enter", "send"],
+  ["Shift Enter", "a new line"],
+  ["Esc", "stop"],
+  ["Ctrl K", "new chat"],
+  ["/", "search"],
+  ["[ ]", "branch before, next branch"],
+  ["t", "colours of the tokens"],
+  ["← →", "another token, in colours"],
+  ["e", "engine"],
+  ["?", "these keys"],
+];
+
+/** @param {Record<string, () => void>} actions  by key; "Ctrl k" for one with Ctrl */
+export function createKeys(actions) {
+  const dialog = h(
+    "dialog",
+    { class: "dialog", "aria-labelledby": "keys-title" },
+    h("h2", { id: "keys-title" }, "Keys"),
+    h("dl", { class: "keys" }, LIST.map(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
+    h(
+      "div",
+      { class: "row end" },
+      h("button", { type: "button", class: "send", onclick: () => dialog.close() }, "Close"),
+    ),
+  );
+  /** @param {KeyboardEvent} event */
+  const pressed = (event) => {
+    const target = /** @type {HTMLElement} */ (event.target);
+    const ctrl = event.ctrlKey || event.metaKey, typing = target.matches("input, textarea, select");
+    if (event.altKey || (typing && !ctrl && event.key !== "Escape") || document.querySelector("dialog[open]")) return;
+    const run = event.key === "?" ? () => dialog.showModal() : actions[ctrl ? `Ctrl ${event.key}` : event.key];
+    if (!run) return;
+    event.preventDefault();
+    run();
+  };
+  addEventListener("keydown", pressed);
+  return { dialog, end: () => removeEventListener("keydown", pressed) };
+}

@@ -1,0 +1,319 @@
+// @ts-check
+/** Messages as elements. Each is made once and changed as its message changes; old ones are drawn when they are seen. */
+
+import { fill, h } from "../core/dom.js";
+import { count, seconds } from "../core/form.js";
+import { isJson, jsonView } from "../text/json.js";
+import { createMarkdown, showMarkdown } from "../text/md.js";
+import { COLOURS, scale, tokenView } from "../text/tokens.js";
+import { receipt } from "./receipt.js";
+import { tokenCard } from "./token.js";
+import { callCards } from "./tools.js";
+
+/** @typedef {import("./tree.js").Message} Message */
+/** @typedef {import("./run.js").Progress} Progress */
+/**
+ * What messages need of the chat.
+ * @typedef {object} Actions
+ * @property {(message: Message) => {number: number, of: number}} branch
+ * @property {(message: Message, by: number) => void} turn
+ * @property {(message: Message) => void} again
+ * @property {(message: Message, text: string) => void} edit
+ * @property {(message: Message, begun: string) => void} goOn
+ * @property {(message: Message, results: string[]) => void} results
+ * @property {(message: Message, form: "text" | "curl" | "python") => string} copy
+ * @property {(message: Message) => boolean} running
+ * @property {(message: Message) => boolean} last
+ * @property {(message: Message) => string | null} explain
+ * @property {(message: Message) => boolean} structured
+ */
+
+/** A part that is made anew only if what it shows has another key. @param {string} name @param {string} [tag] */
+function slot(name, tag = "div") {
+  const element = /** @type {any} */ (h(tag, { class: name, hidden: true }));
+  let last = "";
+  return {
+    element,
+    /** @param {string} key  "" hides it @param {() => import("../core/dom.js").Child} make */
+    show: (key, make) => {
+      if (key === last) return;
+      last = key;
+      element.hidden = key === "";
+      fill(element, key === "" ? null : make());
+    },
+  };
+}
+
+/** @param {string} text @param {() => void} onclick @param {string} [label] */
+const act = (text, onclick, label) => h("button", { type: "button", onclick, "aria-label": label }, text);
+
+/** @param {Message} message @param {Actions} actions */
+function branches(message, actions) {
+  const { number, of } = actions.branch(message);
+  if (of < 2) return null;
+  return h(
+    "span",
+    { class: "branch" },
+    act("‹", () => actions.turn(message, -1), "Branch before"),
+    `${number}/${of}`,
+    act("›", () => actions.turn(message, 1), "Next branch"),
+  );
+}
+
+/** @param {() => string} text @param {string} name */
+function copyButton(text, name) {
+  const button = act(name, async () => {
+    await navigator.clipboard.writeText(text());
+    button.textContent = "Copied";
+    setTimeout(() => button.textContent = name, 1500);
+  });
+  return button;
+}
+
+/** A message of the user. @param {Message} message @param {Actions} actions */
+export function createAsk(message, actions) {
+  const text = h("p", {}, message.content), bar = slot("acts");
+  const element = h(
+    "div",
+    { class: "ask" },
+    h("div", { class: "asked" }, h("h2", { class: "hidden" }, "You"), text, bar.element),
+  );
+  const edit = () => {
+    const field = h("textarea", { rows: 3, "aria-label": "Edited message", value: message.content });
+    const close = () => form.replaceWith(text);
+    const form = h(
+      "form",
+      {
+        class: "edit",
+        onsubmit: (/** @type {Event} */ event) => {
+          event.preventDefault();
+          close();
+          actions.edit(message, field.value);
+        },
+      },
+      field,
+      h("div", { class: "row end" }, act("Cancel", close), h("button", { class: "send", type: "submit" }, "Send")),
+    );
+    text.replaceWith(form);
+    field.focus();
+  };
+  const update = () => {
+    const { number, of } = actions.branch(message);
+    bar.show(`${number}/${of}`, () => [branches(message, actions), act("Edit", edit)]);
+  };
+  update();
+  return { element, update };
+}
+
+/** The result of a tool. @param {Message} message */
+export function createResult(message) {
+  const label = `Result of ${message.name}`;
+  const element = h("details", { class: "card" }, h("summary", {}, label), jsonView(message.content));
+  return { element, update: () => {} };
+}
+
+/** Draws what is hidden outside of the window when it comes into it. */
+const seen = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    if (!isIntersecting) continue;
+    seen.unobserve(target);
+    target.dispatchEvent(new Event("seen"));
+  }
+}, { rootMargin: "800px" });
+
+/**
+ * The text of an answer: Markdown as it comes, tokens in colours, or a tree of JSON.
+ * @param {Message} message
+ * @param {Actions} actions
+ */
+function createText(message, actions) {
+  const element = h("div", { class: "text" });
+  const stream = createMarkdown(element);
+  let colour = COLOURS[0], drawn = false;
+  const plain = () => {
+    if (actions.structured(message) && isJson(message.content)) {
+      return fill(element, h("p", { class: "faint" }, "✓ valid JSON"), jsonView(message.content));
+    }
+    fill(element);
+    showMarkdown(element, message.content);
+  };
+  if (actions.running(message)) stream.write(message.content);
+  else {
+    fill(element, h("p", {}, message.content));
+    element.addEventListener("seen", () => drawn || (drawn = true, plain()));
+    seen.observe(element);
+  }
+  const pop = h("div", { class: "popped" });
+  return {
+    element: h("div", { class: "said" }, element, pop),
+    write: stream.write,
+    draw: stream.draw,
+    end: plain,
+    get colour() {
+      return colour;
+    },
+    /** @param {import("../text/tokens.js").Colour} next */
+    show: (next) => {
+      colour = next;
+      drawn = true;
+      fill(pop);
+      if (next === "Plain") return plain();
+      const goOn = (/** @type {string} */ text) => actions.goOn(message, text);
+      /** @param {number} index @param {HTMLElement | null} at */
+      const choose = (index, at) => {
+        fill(pop, at && tokenCard(message, index, goOn));
+        if (at) place(pop, at);
+      };
+      fill(element, tokenView(message.tokens ?? [], next, choose));
+    },
+  };
+}
+
+/** Below a token, within its text. @param {HTMLElement} pop @param {HTMLElement} at */
+function place(pop, at) {
+  const frame = /** @type {HTMLElement} */ (pop.parentElement), last = at.getClientRects()[0];
+  const { left, top } = frame.getBoundingClientRect();
+  const most = frame.clientWidth - pop.offsetWidth;
+  pop.style.setProperty("left", `${Math.max(0, Math.min(last.left - left - 16, most))}px`);
+  pop.style.setProperty("top", `${last.bottom - top + 6}px`);
+  pop.scrollIntoView({ block: "nearest" });
+}
+
+/** @param {Progress} progress */
+function progressLine({ state, ahead, cached = 0, done = 0, of = 0, first_token_ms: left }) {
+  if (state === "queued") return ahead ? `Waiting: ${ahead} before this one.` : "Waiting.";
+  const bar = h(
+    "svg",
+    { class: "ratio", viewBox: "0 0 100 3", preserveAspectRatio: "none", "aria-hidden": "true" },
+    h("rect", { class: "f-cached", width: 100 * cached / Math.max(1, of), height: 3 }),
+    h("rect", {
+      class: "f-prefill",
+      x: 100 * cached / Math.max(1, of),
+      width: 100 * (done - cached) / Math.max(1, of),
+      height: 3,
+    }),
+  );
+  return [
+    bar,
+    `Reading: ${count(done)} of ${count(of)} tokens${left ? `, first token in ≈ ${seconds(left / 1000)}` : ""}`,
+  ];
+}
+
+/** @param {Message} message @param {Actions} actions */
+function faultView(message, actions) {
+  const { message: text, retryAt } = /** @type {import("./tree.js").Fault} */ (message.fault);
+  const retry = act("Try again", () => actions.again(message));
+  retry.className = "chip";
+  const tick = () => {
+    const left = retryAt === null ? 0 : Math.ceil(retryAt - Date.now() / 1000);
+    retry.disabled = left > 0;
+    retry.textContent = left > 0 ? `Try again in ${left} s` : "Try again";
+    if (left > 0) setTimeout(tick, 500);
+  };
+  tick();
+  const goOn = message.content && act("Go on", () => actions.goOn(message, message.content));
+  if (goOn) goOn.className = "chip";
+  return h("div", { class: "fault", role: "alert" }, h("p", {}, text), h("p", { class: "row" }, retry, goOn));
+}
+
+/** @param {ReturnType<typeof createText>} text @param {Message} message */
+function colourBar(text, message) {
+  const legend = h("span", { class: "legend" });
+  const buttons = COLOURS.map((colour) => act(colour, () => choose(colour)));
+  /** @param {import("../text/tokens.js").Colour} colour */
+  const choose = (colour) => {
+    text.show(colour);
+    buttons.forEach((button) => button.setAttribute("aria-pressed", String(button.textContent === colour)));
+    fill(legend, scale(colour));
+  };
+  buttons.forEach((button, index) => button.setAttribute("aria-pressed", String(COLOURS[index] === text.colour)));
+  const next = () => choose(COLOURS[(COLOURS.indexOf(text.colour) + 1) % COLOURS.length]);
+  const name = `Colour of tokens (${message.tokens?.length})`;
+  return {
+    element: h(
+      "span",
+      { class: "colours" },
+      h("span", { class: "seg", role: "group", "aria-label": name }, buttons),
+      legend,
+    ),
+    next,
+  };
+}
+
+/** An answer. @param {Message} message @param {Actions} actions */
+export function createAnswer(message, actions) {
+  const text = createText(message, actions), thinking = h("p", {});
+  const thought = h("details", { class: "thought", hidden: true }, h("summary", {}, "Thinking"), thinking);
+  const state = slot("state", "p"),
+    calls = slot("calls"),
+    fault = slot("faults"),
+    bar = slot("colour"),
+    bill = slot("bill");
+  const element = h(
+    "article",
+    { class: "answer" },
+    h("h2", { class: "hidden" }, `Answer of ${message.model ?? "the model"}`),
+    ...[bar, state].map((each) => each.element),
+    thought,
+    text.element,
+    ...[calls, fault, bill].map((each) => each.element),
+  );
+  /** @type {ReturnType<typeof colourBar> | null} */
+  let colours = null;
+  /** @param {Progress | string} [progress] */
+  const update = (progress) => {
+    const running = actions.running(message), last = actions.last(message);
+    const begun = message.content !== "" || Boolean(message.reasoning) || Boolean(message.calls);
+    thought.hidden = !message.reasoning;
+    if (thinking.textContent !== message.reasoning) thinking.textContent = message.reasoning ?? "";
+    const line = typeof progress === "string"
+      ? progress
+      : progress
+      ? progressLine(progress)
+      : "Waiting for the first token.";
+    if (running && !begun) state.show(JSON.stringify(progress ?? line), () => line);
+    else state.show("", () => null);
+    if (running) return text.draw();
+    const { number, of } = actions.branch(message), asked = message.finish === "tool_calls" && last;
+    bar.show(`${number}/${of} ${message.tokens?.length}`, () => {
+      colours = message.tokens?.length ? colourBar(text, message) : null;
+      return [colours?.element, h("span", { class: "acts" }, branches(message, actions), copies(message, actions))];
+    });
+    calls.show(
+      message.calls ? String(asked) : "",
+      () => callCards(message.calls ?? [], asked ? (results) => actions.results(message, results) : null),
+    );
+    fault.show(message.fault ? message.fault.message : "", () => faultView(message, actions));
+    const explain = actions.explain(message);
+    bill.show(
+      message.record?.prompts.length > 0 ? `${last} ${explain}` : "",
+      () => safeReceipt(message, last, explain),
+    );
+  };
+  update();
+  return { element, update, write: text.write, end: () => (text.end(), update()), nextColour: () => colours?.next() };
+}
+
+/**
+ * The receipt; an imported record may lack what it needs.
+ * @param {Message} message
+ * @param {boolean} open
+ * @param {string | null} explain
+ */
+function safeReceipt(message, open, explain) {
+  try {
+    return receipt(message, { open, explain });
+  } catch {
+    return h("p", { class: "faint" }, "The record of this answer is damaged.");
+  }
+}
+
+/** @param {Message} message @param {Actions} actions */
+function copies(message, actions) {
+  return [
+    act("Again", () => actions.again(message)),
+    copyButton(() => actions.copy(message, "text"), "Copy"),
+    copyButton(() => actions.copy(message, "curl"), "as curl"),
+    copyButton(() => actions.copy(message, "python"), "as Python"),
+  ];
+}

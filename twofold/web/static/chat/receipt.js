@@ -1,0 +1,213 @@
+// @ts-check
+/** The receipt of an answer: where its time went, from its record, and the least that this machine needs for it. */
+
+import { h } from "../core/dom.js";
+import { count, money, seconds, share, tokens } from "../core/form.js";
+
+/** @typedef {import("./tree.js").Message} Message */
+
+const WIDTH = 1000, HEIGHT = 44, BASE = 30, MAX_BARS = 400;
+
+/** The figures of a record: sums over its prompts, of which a chat has one. @param {any} record */
+export function figuresOf(record) {
+  const [{ queue_s, prefill_s, decode_s, ttft_s, output_tokens, prefill, decode }] = record.prompts;
+  const gaps = Math.max(0, output_tokens - 1);
+  return {
+    ttft: ttft_s,
+    tpot: gaps > 0 ? decode_s / gaps : null,
+    queue: queue_s,
+    prefill: prefill_s,
+    decode: decode_s,
+    leastPrefill: prefill.least_s ?? null,
+    leastToken: gaps > 0 && decode.least_s !== undefined ? decode.least_s / gaps : null,
+    leastDecode: decode.least_s ?? null,
+    boundPrefill: prefill.bound ?? "",
+    boundDecode: decode.bound ?? "",
+    sharePrefill: prefill.roofline_share ?? null,
+    shareDecode: decode.roofline_share ?? null,
+  };
+}
+
+/** When each token came, in seconds since the request arrived: by the engine, else as this browser saw it. @param {Message} message */
+function tokenTimes({ record, tokens: got = [] }) {
+  const told = record.timeline?.token_ms?.[0];
+  if (told) return told.map((/** @type {number} */ ms) => ms / 1000);
+  const first = record.prompts[0].ttft_s ?? 0, zero = got[0]?.[2] ?? 0;
+  return got.map((token) => first + (token[2] - zero) / 1000);
+}
+
+/** Bars of the gaps between tokens; of very many, the longest of neighbours. @param {number[]} times */
+function gapBars(times) {
+  const each = Math.ceil(times.length / MAX_BARS), bars = [];
+  for (let at = 1; at < times.length; at += each) {
+    const part = times.slice(at - 1, at + each), gaps = part.slice(1).map((time, index) => time - part[index]);
+    bars.push({ from: part[0], to: part[part.length - 1], gap: Math.max(...gaps) });
+  }
+  return bars;
+}
+
+/** @param {string} fill @param {number} x @param {number} width @param {number} y @param {number} height */
+const rect = (fill, x, width, y, height) =>
+  h("rect", {
+    class: fill,
+    x: x.toFixed(2),
+    width: Math.max(1.5, width).toFixed(2),
+    y: y.toFixed(2),
+    height: height.toFixed(2),
+  });
+
+/** @param {Message} message */
+function fold(message) {
+  const figures = figuresOf(message.record), { queue, prefill, decode } = figures;
+  const times = tokenTimes(message), end = Math.max(queue + prefill + decode, times.at(-1) ?? 0, 1e-6);
+  /** @param {number} time */
+  const x = (time) => WIDTH * time / end;
+  const bars = gapBars(times), longest = Math.max(...bars.map((bar) => bar.gap), 1e-9);
+  const first = queue + prefill;
+  const steps = prefillSteps(message.record, queue, prefill);
+  /** @type {{start_ms: number, end_ms: number}[]} */
+  const pauses = message.record.timeline?.pauses ?? [];
+  const picture = h(
+    "svg",
+    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true", class: "fold" },
+    rect("f-queue", 0, x(queue), BASE - 4, 4),
+    steps.map(([from, to]) => rect("f-prefill", x(from), x(to - from) - 1, 2, BASE - 2)),
+    bars.map((bar) => {
+      const height = Math.max(4, (BASE - 2) * bar.gap / longest), width = x(bar.to - bar.from);
+      return rect("f-decode", x(bar.from), width - Math.min(1, width / 4), BASE - height, height);
+    }),
+    pauses.map((pause) =>
+      rect("f-stall", x(pause.start_ms / 1000), x((pause.end_ms - pause.start_ms) / 1000), 2, BASE - 2)
+    ),
+    rect("f-ink", x(first) - 0.75, 1.5, 0, HEIGHT - 4),
+    figures.leastPrefill !== null && rect("f-prefill least", x(queue), x(figures.leastPrefill), BASE + 5, 5),
+    figures.leastDecode !== null && rect("f-decode least", x(first), x(figures.leastDecode), BASE + 5, 5),
+  );
+  return h(
+    "figure",
+    { class: "when" },
+    h("p", { class: "axis" }, h("span", {}, `first token ${seconds(figures.ttft)}`), h("span", {}, seconds(end))),
+    picture,
+    h("figcaption", { class: "axis" }, summary(figures)),
+  );
+}
+
+/**
+ * From and to of the steps of prefill: as the engine tells them, else in equal parts.
+ * @param {any} record
+ * @param {number} queue
+ * @param {number} prefill
+ * @returns {[number, number][]}
+ */
+function prefillSteps({ timeline, prompts }, queue, prefill) {
+  if (timeline) {
+    const { ms, end_ms: ends, own_prompt_rows: rows } = timeline.steps;
+    /** @param {number} at @returns {[number, number]} */
+    const span = (at) => [(ends[at] - ms[at]) / 1000, ends[at] / 1000];
+    return [...rows.keys()].filter((at) => rows[at] > 0).slice(0, MAX_BARS).map(span);
+  }
+  const { steps } = prompts[0].prefill, size = prefill / Math.max(1, steps);
+  const count = Math.min(steps, MAX_BARS);
+  return Array.from({ length: count }, (_, index) => [queue + index * size, queue + (index + 1) * size]);
+}
+
+/** @param {ReturnType<typeof figuresOf>} figures */
+function summary({ queue, prefill, decode, leastPrefill }) {
+  const least = leastPrefill === null ? "" : "; the thin bars are the least that this machine needs";
+  return `queue ${seconds(queue)}, prefill ${seconds(prefill)}, decode ${seconds(decode)}${least}`;
+}
+
+/** @param {string} label @param {import("../core/dom.js").Child} value @param {string} part @param {import("../core/dom.js").Child} note @param {string} kind */
+const fact = (label, value, part, note, kind = "") =>
+  h(
+    "div",
+    {},
+    h("dt", {}, label),
+    h("dd", { class: kind }, value, part && h("span", { class: "share" }, part), h("small", {}, note)),
+  );
+
+/** @param {number | null} least @param {string} bound */
+const limitOf = (least, bound) => least === null ? "limit not measured" : `limit ${seconds(least)}, ${bound}`;
+
+/** @param {Message} message */
+function facts({ record }) {
+  const figures = figuresOf(record), { tokens: used, cost } = record;
+  const price = record.at_prices?.[0];
+  const here = cost ? money(cost.total, cost.currency) : null;
+  return h(
+    "dl",
+    { class: "facts" },
+    fact(
+      "First token",
+      seconds(figures.ttft),
+      part(figures.sharePrefill),
+      limitOf(figures.leastPrefill, figures.boundPrefill),
+      "p",
+    ),
+    fact(
+      "Each token",
+      seconds(figures.tpot),
+      part(figures.shareDecode),
+      limitOf(figures.leastToken, figures.boundDecode),
+      "d",
+    ),
+    fact(
+      "Tokens",
+      `${count(used.prompt)} → ${count(used.output)}`,
+      "",
+      h("span", { class: "c" }, used.cached > 0 ? `${count(used.cached)} from the cache` : "none from the cache"),
+    ),
+    price
+      ? fact("Cost", money(price.total, price.currency), "", `at ${price.model}${here ? `; here ${here}` : ""}`)
+      : fact("Cost", here ?? "–", "", here ? "here" : "no --price-sheet"),
+  );
+}
+
+/** @param {number | null} value */
+const part = (value) => value === null ? "" : share(Number(value.toPrecision(2)));
+
+/** What the line of a folded receipt says. @param {any} record */
+export function lineOf(record) {
+  const { ttft, tpot } = figuresOf(record), { prompt, cached, output } = record.tokens;
+  return [
+    `first token ${seconds(ttft)}`,
+    tpot ? `${(1 / tpot).toPrecision(3)} tok/s` : "",
+    tokens(output),
+    cached > 0 ? `${share(Number((cached / prompt).toPrecision(2)))} cached` : "",
+    record.cost ? money(record.cost.total, record.cost.currency) : "",
+  ].filter(Boolean).join(" · ");
+}
+
+/** @param {any} record @param {string} name */
+export function ratioBar(record, name) {
+  const { prefill, decode } = figuresOf(record);
+  return phaseBar(prefill, decode, name);
+}
+
+/** A thin bar of the seconds of both phases. @param {number} prefill @param {number} decode @param {string} name */
+export function phaseBar(prefill, decode, name) {
+  const all = prefill + decode || 1, at = 100 * prefill / all;
+  return h(
+    "svg",
+    { class: name, viewBox: "0 0 100 3", preserveAspectRatio: "none", "aria-hidden": "true" },
+    h("rect", { class: "f-prefill", width: at, height: 3 }),
+    h("rect", { class: "f-decode", x: at + 0.6, width: Math.max(0, 99.4 - at), height: 3 }),
+  );
+}
+
+/**
+ * The receipt, folded to a line unless `open`.
+ * @param {Message} message  has a record
+ * @param {{open: boolean, explain: string | null}} options  `explain`: the address that explains this request
+ */
+export function receipt(message, { open, explain }) {
+  const { record } = message;
+  return h(
+    "details",
+    { class: "receipt", open },
+    h("summary", {}, ratioBar(record, "ratio"), h("span", {}, lineOf(record))),
+    fold(message),
+    facts(message),
+    explain && h("p", { class: "helps" }, h("a", { href: explain }, "Explain")),
+  );
+}

@@ -1,0 +1,220 @@
+// @ts-check
+/** Bodies of requests, made of a conversation and its settings; the same as text for curl and Python. */
+
+/** @typedef {import("./tree.js").Message} Message */
+/** @typedef {import("./tree.js").Conversation} Conversation */
+/** @typedef {Record<string, any>} Body */
+
+/**
+ * A setting: the field of a body, its words, and its kind. Numbers have their range; `note` says what it does.
+ * @typedef {{field: string, name: string, kind: "number" | "text" | "lines" | "select" | "json" | "flag", min?: number,
+ *   max?: number, step?: number, options?: string[], note?: string}} Setting
+ */
+
+/** @type {readonly Setting[]} */
+export const SETTINGS = [
+  {
+    field: "temperature",
+    name: "Temperature",
+    kind: "number",
+    min: 0,
+    max: 5,
+    step: 0.05,
+    note: "0: always the most likely token",
+  },
+  { field: "max_tokens", name: "At most", kind: "number", min: 1, step: 1, note: "tokens of an answer" },
+  { field: "seed", name: "Seed", kind: "number", step: 1, note: "the same seed gives the same answer" },
+  { field: "top_p", name: "top-p", kind: "number", min: 0.01, max: 1, step: 0.01 },
+  { field: "top_k", name: "top-k", kind: "number", min: -1, step: 1 },
+  { field: "min_p", name: "min-p", kind: "number", min: 0, max: 1, step: 0.01 },
+  { field: "presence_penalty", name: "Presence penalty", kind: "number", min: -2, max: 2, step: 0.1 },
+  { field: "frequency_penalty", name: "Frequency penalty", kind: "number", min: -2, max: 2, step: 0.1 },
+  { field: "repetition_penalty", name: "Repetition penalty", kind: "number", min: 0.1, max: 5, step: 0.05 },
+  { field: "stop", name: "Stop at", kind: "lines", note: "texts that end the answer, one a line" },
+  {
+    field: "top_logprobs",
+    name: "Alternatives",
+    kind: "number",
+    min: 0,
+    max: 20,
+    step: 1,
+    note: "of each token, for colours and branches",
+  },
+  {
+    field: "reasoning_effort",
+    name: "Thinking",
+    kind: "select",
+    options: ["none", "minimal", "low", "medium", "high", "max"],
+  },
+  { field: "thinking_token_budget", name: "Thinking at most", kind: "number", min: 0, step: 1, note: "tokens" },
+  { field: "form", name: "Form", kind: "select", options: ["JSON", "JSON schema", "regex", "choice", "grammar"] },
+  {
+    field: "form_text",
+    name: "Form's text",
+    kind: "text",
+    note: "a JSON schema, a regex, choices one a line, or a grammar",
+  },
+  { field: "tools", name: "Tools", kind: "json", note: "a JSON list of functions, as the API takes it" },
+  { field: "tool_choice", name: "Tool choice", kind: "select", options: ["none", "auto", "required"] },
+  { field: "clock", name: "Built-in clock", kind: "flag", note: "a tool that tells the time" },
+  { field: "calculator", name: "Built-in calculator", kind: "flag" },
+  { field: "service_tier", name: "Tier", kind: "select", options: ["default", "flex", "priority"] },
+  { field: "priority", name: "Priority", kind: "number", step: 1, note: "a lower number goes first" },
+  {
+    field: "cache_salt",
+    name: "Private cache",
+    kind: "text",
+    note: "shares cached prompts only with requests of the same word",
+  },
+  { field: "pin", name: "Keep cached for", kind: "select", options: ["5m", "30m", "1h", "24h"] },
+  { field: "reference", name: "Reference price", kind: "text", note: "the model at whose prices answers are compared" },
+  { field: "other", name: "Other fields", kind: "json", note: "a JSON object: any field of /openapi.json" },
+];
+/** @type {Record<string, any>} */
+export const DEFAULTS = { top_logprobs: 4, reference: "claude-sonnet-4-6" };
+
+/** Functions that the page itself can run. */
+export const BUILT_IN = {
+  clock: {
+    name: "current_time",
+    description: "The current date and time.",
+    parameters: { type: "object", properties: {} },
+  },
+  calculator: {
+    name: "calculate",
+    description: "The value of an arithmetic expression with + - * / ^ and parentheses.",
+    parameters: { type: "object", properties: { expression: { type: "string" } }, required: ["expression"] },
+  },
+};
+const OWN = new Set([
+  "form",
+  "form_text",
+  "tools",
+  "clock",
+  "calculator",
+  "cache_salt",
+  "pin",
+  "other",
+  "top_logprobs",
+  "reference",
+]);
+
+/**
+ * The body for the answer after `messages`; `begun` is the text that it goes on from.
+ * @param {string} model
+ * @param {Conversation} talk
+ * @param {readonly Message[]} messages
+ * @param {{begun?: string, prices?: readonly string[]}} [options]  `prices`: models with a known price
+ * @returns {Body}
+ */
+export function bodyOf(model, talk, messages, { begun = "", prices = [] } = {}) {
+  const settings = { ...DEFAULTS, ...talk.settings };
+  const plain = Object.entries(settings).filter(([field]) => !OWN.has(field));
+  const tools = [...(settings.tools ?? []), ...builtIn(settings)];
+  const alternatives = settings.top_logprobs > 0 ? { logprobs: true, top_logprobs: settings.top_logprobs } : {};
+  return {
+    model,
+    messages: [
+      ...(talk.system ? [{ role: "system", content: talk.system }] : []),
+      ...messages.filter(counts).map(sent),
+      ...(begun ? [{ role: "assistant", content: begun }] : []),
+    ],
+    ...Object.fromEntries(plain),
+    ...alternatives,
+    ...formOf(settings),
+    ...(tools.length > 0 ? { tools } : {}),
+    ...(settings.cache_salt ? { cache_salt: settings.cache_salt } : {}),
+    ...(settings.pin ? { prompt_cache_options: { ttl: settings.pin } } : {}),
+    ...(begun ? { continue_final_message: true } : {}),
+    ...settings.other,
+    stream: true,
+    stream_options: { include_usage: true },
+    twofold: { explain: true, tokens: true, ...compared(settings, prices) },
+  };
+}
+
+/** @param {Record<string, any>} settings */
+function builtIn(settings) {
+  const names = /** @type {const} */ (["clock", "calculator"]).filter((name) => settings[name]);
+  return names.map((name) => ({ type: "function", function: BUILT_IN[name] }));
+}
+
+/**
+ * The default reference only if the server knows its price; a chosen one always, so that an error says what is wrong.
+ * @param {Record<string, any>} settings
+ * @param {readonly string[]} prices
+ */
+function compared({ reference }, prices) {
+  const known = prices.some((name) => name === reference || name.endsWith(`/${reference}`));
+  return known || reference !== DEFAULTS.reference ? { compare_prices: [reference] } : {};
+}
+
+/** @param {Record<string, any>} settings */
+function formOf({ form, form_text: text = "" }) {
+  if (form === "JSON") return { response_format: { type: "json_object" } };
+  if (form === "JSON schema") {
+    return {
+      response_format: { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(text || "{}") } },
+    };
+  }
+  if (form === "choice") return { structured_outputs: { choice: text.split("\n").filter(Boolean) } };
+  return form ? { structured_outputs: { [form]: text } } : {};
+}
+
+/** Whether a message is sent: an answer without any text is not. @param {Message} message */
+const counts = ({ role, content, calls }) => role !== "assistant" || content !== "" || Boolean(calls?.length);
+
+/** @param {Message} message */
+function sent({ role, content, calls, call }) {
+  if (role === "tool") return { role, content, tool_call_id: call };
+  if (!calls?.length) return { role, content };
+  const made = calls.map(({ id, name, arguments: given }) => ({
+    ...{ id, type: "function", function: { name, arguments: given } },
+  }));
+  return { role, content: content || null, tool_calls: made };
+}
+
+/** @param {Body} body */
+function whole({ stream: _, stream_options: __, ...body }) {
+  return body;
+}
+
+/** The request as a command. @param {string} url @param {Body} body @param {boolean} keyed */
+export function asCurl(url, body, keyed) {
+  const text = JSON.stringify(whole(body), null, 2).replaceAll("'", "'\\''");
+  const key = keyed ? ` \\\n  -H "authorization: Bearer $OPENAI_API_KEY"` : "";
+  return `curl ${url}/v1/chat/completions -H 'content-type: application/json'${key} -d '${text}'`;
+}
+
+const OPENAI = new Set(
+  ("model messages temperature max_tokens seed top_p presence_penalty frequency_penalty stop logprobs top_logprobs " +
+    "reasoning_effort response_format tools tool_choice service_tier").split(" "),
+);
+
+/** The request as a program with OpenAI's client. @param {string} url @param {Body} body @param {boolean} keyed */
+export function asPython(url, body, keyed) {
+  const fields = Object.entries(whole(body));
+  const own = Object.fromEntries(fields.filter(([name]) => !OPENAI.has(name)));
+  const lines = fields.filter(([name]) => OPENAI.has(name)).map(([name, value]) => `    ${name}=${python(value)},`);
+  const key = keyed ? "" : ', api_key="none"';
+  return [
+    "from openai import OpenAI",
+    "",
+    `client = OpenAI(base_url="${url}/v1"${key})`,
+    "reply = client.chat.completions.create(",
+    ...lines,
+    `    extra_body=${python(own)},`,
+    ")",
+    "print(reply.choices[0].message.content)",
+    "",
+  ].join("\n");
+}
+
+/** A value as a Python literal. @param {any} value @returns {string} */
+function python(value) {
+  if (value === null || value === undefined) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (Array.isArray(value)) return `[${value.map(python).join(", ")}]`;
+  if (typeof value !== "object") return JSON.stringify(value);
+  return `{${Object.entries(value).map(([name, each]) => `${JSON.stringify(name)}: ${python(each)}`).join(", ")}}`;
+}

@@ -1,0 +1,152 @@
+// @ts-check
+/** The dialog of a conversation's settings, and the chips of those that differ from the defaults. */
+
+import { fill, h } from "../core/dom.js";
+import { DEFAULTS, SETTINGS } from "./request.js";
+
+/** @typedef {import("./request.js").Setting} Setting */
+/** @typedef {{system: string, settings: Record<string, any>}} Settled */
+
+/** @param {Setting} setting @param {any} value */
+function control(setting, value) {
+  const { field, kind, min, max, step, options = [] } = setting;
+  const id = `set-${field}`;
+  if (kind === "number") {
+    return h("input", { id, type: "number", min, max, step: "any", "data-step": step, value: value ?? "" });
+  }
+  if (kind === "flag") return h("input", { id, type: "checkbox", checked: value === true });
+  if (kind === "select") {
+    const all = ["", ...options].map((each) =>
+      h("option", { value: each, selected: each === (value ?? "") }, each || "–")
+    );
+    return h("select", { id }, all);
+  }
+  const text = kind === "json"
+    ? (value === undefined ? "" : JSON.stringify(value, null, 1))
+    : kind === "lines"
+    ? (value ?? []).join("\n")
+    : value ?? "";
+  if (kind === "text" && field === "cache_salt") return h("input", { id, value: text });
+  return h("textarea", { id, rows: 2, spellcheck: "false", value: text });
+}
+
+/** The value of a control; undefined for the default. Throws an Error. @param {Setting} setting @param {any} element */
+function valueOf({ kind, name, min, max }, element) {
+  if (kind === "flag") return element.checked || undefined;
+  const text = element.value;
+  if (kind === "number" && element.validity.badInput) throw new Error(`${name} is not a number.`);
+  if (text.trim() === "") return undefined;
+  if (kind === "lines") return text.split("\n").filter(Boolean);
+  if (kind === "json") return parsed(name, text);
+  if (kind !== "number") return text;
+  const value = Number(text);
+  if (min !== undefined && value < min) throw new Error(`${name} is at least ${min}.`);
+  if (max !== undefined && value > max) throw new Error(`${name} is at most ${max}.`);
+  return value;
+}
+
+/** @param {string} name @param {string} text */
+function parsed(name, text) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`${name}: ${/** @type {Error} */ (error).message}`);
+  }
+}
+
+/** @param {Record<string, any>} values */
+function checkForm({ form, form_text: text, tools, other }) {
+  if (form === "JSON schema") parsed("Form's text", text ?? "");
+  if (tools !== undefined && !Array.isArray(tools)) throw new Error("Tools are a JSON list.");
+  if (other !== undefined && (typeof other !== "object" || Array.isArray(other))) {
+    throw new Error("Other fields are a JSON object.");
+  }
+}
+
+/**
+ * The dialog; `open` shows settings, `done` gets the new ones.
+ * @param {(settled: Settled) => void} done
+ */
+export function createSettings(done) {
+  const fields = h("div", { class: "fields" }), wrong = h("p", { class: "fault", role: "alert", hidden: true });
+  const system = h("textarea", { id: "set-system", rows: 3 });
+  /** @type {Map<Setting, any>} */
+  const controls = new Map();
+  const dialog = h(
+    "dialog",
+    { class: "dialog settings", "aria-labelledby": "settings-title" },
+    h(
+      "form",
+      { method: "dialog", novalidate: true, onsubmit: submit },
+      h("h2", { id: "settings-title" }, "Settings of this conversation"),
+      h("label", { for: "set-system" }, "System prompt"),
+      system,
+      fields,
+      wrong,
+      h(
+        "div",
+        { class: "row end" },
+        h("button", { type: "button", class: "chip", onclick: () => dialog.close() }, "Cancel"),
+        h("button", { type: "submit", class: "send" }, "Use them"),
+      ),
+    ),
+  );
+  /** @param {Event} event */
+  function submit(event) {
+    event.preventDefault();
+    try {
+      const found = [...controls].map(([setting, element]) => [setting.field, valueOf(setting, element)]);
+      const values = Object.fromEntries(found.filter(([, value]) => value !== undefined));
+      checkForm(values);
+      dialog.close();
+      done({ system: system.value, settings: values });
+    } catch (error) {
+      wrong.hidden = false;
+      wrong.textContent = /** @type {Error} */ (error).message;
+    }
+  }
+  /** @param {Settled} settled @param {string} [first] the field to begin with */
+  function open(settled, first = "system") {
+    wrong.hidden = true;
+    system.value = settled.system;
+    const values = { ...DEFAULTS, ...settled.settings };
+    controls.clear();
+    fill(
+      fields,
+      SETTINGS.map((setting) => {
+        const element = control(setting, values[setting.field]);
+        controls.set(setting, element);
+        const note = setting.note ? h("small", { class: "faint" }, setting.note) : null;
+        return h("label", { class: `of-${setting.kind}`, for: element.id }, h("span", {}, setting.name), element, note);
+      }),
+    );
+    dialog.showModal();
+    document.getElementById(`set-${first}`)?.focus();
+  }
+  return { dialog, open };
+}
+
+/** Chips of what differs from the defaults. @param {Settled} settled @param {(field: string) => void} open */
+export function chips({ system, settings }, open) {
+  const shown = SETTINGS.filter(({ field }) =>
+    field in settings && settings[field] !== DEFAULTS[field] && field !== "form_text"
+  );
+  return [
+    system && h("button", { type: "button", class: "chip", onclick: () => open("system") }, "system prompt"),
+    ...shown.map(({ field, name, kind }) => {
+      const value = settings[field];
+      const text = kind === "flag"
+        ? ""
+        : typeof value === "object"
+        ? String(value.length ?? Object.keys(value).length)
+        : String(value);
+      return h(
+        "button",
+        { type: "button", class: "chip", onclick: () => open(field) },
+        `${name.toLowerCase()} `,
+        h("b", {}, text),
+      );
+    }),
+    h("button", { type: "button", class: "chip", onclick: () => open("system") }, "Settings"),
+  ];
+}

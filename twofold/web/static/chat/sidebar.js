@@ -1,0 +1,128 @@
+// @ts-check
+/** The kept conversations: search, choice, export, import, deletion; and the sums of all. */
+
+import { fill, h } from "../core/dom.js";
+import { count, share } from "../core/form.js";
+import { effect, signal } from "../core/signal.js";
+import { phaseBar } from "./receipt.js";
+import { exported, imported, sums } from "./tree.js";
+
+/** @typedef {import("./tree.js").Conversation} Conversation */
+
+/** @param {number} time Unix seconds */
+function dayOf(time) {
+  const days = Math.floor((new Date().setHours(24, 0, 0, 0) / 1000 - time) / 86400);
+  return days < 1 ? "Today" : days < 2 ? "Yesterday" : days < 7 ? "This week" : "Earlier";
+}
+
+/** @param {string} text @param {string} name */
+function download(text, name) {
+  const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  h("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+/** @param {Conversation[]} talks @param {string} words */
+function found(talks, words) {
+  const wanted = words.toLowerCase();
+  if (!wanted) return talks;
+  const says = (/** @type {string} */ text) => text.toLowerCase().includes(wanted);
+  return talks.filter((talk) => says(talk.title) || talk.messages.some((message) => says(message.content)));
+}
+
+/**
+ * @param {ReturnType<typeof import("./kept.js").createKept>} kept
+ * @param {{current: import("../core/signal.js").ReadSignal<Conversation>, open: (talk: Conversation) => void,
+ *   create: () => void}} options
+ */
+export function createSidebar(kept, { current, open, create }) {
+  const words = signal(""), list = h("ol", {}), sum = h("p", { class: "sum" });
+  const wrong = h("p", { class: "fault", role: "alert", hidden: true });
+  const search = h("input", {
+    ...{ type: "search", placeholder: "Search", "aria-label": "Search conversations" },
+    oninput: () => words.set(search.value),
+  });
+  const picker = h("input", {
+    type: "file",
+    accept: ".json,application/json",
+    hidden: true,
+    tabindex: -1,
+    onchange: take,
+  });
+  const chip = (/** @type {string} */ text, /** @type {() => void} */ onclick) =>
+    h("button", { type: "button", class: "chip", onclick }, text);
+  async function take() {
+    try {
+      for (const talk of imported(await (picker.files?.[0]?.text() ?? ""))) await kept.save(talk);
+      wrong.hidden = true;
+    } catch (error) {
+      wrong.hidden = false;
+      wrong.textContent = /** @type {Error} */ (error).message;
+    }
+    picker.value = "";
+  }
+  const clear = () => confirm("Delete all conversations in this browser?") && (kept.clear(), create());
+  effect(() => fill(list, rows(found(kept.talks.get(), words.get()), current.get().id, open)));
+  effect(() => void (sum.textContent = total(kept.talks.get())));
+  effect(() => {
+    wrong.hidden = !kept.fault.get();
+    wrong.textContent = kept.fault.get();
+  });
+  const element = h(
+    "aside",
+    { class: "side", id: "side", "aria-label": "Conversations" },
+    h("button", { class: "new", type: "button", onclick: create }, "New chat", h("kbd", {}, "Ctrl K")),
+    search,
+    wrong,
+    list,
+    sum,
+    h(
+      "div",
+      { class: "chips" },
+      chip("Export", () => download(exported(kept.talks.peek()), "twofold-chats.json")),
+      chip("Import", () => picker.click()),
+      chip("Delete all", clear),
+    ),
+    picker,
+  );
+  return { element, search };
+}
+
+/** @param {Conversation[]} talks @param {string} id @param {(talk: Conversation) => void} open */
+function rows(talks, id, open) {
+  let day = "";
+  return talks.flatMap((talk) => {
+    const own = sums(talk), before = day;
+    day = dayOf(talk.updated);
+    const row = h(
+      "li",
+      {},
+      h(
+        "button",
+        { type: "button", "aria-current": talk.id === id ? "true" : null, onclick: () => open(talk) },
+        h("span", {}, talk.title || "Untitled"),
+        own.output > 0 && phaseBar(own.prefill, own.decode, "thin"),
+      ),
+    );
+    return day === before ? [row] : [h("li", { class: "day" }, day), row];
+  });
+}
+
+/** @param {Conversation[]} talks */
+function total(talks) {
+  const begun = new Date().setDate(1) / 1000 - 86400;
+  const all = { prompt: 0, cached: 0, output: 0 };
+  for (const talk of talks.filter((each) => each.updated >= begun)) {
+    const own = sums(talk);
+    all.prompt += own.prompt;
+    all.cached += own.cached;
+    all.output += own.output;
+  }
+  if (all.output === 0) return "";
+  return `This month ${count(all.prompt + all.output)} tokens, ${
+    share(Number((all.cached / Math.max(1, all.prompt)).toPrecision(2)))
+  } of prompts cached`;
+}
+
+/** Saves one conversation as a file. @param {Conversation} talk */
+export const downloadTalk = (talk) => download(exported([talk]), "twofold-chat.json");

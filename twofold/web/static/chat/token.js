@@ -1,0 +1,91 @@
+// @ts-check
+/** What is known of one token: its probability, the alternatives, and when it came. */
+
+import { h } from "../core/dom.js";
+import { count, seconds, share } from "../core/form.js";
+import { gapsOf, ORIGIN_NAMES } from "../text/tokens.js";
+
+/** @typedef {import("./tree.js").Message} Message */
+
+/** A token as it can be seen: spaces and line ends are signs. @param {string} text */
+const visible = (text) => text.replaceAll("\n", "↵").replace(/^ | $/g, "␣");
+
+/** @param {number} logprob */
+const probability = (logprob) => share(Number(Math.exp(logprob).toPrecision(2)));
+
+/**
+ * @param {Message} message
+ * @param {number} index
+ * @param {(text: string) => void} goOn  takes the text before an alternative, with the alternative
+ */
+export function tokenCard(message, index, goOn) {
+  const tokens = message.tokens ?? [], [text, logprob, , others, origin, step] = tokens[index];
+  const gap = gapsOf(tokens)[index], before = textBefore(message, index);
+  const rows = others.some(([other]) => other === text) || logprob === null
+    ? others
+    : [/** @type {[string, number]} */ ([text, logprob]), ...others];
+  return h(
+    "div",
+    { class: "pop", role: "group", "aria-label": `Token ${visible(text)}` },
+    h(
+      "h3",
+      {},
+      h("code", {}, `“${visible(text)}”`),
+      h("span", { class: "faint" }, Number.isNaN(gap) ? "the first token" : `${seconds(gap / 1000)} after the last`),
+    ),
+    rows.length > 0 &&
+      h(
+        "ul",
+        {},
+        rows.map(([other, p]) =>
+          h("li", {}, alternative(other, p, other === text, before !== null && (() => goOn(before + other))))
+        ),
+      ),
+    h(
+      "p",
+      { class: "why" },
+      ORIGIN_NAMES[origin] ?? "",
+      step >= 0 ? `, in step ${count(step)}` : "",
+      why(message, step),
+    ),
+    rows.length > 1 && h("p", { class: "faint" }, "Choose an alternative to go on from there."),
+  );
+}
+
+/** @param {string} text @param {number} logprob @param {boolean} taken @param {false | (() => void)} choose */
+function alternative(text, logprob, taken, choose) {
+  const width = Math.max(1, 100 * Math.exp(logprob));
+  return h(
+    "button",
+    {
+      type: "button",
+      disabled: taken || !choose,
+      onclick: choose,
+      "aria-label": `${visible(text)}, ${probability(logprob)}`,
+    },
+    h("code", {}, visible(text)),
+    h(
+      "svg",
+      { viewBox: "0 0 100 7", preserveAspectRatio: "none", "aria-hidden": "true" },
+      h("rect", { class: taken ? "f-decode" : "f-queue", width, height: 7 }),
+    ),
+    h("span", {}, probability(logprob)),
+  );
+}
+
+/** The answer before a token; null if it is not of the answer, but of the thinking before it. @param {Message} message @param {number} index */
+function textBefore({ tokens = [], content, begun = "" }, index) {
+  const texts = tokens.map((token) => token[0]), at = texts.slice(0, index).join("").length;
+  const start = Math.max(0, texts.join("").indexOf(content.slice(begun.length)));
+  return at < start ? null : begun + texts.join("").slice(start, at);
+}
+
+/** What else was in the step of a token. @param {Message} message @param {number} step */
+function why({ record }, step) {
+  const steps = record?.timeline?.steps, at = steps?.n?.indexOf(step) ?? -1;
+  if (at < 0) return ".";
+  const rows = steps.prompt_rows[at], alone = steps.alone_ms?.[at];
+  const company = rows > 0 ? ` with ${count(rows)} prompt rows` : "";
+  const least = alone == null ? "" : `; ${seconds(alone / 1000)} alone`;
+  return `${company}: ${seconds(steps.ms[at] / 1000)}${least}.`;
+}
