@@ -19,5 +19,6 @@
 /** @type {readonly View[]} */
 export const VIEWS = [
   { id: "chat", name: "Chat", load: () => import("./chat/view.js") },
+  { id: "engine", name: "Engine", load: () => import("./engine/view.js") },
   { id: "explore", name: "Explore", load: () => import("./explore/view.js") },
 ];

@@ -1,0 +1,63 @@
+// @ts-check
+/** Canvases: sized for the screen's pixels, in the colours of the theme. */
+
+/** @typedef {Record<string, string>} Ink  the colours of the theme by name */
+/** @typedef {{c: CanvasRenderingContext2D, w: number, h: number, ink: Ink}} Sheet */
+
+const NAMES = "prefill decode cached stall queue empty ink faint rule pin paper you".split(" ");
+export const FONT = "10.5px Inter, system-ui, sans-serif";
+
+/** The colours of the current theme. @returns {Ink} */
+export function palette() {
+  const css = getComputedStyle(document.documentElement);
+  return Object.fromEntries(NAMES.map((name) => [name, css.getPropertyValue(`--${name}`).trim()]));
+}
+
+/** An empty sheet of the size of the canvas. @param {HTMLCanvasElement} canvas @param {Ink} ink @returns {Sheet} */
+export function sheet(canvas, ink) {
+  const ratio = devicePixelRatio || 1, w = canvas.clientWidth, h = canvas.clientHeight;
+  const width = Math.round(w * ratio), height = Math.round(h * ratio);
+  if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
+  const c = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+  c.setTransform(ratio, 0, 0, ratio, 0, 0);
+  c.clearRect(0, 0, w, h);
+  c.font = FONT;
+  c.lineWidth = 1;
+  return { c, w, h, ink };
+}
+
+/** A pattern of stripes. @param {CanvasRenderingContext2D} c @param {string} colour */
+export function hatch(c, colour) {
+  const tile = new OffscreenCanvas(5, 5), q = /** @type {OffscreenCanvasRenderingContext2D} */ (tile.getContext("2d"));
+  q.strokeStyle = colour;
+  q.lineWidth = 1.6;
+  q.beginPath();
+  for (const [x, y] of [[-1, 6], [-1, 1], [4, 6]]) (q.moveTo(x, y), q.lineTo(x + 7, y - 7));
+  q.stroke();
+  return /** @type {CanvasPattern} */ (c.createPattern(tile, "repeat"));
+}
+
+export const RIGHT = 36;
+
+/**
+ * Milliseconds along a sheet: the last `span` before `now`, with a line for each fifth of it.
+ * @param {Sheet} sheet @param {number} now @param {number} span @param {boolean} [labels]
+ */
+export function timeAxis({ c, w, h, ink }, now, span, labels) {
+  const wide = w - RIGHT;
+  const x = (/** @type {number} */ t) => Math.max(0, Math.min(wide, wide * (t - now + span) / span));
+  c.strokeStyle = ink.rule;
+  c.fillStyle = ink.faint;
+  c.textBaseline = "alphabetic";
+  for (let part = 0; part <= 5; part++) {
+    const at = Math.round(x(now - span * part / 5)) + 0.5, seconds = span * part / 5e3;
+    c.beginPath();
+    c.moveTo(at, 0);
+    c.lineTo(at, h - (labels ? 15 : 0));
+    c.stroke();
+    if (!labels || part === 5) continue;
+    c.textAlign = part ? "center" : "right";
+    c.fillText(part ? `−${seconds} s` : "now", at, h - 3);
+  }
+  return { x, wide, time: (/** @type {number} */ at) => now - span + span * at / wide };
+}

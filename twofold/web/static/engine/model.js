@@ -1,0 +1,108 @@
+// @ts-check
+/** What the engine view shows, and where its events come from. */
+
+import { h } from "../core/dom.js";
+import { signal } from "../core/signal.js";
+import { apply, createLive } from "../live/state.js";
+import { stepText } from "./numbers.js";
+import { follow, play, readRecording } from "./stream.js";
+
+/** @typedef {import("../live/state.js").Step} Step */
+/** @typedef {ReturnType<typeof createModel>} Model */
+
+const LATE_MS = 2_000;
+
+/** @param {import("../views.js").App} app */
+export function createModel(app) {
+  const live = createLive();
+  const paused = signal(/** @type {number | null} */ (null)), chosen = signal(/** @type {Step | null} */ (null));
+  const changed = signal(0), second = signal(0), recorded = signal(/** @type {string[] | null} */ (null));
+  let ahead = 0;
+  return {
+    app,
+    live,
+    paused,
+    chosen,
+    changed,
+    second,
+    recorded,
+    calm: matchMedia("(prefers-reduced-motion: reduce)").matches,
+    connection: signal(/** @type {import("./stream.js").Connection} */ ({ state: "open", message: "" })),
+    span: signal(10_000),
+    by: signal(/** @type {"tiers" | "tenants"} */ ("tiers")),
+    replays: signal(false),
+    stop: new AbortController(),
+    /** The right end of the time shown: it goes on while nothing happens, and stops where the stream is lost. */
+    now: () => paused.peek() ?? Math.min(performance.now() + ahead, live.t + LATE_MS),
+    take: (/** @type {string} */ event, /** @type {any} */ data) => {
+      recorded.peek()?.push(JSON.stringify({ event, data }));
+      apply(live, event, data);
+      if (event === "hello") {
+        ahead = data.t - performance.now();
+        chosen.set(null);
+        paused.set(null);
+      } else if (event === "tick") ahead = Math.max(ahead, data.t - performance.now());
+      if (event !== "tick") second.set(second.peek() + 1);
+      changed.set(changed.peek() + 1);
+    },
+  };
+}
+
+/** @param {Model} model @param {(to: any) => Promise<void>} source */
+function begin(model, source) {
+  model.stop.abort();
+  model.stop = new AbortController();
+  Object.assign(model.live, createLive());
+  source({ abort: model.stop.signal, take: model.take, tell: model.connection.set }).catch((error) => {
+    model.connection.set({ state: "lost", message: String(error) });
+  });
+}
+
+/** Shows the chosen model of the server. @param {Model} model */
+export function watch(model) {
+  const { api, model: id } = model.app;
+  model.replays.set(false);
+  if (id.peek() && !document.hidden) begin(model, (to) => follow(api, id.peek(), to));
+}
+
+/** Plays a recording; throws an Error that says what is wrong with it. @param {Model} model @param {string} text */
+export function replay(model, text) {
+  const events = readRecording(text);
+  model.replays.set(true);
+  begin(model, (to) => play(events, to));
+}
+
+/** Starts a recording, or saves it. @param {Model} model */
+export function record(model) {
+  const lines = model.recorded.peek();
+  model.recorded.set(lines ? null : []);
+  if (!lines) return watch(model); // so that it begins with hello
+  const url = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "application/jsonl" }));
+  h("a", { href: url, download: `${model.live.hello?.model ?? "engine"}.live.jsonl` }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
+/** Chooses a step, which stops the time. @param {Model} model @param {Step | null} step */
+export function choose(model, step) {
+  const { paused, span, chosen, app, live } = model;
+  if (step) {
+    const until = paused.peek() ?? model.now(), seen = step.end <= until && step.t >= until - span.peek();
+    paused.set(seen ? until : step.end + span.peek() / 10);
+    app.announce(stepText(live, step));
+  }
+  chosen.set(step);
+}
+
+/** Chooses the step so many after the chosen one. @param {Model} model @param {number} by */
+export function move(model, by) {
+  const { steps } = model.live, last = model.chosen.peek(), at = last ? steps.indexOf(last) : steps.length;
+  const step = steps[Math.max(0, Math.min(steps.length - 1, at + by))];
+  if (step) choose(model, step);
+}
+
+/** Stops the time, or lets it go on. @param {Model} model */
+export function pause(model) {
+  const on = model.paused.peek() === null;
+  model.paused.set(on ? model.now() : null);
+  if (!on) model.chosen.set(null);
+}

@@ -1,0 +1,129 @@
+// @ts-check
+/** The parts of the engine view: its tools, panels, canvases and tables. */
+
+import { fill, h } from "../core/dom.js";
+import { count } from "../core/form.js";
+import { effect } from "../core/signal.js";
+import { RIGHT } from "../draw/canvas.js";
+import { stepAt } from "../live/state.js";
+import { choose, move, pause, record, replay, watch } from "./model.js";
+
+/** @typedef {import("./model.js").Model} Model */
+
+const SPANS = /** @type {[number, string][]} */ ([[10_000, "10 s"], [60_000, "1 min"], [300_000, "5 min"]]);
+
+/** @param {string} name @param {string[][]} legend */
+export function panel(name, legend) {
+  const note = h("span", { class: "faint" });
+  const key = h(
+    "p",
+    { class: "key" },
+    legend.map(([kind, text]) => h("span", {}, h("i", { class: `k ${kind}` }), text)),
+  );
+  return { root: h("section", { class: "panel", "aria-label": name }, h("h2", {}, name, note), key), note };
+}
+
+/** A canvas; with a model, one along time, on which a step can be chosen. @param {string} kind @param {string} name @param {Model} [model] */
+export function canvas(kind, name, model) {
+  if (!model) return h("canvas", { class: kind, role: "img", "aria-label": name });
+  const element = h("canvas", {
+    class: kind,
+    role: "img",
+    tabindex: 0,
+    "aria-label": name,
+    onclick: (/** @type {MouseEvent} */ event) => {
+      const { left, width } = element.getBoundingClientRect(), span = model.span.peek();
+      choose(
+        model,
+        stepAt(model.live, model.now() - span + span * (event.clientX - left) / (width - RIGHT)),
+      );
+    },
+    onkeydown: (/** @type {KeyboardEvent} */ event) => keys(event, model),
+  });
+  return element;
+}
+
+/** @param {KeyboardEvent} event @param {Model} model */
+function keys(event, model) {
+  const moves = /** @type {Record<string, number>} */ ({ ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 });
+  if (event.key in moves) move(model, moves[event.key]);
+  else if (event.key === " ") pause(model);
+  else if (event.key === "Escape") choose(model, null);
+  else return;
+  event.preventDefault();
+}
+
+/** Buttons of which one is pressed. @template T @param {string} label @param {import("../core/signal.js").Signal<T>} value @param {[T, string][]} choices */
+export function choice(label, value, choices) {
+  const group = h("span", { class: "seg", role: "group", "aria-label": label });
+  const buttons = choices.map(([id, text]) => h("button", { type: "button", onclick: () => value.set(id) }, text));
+  group.append(...buttons);
+  effect(() =>
+    buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(value.get() === choices[i][0])))
+  );
+  return group;
+}
+
+/** @param {() => string | void} read @param {() => void} onclick @param {string} [label] */
+function button(read, onclick, label) {
+  const made = h("button", { class: "chip", type: "button", "aria-label": label, onclick });
+  effect(() => fill(made, read() ?? ""));
+  return made;
+}
+
+/** @param {Model} model @param {(message: string) => void} complain */
+export function tools(model, complain) {
+  const now = h("p", { class: "now" });
+  effect(() => {
+    model.changed.get();
+    const { queue, kv, steps } = model.live, last = steps.at(-1), total = kv ? kv[0] + kv[1] + kv[2] : 0;
+    const used = kv && total ? ` · KV ${Math.round(100 * kv[2] / total)}%` : "";
+    const step = last ? ` · step ${(last.ms / last.times).toFixed(1)} ms` : "";
+    fill(now, h("b", {}, count(queue[1])), " running · ", h("b", {}, count(queue[0])), ` waiting${used}${step}`);
+  });
+  const file = h("input", { type: "file", accept: ".jsonl", hidden: true, "aria-label": "A recording" });
+  file.addEventListener("change", async () => {
+    const chosen = file.files?.[0], text = await chosen?.text();
+    file.value = "";
+    try {
+      if (text !== undefined) replay(model, text);
+    } catch (error) {
+      complain(/** @type {Error} */ (error).message);
+    }
+  });
+  const recording = button(() => model.recorded.get() ? "Save the recording" : "Record", () => record(model));
+  const back = button(() => "Back to the server", () => watch(model));
+  effect(() => {
+    recording.hidden = model.replays.get();
+    back.hidden = !model.replays.get();
+  });
+  return h(
+    "div",
+    { class: "tools" },
+    now,
+    choice("Time shown", model.span, SPANS),
+    button(() => model.paused.get() === null ? "Pause" : "Go on", () => pause(model)),
+    button(() => "◀", () => move(model, -1), "Step back"),
+    button(() => "▶", () => move(model, 1), "Step forward"),
+    recording,
+    back,
+    button(() => "Open a recording", () => file.click()),
+    file,
+  );
+}
+
+/** A table that is made while it is open, once a second. @param {Model} model @param {string} name @param {() => HTMLElement} make */
+export function liveTable(model, name, make) {
+  const place = h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": name });
+  const details = h("details", {}, h("summary", {}, "As a table"), place);
+  const show = () => {
+    if (details.open) fill(place, make());
+  };
+  details.addEventListener("toggle", show);
+  effect(() => {
+    model.second.get();
+    model.chosen.get();
+    show();
+  });
+  return details;
+}

@@ -1,0 +1,169 @@
+// @ts-check
+/** Engine: what a model's engine does, live, paused, step by step, or from a recording. */
+
+import { paced } from "../core/clock.js";
+import { fill, h, style } from "../core/dom.js";
+import { bytes, count } from "../core/form.js";
+import { effect, scope } from "../core/signal.js";
+import { drawBlocks, drawTree, partsOf } from "../draw/blocks.js";
+import { palette, sheet } from "../draw/canvas.js";
+import { chartView } from "../draw/chart.js";
+import { drawFold, firstAfter } from "../draw/fold.js";
+import { drawLanes, slotsUsed } from "../draw/lanes.js";
+import { createModel, watch } from "./model.js";
+import { lanesTable, lately, roofline, stepsTable, stepText, summary } from "./numbers.js";
+import { canvas, choice, liveTable, panel, tools } from "./parts.js";
+
+/** @typedef {import("./model.js").Model} Model */
+
+const DIVISIONS = /** @type {["tiers" | "tenants", string][]} */ ([["tiers", "By tier"], ["tenants", "By tenant"]]);
+const POINTS = 400;
+const BEAT_MS = 100;
+const UNMEASURED = "The roofline needs the limits of this machine: run twofold doctor.";
+
+/** @param {Model} model */
+function createParts(model) {
+  const { live, chosen } = model;
+  const steps = panel("Steps", [["prefill", "prompt rows"], ["decode", "decode rows"], [
+    "budget",
+    "budget of prompts",
+  ]]);
+  const lanes = panel("Sequences", [
+    ["prefill", "prefill"],
+    ["cached", "from the cache"],
+    ["decode", "decode"],
+    ["stall", "paused"],
+    ["queue", "waiting"],
+  ]);
+  const blocks = panel("KV blocks", [
+    ["pin", "pinned"],
+    ["shared", "shared"],
+    ["decode", "held"],
+    ["cached", "cached"],
+    ["free", "free"],
+  ]);
+  const fold = canvas("fold", "Rows of the steps", model), rows = canvas("lanes", "Sequences by slot", model);
+  const map = canvas("map", "KV blocks"), tree = canvas("tree", "Prefix tree"), said = h("p", { class: "said" });
+  const roof = h("section", { class: "panel", "aria-label": "Roofline" }), numbers = h("div", {});
+  steps.root.append(fold, said, liveTable(model, "The last steps", () => stepsTable(live, live.steps)));
+  lanes.root.append(rows, liveTable(model, "Sequences", () => lanesTable(live, chosen.peek())));
+  blocks.root.append(
+    map,
+    tree,
+    h("p", { class: "key" }, "Prefix tree: a bar is a run of blocks; those below continue it."),
+  );
+  const by = choice("Divided by", model.by, DIVISIONS);
+  const figures = h("section", { class: "panel", "aria-label": "Figures" }, h("h2", {}, "Last 5 minutes", by), numbers);
+  const panels = h(
+    "div",
+    { class: "panels" },
+    h("div", { class: "column" }, steps.root, lanes.root),
+    h("div", { class: "column" }, roof, blocks.root, figures),
+  );
+  return { panels, fold, rows, map, tree, said, steps, lanes, blocks, roof, numbers };
+}
+
+/** @type {import("../views.js").ViewModule["mount"]} */
+export function mount(root, app) {
+  const model = createModel(app), parts = createParts(model);
+  const fault = h("p", { class: "fault", role: "status", hidden: true });
+  const complain = (/** @type {string} */ message) => {
+    fault.hidden = !message;
+    if (fault.textContent !== message) fault.textContent = message;
+  };
+  const heading = h("h1", { class: "hidden" }, "Engine");
+  const main = h("main", { class: "engine" }, heading, tools(model, complain), fault, parts.panels);
+  const pace = paced(() => draw(model, parts, main), model.calm ? 1 : 30);
+  const { live, paused } = model;
+  const beat = setInterval(() => {
+    if (paused.peek() === null && live.steps.length) pace.ask();
+  }, model.calm ? 1000 : BEAT_MS);
+  effect(() => {
+    for (const each of [model.changed, model.span, paused, model.chosen, app.theme]) each.get();
+    pace.ask();
+  });
+  slow(model, parts, (message, old) => (complain(message), main.classList.toggle("old", old)));
+  effect(() => {
+    app.model.get();
+    watch(model);
+  });
+  const seen = () => {
+    if (document.hidden) model.stop.abort();
+    else if (!model.replays.peek()) watch(model);
+  };
+  const resized = new ResizeObserver(pace.ask);
+  resized.observe(parts.fold);
+  document.addEventListener("visibilitychange", seen);
+  style(new URL("engine.css", import.meta.url)).then(() => root.append(main));
+  return () => {
+    model.stop.abort();
+    clearInterval(beat);
+    resized.disconnect();
+    pace.end();
+    document.removeEventListener("visibilitychange", seen);
+    main.remove();
+  };
+}
+
+/**
+ * What changes once a second, or when a step is chosen.
+ * @param {Model} model @param {ReturnType<typeof createParts>} parts @param {(message: string, old: boolean) => void} tell
+ */
+function slow(model, { roof, numbers }, tell) {
+  const { live } = model;
+  let end = () => {};
+  effect(() => {
+    for (const each of [model.second, model.paused, model.chosen, model.span]) each.get();
+    const steps = live.steps.slice(firstAfter(live.steps, model.now() - model.span.peek()));
+    const chart = roofline(live, steps.slice(-POINTS), model.chosen.peek());
+    end();
+    const [made, stop] = scope(() =>
+      chart ? chartView(chart, { height: 240 }) : h("p", { class: "faint" }, live.hello ? UNMEASURED : "")
+    );
+    end = stop;
+    fill(roof, made);
+  });
+  effect(() => {
+    model.second.get();
+    fill(numbers, lately(live, model.by.get()));
+  });
+  effect(() => {
+    const { state, message } = model.connection.get();
+    model.second.get();
+    const known = live.state === "ready" || live.state === "connecting";
+    const text = known ? message : `The model is ${live.state}.${live.error ? ` ${live.error}` : ""}`;
+    tell(text, !known || state === "lost" || state === "refused");
+  });
+  effect(() => () => end());
+}
+
+/** @param {Model} model @param {ReturnType<typeof createParts>} parts @param {HTMLElement} main */
+function draw(model, { fold, rows, map, tree, steps, lanes, blocks, said }, main) {
+  const { live } = model, { engine } = live.hello ?? {}, most = engine?.slots ?? 0;
+  if (!fold.clientWidth) return;
+  const ink = palette(), step = model.chosen.peek(), now = model.now(), span = model.span.peek();
+  const view = { now, span, step, slots: Math.min(most || 8, Math.max(8, slotsUsed(live, now - span))) };
+  main.style.setProperty("--lanes", `${Math.max(150, Math.min(560, view.slots * 15)) + 30}px`);
+  drawFold(sheet(fold, ink), live, view);
+  drawLanes(sheet(rows, ink), live, view);
+  const last = step ?? live.steps.at(-1), [waiting, running] = live.queue;
+  const text = last ? stepText(live, last) : "No step yet. Send a request.";
+  if (said.textContent !== text) said.textContent = text;
+  fill(steps.note, last ? `step ${count(last.n)}` : "");
+  fill(lanes.note, `${count(running)} of ${count(most)} slots, ${count(waiting)} waiting`);
+  fold.setAttribute("aria-label", `Rows of the steps. ${summary(live)} Arrows choose a step, space pauses.`);
+  rows.setAttribute("aria-label", `Sequences by slot. ${summary(live)}`);
+  const group = live.blocks?.groups[0], size = engine?.groups[0];
+  if (!group || !size) return;
+  const each = drawBlocks(sheet(map, ink), group), { trees } = live.blocks;
+  drawTree(sheet(tree, ink), trees);
+  const cell = each > 1 ? `; a cell is ${each} blocks` : "";
+  fill(
+    blocks.note,
+    `${count(group.blocks)} of ${engine.block_size} tokens, ${bytes(size.blocks * size.block_bytes)}${cell}`,
+  );
+  const parts = partsOf(group).map((part) => `${count(part.count)} ${part.name}`);
+  map.setAttribute("aria-label", `KV blocks: ${parts.join(", ")}.`);
+  const runs = trees.reduce((/** @type {number} */ sum, /** @type {any} */ { nodes }) => sum + nodes.length, 0);
+  tree.setAttribute("aria-label", `Prefix tree: ${count(runs)} runs of blocks.`);
+}
