@@ -26,6 +26,7 @@ import { callCards } from "./tools.js";
  * @property {(message: Message) => boolean} last
  * @property {(message: Message) => string | null} explain
  * @property {(message: Message) => boolean} structured
+ * @property {(message: Message) => Promise<any>} help
  */
 
 /** A part that is made anew only if what it shows has another key. @param {string} name @param {string} [tag] */
@@ -171,7 +172,8 @@ function createText(message, actions) {
 
 /** Below a token, within its text. @param {HTMLElement} pop @param {HTMLElement} at */
 function place(pop, at) {
-  const frame = /** @type {HTMLElement} */ (pop.parentElement), last = at.getClientRects()[0];
+  const frame = /** @type {HTMLElement} */ (pop.parentElement), rects = at.getClientRects();
+  const last = rects[rects.length - 1];
   const { left, top } = frame.getBoundingClientRect();
   const most = frame.clientWidth - pop.offsetWidth;
   pop.style.setProperty("left", `${Math.max(0, Math.min(last.left - left - 16, most))}px`);
@@ -287,7 +289,7 @@ export function createAnswer(message, actions) {
     const explain = actions.explain(message);
     bill.show(
       message.record?.prompts.length > 0 ? `${last} ${explain}` : "",
-      () => safeReceipt(message, last, explain),
+      () => safeReceipt(message, last, explain, actions),
     );
   };
   update();
@@ -299,10 +301,11 @@ export function createAnswer(message, actions) {
  * @param {Message} message
  * @param {boolean} open
  * @param {string | null} explain
+ * @param {Actions} actions
  */
-function safeReceipt(message, open, explain) {
+function safeReceipt(message, open, explain, actions) {
   try {
-    return receipt(message, { open, explain });
+    return receipt(message, { open, explain, help: () => actions.help(message) });
   } catch {
     return h("p", { class: "faint" }, "The record of this answer is damaged.");
   }

@@ -1,7 +1,7 @@
 // @ts-check
 /** The receipt of an answer: where its time went, from its record, and the least that this machine needs for it. */
 
-import { h } from "../core/dom.js";
+import { fill, h } from "../core/dom.js";
 import { count, money, seconds, share, tokens } from "../core/form.js";
 
 /** @typedef {import("./tree.js").Message} Message */
@@ -196,11 +196,36 @@ export function phaseBar(prefill, decode, name) {
 }
 
 /**
+ * What would help, by gain: asked for by a click, because it takes the server a second.
+ * @param {string} explain
+ * @param {() => Promise<any>} help
+ */
+function helps(explain, help) {
+  const line = h("span", {}), link = h("a", { href: explain }, "Explain");
+  const ask = async () => {
+    line.textContent = "…";
+    try {
+      const { levers } = await help();
+      const best = levers.filter((/** @type {any} */ each) => each.status === "gains").slice(0, 3);
+      const named = best.map((
+        /** @type {any} */ each,
+      ) => [h("b", {}, `×${each.gains.e2e.toFixed(2)}`), ` ${each.lever} `]);
+      fill(line, best.length > 0 ? ["Would help: ", named] : "Nothing would help.");
+    } catch (error) {
+      line.textContent = /** @type {Error} */ (error).message;
+    }
+  };
+  fill(line, h("button", { type: "button", class: "chip", onclick: ask }, "What would help?"));
+  return h("p", { class: "helps" }, line, link);
+}
+
+/**
  * The receipt, folded to a line unless `open`.
  * @param {Message} message  has a record
- * @param {{open: boolean, explain: string | null}} options  `explain`: the address that explains this request
+ * @param {{open: boolean, explain: string | null, help: () => Promise<any>}} options  `explain`: the address that
+ *   explains this request, null if the server cannot; `help` asks for it
  */
-export function receipt(message, { open, explain }) {
+export function receipt(message, { open, explain, help }) {
   const { record } = message;
   return h(
     "details",
@@ -208,6 +233,6 @@ export function receipt(message, { open, explain }) {
     h("summary", {}, ratioBar(record, "ratio"), h("span", {}, lineOf(record))),
     fold(message),
     facts(message),
-    explain && h("p", { class: "helps" }, h("a", { href: explain }, "Explain")),
+    explain && helps(explain, help),
   );
 }

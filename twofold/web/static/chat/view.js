@@ -5,6 +5,7 @@ import { paced } from "../core/clock.js";
 import { fill, h, keyed, style } from "../core/dom.js";
 import { effect, signal } from "../core/signal.js";
 import { createComposer } from "./composer.js";
+import { createForecast } from "./forecast.js";
 import { createKept } from "./kept.js";
 import { createKeys } from "./keys.js";
 import { createAnswer, createAsk, createResult } from "./messages.js";
@@ -77,6 +78,13 @@ class Chat {
     const before = [];
     for (let each = all.get(parent); each; each = all.get(each.parent)) before.unshift(each);
     return bodyOf(model, talk, before, { begun, prices: this.app.server.peek()?.prices.reference });
+  }
+
+  /** The request if this message were sent now. @param {string} text */
+  asked(text) {
+    const body = this.body(this.path.at(-1)?.id ?? "");
+    body.messages.push({ role: "user", content: text });
+    return body;
   }
 
   /** @param {string} parent @param {string} [begun] */
@@ -173,6 +181,7 @@ class Chat {
           ? this.app.route.href("explore", { request: message.record.id })
           : null;
       },
+      help: (message) => this.app.api.post("/v1/twofold/explain", { request: message.record.id }),
       structured: () => String(this.talk.peek().settings.form ?? "").startsWith("JSON"),
     };
   }
@@ -243,6 +252,24 @@ function createHead(chat, list) {
   return { element, update: () => void (title.value = chat.talk.peek().title) };
 }
 
+/** What keys do. @param {Chat} chat @param {() => void} create @param {() => void} search */
+function shortcuts(chat, create, search) {
+  const step = (/** @type {number} */ by) => {
+    const message = chat.path.findLast((each) => branch(chat.talk.peek(), each).of > 1);
+    if (message) chat.actions().turn(message, by);
+  };
+  const newest = () => chat.path.findLast((message) => message.role === "assistant")?.id ?? "";
+  return {
+    "Escape": () => chat.stop(),
+    "Ctrl k": create,
+    "/": search,
+    "[": () => step(-1),
+    "]": () => step(1),
+    "t": () => chat.shown.get(newest())?.nextColour(),
+    "e": () => chat.app.route.go("engine"),
+  };
+}
+
 /** @type {import("../views.js").ViewModule["mount"]} */
 export function mount(root, app) {
   const chat = new Chat(app), talk = createTalk(chat);
@@ -251,11 +278,22 @@ export function mount(root, app) {
     chat.changed();
     chat.save();
   });
+  let foresee = (/** @type {string} */ _) => {};
   const composer = createComposer({
     send: (text) => (talk.down(), chat.send(text)),
     stop: () => chat.stop(),
-    changed: draft,
+    changed: (text, typed) => {
+      draft(typed);
+      foresee(text);
+    },
     busy: chat.busy,
+  });
+  const forecast = createForecast(app, composer.guess, (text) => chat.asked(text));
+  foresee = forecast.update;
+  effect(() => {
+    app.server.get();
+    app.model.get();
+    forecast.update(composer.box.value);
   });
   const open = (
     /** @type {Conversation} */ next,
@@ -270,20 +308,8 @@ export function mount(root, app) {
     h("main", { class: "chat" }, h("h1", { class: "hidden" }, "Chat"), head.element, talk.element, composer.element),
     settings.dialog,
   );
-  const newest = (/** @type {string} */ role) => chat.path.findLast((message) => message.role === role);
-  const step = (/** @type {number} */ by) => {
-    const message = chat.path.findLast((each) => branch(chat.talk.peek(), each).of > 1);
-    if (message) chat.actions().turn(message, by);
-  };
-  const keys = createKeys({
-    "Escape": () => chat.stop(),
-    "Ctrl k": create,
-    "/": () => (frame.classList.add("listed"), side.search.focus()),
-    "[": () => step(-1),
-    "]": () => step(1),
-    "t": () => chat.shown.get(newest("assistant")?.id ?? "")?.nextColour(),
-    "e": () => app.route.go("engine"),
-  });
+  const search = () => (frame.classList.add("listed"), side.search.focus());
+  const keys = createKeys(shortcuts(chat, create, search));
   frame.append(keys.dialog);
   chat.changed = () => {
     talk.update();
@@ -292,18 +318,19 @@ export function mount(root, app) {
   };
   chat.changed();
   root.append(frame);
-  composer.set(sessionStorage.getItem("twofold.draft") ?? "");
+  composer.set(draft());
   composer.box.focus();
   performance.mark("ready");
   chat.kept.load();
-  return () => (chat.stop(), talk.end(), keys.end());
+  return () => (chat.stop(), talk.end(), keys.end(), forecast.end());
 }
 
-/** Keeps what is typed until it is sent. @param {string} _ @param {string} text */
-function draft(_, text) {
+/** What is typed and not sent; a browser that stores nothing forgets it when the page is reloaded. @param {string} [text] */
+function draft(text) {
   try {
-    sessionStorage.setItem("twofold.draft", text);
+    if (text !== undefined) sessionStorage.setItem("twofold.draft", text);
+    return sessionStorage.getItem("twofold.draft") ?? "";
   } catch {
-    // A browser that stores nothing forgets the draft when the page is reloaded.
+    return "";
   }
 }

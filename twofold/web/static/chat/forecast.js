@@ -1,0 +1,65 @@
+// @ts-check
+/** What a message would take if it were sent now, told under the message box before it is sent. */
+
+import { ApiError } from "../core/api.js";
+import { fill, h } from "../core/dom.js";
+import { count, money, seconds, share, tokens } from "../core/form.js";
+
+const PAUSE_MS = 150;
+
+/** @param {string} kind @param {string} text */
+const bold = (kind, text) => h("b", { class: kind }, text);
+
+/** A predicted value. @param {number} value @param {(value: number) => string} form */
+const about = (value, form) => `≈ ${form(Number(value.toPrecision(2)))}`;
+
+/** @param {any} told  the reply of /v1/twofold/estimate */
+export function forecastLine(told) {
+  const { prompt_tokens: prompt, cached_tokens: cached, output_tokens: output, ahead } = told;
+  const { ttft_s: first, tpot_s: each, e2e_s: all, error } = told;
+  const [price] = [...(told.at_prices ?? []), told.cost].filter(Boolean);
+  const parts = [[bold("", tokens(prompt)), cached > 0 ? [", ", bold("c", `${count(cached)} cached`)] : ""]];
+  if (ahead > 0) parts.push([bold("", count(ahead)), " before it"]);
+  if (first !== null) parts.push(["first token in ", bold("p", about(first, seconds))]);
+  if (each) parts.push(["then ", bold("d", `${about(1 / each, count)} tok/s`)]);
+  if (all !== null) parts.push([`${tokens(output)} by `, bold("", about(all, seconds))]);
+  if (price) parts.push([bold("", about(price.total, (value) => money(value, price.currency)))]);
+  const line = parts.flatMap((part, index) => (index > 0 ? [" · ", ...part] : part));
+  const of = told.error_of === "ttft" ? "of the time to the first token" : "of predicted steps";
+  if (error !== null) {
+    line.push(h("span", { title: `the mean error lately, ${of}` }, ` (± ${share(Number(error.toPrecision(2)))})`));
+  }
+  return line;
+}
+
+/**
+ * Keeps `line` true for what is typed.
+ * @param {import("../views.js").App} app
+ * @param {HTMLElement} line
+ * @param {(text: string) => Record<string, any>} body  of a chat with this message
+ */
+export function createForecast(app, line, body) {
+  let abort = new AbortController();
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+  const ask = async (/** @type {string} */ text) => {
+    abort = new AbortController();
+    try {
+      const { stream: _, stream_options: __, ...asked } = body(text);
+      fill(line, forecastLine(await app.api.post("/v1/twofold/estimate", asked, { signal: abort.signal })));
+    } catch (error) {
+      if (error instanceof ApiError) fill(line, error.status === 503 ? error.message : "");
+    }
+  };
+  /** @param {string} text */
+  const update = (text) => {
+    clearTimeout(timer);
+    abort.abort();
+    const server = app.server.peek(),
+      model = server?.models.find((/** @type {any} */ each) => each.id === app.model.peek());
+    if (model && model.state !== "ready") return fill(line, `${model.id} is not loaded: the first message loads it.`);
+    if (!text.trim() || !server?.can.includes("estimate")) return fill(line);
+    timer = setTimeout(ask, PAUSE_MS, text);
+  };
+  return { update, end: () => (clearTimeout(timer), abort.abort()) };
+}
