@@ -60,7 +60,7 @@ def test_the_first_commands_answer(capsys: pytest.CaptureFixture[str], monkeypat
 def test_the_server_prints_what_the_readme_shows(server: LiveServer) -> None:
     (shown,) = (command for command in README if command.line == "make serve" and "Ready" in command.output)
     printed = server.log.read_text().splitlines()
-    assert [_shape(line) for line in shown.output.strip().splitlines()] == [_shape(line) for line in printed[:5]]
+    assert [_shape(line) for line in shown.output.strip().splitlines()] == [_shape(line) for line in printed[:6]]
 
 
 def test_the_request_of_the_readme_is_answered_and_explained(server: LiveServer) -> None:
