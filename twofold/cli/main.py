@@ -34,6 +34,7 @@ BENCHES: Final = {
     "run": ("twofold.cli.bench.serve:run", "Start a Twofold server with a model and benchmark it."),
     "engine": ("twofold.cli.bench.engine:engine", "Benchmark the engine by phase, without HTTP."),
     "compare": ("twofold.cli.bench.compare:compare", "Compare two results and separate differences from noise."),
+    "view": ("twofold.cli.bench.compare:view", "Look at results in a browser."),
     "report": ("twofold.cli.bench.compare:report", "Show a saved result, or convert it to HTML or CSV."),
 }
 

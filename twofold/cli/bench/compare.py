@@ -1,15 +1,18 @@
-"""``twofold bench compare`` and ``twofold bench report``: saved results."""
+"""``twofold bench compare``, ``report`` and ``view``: saved results."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from twofold.cli.bench.serve import DOCUMENT_KINDS, check_kind, write_document
-from twofold.cli.console import print_json, rich_console, write_out
+from twofold.cli.console import print_json, rich_console, write_file, write_out
 from twofold.cli.options import Json
+from twofold.core.errors import ParameterError
 
 if TYPE_CHECKING:
     from twofold.bench.compare import Comparison, Pair
@@ -60,6 +63,46 @@ def report(
         write_out(document.without_requests().to_json().decode() + "\n")
     elif not output:
         print_report(document, rich_console())
+
+
+def view(
+    *results: Result,
+    output: Annotated[
+        Path | None, Parameter(name=("--output", "-o"), help="Write the page as one .html file instead of serving it.")
+    ] = None,
+    port: Annotated[int, Parameter(help="Port of the page on this machine; 0: a free one.")] = 0,
+) -> None:
+    """Look at results in a browser: charts with a zoom, requests as lanes, and two or more results side by side."""
+    if not results:
+        raise ParameterError("There is nothing to show.", param="results", hint="Name results: a.json b.json.")
+    if output is not None:
+        check_kind(output, (".html",))
+    page = _page(results)
+    if output is not None:
+        write_file(output, page.decode())
+        return
+    from twofold.bench.viewer import page_server  # noqa: PLC0415 - start-up time
+
+    with page_server(page, port) as server:
+        write_out(f"http://{server.server_address[0]}:{server.server_address[1]}/ shows the results. Ctrl-C ends it.\n")
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+
+
+def _page(paths: Sequence[Path]) -> bytes:
+    from twofold.bench.compare import compare as compared  # noqa: PLC0415
+    from twofold.bench.report.document import read_file  # noqa: PLC0415
+    from twofold.web.single import single_page  # noqa: PLC0415
+
+    documents = [read_file(path) for path in paths]
+    comparison = None
+    if len(documents) == 2:
+        with suppress(
+            ParameterError
+        ):  # they have too few requests, or no common rate: the page shows both all the same
+            comparison = compared(*documents).to_json()
+    shown = [(path.name, document.to_json()) for path, document in zip(paths, documents, strict=True)]
+    return single_page(shown, comparison)
 
 
 def _print(found: Comparison) -> None:

@@ -286,7 +286,7 @@ class Benchmark:
 def check_kind(path: Path, kinds: Sequence[str]) -> None:
     """Raises ParameterError for an output file whose suffix is not in ``kinds``."""
     if path.suffix not in kinds:
-        hint = f"Name it {', '.join(kinds[:-1])} or {kinds[-1]}."
+        hint = f"Name it {' or '.join(filter(None, (', '.join(kinds[:-1]), kinds[-1])))}."
         raise ParameterError(f"{path.name} is not of a supported file type.", param="output", hint=hint)
 
 

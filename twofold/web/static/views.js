@@ -21,4 +21,5 @@ export const VIEWS = [
   { id: "chat", name: "Chat", load: () => import("./chat/view.js") },
   { id: "engine", name: "Engine", load: () => import("./engine/view.js") },
   { id: "explore", name: "Explore", load: () => import("./explore/view.js") },
+  { id: "bench", name: "Bench", load: () => import("./bench/view.js") },
 ];

@@ -1,0 +1,114 @@
+// @ts-check
+/** Bench: results of `twofold bench` from files, which are read here and never uploaded. */
+
+import { fill, h, style } from "../core/dom.js";
+import { count, number, seconds } from "../core/form.js";
+import { signal } from "../core/signal.js";
+import { chartView } from "../draw/chart.js";
+import { wideTable } from "../draw/table.js";
+import { comparisonOf } from "./compare.js";
+import { chartsOf, COLUMNS, figure, MEASURES, pointOf, RATES, readResult, timeOf } from "./read.js";
+
+/** @typedef {import("./read.js").Result} Result */
+
+/** @type {import("../views.js").ViewModule["mount"]} */
+export function mount(root, app) {
+  const main = benchView([], app.announce);
+  style(new URL("../explore/explore.css", import.meta.url)).then(() => root.append(main));
+  return () => main.remove();
+}
+
+/**
+ * @param {Result[]} given
+ * @param {(text: string) => void} announce
+ * @param {any} [comparison]  of the given results
+ */
+export function benchView(given, announce, comparison) {
+  /** @type {Result[]} */
+  let results = given;
+  const shown = h("div", { class: "result" }), faults = h("div", {});
+  const input = h("input", { type: "file", id: "results", accept: ".json,application/json", multiple: true });
+  /** @param {FileList | File[]} files */
+  const add = async (files) => {
+    fill(faults);
+    for (const file of files) {
+      try {
+        results = [...results, readResult(await file.text(), file.name)];
+      } catch (error) {
+        fill(faults, h("p", { class: "fault", role: "alert" }, error instanceof Error ? error.message : String(error)));
+      }
+    }
+    show();
+    announce(`${results.length} results are shown.`);
+  };
+  const show = () => {
+    const together = results.length > 1;
+    fill(
+      shown,
+      together ? comparisonOf(results, results === given ? comparison : undefined) : null,
+      results.map((result) => {
+        const remove = () => (results = results.filter((each) => each !== result), show());
+        return resultOf(result, h("button", { class: "chip", type: "button", onclick: remove }, "Remove"));
+      }),
+      results.length ? null : h("p", { class: "faint" }, "Drop results of twofold bench here, or choose files."),
+    );
+  };
+  input.addEventListener("change", () => add(input.files ?? []));
+  show();
+  return h(
+    "main",
+    {
+      class: "bench scroll",
+      ondragover: (/** @type {DragEvent} */ event) => event.preventDefault(),
+      ondrop: (/** @type {DragEvent} */ event) => {
+        event.preventDefault();
+        add([...event.dataTransfer?.files ?? []]);
+      },
+    },
+    h("h1", { class: "hidden" }, "Bench"),
+    h("p", { class: "parts" }, h("label", { for: "results" }, "Results (never uploaded) "), input),
+    faults,
+    shown,
+  );
+}
+
+/** @param {Result} result @param {HTMLElement} button */
+function resultOf({ name, document }, button) {
+  const { target, runs, command } = document, zoom = signal(/** @type {import("../draw/chart.js").Zoom} */ (null));
+  return h(
+    "section",
+    { "aria-label": name },
+    h("h2", {}, `${name}: ${target.model} `, button),
+    h("p", { class: "faint" }, `twofold bench ${command}, ${target.url}`),
+    /** @type {any[]} */ (runs).map((run, i) => {
+      const body = [
+        figuresOf(run),
+        chartsOf(run).map((chart) => {
+          const timed = chart.x.label === "time since start", high = chart.title === "Requests" ? 420 : 220;
+          return chartView(chart, timed ? { zoom, height: high } : { height: high });
+        }),
+      ];
+      return runs.length > 1 ? h("details", { open: i === 0 }, h("summary", {}, pointOf(run)), body) : body;
+    }),
+  );
+}
+
+/** @param {any} run */
+function figuresOf(run) {
+  const rows = MEASURES.map(([words, group, name]) => [
+    words,
+    ...COLUMNS.map((column) => seconds(timeOf(run, group, name, column))),
+  ]).filter(([, ...cells]) => cells.some((cell) => cell !== "–"));
+  const rates = RATES.map((name) => `${number(figure(run, "rates", "achieved", name))} ${name.replaceAll("_", " ")}`);
+  const ok = /** @type {any[]} */ (run.requests).filter((each) => each.outcome === "ok").length;
+  return [
+    h(
+      "p",
+      {},
+      `${count(ok)} of ${count(run.requests.length)} requests completed in ${seconds(run.duration_s)}: ${
+        rates.join(", ")
+      }.`,
+    ),
+    wideTable("Latency", ["measure", ...COLUMNS], rows),
+  ];
+}
