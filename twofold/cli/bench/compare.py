@@ -81,10 +81,10 @@ def view(
     if output is not None:
         write_file(output, page.decode())
         return
-    from twofold.bench.viewer import page_server  # noqa: PLC0415 - start-up time
+    from twofold.bench.viewer import HOST, page_server  # noqa: PLC0415 - start-up time
 
     with page_server(page, port) as server:
-        write_out(f"http://{server.server_address[0]}:{server.server_address[1]}/ shows the results. Ctrl-C ends it.\n")
+        write_out(f"http://{HOST}:{server.server_port}/ shows the results. Ctrl-C ends it.\n")
         with suppress(KeyboardInterrupt):
             server.serve_forever()
 

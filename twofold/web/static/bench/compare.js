@@ -48,9 +48,16 @@ function verdicts({ pairs }) {
   return /** @type {any[]} */ (pairs).map((pair, i) => {
     const rows = /** @type {any[]} */ (pair.rows).map(({ measure, statistic, a, b, ratio, interval, verdict }) => {
       const form = measure.endsWith("_s") && !measure.includes("per_s") ? seconds : number;
-      const band = interval ? `${change(interval.low)} … ${change(interval.high)}` : "";
-      return [`${measure.replaceAll("_", " ")} ${statistic}`, form(a), form(b), change(ratio), band, verdict];
+      const band = interval ? `${change(interval.low)} … ${change(interval.high) || "∞"}` : "";
+      return [nameOf(measure, statistic), form(a), form(b), change(ratio), band, verdict];
     });
     return wideTable(`Comparison ${i + 1}`, ["figure", "a", "b", "change", "99% interval", "verdict on b"], rows);
   });
+}
+
+/** As twofold bench compare names it: TTFT P99. @param {string} measure @param {string} statistic */
+function nameOf(measure, statistic) {
+  const name = measure.endsWith("per_s") ? measure.replace("_per_s", "/s") : measure.replace(/_s$/, "");
+  const words = /^(ttft|tpot|itl|e2e)/.test(name) ? name.toUpperCase().replace("_SENT", " from send") : name;
+  return `${words.replaceAll("_", " ")}${statistic === "mean" ? "" : ` ${statistic.toUpperCase()}`}`;
 }

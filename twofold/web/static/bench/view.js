@@ -82,7 +82,7 @@ function resultOf({ name, document }, button) {
     h("p", { class: "faint" }, `twofold bench ${command}, ${target.url}`),
     /** @type {any[]} */ (runs).map((run, i) => {
       const body = [
-        figuresOf(run),
+        figuresOf(run, runs.length > 1 ? `${name}, ${pointOf(run)}` : name),
         chartsOf(run).map((chart) => {
           const timed = chart.x.label === "time since start", high = chart.title === "Requests" ? 420 : 220;
           return chartView(chart, timed ? { zoom, height: high } : { height: high });
@@ -93,8 +93,8 @@ function resultOf({ name, document }, button) {
   );
 }
 
-/** @param {any} run */
-function figuresOf(run) {
+/** @param {any} run @param {string} name */
+function figuresOf(run, name) {
   const rows = MEASURES.map(([words, group, name]) => [
     words,
     ...COLUMNS.map((column) => seconds(timeOf(run, group, name, column))),
@@ -109,6 +109,6 @@ function figuresOf(run) {
         rates.join(", ")
       }.`,
     ),
-    wideTable("Latency", ["measure", ...COLUMNS], rows),
+    wideTable(`Latency of ${name}`, ["measure", ...COLUMNS], rows),
   ];
 }
