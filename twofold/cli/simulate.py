@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 from cyclopts import Parameter
 
 from twofold.cli.bench.options import LoadOptions, TraceOptions
-from twofold.cli.console import print_json, print_lines
+from twofold.cli.console import print_json, print_lines, write_file
 from twofold.cli.options import BYTES, FLAG, Json
 from twofold.cli.plan import read_slo
 from twofold.core.errors import ParameterError
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from twofold.engine.kv.manager import GroupSize
     from twofold.planner.machines.machine import Machine
     from twofold.planner.simulate.figures import SimulatedFigures
+    from twofold.planner.simulate.jobs import Jobs
 
 HERE: Final = "this"
 NEED_HARDWARE: Final = ("tp", "weights", "kv", "replicas", "router", "disaggregate", "link_gbs")
@@ -175,6 +176,10 @@ def simulate(
     slo: Annotated[str | None, Parameter(help="Objective, e.g. ttft=500ms,tpot=50ms,e2e=10s.")] = None,
     attainment: Annotated[float, Parameter(help="Fraction of requests that must meet the objective.")] = 0.9,
     repeat: Annotated[int, Parameter(help="Replay the trace this many times.")] = 1,
+    live: Annotated[
+        Path | None,
+        Parameter(help="With --exact: write the steps as a live stream (.jsonl), for the page's Engine view."),
+    ] = None,
     json: Json = False,
     server: ServerOptions = ServerOptions(),
     engine: EngineFlags = EngineFlags(),
@@ -203,6 +208,8 @@ def simulate(
         found = scenario.run(jobs if repeat == 1 else repeated(jobs, repeat))
         return figures(found, scenario.setting.blocks, limits), {**requests.describe(), "repeat": repeat}
 
+    if live is not None:
+        _record(scenario, Jobs(_requests(load, trace)), live, repeat)
     found, described = run(scenario)
     without = None
     if scenario.setting.kv_store is not None:
@@ -212,6 +219,25 @@ def simulate(
         print_json(document if without is None else {**document, "figures_without_kv_store": without.plain()})
     else:
         print_lines([*lines(found), *(store_effect(found, without) if without else ())])
+
+
+def _record(scenario: Scenario, jobs: Jobs, path: Path, repeat: int) -> None:
+    """Runs a scenario once and writes its steps. Raises ParameterError for one that has no single real scheduler."""
+    from twofold.planner.predict.steps import StepPredictor  # noqa: PLC0415 - start-up time
+    from twofold.planner.simulate.live import LiveRecording  # noqa: PLC0415
+
+    if not scenario.exact or scenario.replicas > 1 or scenario.split is not None or repeat > 1:
+        raise ParameterError(
+            "A live stream has the steps of one engine.",
+            param="live",
+            hint="Add --exact, and remove --replicas, --disaggregate and --repeat.",
+        )
+    steps = StepPredictor.of(scenario.shape, scenario.machine, scenario.how)
+    lines: list[str] = []
+    recording = LiveRecording(scenario.shape.name, scenario.setting, steps, lines.append)
+    scenario.run(jobs, recording)
+    recording.tick()
+    write_file(path, "".join(lines))
 
 
 def _requests(load: LoadOptions, trace: TraceOptions) -> Load:

@@ -29,6 +29,7 @@ from twofold.planner.predict.steps import StepSize
 from twofold.planner.simulate.jobs import JobResult, Replica, SimulatedJob, spans
 from twofold.planner.simulate.kv_store import PredictedTimes, SimulatedDisk, engine_store
 from twofold.planner.simulate.layerwise import HostPrompt, HostPrompts, OpenOutput, computed_part
+from twofold.planner.simulate.live import LiveRecording
 from twofold.planner.simulate.setting import EngineSetting, StepSeconds
 
 MAX_TOKEN: Final = (1 << 30) - 1
@@ -61,6 +62,12 @@ class ExactReplica(Replica):
         self._host = None if lever is None else HostPrompts(lever, setting.block_size, seconds)
         self._disk = None if setting.kv_store is None else SimulatedDisk(setting.kv_store.byte_s)
         self._loads_only = False
+        self._recording: LiveRecording | None = None
+
+    def record(self, recording: LiveRecording) -> None:
+        """Tells ``recording`` of each step from now on."""
+        self._recording = recording
+        self.scheduler.watch(self._now)
 
     @property
     def next_s(self) -> float:
@@ -138,6 +145,8 @@ class ExactReplica(Replica):
         for event in self.scheduler.commit(plan, StepOutcome(self._outcomes(plan), seconds), self._now):
             if event.finish is not None:
                 self._finish(self._jobs.pop(event.sequence_id))
+        if self._recording is not None:
+            self._recording.step(self.scheduler, plan, began, seconds)
 
     def _measured(self, plan: StepPlan) -> tuple[StepSize, float]:
         """The computed rows of a step, and its seconds."""

@@ -22,6 +22,7 @@ from twofold.planner.simulate.lever_steps import (
     SimulatedDrafts,
     SpeculativeSteps,
 )
+from twofold.planner.simulate.live import LiveRecording
 from twofold.planner.simulate.setting import EngineSetting, PredictedSteps, StepSeconds
 
 MAX_REPLICAS: Final = 10_000
@@ -110,11 +111,13 @@ class Scenario:
                 hint="Add --exact.",
             )
 
-    def run(self, source: Source) -> Simulated:
-        """Runs all jobs to their end."""
+    def run(self, source: Source, recording: LiveRecording | None = None) -> Simulated:
+        """Runs all jobs to their end; ``recording`` takes the steps of the first replica, in exact mode."""
         steps, split = self.steps(), self.split
         source = source if self.compression is None else CompressedSource(source, self.compression)
         first = self.make_replicas(steps, split.prefill if split else self.replicas)
+        if recording is not None and isinstance(first[0], ExactReplica):
+            first[0].record(recording)
         handover = None if split is None else Handover(self.make_replicas(steps, split.decode), self._travel_s)
         return simulate(source, first, make_router(self.router, len(first)), handover, delay_s=steps.first_s)
 

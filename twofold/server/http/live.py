@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,10 +29,9 @@ from twofold.core.errors import BusyError, ParameterError
 from twofold.observe.live.board import LiveBoard, merged, tick_lanes
 from twofold.observe.live.columns import columns
 from twofold.observe.live.lanes import Viewer
-from twofold.planner.predict.steps import StepPredictor
+from twofold.planner.predict.roofline import step_limits
 from twofold.server.http.endpoints import UNBUFFERED, EndpointRequest, EndpointResponse, disconnected
 from twofold.server.models.registry import ModelRegistry, ServedModel
-from twofold.server.workers.client import WorkerModel
 
 MAX_WATCHERS: Final = 32
 MAX_OWN: Final = 8
@@ -214,7 +213,7 @@ class LiveService:
         worker = model.worker
         facts = None if worker is None else worker.ready.engine
         hello = self._board.hello(model.names[0], viewer, facts)
-        return _event("hello", {**hello, **({} if worker is None else limits(worker))})
+        return _event("hello", {**hello, **({} if worker is None else step_limits(worker.ceilings))})
 
     def _once(self, key: tuple[Any, ...], make: Callable[[], bytes]) -> bytes:
         """The bytes under a key, made once in a turn."""
@@ -222,34 +221,6 @@ class LiveService:
         if found is None:
             found = self._cache[key] = make()
         return found
-
-
-def limits(worker: WorkerModel) -> Mapping[str, Any]:
-    """The machine and the work of a step, for a roofline; null if the machine was not measured."""
-    steps = worker.ceilings
-    return {"machine": None if steps is None else _machine(steps), "work": None if steps is None else _work(steps)}
-
-
-def _machine(steps: StepPredictor) -> Mapping[str, float]:
-    return {
-        "bytes_per_s": steps.bandwidth,
-        "flops_per_s": steps.cost.row_flops / steps.row_s,
-        "attention_flops_per_s": steps.attention_peak,
-    }
-
-
-def _work(steps: StepPredictor) -> Mapping[str, Any]:
-    cost = steps.cost
-    wide = cost.windows.get(None)
-    return {
-        "weight_bytes": cost.weight_bytes(1, logits=False),
-        "head_bytes": cost.head_bytes,
-        "row_flops": cost.row_flops,
-        "logit_flops": cost.logit_row_flops,
-        "pair_flops": sum(each.position_flops for each in cost.windows.values()),
-        "kv_bytes": sum(each.token_bytes for each in cost.windows.values()),
-        "windows": wide is None or len(cost.windows) > 1,
-    }
 
 
 def _number(text: str | None, name: str, least: int, most: int, default: int) -> int:
