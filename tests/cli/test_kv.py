@@ -10,6 +10,9 @@ import pytest
 from tests.cli.conftest import Command
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.params import SamplingParams
+from twofold.engine import kv_folder
+from twofold.engine.kv.segments import SegmentHeader, StoreKeys
+from twofold.engine.kv_folder import read_header
 from twofold.engine.llm import LLM
 
 TOKENS = {"prompt_token_ids": [3 + i % 200 for i in range(600)]}
@@ -44,6 +47,41 @@ def test_verify_finds_a_damaged_segment(store: Path, twofold: Command) -> None:
     assert f"damaged: {path}\nsegments: 2, damaged: 1" in result.out
 
 
+def test_verify_lists_segments_of_another_version(store: Path, twofold: Command) -> None:
+    for path in store.rglob("*.kv"):
+        raw = bytearray(path.read_bytes())
+        raw[8] -= 1
+        path.write_bytes(raw)
+    result = twofold("kv", "verify", store)
+    assert result.code == 1
+    assert "segments: 2, damaged: 2" in result.out
+
+
+@pytest.mark.parametrize("size", [0, 31, 100])
+def test_a_damaged_secret_is_named_and_the_store_can_be_removed(size: int, store: Path, twofold: Command) -> None:
+    (store / "secret").write_bytes(bytes(size))
+    result = twofold("kv", "verify", store)
+    assert result.code == 2
+    assert f"secret is damaged: it has {size} bytes instead of 32" in result.err
+    assert f"twofold kv rm {store}" in result.err
+    assert json.loads(twofold("kv", "ls", store, "--json").out)[0]["segments"] == 2
+    assert twofold("kv", "rm", store).code == 0
+    assert not store.exists()
+
+
+def test_verify_passes_over_segments_that_are_evicted_meanwhile(
+    store: Path, twofold: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_and_evict(path: Path, keys: StoreKeys) -> SegmentHeader | None:
+        header = read_header(path, keys)
+        path.unlink()
+        return header
+
+    monkeypatch.setattr(kv_folder, "read_header", read_and_evict)
+    result = twofold("kv", "verify", store, "--json")
+    assert (result.code, json.loads(result.out)["damaged"]) == (0, [])
+
+
 def test_rm_removes_the_store_but_no_other_file(store: Path, twofold: Command) -> None:
     (folder,) = {path.parent for path in store.rglob("*.kv")}
     assert twofold("kv", "rm", store, "--model", "nothing").code == 2
@@ -68,4 +106,6 @@ def test_another_folder_is_no_store(tmp_path: Path, twofold: Command) -> None:
     for words in (("ls",), ("verify",), ("rm",)):
         result = twofold("kv", *words, tmp_path)
         assert result.code == 2
-        assert "is no KV store" in result.err
+        assert 'is no KV store: it has no file "secret"' in result.err
+        missing = twofold("kv", *words, tmp_path / "missing")
+        assert "is no KV store: No such file or directory" in missing.err

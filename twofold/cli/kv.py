@@ -51,7 +51,8 @@ def ls(store: Store, /, *, json: Json = False) -> None:
 
 @app.command
 def verify(store: Store, /, *, model: Model = None, json: Json = False) -> int:
-    """Read and check every segment. Damaged ones are listed; they are never used. Exits with 1 if there are any."""
+    """Read and check every segment. Damaged ones, and those of another version of the store, are listed: they are never
+    used, and removed when the model is served the next time. Exits with 1 if there are any."""
     folders = _folders(store, model)
     bad = [str(path) for folder in folders for path in damaged(folder)]
     total = sum(_report(folder).segments for folder in folders)

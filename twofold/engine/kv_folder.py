@@ -66,14 +66,7 @@ def read_secret(folder: Path) -> bytes:
     """The secret of a store, which is made with its first use. Raises OSError."""
     path = folder / "secret"
     with suppress(FileNotFoundError):
-        found = path.read_bytes()
-        if len(found) == NAME_BYTES:
-            return found
-        raise ParameterError(
-            f"{path} is damaged: it has {len(found)} bytes instead of {NAME_BYTES}.",
-            param="kv_store",
-            hint=f"Run: twofold kv rm {folder} (removes the whole store).",
-        )
+        return _checked_secret(folder, path.read_bytes())
     draft = folder / f"{STAGED}{secrets.token_hex(8)}"
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -86,6 +79,16 @@ def read_secret(folder: Path) -> bytes:
     finally:
         draft.unlink(missing_ok=True)
     return path.read_bytes()
+
+
+def _checked_secret(store: Path, secret: bytes) -> bytes:
+    if len(secret) != NAME_BYTES:
+        raise ParameterError(
+            f"{store / 'secret'} is damaged: it has {len(secret)} bytes instead of {NAME_BYTES}.",
+            param="kv_store",
+            hint=f"Run: twofold kv rm {store} (removes the whole store).",
+        )
+    return secret
 
 
 @dataclass(slots=True)
@@ -259,8 +262,10 @@ def find_folders(store: Path) -> list[StoreFolder]:
         secret = (store / "secret").read_bytes()
         names = sorted(entry.name for entry in store.iterdir() if (entry / "lock").exists())
     except OSError as error:
+        empty = isinstance(error, FileNotFoundError) and store.is_dir()
+        reason = 'it has no file "secret"' if empty else error.strerror
         raise ParameterError(
-            f"{store} is no KV store: {error.strerror}.", param="store", hint="Give the folder of --kv-store."
+            f"{store} is no KV store: {reason}.", param="store", hint="Give the folder of --kv-store."
         ) from error
     found = []
     for name in names:
@@ -270,9 +275,12 @@ def find_folders(store: Path) -> list[StoreFolder]:
 
 
 def damaged(folder: StoreFolder) -> list[Path]:
-    """The segments of a folder that would not be accepted: they are damaged, forged, or have lost their parent."""
+    """The segments of a folder that would not be accepted: they are damaged, forged, of another version, or have lost
+    their parent. Raises ParameterError if the store's secret is damaged."""
+    _checked_secret(folder.path.parent, folder.keys.secret)
     names = {name for name, _, _ in segment_files(folder.path)}
-    return sorted(folder.file(name) for name in names if not _is_whole(folder, name, names))
+    found = sorted(folder.file(name) for name in names if not _is_whole(folder, name, names))
+    return [path for path in found if path.exists()]  # the process that serves the model may have evicted others
 
 
 def _is_whole(folder: StoreFolder, name: bytes, names: set[bytes]) -> bool:
@@ -282,7 +290,11 @@ def _is_whole(folder: StoreFolder, name: bytes, names: set[bytes]) -> bool:
         return False
     if header.place and header.parent not in names:
         return False
-    with folder.file(name).open("rb") as file:
+    try:
+        file = folder.file(name).open("rb")
+    except OSError:
+        return False
+    with file:
         file.seek(header_bytes(len(header.groups)))
         for number, group in enumerate(header.groups):
             mac, left = keys.payload_mac(name, number), (header.blocks - group.skip) * group.block_bytes
