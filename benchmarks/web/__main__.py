@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 from tests.server.live import live_server
 from tests.support.tiny import TinyOptions, write_tiny
@@ -41,6 +41,38 @@ ANSWER: Final = """async ([module, size]) => {
     return { characters: text.length, script_s: script / 1000, longest_ms: longest };
 }"""
 
+READY: Final = "() => performance.getEntriesByName('ready')[0]?.startTime"
+OPENED: Final = """async (module) => {
+    const { openStore } = await import(module);
+    const store = await openStore("twofold", 1, ["conversations"]);
+    const messages = Array.from({ length: 500 }, (_, n) => ({
+        id: `m${n}`, parent: n ? `m${n - 1}` : "", role: n % 2 ? "assistant" : "user",
+        content: "Some **text** with `code`.\\n\\n- one\\n- two\\n\\n".repeat(8),
+    }));
+    const now = Date.now() / 1000, id = "long";
+    const talk = { id, title: "Long", created: now, updated: now, system: "", settings: {}, messages, chosen: {} };
+    await store.put("conversations", talk);
+}"""
+OPEN: Final = """async () => {
+    const button = [...document.querySelectorAll(".side li button")].find((each) => each.textContent === "Long");
+    const began = performance.now();
+    button.click();
+    await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+    return performance.now() - began;
+}"""
+
+
+def ready_ms(browser: Browser, url: str, slowed: float) -> float:
+    """Milliseconds from the navigation until the message box can be typed into, with a processor slowed so much."""
+    context = browser.new_context()
+    page = context.new_page()
+    context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": slowed})
+    page.goto(url)
+    page.locator("#say").wait_for()
+    found = float(page.evaluate(READY))
+    context.close()
+    return found
+
 
 def main() -> None:
     """Measures and prints."""
@@ -48,16 +80,28 @@ def main() -> None:
         tiny = write_tiny(Path(folder) / "tiny.gguf", TinyOptions("llama", vocab=300, context=512))
         with live_server(Path(folder), f"tiny={tiny.path}", "--threads", "1") as server:
             chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+            ready = {
+                f"ready_{slowed}x_ms": min(ready_ms(chromium, server.url, slowed) for _ in range(5))
+                for slowed in (1, 4)
+            }
             page = chromium.new_page()
             page.goto(server.url)
             page.locator("#say").wait_for()
             answer = page.evaluate(ANSWER, [f"/web/{WebPage.read().version}/text/md.js", 100_000])
+            page.evaluate(OPENED, f"/web/{WebPage.read().version}/core/store.js")
+            page.reload()
+            page.get_by_role("button", name="Long").wait_for()
+            opened = float(page.evaluate(OPEN))
             chromium.close()
     print(
         f"{answer['characters']:,} characters: {answer['script_s']:.2f} s of script, "
         f"longest task {answer['longest_ms']:.1f} ms"
     )
-    print(json.dumps(answer))
+    print(
+        f"ready to type after {ready['ready_1x_ms']:.0f} ms, {ready['ready_4x_ms']:.0f} ms slowed four times; "
+        f"500 messages open in {opened:.0f} ms"
+    )
+    print(json.dumps({**answer, **ready, "opened_ms": opened}))
 
 
 if __name__ == "__main__":

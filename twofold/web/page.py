@@ -40,6 +40,8 @@ COMMENT: Final = re.compile(
 """Lines of comments in a module, and types inside of a line. No text in backquotes of ours contains either."""
 PLACE: Final = b"/web/HASH/"
 """The folder of the files, as the index names it."""
+FIRST: Final = ("core/", "shell/", "text/", "chat/")
+"""Modules that the first view needs: the index names them, so that a browser asks for all of them at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,10 @@ class WebPage:
         for name, body in found.items():
             everything.update(b"%s\0%d\0%s" % (name.encode(), len(body), body))
         version = everything.hexdigest()[:16]
-        index = found.pop(INDEX).replace(PLACE, f"/web/{version}/".encode())
+        first = (name for name in found if name.startswith(FIRST) and name.endswith(".js"))
+        links = "".join(f'<link rel="modulepreload" href="/web/HASH/{name}">' for name in first)
+        index = found.pop(INDEX).replace(b"<!-- modules -->", links.encode())
+        index = index.replace(PLACE, f"/web/{version}/".encode())
         kept = {name: WebFile.of(name, body, b"public, max-age=31536000, immutable") for name, body in found.items()}
         return cls(WebFile.of(INDEX, index, b"no-cache"), kept, version)
 
