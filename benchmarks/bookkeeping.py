@@ -46,20 +46,16 @@ def run(setting: Setting) -> dict[str, Any]:
 
 def _steps(waiting: int, steps: int) -> dict[str, float]:
     """P50 and P99 seconds of plan and commit with about ``waiting`` queued requests; finished ones are replaced."""
-    model = StepTimeModel()
-    manager = BlockManager([GroupSize(None, 4 * SEQUENCES * (PROMPT + ANSWER) // BLOCK_SIZE)], BLOCK_SIZE)
-    scheduler = Scheduler(
-        manager, StepLimits(SEQUENCES, 512, SEQUENCES), budget=LiveBudget(model, 2 * STEP_S), step_time=model
-    )
+    scheduler = make_scheduler()
     number, now, costs = 0, 0.0, []
     for step in range(steps + 2 * ANSWER):
         while scheduler.waiting < waiting + (SEQUENCES if not step else 0):
-            scheduler.add(_sequence(number, now), now)
+            scheduler.add(make_sequence(number, now), now)
             number += 1
         began = time.perf_counter()
         plan = scheduler.plan(now)
         planned = time.perf_counter()
-        outcome = _synthetic_outcome(plan)
+        outcome = outcome_of(plan)
         now += STEP_S
         committing = time.perf_counter()
         scheduler.commit(plan, outcome, now)
@@ -68,7 +64,15 @@ def _steps(waiting: int, steps: int) -> dict[str, float]:
     return {"p50_s": nearest_rank(steady, 0.5), "p99_s": nearest_rank(steady, 0.99)}
 
 
-def _sequence(number: int, now: float) -> Sequence:
+def make_scheduler() -> Scheduler:
+    """A scheduler of SEQUENCES running sequences."""
+    model = StepTimeModel()
+    manager = BlockManager([GroupSize(None, 4 * SEQUENCES * (PROMPT + ANSWER) // BLOCK_SIZE)], BLOCK_SIZE)
+    limits = StepLimits(SEQUENCES, 512, SEQUENCES)
+    return Scheduler(manager, limits, budget=LiveBudget(model, 2 * STEP_S), step_time=model)
+
+
+def make_sequence(number: int, now: float) -> Sequence:
     """A sequence with one of three priorities and seven tenants.
 
     Output lengths differ, so sequences finish one by one.
@@ -86,6 +90,7 @@ def _sequence(number: int, now: float) -> Sequence:
     )
 
 
-def _synthetic_outcome(plan: StepPlan) -> StepOutcome:
+def outcome_of(plan: StepPlan) -> StepOutcome:
+    """An outcome that samples a token for each sequence."""
     outcomes = (SequenceOutcome(step.sequence_id, (1,) if step.samples else ()) for step in plan.steps)
     return StepOutcome(tuple(outcomes), STEP_S)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engine.kv.texts import BLOCK, found, ids, store
+from tests.engine.kv.texts import BLOCK, begin, found, ids, store
 from twofold.engine.kv.manager import BlockManager, GroupSize
 from twofold.engine.kv.radix import shared
 
@@ -128,3 +128,41 @@ def test_an_emptied_tree_keeps_nothing() -> None:
         store(manager, [1] * 12, salt)
     assert [found(manager, [1] * 12, salt) for salt in "abc"] == [0, 0, 12]
     assert len(manager._tree._roots) == 1
+
+
+def test_an_outline_has_each_run_after_the_one_before_it() -> None:
+    manager = BlockManager([GroupSize(None, 100)], BLOCK)
+    for end in (2, 3, 4):
+        store(manager, [1] * 3 * BLOCK + [end] * 2 * BLOCK)
+    store(manager, [5] * BLOCK, salt="s")
+    trees = {tree.salt: tree for tree in manager.picture([]).trees}
+    first, *rest = trees[""].nodes
+    assert (first.parent, first.start, first.blocks, first.holders) == (-1, 0, 3, 0)
+    assert [(node.parent, node.start, node.blocks) for node in rest] == [(0, 3, 2)] * 3
+    assert all(node.age is not None and 0 <= node.age < 1 for node in rest)
+    assert [node.blocks for node in trees["s"].nodes] == [1]
+    assert trees[""].whole
+    assert trees["s"].whole
+
+
+def test_an_outline_of_many_runs_has_the_longest_and_says_so() -> None:
+    manager = BlockManager([GroupSize(None, 2_000)], BLOCK)
+    for number in range(300):
+        store(manager, [number] * BLOCK * (1 + number % 5))
+    (tree,) = manager.picture([]).trees
+    assert not tree.whole
+    assert len(tree.nodes) == 200
+    assert {node.blocks for node in tree.nodes[:60]} == {5}
+
+
+def test_a_picture_counts_each_block_once() -> None:
+    manager = BlockManager([GroupSize(None, 40)], BLOCK)
+    store(manager, [9] * 4 * BLOCK)
+    one, two = begin(manager, 3 * BLOCK), begin(manager, 3 * BLOCK)
+    alone = begin(manager, 2 * BLOCK, kind=2)
+    assert manager.pin(alone, 2 * BLOCK, 60.0, 0.0)
+    manager.close(alone, 0.0)
+    (pool,) = manager.picture([(1, one), (2, two)]).groups
+    assert (pool.blocks, pool.cached, pool.pinned, pool.shared, pool.store) == (40, 4, 2, 3, 0)
+    assert pool.held == ((1, 0), (2, 0))
+    assert pool.free == 40 - 4 - 2 - 3

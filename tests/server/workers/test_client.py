@@ -240,6 +240,30 @@ def test_observers_get_every_step_and_snapshots(reading: ModelReading) -> None:
     assert listener.restarts == []
 
 
+def test_a_watched_engine_tells_its_lanes_and_a_look_its_blocks(reading: ModelReading) -> None:
+    listener = Listener()
+
+    async def serve() -> None:
+        async with started(reading, listener) as model:
+            await whole(model, job_of(1), "unwatched")
+            assert listener.lanes == []
+            model.watch(on=True)
+            await whole(model, job_of(2), "two")
+            model.look()
+            await until(lambda: listener.pictures and any(event.kind == "." for event in listener.lanes))
+            model.watch(on=False)
+            told = len(listener.lanes)
+            await whole(model, job_of(3), "three")
+            assert len(listener.lanes) == told
+            (group,) = model.ready.engine.groups
+            assert group.blocks == listener.pictures[0].groups[0].blocks
+            assert model.ready.engine.slots == 4
+
+    asyncio.run(serve())
+    assert [event.text for event in listener.lanes if event.kind == "+"] == ["two"]
+    assert listener.lanes[-1].values == (6,)
+
+
 def test_queued_counts_requests_without_output(runner: asyncio.Runner, worker: WorkerModel) -> None:
     async def crowd() -> tuple[int, int]:
         running = [worker.run(named(job_of(n, LONG), f"running-{n}")) for n in range(4)]
