@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any, Final
 
 import httpx2
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import CDPSession, sync_playwright
 
 from benchmarks.bookkeeping import SEQUENCES, STEP_S, make_scheduler, make_sequence, outcome_of
 from tests.server.live import TWOFOLD, LiveServer, live_server
@@ -206,19 +206,19 @@ def view() -> dict[str, Any]:
             page.goto(f"{live.url}/#/engine")
             page.locator("input[type=file]").set_input_files(folder / "many.jsonl")
             page.wait_for_timeout(6000)
-            before = _busy(page)
+            session = page.context.new_cdp_session(page)
+            session.send("Performance.enable")
+            before = _busy(session)
             frames = page.evaluate(FRAMES, VIEW_S)
-            after = _busy(page)
+            after = _busy(session)
             chromium.close()
     found = {**frames, **{name: (after[name] - before[name]) / VIEW_S for name in after}}
     print(f"{SLOTS} lanes, 200 steps/s, 10 ticks/s: {found}")
     return dict(found)
 
 
-def _busy(page: Page) -> dict[str, float]:
+def _busy(session: CDPSession) -> dict[str, float]:
     """Seconds of the page's main thread: tasks, and scripts among them."""
-    session = page.context.new_cdp_session(page)
-    session.send("Performance.enable")
     metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
     return {"task_core": metrics["TaskDuration"], "script_core": metrics["ScriptDuration"]}
 
