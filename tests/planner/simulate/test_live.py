@@ -20,7 +20,8 @@ def test_a_stream_has_every_step_and_sequence(tmp_path: Path, capsys: pytest.Cap
     file = tmp_path / "run.jsonl"
     assert main([*SCENARIO, *MORE, "--live", str(file)]) == 0
     assert json.loads(capsys.readouterr().out)["figures"] == before["figures"]  # recording changes nothing
-    hello, *ticks = [json.loads(line) for line in file.read_text().splitlines()]
+    hello, *others = [json.loads(line) for line in file.read_text().splitlines()]
+    ticks = [each for each in others if each["event"] == "tick"]
     assert hello["event"] == "hello"
     assert hello["data"]["schema"] == "twofold.live/1"
     assert hello["data"]["engine"]["slots"] == 8
@@ -32,6 +33,9 @@ def test_a_stream_has_every_step_and_sequence(tmp_path: Path, capsys: pytest.Cap
     assert [len({e[0] for e in events if e[1] == kind}) for kind in "+af."] == [40] * 4
     assert {e[4] for e in events if e[1] == "."} == {40}
     assert {e[3] for e in events if e[1] == "a"} == set(range(8))
+    pictures = [each["data"] for each in others if each["event"] == "blocks"]
+    assert len(pictures) == sum(each["event"] == "lately" for each in others) >= 2
+    assert sum(count for _, count in pictures[0]["groups"][0]["held"]) > 0
     times = [tick["data"]["t"] for tick in ticks]
     assert times == sorted(times)
     assert ticks[-1]["data"]["queue"] == [0, 0]

@@ -20,6 +20,7 @@ from twofold.planner.predict.steps import StepPredictor
 from twofold.planner.simulate.setting import EngineSetting
 
 TICK_S: Final = 0.1
+LATELY_S: Final = 1.0
 ALL: Final = Viewer(None)
 
 
@@ -32,7 +33,8 @@ class _VirtualClock:
 
 
 class LiveRecording:
-    """Writes a line for each event: hello at first, then a tick for each TICK_S in which something happened."""
+    """Writes a line for each event: hello at first, a tick for each TICK_S in which something happened, and the KV
+    blocks each LATELY_S, with the event lately, which has no latencies: ``twofold simulate`` prints those."""
 
     def __init__(
         self, model: str, setting: EngineSetting, steps: StepPredictor, write: Callable[[str], object]
@@ -41,7 +43,7 @@ class LiveRecording:
         self._clock = _VirtualClock()
         self._board = LiveBoard(cast("Recent", None), self._clock)  # latencies of requests are not in the stream
         self._board.watch(model, on=True)
-        self._due = TICK_S
+        self._due, self._lately = TICK_S, 0.0
         groups = tuple(
             GroupFacts(size.window, size.blocks, steps.cost.windows[size.window].token_bytes * setting.block_size)
             for size in setting.groups
@@ -85,6 +87,8 @@ class LiveRecording:
         self._board.on_step(self._model, report)
         if self._clock.seconds >= self._due:
             self.tick()
+        if self._clock.seconds >= self._lately:
+            self._tell_second(scheduler)
 
     def tick(self) -> None:
         """Writes what happened since the last tick."""
@@ -94,6 +98,15 @@ class LiveRecording:
             tick = merged(self._board.since(self._model, last) or ())
             head = {"t": tick.at, "queue": tick.queue, "kv": tick.kv}
             self._tell("tick", {**head, "steps": columns(tick.rows), "lanes": tick_lanes(tick.events, ALL)})
+
+    def _tell_second(self, scheduler: Scheduler) -> None:
+        now = self._clock.seconds
+        self._lately = now + LATELY_S
+        self._board.on_picture(self._model, now, scheduler.picture())
+        nothing: dict[str, Any] = {name: {} for name in ("all", "tiers", "tenants", "met", "stalls", "share")}
+        queue = (scheduler.waiting, scheduler.running)
+        self._tell("lately", {"t": self._board.now(), **nothing, "error": None, "counts": None, "queue": queue})
+        self._tell("blocks", self._board.blocks(self._model, ALL) or {})
 
     def _tell(self, event: str, data: dict[str, Any]) -> None:
         self._write(json.dumps({"event": event, "data": data}, separators=(",", ":")) + "\n")
