@@ -122,7 +122,7 @@ def test_a_key_is_shown_in_two_ways(headers: dict[str, str], key: str | None) ->
 
 
 def test_without_keys_all_requests_are_accepted_unless_keys_are_required() -> None:
-    assert KeyRing(required=False).caller(Headers({}), NOW) == Caller(admin=True)
+    assert KeyRing(required=False).caller(Headers({}), NOW) == Caller(sees="all", admin=True)
     with pytest.raises(AccessError):
         KeyRing().caller(Headers({}), NOW)
     with pytest.raises(AccessError):
