@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.scheduler.mock import make_sequence
+from tests.engine.scheduler.mock import make_scheduler, make_sequence
+from tests.engine.scheduler.test_speculation import FixedTimes
 from tests.engine.scheduler.test_step_time import decode, taught
 from twofold.core.errors import ParameterError
 from twofold.core.request import RequestOptions
+from twofold.core.step import SequenceOutcome, StepOutcome
 from twofold.engine.scheduler.budget import (
     AIM,
     LENT,
@@ -19,7 +21,9 @@ from twofold.engine.scheduler.budget import (
     FixedBudget,
     LiveBudget,
 )
+from twofold.engine.scheduler.draft_model import ModelDrafts, passes
 from twofold.engine.scheduler.sequence import Sequence
+from twofold.engine.scheduler.speculation import Speculator
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 
 NOBODY = StepShape()
@@ -119,6 +123,61 @@ def test_a_late_sequence_has_less_slack_and_an_early_one_more() -> None:
 def test_no_gap_is_longer_than_its_limit() -> None:
     assert spare(LiveBudget(MODEL, 0.05), generating(tokens=90)).seconds == pytest.approx(LONGEST_GAP * 0.05)
     assert spare(LiveBudget(MODEL, 0.05, itl_limit_s=0.06), generating(tokens=90)).seconds == 0.06
+
+
+def test_the_passes_of_a_draft_model_count() -> None:
+    """They take part of the step's seconds, so prompts get fewer rows, and slack grows more slowly."""
+    budget, step = LiveBudget(MODEL, 0.05), decode(8)
+    rows, fewer = (budget.rows(step, step, Allowance(0.05, 0.05, passes_s), 500, 500) for passes_s in (0.0, 0.01))
+    seconds = [MODEL.predict(step.plus(500, count)) or 0.0 for count in (fewer, fewer + 1)]
+    assert seconds[0] <= 0.04 < seconds[1]
+    assert rows > fewer > MIN_PREFILL_ROWS
+    budget, alone = LiveBudget(MODEL, 0.05, itl_limit_s=60.0), MODEL.predict(step) or 0.0
+    given = budget.allowance([generating(tokens=80)], step, 1.0, 80 * AIM * 0.05, 0.002)
+    assert given.seconds == pytest.approx(LENT * (AIM * 0.05 - alone - 0.002) * 20)
+    assert given.draft_s == 0.002
+
+
+def test_steps_with_a_draft_model_and_a_prompt_keep_the_limit() -> None:
+    """A step takes 1 s and 10 ms a row, a pass of the draft model 0.3 of it, and no gap may exceed 2 s: prompts
+    get the rows that are left of it, and not one fewer. Its drafts are always right."""
+    times = FixedTimes(0.01)
+    model = ModelDrafts(times, 0.3, context=10_000, rows=100, block_size=4)
+    limit, passed = 2.0, []
+    scheduler = make_scheduler(
+        seqs=2,
+        rows=400,
+        logit_rows=32,
+        blocks=400,
+        budget=LiveBudget(times, 4.0, itl_limit_s=limit),
+        model=times,
+        speculator=Speculator(times, 2, model),
+    )
+    scheduler.add(make_sequence(0, list(range(30)), 200), 0.0)
+    now = 0.0
+    for number in range(40):
+        if number == 10:
+            scheduler.add(make_sequence(1, list(range(100, 700)), 4), now)
+        plan = scheduler.plan(now)
+        drafting = tuple(map(model.predict, passes(plan.steps)))
+        if drafting and plan.rows > plan.decode_rows and scheduler.running == 2:
+            passed.append(sum(drafting))
+            rest = [step for step in plan.steps if step.sequence_id == 1]
+            assert plan.predicted_s is not None
+            assert plan.predicted_s <= limit
+            if rest[0].end < 600:
+                assert plan.predicted_s + 0.01 > limit
+        seconds = (plan.predicted_s or 1.0) + (0.0 if plan.predicted_s else sum(drafting))
+        now += seconds
+        outcomes = [
+            SequenceOutcome(step.sequence_id, tuple(range(1_000 * number, 1_000 * number + step.drafts + 1)))
+            if step.samples
+            else SequenceOutcome(step.sequence_id)
+            for step in plan.steps
+        ]
+        scheduler.commit(plan, StepOutcome(tuple(outcomes), seconds, draft_s=drafting), now)
+    assert len(passed) > 4
+    assert min(passed) > 0.2
 
 
 def test_impossible_budgets_are_refused() -> None:

@@ -73,11 +73,17 @@ def test_the_gain_by_class_of_text() -> None:
 
 @pytest.mark.parametrize("text", TEXT_CLASSES)
 def test_acceptance_rates_give_the_gains_that_were_measured(text: str) -> None:
-    """With the measured seconds of steps of 1 … 16 rows, relative to one row; one stream on two cores."""
-    rows = {1: 1.0, 2: 1.02, 3: 1.18, 4: 1.13, 5: 1.25, 6: 1.3, 8: 1.4, 9: 1.5, 12: 1.6, 13: 1.7, 16: 1.9}
-    found = ACCEPTANCE[text].lookup  # type: ignore[index]
-    gain = max(sum(found**taken for taken in range(new)) / cost for new, cost in rows.items())
-    assert gain == pytest.approx(float(found.source.rsplit(" ", maxsplit=1)[1]), rel=0.01)
+    """With the measured seconds of steps of 1 … 8 rows, relative to one row; one stream on two cores. Those of a draft
+    model, where it was measured, cost 0.36 of a step each."""
+    rows = {1: 1.0, 2: 1.07, 4: 1.23, 8: 1.72}
+    known = ACCEPTANCE[text]  # type: ignore[index]
+    for found, draft in ((known.lookup, 0.0), (known.model, 0.36)):
+        if found.source.startswith("not measured"):
+            assert text in {"edit", "extraction"}
+            continue
+        turns = ((sum(found**taken for taken in range(new)), (new - 1) * draft + cost) for new, cost in rows.items())
+        gain = max(tokens / seconds for tokens, seconds in turns)
+        assert gain == pytest.approx(float(found.source.rsplit(" ", maxsplit=1)[1]), rel=0.003)
 
 
 def test_a_draft_model_has_the_vocabulary_and_is_much_smaller() -> None:

@@ -11,6 +11,7 @@ import pytest
 from twofold.cli.bench.options import TraceOptions
 from twofold.cli.plan import ChoiceOptions, TrafficOptions, fit, plan, read_slo
 from twofold.core.errors import ModelNotFoundError, ParameterError
+from twofold.planner.predict.speculation import ACCEPTANCE
 
 FEW = ChoiceOptions(tp="1", weights="stored", kv="bf16", chunk="2048", split=False)
 SOME = TrafficOptions(rate=5, input_tokens="lognormal:800,0.5", output_tokens="100-300")
@@ -65,7 +66,7 @@ def test_speculation_is_chosen_for_texts_that_repeat(capsys: pytest.CaptureFixtu
         plan(model="llama-3-8b", slo="tpot=20ms", traffic=TrafficOptions(rate=12), choice=choice, json=True)
         found[text] = json.loads(capsys.readouterr().out)["plans"][0]
     assert found[None]["speculation"] is None
-    assert found["edit"]["speculation"]["acceptance"] == 0.855
+    assert found["edit"]["speculation"]["acceptance"] == ACCEPTANCE["edit"].lookup
     assert found["edit"]["source"] == "simulation"
     tpot = {text: each["tpot"]["mean_s"] for text, each in found.items()}
     assert 2 * tpot["edit"] < tpot["prose"] <= 1.01 * tpot[None]

@@ -13,6 +13,7 @@ from tests.planner.simulate.test_check import measured, written
 from twofold.cli.bench.options import LoadOptions, TraceOptions
 from twofold.cli.simulate import EngineFlags, LeverFlags, ServerOptions, simulate
 from twofold.core.errors import ModelNotFoundError, ParameterError, ResourceError, TwofoldError
+from twofold.planner.predict.speculation import ACCEPTANCE
 
 LOAD = LoadOptions(rate=4.0, duration=20.0)
 SERVER = ServerOptions(model="llama-3.1-8b", hardware="h100")
@@ -72,7 +73,7 @@ def test_levers(capsys: pytest.CaptureFixture[str]) -> None:
         for levers in (LeverFlags(), LeverFlags(text="edit"), LeverFlags(keep=0.5, scorer="smollm2-135m"))
     )
     assert plain["speculation"] is plain["compression"] is None
-    assert edits["speculation"] == {"acceptance": 0.855, "max_drafts": 8, "draft": None}
+    assert edits["speculation"] == {"acceptance": ACCEPTANCE["edit"].lookup, "max_drafts": 8, "draft": None}
     assert plain["figures"]["tpot"]["mean"] > 3 * edits["figures"]["tpot"]["mean"]
     assert small["compression"] == {"keep": 0.5, "scorer": "smollm2-135m"}
     assert small["figures"]["prompt_tokens"] == pytest.approx(plain["figures"]["prompt_tokens"] / 2, rel=0.01)

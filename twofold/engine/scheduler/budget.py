@@ -32,10 +32,12 @@ UNLEARNED_ROWS: Final = 64
 
 
 class Allowance(NamedTuple):
-    """Seconds that the next step may take, and the tightest TPOT target of its generating sequences."""
+    """Seconds that the next step may take, and the tightest TPOT target of its generating sequences. ``draft_s`` of the
+    step are the draft model's."""
 
     seconds: float
     target_s: float
+    draft_s: float = 0.0
 
 
 UNBOUNDED: Final = Allowance(float("inf"), float("inf"))
@@ -44,9 +46,11 @@ UNBOUNDED: Final = Allowance(float("inf"), float("inf"))
 class Budget(Protocol):
     """The policy. A step is planned with one ``allowance`` and a call of ``rows`` for each prompt in it."""
 
-    def allowance(self, decoding: Iterable[Sequence], decode: StepShape, share: float, now: float) -> Allowance:
-        """The allowance of the ``decoding`` sequences for the next step, in which their rows have the shape ``decode``.
-        The usual length of a completion is ``share`` of its limit."""
+    def allowance(
+        self, decoding: Iterable[Sequence], decode: StepShape, share: float, now: float, draft_s: float = 0.0
+    ) -> Allowance:
+        """The allowance of the ``decoding`` sequences for the next step, in which their rows have the shape ``decode``
+        and the draft model takes ``draft_s`` seconds. The usual length of a completion is ``share`` of its limit."""
         ...
 
     def rows(self, decode: StepShape, step: StepShape, allowance: Allowance, start: int, most: int) -> int:
@@ -63,7 +67,14 @@ class FixedBudget:
             raise ParameterError(f"A budget has at least 1 row, not {rows}.", param="max_num_batched_tokens")
         self._rows = rows
 
-    def allowance(self, decoding: Iterable[Sequence], decode: StepShape, share: float, now: float) -> Allowance:  # noqa: ARG002
+    def allowance(
+        self,
+        decoding: Iterable[Sequence],  # noqa: ARG002 - protocol
+        decode: StepShape,  # noqa: ARG002
+        share: float,  # noqa: ARG002
+        now: float,  # noqa: ARG002
+        draft_s: float = 0.0,  # noqa: ARG002
+    ) -> Allowance:
         """Unbounded: a fixed budget does not depend on time."""
         return UNBOUNDED
 
@@ -93,9 +104,11 @@ class LiveBudget:
         self._target = tpot_target_s
         self._limit = itl_limit_s
 
-    def allowance(self, decoding: Iterable[Sequence], decode: StepShape, share: float, now: float) -> Allowance:
+    def allowance(
+        self, decoding: Iterable[Sequence], decode: StepShape, share: float, now: float, draft_s: float = 0.0
+    ) -> Allowance:
         """The smallest slack of the sequences."""
-        alone = self._model.predict(decode) or 0.0
+        alone = (self._model.predict(decode) or 0.0) + draft_s
         seconds = tightest = float("inf")
         for sequence in decoding:
             target = sequence.options.tpot_target_s or self._target
@@ -106,7 +119,7 @@ class LiveBudget:
                 began, tokens = sequence.paced_from
                 spare += began + (sequence.generated - tokens + 1) * AIM * target - now
             seconds = min(seconds, self._limit or LONGEST_GAP * target, spare)
-        return Allowance(seconds, tightest)
+        return Allowance(seconds, tightest, draft_s)
 
     def rows(self, decode: StepShape, step: StepShape, allowance: Allowance, start: int, most: int) -> int:
         """The maximum number of rows within the allowance, by bisection: more rows never take less time."""
@@ -115,13 +128,15 @@ class LiveBudget:
         alone = self._model.predict(decode)
         if alone is None:
             return _at_least(UNLEARNED_ROWS - (step.rows - decode.rows), decode, step, most)
+        alone += allowance.draft_s
         strained = alone > STRAINED * allowance.target_s
         allowed = min(2 * alone, self._limit or 2 * alone) if strained else allowance.seconds
         low, high = 0, most + 1
         while high - low > 1:
             middle = (low + high) // 2
             seconds = self._model.predict(step.plus(start, middle))
-            low, high = (middle, high) if seconds is None or seconds <= allowed else (low, middle)
+            fits = seconds is None or seconds + allowance.draft_s <= allowed
+            low, high = (middle, high) if fits else (low, middle)
         return _at_least(low, decode, step, most)
 
 

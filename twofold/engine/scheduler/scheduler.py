@@ -224,7 +224,9 @@ class Scheduler:
         self._place_decodes(step, decoding, now)
         shape = step.shape
         delayed = decoding if prompts or self._queue else ()
-        pace = StepPace(self._budget, shape, self._budget.allowance(delayed, shape, self._look_ahead.share, now))
+        draft_s = 0.0 if self._draft_model is None else self._draft_model.predict_steps(step.steps.values())
+        allowance = self._budget.allowance(delayed, shape, self._look_ahead.share, now, draft_s)
+        pace = StepPace(self._budget, shape, allowance)
         for sequence in sorted(prompts, key=lambda sequence: sequence.options.priority):
             self._place_prompt(step, sequence, pace, now)
         preempted = self.preemptions != before

@@ -15,6 +15,7 @@ from twofold.bench.draw.terminal import plot
 from twofold.core.units import count
 from twofold.planner.count.memory import DeviceMemory
 from twofold.planner.plan.fitting import FitResult
+from twofold.planner.plan.offers import LeverOffer, offers
 from twofold.planner.plan.plan import CapacityPlan, Configuration, Estimate, PlanRefusal
 from twofold.planner.plan.search import PlanStudy, SearchPoint, measured_errors
 from twofold.planner.plan.traffic import Slo, Traffic
@@ -49,6 +50,7 @@ def study_document(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> 
         "plans": [plan_document(plan) for plan in study.plans[:shown]],
         "frontier": [asdict(point) for point in study.frontier],
         "refusals": [_refusal(each) for each in study.refusals],
+        "offers": [_offer(each) for each in offers(study.plans[0], traffic)] if study.plans else [],
     }
 
 
@@ -150,6 +152,14 @@ def _refusal(refusal: PlanRefusal) -> Mapping[str, Any]:
     return found
 
 
+def _offer(offer: LeverOffer) -> Mapping[str, Any]:
+    """A lever that the first plan leaves out, with its times before and after; null where it would not pay."""
+    before, after = (
+        each and {"ttft_s": each.ttft, "tpot_s": each.tpot, "e2e_s": each.e2e} for each in (offer.before, offer.after)
+    )
+    return {"lever": offer.lever, "why": offer.why, "condition": offer.condition, "before": before, "after": after}
+
+
 def _bounded(seconds: float) -> float | None:
     return seconds if math.isfinite(seconds) else None
 
@@ -208,6 +218,8 @@ def study_lines(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Ite
     yield f"About the first ({best.configuration.name}):"
     yield from (f"  {reason}" for reason in best.reasons)
     yield f"  Settings: --max-num-seqs {best.batch_limit} --max-num-batched-tokens {best.configuration.chunk}."
+    yield "Levers that are left to you, for the mean request:"
+    yield from (f"  {offer.words}" for offer in offers(best, traffic))
     yield error_words(measured_errors(best.configuration))
     if best.source == "simulation":
         met = f"the first met the SLO in {best.attained or 0.0:.1%} of requests"
