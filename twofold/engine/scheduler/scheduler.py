@@ -72,8 +72,7 @@ class Scheduler:
     loading       loads prefixes from the disk; None: there is no KV store
 
     ``steps`` counts the committed steps, ``preemptions`` all preemptions so far, ``swaps`` those that moved blocks to
-    the host; ``drafts`` counts draft tokens. ``lanes`` has the slots of running sequences, and events
-    while it is watched.
+    the host; ``drafts`` counts draft tokens. ``lanes`` has the slots of running sequences, and events while watched.
     """
 
     def __init__(
@@ -230,11 +229,10 @@ class Scheduler:
         for sequence in sorted(prompts, key=lambda sequence: sequence.options.priority):
             self._place_prompt(step, sequence, pace, now)
         preempted = self.preemptions != before
-        if not preempted:
-            if not self._admit(step, pace, now):
-                self._share_slots(step, now)
-        else:
+        if preempted:
             self._waits.set_blocked(True, now)
+        elif not self._admit(step, pace, now):
+            self._share_slots(step, now)
         if not step.steps:
             self._unblock(step, pace, now)
         predicted = self.step_time.predict(step.shape) if step.shape.rows else None
