@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from twofold.api.base import ReplyHead
 from twofold.api.body import encode
+from twofold.api.completion import CompletionReader
 from twofold.api.openai.bodies import StreamOptions
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
@@ -45,7 +46,7 @@ def test_chunks_of_a_chat(texts: list[str], model: str, index: int, usage: bool)
     request = ChatRequest.read({"messages": [{"role": "user", "content": "a"}], "n": 3, "stream": True})
     request.stream_options = options
     head, params = ReplyHead("x", 1, model, "default"), SamplingParams(n=3)
-    streamer = ChatStreamer(head, UNUSED, request, params, [PlainParser() for _ in range(3)])
+    streamer = ChatStreamer(head, UNUSED, request, params, [CompletionReader(PlainParser()) for _ in range(3)])
     end: dict[str, Any] = {"usage": None} if usage else {}
     for text in texts:
         choice = ChatChunkChoice(index=index, delta=ChatDelta(content=text))
@@ -120,7 +121,8 @@ def test_each_token_of_a_chat_comes_with_its_time_step_and_origin(
 def _streamed(body: dict[str, Any], deltas: list[OutputDelta]) -> list[dict[str, Any]]:
     request = ChatRequest.read(body)
     parsers = [ThinkingParser("<think>", "</think>", opened=False, then=PlainParser()) for _ in range(3)]
+    readers = [CompletionReader(parser) for parser in parsers]
     head = ReplyHead("x", 1, "m", prompt_tokens=(4,))
-    streamer = ChatStreamer(head, UNUSED, request, SamplingParams(n=3), parsers, timed=request.timed)
+    streamer = ChatStreamer(head, UNUSED, request, SamplingParams(n=3), readers, timed=request.timed)
     events = b"".join(streamer.take(0, delta) for delta in deltas).split(b"\n\n")
     return [orjson.loads(event.removeprefix(b"data: ")) for event in events if event]

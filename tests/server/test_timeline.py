@@ -6,10 +6,15 @@ from typing import Any
 
 import orjson
 import pytest
+from msgspec import UNSET
 
 from tests.server.live import LiveServer
 from twofold.core.errors import ParameterError
+from twofold.core.report import RequestMetrics
+from twofold.core.timeline import RequestSteps, RequestTimeline
+from twofold.observe.served import ServedRequest
 from twofold.planner.price.catalog import read_table
+from twofold.server.accounting import RecentRequests
 from twofold.server.reference_prices import ReferencePrices
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi there"}], "max_tokens": 12, "seed": 7}
@@ -89,3 +94,34 @@ def test_an_unknown_model_to_compare_with_is_refused_with_the_closest_name(serve
     with pytest.raises(ParameterError):
         references.find(["nothing like that"])
     assert "openai/gpt-5" in server.get("/v1/twofold/server").json()["prices"]["reference"]
+
+
+def test_recent_requests_are_listed_newest_first(server: LiveServer) -> None:
+    ids = [server.post("/v1/chat/completions", CHAT).headers["x-request-id"] for _ in range(3)]
+    first = server.get("/v1/twofold/requests?limit=2").json()
+    assert [one["id"] for one in first["data"]] == [ids[2], ids[1]]
+    assert first["has_more"]
+    second = server.get(f"/v1/twofold/requests?limit=1&before={ids[1]}").json()
+    assert [one["id"] for one in second["data"]] == [ids[0]]
+    (prompt,) = server.get(f"/v1/twofold/requests/{ids[0]}").json()["prompts"]
+    listed = second["data"][0]
+    same = ("prompt_tokens", "cached_tokens", "output_tokens", "queue_s", "prefill_s", "decode_s", "ttft_s")
+    assert {name: listed[name] for name in same} == {name: prompt[name] for name in same}
+    for phase, share in listed["shares"].items():
+        assert share == pytest.approx(prompt[phase]["roofline_share"])
+    for query, param in (("before=never", "before"), ("limit=0", "limit"), ("after=1", "after")):
+        refused = server.get(f"/v1/twofold/requests?{query}")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+def test_old_timelines_are_dropped_and_records_stay() -> None:
+    recent = RecentRequests(max_timed=10)
+    for number in range(4):
+        steps = RequestSteps(number=[1, 2])
+        made = RequestTimeline(steps, ((1, 2),), ("dd",))
+        report = RequestMetrics(0.0, 0.0, 0.1, 0.2, ((0.1, 0.2),), 1, timeline=made)
+        recent.add(ServedRequest(f"r{number}", "/v1", "openai", "t", "k", 0.0, model="m", reports=(report,)))
+    timed = [recent.data("t", f"r{number}").timeline is not UNSET for number in range(4)]
+    assert timed == [False, False, True, True]
+    assert recent.page("t", 9, None).data[0].id == "r3"
+    assert not recent.page("other", 9, None).data

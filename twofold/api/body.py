@@ -102,6 +102,14 @@ class OwnFields(RequestObject):
     compare_prices: ComparedModels | None = None
 
 
+class DraftingFields(OwnFields):
+    """Twofold's own fields of a completion, in APIs without a field for speculation."""
+
+    speculation: Annotated[bool, Meta(description="Whether tokens may be drafted ahead. It changes no completion.")] = (
+        True
+    )
+
+
 class Explainable:
     """A request that may have Twofold's own fields."""
 

@@ -42,6 +42,15 @@ class CompletionReader:
     _content: list[str] = field(default_factory=list)
     _reasoning: list[str] = field(default_factory=list)
 
+    @classmethod
+    def after(cls, parser: SectionParser, before: str) -> CompletionReader:
+        """A reader of a completion that goes on after the text ``before``, of which it keeps only the calls."""
+        reader = cls(parser)
+        reader.take(OutputDelta("", 0, before, ()))
+        reader._content.clear()
+        reader._reasoning.clear()
+        return reader
+
     @property
     def content(self) -> str:
         return "".join(self._content)
@@ -68,9 +77,9 @@ class CompletionReader:
         return pieces
 
 
-def read_completion(parser: SectionParser, text: str) -> CompletionReader:
-    """Reads a whole completion at once."""
-    reader = CompletionReader(parser)
+def read_completion(parser: SectionParser, text: str, before: str = "") -> CompletionReader:
+    """Reads a whole completion at once, which goes on after the text ``before``."""
+    reader = CompletionReader.after(parser, before)
     reader.take(OutputDelta("", 0, text, (), finish_reason="stop"))
     return reader
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta
 
 from twofold.api.base import AskedTier, GeneratedReply, ModelFacts, Streamer
-from twofold.api.body import ModelName, NonNegativeFloat, NonNegativeInt, ReplyObject, RequestObject
+from twofold.api.body import DraftingFields, ModelName, NonNegativeFloat, NonNegativeInt, ReplyObject, RequestObject
 from twofold.api.prompts import Conversation
 from twofold.core.request import EngineRequest, RequestOptions
 from twofold.engine.compress import (
@@ -48,6 +48,12 @@ class ChatCompression(RequestObject, kw_only=True):
     model: ModelName | None = None
     output_tokens: OutputTokens = 0
     force: Force = False
+
+
+class ChatFields(DraftingFields):
+    """Twofold's own fields of a chat, in APIs without a field for compression."""
+
+    compress: ChatCompression | None = None
 
 
 class CompressionReply(ReplyObject):
@@ -182,6 +188,25 @@ class ConversationScoring:
 
     def streamer(self, *_: object) -> Streamer:
         raise AssertionError("a part of another request has no reply of its own")
+
+
+def asked_scoring(
+    fields: ChatFields | None,
+    conversation: Conversation,
+    accept: Callable[[Conversation, CompressionReport], None],
+    reader: ReadingTime,
+    tier: AskedTier,
+) -> ConversationScoring | None:
+    """The scoring that a chat asks for with these fields, if any, as in ``ConversationScoring.of``."""
+    asked = None if fields is None else fields.compress
+    if asked is None:
+        return None
+    return ConversationScoring.of(conversation, accept, asked, reader, tier, drafting_options(fields))
+
+
+def drafting_options(fields: DraftingFields | None) -> RequestOptions:
+    """The options of a request that these fields ask for."""
+    return RequestOptions(speculation=fields is None or fields.speculation)
 
 
 def _places(conversation: Conversation, roles: Collection[str]) -> Iterable[tuple[int, int | None]]:

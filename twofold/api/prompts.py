@@ -16,6 +16,7 @@ from twofold.core.errors import ParameterError, closest_match, quoted
 from twofold.core.params import SamplingParams, ThinkingParams
 from twofold.core.request import EngineRequest, PoolingParams, RequestOptions, TextOrTokens, TimeToLive
 from twofold.engine.prompts import Message
+from twofold.text.detokenize import StreamDetokenizer
 from twofold.text.parsers.base import SectionParser
 from twofold.text.parsers.thinking import ThinkingMarks
 from twofold.text.prompt_limit import PromptLimit
@@ -45,6 +46,8 @@ class NamedTool:
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
 DEFAULT_THINKING: Final = Thinking()
+ANSWER: Final = "twofold.answer_token_ids"
+"""The field of ``Conversation.answer``."""
 
 
 def function_tool(name: str, description: str | None, parameters: object, *, strict: bool) -> Message:
@@ -107,6 +110,7 @@ class Conversation:
     parallel       whether one completion may have several calls
     continues      the completion continues the last message, which is the assistant's
     cache_points   prefixes of the prompt that shall stay cached, in the order of the prompt
+    answer         tokens with which the completion has begun: they follow the prompt, and the reply goes on after them
     """
 
     messages: Sequence[Message]
@@ -118,6 +122,7 @@ class Conversation:
     add_generation_prompt: bool = True
     continues: bool = False
     cache_points: tuple[CachePoint, ...] = ()
+    answer: tuple[int, ...] = ()
 
     def prepare(self, model: ModelFacts, params: SamplingParams, options: RequestOptions) -> EngineRequest:
         """The engine's request: the rendered prompt as token ids, ``params`` with settings for tools and thinking, and
@@ -148,7 +153,31 @@ class Conversation:
         if self.cache_points:
             pins = find_pins(self.cache_points, self.messages, self._callable, ids, model, render)
             options = replace(options, cache_pins=pins)
-        return EngineRequest(tuple(ids), self._params(model, marks, params), options)
+        if self.answer:
+            self._check_answer(model)
+            ids = [*ids, *self.answer]
+            PromptLimit(model.context).check(len(ids))
+        params = self._params(model, marks, params)
+        return EngineRequest(tuple(ids), params, options, answered=len(self.answer))
+
+    def before(self, model: ModelFacts) -> str:
+        """The text of ``answer``, without an incomplete character at its end."""
+        skips = not self._keeps_special(model)
+        detokenizer = StreamDetokenizer(model.tokenizer, skip_special_tokens=skips, continuation=True)
+        return "".join(map(detokenizer.push, self.answer))
+
+    def _check_answer(self, model: ModelFacts) -> None:
+        """Raises FieldError for tokens that the model does not have."""
+        vocab = model.tokenizer.vocab_size
+        for token in self.answer:
+            if token >= vocab:
+                raise FieldError(
+                    f"{ANSWER} contains {token}, which is outside the vocabulary of {vocab} tokens.", param=ANSWER
+                )
+
+    def _keeps_special(self, model: ModelFacts) -> bool:
+        marked = self._callable is not None or model.format.thinking is not None
+        return model.format.keeps_special and marked
 
     def parser(self, model: ModelFacts) -> SectionParser:
         """A parser that divides one completion into sections."""
@@ -172,6 +201,12 @@ class Conversation:
         variables = self._variables(marks)
         return marks.opened if marks.switch not in variables else model.format.opened(variables)
 
+    def _thinks_now(self, model: ModelFacts, marks: ThinkingMarks) -> bool:
+        """Whether the completion goes on inside the thinking section."""
+        text = self.before(model)
+        opened, closed = text.rfind(marks.start), text.rfind(marks.end)
+        return opened > closed if opened >= 0 or closed >= 0 else self._opened(model)
+
     def _variables(self, marks: ThinkingMarks | None) -> dict[str, Any]:
         """The template's variables, with the model's switch for thinking if it has one."""
         if marks is None or marks.switch is None or self.thinking.mode == "default":
@@ -180,19 +215,19 @@ class Conversation:
 
     def _params(self, model: ModelFacts, marks: ThinkingMarks | None, params: SamplingParams) -> SamplingParams:
         params = self._with_calls(model, params)
-        if self.continues and params.structured_outputs is not None:
+        if (self.continues or self.answer) and params.structured_outputs is not None:
             raise ParameterError(
                 "A prefill cannot be combined with structured output or a forced tool call.",
-                param="messages",
+                param=ANSWER if self.answer else "messages",
                 hint="End with a user message, or remove the structured output.",
             )
         if marks is not None and (self._budget(marks) is not None or params.structured_outputs is not None):
-            start = () if self._opened(model) else marks.start_ids
+            start = () if self._thinks_now(model, marks) else marks.start_ids
             section = ThinkingParams(start=start, end=marks.end_ids, budget=self._budget(marks))
             params = replace(params, thinking=section)
         if self._callable is not None and model.format.stop_token_ids:
             params = replace(params, stop_token_ids=(*params.stop_tokens, *model.format.stop_token_ids))
-        if model.format.keeps_special and (self._callable is not None or marks is not None):
+        if self._keeps_special(model):
             params = replace(params, skip_special_tokens=False)
         return params
 

@@ -145,6 +145,8 @@ class EngineRequest:
     request_id  unique among the requests of an engine, which chooses one if this is empty
     arrival     seconds on the monotonic clock, which processes of a machine share; None: when the engine gets it
     stream      whether deltas are sent as they are made, or all at the end
+    answered    number of tokens at the end of the prompt that begin the completion: its text goes on where theirs ends,
+                even within a character
     """
 
     token_ids: tuple[int, ...]
@@ -154,6 +156,7 @@ class EngineRequest:
     request_id: str = ""
     arrival: float | None = None
     stream: bool = True
+    answered: int = 0
 
     @property
     def arrived(self) -> float:

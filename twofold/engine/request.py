@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from twofold.core.clock import Clock
 from twofold.core.errors import TwofoldError
@@ -29,12 +30,18 @@ from twofold.engine.scheduler.sequence import Sequence
 from twofold.text.detokenize import StopStrings, StreamDetokenizer
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
+MAX_CHARACTER_BYTES: Final = 4
+"""A token has at least one byte, so an incomplete character lies in at most so many tokens."""
+
 
 class SequenceCompletion:
     """The completion of one sequence. Its text is sent in whole characters, never with a stop string or its start."""
 
-    def __init__(self, request_id: str, index: int, tokenizer: Tokenizer, params: SamplingParams) -> None:
-        """``params`` are the caller's; the sequence's own may request more log-probabilities."""
+    def __init__(
+        self, request_id: str, index: int, tokenizer: Tokenizer, params: SamplingParams, before: Iterable[int] = ()
+    ) -> None:
+        """``params`` are the caller's; the sequence's own may request more log-probabilities. ``before`` are the last
+        tokens before it that belong to the same text."""
         self.index = index
         self.times: list[float] = []
         self.steps: list[int] = []
@@ -50,6 +57,8 @@ class SequenceCompletion:
         self._detokenizer = StreamDetokenizer(
             tokenizer, skip_special_tokens=params.skip_special_tokens, continuation=True
         )
+        for token in before:
+            self._detokenizer.push(token)  # leaves only the bytes of an incomplete character
         self._stops = StopStrings(params.stop_strings, include=params.include_stop_str_in_output)
         self._stop_reason: str | int | None = None
 
@@ -272,8 +281,9 @@ class Generation(ActiveRequest):
         self._params = params
         self._chooses = params.answers > params.n
         self._prompt_logprobs = None if params.prompt_logprobs is None else [None]
+        before = request.token_ids[len(request.token_ids) - min(request.answered, MAX_CHARACTER_BYTES) :]
         self._completions = {
-            sequence.sequence_id: SequenceCompletion(request.request_id, index, engine.tokenizer, params)
+            sequence.sequence_id: SequenceCompletion(request.request_id, index, engine.tokenizer, params, before)
             for index, sequence in enumerate(sequences)
         }
 

@@ -23,11 +23,12 @@ from msgspec import UNSET, UnsetType
 
 from twofold.api.body import NonNegativeFloat, NonNegativeInt, ReplyObject
 from twofold.core.errors import NotFoundError, ParameterError, ResourceError, closest_match, quoted
+from twofold.core.report import RequestMetrics
 from twofold.observe.billing import EXACT, PriceSheet, TokenUsage, make_bill
 from twofold.observe.served import ServedObserver, ServedRequest
 from twofold.planner.predict.steps import StepPredictor
 from twofold.server.context import RequestContext
-from twofold.server.records import RequestRecord, record_data
+from twofold.server.records import RecentPage, RequestRecord, record_data, request_summary
 from twofold.server.reference_prices import ReferencePrices
 from twofold.server.storage.database import Database, SingleThread
 
@@ -272,18 +273,28 @@ def _day(since: str | None) -> str:
 MAX_RECENT: Final = 1_000
 MAX_RECENT_PROMPTS: Final = 8_000
 """Prompts of all recent requests; a prompt takes about 1.5 KiB, and one request may have thousands."""
+MAX_TIMED_TOKENS: Final = 200_000
+"""Tokens and steps of all recent timelines; each takes about 300 bytes."""
 
 
 class RecentRequests:
-    """The last ``max_requests`` requests that ended, fewer if they have more than ``max_prompts`` together.
+    """The last ``max_requests`` requests that ended, fewer if they have more than ``max_prompts`` together. The oldest
+    lose their timelines, if those have more than ``max_timed`` tokens and steps together.
 
     A tenant finds only its own, even if a client chooses the request id of another tenant's request.
     """
 
-    def __init__(self, max_requests: int = MAX_RECENT, max_prompts: int = MAX_RECENT_PROMPTS) -> None:
+    def __init__(
+        self,
+        max_requests: int = MAX_RECENT,
+        max_prompts: int = MAX_RECENT_PROMPTS,
+        max_timed: int = MAX_TIMED_TOKENS,
+    ) -> None:
         self._max_requests = max_requests
         self._max_prompts = max_prompts
+        self._max_timed = max_timed
         self._prompts = 0
+        self._timed: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._requests: OrderedDict[tuple[str, str], tuple[ServedRequest, StepPredictor | None]] = OrderedDict()
 
     def add(self, served: ServedRequest, steps: StepPredictor | None = None) -> None:
@@ -299,6 +310,32 @@ class RecentRequests:
         while (kept := len(self._requests)) > self._max_requests or (self._prompts > self._max_prompts and kept > 1):
             _, (oldest, _) = self._requests.popitem(last=False)
             self._prompts -= len(oldest.reports)
+            self._timed.pop((oldest.tenant, oldest.request_id), None)
+        self._bound_timelines(name)
+
+    def _bound_timelines(self, name: tuple[str, str]) -> None:
+        """Counts the timelines of a request that was added, and drops the oldest ones beyond the limit."""
+        self._timed.pop(name, None)
+        served, _ = self._requests[name]
+        size = sum(_timed(report) for report in served.reports)
+        if size:
+            self._timed[name] = size
+        while sum(self._timed.values()) > self._max_timed:
+            oldest, _ = self._timed.popitem(last=False)
+            served, steps = self._requests[oldest]
+            reports = tuple(replace(report, timeline=None) for report in served.reports)
+            self._requests[oldest] = replace(served, reports=reports), steps
+
+    def page(self, tenant: str, limit: int, before: str | None) -> RecentPage:
+        """Up to ``limit`` of a tenant's requests, newest first: those that ended before ``before``, if that is given.
+        Raises ParameterError for an unknown id."""
+        mine = [served for (owner, _), (served, _) in reversed(self._requests.items()) if owner == tenant]
+        if before is not None:
+            place = next((place for place, served in enumerate(mine) if served.request_id == before), None)
+            if place is None:
+                raise ParameterError(f"No request {quoted(before)} ended recently.", param="before")
+            mine = mine[place + 1 :]
+        return RecentPage(data=[request_summary(served) for served in mine[:limit]], has_more=len(mine) > limit)
 
     def data(self, tenant: str, request_id: str) -> RequestRecord:
         """The record of a tenant's request. Raises NotFoundError if it has not ended, or is not among the last ones."""
@@ -309,6 +346,12 @@ class RecentRequests:
                 hint=f"The last {self._max_requests:,} are kept; ids are in the header x-request-id.",
             )
         return record_data(*found)
+
+
+def _timed(report: RequestMetrics) -> int:
+    """Tokens and steps of a report's timeline."""
+    made = report.timeline
+    return 0 if made is None else report.output_tokens + len(made.steps.number)
 
 
 @dataclass(frozen=True, slots=True)

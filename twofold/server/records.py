@@ -26,6 +26,7 @@ from twofold.observe.served import ServedRequest
 from twofold.planner.predict.phase import PhaseCost, phase_floor
 from twofold.planner.predict.steps import StepPredictor
 
+PHASES: Final = ["prefill", "decode"]
 MAX_PROMPTS_SHOWN: Final = 64
 """Prompts that a record lists; its sums include all."""
 
@@ -190,6 +191,70 @@ def record_data(served: ServedRequest, steps: StepPredictor | None = None) -> Re
             for name, bill in served.reference_bills.items()
         ]
         or UNSET,
+    )
+
+
+class RequestCost(ReplyObject):
+    """The total of a bill."""
+
+    currency: str
+    total: NonNegativeFloat
+
+
+class RequestSummary(ReplyObject, kw_only=True):
+    """A request in a list. Seconds and tokens are those of all its prompts; ``shares`` are its phases' shares of this
+    machine's limit, for the phases that have one."""
+
+    id: str
+    endpoint: str
+    model: str
+    service_tier: TierName
+    status: NonNegativeInt
+    error: str | None
+    arrived_at: NonNegativeFloat
+    seconds: NonNegativeFloat
+    prompt_tokens: NonNegativeInt
+    cached_tokens: NonNegativeInt
+    output_tokens: NonNegativeInt
+    queue_s: NonNegativeFloat
+    prefill_s: NonNegativeFloat
+    decode_s: NonNegativeFloat
+    ttft_s: NonNegativeFloat | None
+    tpot_s: NonNegativeFloat | None
+    shares: Annotated[dict[str, NonNegativeFloat], Meta(extra_json_schema={"propertyNames": {"enum": PHASES}})]
+    cost: RequestCost | None
+
+
+class RecentPage(ReplyObject, kw_only=True):
+    """Requests that ended, newest first; the id of the last one is ``before`` of the next page."""
+
+    object: Literal["list"] = "list"
+    data: list[RequestSummary]
+    has_more: bool
+
+
+def request_summary(served: ServedRequest) -> RequestSummary:
+    """A request in a list."""
+    phases, bill = served.phases_s, served.bill
+    return RequestSummary(
+        id=served.request_id,
+        endpoint=served.endpoint,
+        model=served.model,
+        service_tier=served.tier,
+        status=served.status,
+        error=served.error,
+        arrived_at=served.arrived_at,
+        seconds=served.duration_s,
+        prompt_tokens=served.prompt_tokens,
+        cached_tokens=served.cached_tokens,
+        output_tokens=served.output_tokens,
+        queue_s=sum(report.queue_s for report in served.reports),
+        prefill_s=sum(report.prefill_s for report in served.reports),
+        decode_s=sum(report.decode_s for report in served.reports),
+        ttft_s=served.ttft_s,
+        tpot_s=served.tpot_s,
+        shares={phase: served.limits_s[phase] / seconds for phase, seconds in phases.items()},
+        cost=None if bill is None else RequestCost(bill.currency, float(bill.total)),
     )
 
 

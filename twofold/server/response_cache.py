@@ -187,7 +187,7 @@ def cache_key(
     _digest(digest, (DIGEST_VERSION, tenant, identity, len(jobs)))
     for job in jobs:
         _digest(digest, (job.options.tenant, job.options.cache_salt))
-        _digest(digest, (job.prompt, job.token_ids))
+        _digest(digest, (job.prompt, job.token_ids, job.answered))
         _digest(digest, _effective(job))
     return ResponseCacheKey(digest.digest(), tenant, tuple(jobs))
 

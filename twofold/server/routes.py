@@ -134,6 +134,7 @@ def all_routes(
         "/api/tags": {"GET": ollama.tags},
         "/api/ps": {"GET": ollama.ps},
         "/api/show": {"POST": ollama.show},
+        "/v1/twofold/requests": {"GET": status.requests},
         "/v1/twofold/requests/{request_id}": {"GET": status.request},
         "/v1/twofold/usage": {"GET": status.usage},
         "/v1/twofold/live": {"GET": live.get},

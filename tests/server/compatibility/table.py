@@ -19,6 +19,7 @@ from twofold.api.fields import UNSUPPORTED, FieldError, ignoring
 from twofold.api.ollama.replies import OllamaDialect
 from twofold.api.openai.errors import OpenAIDialect
 from twofold.core.errors import ParameterError, TwofoldError
+from twofold.core.request import STORED_TTL
 from twofold.text.parsers.format import CompletionFormat
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "compatibility.md"
@@ -38,6 +39,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
 CLIENTS: Final = {"openai": "OpenAI's", "anthropic": "Anthropic's", "ollama": "Ollama's"}
 MAX_LISTED: Final = 12
 NEEDS_THINKING: Final = "¹"
+NEEDS_STORE: Final = "²"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class Outcome:
 
     @property
     def label(self) -> str:
-        return self.probe.label + (NEEDS_THINKING if self.thinking else "")
+        store = NEEDS_STORE if STORED_TTL in self.probe.label else ""
+        return self.probe.label + (NEEDS_THINKING if self.thinking else "") + store
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,4 +173,5 @@ error in the client's format. It ignores nothing silently except labels, which d
 `x-twofold-warning` and the log name what the server omits.
 `python -m tests.server.compatibility` writes this page, and a test fails where it is stale.
 
-{NEEDS_THINKING} by reasoning models; others refuse it."""
+{NEEDS_THINKING} by reasoning models; others refuse it.
+{NEEDS_STORE} by servers with `--kv-store`; others refuse it."""

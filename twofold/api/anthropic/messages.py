@@ -49,14 +49,16 @@ from twofold.api.anthropic.turns import (
     tool_choice,
 )
 from twofold.api.base import AskedTier, ModelFacts, ReplyHead
-from twofold.api.body import Explainable, ModelName, OwnFields, RequestObject, only
+from twofold.api.body import Explainable, ModelName, RequestObject, only
 from twofold.api.cache_points import CachePoint
+from twofold.api.compression import ChatFields, ConversationScoring, asked_scoring, drafting_options
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import Stop, TokenId, TopP
 from twofold.api.prompts import Conversation
 from twofold.core.params import MAX_STOPS, SamplingParams, StructuredOutputsParams
 from twofold.core.request import EngineRequest, RequestOptions
 from twofold.core.sampling_defaults import NAMES
+from twofold.engine.compress import CompressionReport, ReadingTime
 from twofold.engine.outputs import RequestOutput
 from twofold.text.templates.messages import MAX_MESSAGES
 
@@ -142,7 +144,7 @@ class MessagesRequest(MessagesPrompt, Explainable, kw_only=True):
     top_k: TokenId | None = None
     stop_sequences: Annotated[list[Stop], Meta(max_length=MAX_STOPS)] | None = None
     service_tier: Literal["auto", "standard_only"] = "auto"
-    twofold: OwnFields | None = None
+    twofold: ChatFields | None = None
     diagnostics: MessageDiagnostics | None = None
 
     @property
@@ -166,9 +168,12 @@ class MessagesRequest(MessagesPrompt, Explainable, kw_only=True):
             structured_outputs=self.structured_outputs,
         )
 
+    def scoring(self, reader: ReadingTime) -> ConversationScoring | None:
+        return asked_scoring(self.twofold, self.conversation, self._accept, reader, self.tier)
+
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         params = model.sampling.fill(self.params, [name for name in NAMES if getattr(self, name, None) is not None])
-        return [self.conversation.prepare(model, params, RequestOptions())]
+        return [self.conversation.prepare(model, params, drafting_options(self.twofold))]
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> MessageReply:
         (output,) = outputs
@@ -197,6 +202,10 @@ class MessagesRequest(MessagesPrompt, Explainable, kw_only=True):
             omits_thinking=self.omits_thinking,
             diagnostics=self._diagnostics(),
         )
+
+    def _accept(self, conversation: Conversation, report: CompressionReport) -> None:  # noqa: ARG002 - it is recorded
+        """Takes the conversation with its compressed texts."""
+        self.conversation = conversation
 
     def _diagnostics(self) -> ReplyDiagnostics | UnsetType:
         if self.diagnostics is None or self.diagnostics.previous_message_id is None:

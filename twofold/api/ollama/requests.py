@@ -16,8 +16,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 from msgspec import Meta, field
 
 from twofold.api.base import AskedTier, ModelFacts, ReplyHead
-from twofold.api.body import Explainable, ModelName, NonEmptyText, OwnFields, RequestObject, only
+from twofold.api.body import DraftingFields, Explainable, ModelName, NonEmptyText, OwnFields, RequestObject, only
 from twofold.api.completion import read_completion
+from twofold.api.compression import ChatFields, ConversationScoring, asked_scoring, drafting_options
 from twofold.api.fields import FieldError, unsupported
 from twofold.api.ollama.replies import (
     LineStreamer,
@@ -58,7 +59,8 @@ from twofold.api.prompts import (
 )
 from twofold.core.errors import ContextLengthError
 from twofold.core.params import MAX_SEED, MAX_TOKEN_ID, SamplingParams, StructuredOutputsParams
-from twofold.core.request import EngineRequest, PoolingParams, RequestOptions
+from twofold.core.request import EngineRequest, PoolingParams
+from twofold.engine.compress import CompressionReport, ReadingTime
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import Message
 from twofold.text.parsers.base import PlainParser, SectionParser
@@ -168,6 +170,7 @@ class OllamaRequest(OllamaBody):
     top_logprobs: TopLogprobs | None = None
     truncate: Literal[False] = False
     shift: Literal[False] = False
+    twofold: DraftingFields | None = None
     debug_render_only: Literal[False] = field(default=False, name="_debug_render_only")
 
     def __post_init__(self) -> None:
@@ -286,11 +289,12 @@ class OllamaChatRequest(OllamaRequest):
 
     messages: Annotated[list[OllamaMessage], Meta(max_length=MAX_MESSAGES)] | None = None
     tools: ChatTools | None = None
+    twofold: ChatFields | None = None
 
     def parser(self, model: ModelFacts) -> SectionParser:
         return self.conversation.parser(model)
 
-    @property
+    @cached_property
     def conversation(self) -> Conversation:
         """The chat to complete."""
         messages = [message.message() for message in self.messages or ()]
@@ -302,10 +306,17 @@ class OllamaChatRequest(OllamaRequest):
             continues=bool(last["role"] == "assistant" and last["content"] and "tool_calls" not in last),
         )
 
+    def scoring(self, reader: ReadingTime) -> ConversationScoring | None:
+        return asked_scoring(self.twofold, self.conversation, self._accept, reader, self.tier)
+
+    def _accept(self, conversation: Conversation, report: CompressionReport) -> None:  # noqa: ARG002 - it is recorded
+        """Takes the conversation with its compressed texts."""
+        self.conversation = conversation
+
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         if not self.messages:
             return []
-        return [self.within(self.conversation.prepare(model, self.filled(model), RequestOptions()))]
+        return [self.within(self.conversation.prepare(model, self.filled(model), drafting_options(self.twofold)))]
 
 
 OWN_TEMPLATE: Final = "The model's own chat template is used; with raw the prompt is sent as it is."
@@ -342,17 +353,17 @@ class OllamaGenerateRequest(OllamaRequest):
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         if not self.prompt and not self.suffix:
             return []
-        params = self.filled(model)
+        params, options = self.filled(model), drafting_options(self.twofold)
         conversation = self.conversation(model)
         if conversation is not None:
-            return [self.within(conversation.prepare(model, params, RequestOptions()))]
+            return [self.within(conversation.prepare(model, params, options))]
         if self.thinking.mode == "on":
             raise FieldError("think needs a prompt that goes through a chat template.", param="think")
         if self.system:
             raise FieldError("system needs a model with a chat template; this one has none.", param="system")
         if self.suffix:
-            return [self.within(infilled(self.prompt, self.suffix, model, params, RequestOptions()))]
-        return [self.within(tokenized(self.prompt, model, params, RequestOptions()))]
+            return [self.within(infilled(self.prompt, self.suffix, model, params, options))]
+        return [self.within(tokenized(self.prompt, model, params, options))]
 
     def parser(self, model: ModelFacts) -> SectionParser:
         conversation = self.conversation(model)

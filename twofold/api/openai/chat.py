@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, UnsetType, structs
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import OFFERED, OMITTING, NonEmptyText, OwnFields, RequestObject, only
 from twofold.api.cache_points import CachePoint
-from twofold.api.completion import read_completion
+from twofold.api.completion import CompletionReader, read_completion
 from twofold.api.compression import ChatCompression, CompressionReply, ConversationScoring
 from twofold.api.fields import UNSUPPORTED, FieldError
 from twofold.api.openai.bodies import Count, JsonSchema, SampledRequest, TokenId, TopLogprobs
@@ -32,6 +32,7 @@ from twofold.api.openai.replies import (
 )
 from twofold.api.openai.streams import ChatStreamer
 from twofold.api.prompts import (
+    ANSWER,
     DEFAULT_THINKING,
     Conversation,
     NamedTool,
@@ -262,6 +263,16 @@ EFFORTS: Final[Mapping[str, Thinking]] = {
 class ChatOwnFields(OwnFields):
     """Twofold's own fields of a chat."""
 
+    answer_token_ids: (
+        Annotated[
+            list[TokenId],
+            Meta(
+                min_length=1,
+                description="Tokens with which the assistant's answer has begun; the completion goes on after them.",
+            ),
+        ]
+        | None
+    ) = None
     tokens: Annotated[
         bool,
         Meta(description="Chunks say when and how their tokens were made; the record has the whole timeline."),
@@ -312,6 +323,10 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
         messages = [message.message(f"messages[{index}]") for index, message in enumerate(self.messages)]
         if self.continue_final_message:
             self._check_continued(messages[-1])
+        answer = () if self.twofold is None else tuple(self.twofold.answer_token_ids or ())
+        if answer and (self.continue_final_message or self.add_generation_prompt is False):
+            message = f"{ANSWER} begins an answer after the generation prompt."
+            raise FieldError(message, param=ANSWER, hint="Remove continue_final_message and add_generation_prompt.")
         prompted = not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
         return Conversation(
             messages=messages,
@@ -323,6 +338,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
             add_generation_prompt=prompted,
             continues=self.continue_final_message,
             cache_points=cache_points(self.messages, self.prompt_cache_options, self.prompt_cache_retention),
+            answer=answer,
         )
 
     @property
@@ -379,15 +395,17 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
         )
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> ChatStreamer:
-        parsers = [self.conversation.parser(model) for _ in range(self.params.n)]
-        return ChatStreamer(head, model, self, self.params, parsers, self.compressed, timed=self.timed)
+        before, conversation = self.conversation.before(model), self.conversation
+        readers = [CompletionReader.after(conversation.parser(model), before) for _ in range(self.params.n)]
+        return ChatStreamer(head, model, self, self.params, readers, self.compressed, timed=self.timed)
 
     def _accept(self, conversation: Conversation, report: CompressionReport) -> None:
         """Takes the conversation with its compressed texts."""
         self.conversation, self.compressed = conversation, CompressionReply.of(report)
 
     def _choice(self, head: ReplyHead, completion: CompletionOutput, model: ModelFacts) -> ChatChoice:
-        reader = read_completion(self.conversation.parser(model), completion.text)
+        before = self.conversation.before(model)
+        reader = read_completion(self.conversation.parser(model), completion.text, before)
         message = ChatReplyMessage(content=reader.content, reasoning_content=reader.reasoning or UNSET)
         if reader.calls:
             message.content = reader.content or None

@@ -30,7 +30,7 @@ from twofold.core.params import SamplingParams
 from twofold.core.request import TextOrTokens
 from twofold.core.timeline import TokensMade
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, SectionParser, ToolCall
+from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, ToolCall
 
 DONE: Final = b"data: [DONE]\n\n"
 KEEP_ALIVE: Final = b": keep-alive\n\n"
@@ -172,7 +172,7 @@ class ChunkStreamer:
 
 
 class ChatStreamer(ChunkStreamer):
-    """``Streamer`` of a chat, with one parser for each choice."""
+    """``Streamer`` of a chat, with one reader for each choice."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class ChatStreamer(ChunkStreamer):
         model: ModelFacts,
         request: SampledRequest,
         params: SamplingParams,
-        parsers: Sequence[SectionParser],
+        readers: Sequence[CompletionReader],
         compression: CompressionReply | UnsetType = UNSET,
         *,
         timed: bool = False,
@@ -192,7 +192,7 @@ class ChatStreamer(ChunkStreamer):
         self._token_ids |= timed
         self._detailed |= timed
         self._varied |= timed
-        self._readers = [CompletionReader(parser) for parser in parsers]
+        self._readers = readers
         self._empty = lambda index: ChatChunkChoice(index=index, delta=ChatDelta(content=""))
 
     def open(self) -> bytes:

@@ -4,20 +4,22 @@ administration: loading and unloading of models, and shutdown."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from twofold.api.body import NonEmptyText, NonNegativeFloat, NonNegativeInt, ReplyObject
+from twofold.api.body import NonEmptyText, NonNegativeFloat, NonNegativeInt, ReplyObject, RequestObject
 from twofold.core.errors import BusyError, ForbiddenError
 from twofold.host.versions import twofold_version
 from twofold.observe.metrics.server import ServerMetrics
 from twofold.server.accounting import Accounting, UsageReply
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
 from twofold.server.models.registry import ModelRegistry, ModelState, ServedModel
-from twofold.server.records import RequestRecord
+from twofold.server.records import RecentPage, RequestRecord
+from twofold.server.storage.tenants import read_query
 
 DEFAULT_PARTS = ("model", "tier")
+MAX_SHOWN: Final = 200
 
 
 class ServerStatus(ReplyObject):
@@ -55,6 +57,13 @@ class ModelUseList(ReplyObject, kw_only=True):
     data: list[ModelUseReply]
 
 
+class RecentQuery(RequestObject):
+    """Up to ``limit`` requests, those that ended before the request with the id ``before``."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_SHOWN)] = 50
+    before: str | None = None
+
+
 class StatusEndpoint:
     """Handlers about the state of the server. ``ready`` returns whether it would run a request now."""
 
@@ -85,6 +94,11 @@ class StatusEndpoint:
     async def request(self, asked: EndpointRequest) -> RequestRecord:
         """The record of one of the tenant's last requests."""
         return self._accounting.recent.data(asked.tenant, asked.path["request_id"])
+
+    async def requests(self, asked: EndpointRequest) -> RecentPage:
+        """The tenant's last requests, newest first."""
+        query = read_query(RecentQuery, asked.query.multi_items())
+        return self._accounting.recent.page(asked.tenant, query.limit, query.before)
 
     async def usage(self, asked: EndpointRequest) -> UsageReply:
         """Sums of the tenant's usage since a day, grouped by parts such as by=model,tier."""

@@ -57,6 +57,11 @@ CONTINUED: Final = RequestRule(
     "add_generation_prompt, structured output and forced calls, and the chat template renders it.",
     "continue_final_message",
 )
+ANSWERED: Final = RequestRule(
+    "An answer that has begun consists of the model's tokens, follows the generation prompt, and has no structured "
+    "output and no forced call.",
+    "twofold.answer_token_ids",
+)
 UNCONSTRAINED: Final = RequestRule(
     "A completion that continues a message has no structured output and no forced call.", "messages"
 )
@@ -70,6 +75,7 @@ CHAT: Final = (
     CONTENT,
     CONTINUED,
     UNCONSTRAINED,
+    ANSWERED,
     TOOL_CHOICE,
     RequestRule("max_tokens and max_completion_tokens are equal if both are given.", "max_tokens"),
     RequestRule("top_logprobs needs logprobs.", "top_logprobs"),

@@ -25,18 +25,19 @@ from twofold.server.http.models import (
     OllamaTags,
 )
 from twofold.server.http.root import RootReply
-from twofold.server.http.status import ModelUseList, ModelUseReply, ServerStatus, VersionReply
+from twofold.server.http.status import MAX_SHOWN, ModelUseList, ModelUseReply, ServerStatus, VersionReply
 from twofold.server.openapi import rules
 from twofold.server.openapi.generating import LOADING, VERSION
 from twofold.server.openapi.operation import (
     ApiOperation,
     OperationLink,
     RequestBody,
+    RequestRule,
     in_query,
     page,
     schema_of,
 )
-from twofold.server.records import RequestRecord
+from twofold.server.records import RecentPage, RequestRecord
 from twofold.server.responses import ResponseDeleted, ResponseItems
 from twofold.server.storage.tenants import MAX_LISTED
 
@@ -104,6 +105,17 @@ ABOUT: Final = (
         AboutServer | KeyedServer,
         is_open=True,
         shows_more=True,
+    ),
+    _get(
+        "/v1/twofold/requests",
+        "listRequests",
+        "Lists recent requests that ended, newest first.",
+        RecentPage,
+        parameters=(
+            in_query("limit", Annotated[int, Meta(ge=1, le=MAX_SHOWN)], "Maximum number of requests."),
+            in_query("before", str, "The id of the request before which they ended."),
+        ),
+        rules=(RequestRule("before is the id of a recent request.", "before"),),
     ),
     _get("/v1/twofold/requests/{request_id}", "getRequest", "Returns the record of a recent request.", RequestRecord),
     _get("/v1/twofold/usage", "getUsage", "Returns sums of usage and cost.", UsageReply, parameters=(BY, SINCE)),
