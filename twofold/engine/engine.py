@@ -12,6 +12,7 @@ thread.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -24,6 +25,7 @@ from typing import Final
 from twofold.backends.base import ModelRunner
 from twofold.core.clock import Clock
 from twofold.core.errors import ParameterError, TwofoldError, WorkerError
+from twofold.core.forecast import Forecast
 from twofold.core.params import RequestParams, SamplingParams
 from twofold.core.report import BlockCounts, Observer, RequestMetrics, StepReport
 from twofold.core.request import DEFAULT_OPTIONS, EngineRequest, RequestOptions, TextOrTokens
@@ -334,6 +336,12 @@ class Engine:
             change = self.scheduler.pause if paused else self.scheduler.resume
             for sequence in request.sequences:
                 change(sequence.sequence_id, self._clock.now())
+
+    def forecast(self, token_ids: tuple[int, ...], options: RequestOptions) -> Forecast:
+        """What a request with this prompt would meet if it arrived now. Nothing changes."""
+        now = self._clock.now()
+        cached = self.scheduler.manager.matched(array("i", token_ids), options.cache_salt)
+        return self.scheduler.line(options.priority, now).forecast(len(token_ids), cached, now)
 
     def expire(self) -> None:
         """Ends sequences and cache pins whose time is up; to be called between steps."""

@@ -307,6 +307,21 @@ def make_bill(
     return Bill(sheet.currency, tier, factor, tuple(lines))
 
 
+def forecast_cost(
+    sheet: PriceSheet, model: str, tier: str, usage: TokenUsage, seconds: float | None, sharers: int
+) -> Decimal | None:
+    """The cost of a request that would have these tokens, or take ``seconds`` in steps that ``sharers`` requests share.
+    None if the model has no price, or if its price is that of machine time and the seconds are unknown."""
+    prices, factor = sheet.prices(model), sheet.factor(tier)
+    match prices:
+        case TokenPrices():
+            return total_of(line.amount for line in token_lines(usage, prices, factor))
+        case MachinePrices() if seconds is not None:
+            hour = ROUNDED.divide(EXACT.multiply(prices.per_hour, factor), prices.busy_share)
+            return ROUNDED.divide(ROUNDED.multiply(Decimal(seconds / sharers), hour), HOUR_S)
+    return None
+
+
 def token_lines(usage: TokenUsage, prices: TokenPrices, factor: Decimal) -> Iterator[BillLine]:
     """The lines of a bill for tokens, one for each kind that occurs."""
     kinds: tuple[tuple[LineKind, int, Decimal], ...] = (

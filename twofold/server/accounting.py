@@ -28,6 +28,7 @@ from twofold.observe.billing import EXACT, PriceSheet, TokenUsage, make_bill
 from twofold.observe.served import ServedObserver, ServedRequest
 from twofold.planner.predict.steps import StepPredictor
 from twofold.server.context import RequestContext
+from twofold.server.estimates import Estimates
 from twofold.server.records import RecentPage, RequestRecord, record_data, request_summary
 from twofold.server.reference_prices import ReferencePrices
 from twofold.server.storage.database import Database, SingleThread
@@ -363,6 +364,7 @@ class Accounting:
     usage: UsageStore
     observers: Sequence[ServedObserver]
     references: ReferencePrices
+    estimates: Estimates
 
     def explain(self, context: RequestContext) -> RequestRecord:
         """The record of a request that ends now: its completion is whole, but not all of it was sent."""
@@ -376,6 +378,7 @@ class Accounting:
         if served.model:
             self.usage.add(served)
             self.recent.add(served, context.steps)
+            self.estimates.learn(served.model, served.reports, context.estimated_ttft_s)
         for observer in self.observers:
             observer.on_served(served)
 
@@ -384,4 +387,7 @@ class Accounting:
         served.duration_s = time.monotonic() - context.arrived
         if self.sheet is not None and served.reports:
             served.bill = make_bill(served.reports, served.written_tokens, self.sheet, served.model, served.tier)
-        served.reference_bills = self.references.bills(context.references, served)
+        if context.references and served.reports:
+            usage = TokenUsage.of(served.reports, served.written_tokens)
+            at = datetime.fromtimestamp(served.arrived_at, UTC)
+            served.reference_bills = self.references.bills(context.references, usage, at)

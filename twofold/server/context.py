@@ -43,6 +43,7 @@ class RequestContext:
     held          bytes that it holds of budgets shared by all callers
     task          sends the reply; ``cut`` is the error that ends it early
     steps         predicts steps of its model on this machine; None until the machine was measured
+    estimated_ttft_s   its estimated TTFT, if its caller asked for an estimate just before
     references    models of other providers at whose prices the record gives its cost
     scored_tokens tokens that were read to compress its prompt; they count for its quota
     last_delta    when the last delta was given to the connection, in seconds on the monotonic clock
@@ -65,6 +66,7 @@ class RequestContext:
     steps: StepPredictor | None = None
     last_delta: float | None = None
     scored_tokens: int = 0
+    estimated_ttft_s: float | None = None
     references: Sequence[ApiModel] = ()
 
     def delta_sent(self) -> None:

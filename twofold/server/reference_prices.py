@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
 from twofold.core.errors import ModelNotFoundError, ParameterError
 from twofold.observe.billing import Bill, TokenUsage, token_lines
-from twofold.observe.served import ServedRequest
 from twofold.planner.price.catalog import ApiModel, Catalog, min_cached
 
 CURRENCY: Final = "USD"
@@ -37,12 +36,8 @@ class ReferencePrices:
         except ModelNotFoundError as error:
             raise ParameterError(str(error), param="twofold.compare_prices", hint=error.hint) from None
 
-    def bills(self, models: Sequence[ApiModel], served: ServedRequest) -> dict[str, Bill]:
-        """The bill of a request at each of the models, by name; none if no prompt ran."""
-        if not (models and served.reports):
-            return {}
-        usage = TokenUsage.of(served.reports, served.written_tokens)
-        at = datetime.fromtimestamp(served.arrived_at, UTC)
+    def bills(self, models: Sequence[ApiModel], usage: TokenUsage, at: datetime) -> dict[str, Bill]:
+        """The bill of these tokens at each of the models, by name."""
         return {model.name: _bill(model, usage, at) for model in models}
 
 

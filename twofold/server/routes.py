@@ -39,6 +39,7 @@ from twofold.server.edge.middleware import ABOUT_PATH
 from twofold.server.files.service import FileService
 from twofold.server.http.about import AboutEndpoint, features
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse, Generating, Handler, PathEndpoint, Site
+from twofold.server.http.estimate import EstimateEndpoint
 from twofold.server.http.live import LiveService
 from twofold.server.http.models import ModelsEndpoint, OllamaEndpoint
 from twofold.server.http.planner import PlannerEndpoint
@@ -107,6 +108,7 @@ def all_routes(
     about: AboutEndpoint,
     planner: PlannerEndpoint,
     live: LiveService,
+    estimate: EstimateEndpoint,
     stores: Stores,
     document: EndpointResponse,
     page: WebPage | None,
@@ -134,6 +136,7 @@ def all_routes(
         "/api/tags": {"GET": ollama.tags},
         "/api/ps": {"GET": ollama.ps},
         "/api/show": {"POST": ollama.show},
+        "/v1/twofold/estimate": {"POST": estimate.post},
         "/v1/twofold/requests": {"GET": status.requests},
         "/v1/twofold/requests/{request_id}": {"GET": status.request},
         "/v1/twofold/usage": {"GET": status.usage},

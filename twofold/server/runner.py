@@ -241,6 +241,8 @@ class RequestRunner:
             jobs = self._admission.tiered(context, request.tier, prepared)
             if jobs:
                 record.params = AskedParams.of(jobs[0].params)
+                asked = (context.caller.id, model.name, jobs[0].token_ids)
+                context.estimated_ttft_s = self._accounting.estimates.match(*asked)
             head = ReplyHead(
                 secrets.token_hex(12),
                 int(record.arrived_at),

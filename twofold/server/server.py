@@ -44,8 +44,10 @@ from twofold.server.edge.keys import Caller, KeyFile, KeyRing, single_keys
 from twofold.server.edge.middleware import EdgeMiddleware, check_exposure
 from twofold.server.edge.protocol import EdgeServer
 from twofold.server.edge.quotas import Quotas
+from twofold.server.estimates import Estimates
 from twofold.server.http.about import AboutEndpoint
 from twofold.server.http.endpoints import EndpointResponse, Site
+from twofold.server.http.estimate import EstimateEndpoint
 from twofold.server.http.live import LiveService
 from twofold.server.http.planner import PlannerEndpoint
 from twofold.server.http.status import AdminEndpoint, StatusEndpoint
@@ -105,7 +107,7 @@ class Server:
         self._usage = UsageStore(self._folder.path / "usage.sqlite")
         references = ReferencePrices(read_table())
         self._accounting = Accounting(
-            config.prices, RecentRequests(), self._usage, [self._metrics, *observers], references
+            config.prices, RecentRequests(), self._usage, [self._metrics, *observers], references, Estimates()
         )
         self._cache = (
             None
@@ -114,9 +116,8 @@ class Server:
         )
         self._pool = WorkPool()
         self._desk = Desk()
-        self._runner = RequestRunner(
-            self._registry, Admission(config.tiers, config.queue), self._accounting, self._pool, self._cache
-        )
+        self._admission = Admission(config.tiers, config.queue)
+        self._runner = RequestRunner(self._registry, self._admission, self._accounting, self._pool, self._cache)
         self._quotas = Quotas()
         self._ready = False
         self._signals: asyncio.Queue[int] = asyncio.Queue()
@@ -227,7 +228,9 @@ class Server:
         about = AboutEndpoint(config, self._registry, self._accounting.references.names)
         page = WebPage.read() if config.web else None
         planner = PlannerEndpoint(self._desk, PlanJobs(self._desk), self._registry, self._accounting.recent)
-        routes = all_routes(self._registry, status, admin, about, planner, self._live, stores, self._document(), page)
+        estimate = EstimateEndpoint(self._registry, self._admission, self._accounting)
+        own = (about, planner, self._live, estimate)
+        routes = all_routes(self._registry, status, admin, *own, stores, self._document(), page)
         app = build_app(site, routes)
         hosts, origins = Hosts.of(config.hosts), Origins.of(config.origins)
         return EdgeMiddleware(app, self._keys, dialect_of, hosts, origins, config.web)

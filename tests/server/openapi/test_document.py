@@ -108,7 +108,9 @@ APART: Final[dict[str, tuple[dict[str, Any], ...]]] = {
 
 def test_every_route_has_its_operation() -> None:
     anything: Any = Mock()
-    found = all_routes(anything, anything, anything, anything, anything, anything, anything, anything, page=None)
+    found = all_routes(
+        anything, anything, anything, anything, anything, anything, anything, anything, anything, page=None
+    )
     routes = {(method, path.replace(":path", "")) for path, handlers in found.items() for method in handlers}
     assert {(one.method, one.path) for one in operations(["tiny"])} == routes
     assert {method for method, _ in routes} <= set(get_args(Method))

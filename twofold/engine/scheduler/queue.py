@@ -277,6 +277,11 @@ class WaitingQueue:
         """The urgency of the sequence's class if this sequence were its oldest; a lower number is more urgent."""
         return sequence.options.priority * self._ageing_s + sequence.arrival
 
+    def before(self, priority: int, now: float) -> list[Sequence]:
+        """The sequences that are as urgent as a request of this priority that arrives now, or more."""
+        mine = priority * self._ageing_s + now
+        return [sequence for sequence in self._sequences.values() if self.urgency(sequence) <= mine]
+
     def add(self, sequence: Sequence) -> None:
         """Appends the sequence to its tenant's queue."""
         self._class(sequence).add(sequence)

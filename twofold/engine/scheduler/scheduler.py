@@ -44,6 +44,7 @@ from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.store import StoreResult
 from twofold.engine.scheduler.blocks import LookAhead, PreemptionCost, SequenceBlocks, least_urgent
 from twofold.engine.scheduler.budget import Budget, StepBuilder, StepLimits, StepPace
+from twofold.engine.scheduler.forecast import Line
 from twofold.engine.scheduler.lanes import Lanes
 from twofold.engine.scheduler.loading import PrefixLoading
 from twofold.engine.scheduler.queue import (
@@ -90,7 +91,7 @@ class Scheduler:
         self.manager = manager
         self.store = None if loading is None else loading.store
         self._loading = loading
-        self._limits = limits
+        self.limits = limits
         self._budget = budget
         self.step_time = step_time
         self._speculator = speculator
@@ -115,11 +116,6 @@ class Scheduler:
         self.preemptions = 0
         self.swaps = 0
         self.drafts = DraftCounts()
-
-    @property
-    def limits(self) -> StepLimits:
-        """The maxima of one step."""
-        return self._limits
 
     @property
     def waiting(self) -> int:
@@ -156,10 +152,8 @@ class Scheduler:
                 hint="Lower max_tokens, shorten the prompt, or enlarge the KV cache.",
             )
         if self.waiting >= self._max_waiting:
-            raise ResourceError(
-                f"{self.waiting} sequences are queued, the maximum.",
-                hint="Try again later, or raise max_waiting_seqs.",
-            )
+            hint = "Try again later, or raise max_waiting_seqs."
+            raise ResourceError(f"{self.waiting} sequences are queued, the maximum.", hint=hint)
         self._enter(sequence)
         self.lanes.arrive(sequence, sequence.arrival)
         self._waits.enter_queue(sequence, now)
@@ -176,7 +170,7 @@ class Scheduler:
         self._enter(child)
         self.lanes.arrive(child, now)
         parent = self._running.get(parent_id)
-        if parent is not None and len(self._running) < self._limits.sequences:
+        if parent is not None and len(self._running) < self.limits.sequences:
             shared = min(parent.computed, child.max_cached)
             if self._blocks.branch(child, parent, shared, now):
                 self._run(child, now)
@@ -213,9 +207,14 @@ class Scheduler:
         running = self._running.items()
         return self.manager.picture((number, each.tables) for number, each in running if each.tables is not None)
 
+    def line(self, priority: int, now: float) -> Line:
+        """What is before a request of this priority that arrives now."""
+        waiting, share = self._queue.before(priority, now), self._look_ahead.share
+        return Line(self.limits, self._budget, self.step_time, self._running.values(), waiting, share)
+
     def plan(self, now: float) -> StepPlan:
         """The next step; empty when there is nothing to do."""
-        step, before = StepBuilder(self._limits), self.preemptions
+        step, before = StepBuilder(self.limits), self.preemptions
         self._unpark()
         running = self._running.values()
         decoding = [sequence for sequence in running if sequence.decodes and not (sequence.resting or sequence.waits)]
@@ -368,7 +367,7 @@ class Scheduler:
     def _admit(self, step: StepBuilder, pace: StepPace, now: float) -> bool:
         """Admits waiting sequences; False if slots or blocks did not suffice for all."""
         blocked = False
-        while len(self._running) < self._limits.sequences and (head := self._queue.head()) is not None:
+        while len(self._running) < self.limits.sequences and (head := self._queue.head()) is not None:
             if self._load(head, now):
                 continue
             if not pace.rows(step, head):
@@ -378,7 +377,7 @@ class Scheduler:
                 break
             self._place_prompt(step, head, pace, now)
         self._waits.set_blocked(blocked, now)
-        return not (blocked or (self._queue and len(self._running) >= self._limits.sequences))
+        return not (blocked or (self._queue and len(self._running) >= self.limits.sequences))
 
     def _share_slots(self, step: StepBuilder, now: float) -> None:
         """Preempts a sequence of the tenant that runs most, for the head of the queue."""
@@ -410,7 +409,7 @@ class Scheduler:
         """What kept prompts from more rows in a step that is planned."""
         if preempted or step.short or self._waits.blocked:
             return "blocks"
-        if step.leaves_rows(self._running.values()) or (self._queue and len(self._running) < self._limits.sequences):
+        if step.leaves_rows(self._running.values()) or (self._queue and len(self._running) < self.limits.sequences):
             return "budget" if step.rows and step.logit_rows else "rows"
         if self._queue:
             return "slots"
@@ -534,8 +533,8 @@ class Scheduler:
             windows=self._windows,
         )
         if sequence.trace is not None:
-            at_s, answers = now - sequence.arrival, phase is record.decode
-            sequence.trace.add(self.steps, at_s, step, work, self.step_time, answers=answers)
+            at_s, prompt = now - sequence.arrival, sequence.prompt_length
+            sequence.trace.add(self.steps, at_s, step, work, self.step_time, prompt)
         sequence.advance(len(step.tokens) - step.drafts, deferred=result.deferred)
         if step.start < sequence.prompt_length and not will_compute_prompt(sequence):
             self._release_group(sequence)

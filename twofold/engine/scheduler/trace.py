@@ -15,10 +15,10 @@ class RequestTrace:
         self._own = StepShape()
 
     def add(
-        self, number: int, at_s: float, step: SequenceStep, work: StepWork, model: StepTimeModel, *, answers: bool
+        self, number: int, at_s: float, step: SequenceStep, work: StepWork, model: StepTimeModel, prompt: int
     ) -> None:
-        """Adds the rows of one sequence in step ``number``, which ended ``at_s`` seconds after the request's arrival.
-        ``answers``: they are rows of generated tokens."""
+        """Adds the rows of a sequence with ``prompt`` prompt tokens in step ``number``, which ended ``at_s`` seconds
+        after the request's arrival."""
         steps, rows = self.steps, len(step.tokens)
         if not steps.number or steps.number[-1] != number:
             self._own = StepShape()
@@ -30,7 +30,7 @@ class RequestTrace:
             steps.own_prompt_rows.append(0)
             steps.own_answer_rows.append(0)
             steps.alone_s.append(None)
-        (steps.own_answer_rows if answers else steps.own_prompt_rows)[-1] += rows
+        (steps.own_answer_rows if step.start >= prompt else steps.own_prompt_rows)[-1] += rows
         self._own = self._own.plus(step.start, rows, step.logit_rows)
         alone, together = model.predict(self._own), model.predict(work.shape)
         if alone is not None and together:

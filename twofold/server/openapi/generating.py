@@ -31,6 +31,7 @@ from twofold.api.openai.vectors import (
     ScoreReply,
     ScoreRequest,
 )
+from twofold.server.http.estimate import EstimateReply
 from twofold.server.http.models import OllamaModel, OllamaShowRequest
 from twofold.server.http.tokens import (
     DetokenizeReply,
@@ -82,6 +83,7 @@ def generating_operations(models: Sequence[str]) -> list[ApiOperation]:
         *_openai(model),
         *_comparing(model),
         _compressing(model),
+        _estimating(model),
         *_responses(model),
         *_anthropic(model),
         *_ollama(model),
@@ -159,6 +161,18 @@ def _openai(model: dict[str, str]) -> list[ApiOperation]:
             rules.EMBEDDING,
         ),
     ]
+
+
+def _estimating(model: dict[str, str]) -> ApiOperation:
+    return _post(
+        "/v1/twofold/estimate",
+        "estimate",
+        "Predicts what a chat would take and cost if it were sent now. It loads no model.",
+        RequestBody(ChatRequest, {"plain": {**model, "messages": HELLO, "twofold": {"compare_prices": ["gpt-5"]}}}),
+        EstimateReply,
+        (*rules.CHAT, COMPARED, RequestRule("compress is absent.", "compress", rules.UNSUPPORTED)),
+        (403, *LOADING),
+    )
 
 
 def _comparing(model: dict[str, str]) -> list[ApiOperation]:

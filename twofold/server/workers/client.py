@@ -16,22 +16,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import sys
 import time
-from asyncio.subprocess import DEVNULL, Process
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Final, Literal, Protocol, cast
-
-import msgspec
+from itertools import count
+from typing import Any, Final, Literal, Protocol
 
 from twofold.api.base import ModelFacts
 from twofold.core.clock import MonotonicClock
 from twofold.core.errors import ParameterError, ResourceError, TwofoldError, WorkerError
+from twofold.core.forecast import Forecast
 from twofold.core.lanes import LaneEvent
 from twofold.core.report import EngineSnapshot, KVPicture, StepReport
 from twofold.core.request import EngineRequest
@@ -45,10 +41,12 @@ from twofold.planner.predict.phase import local_steps
 from twofold.planner.predict.steps import StepPredictor
 from twofold.server.models.reading import ModelReading
 from twofold.server.response_cache import model_identity
+from twofold.server.workers.link import END_S, WorkerLink
 from twofold.server.workers.messages import (
     Abort,
-    Codec,
     Failed,
+    Foresee,
+    Foreseen,
     FromWorker,
     Gone,
     LoadModel,
@@ -60,7 +58,6 @@ from twofold.server.workers.messages import (
     SetPaused,
     StepOutputs,
     ToWorker,
-    Unframer,
     Unloadable,
     Watch,
 )
@@ -72,10 +69,6 @@ MAX_TRIES: Final = 3
 """Maximum number of processes that a request is sent to, if they end before its first delta."""
 MAX_UNREAD: Final = 1 << 20
 """Maximum bytes of a stream that its reader has not taken; a stream with more is cut."""
-ROOT: Final = Path(__file__).parents[3]
-"""The folder that contains the package."""
-END_S: Final = 2.0
-"""Seconds that a process has to end after its socket was closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +166,8 @@ class WorkerModel:
         self._streams: dict[str, WorkerStream] = {}
         self._leaving: dict[str, WorkerStream] = {}
         self._exits: deque[float] = deque()
+        self._numbers = count()
+        self._forecasts: dict[int, asyncio.Future[Forecast]] = {}
         self.state: WorkerState = "loading"
         self._changed = asyncio.Event()
         self._link: WorkerLink | None = None
@@ -231,6 +226,19 @@ class WorkerModel:
         """Asks the engine for a picture of its KV cache, which observers get."""
         if self.state == "ready":
             self._send(Look())
+
+    async def forecast(self, job: EngineRequest) -> Forecast:
+        """What a request would meet if it arrived now. Nothing changes. Raises WorkerError without a process."""
+        if self.state != "ready":
+            raise self._unavailable()
+        number, found = next(self._numbers), asyncio.get_running_loop().create_future()
+        self._forecasts[number] = found
+        try:
+            self._send(Foresee(number, job.token_ids, job.options))
+            forecast: Forecast = await found
+            return forecast
+        finally:
+            del self._forecasts[number]
 
     async def start(self) -> None:
         """Loads the model. If that fails, closes it and raises the error."""
@@ -344,6 +352,9 @@ class WorkerModel:
         for stream in self._leaving.values():
             stream.settle()
         self._leaving.clear()
+        for asked in self._forecasts.values():
+            if not asked.done():
+                asked.set_exception(self._unavailable())
         if self.state in {"failed", "closed"}:
             return
         served = self.state == "ready"
@@ -411,6 +422,9 @@ class WorkerModel:
             case Seen(at, picture):
                 for observer in self._observers:
                     observer.on_picture(self.name, at, picture)
+            case Foreseen(number, forecast):
+                if (asked := self._forecasts.get(number)) is not None and not asked.done():
+                    asked.set_result(forecast)
             case Pong(snapshot):
                 self._on_snapshot(snapshot)
             case Ready():
@@ -502,93 +516,3 @@ class WorkerStream(OutputStream):
     def with_prompt(self, output: RequestOutput) -> RequestOutput:
         """A worker's output with the prompt, which workers do not send back."""
         return replace(output, prompt_token_ids=self.request.token_ids)
-
-
-class WorkerLink(asyncio.Protocol):
-    """A worker process and the event loop's connection to it, over a socketpair. The caller of ``open`` closes it.
-
-    The process ends when its socket is closed. ``on_message`` is called with each message until then.
-    """
-
-    def __init__(self, on_message: Callable[[FromWorker], None]) -> None:
-        self._on_message = on_message
-        self._codec = Codec(FromWorker)
-        self._unframer = Unframer()
-        self._transport: asyncio.Transport | None = None
-        self._process: Process | None = None
-        self.ended = asyncio.Event()
-
-    @classmethod
-    async def open(cls, on_message: Callable[[FromWorker], None]) -> WorkerLink:
-        """Starts a worker. Raises ResourceError if that fails."""
-        link = cls(on_message)
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs:
-                link._process = await _start(theirs.fileno())
-            await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=ours)
-        except BaseException:
-            ours.close()
-            if link._process is not None:
-                await link.close()
-            raise
-        return link
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def send(self, message: ToWorker) -> None:
-        """Sends a message; does nothing if the connection has ended."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(self._codec.frame(message))
-
-    def kill(self) -> None:
-        """Kills the process."""
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-
-    async def close(self, end_s: float = END_S) -> int:
-        """Closes the connection, waits until the process ends, for ``end_s`` seconds at most, and returns its exit
-        status."""
-        assert self._process is not None
-        if self._transport is not None:
-            self._transport.abort()
-        try:
-            async with asyncio.timeout(end_s):
-                return await self._process.wait()
-        except TimeoutError:
-            self.kill()
-            return await self._process.wait()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's has another class
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            messages = [self._codec.message(payload) for payload in self._unframer.feed(data)]
-        except (ValueError, KeyError, TypeError, msgspec.MsgspecError):
-            self.kill()  # these bytes are not from a working worker
-            if self._transport is not None:
-                self._transport.abort()
-            return
-        for message in messages:
-            self._on_message(message)
-
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the exit status says more
-        self.ended.set()
-
-
-async def _start(descriptor: int) -> Process:
-    """Starts the process; it imports modules from the current folder only if the package itself is there."""
-    here = Path.cwd() == ROOT
-    command = [sys.executable, *([] if here else ["-P"]), "-m", "twofold.server.workers", str(descriptor)]
-    try:
-        return await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, pass_fds=(descriptor,))
-    except OSError as error:
-        raise ResourceError(
-            f"The process for a model could not be started: {error.strerror}.",
-            hint="Each loaded model runs in its own process.",
-        ) from error

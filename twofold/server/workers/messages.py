@@ -4,7 +4,7 @@
     payload   msgpack: [tag, field, …]; requests and other records of the engine are maps, errors [class, message, hint,
               {more}]
 
-    server → worker   LoadModel first; then requests, Abort, SetPaused, Ping, Watch, Look
+    server → worker   LoadModel first; then requests, Abort, SetPaused, Ping, Watch, Look, Foresee
     worker → server   Ready or Unloadable first; then StepOutputs after each step with output, Failed, Gone, Pong, Seen
 
 Decoding creates only the classes of these messages and their fields, whatever the bytes are.
@@ -20,12 +20,13 @@ from typing import Any, Final
 import msgspec
 
 from twofold.core.errors import TwofoldError
+from twofold.core.forecast import Forecast
 from twofold.core.kv_layout import KVType
 from twofold.core.lanes import LaneEvent
 from twofold.core.limits import MachineLimits
 from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
 from twofold.core.report import EngineFacts, EngineSnapshot, KVPicture, StepReport
-from twofold.core.request import EngineRequest, PoolingParams, ScoringParams
+from twofold.core.request import EngineRequest, PoolingParams, RequestOptions, ScoringParams
 from twofold.core.step_bytes import from_plain, to_plain
 from twofold.engine.outputs import OutputDelta, RequestOutput
 
@@ -71,6 +72,14 @@ class Watch(WorkerMessage, tag="watch"):
 
 class Look(WorkerMessage, tag="look"):
     """Asks for a picture of the KV cache between two steps."""
+
+
+class Foresee(WorkerMessage, tag="foresee"):
+    """Asks what a request would meet if it arrived now. The response has the same number."""
+
+    number: int
+    token_ids: tuple[int, ...]
+    options: RequestOptions
 
 
 class Ready(WorkerMessage, tag="ready"):
@@ -124,6 +133,13 @@ class Gone(WorkerMessage, tag="gone"):
     output: RequestOutput | None
 
 
+class Foreseen(WorkerMessage, tag="foreseen"):
+    """The response to Foresee."""
+
+    number: int
+    forecast: Forecast
+
+
 class Pong(WorkerMessage, tag="pong"):
     """The response to Ping: the engine's loop is alive."""
 
@@ -137,8 +153,8 @@ class Seen(WorkerMessage, tag="seen"):
     picture: KVPicture
 
 
-ToWorker = LoadModel | EngineRequest | Abort | SetPaused | Ping | Watch | Look
-FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong | Seen
+ToWorker = LoadModel | EngineRequest | Abort | SetPaused | Ping | Watch | Look | Foresee
+FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong | Seen | Foreseen
 
 
 def _read(kind: type, value: Any) -> object:

@@ -1,6 +1,6 @@
 """A worker process: runs an engine for the server's process, over a socket.
 
-    reader thread    receives LoadModel, then requests, Abort, SetPaused, Ping, Watch, Look
+    reader thread    receives LoadModel, then requests, Abort, SetPaused, Ping, Watch, Look, Foresee
     engine thread    runs steps; sends one StepOutputs after each
 
 StepOutputs has the deltas of all requests and the reports of steps since the last message; four times a second, and
@@ -47,6 +47,8 @@ from twofold.server.workers.messages import (
     Abort,
     Codec,
     Failed,
+    Foresee,
+    Foreseen,
     FromWorker,
     Gone,
     LoadModel,
@@ -245,6 +247,8 @@ class Service:
                 self._thread.call(lambda engine: self._watch(engine, on=on))
             case Look():
                 self._thread.call(lambda engine: self._post(Seen(engine.now(), engine.scheduler.picture())))
+            case Foresee(number, token_ids, options):
+                self._thread.call(lambda engine: self._post(Foreseen(number, engine.forecast(token_ids, options))))
             case Ping():
                 self._thread.call(self._pong)
             case _:

@@ -1,0 +1,87 @@
+"""What a request would meet: forecasts beside what then happens, on steps that take what the model predicts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine.scheduler.mock import answer_plan, make_scheduler, make_sequence
+from twofold.engine.scheduler.budget import LiveBudget
+from twofold.engine.scheduler.scheduler import Scheduler
+from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
+
+WEIGHTS = (4e-3, 3e-4, 8e-5, 1e-4, 4e-7, 1e-6)
+
+
+class ExactTimes(StepTimeModel):
+    """Predicts with these weights, and learns nothing."""
+
+    def observe(self, shape: StepShape, seconds: float) -> None:
+        """Every step takes what was predicted."""
+
+
+class Clock:
+    """A scheduler whose steps take what its model predicts, without error."""
+
+    def __init__(self) -> None:
+        self.model = ExactTimes.of_weights(WEIGHTS)
+        budget = LiveBudget(self.model, 0.05)
+        self.scheduler: Scheduler = make_scheduler(8, 64, 64, 256, model=self.model, budget=budget)
+        self.now = 0.0
+
+    def step(self) -> set[int]:
+        """One step; the sequences that sampled in it."""
+        plan = self.scheduler.plan(self.now)
+        shape = StepShape()
+        for step in plan.steps:
+            shape = shape.plus(step.start, len(step.tokens), step.logit_rows)
+        seconds = self.model.predict(shape)
+        assert seconds is not None
+        self.now += seconds
+        events = self.scheduler.commit(plan, answer_plan(plan, seconds=seconds), self.now)
+        return {event.sequence_id for event in events if event.tokens}
+
+
+@pytest.mark.parametrize("decoding", [0, 2])
+@pytest.mark.parametrize("waiting", [0, 1, 3])
+@pytest.mark.parametrize("rows", [10, 200])
+def test_the_forecast_is_near_what_happens(decoding: int, waiting: int, rows: int) -> None:
+    clock = Clock()
+    for number in range(decoding):
+        clock.scheduler.add(make_sequence(number, 5, 400), clock.now)
+    while decoding and clock.step() != set(range(decoding)):
+        pass
+    for number in range(10, 10 + waiting):
+        clock.scheduler.add(make_sequence(number, 100, 200, arrival=clock.now), clock.now)
+    before = clock.scheduler.waiting
+    forecast = clock.scheduler.line(0, clock.now).forecast(rows, 0, clock.now)
+    assert (forecast.ahead, forecast.running) == (waiting, decoding)
+    assert clock.scheduler.waiting == before
+    assert forecast.queue_s is not None
+    assert forecast.prefill_s is not None
+    started = clock.now
+    clock.scheduler.add(make_sequence(99, rows, 4, arrival=clock.now), clock.now)
+    while 99 not in clock.step():
+        pass
+    assert forecast.queue_s + forecast.prefill_s == pytest.approx(clock.now - started, rel=0.35)
+
+
+def test_without_a_free_slot_the_queue_takes_the_tokens_until_one_is_free() -> None:
+    clock = Clock()
+    for number in range(8):
+        clock.scheduler.add(make_sequence(number, 5, 400), clock.now)
+    while clock.step() != set(range(8)):
+        pass
+    full = clock.scheduler.line(0, clock.now).forecast(10, 0, clock.now)
+    clock.scheduler.end(0, clock.now)
+    free = clock.scheduler.line(0, clock.now).forecast(10, 0, clock.now)
+    assert full.queue_s is not None
+    assert free.queue_s == 0.0
+    assert full.queue_s > 10 * (full.tpot_s or 0.0)
+
+
+def test_less_urgent_sequences_are_not_ahead_and_nothing_is_predicted_at_first() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence(0, 5, 4), 0.0)
+    assert scheduler.line(0, 1.0).forecast(10, 0, 1.0).ahead == 1
+    assert scheduler.line(-100, 1.0).forecast(10, 0, 1.0).ahead == 0
+    assert scheduler.line(0, 1.0).forecast(10, 4, 1.0).queue_s is None

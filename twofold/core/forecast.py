@@ -1,0 +1,25 @@
+"""What a request would meet if it arrived at an engine now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A prediction for a prompt.
+
+    cached      tokens of the prompt that are in the prefix cache
+    ahead       waiting sequences before it; ``running``: sequences that run
+    queue_s, prefill_s, tpot_s   predicted seconds of its queue, its prefill, and of each token after the first; None
+                before the engine predicts steps
+    error       recent mean error of predicted steps, as a share; None before the first one
+    """
+
+    cached: int
+    ahead: int
+    running: int
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    tpot_s: float | None = None
+    error: float | None = None

@@ -1,0 +1,72 @@
+"""What a request would meet if it arrived now: cached tokens, the line before it, and the seconds of its phases.
+
+A look at the engine that changes nothing. The prompt rows before the request's own are those of running prompts and of
+waiting sequences that are more urgent. They are computed beside the sequences that generate now, in steps as large as
+the budget allows now:
+
+    queue    the steps of the rows before it; without a free slot, also the tokens until one is free
+    prefill  the steps of its own rows
+    TPOT     a step of the generating sequences with one more row
+
+Sequences that will end, arrive or share prefixes meanwhile are not foreseen, so the caller should measure the error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from twofold.core.forecast import Forecast
+from twofold.engine.scheduler.budget import Budget, StepLimits
+from twofold.engine.scheduler.sequence import Sequence
+from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The sequences before a request, and how steps are planned. ``share``: of its limit, that a completion usually
+    reaches."""
+
+    limits: StepLimits
+    budget: Budget
+    step_time: StepTimeModel
+    running: Collection[Sequence]
+    waiting: Collection[Sequence]
+    share: float
+
+    def forecast(self, tokens: int, cached: int, now: float) -> Forecast:
+        """The forecast for a prompt of so many tokens, of which ``cached`` are in the cache."""
+        decoding = [sequence for sequence in self.running if sequence.decodes]
+        decode = StepShape()
+        for sequence in decoding:
+            decode = decode.plus_row(sequence.computed)
+        ahead = len(self.waiting)
+        tpot_s = self.step_time.predict(decode.plus_row(tokens))
+        if tpot_s is None:
+            return Forecast(cached, ahead, len(self.running))
+        rows = sum(sequence.pending for sequence in (*self.running, *self.waiting) if not sequence.decodes)
+        queue_s = self._seconds(decode, decoding, 0, rows, now)
+        excess = ahead - (self.limits.sequences - len(self.running))
+        if excess >= 0 and decoding:
+            left = sorted(map(self._left, decoding))
+            queue_s += tpot_s * left[min(excess, len(left) - 1)]
+        prefill_s = self._seconds(decode, decoding, cached, tokens - cached, now)
+        return Forecast(cached, ahead, len(self.running), queue_s, prefill_s, tpot_s, self.step_time.error)
+
+    def _seconds(self, decode: StepShape, decoding: Collection[Sequence], start: int, rows: int, now: float) -> float:
+        """Seconds of the steps that compute ``rows`` prompt rows from ``start`` on beside the generating sequences."""
+        if rows <= 0:
+            return 0.0
+        middle, most = start + rows // 2, max(1, min(rows, self.limits.rows - decode.rows))
+        allowance = self.budget.allowance(decoding, decode, self.share, now)
+        chunk = max(1, self.budget.rows(decode, decode, allowance, middle, most))
+        steps = math.ceil(rows / chunk)
+        each = math.ceil(rows / steps)
+        seconds = self.step_time.predict(decode.plus(max(start, middle - each // 2), each, 1))
+        assert seconds is not None, "the model predicts"
+        return steps * seconds
+
+    def _left(self, sequence: Sequence) -> float:
+        """Tokens that a completion will probably still have."""
+        return max(self.share * (sequence.limit - sequence.prompt_length) - sequence.generated, 1.0)
