@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -145,3 +146,22 @@ def test_nothing_is_noted_unless_the_request_asks(make_llm: MakeLLM) -> None:
     assert all(delta.made is None for delta in deltas)
     assert deltas[-1].request is not None
     assert deltas[-1].request.metrics.timeline is None
+
+
+def test_an_engine_tells_what_it_has_done_of_a_prompt(make_llm: MakeLLM) -> None:
+    engine = make_llm(seqs=1, rows=8).engine
+    names = [
+        engine.add(engine.request(tuple(range(1, 31)), SamplingParams(max_tokens=2, ignore_eos=True), RequestOptions()))
+        for _ in range(3)
+    ]
+    told = [engine.progress([*names, "unknown"])]
+    while engine.has_work:
+        engine.step()
+        told.append(engine.progress(names))
+    assert {name: one.ahead for name, one in told[0].items()} == {name: place for place, name in enumerate(names)}
+    for name in names:
+        mine = [one for each in told if (one := each.get(name)) is not None]
+        assert all(one.of == 30 for one in mine)
+        assert all(before.done <= after.done for before, after in pairwise(mine))
+        assert len({one.done for one in mine if one.ahead is None}) > 1
+    assert told[-1] == {}

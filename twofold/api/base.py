@@ -13,12 +13,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, TypeAlias, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 from msgspec import UNSET, Meta, UnsetType
 
 from twofold.api.body import Explanation, ReplyObject
 from twofold.core.errors import TwofoldError
+from twofold.core.forecast import RequestProgress
 from twofold.core.request import EngineRequest
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.engine.compress import CompressionReport, ReadingTime
@@ -93,6 +94,15 @@ class Streamer(Protocol):
 
     def fail(self, error: TwofoldError, request_id: str) -> bytes:
         """The events that end a reply with an error, at any time after ``open``."""
+        ...
+
+
+@runtime_checkable
+class ShowsProgress(Protocol):
+    """A streamer that can show how far a request is before its first token."""
+
+    def progress(self, progress: RequestProgress) -> bytes:
+        """The event of this progress; b"" if nothing has changed."""
         ...
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import UNSET, Meta, UnsetType, field
 
 from twofold.api.body import NonNegativeFloat, NonNegativeInt, ReplyObject
+from twofold.core.forecast import RequestProgress
 from twofold.core.record import WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.core.timeline import TokensMade
@@ -37,6 +38,38 @@ class ChunkTokens(ReplyObject, kw_only=True):
     @classmethod
     def of(cls, made: TokensMade) -> ChunkTokens:
         return cls(t_ms=[milliseconds(made.at_s)] * len(made.origins), step=made.step, origins=made.origins)
+
+
+class PromptProgress(ReplyObject, kw_only=True):
+    """How far a request is before its first token: waiting requests that go first, or tokens of its prompt that came
+    from a cache, that are done, and in all, with the predicted time of its first token."""
+
+    state: Literal["queued", "prefill"]
+    ahead: NonNegativeInt | UnsetType = UNSET
+    cached: NonNegativeInt | UnsetType = UNSET
+    done: NonNegativeInt | UnsetType = UNSET
+    of: NonNegativeInt | UnsetType = UNSET
+    first_token_ms: NonNegativeFloat | UnsetType | None = UNSET
+
+    @classmethod
+    def of_request(cls, progress: RequestProgress) -> PromptProgress:
+        if progress.ahead is not None:
+            return cls(state="queued", ahead=progress.ahead)
+        first_s = progress.first_token_s
+        return cls(
+            state="prefill",
+            cached=progress.cached,
+            done=progress.done,
+            of=progress.of,
+            first_token_ms=None if first_s is None else milliseconds(first_s),
+        )
+
+
+class ChunkProgress(ReplyObject, kw_only=True):
+    """How far a request is, and since when it is under way."""
+
+    at_ms: NonNegativeFloat
+    progress: PromptProgress
 
 
 class TimelineSteps(ReplyObject, kw_only=True):

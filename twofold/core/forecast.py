@@ -1,4 +1,4 @@
-"""What a request would meet if it arrived at an engine now."""
+"""What a request would meet if it arrived at an engine now, and how far one is that has no token yet."""
 
 from __future__ import annotations
 
@@ -23,3 +23,21 @@ class Forecast:
     prefill_s: float | None = None
     tpot_s: float | None = None
     error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestProgress:
+    """A request before its first token, ``at_s`` seconds after its arrival.
+
+    ahead    waiting sequences that go first; None once it runs
+    cached   tokens of its prompt that came from a cache; ``done``: these and the computed ones; ``of``: all
+    first_token_s   predicted seconds from its arrival to its first token; None while it waits, or without a prediction
+    """
+
+    request_id: str
+    at_s: float
+    ahead: int | None
+    cached: int
+    done: int
+    of: int
+    first_token_s: float | None = None

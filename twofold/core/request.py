@@ -62,6 +62,7 @@ class RequestOptions:
     speculation     draft tokens may be proposed, and computed beside the newest token
     prediction      token ids of the completion that the caller expects, as a source of draft tokens
     timeline        its report lists its steps, and its deltas say when and how their tokens were made
+    progress        its caller is told how far it is until its first token
     """
 
     priority: int = 0
@@ -74,6 +75,7 @@ class RequestOptions:
     speculation: bool = True
     prediction: tuple[int, ...] = ()
     timeline: bool = False
+    progress: bool = False
 
     def __post_init__(self) -> None:
         whole_number("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
@@ -88,6 +90,7 @@ class RequestOptions:
                 raise impossible(name, value, "a number of seconds above 0")
         check_flag("speculation", self.speculation)
         check_flag("timeline", self.timeline)
+        check_flag("progress", self.progress)
         pins = self.cache_pins
         if not isinstance(pins, tuple) or not all(isinstance(pin, CachePin) for pin in pins) or len(pins) > MAX_PINS:
             raise impossible("cache_pins", pins, f"a tuple of at most {MAX_PINS} CachePin")

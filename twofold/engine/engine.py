@@ -13,8 +13,9 @@ thread.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +26,7 @@ from typing import Final
 from twofold.backends.base import ModelRunner
 from twofold.core.clock import Clock
 from twofold.core.errors import ParameterError, TwofoldError, WorkerError
-from twofold.core.forecast import Forecast
+from twofold.core.forecast import Forecast, RequestProgress
 from twofold.core.params import RequestParams, SamplingParams
 from twofold.core.report import BlockCounts, Observer, RequestMetrics, StepReport
 from twofold.core.request import DEFAULT_OPTIONS, EngineRequest, RequestOptions, TextOrTokens
@@ -37,6 +38,7 @@ from twofold.engine.kv_files import KVFiles
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.request import ActiveRequest, EngineState
 from twofold.engine.scheduler.scheduler import Scheduler
+from twofold.engine.scheduler.sequence import SequenceState
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
@@ -342,6 +344,26 @@ class Engine:
         now = self._clock.now()
         cached = self.scheduler.manager.matched(array("i", token_ids), options.cache_salt)
         return self.scheduler.line(options.priority, now).forecast(len(token_ids), cached, now)
+
+    def progress(self, request_ids: Iterable[str]) -> dict[str, RequestProgress]:
+        """How far these requests are, without those that have a token or have ended."""
+        now, found = self._clock.now(), {}
+        line, urgencies = self.scheduler.line(0, now), self.scheduler.queue.urgencies()
+        for request_id in request_ids:
+            request = self._requests.get(request_id)
+            sequence = None if request is None else request.sequences[0]
+            if sequence is None or sequence.first_token_at is not None:
+                continue
+            at_s, prompt = now - sequence.arrival, sequence.prompt_length
+            if sequence.state is not SequenceState.RUNNING:
+                ahead = bisect_left(urgencies, self.scheduler.queue.urgency(sequence))
+                found[request_id] = RequestProgress(request_id, at_s, ahead, 0, 0, prompt)
+                continue
+            left_s = line.forecast(prompt, sequence.computed, now).prefill_s
+            first_s = None if left_s is None else at_s + left_s
+            done = sequence.record.cached, sequence.computed
+            found[request_id] = RequestProgress(request_id, at_s, None, *done, prompt, first_s)
+        return found
 
     def expire(self) -> None:
         """Ends sequences and cache pins whose time is up; to be called between steps."""

@@ -29,6 +29,7 @@ from msgspec import UNSET, UnsetType
 from twofold.api.base import DialectRequest, GeneratedReply, ReplyHead
 from twofold.api.completion import CacheUsage, reasoning_tokens
 from twofold.core.errors import BusyError, TimeLimitError, TwofoldError
+from twofold.core.forecast import RequestProgress
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.observe.served import AskedParams, ServedRequest
@@ -71,7 +72,7 @@ class RequestRun:
     numbers  make the ids of the jobs unique
     cached   the outputs from the response cache; None if the jobs must run
     store    puts their outputs into the response cache
-    direct   takes deltas of a single job at once, as described in ``DispatchHandle``
+    direct   takes deltas of a single job at once, and ``progress`` how far it is, as described in ``DispatchHandle``
     """
 
     context: RequestContext
@@ -83,6 +84,7 @@ class RequestRun:
     cached: Sequence[RequestOutput] | None = None
     store: Callable[[Sequence[RequestOutput]], Awaitable[None]] | None = None
     direct: Callable[[OutputDelta], bool] | None = None
+    progress: Callable[[RequestProgress], None] | None = None
     _outputs: dict[int, RequestOutput] = field(default_factory=dict)
     _handles: dict[int, DispatchHandle] = field(default_factory=dict)
 
@@ -130,9 +132,8 @@ class RequestRun:
                         record.limits_s[phase] += phase_floor(work, steps, report.completions).seconds
 
     async def _job(self, index: int) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-        handle = self._handles[index] = DispatchHandle(
-            self.direct if len(self.jobs) == 1 else None, served=self.context.record
-        )
+        handle = self._handles[index] = DispatchHandle(progress=self.progress, served=self.context.record)
+        handle.direct = self.direct if len(self.jobs) == 1 else None
         name = f"{self.context.record.request_id}-{next(self.numbers)}"  # clients may give two requests the same id
         request = replace(self.jobs[index], request_id=name, prompt=None, stream=self.request.stream)
         async with aclosing(self.model.run(request, handle)) as deltas:

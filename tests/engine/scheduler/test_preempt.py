@@ -73,7 +73,7 @@ def test_the_latest_is_preempted_and_returns_first() -> None:
     until_preempted(scheduler)
     assert (first.state, second.state) == (SequenceState.RUNNING, SequenceState.WAITING)
     scheduler.add(make_sequence(7, 1, 1, arrival=0.5), 3.0)
-    assert scheduler._queue.head() is second
+    assert scheduler.queue.head() is second
 
 
 def test_the_least_urgent_class_is_preempted_even_if_it_came_first() -> None:

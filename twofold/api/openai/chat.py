@@ -273,6 +273,7 @@ class ChatOwnFields(OwnFields):
         ]
         | None
     ) = None
+    progress: Annotated[bool, Meta(description="The stream says how far the request is until its first token.")] = False
     tokens: Annotated[
         bool,
         Meta(description="Chunks say when and how their tokens were made; the record has the whole timeline."),
@@ -313,6 +314,9 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.compressed: CompressionReply | UnsetType = UNSET
+        if self.twofold is not None and self.twofold.progress and not self.stream:
+            name = "twofold.progress"
+            raise FieldError(f"{name} needs stream.", param=name, hint='Set "stream": true, or leave it out.')
         check_variables(self.chat_template_kwargs or ())
         self.conversation  # noqa: B018 - both raise FieldError for impossible values
         self.params  # noqa: B018
@@ -352,7 +356,8 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
 
     @property
     def request_options(self) -> RequestOptions:
-        return replace(super().request_options, timeline=self.timed)
+        progress = self.twofold is not None and self.twofold.progress
+        return replace(super().request_options, timeline=self.timed, progress=progress)
 
     @cached_property
     def params(self) -> SamplingParams:

@@ -24,8 +24,9 @@ from twofold.api.openai.replies import (
     chat_finish,
     usage,
 )
-from twofold.api.timeline import ChunkTokens
+from twofold.api.timeline import ChunkProgress, ChunkTokens, PromptProgress, milliseconds
 from twofold.core.errors import TwofoldError
+from twofold.core.forecast import RequestProgress
 from twofold.core.params import SamplingParams
 from twofold.core.request import TextOrTokens
 from twofold.core.timeline import TokensMade
@@ -90,7 +91,7 @@ class ChatChunk(Chunk, kw_only=True):
     """A part of a streamed chat."""
 
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    twofold: ChunkTokens | Explanation | UnsetType = UNSET
+    twofold: ChunkTokens | ChunkProgress | Explanation | UnsetType = UNSET
     choices: Annotated[Sequence[ChatChunkChoice], Meta(max_length=1)] = ()
 
 
@@ -193,11 +194,21 @@ class ChatStreamer(ChunkStreamer):
         self._detailed |= timed
         self._varied |= timed
         self._readers = readers
+        self._told: tuple[object, ...] = ()
         self._empty = lambda index: ChatChunkChoice(index=index, delta=ChatDelta(content=""))
 
     def open(self) -> bytes:
         role = ChatDelta(role="assistant", content="")
         return b"".join(self._choice(ChatChunkChoice(index=index, delta=role)) for index in range(self._n))
+
+    def progress(self, progress: RequestProgress) -> bytes:
+        """``ShowsProgress``: a chunk without choices."""
+        state = progress.ahead, progress.done
+        if state == self._told:
+            return b""
+        self._told = state
+        shown = ChunkProgress(at_ms=milliseconds(progress.at_s), progress=PromptProgress.of_request(progress))
+        return _event(structs.replace(self._chunk, twofold=shown))
 
     def take(self, job: int, delta: OutputDelta) -> bytes:  # noqa: ARG002 - a chat is one job
         """With log-probabilities or token ids each token is in a chunk, even while its text is withheld."""

@@ -282,6 +282,10 @@ class WaitingQueue:
         mine = priority * self._ageing_s + now
         return [sequence for sequence in self._sequences.values() if self.urgency(sequence) <= mine]
 
+    def urgencies(self) -> list[float]:
+        """The urgencies of all waiting sequences, the most urgent first."""
+        return sorted(map(self.urgency, self._sequences.values()))
+
     def add(self, sequence: Sequence) -> None:
         """Appends the sequence to its tenant's queue."""
         self._class(sequence).add(sequence)

@@ -97,7 +97,7 @@ class Scheduler:
         self._speculator = speculator
         self._draft_model = None if speculator is None else speculator.model
         self._max_waiting = max_waiting
-        self._queue = WaitingQueue(ageing_s)
+        self.queue = WaitingQueue(ageing_s)
         self._live: dict[int, Sequence] = {}
         self._running: dict[int, Sequence] = {}
         self._accounts: dict[int, TenantQueue] = {}
@@ -162,7 +162,7 @@ class Scheduler:
         if parent is not None and parent.sequence_id in self._live and will_compute_prompt(parent):
             self._groups.wait(sequence, parent)
         else:
-            self._queue.add(sequence)
+            self.queue.add(sequence)
 
     def fork(self, parent_id: int, child: Sequence, now: float) -> None:
         """Adds a sequence that begins with its parent's computed tokens. It shares their blocks and runs at once. If a
@@ -176,7 +176,7 @@ class Scheduler:
                 self._run(child, now)
                 return
         self._waits.enter_queue(child, now)
-        self._queue.put_back(child)
+        self.queue.put_back(child)
 
     def expire(self, now: float) -> list[TokenEvent]:
         """Ends sequences that have reached their deadline, or their queue limit before they ran. To be called in every
@@ -195,7 +195,7 @@ class Scheduler:
             for sequence in self._loading.finish(result, now):
                 self._waits.leave_queue(sequence, now)
                 self._waits.enter_queue(sequence, now)
-                self._queue.put_back(sequence)
+                self.queue.put_back(sequence)
                 self.lanes.tell(LaneKind.QUEUE, sequence, now)
 
     def watch(self, now: float) -> None:
@@ -209,7 +209,7 @@ class Scheduler:
 
     def line(self, priority: int, now: float) -> Line:
         """What is before a request of this priority that arrives now."""
-        waiting, share = self._queue.before(priority, now), self._look_ahead.share
+        waiting, share = self.queue.before(priority, now), self._look_ahead.share
         return Line(self.limits, self._budget, self.step_time, self._running.values(), waiting, share)
 
     def plan(self, now: float) -> StepPlan:
@@ -221,7 +221,7 @@ class Scheduler:
         prompts = [sequence for sequence in running if not sequence.decodes]
         self._place_decodes(step, decoding, now)
         shape = step.shape
-        delayed = decoding if prompts or self._queue else ()
+        delayed = decoding if prompts or self.queue else ()
         draft_s = 0.0 if self._draft_model is None else self._draft_model.predict_steps(step.steps.values())
         allowance = self._budget.allowance(delayed, shape, self._look_ahead.share, now, draft_s)
         pace = StepPace(self._budget, shape, allowance)
@@ -299,8 +299,8 @@ class Scheduler:
         sequence.paused = True
         if sequence.state is SequenceState.RUNNING:
             self._displace(sequence, now)
-        elif sequence in self._queue:
-            self._queue.remove(sequence)
+        elif sequence in self.queue:
+            self.queue.remove(sequence)
         self._groups.leave(sequence)
         if self._loading is not None:
             self._loading.leave(sequence)
@@ -319,7 +319,7 @@ class Scheduler:
             self.lanes.tell(LaneKind.QUEUE, sequence, now)
             if not sequence.resting:
                 del self._parked[sequence_id]
-                self._queue.add(sequence)
+                self.queue.add(sequence)
 
     def check_idle(self) -> None:
         """Asserts that the blocks are consistent. If no sequence waits or runs, asserts that none of them is held."""
@@ -328,7 +328,7 @@ class Scheduler:
             self.store.check()
         if not self.has_work:
             assert not any(self.manager.held), f"{self.manager.held} KV blocks leaked"
-            left = [len(self._ahead), len(self._queue), len(self._parked), len(self._groups), len(self._times)]
+            left = [len(self._ahead), len(self.queue), len(self._parked), len(self._groups), len(self._times)]
             assert not any(left), "a sequence was not removed"
             assert self._waits.idle(), "a wait was not ended"
             assert not self.lanes.slots, "a slot was not freed"
@@ -367,7 +367,7 @@ class Scheduler:
     def _admit(self, step: StepBuilder, pace: StepPace, now: float) -> bool:
         """Admits waiting sequences; False if slots or blocks did not suffice for all."""
         blocked = False
-        while len(self._running) < self.limits.sequences and (head := self._queue.head()) is not None:
+        while len(self._running) < self.limits.sequences and (head := self.queue.head()) is not None:
             if self._load(head, now):
                 continue
             if not pace.rows(step, head):
@@ -377,11 +377,11 @@ class Scheduler:
                 break
             self._place_prompt(step, head, pace, now)
         self._waits.set_blocked(blocked, now)
-        return not (blocked or (self._queue and len(self._running) >= self.limits.sequences))
+        return not (blocked or (self.queue and len(self._running) >= self.limits.sequences))
 
     def _share_slots(self, step: StepBuilder, now: float) -> None:
         """Preempts a sequence of the tenant that runs most, for the head of the queue."""
-        head = self._queue.head()
+        head = self.queue.head()
         if head is None:
             return
         slots = Counter(sequence.options.tenant for sequence in self._running.values())
@@ -391,15 +391,15 @@ class Scheduler:
         own = [each for each in self._running.values() if each.options.tenant == greedy and not each.resting]
         movable = [sequence for sequence in own if sequence.options.priority >= head.options.priority]
         if movable:
-            self._preempt(step, least_urgent(movable, self._queue.urgency), now, cause="tenant")
+            self._preempt(step, least_urgent(movable, self.queue.urgency), now, cause="tenant")
 
     def _unblock(self, step: StepBuilder, pace: StepPace, now: float) -> None:
         """Preempts resting sequences one by one, and finally drops all pins, until a sequence can advance."""
-        while self._queue and not step.steps:
+        while self.queue and not step.steps:
             self._admit(step, pace, now)
             resting = [sequence for sequence in self._running.values() if sequence.resting]
             if resting and not step.steps:
-                self._preempt(step, least_urgent(resting, self._queue.urgency), now)
+                self._preempt(step, least_urgent(resting, self.queue.urgency), now)
             elif any(self.manager.pinned) and not self._running and not self._stores:
                 self.manager.expire(math.inf)
             else:
@@ -409,9 +409,9 @@ class Scheduler:
         """What kept prompts from more rows in a step that is planned."""
         if preempted or step.short or self._waits.blocked:
             return "blocks"
-        if step.leaves_rows(self._running.values()) or (self._queue and len(self._running) < self.limits.sequences):
+        if step.leaves_rows(self._running.values()) or (self.queue and len(self._running) < self.limits.sequences):
             return "budget" if step.rows and step.logit_rows else "rows"
-        if self._queue:
+        if self.queue:
             return "slots"
         return "loading" if self._loading is not None and self._loading.waits else "nothing"
 
@@ -425,7 +425,7 @@ class Scheduler:
             return False
         if not self._loading.begin(head, prefix, now, alone=not running):
             return False
-        self._queue.remove(head)
+        self.queue.remove(head)
         self._waits.leave_queue(head, now)
         self._waits.enter_queue(head, now, WaitReason.LOADING)
         self.lanes.tell(LaneKind.LOAD, head, now, prefix.tokens)
@@ -435,7 +435,7 @@ class Scheduler:
         """Runs the head of the queue if its blocks will last; otherwise False, with nothing changed."""
         if not self._look_ahead.start(sequence, self._running.values(), now):
             return False
-        self._queue.remove(sequence)
+        self.queue.remove(sequence)
         self._waits.leave_queue(sequence, now)
         self._run(sequence, now)
         return True
@@ -444,7 +444,7 @@ class Scheduler:
         """Counts a sequence that has its blocks as running."""
         self._running[sequence.sequence_id] = sequence
         record = sequence.record
-        account = self._accounts[sequence.sequence_id] = self._queue.account(sequence)
+        account = self._accounts[sequence.sequence_id] = self.queue.account(sequence)
         first = sequence.admitted_at is None
         if first:
             sequence.admitted_at = now
@@ -463,7 +463,7 @@ class Scheduler:
         """Takes blocks for the rows of a running sequence, preempting less urgent ones if necessary; False if it was
         preempted itself."""
         while not self._blocks.grow(sequence, rows, now):
-            victim = least_urgent(self._running.values(), self._queue.urgency)
+            victim = least_urgent(self._running.values(), self.queue.urgency)
             self._preempt(step, victim, now)
             if victim is sequence:
                 return False
@@ -483,9 +483,9 @@ class Scheduler:
         if victim.resting:
             self._parked[victim.sequence_id] = victim
         elif cause == "blocks":
-            self._queue.put_back(victim)
+            self.queue.put_back(victim)
         else:
-            self._queue.add(victim)
+            self.queue.add(victim)
 
     def _displace(self, victim: Sequence, now: float) -> None:
         """Frees the slot and the blocks of a running sequence."""
@@ -515,7 +515,7 @@ class Scheduler:
         """Queues preempted beams again after they were extended, unless they are paused."""
         for sequence in [parked for parked in self._parked.values() if not (parked.resting or parked.paused)]:
             del self._parked[sequence.sequence_id]
-            self._queue.put_back(sequence)
+            self.queue.put_back(sequence)
 
     def _gain(
         self, sequence: Sequence, step: SequenceStep, result: SequenceOutcome, work: StepWork, now: float
@@ -576,8 +576,8 @@ class Scheduler:
             self._ahead.pop(number, None)
         self._accounts.pop(number, None)
         self._parked.pop(number, None)
-        if sequence in self._queue:
-            self._queue.remove(sequence)
+        if sequence in self.queue:
+            self.queue.remove(sequence)
         self._groups.leave(sequence)
         self._waits.leave_queue(sequence, now)
         self._waits.end_decode(sequence)
@@ -596,4 +596,4 @@ class Scheduler:
     def _release_group(self, parent: Sequence) -> None:
         """Queues the sequences that waited for this parent."""
         for sibling in self._groups.release(parent):
-            self._queue.add(sibling)
+            self.queue.add(sibling)

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -19,10 +19,11 @@ from msgspec import UNSET
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
-from twofold.api.base import Dialect, DialectRequest, GeneratedReply, ReplyHead, Streamer
+from twofold.api.base import Dialect, DialectRequest, GeneratedReply, ReplyHead, ShowsProgress, Streamer
 from twofold.api.body import ReplyObject, encode
 from twofold.api.fields import ignoring
 from twofold.core.errors import ParameterError, SlowClientError, TwofoldError
+from twofold.core.forecast import RequestProgress
 from twofold.engine.outputs import OutputDelta
 from twofold.observe.served import ServedRequest
 from twofold.server.context import CLIENT_GONE, RequestContext
@@ -183,6 +184,7 @@ class Reply:
     _opening: bytes = b""
     _writer: StreamWriter | None = None
     _sent_at: float = 0.0
+    _progress: asyncio.Queue[RequestProgress] = field(default_factory=asyncio.Queue)
 
     async def send(self, send: Send) -> None:
         """Runs the request and sends the reply; stops when the client disconnects."""
@@ -224,6 +226,10 @@ class Reply:
         self._opening = streamer.open()  # before the first delta: events are numbered in this order
         self._sent_at = time.monotonic()
         watch = asyncio.create_task(self._keep_alive(streamer, send))
+        showing = None
+        if any(job.options.progress for job in run.jobs) and isinstance(streamer, ShowsProgress):
+            run.progress = self._progress.put_nowait
+            showing = asyncio.create_task(self._show_progress(streamer, send))
         try:
             async with aclosing(run.deltas()) as deltas:
                 async for job, delta in deltas:
@@ -237,6 +243,8 @@ class Reply:
             await self._send(streamer.close(run.outputs, runner.explained(run)), send, last=True)
         finally:
             watch.cancel()
+            if showing is not None:
+                showing.cancel()
 
     async def _fail(self, error: TwofoldError, send: Send) -> None:
         """Ends the reply with an error."""
@@ -268,6 +276,13 @@ class Reply:
         if delta.token_ids:
             self.asked.context.delta_sent()
         return True
+
+    async def _show_progress(self, streamer: ShowsProgress, send: Send) -> None:
+        """Sends how far the request is, until its first delta."""
+        while True:
+            progress = await self._progress.get()
+            if self.asked.context.last_delta is None and (data := streamer.progress(progress)):
+                await self._send(data, send)
 
     async def _keep_alive(self, streamer: Streamer, send: Send) -> None:
         quiet_s = self.asked.site.quiet_s

@@ -76,6 +76,7 @@ CHAT: Final = (
     CONTINUED,
     UNCONSTRAINED,
     ANSWERED,
+    RequestRule("Progress needs stream.", "twofold.progress"),
     TOOL_CHOICE,
     RequestRule("max_tokens and max_completion_tokens are equal if both are given.", "max_tokens"),
     RequestRule("top_logprobs needs logprobs.", "top_logprobs"),

@@ -27,7 +27,7 @@ from typing import Any, Final, Literal, Protocol
 from twofold.api.base import ModelFacts
 from twofold.core.clock import MonotonicClock
 from twofold.core.errors import ParameterError, ResourceError, TwofoldError, WorkerError
-from twofold.core.forecast import Forecast
+from twofold.core.forecast import Forecast, RequestProgress
 from twofold.core.lanes import LaneEvent
 from twofold.core.report import EngineSnapshot, KVPicture, StepReport
 from twofold.core.request import EngineRequest
@@ -114,9 +114,11 @@ class DispatchHandle:
               delta, and saves waking the reader; never with the last delta, or with one that has an error
     retries   how often it was sent to the next process, because one ended before its first delta
     served    the record of its request
+    progress  is called with how far it is, until its first token, if it asks for that
     """
 
     direct: Callable[[OutputDelta], bool] | None = None
+    progress: Callable[[RequestProgress], None] | None = None
     retries: int = 0
     served: ServedRequest | None = None
     _left: asyncio.Future[RequestOutput | None] | None = None
@@ -437,6 +439,10 @@ class WorkerModel:
         if step.lanes:
             for observer in self._observers:
                 observer.on_lanes(self.name, step.lanes, self._served)
+        for progress in step.progress:
+            asker = streams.get(progress.request_id)
+            if asker is not None and asker.handle.progress is not None:
+                asker.handle.progress(progress)
         for delta in step.deltas:
             stream = streams.get(delta.request_id) or leaving.get(delta.request_id)
             if stream is not None:

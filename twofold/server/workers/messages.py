@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from twofold.core.errors import TwofoldError
-from twofold.core.forecast import Forecast
+from twofold.core.forecast import Forecast, RequestProgress
 from twofold.core.kv_layout import KVType
 from twofold.core.lanes import LaneEvent
 from twofold.core.limits import MachineLimits
@@ -109,13 +109,14 @@ class Unloadable(WorkerMessage, tag="unloadable"):
 
 
 class StepOutputs(WorkerMessage, tag="step"):
-    """Output of the engine: deltas of all requests, reports of steps, a snapshot, and events of lanes if it is
-    watched."""
+    """Output of the engine: deltas of all requests, reports of steps, a snapshot, events of lanes if it is
+    watched, and the progress of requests that ask for it."""
 
     deltas: list[OutputDelta]
     reports: list[StepReport]
     snapshot: EngineSnapshot | None
     lanes: list[LaneEvent] = []
+    progress: list[RequestProgress] = []
 
 
 class Failed(WorkerMessage, tag="failed"):

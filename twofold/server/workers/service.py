@@ -31,6 +31,7 @@ from typing import Final
 
 from twofold.core.clock import MonotonicClock
 from twofold.core.errors import ResourceError, TwofoldError, WorkerError
+from twofold.core.forecast import RequestProgress
 from twofold.core.params import SamplingParams
 from twofold.core.report import BlockCounts, EngineFacts, EngineSnapshot, GroupFacts, RequestMetrics, StepReport
 from twofold.core.request import EngineRequest
@@ -69,6 +70,8 @@ CRASHED: Final = 70
 MAX_UNSENT: Final = 64 << 20
 """Maximum bytes that wait until the server reads them; beyond, senders wait, too."""
 SNAPSHOT_S: Final = 0.25
+PROGRESS_S: Final = 0.1
+"""Minimum seconds between two messages about the progress of requests."""
 SELF_TEST_S: Final = 120.0
 SELF_TEST: Final = EngineRequest(
     (0,), SamplingParams(temperature=0, max_tokens=1, ignore_eos=True), request_id="self-test"
@@ -216,7 +219,9 @@ class Service:
         self._post = post
         self._deltas: list[OutputDelta] = []
         self._reports: list[StepReport] = []
-        self._snapshot_at = self._sent_at = 0.0
+        self._snapshot_at = self._sent_at = self._progress_at = 0.0
+        self._asking: dict[str, None] = {}
+        self._progress: list[RequestProgress] = []
         self._lanes = self._engine.scheduler.lanes
         self._thread = EngineThread(self._engine, self._flush)
 
@@ -271,8 +276,20 @@ class Service:
     def on_step(self, report: StepReport) -> None:
         """``Observer``: the report is sent with the next message, at the latest with the next snapshot."""
         self._reports.append(report)
+        if self._asking and report.ended - self._progress_at >= PROGRESS_S:
+            self._note_progress(report.ended)
         since = report.ended - self._sent_at
         if report.ended - self._snapshot_at >= SNAPSHOT_S or (since >= TELL_S and self._lanes.watched):
+            self._send()
+
+    def _note_progress(self, now: float) -> None:
+        """Sends how far requests are that ask for it and have no token."""
+        self._progress_at = now
+        found = self._engine.progress(list(self._asking))
+        self._progress = list(found.values())
+        for request_id in self._asking.keys() - found.keys():
+            self._asking.pop(request_id, None)
+        if self._progress:
             self._send()
 
     def on_request(self, report: RequestMetrics) -> None:
@@ -285,6 +302,13 @@ class Service:
             self.fail(request.request_id, error)
         else:
             self._thread.submit(request, _Outbox(self, request))
+            if request.options.progress:
+                self._thread.call(lambda engine: self._begin_progress(engine, request.request_id))
+
+    def _begin_progress(self, engine: Engine, request_id: str) -> None:
+        """Sends how far a new request is, and notes that it asks."""
+        self._asking[request_id] = None
+        self._note_progress(engine.now())
 
     def _pause(self, engine: Engine, request_id: str, *, paused: bool) -> None:
         engine.pause(request_id, paused=paused)
@@ -321,7 +345,8 @@ class Service:
             current = snapshot(self._engine)
         deltas, self._deltas = self._deltas, []
         reports, self._reports = self._reports, []
-        self._post(StepOutputs(deltas, reports, current, self._lanes.take()))
+        progress, self._progress = self._progress, []
+        self._post(StepOutputs(deltas, reports, current, self._lanes.take(), progress))
 
 
 def facts(loaded: LoadedModel) -> EngineFacts:
