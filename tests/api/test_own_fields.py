@@ -20,7 +20,8 @@ def chat_model(tokenizer: Tokenizer) -> ModelFacts:
     return ModelFacts(tokenizer, CompletionFormat.of(tokenizer), 128, 8)
 
 
-HELLO = {"model": "m", "messages": [{"role": "user", "content": "One. Two. Three."}, {"role": "user", "content": "Hi"}]}
+TURNS = [("user", "One. Two. Three."), ("assistant", "Four."), ("user", "Hi")]
+HELLO = {"model": "m", "messages": [{"role": role, "content": text} for role, text in TURNS]}
 CHATS = [(MessagesRequest, {**HELLO, "max_tokens": 4}), (OllamaChatRequest, HELLO)]
 TEXTS = [*CHATS, (OllamaGenerateRequest, {"model": "m", "prompt": "Hi", "raw": True})]
 

@@ -151,8 +151,10 @@ def test_nothing_is_noted_unless_the_request_asks(make_llm: MakeLLM) -> None:
 def test_an_engine_tells_what_it_has_done_of_a_prompt(make_llm: MakeLLM) -> None:
     engine = make_llm(seqs=1, rows=8).engine
     names = [
-        engine.add(engine.request(tuple(range(1, 31)), SamplingParams(max_tokens=2, ignore_eos=True), RequestOptions()))
-        for _ in range(3)
+        engine.add(
+            engine.request((number, *range(1, 30)), SamplingParams(max_tokens=2, ignore_eos=True), RequestOptions())
+        )
+        for number in (40, 41, 42)
     ]
     told = [engine.progress([*names, "unknown"])]
     while engine.has_work:

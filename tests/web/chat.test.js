@@ -80,9 +80,13 @@ Deno.test("a body has what the settings say", () => {
     ...{
       stream: true,
       stream_options: { include_usage: true },
-      twofold: { explain: true, tokens: true, compare_prices: ["claude-sonnet-4-6"] },
+      twofold: { explain: true, tokens: true, progress: true, compare_prices: ["claude-sonnet-4-6"] },
     },
   });
+  const exact = bodyOf("tiny", talk, path(talk), { begun: "So", ids: [7, 8] });
+  assert.equal(exact.messages.length, 3);
+  assert.equal(exact.continue_final_message, undefined);
+  assert.deepEqual(exact.twofold.answer_token_ids, [7, 8]);
   b.calls = [{ id: "c", name: "f", arguments: "{}" }];
   b.content = "";
   say(talk, b.id, "tool", "3").call = "c";

@@ -25,7 +25,7 @@ class Clock:
     def __init__(self) -> None:
         self.model = ExactTimes.of_weights(WEIGHTS)
         budget = LiveBudget(self.model, 0.05)
-        self.scheduler: Scheduler = make_scheduler(8, 64, 64, 256, model=self.model, budget=budget)
+        self.scheduler: Scheduler = make_scheduler(8, 64, 64, 2048, model=self.model, budget=budget)
         self.now = 0.0
 
     def step(self) -> set[int]:

@@ -424,7 +424,8 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
         logprobs = None
         if completion.logprobs is not None:
             top = self.params.logprobs or 0
-            logprobs = ChatLogprobs(chat_logprobs(completion.token_ids, completion.logprobs, model.tokenizer, top))
+            entries = chat_logprobs(completion.token_ids, completion.logprobs, model.tokenizer, top, ids=self.timed)
+            logprobs = ChatLogprobs(entries)
         return ChatChoice(
             index=completion.index,
             message=message,

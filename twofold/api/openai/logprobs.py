@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from twofold.api.body import NonNegativeInt, ReplyObject
 from twofold.engine.outputs import Logprob, Logprobs, RequestOutput
@@ -20,15 +20,16 @@ Position = tuple[str, int, Logprobs | None]
 NaturalLogarithm: TypeAlias = Annotated[float, Meta(le=0)]
 
 
-class LikelyToken(ReplyObject):
-    """A token: its text, its natural log-probability and its bytes."""
+class LikelyToken(ReplyObject, kw_only=True):
+    """A token: its text, its natural log-probability and its bytes; its id if the request asks for its tokens."""
 
     token: str
     logprob: NaturalLogarithm
     bytes: Sequence[Annotated[int, Meta(ge=0, le=255)]]
+    token_id: NonNegativeInt | UnsetType = UNSET
 
 
-class ChatTokenLogprob(LikelyToken):
+class ChatTokenLogprob(LikelyToken, kw_only=True):
     """A sampled token with the most likely tokens at its position."""
 
     top_logprobs: Sequence[LikelyToken]
@@ -51,14 +52,16 @@ class TextLogprobs(ReplyObject):
 
 
 def chat_logprobs(
-    token_ids: Sequence[int], logprobs: Sequence[Logprobs], tokenizer: Tokenizer, top: int
+    token_ids: Sequence[int], logprobs: Sequence[Logprobs], tokenizer: Tokenizer, top: int, *, ids: bool = False
 ) -> list[ChatTokenLogprob]:
-    """Log-probabilities of these tokens, with those of the ``top`` most likely ones at each position."""
+    """Log-probabilities of these tokens, with those of the ``top`` most likely ones at each position. ``ids``: with
+    the ids of all of them."""
     content = []
     for token, position in zip(token_ids, logprobs, strict=True):
         likely = sorted(position.items(), key=lambda item: item[1].rank)[:top]
-        best = [LikelyToken(*_entry(*item, tokenizer)) for item in likely]
-        content.append(ChatTokenLogprob(*_entry(token, position[token], tokenizer), best))
+        best = [LikelyToken(**_entry(*item, tokenizer, ids=ids)) for item in likely]
+        chosen = _entry(token, position[token], tokenizer, ids=ids)
+        content.append(ChatTokenLogprob(**chosen, top_logprobs=best))
     return content
 
 
@@ -101,10 +104,11 @@ class Echo:
         return cls(text, tokens)
 
 
-def _entry(token: int, entry: Logprob, tokenizer: Tokenizer) -> tuple[str, float, list[int]]:
+def _entry(token: int, entry: Logprob, tokenizer: Tokenizer, *, ids: bool) -> dict[str, Any]:
     """The fields of ``LikelyToken``."""
     raw = tokenizer.token_bytes(token) if token < tokenizer.vocab_size else b""
-    return entry.decoded_token, _finite(entry.logprob), list(raw)
+    fields = {"token": entry.decoded_token, "logprob": _finite(entry.logprob), "bytes": list(raw)}
+    return {**fields, "token_id": token} if ids else fields
 
 
 def _by_text(position: Logprobs) -> dict[str, float]:

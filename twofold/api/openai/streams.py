@@ -223,7 +223,7 @@ class ChatStreamer(ChunkStreamer):
             choice = ChatChunkChoice(index=delta.index, delta=added)
             if delta.logprobs is not None and self._top_logprobs is not None:
                 tokenizer = self._model.tokenizer
-                entries = chat_logprobs(delta.token_ids, delta.logprobs, tokenizer, self._top_logprobs)
+                entries = chat_logprobs(delta.token_ids, delta.logprobs, tokenizer, self._top_logprobs, ids=self._timed)
                 choice.logprobs = ChatLogprobs(entries)
             if self._token_ids:
                 choice.token_ids = delta.token_ids

@@ -4,6 +4,7 @@
 import { ApiError } from "../core/api.js";
 import { fill, h } from "../core/dom.js";
 import { count, money, seconds, share, tokens } from "../core/form.js";
+import { whole } from "./request.js";
 
 const PAUSE_MS = 150;
 
@@ -45,7 +46,7 @@ export function createForecast(app, line, body) {
   const ask = async (/** @type {string} */ text) => {
     abort = new AbortController();
     try {
-      const { stream: _, stream_options: __, ...asked } = body(text);
+      const asked = whole(body(text));
       fill(line, forecastLine(await app.api.post("/v1/twofold/estimate", asked, { signal: abort.signal })));
     } catch (error) {
       if (error instanceof ApiError) fill(line, error.status === 503 ? error.message : "");

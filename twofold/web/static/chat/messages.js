@@ -19,7 +19,7 @@ import { callCards } from "./tools.js";
  * @property {(message: Message, by: number) => void} turn
  * @property {(message: Message) => void} again
  * @property {(message: Message, text: string) => void} edit
- * @property {(message: Message, begun: string) => void} goOn
+ * @property {(message: Message, begun: string, ids?: number[]) => void} goOn
  * @property {(message: Message, results: string[]) => void} results
  * @property {(message: Message, form: "text" | "curl" | "python") => string} copy
  * @property {(message: Message) => boolean} running
@@ -159,7 +159,7 @@ function createText(message, actions) {
       drawn = true;
       fill(pop);
       if (next === "Plain") return plain();
-      const goOn = (/** @type {string} */ text) => actions.goOn(message, text);
+      const goOn = (/** @type {string} */ text, /** @type {number[]} */ ids) => actions.goOn(message, text, ids);
       /** @param {number} index @param {HTMLElement | null} at */
       const choose = (index, at) => {
         fill(pop, at && tokenCard(message, index, goOn));

@@ -100,17 +100,20 @@ const OWN = new Set([
 ]);
 
 /**
- * The body for the answer after `messages`; `begun` is the text that it goes on from.
+ * The body for the answer after `messages`; `begun` is the text that it goes on from, `ids` are its tokens if they are
+ * known: they are exact where the text could be tokenised differently.
  * @param {string} model
  * @param {Conversation} talk
  * @param {readonly Message[]} messages
- * @param {{begun?: string, prices?: readonly string[]}} [options]  `prices`: models with a known price
+ * @param {{begun?: string, ids?: readonly number[], prices?: readonly string[]}} [options]  `prices`: models with a
+ *   known price
  * @returns {Body}
  */
-export function bodyOf(model, talk, messages, { begun = "", prices = [] } = {}) {
+export function bodyOf(model, talk, messages, { begun: text = "", ids = [], prices = [] } = {}) {
   const settings = { ...DEFAULTS, ...talk.settings };
   const plain = Object.entries(settings).filter(([field]) => !OWN.has(field));
   const tools = [...(settings.tools ?? []), ...builtIn(settings)];
+  const begun = ids.length > 0 ? "" : text;
   const alternatives = settings.top_logprobs > 0 ? { logprobs: true, top_logprobs: settings.top_logprobs } : {};
   return {
     model,
@@ -129,7 +132,13 @@ export function bodyOf(model, talk, messages, { begun = "", prices = [] } = {}) 
     ...settings.other,
     stream: true,
     stream_options: { include_usage: true },
-    twofold: { explain: true, tokens: true, ...compared(settings, prices) },
+    twofold: {
+      explain: true,
+      tokens: true,
+      progress: true,
+      ...(ids.length > 0 ? { answer_token_ids: ids } : {}),
+      ...compared(settings, prices),
+    },
   };
 }
 
@@ -174,9 +183,9 @@ function sent({ role, content, calls, call }) {
   return { role, content: content || null, tool_calls: made };
 }
 
-/** @param {Body} body */
-function whole({ stream: _, stream_options: __, ...body }) {
-  return body;
+/** The request without a stream, which has no progress. @param {Body} body */
+export function whole({ stream: _, stream_options: __, twofold: { progress: ___, ...own }, ...body }) {
+  return { ...body, twofold: own };
 }
 
 /** The request as a command. @param {string} url @param {Body} body @param {boolean} keyed */

@@ -25,7 +25,7 @@ export async function run(api, body, message, { signal, text, changed }) {
       const chunk = JSON.parse(data);
       if (chunk.twofold?.object === "twofold.request") message.record = chunk.twofold;
       if (chunk.choices.length > 0) take(message, chunk, performance.now() - began, text);
-      changed(chunk.twofold?.progress);
+      changed(progressOf(chunk.twofold));
     }
     throw new ApiError("The connection was cut before the answer was complete.");
   } catch (error) {
@@ -36,6 +36,13 @@ export async function run(api, body, message, { signal, text, changed }) {
     message.finish = "cut";
     message.fault = faultOf(error);
   }
+}
+
+/** The progress in a chunk, with the time that is left instead of the time of the first token. @param {any} told */
+function progressOf(told) {
+  const progress = told?.progress;
+  if (typeof progress?.first_token_ms !== "number") return progress;
+  return { ...progress, first_token_ms: Math.max(0, progress.first_token_ms - told.at_ms) };
 }
 
 /** @param {unknown} error @returns {import("./tree.js").Fault} */
@@ -49,7 +56,8 @@ function faultOf(error) {
 
 /** @param {Message} message @param {any} chunk @param {number} now @param {(piece: string) => void} text */
 function take(message, chunk, now, text) {
-  const [{ delta, logprobs, finish_reason: finish }] = chunk.choices;
+  const [{ delta, logprobs, finish_reason: finish, token_ids: ids = [] }] = chunk.choices;
+  message.ids = (message.ids ?? []).concat(ids);
   if (delta.reasoning_content) message.reasoning = (message.reasoning ?? "") + delta.reasoning_content;
   for (const part of delta.tool_calls ?? []) takeCall(message, part);
   if (delta.content) {
@@ -60,7 +68,7 @@ function take(message, chunk, now, text) {
   const { t_ms: times, step = -1, from = "" } = chunk.twofold ?? {};
   const tokens = message.tokens ?? (message.tokens = []);
   (logprobs?.content ?? []).forEach((/** @type {any} */ each, /** @type {number} */ index) => {
-    const others = each.top_logprobs.map((/** @type {any} */ top) => [top.token, top.logprob]);
+    const others = each.top_logprobs.map((/** @type {any} */ top) => [top.token, top.logprob, top.token_id]);
     tokens.push([each.token, each.logprob, times?.[index] ?? now, others, from[index] ?? "d", step]);
   });
   const said = delta.content ?? delta.reasoning_content;

@@ -16,7 +16,7 @@ const probability = (logprob) => share(Number(Math.exp(logprob).toPrecision(2)))
 /**
  * @param {Message} message
  * @param {number} index
- * @param {(text: string) => void} goOn  takes the text before an alternative, with the alternative
+ * @param {(text: string, ids: number[]) => void} goOn  takes the text and the tokens up to an alternative, and with it
  */
 export function tokenCard(message, index, goOn) {
   const tokens = message.tokens ?? [], [text, logprob, , others, origin, step] = tokens[index];
@@ -37,9 +37,10 @@ export function tokenCard(message, index, goOn) {
       h(
         "ul",
         {},
-        rows.map(([other, p]) =>
-          h("li", {}, alternative(other, p, other === text, before !== null && (() => goOn(before + other))))
-        ),
+        rows.map(([other, p, id]) => {
+          const choose = before !== null && (() => goOn(before + other, idsTo(message, index, id)));
+          return h("li", {}, alternative(other, p, other === text, choose));
+        }),
       ),
     h(
       "p",
@@ -78,6 +79,11 @@ function textBefore({ tokens = [], content, begun = "" }, index) {
   const texts = tokens.map((token) => token[0]), at = texts.slice(0, index).join("").length;
   const start = Math.max(0, texts.join("").indexOf(content.slice(begun.length)));
   return at < start ? null : begun + texts.join("").slice(start, at);
+}
+
+/** The tokens before a token, and an alternative to it; none if they are not known. @param {Message} message @param {number} index @param {number} [id] */
+function idsTo({ ids = [], begunIds = 0, tokens = [] }, index, id) {
+  return id === undefined || ids.length !== begunIds + tokens.length ? [] : [...ids.slice(0, begunIds + index), id];
 }
 
 /** What else was in the step of a token. @param {Message} message @param {number} step */

@@ -8,7 +8,7 @@
 
 /**
  * @typedef {{id: string, name: string, arguments: string}} ToolCall
- * @typedef {[text: string, logprob: number | null, ms: number, others: [string, number][], origin: string, step: number]} Token
+ * @typedef {[text: string, logprob: number | null, ms: number, others: [text: string, logprob: number, id?: number][], origin: string, step: number]} Token
  *   `ms` since the request; `origin`: d drawn, s guessed, g forced; `step`: its number, or -1
  * @typedef {{message: string, status: number, retryAt: number | null}} Fault  `retryAt`: Unix seconds
  * @typedef {object} Message
@@ -22,6 +22,8 @@
  * @property {string} [name]
  * @property {string} [model]
  * @property {string} [begun]  the text that the answer went on from
+ * @property {number[]} [ids]  of its tokens, those that it went on from first
+ * @property {number} [begunIds]  the number of those
  * @property {Token[]} [tokens]
  * @property {string} [finish]  "stop", "length", "tool_calls", "stopped" by the user, "cut" with its stream
  * @property {any} [record]
@@ -151,13 +153,15 @@ function checked(talk, index) {
 }
 
 /** A message with the fields that are shown, each of its type. @param {any} message @returns {Message} */
-function plainMessage({ tokens, calls, record, fault: _, ...rest }) {
+function plainMessage({ tokens, calls, record, ids, begunIds, fault: _, ...rest }) {
   const kept = Object.fromEntries(Object.entries(rest).filter(([, value]) => typeof value === "string"));
   const timed = Array.isArray(tokens) &&
     tokens.every((each) => typeof each?.[0] === "string" && Array.isArray(each[3]));
   return /** @type {Message} */ ({
     ...kept,
     ...(timed ? { tokens } : {}),
+    ...(Array.isArray(ids) && ids.every(Number.isInteger) ? { ids } : {}),
+    ...(Number.isInteger(begunIds) ? { begunIds } : {}),
     ...(Array.isArray(calls)
       ? { calls: calls.map(({ id, name, arguments: given }) => textCall(id, name, given)) }
       : {}),

@@ -72,12 +72,17 @@ class Chat {
     return this.answer(asked.id);
   }
 
-  /** The request for an answer below `parent`. @param {string} parent @param {string} [begun] @param {string} [model] */
-  body(parent, begun = "", model = this.app.model.peek()) {
+  /**
+   * The request for an answer below `parent`.
+   * @param {string} parent
+   * @param {{begun?: string, ids?: readonly number[]}} [from]
+   * @param {string} [model]
+   */
+  body(parent, from = {}, model = this.app.model.peek()) {
     const talk = this.talk.peek(), all = new Map(talk.messages.map((message) => [message.id, message]));
     const before = [];
     for (let each = all.get(parent); each; each = all.get(each.parent)) before.unshift(each);
-    return bodyOf(model, talk, before, { begun, prices: this.app.server.peek()?.prices.reference });
+    return bodyOf(model, talk, before, { ...from, prices: this.app.server.peek()?.prices.reference });
   }
 
   /** The request if this message were sent now. @param {string} text */
@@ -87,12 +92,14 @@ class Chat {
     return body;
   }
 
-  /** @param {string} parent @param {string} [begun] */
-  async answer(parent, begun = "") {
+  /** @param {string} parent @param {string} [begun] @param {number[]} [ids] @param {string} [reasoning] */
+  async answer(parent, begun = "", ids = [], reasoning = "") {
     this.stop();
     const model = this.app.model.peek(), talk = this.talk.peek();
-    const body = this.body(parent, begun);
-    const message = add(talk, { parent, role: "assistant", content: begun, model, ...(begun ? { begun } : {}) });
+    const body = this.body(parent, { begun, ids });
+    const from = begun ? { begun, ...(ids.length > 0 ? { ids, begunIds: ids.length } : {}) } : {};
+    const thought = reasoning && ids.length > 0 ? { reasoning } : {};
+    const message = add(talk, { parent, role: "assistant", content: begun, model, ...from, ...thought });
     const abort = this.abort = new AbortController();
     this.running = message;
     this.busy.set(true);
@@ -154,7 +161,8 @@ class Chat {
   /** @param {Message} message @param {"text" | "curl" | "python"} form */
   copy(message, form) {
     if (form === "text") return message.content;
-    const body = this.body(message.parent, message.begun, message.model);
+    const { parent, begun, begunIds, ids } = message;
+    const body = this.body(parent, { begun, ids: begunIds ? ids?.slice(0, begunIds) : [] }, message.model);
     const keyed = this.app.api.key.peek() !== "";
     return form === "curl" ? asCurl(location.origin, body, keyed) : asPython(location.origin, body, keyed);
   }
@@ -170,7 +178,7 @@ class Chat {
       },
       again: (message) => void this.answer(message.parent),
       edit: (message, text) => void this.send(text, message.parent),
-      goOn: (message, begun) => void this.answer(message.parent, begun),
+      goOn: (message, begun, ids) => void this.answer(message.parent, begun, ids, message.reasoning),
       results: (message, results) => this.results(message, results),
       copy: (message, form) => this.copy(message, form),
       running: (message) => this.running === message,
