@@ -230,7 +230,8 @@ class RequestMetricsObserver:
             objective = self._objectives.get(served.tier, NO_OBJECTIVE)
             missed = objective.missed(served) if completed else [FAILED]
             (self._missed if missed else self._met).add(1, served.tier)
-            self._recent.on_outcome(served, met=not missed)
+            if completed or served.model in self._models:
+                self._recent.on_outcome(served, met=not missed)
             for measure in missed:
                 self._causes.add(1, served.tier, measure)
         if served.reports or served.cached_answer:
