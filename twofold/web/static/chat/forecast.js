@@ -49,7 +49,7 @@ export function createForecast(app, line, body) {
       const asked = whole(body(text));
       fill(line, forecastLine(await app.api.post("/v1/twofold/estimate", asked, { signal: abort.signal })));
     } catch (error) {
-      if (error instanceof ApiError) fill(line, error.status === 503 ? error.message : "");
+      if (error instanceof ApiError) fill(line, [400, 503].includes(error.status) ? error.message : "");
     }
   };
   /** @param {string} text */
