@@ -25,7 +25,7 @@ from twofold.engine.scheduler import blocks
 
 MODELS: Final = (
     TinyOptions(format="Q8_0"),
-    TinyOptions(architecture="gemma3", layers=4, window=24, format="Q8_0"),
+    TinyOptions(architecture="gemma3", layers=6, window=24, format="Q8_0"),
 )
 CASES: Final = 150
 SETTINGS: Final[tuple[dict[str, Any], ...]] = (
