@@ -16,9 +16,9 @@ from twofold.planner.shapes.known import find_shape
 
 PARTS: Final = {
     "explain": ("model=llama-3-70b&hardware=h100&tp=4&batch=16&levers=speculation", "Roofline of h100"),
-    "pareto": ("part=pareto&model=llama-3-8b&limit=20", "Pace against cost, by batch"),
-    "price": ("part=price&input=10000&cached=8000&hardware=h100&own=llama-3-8b", "What a cached beginning saves"),
-    "plan": ("part=plan&model=llama-3-8b&machines=h100&devices=1&simulate=no", "Mean time of a token against cost"),
+    "pareto": ("part=pareto&model=llama-3-8b&limit=20", "Pace and cost by batch size"),
+    "price": ("part=price&input=10000&cached=8000&hardware=h100&own=llama-3-8b", "Savings of a cached prefix"),
+    "plan": ("part=plan&model=llama-3-8b&machines=h100&devices=1&simulate=no", "Time per output token and cost"),
 }
 SMALL: Final = {"viewport": {"width": 320, "height": 640}, "color_scheme": "dark", "reduced_motion": "reduce"}
 
@@ -56,7 +56,7 @@ def test_levers_stack_by_keyboard_and_the_url_has_all(page: Page, server: LiveSe
     expect(page.get_by_role("button", name="Take back speculation")).to_be_visible()
     assert "levers=weights+INT4%2Cspeculation" in page.url
     expect(page.get_by_text("llama-3-8b (int4, KV bf16) on h100")).to_be_visible()
-    batch = page.get_by_label("At the same time, slider")
+    batch = page.get_by_label("Concurrency, slider")
     batch.focus()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("heading", name="concurrency")).not_to_contain_text("concurrency 8")

@@ -14,7 +14,7 @@ export const MEASURES = /** @type {const} */ ([
   ["TTFT", "latency", "ttft_s"],
   ["TTFT from send", "latency", "ttft_sent_s"],
   ["TPOT", "latency", "tpot_s"],
-  ["ITL, gaps", "itl", "gap_s"],
+  ["Inter-token latency", "itl", "gap_s"],
   ["E2E", "latency", "e2e_s"],
   ["schedule delay", "latency", "schedule_delay_s"],
 ]);
@@ -88,7 +88,7 @@ export function chartsOf(run) {
     timeline(measured),
     distribution("Time to first token", values("ttft_s"), 1),
     distribution("Time per output token", values("tpot_s"), 0),
-    distribution("Gaps between chunks", gaps, 3),
+    distribution("Inter-token latency", gaps, 3),
   ].filter((chart) => chart !== null);
 }
 
@@ -165,7 +165,7 @@ function timeline(requests) {
   });
   const marks = [
     part("waits in the client", 5, "due_s", "started_s"),
-    part("first token", 1, "started_s", "first_s"),
+    part("TTFT", 1, "started_s", "first_s"),
     part("further tokens", 0, "first_s", "last_s"),
   ];
   return { title: "Requests", x: TIME, y: { label: "request", low: 0, high: shown.length, downwards: true }, marks };

@@ -66,7 +66,7 @@ export function benchView(given, announce, comparison) {
       },
     },
     h("h1", { class: "hidden" }, "Bench"),
-    h("p", { class: "parts" }, h("label", { for: "results" }, "Results (never uploaded) "), input),
+    h("p", { class: "parts" }, h("label", { for: "results" }, "Result files (not uploaded) "), input),
     faults,
     shown,
   );

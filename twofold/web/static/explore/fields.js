@@ -163,7 +163,7 @@ export function asking(root, ask, show, announce) {
       const found = await ask(mine.signal);
       if (mine.signal.aborted) return;
       fill(root, show(found));
-      if (!first) announce("Calculated again.");
+      if (!first) announce("The result has changed.");
       first = false;
     } catch (error) {
       if (mine.signal.aborted) return;

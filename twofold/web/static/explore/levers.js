@@ -12,7 +12,7 @@ import { asking, choiceField, given, listOf, numberField, numberOf, textField } 
 export const MACHINES = "this h100 h200 b200 mi300x a100-80 l40s l4 a10g rtx-4090 epyc-9654 m4-max".split(" ");
 export const MODELS = "llama-3-8b llama-3-70b qwen3-8b qwen3-32b gpt-oss-120b deepseek-v3"
   .split(" ");
-const GOALS = /** @type {const} */ ([["e2e", "whole answer"], ["ttft", "first token"], ["tpot", "each token"], [
+const GOALS = /** @type {const} */ ([["e2e", "total time"], ["ttft", "TTFT"], ["tpot", "TPOT"], [
   "gap",
   "longest gap",
 ], ["throughput", "tokens per second"]]);
@@ -21,10 +21,10 @@ const FORMATS = ["bf16", "fp8", "int8", "int4"];
 const PHASES =
   /** @type {Record<string, string>} */ ({ queue: "queue", prefill: "prefill", decode: "decode", stalls: "stall" });
 const STATES = /** @type {Record<string, string>} */ ({
-  felt: "Felt, without less work",
-  "no gain": "No gain here",
-  "in use": "In use already",
-  cannot: "Cannot be used here",
+  felt: "Perceived only",
+  "no gain": "No gain",
+  "in use": "In use",
+  cannot: "Not applicable",
 });
 
 /** The fields of a scenario, which other parts share. @param {Form} form @param {string} model */
@@ -34,8 +34,8 @@ export function scenarioFields(form, model) {
     textField(form, "weights", "Weights", { hint: "as published", known: FORMATS }),
     textField(form, "kv", "Keys and values", { hint: "bf16", known: [...FORMATS, "q8", "k8v4"] }),
     numberField(form, "input", "Prompt tokens", { high: 200_000, start: form.state().request ? null : 512 }),
-    numberField(form, "cached", "of them cached", { low: 0, high: 100_000, start: 0 }),
-    numberField(form, "output", "Answer tokens", { high: 16_000, start: form.state().request ? null : 128 }),
+    numberField(form, "cached", "Cached prompt tokens", { low: 0, high: 100_000, start: 0 }),
+    numberField(form, "output", "Output tokens", { high: 16_000, start: form.state().request ? null : 128 }),
   ];
 }
 
@@ -71,10 +71,10 @@ export function explainFields(form, model) {
     textField(form, "hardware", "Machine", { hint: "this", known: MACHINES }),
     numberField(form, "tp", "Devices", { high: 64, start: 1 }),
     ...scenarioFields(form, model),
-    numberField(form, "batch", "At the same time", { high: 1024, start: request ? null : 1 }),
-    numberField(form, "chunk", "Most tokens of a step", { low: 16, high: 32_768, start: null }),
-    choiceField(form, "goal", "Levers by", GOALS),
-    choiceField(form, "text", "Answers are", TEXTS),
+    numberField(form, "batch", "Concurrency", { high: 1024, start: request ? null : 1 }),
+    numberField(form, "chunk", "Max. tokens per step", { low: 16, high: 32_768, start: null }),
+    choiceField(form, "goal", "Sort levers by", GOALS),
+    choiceField(form, "text", "Kind of text", TEXTS),
   ];
 }
 
@@ -112,11 +112,11 @@ function explanation(found, form) {
 
 /** @type {[string, string, (value: number) => string][]} */
 const FIGURES = [
-  ["First token", "ttft", seconds],
-  ["Each token", "tpot", seconds],
-  ["Whole answer", "e2e", seconds],
-  ["Tokens/s of a device", "throughput", number],
-  ["Memory of a device", "memory", bytes],
+  ["Time to first token", "ttft", seconds],
+  ["Time per output token", "tpot", seconds],
+  ["Total time", "e2e", seconds],
+  ["Tokens/s per device", "throughput", number],
+  ["Memory per device", "memory", bytes],
   ["Sequences that fit", "sequences", count],
 ];
 
@@ -164,7 +164,7 @@ function waterfall(found) {
     const times = [p.seconds, ...(measured ? [p.predicted_s] : []), p.floor_s].map(seconds);
     return [name, ...times, share(p.floor_s ? p.floor_s / p.seconds : null), cause];
   };
-  const head = ["phase", ...(measured ? ["took"] : []), "predicted", "least", "share of the limit", "because of"];
+  const head = ["phase", ...(measured ? ["took"] : []), "predicted", "least", "share of the limit", "limited by"];
   const label = `${seconds(found.seconds)} in all, at least ${seconds(found.floor_s)}`;
   return h(
     "section",
@@ -219,8 +219,8 @@ function levers(found, form) {
     "section",
     {},
     h("h3", {}, "Levers"),
-    h("p", { class: "chips" }, turned.length ? turned : "Choose a lever to turn it; turned ones stack."),
-    wideTable("Levers that gain", ["lever", goal, "first token", "each token", "tokens/s", "why"], rows),
+    h("p", { class: "chips" }, turned.length ? turned : "Choose levers to combine them."),
+    wideTable("Levers that gain", ["lever", goal, "TTFT", "TPOT", "tokens/s", "why"], rows),
     h(
       "details",
       {},

@@ -10,15 +10,15 @@ import { scenarioFields, scenarioOf } from "./levers.js";
 /** @typedef {import("./fields.js").Form} Form */
 
 const MACHINES = "h100:1,h200:1,l40s:1";
-const PACES = /** @type {const} */ ([["tpot", "seconds for each token"], ["speed", "tokens per second of a user"]]);
+const PACES = /** @type {const} */ ([["tpot", "seconds per output token"], ["speed", "tokens per second and user"]]);
 
 /** @param {Form} form @param {string} model */
 export function paretoFields(form, model) {
   return [
     textField(form, "machines", "Machines (name:devices=$/h)", { hint: MACHINES }),
     ...scenarioFields(form, model),
-    numberField(form, "limit", "At most, ms for each token", { high: 500, start: null }),
-    choiceField(form, "pace", "Pace as", PACES),
+    numberField(form, "limit", "TPOT objective (ms)", { high: 500, start: null }),
+    choiceField(form, "pace", "Show pace as", PACES),
   ];
 }
 
@@ -83,9 +83,9 @@ function paretoChart(curves, state) {
   }
   const label = "nothing is cheaper and faster";
   return {
-    title: "Pace against cost, by batch",
+    title: "Pace and cost by batch size",
     note: "bands: the mean error of the predictions; machines that are always busy",
-    x: { label: "dollars per million answer tokens", kind: "log", form: "money" },
+    x: { label: "dollars per million output tokens", kind: "log", form: "money" },
     y: { label: PACES[Number(fast)][1], kind: "log", form: fast ? "number" : "seconds" },
     marks: [...marks, { mark: "StepLine", points: front.map(at), label, series: 6, dashed: true }],
   };

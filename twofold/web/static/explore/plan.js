@@ -13,7 +13,7 @@ import { MODELS } from "./levers.js";
 
 const POLL_MS = 300;
 /** @type {Record<string, string>} */
-const WAITS = { queued: "Waits for other calculations …", running: "Looks for plans …" };
+const WAITS = { queued: "Waiting for other calculations …", running: "Searching for plans …" };
 
 /** @param {Form} form */
 export function planFields(form) {
@@ -22,12 +22,15 @@ export function planFields(form) {
     textField(form, "machines", "Machines", { hint: "h100,l40s" }),
     numberField(form, "rate", "Requests per second", { low: 0.01, high: 1000, start: 10, whole: false }),
     numberField(form, "input", "Prompt tokens", { high: 100_000, start: 1024 }),
-    numberField(form, "output", "Answer tokens", { high: 8000, start: 256 }),
-    numberField(form, "ttft", "First token within ms", { low: 10, high: 20_000, start: 1000 }),
-    numberField(form, "tpot", "Each token within ms", { high: 1000, start: 50 }),
-    choiceField(form, "attain", "for so many requests", [["0.9", "90%"], ["0.95", "95%"], ["0.99", "99%"]]),
-    textField(form, "devices", "Devices of a replica", { hint: "1,2,4,8" }),
-    choiceField(form, "simulate", "Best plans are", [["yes", "simulated"], ["no", "estimated"]]),
+    numberField(form, "output", "Output tokens", { high: 8000, start: 256 }),
+    numberField(form, "ttft", "TTFT objective (ms)", { low: 10, high: 20_000, start: 1000 }),
+    numberField(form, "tpot", "TPOT objective (ms)", { high: 1000, start: 50 }),
+    choiceField(form, "attain", "Share of requests within objectives", [["0.9", "90%"], ["0.95", "95%"], [
+      "0.99",
+      "99%",
+    ]]),
+    textField(form, "devices", "Devices per replica", { hint: "1,2,4,8" }),
+    choiceField(form, "simulate", "Evaluate plans by", [["yes", "simulation"], ["no", "estimate"]]),
   ];
 }
 
@@ -121,7 +124,7 @@ function shown({ plans, tried, frontier, slo }) {
     ...[plan.ttft, plan.tpot].map((each) => seconds(each.at_attainment_s)),
     plan.attained === null ? "estimated" : `${share(plan.attained)} met`,
   ]);
-  const head = "replica,$/h,$/M tokens,devices,replicas,weights,step,first token,each token,objectives".split(",");
+  const head = "replica,$/h,$/M tokens,devices,replicas,weights,step,TTFT,TPOT,objectives".split(",");
   /** @param {any[]} list */
   const points = (list) => list.map((each) => [each.cost, each.tpot]);
   const met = /** @type {any[]} */ (frontier).filter((each) => each.met), titles = met.map((each) => each.name);
@@ -130,9 +133,9 @@ function shown({ plans, tried, frontier, slo }) {
     wideTable("Plans", head, rows),
     h("ul", { class: "notes" }, plans[0].reasons.map((/** @type {string} */ each) => h("li", {}, each))),
     chartView({
-      title: "Mean time of a token against cost",
+      title: "Time per output token and cost",
       x: { label: "dollars per hour, or devices", kind: "log" },
-      y: { label: "seconds for each token", kind: "log", form: "seconds" },
+      y: { label: "seconds per output token", kind: "log", form: "seconds" },
       marks: [
         { mark: "StepLine", points: points(frontier), label: "nothing is cheaper and faster", series: 5 },
         { mark: "Dots", points: points(met), titles, label: "meets the objectives", series: 2 },

@@ -17,16 +17,16 @@ const MODELS = ["claude-sonnet-4-6", "claude-opus-4-6", "openai/gpt-5", "google/
 /** @param {Form} form */
 export function priceFields(form) {
   return [
-    textField(form, "api", "Model of an API", { hint: MODELS[0], known: MODELS }),
+    textField(form, "api", "API model", { hint: MODELS[0], known: MODELS }),
     numberField(form, "input", "Prompt tokens", { high: 200_000, start: 1000 }),
-    numberField(form, "cached", "of them a common beginning", { low: 0, high: 100_000, start: 0 }),
-    numberField(form, "output", "Answer tokens", { high: 16_000, start: 300 }),
+    numberField(form, "cached", "Shared prefix tokens", { low: 0, high: 100_000, start: 0 }),
+    numberField(form, "output", "Output tokens", { high: 16_000, start: 300 }),
     numberField(form, "day", "Requests per day", { high: 10_000_000, start: 1000 }),
     choiceField(form, "ttl", "Kept for", TTLS),
-    textField(form, "hardware", "Own machine", { hint: "none", known: ["h100", "h200", "l40s", "l4", "a10g"] }),
+    textField(form, "hardware", "Own hardware", { hint: "none", known: ["h100", "h200", "l40s", "l4", "a10g"] }),
     textField(form, "own", "with the model", { hint: "llama-3-70b" }),
     numberField(form, "tp", "Devices", { high: 16, start: 1 }),
-    numberField(form, "rent", "Dollars of an hour", { high: 100, start: null, whole: false }),
+    numberField(form, "rent", "Dollars per hour", { high: 100, start: null, whole: false }),
   ];
 }
 
@@ -90,7 +90,7 @@ function shown(found) {
       : null,
     prices.input && found.caching.state === "on"
       ? cachingPart(found, gap)
-      : h("p", { class: "faint" }, "Give the tokens of a common beginning to see when caching it pays."),
+      : h("p", { class: "faint" }, "Enter the tokens of a shared prefix to see when caching it pays."),
   ];
 }
 
@@ -118,12 +118,12 @@ function cachingPart({ per_million: prices, workload }, gap) {
       } reads; it pays while requests are less than `,
       h("b", {}, duration(longest)),
       ` apart. Here they are ${duration(gap)} apart: it saves ${money(saved * unit)} a request, ${share(saved)} of `,
-      "the price of the beginning.",
+      "the price of the prefix.",
     );
   });
   const chart = chartView({
-    title: "What a cached beginning saves",
-    note: "a request, by the mean gap between requests that arrive at random",
+    title: "Savings of a cached prefix",
+    note: "per request, by mean gap between requests (random arrivals)",
     x: { label: "minutes between requests", kind: "log", form: "number", tight: true },
     y: { label: "dollars saved", form: "money" },
     marks,
