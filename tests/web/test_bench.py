@@ -97,7 +97,7 @@ def test_two_results_are_compared_in_a_page_of_their_own(browser: Browser, size:
 @pytest.mark.browser
 def test_files_are_read_in_the_page_and_never_sent(page: Page, server: LiveServer, files: list[Path]) -> None:
     page.goto(f"{server.url}/#/bench")
-    chooser = page.get_by_label("Results (never uploaded)")
+    chooser = page.get_by_label("Result files (not uploaded)")
     expect(chooser).to_be_visible()
     sent: list[str] = []
     page.on("request", lambda request: sent.append(f"{request.method} {request.url}"))
