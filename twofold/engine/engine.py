@@ -343,12 +343,12 @@ class Engine:
         """What a request with this prompt would meet if it arrived now. Nothing changes."""
         now = self._clock.now()
         cached = self.scheduler.manager.matched(array("i", token_ids), options.cache_salt)
-        return self.scheduler.line(options.priority, now).forecast(len(token_ids), cached, now)
+        return self.scheduler.queue_ahead(options.priority, now).forecast(len(token_ids), cached, now)
 
     def progress(self, request_ids: Iterable[str]) -> dict[str, RequestProgress]:
         """How far these requests are, without those that have a token or have ended."""
         now, found = self._clock.now(), {}
-        line, urgencies = self.scheduler.line(0, now), self.scheduler.queue.urgencies()
+        line, urgencies = self.scheduler.queue_ahead(0, now), self.scheduler.queue.urgencies()
         for request_id in request_ids:
             request = self._requests.get(request_id)
             sequence = None if request is None else request.sequences[0]

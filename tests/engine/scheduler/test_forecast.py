@@ -53,7 +53,7 @@ def test_the_forecast_is_near_what_happens(decoding: int, waiting: int, rows: in
     for number in range(10, 10 + waiting):
         clock.scheduler.add(make_sequence(number, 100, 200, arrival=clock.now), clock.now)
     before = clock.scheduler.waiting
-    forecast = clock.scheduler.line(0, clock.now).forecast(rows, 0, clock.now)
+    forecast = clock.scheduler.queue_ahead(0, clock.now).forecast(rows, 0, clock.now)
     assert (forecast.ahead, forecast.running) == (waiting, decoding)
     assert clock.scheduler.waiting == before
     assert forecast.queue_s is not None
@@ -71,9 +71,9 @@ def test_without_a_free_slot_the_queue_takes_the_tokens_until_one_is_free() -> N
         clock.scheduler.add(make_sequence(number, 5, 400), clock.now)
     while clock.step() != set(range(8)):
         pass
-    full = clock.scheduler.line(0, clock.now).forecast(10, 0, clock.now)
+    full = clock.scheduler.queue_ahead(0, clock.now).forecast(10, 0, clock.now)
     clock.scheduler.end(0, clock.now)
-    free = clock.scheduler.line(0, clock.now).forecast(10, 0, clock.now)
+    free = clock.scheduler.queue_ahead(0, clock.now).forecast(10, 0, clock.now)
     assert full.queue_s is not None
     assert free.queue_s == 0.0
     assert full.queue_s > 10 * (full.tpot_s or 0.0)
@@ -82,6 +82,6 @@ def test_without_a_free_slot_the_queue_takes_the_tokens_until_one_is_free() -> N
 def test_less_urgent_sequences_are_not_ahead_and_nothing_is_predicted_at_first() -> None:
     scheduler = make_scheduler()
     scheduler.add(make_sequence(0, 5, 4), 0.0)
-    assert scheduler.line(0, 1.0).forecast(10, 0, 1.0).ahead == 1
-    assert scheduler.line(-100, 1.0).forecast(10, 0, 1.0).ahead == 0
-    assert scheduler.line(0, 1.0).forecast(10, 4, 1.0).queue_s is None
+    assert scheduler.queue_ahead(0, 1.0).forecast(10, 0, 1.0).ahead == 1
+    assert scheduler.queue_ahead(-100, 1.0).forecast(10, 0, 1.0).ahead == 0
+    assert scheduler.queue_ahead(0, 1.0).forecast(10, 4, 1.0).queue_s is None

@@ -1,4 +1,4 @@
-"""What a request would meet if it arrived now: cached tokens, the line before it, and the seconds of its phases.
+"""What a request would meet if it arrived now: cached tokens, the queue before it, and the seconds of its phases.
 
 A look at the engine that changes nothing. The prompt rows before the request's own are those of running prompts and of
 waiting sequences that are more urgent. They are computed beside the sequences that generate now, in steps as large as
@@ -24,7 +24,7 @@ from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class QueueAhead:
     """The sequences before a request, and how steps are planned. ``share``: of its limit, that a completion usually
     reaches."""
 

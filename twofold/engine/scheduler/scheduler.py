@@ -44,7 +44,7 @@ from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.store import StoreResult
 from twofold.engine.scheduler.blocks import LookAhead, PreemptionCost, SequenceBlocks, least_urgent
 from twofold.engine.scheduler.budget import Budget, StepBuilder, StepLimits, StepPace
-from twofold.engine.scheduler.forecast import Line
+from twofold.engine.scheduler.forecast import QueueAhead
 from twofold.engine.scheduler.lanes import Lanes
 from twofold.engine.scheduler.loading import PrefixLoading
 from twofold.engine.scheduler.queue import (
@@ -207,10 +207,10 @@ class Scheduler:
         running = self._running.items()
         return self.manager.picture((number, each.tables) for number, each in running if each.tables is not None)
 
-    def line(self, priority: int, now: float) -> Line:
+    def queue_ahead(self, priority: int, now: float) -> QueueAhead:
         """What is before a request of this priority that arrives now."""
         waiting, share = self.queue.before(priority, now), self._look_ahead.share
-        return Line(self.limits, self._budget, self.step_time, self._running.values(), waiting, share)
+        return QueueAhead(self.limits, self._budget, self.step_time, self._running.values(), waiting, share)
 
     def plan(self, now: float) -> StepPlan:
         """The next step; empty when there is nothing to do."""
