@@ -37,8 +37,6 @@ from twofold.server.accounting import Accounting, RecentRequests, UsageStore
 from twofold.server.admission import Admission
 from twofold.server.batches.run import LineRunner
 from twofold.server.config import ServerConfig
-from twofold.server.desk.desk import Desk
-from twofold.server.desk.jobs import PlanJobs
 from twofold.server.edge.hosts import Hosts, Origins
 from twofold.server.edge.keys import Caller, KeyFile, KeyRing, single_keys
 from twofold.server.edge.middleware import EdgeMiddleware, check_exposure
@@ -53,6 +51,8 @@ from twofold.server.http.planner import PlannerEndpoint
 from twofold.server.http.status import AdminEndpoint, StatusEndpoint
 from twofold.server.models.registry import ModelRegistry, ServedModel
 from twofold.server.openapi.document import document
+from twofold.server.planning.jobs import PlanJobs
+from twofold.server.planning.process import PlannerProcess
 from twofold.server.pool import ByteBudget, WorkPool
 from twofold.server.reference_prices import ReferencePrices
 from twofold.server.response_cache import ResponseCache
@@ -115,7 +115,7 @@ class Server:
             else ResponseCache(self._folder.path / "answers.sqlite", config.response_cache, time.time)
         )
         self._pool = WorkPool()
-        self._desk = Desk()
+        self._planner = PlannerProcess()
         self._admission = Admission(config.tiers, config.queue)
         self._runner = RequestRunner(self._registry, self._admission, self._accounting, self._pool, self._cache)
         self._quotas = Quotas()
@@ -133,7 +133,7 @@ class Server:
             async with AsyncExitStack() as stack:
                 stack.callback(self._folder.close)
                 stack.callback(self._pool.close)
-                stack.callback(self._desk.close)
+                stack.callback(self._planner.close)
                 stack.push_async_callback(self._usage.close)
                 if self._cache is not None:
                     stack.callback(self._cache.close)
@@ -227,7 +227,7 @@ class Server:
         admin = AdminEndpoint(self._registry, self.stop)
         about = AboutEndpoint(config, self._registry, self._accounting.references.names)
         page = WebPage.read() if config.web else None
-        planner = PlannerEndpoint(self._desk, PlanJobs(self._desk), self._registry, self._accounting.recent)
+        planner = PlannerEndpoint(self._planner, PlanJobs(self._planner), self._registry, self._accounting.recent)
         estimate = EstimateEndpoint(self._registry, self._admission, self._accounting)
         own = (about, planner, self._live, estimate)
         routes = all_routes(self._registry, status, admin, *own, stores, self._document(), page)

@@ -30,10 +30,10 @@ from twofold.api.openai.vectors import EmbeddingRequest, RerankRequest, ScoreReq
 from twofold.core.errors import TwofoldError
 from twofold.core.params import StructuredOutputsParams
 from twofold.server.batches.record import BatchEndpoint, BatchOrder
-from twofold.server.desk.bodies import CurveRequest, ExplainRequest, PlanRequest, PriceRequest
 from twofold.server.files import form
 from twofold.server.openapi.document import document, operations
 from twofold.server.openapi.operation import Method
+from twofold.server.planning.bodies import CurveRequest, ExplainRequest, PlanRequest, PriceRequest
 from twofold.server.routes import all_routes, dialect_of
 
 DOCUMENT: Final = document(["tiny"], dialect_of, version="1.0", keyed=True)

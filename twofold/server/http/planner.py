@@ -1,4 +1,4 @@
-"""POST /v1/twofold/explain, /curve, /price and /plans: work of the helper process (``server/desk``)."""
+"""POST /v1/twofold/explain, /curve, /price and /plans: work of the helper process (``server/planning``)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from msgspec import to_builtins
 from twofold.api.body import encode
 from twofold.core.errors import ModelNotFoundError
 from twofold.server.accounting import RecentRequests
-from twofold.server.desk.bodies import HERE, CurveRequest, ExplainRequest, PlanRequest, PriceRequest, Values
-from twofold.server.desk.desk import Desk
-from twofold.server.desk.jobs import PlanJobs
-from twofold.server.desk.plain import to_plain
-from twofold.server.desk.replies import PlanDeleted, PlanJobReply
 from twofold.server.edge.body import ClientGoneError
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse, done_before_disconnect
 from twofold.server.models.registry import ModelRegistry, ServedModel
+from twofold.server.planning.bodies import HERE, CurveRequest, ExplainRequest, PlanRequest, PriceRequest, Values
+from twofold.server.planning.jobs import PlanJobs
+from twofold.server.planning.plain import to_plain
+from twofold.server.planning.process import PlannerProcess
+from twofold.server.planning.replies import PlanDeleted, PlanJobReply
 
 
 class PlannerEndpoint:
-    """Handlers that ask the desk."""
+    """Handlers that ask the process of the planner."""
 
-    def __init__(self, desk: Desk, jobs: PlanJobs, registry: ModelRegistry, recent: RecentRequests) -> None:
-        self._desk = desk
+    def __init__(
+        self, planner: PlannerProcess, jobs: PlanJobs, registry: ModelRegistry, recent: RecentRequests
+    ) -> None:
+        self._planner = planner
         self._jobs = jobs
         self._registry = registry
         self._recent = recent
@@ -64,7 +66,7 @@ class PlannerEndpoint:
         return PlanDeleted(id=asked.path["plan_id"])
 
     async def _answer(self, asked: EndpointRequest, task: str, values: Values) -> EndpointResponse:
-        work = asyncio.create_task(self._desk.run(asked.context.source, task, values))
+        work = asyncio.create_task(self._planner.run(asked.context.source, task, values))
         if not await done_before_disconnect(work, asked.receive):
             raise ClientGoneError
         return EndpointResponse(work.result())

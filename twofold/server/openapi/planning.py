@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from twofold.server.desk.bodies import CurveRequest, ExplainRequest, PlanRequest, PriceRequest
-from twofold.server.desk.replies import CurveReply, ExplainReply, PlanDeleted, PlanJobReply, PriceReply
 from twofold.server.openapi.operation import ApiOperation, OperationLink, RequestBody, RequestRule
+from twofold.server.planning.bodies import CurveRequest, ExplainRequest, PlanRequest, PriceRequest
+from twofold.server.planning.replies import CurveReply, ExplainReply, PlanDeleted, PlanJobReply, PriceReply
 
 FAILURES: Final = (404, 429, 504)
 SIZES: Final = (

@@ -33,8 +33,8 @@ from twofold.planner.price.catalog import known_catalog
 from twofold.planner.price.own import OwnMachines, hourly, own_cost
 from twofold.planner.price.workload import Compression, Workload, api_cost
 from twofold.planner.shapes.known import find_shape
-from twofold.server.desk.bodies import CHUNKS, DRAFTS, HERE, KV, TP, WEIGHTS, Values
-from twofold.server.desk.plain import from_plain
+from twofold.server.planning.bodies import CHUNKS, DRAFTS, HERE, KV, TP, WEIGHTS, Values
+from twofold.server.planning.plain import from_plain
 
 CURVE_SCHEMA: Final = "twofold.curve/1"
 BATCHES: Final = tuple(2**n for n in range(10))

@@ -14,115 +14,115 @@ import pytest
 from twofold.core.errors import BusyError, ModelNotFoundError, NotFoundError, ParameterError, TimeLimitError
 from twofold.planner.machines.known import known_machines
 from twofold.planner.shapes.known import known_shapes
-from twofold.server.desk.bodies import PlanRequest
-from twofold.server.desk.desk import QUEUED_MS, Desk, Ticket
-from twofold.server.desk.helper import NICENESS
-from twofold.server.desk.jobs import MAX_OF_TENANT, PlanJobs
-from twofold.server.desk.plain import from_plain, to_plain
+from twofold.server.planning.bodies import PlanRequest
+from twofold.server.planning.child import NICENESS
+from twofold.server.planning.jobs import MAX_OF_TENANT, PlanJobs
+from twofold.server.planning.plain import from_plain, to_plain
+from twofold.server.planning.process import QUEUED_MS, PlannerProcess, Ticket
 
 SCENARIO: Final = {"model": "llama-3-8b", "hardware": "h100"}
 PLAN: Final = {"models": ["llama-3-8b"], "hardware": ["h100"], "rate": 2.0, "input_tokens": 512, "output_tokens": 64}
 SMALL: Final = {**PLAN, "tp": [1], "weights": ["stored"], "kv": ["bf16"], "chunks": [512], "simulate": False}
 
 
-def on_a_desk(test: Callable[[Desk], Awaitable[None]], **options: Any) -> Desk:
-    desk = Desk(**options)
+def with_a_process(test: Callable[[PlannerProcess], Awaitable[None]], **options: Any) -> PlannerProcess:
+    planner = PlannerProcess(**options)
 
     async def run() -> None:
         try:
-            await test(desk)
+            await test(planner)
         finally:
-            desk.close()
+            planner.close()
 
     asyncio.run(run())
-    return desk
+    return planner
 
 
 def test_one_process_at_low_priority_serves_all_and_survives_errors() -> None:
-    async def test(desk: Desk) -> None:
-        assert desk.pid is None
-        found = json.loads(await desk.run("a", "explain", SCENARIO))
+    async def test(planner: PlannerProcess) -> None:
+        assert planner.pid is None
+        found = json.loads(await planner.run("a", "explain", SCENARIO))
         assert found["schema"] == "twofold.explain/1"
-        pid = desk.pid
+        pid = planner.pid
         assert pid is not None
         assert os.getpriority(os.PRIO_PROCESS, pid) == NICENESS
         with pytest.raises(ParameterError, match="No machine 'h1000'") as refused:
-            await desk.run("a", "explain", {**SCENARIO, "hardware": "h1000"})
+            await planner.run("a", "explain", {**SCENARIO, "hardware": "h1000"})
         assert refused.value.param == "hardware"
         for path in ("/etc/passwd", "../model.gguf", "~/config.json", "."):
             with pytest.raises(ModelNotFoundError, match="No model"):
-                await desk.run("a", "explain", {**SCENARIO, "model": path})
-        assert json.loads(await desk.run("b", "curve", {**SCENARIO, "machines": [{"hardware": "h100"}]}))["curves"]
-        assert desk.pid == pid
+                await planner.run("a", "explain", {**SCENARIO, "model": path})
+        assert json.loads(await planner.run("b", "curve", {**SCENARIO, "machines": [{"hardware": "h100"}]}))["curves"]
+        assert planner.pid == pid
         os.kill(pid, signal.SIGKILL)  # something outside ends it: the next task starts another one
-        assert json.loads(await desk.run("a", "explain", SCENARIO)) == found
-        assert desk.pid not in (None, pid)
+        assert json.loads(await planner.run("a", "explain", SCENARIO)) == found
+        assert planner.pid not in (None, pid)
 
-    assert on_a_desk(test).started == 2
+    assert with_a_process(test).started == 2
 
 
 def test_a_task_beyond_its_time_ends_with_an_error_and_the_next_one_runs() -> None:
-    async def test(desk: Desk) -> None:
+    async def test(planner: PlannerProcess) -> None:
         with pytest.raises(TimeLimitError, match=r"more than 0\.3 s of processor time"):
-            await desk.run("a", "plan", {**PLAN, "hardware": ["h100", "h200", "l40s", "l4"], "attainment": 0.9})
-        assert await desk.run("a", "explain", SCENARIO)
+            await planner.run("a", "plan", {**PLAN, "hardware": ["h100", "h200", "l40s", "l4"], "attainment": 0.9})
+        assert await planner.run("a", "explain", SCENARIO)
 
-    assert on_a_desk(test, seconds=0.3).started == 2
+    assert with_a_process(test, seconds=0.3).started == 2
 
 
 def test_an_idle_process_ends() -> None:
-    async def test(desk: Desk) -> None:
-        await desk.run("a", "explain", SCENARIO)
+    async def test(planner: PlannerProcess) -> None:
+        await planner.run("a", "explain", SCENARIO)
         for _ in range(500):
-            if desk.pid is None:
+            if planner.pid is None:
                 return
             await asyncio.sleep(0.01)
         pytest.fail("the process is still there")
 
-    on_a_desk(test, idle_s=0.01)
+    with_a_process(test, idle_s=0.01)
 
 
 def test_a_caller_with_many_tasks_delays_another_one_by_few(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
-    def ask(_desk: Desk, text: str, _ticket: Ticket) -> bytes:
+    def ask(_process: PlannerProcess, text: str, _ticket: Ticket) -> bytes:
         order.append(json.loads(text)["values"]["by"])
         return b""
 
-    monkeypatch.setattr(Desk, "_ask", ask)
+    monkeypatch.setattr(PlannerProcess, "_ask", ask)
 
-    async def test(desk: Desk) -> None:
-        many = [asyncio.create_task(desk.run("a", "plan", {"by": "a"})) for _ in range(10)]
+    async def test(planner: PlannerProcess) -> None:
+        many = [asyncio.create_task(planner.run("a", "plan", {"by": "a"})) for _ in range(10)]
         await asyncio.sleep(0)
-        one = asyncio.create_task(desk.run("b", "explain", {"by": "b"}))
+        one = asyncio.create_task(planner.run("b", "explain", {"by": "b"}))
         with pytest.raises(BusyError, match="Too many calculations are waiting"):
-            await asyncio.gather(*(desk.run("a", "plan", {"by": "a"}) for _ in range(QUEUED_MS // 2000)))
+            await asyncio.gather(*(planner.run("a", "plan", {"by": "a"}) for _ in range(QUEUED_MS // 2000)))
         await asyncio.gather(*many, one)
 
-    on_a_desk(test)
+    with_a_process(test)
     assert order.index("b") <= 2
 
 
 def test_a_cancelled_task_stops_or_never_starts() -> None:
-    async def test(desk: Desk) -> None:
-        await desk.run("a", "explain", SCENARIO)
+    async def test(planner: PlannerProcess) -> None:
+        await planner.run("a", "explain", SCENARIO)
         ticket = Ticket()
-        running = asyncio.create_task(desk.run("a", "plan", PLAN, ticket))
-        waiting = asyncio.create_task(desk.run("a", "plan", PLAN))
+        running = asyncio.create_task(planner.run("a", "plan", PLAN, ticket))
+        waiting = asyncio.create_task(planner.run("a", "plan", PLAN))
         while not ticket.running:
             await asyncio.sleep(0.001)
         waiting.cancel()
-        desk.cancel(ticket)
+        planner.cancel(ticket)
         running.cancel()
         await asyncio.gather(running, waiting, return_exceptions=True)
-        assert await desk.run("a", "explain", SCENARIO)
+        assert await planner.run("a", "explain", SCENARIO)
 
-    assert on_a_desk(test).started == 2
+    assert with_a_process(test).started == 2
 
 
 def test_plans_are_jobs_of_their_tenant() -> None:
-    async def test(desk: Desk) -> None:
-        jobs = PlanJobs(desk)
+    async def test(planner: PlannerProcess) -> None:
+        jobs = PlanJobs(planner)
         job = jobs.create("red", "a", SMALL)
         assert job.status in ("queued", "running")
         for wrong in (("blue", job.id), ("red", "plan_0")):
@@ -148,7 +148,7 @@ def test_plans_are_jobs_of_their_tenant() -> None:
         for id in list(jobs._jobs):
             jobs.delete("red", id)
 
-    on_a_desk(test)
+    with_a_process(test)
 
 
 def test_descriptions_survive_as_plain_data() -> None:

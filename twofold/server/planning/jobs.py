@@ -15,9 +15,9 @@ from typing import Any, Final
 from msgspec import Raw
 
 from twofold.core.errors import BusyError, NotFoundError, TwofoldError, quoted
-from twofold.server.desk.bodies import Values
-from twofold.server.desk.desk import Desk, Ticket
-from twofold.server.desk.replies import PlanError, PlanJobReply, PlanStatus
+from twofold.server.planning.bodies import Values
+from twofold.server.planning.process import PlannerProcess, Ticket
+from twofold.server.planning.replies import PlanError, PlanJobReply, PlanStatus
 
 MAX_JOBS: Final = 64
 MAX_OF_TENANT: Final = 16
@@ -60,8 +60,8 @@ class PlanJob:
 class PlanJobs:
     """All jobs, by id."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, planner: PlannerProcess) -> None:
+        self._planner = planner
         self._jobs: OrderedDict[str, PlanJob] = OrderedDict()
 
     def create(self, tenant: str, caller: str, values: Values) -> PlanJobReply:
@@ -69,7 +69,7 @@ class PlanJobs:
         self._make_room(MAX_OF_TENANT, [job for job in self._jobs.values() if job.tenant == tenant])
         self._make_room(MAX_JOBS, list(self._jobs.values()))
         job = PlanJob(f"plan_{secrets.token_hex(12)}", tenant, time.time())
-        job.task = asyncio.create_task(self._desk.run(caller, "plan", values, job.ticket))
+        job.task = asyncio.create_task(self._planner.run(caller, "plan", values, job.ticket))
         job.task.add_done_callback(_retrieve)
         self._jobs[job.id] = job
         return job.reply()
@@ -92,7 +92,7 @@ class PlanJobs:
         """Drops a job, and stops it if it has not ended. Raises NotFoundError."""
         job = self._find(tenant, id)
         del self._jobs[id]
-        self._desk.cancel(job.ticket)
+        self._planner.cancel(job.ticket)
         if job.task is not None:
             job.task.cancel()
 

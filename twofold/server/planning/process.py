@@ -1,4 +1,4 @@
-"""The desk: work of the planner for callers, in one helper process at low priority, so that it delays no stream.
+"""The planner for callers of the server: one process at low priority, so that no stream is delayed.
 
 The process starts with the first task and ends when it was idle. It computes one task at a time; callers share it
 fairly (``Lane``, with milliseconds as sizes), and the tasks of one can hold at most half of the queue. A task that
@@ -19,8 +19,8 @@ import orjson
 
 from twofold.core.child import ChildEndedError, ChildProcess
 from twofold.core.errors import ModelNotFoundError, ParameterError, ResourceError, TimeLimitError, TwofoldError
-from twofold.server.desk.bodies import Values
-from twofold.server.desk.helper import DONE, MEMORY, REFUSED, TOO_LARGE
+from twofold.server.planning.bodies import Values
+from twofold.server.planning.child import DONE, MEMORY, REFUSED, TOO_LARGE
 from twofold.server.pool import ByteBudget, Lane
 
 log = logging.getLogger("twofold.serve")
@@ -43,8 +43,8 @@ class Ticket:
 
 
 @dataclass(slots=True)
-class Desk:
-    """The helper process and its queue. Used on the event loop; ``close`` it before the loop ends.
+class PlannerProcess:
+    """The process and its queue. Used on the event loop; ``close`` it before the loop ends.
 
     started   number of processes started so far
     """
@@ -53,7 +53,7 @@ class Desk:
     idle_s: float = IDLE_S
     started: int = 0
     _lane: Lane = field(
-        default_factory=lambda: Lane("desk", 1, ByteBudget(QUEUED_MS, full="Too many calculations are waiting."))
+        default_factory=lambda: Lane("planner", 1, ByteBudget(QUEUED_MS, full="Too many calculations are waiting."))
     )
     _child: ChildProcess | None = None
     _resting: asyncio.TimerHandle | None = None
@@ -131,7 +131,7 @@ class Desk:
     def _start(self) -> ChildProcess:
         self.started += 1
         return ChildProcess(
-            "twofold.server.desk.helper",
+            "twofold.server.planning.child",
             [str(self.seconds)],
             name="that computes explanations and plans",
             hint=f"It needs up to {MEMORY >> 20} MiB of memory.",

@@ -1,6 +1,6 @@
 """The helper process of a server: computes one task after another at low priority, within limits.
 
-Started as ``python -m twofold.server.desk.helper SECONDS``. A request is a JSON object with ``task`` and ``values``;
+Started as ``python -m twofold.server.planning.child SECONDS``. A request is a JSON object with ``task`` and ``values``;
 the text of a reply is the document in JSON, or for an error an object with its words.
 """
 
@@ -15,7 +15,7 @@ import orjson
 from twofold.core.child import begin, limited, read_message, send_message
 from twofold.core.errors import ModelNotFoundError, ParameterError, TwofoldError
 from twofold.planner.price.catalog import known_catalog
-from twofold.server.desk.work import TASKS
+from twofold.server.planning.work import TASKS
 
 DONE: Final = "d"
 REFUSED: Final = "r"
