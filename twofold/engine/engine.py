@@ -28,7 +28,7 @@ from twofold.core.clock import Clock
 from twofold.core.errors import ParameterError, TwofoldError, WorkerError
 from twofold.core.forecast import Forecast, RequestProgress
 from twofold.core.params import RequestParams, SamplingParams
-from twofold.core.report import BlockCounts, Observer, RequestMetrics, StepReport
+from twofold.core.report import Observer, RequestMetrics
 from twofold.core.request import DEFAULT_OPTIONS, EngineRequest, RequestOptions, TextOrTokens
 from twofold.core.step import SequenceOutcome, StepMasks, StepOutcome, StepPlan, TokenConstraint, TokenEvent
 from twofold.engine.grammar.compile import GrammarCompiler
@@ -37,6 +37,7 @@ from twofold.engine.inputs import InputProcessor
 from twofold.engine.kv_files import KVFiles
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.request import ActiveRequest, EngineState
+from twofold.engine.scheduler.report import step_report
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import SequenceState
 from twofold.text.tokenizers.tokenizer import Tokenizer
@@ -58,31 +59,17 @@ class StepReporter:
         if not self.observers:
             return
         started = ended - (outcome.seconds + outcome.moves_s)
-        scheduler, manager = self._scheduler, self._scheduler.manager
-        report = StepReport(
-            number=scheduler.steps - 1,
-            started=started,
-            decode_rows=plan.decode_rows,
-            prefill_rows=plan.rows - plan.decode_rows,
-            sequences=len(plan.steps),
-            logit_rows=sum(step.logit_rows for step in plan.steps),
-            moves=len(plan.moves),
-            predicted_s=plan.predicted_s,
-            seconds=outcome.seconds,
+        report = step_report(
+            self._scheduler,
+            plan,
+            started,
+            outcome.seconds,
             moves_s=outcome.moves_s,
             host_s=max(0.0, started - since),
             forward_s=outcome.forward_s,
             sample_s=outcome.sample_s,
             overlap_s=outcome.overlap_s,
-            draft_rows=sum(step.drafts for step in plan.steps),
             draft_s=sum(outcome.draft_s),
-            attended=plan.attended,
-            read=plan.read,
-            held_by=plan.held_by,
-            budget=plan.budget,
-            waiting=scheduler.waiting,
-            running=scheduler.running,
-            blocks=BlockCounts(sum(manager.free), sum(manager.cached), sum(manager.held)),
         )
         for observer in self.observers:
             observer.on_step(report)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from twofold.core.report import BlockCounts, EngineFacts, GroupFacts, StepReport
+from twofold.core.report import EngineFacts, GroupFacts
 from twofold.core.step import StepPlan
+from twofold.engine.scheduler.report import step_report
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.observe.live.board import LiveBoard, merged, tick_lanes
 from twofold.observe.live.columns import columns
@@ -62,29 +63,8 @@ class LiveRecording:
     def step(self, scheduler: Scheduler, plan: StepPlan, began: float, seconds: float) -> None:
         """Takes a step that was committed."""
         self._clock.seconds = began + seconds
-        manager = scheduler.manager
-        report = StepReport(
-            number=scheduler.steps - 1,
-            started=began,
-            decode_rows=plan.decode_rows,
-            prefill_rows=plan.rows - plan.decode_rows,
-            sequences=len(plan.steps),
-            logit_rows=sum(step.logit_rows for step in plan.steps),
-            moves=len(plan.moves),
-            predicted_s=plan.predicted_s,
-            seconds=seconds,
-            moves_s=0.0,
-            host_s=0.0,
-            waiting=scheduler.waiting,
-            running=scheduler.running,
-            blocks=BlockCounts(sum(manager.free), sum(manager.cached), sum(manager.held)),
-            attended=plan.attended,
-            read=plan.read,
-            held_by=plan.held_by,
-            budget=plan.budget,
-        )
         self._board.on_lanes(self._model, scheduler.lanes.take(), lambda _id: None)
-        self._board.on_step(self._model, report)
+        self._board.on_step(self._model, step_report(scheduler, plan, began, seconds))
         if self._clock.seconds >= self._due:
             self.tick()
         if self._clock.seconds >= self._lately:
