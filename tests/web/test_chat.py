@@ -30,7 +30,7 @@ def settle(page: Page, **fields: str) -> None:
     page.get_by_role("button", name="Settings", exact=True).click()
     for name, value in fields.items():
         page.locator(f"#set-{name}").fill(value)
-    page.get_by_role("button", name="Use them").click()
+    page.get_by_role("button", name="Apply").click()
 
 
 def answered(page: Page) -> None:
@@ -113,7 +113,7 @@ def test_branches_of_questions_and_answers(chat: Page) -> None:
     answered(chat)
     expect(chat.locator(".ask")).to_have_count(1)
     assert [message["content"] for message in sent[-1]["messages"]] == ["First"]
-    chat.locator(".ask").get_by_role("button", name="Branch before").click()
+    chat.locator(".ask").get_by_role("button", name="Previous branch").click()
     expect(chat.locator(".ask")).to_have_count(2)
     assert [message["role"] for message in sent[-2]["messages"]] == ["user", "assistant", "user"]
     chat.locator("body").press("]")
@@ -160,7 +160,7 @@ def test_settings_are_chips_and_fields_of_the_body(page: Page) -> None:
     page.locator("#set-temperature").fill("0.5")
     page.locator("#set-max_tokens").fill("4")
     page.locator("#set-system").fill("Be short.")
-    page.get_by_role("button", name="Use them").click()
+    page.get_by_role("button", name="Apply").click()
     expect(page.get_by_role("button", name="temperature 0.5")).to_be_visible()
     page.locator("#model").select_option("other")
     say(page, "Hello")
@@ -265,7 +265,7 @@ def test_the_built_in_calculator_answers_by_itself(page: Page) -> None:
     page.route(CHATS, answer)
     page.get_by_role("button", name="Settings", exact=True).click()
     page.get_by_label("Built-in calculator").check()
-    page.get_by_role("button", name="Use them").click()
+    page.get_by_role("button", name="Apply").click()
     say(page, "What is 6*7?")
     expect(page.locator(".answer").last).to_contain_text("It is 42.")
     assert sent[0]["tools"][0]["function"]["name"] == "calculate"
@@ -276,7 +276,7 @@ def test_json_is_a_tree_and_thinking_is_folded(page: Page) -> None:
     settle(page, max_tokens="4")
     page.get_by_role("button", name="Settings", exact=True).click()
     page.locator("#set-form").select_option("JSON")
-    page.get_by_role("button", name="Use them").click()
+    page.get_by_role("button", name="Apply").click()
     answer = json.dumps({"name": "Ulm", "sizes": [1, {"a": None}]})
     scripted(page, chunk({"reasoning_content": "hm"}), chunk({"content": answer}), chunk({}, "stop"))
     say(page, "As JSON")
@@ -313,7 +313,7 @@ def test_a_cut_stream_can_go_on(page: Page) -> None:
     expect(page.locator(".answer .fault")).to_contain_text("cut before the answer was complete")
     page.unroute(CHATS)
     scripted(page, chunk({"content": " it."}), chunk({}, "stop"))
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     expect(page.locator(".answer .text")).to_have_text("Half of it.")
     assert sent[-1]["messages"][-1] == {"role": "assistant", "content": "Half of"}
 
@@ -349,7 +349,7 @@ def test_a_wrong_key_is_asked_for_again(browser: Browser, keyed: LiveServer) -> 
         say(page, "Hello")
         expect(dialog.get_by_role("alert")).to_be_visible()
         dialog.get_by_label("Key", exact=True).fill("secret")
-        dialog.get_by_role("button", name="Use it").click()
+        dialog.get_by_role("button", name="Apply").click()
         page.get_by_role("button", name="Try again").click()
         answered(page)
 

@@ -58,7 +58,7 @@ def test_a_step_is_chosen_by_keyboard_and_marked_everywhere(page: Page, server: 
     fold.press("ArrowLeft")
     last = page.locator(".said").inner_text()
     assert last.startswith("Step ")
-    expect(page.get_by_role("button", name="Go on")).to_be_visible()
+    expect(page.get_by_role("button", name="Continue")).to_be_visible()
     fold.press("ArrowLeft")
     expect(page.locator(".said")).not_to_have_text(last)
     page.get_by_role("button", name="Step forward").click()
@@ -67,7 +67,7 @@ def test_a_step_is_chosen_by_keyboard_and_marked_everywhere(page: Page, server: 
     number = last.split(":")[0].removeprefix("Step ").replace(",", "")
     expect(page.get_by_role("table", name=f"Sequences in step {number}")).to_contain_text("req_")
     fold.press("Escape")
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
 
 

@@ -117,7 +117,7 @@ function start() {
     theme.button,
   );
   document.body.append(
-    h("a", { class: "skip", href: "#view", onclick: skip }, "To the content"),
+    h("a", { class: "skip", href: "#view", onclick: skip }, "Skip to the content"),
     bar,
     follow(),
     ...(VIEWS.length > 1 ? [tabs("bottom", "Views, small screens")] : []),

@@ -10,7 +10,7 @@ import { createFiles } from "./files.js";
  *   busy: import("../core/signal.js").ReadSignal<boolean>}} options  `changed` gets the message as it would be sent
  */
 export function createComposer({ send, stop, changed, busy }) {
-  const box = h("textarea", { id: "say", rows: 2, placeholder: "Ask something", onkeydown: key, oninput: grow });
+  const box = h("textarea", { id: "say", rows: 2, placeholder: "Type a message", onkeydown: key, oninput: grow });
   const files = createFiles(() => grow());
   const chips = h("span", { class: "chips" }), guess = h("p", { class: "guess" });
   const button = h("button", { class: "send", type: "submit" }, "Send");

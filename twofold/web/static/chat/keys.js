@@ -9,7 +9,7 @@ const LIST = [
   ["Esc", "stop"],
   ["Ctrl K", "new chat"],
   ["/", "search"],
-  ["[ ]", "branch before, next branch"],
+  ["[ ]", "previous branch, next branch"],
   ["t", "colours of the tokens"],
   ["← →", "another token, in colours"],
   ["e", "engine"],

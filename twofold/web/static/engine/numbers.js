@@ -10,10 +10,10 @@ import { HELD, lanesIn, roofPoint } from "../live/state.js";
 /** @typedef {import("../live/state.js").Step} Step */
 
 const MEASURES = /** @type {const} */ ([
-  ["ttft", "First token"],
-  ["tpot", "Per token"],
-  ["itl", "Gap"],
-  ["e2e", "Whole"],
+  ["ttft", "TTFT"],
+  ["tpot", "TPOT"],
+  ["itl", "ITL"],
+  ["e2e", "Total time"],
   ["queue", "Queue"],
 ]);
 
@@ -91,7 +91,7 @@ export function lately(live, by) {
   if (told.counts) facts.push(...countsOf(told.counts));
   facts.push(["error of predicted steps", share(told.error)]);
   return [
-    wideTable("Latencies", ["Requests", ...MEASURES.map(([, name]) => name), "N, met"], rows),
+    wideTable("Latencies", ["Requests", ...MEASURES.map(([, name]) => name), "Requests, met"], rows),
     wideTable("Stalls and counts", ["Engine", "Sum"], facts),
   ];
 }

@@ -81,7 +81,7 @@ export function tools(model, complain) {
     const step = last ? ` · step ${(last.ms / last.times).toFixed(1)} ms` : "";
     fill(now, h("b", {}, count(queue[1])), " running · ", h("b", {}, count(queue[0])), ` waiting${used}${step}`);
   });
-  const file = h("input", { type: "file", accept: ".jsonl", hidden: true, "aria-label": "A recording" });
+  const file = h("input", { type: "file", accept: ".jsonl", hidden: true, "aria-label": "Recording" });
   file.addEventListener("change", async () => {
     const chosen = file.files?.[0], text = await chosen?.text();
     file.value = "";
@@ -102,7 +102,7 @@ export function tools(model, complain) {
     { class: "tools" },
     now,
     choice("Time shown", model.span, SPANS),
-    button(() => model.paused.get() === null ? "Pause" : "Go on", () => pause(model)),
+    button(() => model.paused.get() === null ? "Pause" : "Continue", () => pause(model)),
     button(() => "◀", () => move(model, -1), "Step back"),
     button(() => "▶", () => move(model, 1), "Step forward"),
     recording,

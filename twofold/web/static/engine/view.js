@@ -26,7 +26,7 @@ function createParts(model) {
   const { live, chosen } = model;
   const steps = panel("Steps", [["prefill", "prompt rows"], ["decode", "decode rows"], [
     "budget",
-    "budget of prompts",
+    "prompt budget",
   ]]);
   const lanes = panel("Sequences", [
     ["prefill", "prefill"],
@@ -52,7 +52,7 @@ function createParts(model) {
     tree,
     h("p", { class: "key" }, "Prefix tree: a bar is a run of blocks; those below continue it."),
   );
-  const by = choice("Divided by", model.by, DIVISIONS);
+  const by = choice("Group by", model.by, DIVISIONS);
   const figures = h("section", { class: "panel", "aria-label": "Figures" }, h("h2", {}, "Last 5 minutes", by), numbers);
   const panels = h(
     "div",

@@ -27,7 +27,7 @@ export function createKeyDialog(api, changed) {
         "div",
         { class: "row end" },
         h("button", { type: "button", class: "chip", onclick: () => dialog.close() }, "Cancel"),
-        h("button", { type: "submit", class: "send" }, "Use it"),
+        h("button", { type: "submit", class: "send" }, "Apply"),
       ),
     ),
   );

@@ -13,9 +13,9 @@ const TIMES = [0.85, 1.25, 1.7, 2.3];
 const BITS = [0.5, 1, 2, 4];
 const ORIGINS = /** @type {Record<string, string>} */ ({ d: "", s: "s", g: "g" });
 export const ORIGIN_NAMES = /** @type {Record<string, string>} */ ({
-  d: "drawn from the model's distribution",
-  s: "guessed and accepted",
-  g: "the only one that the form allowed",
+  d: "sampled",
+  s: "drafted and accepted",
+  g: "the only token that the grammar allowed",
 });
 
 /** Milliseconds between tokens; NaN for the first. @param {readonly Token[]} tokens */
