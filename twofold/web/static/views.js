@@ -19,6 +19,7 @@
 /** @type {readonly View[]} */
 export const VIEWS = [
   { id: "chat", name: "Chat", load: () => import("./chat/view.js") },
+  { id: "compare", name: "Compare", load: () => import("./compare/view.js") },
   { id: "engine", name: "Engine", load: () => import("./engine/view.js") },
   { id: "explore", name: "Explore", load: () => import("./explore/view.js") },
   { id: "bench", name: "Bench", load: () => import("./bench/view.js") },

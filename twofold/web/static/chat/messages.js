@@ -24,6 +24,7 @@ import { callCards } from "./tools.js";
  * @property {(message: Message, form: "text" | "curl" | "python") => string} copy
  * @property {(message: Message) => boolean} running
  * @property {(message: Message) => boolean} last
+ * @property {() => number} [axis]  seconds that the pictures of receipts have at least
  * @property {(message: Message) => string | null} explain
  * @property {(message: Message) => boolean} structured
  * @property {(message: Message) => Promise<any>} help
@@ -55,7 +56,7 @@ function branches(message, actions) {
   return h(
     "span",
     { class: "branch" },
-    act("‹", () => actions.turn(message, -1), "Branch before"),
+    act("‹", () => actions.turn(message, -1), "Previous branch"),
     `${number}/${of}`,
     act("›", () => actions.turn(message, 1), "Next branch"),
   );
@@ -213,7 +214,7 @@ function faultView(message, actions) {
     if (left > 0) setTimeout(tick, 500);
   };
   tick();
-  const goOn = message.content && act("Go on", () => actions.goOn(message, message.content));
+  const goOn = message.content && act("Continue", () => actions.goOn(message, message.content));
   if (goOn) goOn.className = "chip";
   return h("div", { class: "fault", role: "alert" }, h("p", {}, text), h("p", { class: "row" }, retry, goOn));
 }
@@ -288,7 +289,7 @@ export function createAnswer(message, actions) {
     fault.show(message.fault ? message.fault.message : "", () => faultView(message, actions));
     const explain = actions.explain(message);
     bill.show(
-      message.record?.prompts.length > 0 ? `${last} ${explain}` : "",
+      message.record?.prompts.length > 0 ? `${last} ${explain} ${actions.axis?.()}` : "",
       () => safeReceipt(message, last, explain, actions),
     );
   };
@@ -305,7 +306,7 @@ export function createAnswer(message, actions) {
  */
 function safeReceipt(message, open, explain, actions) {
   try {
-    return receipt(message, { open, explain, help: () => actions.help(message) });
+    return receipt(message, { open, axis: actions.axis?.() ?? 0, explain, help: () => actions.help(message) });
   } catch {
     return h("p", { class: "faint" }, "The record of this answer is damaged.");
   }

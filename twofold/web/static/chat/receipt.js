@@ -56,10 +56,16 @@ const rect = (fill, x, width, y, height) =>
     height: height.toFixed(2),
   });
 
-/** @param {Message} message */
-function fold(message) {
-  const figures = figuresOf(message.record), { queue, prefill, decode } = figures;
-  const times = tokenTimes(message), end = Math.max(queue + prefill + decode, times.at(-1) ?? 0, 1e-6);
+/** Seconds from the arrival of a request to its end. @param {Message} message  has a record */
+export function lastTime(message) {
+  const { queue, prefill, decode } = figuresOf(message.record);
+  return Math.max(queue + prefill + decode, tokenTimes(message).at(-1) ?? 0, 1e-6);
+}
+
+/** @param {Message} message @param {number} axis  seconds that the picture has at least */
+function fold(message, axis) {
+  const figures = figuresOf(message.record), { queue, prefill } = figures;
+  const times = tokenTimes(message), end = Math.max(lastTime(message), axis);
   /** @param {number} time */
   const x = (time) => WIDTH * time / end;
   const bars = gapBars(times), longest = Math.max(...bars.map((bar) => bar.gap), 1e-9);
@@ -138,14 +144,14 @@ function facts({ record }) {
     "dl",
     { class: "facts" },
     fact(
-      "First token",
+      "Time to first token",
       seconds(figures.ttft),
       part(figures.sharePrefill),
       limitOf(figures.leastPrefill, figures.boundPrefill),
       "p",
     ),
     fact(
-      "Each token",
+      "Time per output token",
       seconds(figures.tpot),
       part(figures.shareDecode),
       limitOf(figures.leastToken, figures.boundDecode),
@@ -155,7 +161,7 @@ function facts({ record }) {
       "Tokens",
       `${count(used.prompt)} → ${count(used.output)}`,
       "",
-      h("span", { class: "c" }, used.cached > 0 ? `${count(used.cached)} from the cache` : "none from the cache"),
+      h("span", { class: "c" }, used.cached > 0 ? `${count(used.cached)} from the cache` : "0 from the cache"),
     ),
     price
       ? fact("Cost", money(price.total, price.currency), "", `at ${price.model}${here ? `; here ${here}` : ""}`)
@@ -195,6 +201,12 @@ export function phaseBar(prefill, decode, name) {
   );
 }
 
+/** The address that explains a request, null if the server cannot. @param {import("../views.js").App} app @param {Message} message */
+export function explainLink(app, { record }) {
+  const can = app.server.peek()?.can ?? [];
+  return record && can.includes("explain") ? app.route.href("explore", { request: record.id }) : null;
+}
+
 /**
  * What would help, by gain: asked for by a click, because it takes the server a second.
  * @param {string} explain
@@ -222,16 +234,17 @@ function helps(explain, help) {
 /**
  * The receipt, folded to a line unless `open`.
  * @param {Message} message  has a record
- * @param {{open: boolean, explain: string | null, help: () => Promise<any>}} options  `explain`: the address that
- *   explains this request, null if the server cannot; `help` asks for it
+ * @param {{open: boolean, axis: number, explain: string | null, help: () => Promise<any>}} options  `axis`: seconds
+ *   that its picture has at least; `explain`: the address that explains this request, null if the server cannot; `help`
+ *   asks for it
  */
-export function receipt(message, { open, explain, help }) {
+export function receipt(message, { open, axis, explain, help }) {
   const { record } = message;
   return h(
     "details",
     { class: "receipt", open },
     h("summary", {}, ratioBar(record, "ratio"), h("span", {}, lineOf(record))),
-    fold(message),
+    fold(message, axis),
     facts(message),
     explain && helps(explain, help),
   );

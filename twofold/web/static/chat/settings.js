@@ -56,7 +56,7 @@ function parsed(name, text) {
 
 /** @param {Record<string, any>} values */
 function checkForm({ form, form_text: text, tools, other }) {
-  if (form === "JSON schema") parsed("Form's text", text ?? "");
+  if (form === "JSON schema") parsed("Format definition", text ?? "");
   if (tools !== undefined && !Array.isArray(tools)) throw new Error("Tools are a JSON list.");
   if (other !== undefined && (typeof other !== "object" || Array.isArray(other))) {
     throw new Error("Other fields are a JSON object.");
@@ -78,7 +78,7 @@ export function createSettings(done) {
     h(
       "form",
       { method: "dialog", novalidate: true, onsubmit: submit },
-      h("h2", { id: "settings-title" }, "Settings of this conversation"),
+      h("h2", { id: "settings-title" }, "Settings"),
       h("label", { for: "set-system" }, "System prompt"),
       system,
       fields,
@@ -87,7 +87,7 @@ export function createSettings(done) {
         "div",
         { class: "row end" },
         h("button", { type: "button", class: "chip", onclick: () => dialog.close() }, "Cancel"),
-        h("button", { type: "submit", class: "send" }, "Use them"),
+        h("button", { type: "submit", class: "send" }, "Apply"),
       ),
     ),
   );

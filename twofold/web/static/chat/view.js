@@ -9,6 +9,7 @@ import { createForecast } from "./forecast.js";
 import { createKept } from "./kept.js";
 import { createKeys } from "./keys.js";
 import { createAnswer, createAsk, createResult } from "./messages.js";
+import { explainLink } from "./receipt.js";
 import { asCurl, asPython, bodyOf } from "./request.js";
 import { run } from "./run.js";
 import { chips, createSettings } from "./settings.js";
@@ -183,12 +184,7 @@ class Chat {
       copy: (message, form) => this.copy(message, form),
       running: (message) => this.running === message,
       last: (message) => this.path.at(-1) === message,
-      explain: (message) => {
-        const can = this.app.server.peek()?.can ?? [];
-        return message.record && can.includes("explain")
-          ? this.app.route.href("explore", { request: message.record.id })
-          : null;
-      },
+      explain: (message) => explainLink(this.app, message),
       help: (message) => this.app.api.post("/v1/twofold/explain", { request: message.record.id }),
       structured: () => String(this.talk.peek().settings.form ?? "").startsWith("JSON"),
     };

@@ -1,0 +1,203 @@
+// @ts-check
+/** Compare: one message to two models or settings, side by side; their receipts share an axis of time. */
+
+import { createComposer } from "../chat/composer.js";
+import { createAnswer } from "../chat/messages.js";
+import { explainLink, lastTime } from "../chat/receipt.js";
+import { asCurl, asPython, bodyOf } from "../chat/request.js";
+import { run } from "../chat/run.js";
+import { chips, createSettings } from "../chat/settings.js";
+import { add, newConversation } from "../chat/tree.js";
+import { paced } from "../core/clock.js";
+import { fill, h, style } from "../core/dom.js";
+import { effect, signal } from "../core/signal.js";
+import { differences } from "./differences.js";
+
+/** @typedef {import("../chat/tree.js").Message} Message */
+/** @typedef {import("../chat/messages.js").Actions} Actions */
+
+await Promise.all([
+  style(new URL("../chat/chat.css", import.meta.url)),
+  style(new URL("compare.css", import.meta.url)),
+]);
+
+const HZ = 20;
+
+/** One of the two: a model, settings, and the answer. */
+class Side {
+  /** @param {import("../views.js").App} app @param {string} name @param {() => void} ended */
+  constructor(app, name, ended) {
+    this.app = app;
+    this.name = name;
+    this.ended = ended;
+    this.talk = newConversation();
+    this.text = "";
+    this.axis = 0;
+    this.running = false;
+    this.abort = new AbortController();
+    /** @type {Message | null} */
+    this.message = null;
+    /** @type {ReturnType<typeof createAnswer> | null} */
+    this.view = null;
+    this.select = h("select", { id: `model-${name}` });
+    this.chips = h("span", { class: "chips" });
+    this.place = h("div", {}, h("p", { class: "faint" }, "Nothing sent yet."));
+    effect(() => {
+      const ids = (app.server.get()?.models ?? []).map((/** @type {any} */ each) => each.id);
+      const chosen = this.select.value || app.model.get();
+      fill(this.select, ids.map((/** @type {string} */ id) => h("option", { value: id }, id)));
+      this.select.value = ids.includes(chosen) ? chosen : ids[0] ?? "";
+    });
+  }
+
+  get element() {
+    const label = h("label", { class: "hidden", for: this.select.id }, `Model of ${this.name}`);
+    return h(
+      "section",
+      { "aria-label": this.name },
+      h("div", { class: "side-head" }, h("h2", {}, this.name), label, this.select, this.chips),
+      this.place,
+    );
+  }
+
+  /** @param {string} parent @param {{begun?: string, ids?: readonly number[]}} [from] */
+  body(parent, from = {}) {
+    const asked = this.talk.messages.filter(({ id }) => id === parent);
+    return bodyOf(this.select.value, this.talk, asked, { ...from, prices: this.app.server.peek()?.prices.reference });
+  }
+
+  /** Asks for an answer, or to go on from the beginning of one. @param {string} text @param {string} [begun] @param {number[]} [ids] */
+  async ask(text, begun = "", ids = []) {
+    this.abort.abort();
+    const abort = this.abort = new AbortController(), { talk } = this;
+    Object.assign(talk, { messages: [], chosen: {} });
+    this.text = text;
+    this.axis = 0;
+    const { id: parent } = add(talk, { parent: "", role: "user", content: text });
+    const body = this.body(parent, { begun, ids }), from = begun ? { begun, ids, begunIds: ids.length } : {};
+    const message = add(talk, { parent, role: "assistant", content: begun, model: this.select.value, ...from });
+    this.message = message;
+    this.running = true;
+    const view = this.view = createAnswer(message, this.actions());
+    fill(this.place, view.element);
+    /** @type {import("../chat/run.js").Progress | undefined} */
+    let progress;
+    const draw = paced(() => view.update(progress), HZ);
+    draw.ask();
+    await run(this.app.api, body, message, {
+      signal: abort.signal,
+      text: view.write,
+      changed: (told) => {
+        progress = told ?? progress;
+        draw.ask();
+      },
+    });
+    draw.end();
+    if (this.message !== message) return;
+    this.running = false;
+    view.end();
+    if (message.fault?.status === 401 || message.fault?.status === 403) this.app.askKey(message.fault.message);
+    this.ended();
+  }
+
+  /** @param {number} axis seconds of both receipts */
+  draw(axis) {
+    this.axis = axis;
+    this.view?.update();
+  }
+
+  /** @returns {Actions} */
+  actions() {
+    const nothing = () => {};
+    return {
+      branch: () => ({ number: 1, of: 1 }),
+      turn: nothing,
+      edit: nothing,
+      results: nothing,
+      again: () => void this.ask(this.text),
+      goOn: (_, begun, ids) => void this.ask(this.text, begun, ids),
+      copy: ({ content, parent }, form) => {
+        const keyed = this.app.api.key.peek() !== "", body = this.body(parent);
+        if (form === "text") return content;
+        return form === "curl" ? asCurl(location.origin, body, keyed) : asPython(location.origin, body, keyed);
+      },
+      running: () => this.running,
+      last: ({ finish }) => finish !== "tool_calls",
+      axis: () => this.axis,
+      explain: (message) => explainLink(this.app, message),
+      help: (message) => this.app.api.post("/v1/twofold/explain", { request: message.record.id }),
+      structured: () => String(this.talk.settings.form ?? "").startsWith("JSON"),
+    };
+  }
+}
+
+/** Both in turn, or both at once, which slows them. @param {import("../core/signal.js").Signal<boolean>} together */
+function createMode(together) {
+  const button = (/** @type {string} */ text, /** @type {boolean} */ value) => {
+    const element = h("button", { type: "button", onclick: () => together.set(value) }, text);
+    effect(() => element.setAttribute("aria-pressed", String(together.get() === value)));
+    return element;
+  };
+  return h(
+    "span",
+    { class: "seg", role: "group", "aria-label": "Order" },
+    button("In turn", false),
+    button("Together", true),
+  );
+}
+
+/** @type {import("../views.js").ViewModule["mount"]} */
+export function mount(root, app) {
+  const together = signal(false), busy = signal(false), found = h("ul", {});
+  const told = h("section", { class: "differences", hidden: true }, h("h2", {}, "Differences"), found);
+  const asked = h("p", { class: "asked-both", hidden: true });
+  const compared = () => {
+    const sentences = sides.some((side) => side.running) ? [] : differences(sides[0].message, sides[1].message);
+    told.hidden = sentences.length === 0;
+    fill(found, sentences.map((text) => h("li", {}, text)));
+    if (told.hidden) return;
+    const axis = Math.max(...sides.map((side) => lastTime(/** @type {Message} */ (side.message))));
+    sides.forEach((side) => side.draw(axis));
+    app.announce(sentences.join(" "));
+  };
+  const sides = ["A", "B"].map((name) => new Side(app, name, compared));
+  let turn = 0, current = sides[0];
+  const settings = createSettings((settled) => {
+    Object.assign(current.talk, settled);
+    show();
+  });
+  const show = () =>
+    sides.forEach((side) =>
+      fill(
+        side.chips,
+        chips(side.talk, (field) => {
+          current = side;
+          settings.open(side.talk, field);
+        }),
+      )
+    );
+  const send = async (/** @type {string} */ text) => {
+    const mine = ++turn;
+    busy.set(true);
+    asked.hidden = false;
+    asked.textContent = text;
+    told.hidden = true;
+    if (together.peek()) await Promise.all(sides.map((side) => side.ask(text)));
+    else for (const side of sides) if (mine === turn) await side.ask(text);
+    if (mine === turn) busy.set(false);
+  };
+  const stop = () => {
+    turn++;
+    sides.forEach((side) => side.abort.abort());
+    busy.set(false);
+  };
+  const composer = createComposer({ send, stop, changed: () => {}, busy });
+  fill(composer.chips, createMode(together));
+  show();
+  const pair = h("div", { class: "pair" }, sides.map((side) => side.element));
+  const both = h("div", { class: "both", tabindex: 0, role: "region", "aria-label": "Answers" }, asked, pair, told);
+  root.append(
+    h("main", { class: "compare" }, h("h1", { class: "hidden" }, "Compare"), both, composer.element, settings.dialog),
+  );
+  return stop;
+}
