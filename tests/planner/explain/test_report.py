@@ -49,7 +49,7 @@ def test_a_hypothetical_in_lines(width: int) -> None:
 
 def test_only_the_first_levers_are_described_in_full() -> None:
     text = list(lines(explain(scene()), levers=2))
-    assert sum(line.startswith(("  speculation", "  weights INT4", "  shorter output")) for line in text) == 2
+    assert sum(line.startswith(("  shorter output", "  tensor parallelism")) for line in text) == 2
     assert any(line.strip().startswith("Smaller gains: ") for line in text)
 
 

@@ -72,7 +72,7 @@ def test_the_command_lists_them_apart_from_its_choices(capsys: pytest.CaptureFix
     traffic = TrafficOptions(rate=1.0)
     plan(model="llama-3-70b", hardware="h100", simulate=False, traffic=traffic)
     text = capsys.readouterr().out
-    assert "Levers that are left to you, for the mean request:" in text
+    assert "Levers that need your decision, for the mean request:" in text
     assert "  prompt compression, 1,024 → 512 fresh tokens: TTFT" in text
     assert "  LayerKV: does not pay." in text
     plan(model="llama-3-70b", hardware="h100", simulate=False, traffic=traffic, json=True)

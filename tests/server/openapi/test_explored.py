@@ -20,10 +20,10 @@ from tests.support.tiny import TinyModel
 KEY: Final = "a-key-that-opens-the-server-of-these-tests"
 SECONDS: Final = {"examples": 15.0, "coverage": 14.0, "fuzzing": 10.0, "stateful": 4.0}
 LINKED: Final = (
-    ("/v1/responses", "/v1/twofold/requests"),
+    ("/v1/responses", "/v1/twofold/requests/"),
     ("/v1/files", "/v1/batches"),
-    ("/v1/chat", "/v1/twofold/requests"),
-    ("/v1/messages", "/v1/twofold/requests"),
+    ("/v1/chat", "/v1/twofold/requests/"),
+    ("/v1/messages", "/v1/twofold/requests/"),
 )
 """Paths whose operations are linked. With all paths together schemathesis would hardly reach those of models."""
 USUAL_EXAMPLES: Final = 10

@@ -218,7 +218,7 @@ def study_lines(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Ite
     yield f"About the first ({best.configuration.name}):"
     yield from (f"  {reason}" for reason in best.reasons)
     yield f"  Settings: --max-num-seqs {best.batch_limit} --max-num-batched-tokens {best.configuration.chunk}."
-    yield "Levers that are left to you, for the mean request:"
+    yield "Levers that need your decision, for the mean request:"
     yield from (f"  {offer.words}" for offer in offers(best, traffic))
     yield error_words(measured_errors(best.configuration))
     if best.source == "simulation":

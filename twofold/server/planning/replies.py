@@ -247,6 +247,7 @@ class PlanReply(ReplyObject):
     plans: list[dict[str, Any]]
     frontier: list[dict[str, Any]]
     refusals: list[dict[str, Any]]
+    offers: list[dict[str, Any]]
 
 
 class PlanError(ReplyObject):
