@@ -44,7 +44,7 @@ def test_two_settings_are_compared(page: Page, server: LiveServer, order: str) -
     page.on("request", note)
     settle(page, "A", max_tokens="8", cache_salt=f"a {order}")
     settle(page, "B", max_tokens="16", cache_salt=f"b {order}")
-    page.get_by_role("button", name=order).click()
+    page.get_by_role("button", name=order, exact=True).click()
     told = compare(page, "Hello")
     assert any(line.startswith("Output: A 8 tokens, B 16 tokens.") for line in told), told
     assert not any(line.startswith("Cached") for line in told)
