@@ -2,6 +2,9 @@
 /** One answer: its stream, read into its message. */
 
 import { ApiError, errorFrom } from "../core/api.js";
+import { paced } from "../core/clock.js";
+
+const HZ = 20;
 
 /** @typedef {import("./tree.js").Message} Message */
 /** @typedef {{state: string, ahead?: number, cached?: number, done?: number, of?: number, first_token_ms?: number}} Progress */
@@ -36,6 +39,29 @@ export async function run(api, body, message, { signal, text, changed }) {
     message.finish = "cut";
     message.fault = faultOf(error);
   }
+}
+
+/**
+ * Runs an answer and draws its view as it comes, at most HZ times a second.
+ * @param {{update: (progress?: Progress | string) => void, write: (piece: string) => void}} view
+ * @param {import("../core/api.js").Api} api
+ * @param {Record<string, any>} body
+ * @param {Message} message
+ * @param {AbortSignal} signal
+ * @param {Progress | string} [progress]  shown until the server reports another
+ */
+export async function runInto(view, api, body, message, signal, progress) {
+  const draw = paced(() => view.update(progress), HZ);
+  draw.ask();
+  await run(api, body, message, {
+    signal,
+    text: view.write,
+    changed: (told) => {
+      progress = told ?? progress;
+      draw.ask();
+    },
+  });
+  draw.end();
 }
 
 /** The progress in a chunk, with the time that is left instead of the time of the first token. @param {any} told */

@@ -1,7 +1,6 @@
 // @ts-check
 /** The chat: a conversation, its answers as they come, and what each took. */
 
-import { paced } from "../core/clock.js";
 import { fill, h, keyed, style } from "../core/dom.js";
 import { effect, signal } from "../core/signal.js";
 import { createComposer } from "./composer.js";
@@ -11,7 +10,7 @@ import { createKeys } from "./keys.js";
 import { createAnswer, createAsk, createResult } from "./messages.js";
 import { explainLink } from "./receipt.js";
 import { asCurl, asPython, bodyOf } from "./request.js";
-import { run } from "./run.js";
+import { runInto } from "./run.js";
 import { chips, createSettings } from "./settings.js";
 import { createSidebar, downloadTalk } from "./sidebar.js";
 import { builtInResult } from "./tools.js";
@@ -22,8 +21,6 @@ import { add, branch, newConversation, path, turn } from "./tree.js";
 /** @typedef {import("./messages.js").Actions} Actions */
 
 await style(new URL("chat.css", import.meta.url));
-
-const HZ = 20;
 
 /** What goes on in a chat; `view` shows it. */
 class Chat {
@@ -107,19 +104,7 @@ class Chat {
     this.changed();
     this.save();
     const view = this.shown.get(message.id);
-    /** @type {import("./run.js").Progress | string | undefined} */
-    let progress = this.loading(model);
-    const draw = paced(() => view.update(progress), HZ);
-    draw.ask();
-    await run(this.app.api, body, message, {
-      signal: abort.signal,
-      text: view.write,
-      changed: (told) => {
-        progress = told ?? progress;
-        draw.ask();
-      },
-    });
-    draw.end();
+    await runInto(view, this.app.api, body, message, abort.signal, this.loading(model));
     if (this.running === message) {
       this.running = null;
       this.busy.set(false);

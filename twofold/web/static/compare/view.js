@@ -5,10 +5,9 @@ import { createComposer } from "../chat/composer.js";
 import { createAnswer } from "../chat/messages.js";
 import { explainLink, lastTime } from "../chat/receipt.js";
 import { asCurl, asPython, bodyOf } from "../chat/request.js";
-import { run } from "../chat/run.js";
+import { runInto } from "../chat/run.js";
 import { chips, createSettings } from "../chat/settings.js";
 import { add, newConversation } from "../chat/tree.js";
-import { paced } from "../core/clock.js";
 import { fill, h, style } from "../core/dom.js";
 import { effect, signal } from "../core/signal.js";
 import { differences } from "./differences.js";
@@ -20,8 +19,6 @@ await Promise.all([
   style(new URL("../chat/chat.css", import.meta.url)),
   style(new URL("compare.css", import.meta.url)),
 ]);
-
-const HZ = 20;
 
 /** One of the two: a model, settings, and the answer. */
 class Side {
@@ -80,19 +77,7 @@ class Side {
     this.running = true;
     const view = this.view = createAnswer(message, this.actions());
     fill(this.place, view.element);
-    /** @type {import("../chat/run.js").Progress | undefined} */
-    let progress;
-    const draw = paced(() => view.update(progress), HZ);
-    draw.ask();
-    await run(this.app.api, body, message, {
-      signal: abort.signal,
-      text: view.write,
-      changed: (told) => {
-        progress = told ?? progress;
-        draw.ask();
-      },
-    });
-    draw.end();
+    await runInto(view, this.app.api, body, message, abort.signal);
     if (this.message !== message) return;
     this.running = false;
     view.end();
