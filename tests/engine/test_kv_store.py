@@ -139,7 +139,7 @@ def test_what_others_stored_changes_no_step_of_a_miss(
     make_llm: MakeLLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the same prompt under another salt, of another prompt, and of an empty store: the caller's lookups, the files
-    that are opened and the steps are the same, so time tells nothing about what others stored."""
+    that are opened and the steps are the same, so the time does not show what others stored."""
     events: list[object] = []
     get, opened = SegmentIndex.get, os.open
 

@@ -1,4 +1,4 @@
-"""GET /v1/twofold/server: what a caller may ask for, and what a request without a key is told."""
+"""GET /v1/twofold/server: what the server offers a caller, and what it answers without a key."""
 
 from __future__ import annotations
 

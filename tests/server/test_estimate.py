@@ -1,4 +1,4 @@
-"""POST /v1/twofold/estimate: it tells what then comes, and changes nothing."""
+"""POST /v1/twofold/estimate: the forecast is close to what follows, and the request changes nothing."""
 
 from __future__ import annotations
 

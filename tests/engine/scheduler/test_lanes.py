@@ -1,4 +1,4 @@
-"""Lanes: what sequences are told to do, and what held prompts back. Random traffic is in ``test_traffic``."""
+"""Lanes: the events of sequences, and what limited the prompt rows of a step. Random traffic is in ``test_traffic``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_nobody_watches_so_nothing_is_kept() -> None:
 def test_a_plain_life_costs_six_events_however_long_it_is() -> None:
     scheduler = watched(blocks=64)
     scheduler.add(make_sequence(0, answer=100), 0.0)
-    finish_all(scheduler, now=0.05)  # one moment: tokens are told once
+    finish_all(scheduler, now=0.05)  # all steps at one time: one event for the tokens
     events = scheduler.lanes.take()
     assert kinds(events) == "+apfoo."
     assert events[0].values == (5,)

@@ -85,7 +85,7 @@ class Traffic:
         self.now += seconds
         self.turns += 1
         if self.turns == WATCHED_FROM:
-            assert not self.scheduler.lanes.take(), "events that nobody watches"
+            assert not self.scheduler.lanes.take(), "events without a watcher"
             self.scheduler.watch(self.now)
         self._hear(self.scheduler.commit(plan, outcome, self.now))
 
