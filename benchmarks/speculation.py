@@ -8,11 +8,12 @@ one salt, as one tenant would send them: later ones may be drafted from the comp
 from __future__ import annotations
 
 import statistics
+import time
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from benchmarks.compare import ROOT, peer_commands
 from benchmarks.figures import median
@@ -101,6 +102,30 @@ class FixedDrafts:
         return 0
 
 
+class TimedSpeculator:
+    """Passes every call on to ``speculator`` and adds up the seconds of those that a step waits for.
+
+    ``feed`` runs while another step is computed, so it does not count."""
+
+    def __init__(self, speculator: Any) -> None:
+        self._speculator = speculator
+        self.seconds = 0.0
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        call = getattr(self._speculator, name)
+        if name == "feed":
+            return cast("Callable[..., Any]", call)
+
+        def timed(*arguments: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return call(*arguments)
+            finally:
+                self.seconds += time.perf_counter() - began
+
+        return timed
+
+
 def _price(llm: LLM, setting: Setting) -> dict[int, float]:
     """Seconds of steps of one sequence by rows, all with logits, relative to one row."""
     scheduler: Any = llm.engine.scheduler
@@ -158,10 +183,14 @@ def _prediction(llm: LLM, rounds: int, setting: Setting) -> dict[str, Any]:
 
 def _batch(llm: LLM, streams: int, rounds: int, setting: Setting) -> dict[str, Any]:
     """Prose in a batch: seconds from the first token on. Each round runs plain, drafts, drafts, plain, so that a slow
-    drift of the machine cancels; ``noise`` compares the plain runs of a round with each other."""
+    drift of the machine cancels; ``noise`` compares the plain runs of a round with each other. The share of the
+    speculator's own calls in the seconds of the runs with drafts tells what noise hides."""
+    scheduler: Any = llm.engine.scheduler
+    own = scheduler._speculator
+    scheduler._speculator = timed = TimedSpeculator(own)
     tasks = [PROSE[number % len(PROSE)] for number in range(streams)]
     length = 8 if setting.quick else 48
-    gains, noise = [], []
+    gains, noise, drafting = [], [], 0.0
     for turn in range(1 if setting.quick else 2 * rounds):
         seconds = []
         for place, speculation in enumerate((False, True, True, False)):
@@ -173,15 +202,20 @@ def _batch(llm: LLM, streams: int, rounds: int, setting: Setting) -> dict[str, A
             outputs = llm.generate(prompts, params, options=options)
             first = min(output.metrics.first_token or 0.0 for output in outputs)
             seconds.append(max(output.metrics.finished for output in outputs) - first)
+        drafting += seconds[1] + seconds[2]
         gains.append((seconds[0] + seconds[3]) / (seconds[1] + seconds[2]))
         noise.append(seconds[0] / seconds[3])
+    scheduler._speculator = own
+    share = timed.seconds / drafting
     gain = statistics.median(gains)
     print(
         f"  {streams:2d} streams of prose, temperature 0.8: {gain:.3f}× (goal 0.99; rounds "
-        f"{' '.join(f'{each:.3f}' for each in gains)}), plain beside plain {' '.join(f'{each:.3f}' for each in noise)}",
+        f"{' '.join(f'{each:.3f}' for each in gains)}), "
+        f"plain beside plain {' '.join(f'{each:.3f}' for each in noise)}; "
+        f"the speculator's own calls took {share:.2%}",
         flush=True,
     )
-    return {"streams": streams, "gain": gain, "gains": gains, "noise": noise}
+    return {"streams": streams, "gain": gain, "gains": gains, "noise": noise, "share": share}
 
 
 def _beside_llama_cpp(llm: LLM, command: Sequence[str], setting: Setting) -> list[dict[str, Any]]:
