@@ -18,8 +18,9 @@ from tests.server.live import live_server
 from tests.support.tiny import TinyOptions, write_tiny
 from twofold.web.page import WebPage
 
+SCRIPT: Final = f"/web/{WebPage.read().version}/app.js"
 ANSWER: Final = """async ([module, size]) => {
-    const { createMarkdown } = await import(module);
+    const { text_md: { createMarkdown } } = await import(module);
     const part = "## Part\\n\\nSome **bold** text with `code`, a [link](https://a.example/b) and *more* of it, "
         + "which goes on for a while so that it fills some lines.\\n\\n- one\\n- two\\n  - three\\n\\n"
         + "```python\\nfor x in range(10):\\n    print(x)\\n```\\n\\n| a | b |\\n|---|---|\\n| 1 | 2 |\\n\\n";
@@ -43,7 +44,7 @@ ANSWER: Final = """async ([module, size]) => {
 
 READY: Final = "() => performance.getEntriesByName('ready')[0]?.startTime"
 OPENED: Final = """async (module) => {
-    const { openStore } = await import(module);
+    const { core_store: { openStore } } = await import(module);
     const store = await openStore("twofold", 1, ["conversations"]);
     const messages = Array.from({ length: 500 }, (_, n) => ({
         id: `m${n}`, parent: n ? `m${n - 1}` : "", role: n % 2 ? "assistant" : "user",
@@ -87,8 +88,8 @@ def main() -> None:
             page = chromium.new_page()
             page.goto(server.url)
             page.locator("#say").wait_for()
-            answer = page.evaluate(ANSWER, [f"/web/{WebPage.read().version}/text/md.js", 100_000])
-            page.evaluate(OPENED, f"/web/{WebPage.read().version}/core/store.js")
+            answer = page.evaluate(ANSWER, [SCRIPT, 100_000])
+            page.evaluate(OPENED, SCRIPT)
             page.reload()
             page.get_by_role("button", name="Long").wait_for()
             opened = float(page.evaluate(OPEN))

@@ -12,9 +12,9 @@ from twofold.web.page import WebPage
 
 pytestmark = pytest.mark.browser
 
-MODULE: Final = f"/web/{WebPage.read().version}/text/md.js"
+MODULE: Final = f"/web/{WebPage.read().version}/app.js"
 SHOW: Final = """async ([module, texts]) => {
-    const { createMarkdown, showMarkdown, TAGS } = await import(module);
+    const { text_md: { createMarkdown, showMarkdown, TAGS } } = await import(module);
     const names = new Set(["class", "href", "rel", "target", "start", "tabindex", "data-language", "type"]);
     const faults = [];
     let links = 0;

@@ -1,20 +1,20 @@
 """The web page: its files, read once, as responses to send, and the policy that binds it.
 
-The files are ES modules and style sheets as we wrote them; nothing is built, but comments stay here: they are a quarter
-of the bytes, and browsers have no use for them. Paths contain a hash of all files, so browsers may keep them for ever,
-and a module and what it imports are always of one version.
+The sources are ES modules and style sheets; the server joins them into a few files when it starts. Paths contain a hash
+of all files, so browsers may keep them for ever, and a file and what it imports are always of one version.
 """
 
 from __future__ import annotations
 
 import gzip
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final
+
+from twofold.web.bundle import Bundle
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -33,15 +33,10 @@ CONTENT_TYPES: Final = {
     ".js": b"text/javascript; charset=utf-8",
 }
 INDEX: Final = "index.html"
-COMMENT: Final = re.compile(
-    rb"^[ \t]*(?:/\*(?:(?!\*/).)*\*/[ \t]*|//[^\n]*)\n|/\*\* @(?:type|param)(?:(?!\*/).)*\*/ ?",
-    re.MULTILINE | re.DOTALL,
-)
-"""Lines of comments in a module, and types inside of a line. No text in backquotes of ours contains either."""
-PLACE: Final = b"/web/HASH/"
+PLACE: Final = "/web/HASH/"
 """The folder of the files, as the index names it."""
-FIRST: Final = ("core/", "shell/", "text/", "chat/")
-"""Modules that the first view needs: the index names them, so that a browser asks for all of them at once."""
+SCRIPT: Final = "app.js"
+STYLES: Final = "app.css"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +51,6 @@ class WebFile:
 
     @classmethod
     def of(cls, name: str, body: bytes, cache_control: bytes) -> WebFile:
-        if name.endswith(".js"):
-            body = COMMENT.sub(b"", body)
         etag = f'"{sha256(body).hexdigest()[:20]}"'.encode()
         return cls(body, gzip.compress(body, mtime=0), CONTENT_TYPES[name[name.rindex(".") :]], etag, cache_control)
 
@@ -73,17 +66,27 @@ class WebPage:
     @classmethod
     def read(cls) -> WebPage:
         """Reads the files of the package."""
-        found = dict(sorted(_walk(files("twofold.web") / "static", "")))
+        found = sources()
+        texts = {**Bundle(found).files(SCRIPT), STYLES: style_of(found)}
         everything = sha256()
-        for name, body in found.items():
-            everything.update(b"%s\0%d\0%s" % (name.encode(), len(body), body))
+        for name, text in {INDEX: found[INDEX], **texts}.items():
+            everything.update(f"{name}\0{len(text)}\0{text}".encode())
         version = everything.hexdigest()[:16]
-        first = (name for name in found if name.startswith(FIRST) and name.endswith(".js"))
-        links = "".join(f'<link rel="modulepreload" href="/web/HASH/{name}">' for name in first)
-        index = found.pop(INDEX).replace(b"<!-- modules -->", links.encode())
-        index = index.replace(PLACE, f"/web/{version}/".encode())
-        kept = {name: WebFile.of(name, body, b"public, max-age=31536000, immutable") for name, body in found.items()}
+        index = found[INDEX].replace(PLACE, f"/web/{version}/").encode()
+        for_ever = b"public, max-age=31536000, immutable"
+        kept = {name: WebFile.of(name, text.encode(), for_ever) for name, text in texts.items()}
         return cls(WebFile.of(INDEX, index, b"no-cache"), kept, version)
+
+
+def sources() -> dict[str, str]:
+    """The texts of the page's modules, style sheets and index, by path."""
+    return dict(sorted(_walk(files("twofold.web") / "static", "")))
+
+
+def style_of(found: Mapping[str, str]) -> str:
+    """All style sheets as one, that of the shell first."""
+    sheets = sorted((name for name in found if name.endswith(".css")), key=lambda name: (name != STYLES, name))
+    return "".join(found[name] for name in sheets)
 
 
 def is_page(path: str, accept: str) -> bool:
@@ -91,9 +94,9 @@ def is_page(path: str, accept: str) -> bool:
     return path.startswith("/web/") or (path == "/" and "text/html" in accept)
 
 
-def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
+def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, str]]:
     for entry in folder.iterdir():
         if entry.is_dir():
             yield from _walk(entry, f"{prefix}{entry.name}/")
         elif entry.name.endswith(tuple(CONTENT_TYPES)):
-            yield prefix + entry.name, entry.read_bytes()
+            yield prefix + entry.name, entry.read_text("utf-8")

@@ -1,6 +1,7 @@
 // @ts-check
 /**
- * The views of the page, in the order of their tabs. A view is loaded when it is first opened.
+ * The views of the page, in the order of their tabs. The first one comes with the shell, another is loaded when it is
+ * first opened.
  *
  * @typedef {object} App
  * @property {import("./core/api.js").Api} api
@@ -16,9 +17,11 @@
  * @typedef {{id: string, name: string, load: () => Promise<ViewModule>}} View
  */
 
+import { mount } from "./chat/view.js";
+
 /** @type {readonly View[]} */
 export const VIEWS = [
-  { id: "chat", name: "Chat", load: () => import("./chat/view.js") },
+  { id: "chat", name: "Chat", load: () => Promise.resolve({ mount }) },
   { id: "compare", name: "Compare", load: () => import("./compare/view.js") },
   { id: "engine", name: "Engine", load: () => import("./engine/view.js") },
   { id: "explore", name: "Explore", load: () => import("./explore/view.js") },

@@ -1,7 +1,7 @@
 // @ts-check
 /** Bench: results of `twofold bench` from files, which are read here and never uploaded. */
 
-import { fill, h, style } from "../core/dom.js";
+import { fill, h } from "../core/dom.js";
 import { count, number, seconds } from "../core/form.js";
 import { signal } from "../core/signal.js";
 import { chartView } from "../draw/chart.js";
@@ -13,9 +13,8 @@ import { chartsOf, COLUMNS, figure, MEASURES, pointOf, RATES, readResult, timeOf
 
 /** @type {import("../views.js").ViewModule["mount"]} */
 export function mount(root, app) {
-  const main = benchView([], app.announce);
-  style(new URL("../explore/explore.css", import.meta.url)).then(() => root.append(main));
-  return () => main.remove();
+  root.append(benchView([], app.announce));
+  return () => {};
 }
 
 /**

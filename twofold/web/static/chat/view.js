@@ -1,7 +1,7 @@
 // @ts-check
 /** The chat: a conversation, its answers as they come, and what each took. */
 
-import { fill, h, keyed, style } from "../core/dom.js";
+import { fill, h, keyed } from "../core/dom.js";
 import { effect, signal } from "../core/signal.js";
 import { createComposer } from "./composer.js";
 import { createForecast } from "./forecast.js";
@@ -19,8 +19,6 @@ import { add, branch, newConversation, path, turn } from "./tree.js";
 /** @typedef {import("./tree.js").Message} Message */
 /** @typedef {import("./tree.js").Conversation} Conversation */
 /** @typedef {import("./messages.js").Actions} Actions */
-
-await style(new URL("chat.css", import.meta.url));
 
 /** What goes on in a chat; `view` shows it. */
 class Chat {

@@ -8,17 +8,12 @@ import { asCurl, asPython, bodyOf } from "../chat/request.js";
 import { runInto } from "../chat/run.js";
 import { chips, createSettings } from "../chat/settings.js";
 import { add, newConversation } from "../chat/tree.js";
-import { fill, h, style } from "../core/dom.js";
+import { fill, h } from "../core/dom.js";
 import { effect, signal } from "../core/signal.js";
 import { differences } from "./differences.js";
 
 /** @typedef {import("../chat/tree.js").Message} Message */
 /** @typedef {import("../chat/messages.js").Actions} Actions */
-
-await Promise.all([
-  style(new URL("../chat/chat.css", import.meta.url)),
-  style(new URL("compare.css", import.meta.url)),
-]);
 
 /** One of the two: a model, settings, and the answer. */
 class Side {

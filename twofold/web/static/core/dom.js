@@ -140,18 +140,3 @@ export function keyed(parent, keyOf, make) {
   };
   return { update, end: () => update([]) };
 }
-
-/**
- * Loads a style sheet beside a module: `await style(new URL("view.css", import.meta.url))`.
- * @param {URL} url
- * @returns {Promise<void>}
- */
-export function style(url) {
-  const { href } = url;
-  const known = [...document.querySelectorAll("link")].some((link) => link.href === href);
-  if (known) return Promise.resolve();
-  return new Promise((done, failed) => {
-    const link = h("link", { rel: "stylesheet", href, onload: () => done(), onerror: failed });
-    document.head.append(link);
-  });
-}

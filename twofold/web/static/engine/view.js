@@ -2,7 +2,7 @@
 /** Engine: what a model's engine does, live, paused, step by step, or from a recording. */
 
 import { paced } from "../core/clock.js";
-import { fill, h, style } from "../core/dom.js";
+import { fill, h } from "../core/dom.js";
 import { bytes, count } from "../core/form.js";
 import { effect, scope } from "../core/signal.js";
 import { drawBlocks, drawTree, partsOf } from "../draw/blocks.js";
@@ -94,14 +94,13 @@ export function mount(root, app) {
   const resized = new ResizeObserver(pace.ask);
   resized.observe(parts.fold);
   document.addEventListener("visibilitychange", seen);
-  style(new URL("engine.css", import.meta.url)).then(() => root.append(main));
+  root.append(main);
   return () => {
     model.stop.abort();
     clearInterval(beat);
     resized.disconnect();
     pace.end();
     document.removeEventListener("visibilitychange", seen);
-    main.remove();
   };
 }
 

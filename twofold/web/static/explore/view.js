@@ -4,7 +4,7 @@
  * it in a process of its own.
  */
 
-import { fill, h, style } from "../core/dom.js";
+import { fill, h } from "../core/dom.js";
 import { effect, scope } from "../core/signal.js";
 import { explainFields, explainPart } from "./levers.js";
 import { paretoFields, paretoPart } from "./pareto.js";
@@ -28,7 +28,6 @@ const PARTS = {
 /** @type {import("../views.js").ViewModule["mount"]} */
 export function mount(root, app) {
   const fields = h("form", {
-    class: "asked",
     "aria-label": "Request",
     onsubmit: (/** @type {Event} */ e) => e.preventDefault(),
   });
@@ -41,7 +40,7 @@ export function mount(root, app) {
     fields,
     h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Result" }, result),
   );
-  style(new URL("explore.css", import.meta.url)).then(() => root.append(main));
+  root.append(main);
   const form = formOf(app);
   let shape = "", end = () => {};
   /** @type {{ask: () => void, end: () => void} | null} */
@@ -69,7 +68,6 @@ export function mount(root, app) {
   return () => {
     part?.end();
     end();
-    main.remove();
   };
 }
 
