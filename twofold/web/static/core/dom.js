@@ -98,6 +98,11 @@ export function fill(parent, ...children) {
   append(parent, children);
 }
 
+/** Changes the text of an element, if it is another: a change costs the browser a layout. @param {Element} element @param {string} text */
+export function retext(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
 /**
  * Keeps the children of `parent` equal to a list: elements of keys that stay are moved, not made again, and effects of
  * those that go are ended.

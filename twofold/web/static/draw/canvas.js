@@ -1,7 +1,7 @@
 // @ts-check
 /** Canvases: sized for the screen's pixels, in the colours of the theme. */
 
-/** @typedef {Record<string, string>} Ink  the colours of the theme by name */
+/** @typedef {Record<string, any>} Ink  the colours of the theme by name, and `stripes`, a pattern */
 /** @typedef {{c: CanvasRenderingContext2D, w: number, h: number, ink: Ink}} Sheet */
 
 const NAMES = "prefill decode cached stall queue empty ink faint rule pin paper you".split(" ");
@@ -10,7 +10,8 @@ export const FONT = "10.5px Inter, system-ui, sans-serif";
 /** The colours of the current theme. @returns {Ink} */
 export function palette() {
   const css = getComputedStyle(document.documentElement);
-  return Object.fromEntries(NAMES.map((name) => [name, css.getPropertyValue(`--${name}`).trim()]));
+  const ink = Object.fromEntries(NAMES.map((name) => [name, css.getPropertyValue(`--${name}`).trim()]));
+  return { ...ink, stripes: hatch(ink.stall) };
 }
 
 /** An empty sheet of the size of the canvas. @param {HTMLCanvasElement} canvas @param {Ink} ink @returns {Sheet} */
@@ -26,15 +27,15 @@ export function sheet(canvas, ink) {
   return { c, w, h, ink };
 }
 
-/** A pattern of stripes. @param {CanvasRenderingContext2D} c @param {string} colour */
-export function hatch(c, colour) {
+/** A pattern of stripes. @param {string} colour */
+function hatch(colour) {
   const tile = new OffscreenCanvas(5, 5), q = /** @type {OffscreenCanvasRenderingContext2D} */ (tile.getContext("2d"));
   q.strokeStyle = colour;
   q.lineWidth = 1.6;
   q.beginPath();
   for (const [x, y] of [[-1, 6], [-1, 1], [4, 6]]) (q.moveTo(x, y), q.lineTo(x + 7, y - 7));
   q.stroke();
-  return /** @type {CanvasPattern} */ (c.createPattern(tile, "repeat"));
+  return q.createPattern(tile, "repeat");
 }
 
 export const RIGHT = 36;

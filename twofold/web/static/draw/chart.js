@@ -147,11 +147,16 @@ function drawMark(mark, frame, texts) {
           h("title", {}, mark.spans?.[i].title ?? ""),
         );
       });
-    case "Dots":
-      return seen.map((p) => {
-        const place = { cx: atX(p[0]), cy: atY(p[1]), r: mark.radius ?? 3.5, fill: colour };
-        return h("circle", place, h("title", {}, mark.titles?.[points.indexOf(p)] ?? ""));
-      });
+    case "Dots": {
+      const r = mark.radius ?? 3.5, titles = mark.titles;
+      if (titles) {
+        return seen.map((p) =>
+          h("circle", { cx: atX(p[0]), cy: atY(p[1]), r, fill: colour }, h("title", {}, titles[points.indexOf(p)]))
+        );
+      }
+      const d = seen.map((p) => `M${atX(p[0]).toFixed(1)} ${atY(p[1]).toFixed(1)}h0`).join("");
+      return [path(d, { stroke: colour, "stroke-width": 2 * r, "stroke-linecap": "round" })];
+    }
     case "Guide":
       return guide(mark, frame);
     case "Label":

@@ -1,7 +1,7 @@
 // @ts-check
 /** Lanes: a row for each slot, with the sequences that ran in it one after the other; below, how many wait. */
 
-import { hatch, RIGHT, timeAxis } from "./canvas.js";
+import { RIGHT, timeAxis } from "./canvas.js";
 
 /** @typedef {import("../live/state.js").Live} Live */
 /** @typedef {import("../live/state.js").Lane} Lane */
@@ -23,7 +23,7 @@ export function slotsUsed(live, since) {
  */
 export function drawLanes(sheet, live, { now, span, step, slots }) {
   const { c, h, ink } = sheet, { x, wide } = timeAxis(sheet, now, span);
-  const pitch = (h - QUEUE) / Math.max(1, slots), bar = Math.max(1, pitch * 0.66), stripes = hatch(c, ink.stall);
+  const pitch = (h - QUEUE) / Math.max(1, slots), bar = Math.max(1, pitch * 0.66);
   const rect = (/** @type {number} */ a, /** @type {number} */ b, /** @type {number} */ slot) => {
     const left = x(a), right = x(Math.min(b, now));
     if (b > now - span && a < now) {
@@ -35,7 +35,7 @@ export function drawLanes(sheet, live, { now, span, step, slots }) {
     if ((lane.ended ?? Infinity) < now - span) continue;
     const marked = step && lane.runs.some((run) => run.from < step.end && (run.to ?? Infinity) > step.t);
     for (const pause of lane.pauses) {
-      c.fillStyle = stripes;
+      c.fillStyle = ink.stripes;
       rect(pause.from, pause.to ?? now, pause.slot);
     }
     for (const run of lane.runs) {

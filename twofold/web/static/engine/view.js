@@ -2,7 +2,7 @@
 /** Engine: what a model's engine does, live, paused, step by step, or from a recording. */
 
 import { paced } from "../core/clock.js";
-import { fill, h } from "../core/dom.js";
+import { fill, h, retext } from "../core/dom.js";
 import { bytes, count } from "../core/form.js";
 import { effect, scope } from "../core/signal.js";
 import { drawBlocks, drawTree, partsOf } from "../draw/blocks.js";
@@ -69,18 +69,32 @@ export function mount(root, app) {
   const fault = h("p", { class: "fault", role: "status", hidden: true });
   const complain = (/** @type {string} */ message) => {
     fault.hidden = !message;
-    if (fault.textContent !== message) fault.textContent = message;
+    retext(fault, message);
   };
   const heading = h("h1", { class: "hidden" }, "Engine");
   const main = h("main", { class: "engine" }, heading, tools(model, complain), fault, parts.panels);
-  const pace = paced(() => draw(model, parts, main), model.calm ? 1 : 30);
-  const { live, paused } = model;
+  const { live, paused } = model, beatMs = model.calm ? 1000 : BEAT_MS;
+  let drawn = 0, ink = palette();
+  const pace = paced(() => {
+    drawn = performance.now();
+    draw(model, parts, main, ink);
+  }, model.calm ? 1 : 30);
   const beat = setInterval(() => {
-    if (paused.peek() === null && live.steps.length) pace.ask();
-  }, model.calm ? 1000 : BEAT_MS);
+    const late = performance.now() - drawn > 1.5 * beatMs; // else events come so often that they move the time
+    if (paused.peek() === null && live.steps.length && late) pace.ask();
+  }, beatMs);
+  effect(() => {
+    app.theme.get();
+    ink = palette();
+  });
   effect(() => {
     for (const each of [model.changed, model.span, paused, model.chosen, app.theme]) each.get();
     pace.ask();
+  });
+  const map = () => drawMap(live, parts, ink);
+  effect(() => {
+    for (const each of [model.second, app.theme]) each.get();
+    map();
   });
   slow(model, parts, (message, old) => (complain(message), main.classList.toggle("old", old)));
   effect(() => {
@@ -91,7 +105,7 @@ export function mount(root, app) {
     if (document.hidden) model.stop.abort();
     else if (!model.replays.peek()) watch(model);
   };
-  const resized = new ResizeObserver(pace.ask);
+  const resized = new ResizeObserver(() => (pace.ask(), map()));
   resized.observe(parts.fold);
   document.addEventListener("visibilitychange", seen);
   root.append(main);
@@ -136,23 +150,28 @@ function slow(model, { roof, numbers }, tell) {
   effect(() => () => end());
 }
 
-/** @param {Model} model @param {ReturnType<typeof createParts>} parts @param {HTMLElement} main */
-function draw(model, { fold, rows, map, tree, steps, lanes, blocks, said }, main) {
+/** What moves with the time. @param {Model} model @param {ReturnType<typeof createParts>} parts @param {HTMLElement} main @param {import("../draw/canvas.js").Ink} ink */
+function draw(model, { fold, rows, steps, lanes, said }, main, ink) {
   const { live } = model, { engine } = live.hello ?? {}, most = engine?.slots ?? 0;
   if (!fold.clientWidth) return;
-  const ink = palette(), step = model.chosen.peek(), now = model.now(), span = model.span.peek();
+  const step = model.chosen.peek(), now = model.now(), span = model.span.peek();
   const view = { now, span, step, slots: Math.min(most || 8, Math.max(8, slotsUsed(live, now - span))) };
-  main.style.setProperty("--lanes", `${Math.max(150, Math.min(560, view.slots * 15)) + 30}px`);
+  const height = `${Math.max(150, Math.min(560, view.slots * 15)) + 30}px`;
+  if (main.style.getPropertyValue("--lanes") !== height) main.style.setProperty("--lanes", height);
   drawFold(sheet(fold, ink), live, view);
   drawLanes(sheet(rows, ink), live, view);
   const last = step ?? live.steps.at(-1), [waiting, running] = live.queue;
   const text = last ? stepText(live, last) : "No step yet. Send a request.";
-  if (said.textContent !== text) said.textContent = text;
-  fill(steps.note, last ? `step ${count(last.n)}` : "");
-  fill(lanes.note, `${count(running)} of ${count(most)} slots, ${count(waiting)} waiting`);
+  retext(said, text);
+  retext(steps.note, last ? `step ${count(last.n)}` : "");
+  retext(lanes.note, `${count(running)} of ${count(most)} slots, ${count(waiting)} waiting`);
+}
+
+/** What changes once a second at most. @param {import("../live/state.js").Live} live @param {ReturnType<typeof createParts>} parts @param {import("../draw/canvas.js").Ink} ink */
+function drawMap(live, { fold, rows, map, tree, blocks }, ink) {
   fold.setAttribute("aria-label", `Rows of the steps. ${summary(live)} Arrows choose a step, space pauses.`);
   rows.setAttribute("aria-label", `Sequences by slot. ${summary(live)}`);
-  const group = live.blocks?.groups[0], size = engine?.groups[0];
+  const { engine } = live.hello ?? {}, group = live.blocks?.groups[0], size = engine?.groups[0];
   if (!group || !size) return;
   const each = drawBlocks(sheet(map, ink), group), { trees } = live.blocks;
   drawTree(sheet(tree, ink), trees);
