@@ -114,7 +114,7 @@ export function createResult(message) {
   return { element, update: () => {} };
 }
 
-/** Draws what is hidden outside of the window when it comes into it. */
+/** Tells elements when they come near the window: what is not in sight is made then. */
 const seen = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
     if (!isIntersecting) continue;
@@ -131,7 +131,7 @@ const seen = new IntersectionObserver((entries) => {
 function createText(message, actions) {
   const element = h("div", { class: "text" });
   const stream = createMarkdown(element);
-  let colour = COLOURS[0], drawn = false;
+  let colour = COLOURS[0];
   const plain = () => {
     if (actions.structured(message) && isJson(message.content)) {
       return fill(element, h("p", { class: "faint" }, "✓ valid JSON"), jsonView(message.content));
@@ -140,11 +140,7 @@ function createText(message, actions) {
     showMarkdown(element, message.content);
   };
   if (actions.running(message)) stream.write(message.content);
-  else {
-    fill(element, h("p", {}, message.content));
-    element.addEventListener("seen", () => drawn || (drawn = true, plain()));
-    seen.observe(element);
-  }
+  else fill(element, h("p", {}, message.content));
   const pop = h("div", { class: "popped" });
   return {
     element: h("div", { class: "said" }, element, pop),
@@ -157,7 +153,6 @@ function createText(message, actions) {
     /** @param {import("../text/tokens.js").Colour} next */
     show: (next) => {
       colour = next;
-      drawn = true;
       fill(pop);
       if (next === "Plain") return plain();
       const goOn = (/** @type {string} */ text, /** @type {number[]} */ ids) => actions.goOn(message, text, ids);
@@ -263,6 +258,7 @@ export function createAnswer(message, actions) {
   );
   /** @type {ReturnType<typeof colourBar> | null} */
   let colours = null;
+  let near = actions.running(message);
   /** @param {Progress | string} [progress] */
   const update = (progress) => {
     const running = actions.running(message), last = actions.last(message);
@@ -277,6 +273,7 @@ export function createAnswer(message, actions) {
     if (running && !begun) state.show(JSON.stringify(progress ?? line), () => line);
     else state.show("", () => null);
     if (running) return text.draw();
+    if (!near) return;
     const { number, of } = actions.branch(message), asked = message.finish === "tool_calls" && last;
     bar.show(`${number}/${of} ${message.tokens?.length}`, () => {
       colours = message.tokens?.length ? colourBar(text, message) : null;
@@ -294,6 +291,8 @@ export function createAnswer(message, actions) {
     );
   };
   update();
+  if (!near) seen.observe(element);
+  element.addEventListener("seen", () => (near = true, text.end(), update()));
   return { element, update, write: text.write, end: () => (text.end(), update()), nextColour: () => colours?.next() };
 }
 
