@@ -3,6 +3,7 @@
 
 import { fill, h } from "../core/dom.js";
 import { count, number, seconds } from "../core/form.js";
+import { button } from "../core/parts.js";
 import { signal } from "../core/signal.js";
 import { chartView } from "../draw/chart.js";
 import { wideTable } from "../draw/table.js";
@@ -47,7 +48,7 @@ export function benchView(given, announce, comparison) {
       together ? comparisonOf(results, results === given ? comparison : undefined) : null,
       results.map((result) => {
         const remove = () => (results = results.filter((each) => each !== result), show());
-        return resultOf(result, h("button", { class: "chip", type: "button", onclick: remove }, "Remove"));
+        return resultOf(result, button("Remove", remove));
       }),
       results.length ? null : h("p", { class: "faint" }, "Drop results of twofold bench here, or choose files."),
     );
@@ -71,13 +72,13 @@ export function benchView(given, announce, comparison) {
   );
 }
 
-/** @param {Result} result @param {HTMLElement} button */
-function resultOf({ name, document }, button) {
+/** @param {Result} result @param {HTMLElement} remove */
+function resultOf({ name, document }, remove) {
   const { target, runs, command } = document, zoom = signal(/** @type {import("../draw/chart.js").Zoom} */ (null));
   return h(
     "section",
     { "aria-label": name },
-    h("h2", {}, `${name}: ${target.model} `, button),
+    h("h2", {}, `${name}: ${target.model} `, remove),
     h("p", { class: "faint" }, `twofold bench ${command}, ${target.url}`),
     /** @type {any[]} */ (runs).map((run, i) => {
       const body = [

@@ -3,6 +3,7 @@
 
 import { fill, h } from "../core/dom.js";
 import { bytes } from "../core/form.js";
+import { faultLine } from "../core/parts.js";
 import { effect, signal } from "../core/signal.js";
 
 /** @typedef {{name: string, text: string}} Attached */
@@ -23,7 +24,7 @@ async function read(file) {
 /** @param {() => void} changed */
 export function createFiles(changed) {
   const files = signal(/** @type {Attached[]} */ ([]));
-  const wrong = h("p", { class: "fault", role: "alert", hidden: true });
+  const wrong = faultLine();
   const attached = h("div", { class: "chips" });
   const picker = h("input", { type: "file", multiple: true, hidden: true, onchange: () => attach(picker.files) });
   let made = false;
@@ -47,13 +48,12 @@ export function createFiles(changed) {
     const done = await Promise.allSettled([...(list ?? [])].map(read));
     files.set([...files.peek(), ...done.flatMap((each) => (each.status === "fulfilled" ? [each.value] : []))]);
     const faults = done.flatMap((each) => (each.status === "rejected" ? [each.reason.message] : []));
-    wrong.hidden = faults.length === 0;
-    wrong.textContent = faults.join(" ");
+    wrong.say(faults.join(" "));
     picker.value = "";
   }
   return {
     attached,
-    wrong,
+    wrong: wrong.element,
     picker,
     attach,
     clear: () => files.set([]),

@@ -2,6 +2,7 @@
 /** The dialog of a conversation's settings, and the chips of those that differ from the defaults. */
 
 import { fill, h } from "../core/dom.js";
+import { button, formDialog } from "../core/parts.js";
 import { DEFAULTS, SETTINGS } from "./request.js";
 
 /** @typedef {import("./request.js").Setting} Setting */
@@ -68,46 +69,20 @@ function checkForm({ form, form_text: text, tools, other }) {
  * @param {(settled: Settled) => void} done
  */
 export function createSettings(done) {
-  const fields = h("div", { class: "fields" }), wrong = h("p", { class: "fault", role: "alert", hidden: true });
+  const fields = h("div", { class: "fields" });
   const system = h("textarea", { id: "set-system", rows: 3 });
   /** @type {Map<Setting, any>} */
   const controls = new Map();
-  const dialog = h(
-    "dialog",
-    { class: "dialog settings", "aria-labelledby": "settings-title" },
-    h(
-      "form",
-      { method: "dialog", novalidate: true, onsubmit: submit },
-      h("h2", { id: "settings-title" }, "Settings"),
-      h("label", { for: "set-system" }, "System prompt"),
-      system,
-      fields,
-      wrong,
-      h(
-        "div",
-        { class: "row end" },
-        h("button", { type: "button", class: "chip", onclick: () => dialog.close() }, "Cancel"),
-        h("button", { type: "submit", class: "send" }, "Apply"),
-      ),
-    ),
-  );
-  /** @param {Event} event */
-  function submit(event) {
-    event.preventDefault();
-    try {
-      const found = [...controls].map(([setting, element]) => [setting.field, valueOf(setting, element)]);
-      const values = Object.fromEntries(found.filter(([, value]) => value !== undefined));
-      checkForm(values);
-      dialog.close();
-      done({ system: system.value, settings: values });
-    } catch (error) {
-      wrong.hidden = false;
-      wrong.textContent = /** @type {Error} */ (error).message;
-    }
-  }
+  const label = h("label", { for: "set-system" }, "System prompt");
+  const { dialog, say } = formDialog("settings", "Settings", [label, system, fields], () => {
+    const found = [...controls].map(([setting, element]) => [setting.field, valueOf(setting, element)]);
+    const values = Object.fromEntries(found.filter(([, value]) => value !== undefined));
+    checkForm(values);
+    done({ system: system.value, settings: values });
+  });
   /** @param {Settled} settled @param {string} [first] the field to begin with */
   function open(settled, first = "system") {
-    wrong.hidden = true;
+    say("");
     system.value = settled.system;
     const values = { ...DEFAULTS, ...settled.settings };
     controls.clear();
@@ -132,7 +107,7 @@ export function chips({ system, settings }, open) {
     field in settings && settings[field] !== DEFAULTS[field] && field !== "form_text"
   );
   return [
-    system && h("button", { type: "button", class: "chip", onclick: () => open("system") }, "system prompt"),
+    system && button("system prompt", () => open("system")),
     ...shown.map(({ field, name, kind }) => {
       const value = settings[field];
       const text = kind === "flag"
@@ -140,13 +115,8 @@ export function chips({ system, settings }, open) {
         : typeof value === "object"
         ? String(value.length ?? Object.keys(value).length)
         : String(value);
-      return h(
-        "button",
-        { type: "button", class: "chip", onclick: () => open(field) },
-        `${name.toLowerCase()} `,
-        h("b", {}, text),
-      );
+      return button([`${name.toLowerCase()} `, h("b", {}, text)], () => open(field));
     }),
-    h("button", { type: "button", class: "chip", onclick: () => open("system") }, "Settings"),
+    button("Settings", () => open("system")),
   ];
 }

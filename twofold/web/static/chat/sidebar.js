@@ -3,6 +3,7 @@
 
 import { fill, h } from "../core/dom.js";
 import { count, share } from "../core/form.js";
+import { button as chip, download, faultLine } from "../core/parts.js";
 import { effect, signal } from "../core/signal.js";
 import { phaseBar } from "./receipt.js";
 import { exported, imported, sums } from "./tree.js";
@@ -13,13 +14,6 @@ import { exported, imported, sums } from "./tree.js";
 function dayOf(time) {
   const days = Math.floor((new Date().setHours(24, 0, 0, 0) / 1000 - time) / 86400);
   return days < 1 ? "Today" : days < 2 ? "Yesterday" : days < 7 ? "This week" : "Earlier";
-}
-
-/** @param {string} text @param {string} name */
-function download(text, name) {
-  const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-  h("a", { href: url, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
 /** @param {Conversation[]} talks @param {string} words */
@@ -37,7 +31,7 @@ function found(talks, words) {
  */
 export function createSidebar(kept, { current, open, create }) {
   const words = signal(""), list = h("ol", {}), sum = h("p", { class: "sum" });
-  const wrong = h("p", { class: "fault", role: "alert", hidden: true });
+  const wrong = faultLine();
   const search = h("input", {
     ...{ type: "search", placeholder: "Search", "aria-label": "Search conversations" },
     oninput: () => words.set(search.value),
@@ -49,31 +43,25 @@ export function createSidebar(kept, { current, open, create }) {
     tabindex: -1,
     onchange: take,
   });
-  const chip = (/** @type {string} */ text, /** @type {() => void} */ onclick) =>
-    h("button", { type: "button", class: "chip", onclick }, text);
   async function take() {
     try {
       for (const talk of imported(await (picker.files?.[0]?.text() ?? ""))) await kept.save(talk);
-      wrong.hidden = true;
+      wrong.say("");
     } catch (error) {
-      wrong.hidden = false;
-      wrong.textContent = /** @type {Error} */ (error).message;
+      wrong.say(/** @type {Error} */ (error).message);
     }
     picker.value = "";
   }
   const clear = () => confirm("Delete all conversations in this browser?") && (kept.clear(), create());
   effect(() => fill(list, rows(found(kept.talks.get(), words.get()), current.get().id, open)));
   effect(() => void (sum.textContent = total(kept.talks.get())));
-  effect(() => {
-    wrong.hidden = !kept.fault.get();
-    wrong.textContent = kept.fault.get();
-  });
+  effect(() => wrong.say(kept.fault.get()));
   const element = h(
     "aside",
     { class: "side", id: "side", "aria-label": "Conversations" },
     h("button", { class: "new", type: "button", onclick: create }, "New chat", h("kbd", {}, "Ctrl K")),
     search,
-    wrong,
+    wrong.element,
     list,
     sum,
     h(

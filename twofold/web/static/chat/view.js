@@ -2,6 +2,7 @@
 /** The chat: a conversation, its answers as they come, and what each took. */
 
 import { fill, h, keyed } from "../core/dom.js";
+import { button, keptText } from "../core/parts.js";
 import { effect, signal } from "../core/signal.js";
 import { createComposer } from "./composer.js";
 import { createForecast } from "./forecast.js";
@@ -224,8 +225,6 @@ function createHead(chat, list) {
     else chat.kept.remove(chat.talk.peek().id);
   }
   const remove = () => (chat.kept.remove(chat.talk.peek().id), chat.create());
-  const button = (/** @type {string} */ text, /** @type {() => void} */ onclick) =>
-    h("button", { type: "button", class: "chip", onclick }, text);
   const element = h(
     "div",
     { class: "head" },
@@ -265,12 +264,13 @@ export function mount(root, app) {
     chat.changed();
     chat.save();
   });
+  const draft = keptText("twofold.draft", true);
   let foresee = (/** @type {string} */ _) => {};
   const composer = createComposer({
     send: (text) => (talk.down(), chat.send(text)),
     stop: () => chat.stop(),
     changed: (text, typed) => {
-      draft(typed);
+      draft.set(typed);
       foresee(text);
     },
     busy: chat.busy,
@@ -305,19 +305,9 @@ export function mount(root, app) {
   };
   chat.changed();
   root.append(frame);
-  composer.set(draft());
+  composer.set(draft.get());
   composer.box.focus();
   performance.mark("ready");
   chat.kept.load();
   return () => (chat.stop(), talk.end(), keys.end(), forecast.end());
-}
-
-/** What is typed and not sent; a browser that stores nothing forgets it when the page is reloaded. @param {string} [text] */
-function draft(text) {
-  try {
-    if (text !== undefined) sessionStorage.setItem("twofold.draft", text);
-    return sessionStorage.getItem("twofold.draft") ?? "";
-  } catch {
-    return "";
-  }
 }

@@ -9,6 +9,7 @@ import { runInto } from "../chat/run.js";
 import { chips, createSettings } from "../chat/settings.js";
 import { add, newConversation } from "../chat/tree.js";
 import { fill, h } from "../core/dom.js";
+import { choice } from "../core/parts.js";
 import { effect, signal } from "../core/signal.js";
 import { differences } from "./differences.js";
 
@@ -111,21 +112,6 @@ class Side {
   }
 }
 
-/** Both in turn, or both at once, which slows them. @param {import("../core/signal.js").Signal<boolean>} together */
-function createMode(together) {
-  const button = (/** @type {string} */ text, /** @type {boolean} */ value) => {
-    const element = h("button", { type: "button", onclick: () => together.set(value) }, text);
-    effect(() => element.setAttribute("aria-pressed", String(together.get() === value)));
-    return element;
-  };
-  return h(
-    "span",
-    { class: "seg", role: "group", "aria-label": "Order" },
-    button("In turn", false),
-    button("Together", true),
-  );
-}
-
 /** @type {import("../views.js").ViewModule["mount"]} */
 export function mount(root, app) {
   const together = signal(false), busy = signal(false), found = h("ul", {});
@@ -172,7 +158,7 @@ export function mount(root, app) {
     busy.set(false);
   };
   const composer = createComposer({ send, stop, changed: () => {}, busy });
-  fill(composer.chips, createMode(together));
+  fill(composer.chips, choice("Order", together, [[false, "In turn"], [true, "Together"]]));
   show();
   const pair = h("div", { class: "pair" }, sides.map((side) => side.element));
   const both = h("div", { class: "both", tabindex: 0, role: "region", "aria-label": "Answers" }, asked, pair, told);

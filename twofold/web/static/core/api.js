@@ -1,6 +1,7 @@
 // @ts-check
 /** Requests to this server, with the key of the user, and one type for all that can go wrong. */
 
+import { keptText } from "./parts.js";
 import { signal } from "./signal.js";
 import { eventsOf } from "./sse.js";
 
@@ -38,11 +39,9 @@ export class ApiError extends Error {
  *   a POST with `body`, else a GET; rejects with an ApiError if the response is not a stream
  */
 
-const KEPT = "twofold.key";
-
 /** @returns {Api} */
 export function createApi() {
-  const key = signal(stored());
+  const kept = keptText("twofold.key", true), key = signal(kept.get());
   /** @param {string} method @param {string} path @param {unknown} body @param {CallOptions} options */
   const call = async (method, path, body, { signal: abort, headers = {} }) => {
     const sent = new Headers(headers);
@@ -62,7 +61,7 @@ export function createApi() {
   return {
     key,
     setKey: (value, keep = false) => {
-      keepKey(keep ? value : "");
+      kept.set(keep ? value : "");
       key.set(value);
     },
     get: async (path, options = {}) => (await call("GET", path, undefined, options)).json(),
@@ -112,23 +111,5 @@ export function errorFrom(text, details = {}) {
     return new ApiError(error.message, { ...details, code, param });
   } catch {
     return null;
-  }
-}
-
-function stored() {
-  try {
-    return sessionStorage.getItem(KEPT) ?? "";
-  } catch {
-    return "";
-  }
-}
-
-/** @param {string} key */
-function keepKey(key) {
-  try {
-    if (key) sessionStorage.setItem(KEPT, key);
-    else sessionStorage.removeItem(KEPT);
-  } catch {
-    // A browser that stores nothing keeps the key in memory.
   }
 }

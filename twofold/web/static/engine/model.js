@@ -1,7 +1,7 @@
 // @ts-check
 /** What the engine view shows, and where its events come from. */
 
-import { h } from "../core/dom.js";
+import { download } from "../core/parts.js";
 import { signal } from "../core/signal.js";
 import { apply, createLive } from "../live/state.js";
 import { stepText } from "./numbers.js";
@@ -77,9 +77,7 @@ export function record(model) {
   const lines = model.recorded.peek();
   model.recorded.set(lines ? null : []);
   if (!lines) return watch(model); // so that it begins with hello
-  const url = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "application/jsonl" }));
-  h("a", { href: url, download: `${model.live.hello?.model ?? "engine"}.live.jsonl` }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 1000);
+  download(lines.join("\n") + "\n", `${model.live.hello?.model ?? "engine"}.live.jsonl`, "application/jsonl");
 }
 
 /** Chooses a step, which stops the time. @param {Model} model @param {Step | null} step */

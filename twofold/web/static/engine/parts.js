@@ -3,6 +3,7 @@
 
 import { fill, h } from "../core/dom.js";
 import { count } from "../core/form.js";
+import { button as chip, choice } from "../core/parts.js";
 import { effect } from "../core/signal.js";
 import { RIGHT } from "../draw/canvas.js";
 import { stepAt } from "../live/state.js";
@@ -53,20 +54,9 @@ function keys(event, model) {
   event.preventDefault();
 }
 
-/** Buttons of which one is pressed. @template T @param {string} label @param {import("../core/signal.js").Signal<T>} value @param {[T, string][]} choices */
-export function choice(label, value, choices) {
-  const group = h("span", { class: "seg", role: "group", "aria-label": label });
-  const buttons = choices.map(([id, text]) => h("button", { type: "button", onclick: () => value.set(id) }, text));
-  group.append(...buttons);
-  effect(() =>
-    buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(value.get() === choices[i][0])))
-  );
-  return group;
-}
-
 /** @param {() => string | void} read @param {() => void} onclick @param {string} [label] */
 function button(read, onclick, label) {
-  const made = h("button", { class: "chip", type: "button", "aria-label": label, onclick });
+  const made = chip("", onclick, { "aria-label": label });
   effect(() => fill(made, read() ?? ""));
   return made;
 }

@@ -4,6 +4,7 @@
 import { paced } from "../core/clock.js";
 import { fill, h, retext } from "../core/dom.js";
 import { bytes, count } from "../core/form.js";
+import { choice, faultLine } from "../core/parts.js";
 import { effect, scope } from "../core/signal.js";
 import { drawBlocks, drawTree, partsOf } from "../draw/blocks.js";
 import { palette, sheet } from "../draw/canvas.js";
@@ -12,7 +13,7 @@ import { drawFold, firstAfter } from "../draw/fold.js";
 import { drawLanes, slotsUsed } from "../draw/lanes.js";
 import { createModel, watch } from "./model.js";
 import { lanesTable, lately, roofline, stepsTable, stepText, summary } from "./numbers.js";
-import { canvas, choice, liveTable, panel, tools } from "./parts.js";
+import { canvas, liveTable, panel, tools } from "./parts.js";
 
 /** @typedef {import("./model.js").Model} Model */
 
@@ -66,13 +67,9 @@ function createParts(model) {
 /** @type {import("../views.js").ViewModule["mount"]} */
 export function mount(root, app) {
   const model = createModel(app), parts = createParts(model);
-  const fault = h("p", { class: "fault", role: "status", hidden: true });
-  const complain = (/** @type {string} */ message) => {
-    fault.hidden = !message;
-    retext(fault, message);
-  };
+  const fault = faultLine("status");
   const heading = h("h1", { class: "hidden" }, "Engine");
-  const main = h("main", { class: "engine" }, heading, tools(model, complain), fault, parts.panels);
+  const main = h("main", { class: "engine" }, heading, tools(model, fault.say), fault.element, parts.panels);
   const { live, paused } = model, beatMs = model.calm ? 1000 : BEAT_MS;
   let drawn = 0, ink = palette();
   const pace = paced(() => {
@@ -96,7 +93,7 @@ export function mount(root, app) {
     for (const each of [model.second, app.theme]) each.get();
     map();
   });
-  slow(model, parts, (message, old) => (complain(message), main.classList.toggle("old", old)));
+  slow(model, parts, (message, old) => (fault.say(message), main.classList.toggle("old", old)));
   effect(() => {
     app.model.get();
     watch(model);

@@ -7,6 +7,7 @@
 import { ApiError } from "../core/api.js";
 import { fill, h } from "../core/dom.js";
 import { count, number, seconds } from "../core/form.js";
+import { button } from "../core/parts.js";
 
 /**
  * @typedef {Record<string, string>} State
@@ -192,6 +193,6 @@ export function faultOf(error, again) {
     "div",
     { class: "fault", role: "alert" },
     h("p", {}, error.message, error.retryAfterS ? ` Try again in ${seconds(error.retryAfterS)}.` : ""),
-    later ? h("button", { class: "chip", type: "button", onclick: again }, "Try again") : null,
+    later && button("Try again", again),
   );
 }

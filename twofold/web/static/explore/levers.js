@@ -3,6 +3,7 @@
 
 import { h } from "../core/dom.js";
 import { bytes, count, number, seconds, share } from "../core/form.js";
+import { button } from "../core/parts.js";
 import { chartView } from "../draw/chart.js";
 import { wideTable } from "../draw/table.js";
 import { asking, choiceField, given, listOf, numberField, numberOf, textField } from "./fields.js";
@@ -59,13 +60,7 @@ export function explainFields(form, model) {
       ? h(
         "p",
         { class: "row" },
-        h(
-          "button",
-          { class: "chip", type: "button", onclick: () => form.change({ request: null }) },
-          "Request ",
-          h("b", {}, request),
-          " ✕",
-        ),
+        button(["Request ", h("b", {}, request), " ✕"], () => form.change({ request: null })),
       )
       : null,
     textField(form, "hardware", "Machine", { hint: "this", known: MACHINES }),
@@ -200,20 +195,19 @@ function levers(found, form) {
   /** @param {string[]} next */
   const set = (next) => form.change({ levers: next.join(",") || null });
   /** @param {any} each */
-  const button = ({ lever, after }) =>
-    after ? h("button", { class: "link", type: "button", onclick: () => set([...names, lever]) }, lever) : lever;
+  const named = ({ lever, after }) => after ? button(lever, () => set([...names, lever]), { class: "link" }) : lever;
   const turned = /** @type {any[]} */ (found.turned).map(({ lever, what, why }) => {
     const back = () => set(names.filter((name) => name.toLowerCase() !== lever.toLowerCase()));
-    const props = { class: "chip", type: "button", "aria-label": `Take back ${lever}`, onclick: back };
-    return h("button", props, h("b", {}, lever), ` ${what || `not applied: ${why}`} ✕`);
+    const words = [h("b", {}, lever), ` ${what || `not applied: ${why}`} ✕`];
+    return button(words, back, { "aria-label": `Take back ${lever}` });
   });
   const rows = all.filter((each) => each.status === "gains").map((each) => [
-    button(each),
+    named(each),
     ...[found.goal, "ttft", "tpot", "throughput"].map((goal) => factor(each.gains[goal])),
     reason(`${each.what}. ${each.why} Costs: ${each.costs}.`),
   ]);
   const others = all.filter((each) => each.status !== "gains")
-    .map((each) => [button(each), STATES[each.status], reason(each.why)]);
+    .map((each) => [named(each), STATES[each.status], reason(each.why)]);
   const goal = GOALS.find(([name]) => name === found.goal)?.[1] ?? "";
   return h(
     "section",

@@ -4,6 +4,7 @@
 import { ApiError } from "../core/api.js";
 import { fill, h } from "../core/dom.js";
 import { money, seconds, share } from "../core/form.js";
+import { button as chip } from "../core/parts.js";
 import { chartView } from "../draw/chart.js";
 import { wideTable } from "../draw/table.js";
 import { choiceField, faultOf, given, listOf, numberField, numberOf, textField } from "./fields.js";
@@ -61,7 +62,7 @@ export function planPart(root, app, form) {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
   const result = h("div", { "aria-live": "off" });
-  const button = h("button", { class: "send", type: "button", onclick: () => job ? stop() : start() }, "Find plans");
+  const button = chip("Find plans", () => job ? stop() : start(), { class: "send" });
   const told = h("span", { class: "faint", role: "status" });
   const path = () => `/v1/twofold/plans/${job}`;
   const idle = () => {

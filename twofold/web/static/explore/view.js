@@ -5,6 +5,7 @@
  */
 
 import { fill, h } from "../core/dom.js";
+import { choice } from "../core/parts.js";
 import { effect, scope } from "../core/signal.js";
 import { explainFields, explainPart } from "./levers.js";
 import { paretoFields, paretoPart } from "./pareto.js";
@@ -31,7 +32,11 @@ export function mount(root, app) {
     "aria-label": "Request",
     onsubmit: (/** @type {Event} */ e) => e.preventDefault(),
   });
-  const result = h("div", { class: "result" }), tabs = h("div", { class: "seg", role: "group", "aria-label": "Parts" });
+  const partNow = () => app.route.place.get().state.part, result = h("div", { class: "result" });
+  const tabs = choice("Parts", {
+    get: () => partNow() in PARTS ? partNow() : "explain",
+    set: (id) => app.route.go("explore", id === "explain" ? {} : { part: id }),
+  }, Object.entries(PARTS).map(([id, { name }]) => /** @type {const} */ ([id, name])));
   const main = h(
     "main",
     { class: "explore" },
@@ -50,7 +55,6 @@ export function mount(root, app) {
     end();
     part?.end();
     [, end] = scope(() => {
-      fill(tabs, Object.entries(PARTS).map(([id, each]) => tab(app, id, each.name, id === name)));
       fill(fields, PARTS[name].fields(form, model));
       fill(result);
       part = PARTS[name].show(result, app, form);
@@ -69,12 +73,6 @@ export function mount(root, app) {
     part?.end();
     end();
   };
-}
-
-/** @param {import("../views.js").App} app @param {string} id @param {string} name @param {boolean} on */
-function tab(app, id, name, on) {
-  const go = () => app.route.go("explore", id === "explain" ? {} : { part: id });
-  return h("button", { type: "button", "aria-pressed": String(on), onclick: go }, name);
 }
 
 /** The form whose values are the state of the URL. @param {import("../views.js").App} app @returns {Form} */

@@ -2,9 +2,9 @@
 /** The chooser of the model. */
 
 import { fill, h } from "../core/dom.js";
+import { keptText } from "../core/parts.js";
 import { effect } from "../core/signal.js";
 
-const KEPT = "twofold.model";
 const STATES = /** @type {Record<string, string>} */ ({ ready: "", unloaded: "not loaded", loading: "is loading" });
 
 /**
@@ -12,11 +12,12 @@ const STATES = /** @type {Record<string, string>} */ ({ ready: "", unloaded: "no
  * @param {import("../core/signal.js").ReadSignal<any>} server
  */
 export function createModelPicker(model, server) {
+  const kept = keptText("twofold.model");
   const select = h("select", { id: "model", onchange: () => choose(select.value) });
   const element = h("label", { class: "pill", hidden: true }, h("span", { class: "hidden" }, "Model"), select);
   /** @param {string} id */
   function choose(id) {
-    remember(id);
+    kept.set(id);
     model.set(id);
   }
   effect(() => {
@@ -24,7 +25,7 @@ export function createModelPicker(model, server) {
     const models = server.get()?.models ?? [];
     fill(select, models.map(({ id, state }) => h("option", { value: id }, named(id, state))));
     element.hidden = models.length === 0;
-    const wanted = [model.peek(), remembered()].find((id) => models.some((each) => each.id === id));
+    const wanted = [model.peek(), kept.get()].find((id) => models.some((each) => each.id === id));
     model.set(wanted ?? models[0]?.id ?? "");
     select.value = model.peek();
   });
@@ -38,21 +39,4 @@ export function createModelPicker(model, server) {
 function named(id, state) {
   const note = STATES[state] ?? state;
   return note ? `${id} (${note})` : id;
-}
-
-function remembered() {
-  try {
-    return localStorage.getItem(KEPT);
-  } catch {
-    return null;
-  }
-}
-
-/** @param {string} id */
-function remember(id) {
-  try {
-    localStorage.setItem(KEPT, id);
-  } catch {
-    // A browser that stores nothing begins with the first model.
-  }
 }

@@ -2,15 +2,16 @@
 /** Light or dark: as the system says until the user chooses. */
 
 import { h } from "../core/dom.js";
+import { keptText } from "../core/parts.js";
 import { effect, signal } from "../core/signal.js";
-
-const KEPT = "twofold.theme";
 
 /** @typedef {"light" | "dark"} Theme */
 
 export function createTheme() {
   const system = matchMedia("(prefers-color-scheme: dark)");
-  let chosen = kept();
+  const kept = keptText("twofold.theme"), found = kept.get();
+  /** @type {Theme | null} */
+  let chosen = found === "light" || found === "dark" ? found : null;
   const value = signal(/** @type {Theme} */ (chosen ?? (system.matches ? "dark" : "light")));
   system.addEventListener("change", () => chosen ?? value.set(system.matches ? "dark" : "light"));
   effect(() => {
@@ -25,7 +26,7 @@ export function createTheme() {
       title: "Dark or light",
       onclick: () => {
         chosen = value.peek() === "dark" ? "light" : "dark";
-        keep(chosen);
+        kept.set(chosen);
         value.set(chosen);
       },
     },
@@ -37,23 +38,4 @@ export function createTheme() {
     ),
   );
   return { value, button };
-}
-
-/** @returns {Theme | null} */
-function kept() {
-  try {
-    const theme = localStorage.getItem(KEPT);
-    return theme === "light" || theme === "dark" ? theme : null;
-  } catch {
-    return null;
-  }
-}
-
-/** @param {Theme} theme */
-function keep(theme) {
-  try {
-    localStorage.setItem(KEPT, theme);
-  } catch {
-    // A browser that stores nothing shows the system's theme next time.
-  }
 }

@@ -1,0 +1,110 @@
+// @ts-check
+/** Parts that views share: buttons, choices, dialogs with a form, files to save, and what went wrong. */
+
+import { h, retext } from "./dom.js";
+import { effect } from "./signal.js";
+
+/** @typedef {import("./dom.js").Child} Child */
+
+/** @param {Child} text @param {() => void} onclick @param {import("./dom.js").Props} [more] */
+export const button = (text, onclick, more = {}) =>
+  h("button", { type: "button", class: "chip", onclick, ...more }, text);
+
+/** A place for what went wrong; an empty text hides it. @param {string} [role] */
+export function faultLine(role = "alert") {
+  const element = h("p", { class: "fault", role, hidden: true });
+  /** @param {string} text */
+  const say = (text) => {
+    element.hidden = !text;
+    retext(element, text);
+  };
+  return { element, say };
+}
+
+/**
+ * Buttons of which one is pressed.
+ * @template T
+ * @param {string} label
+ * @param {{get: () => T, set: (value: T) => void}} value  a signal, or what follows one
+ * @param {readonly (readonly [T, string])[]} choices
+ */
+export function choice(label, value, choices) {
+  const buttons = choices.map(([id, text]) => button(text, () => value.set(id), { class: null }));
+  effect(() =>
+    buttons.forEach((each, index) => each.setAttribute("aria-pressed", String(value.get() === choices[index][0])))
+  );
+  return h("span", { class: "seg", role: "group", "aria-label": label }, buttons);
+}
+
+/**
+ * A dialog with a form; `apply` may throw an Error, which is shown, else the dialog is closed.
+ * @param {string} id
+ * @param {string} title
+ * @param {Child[]} parts
+ * @param {() => void} apply
+ */
+export function formDialog(id, title, parts, apply) {
+  const wrong = faultLine();
+  /** @param {Event} event */
+  const submit = (event) => {
+    event.preventDefault();
+    try {
+      apply();
+      dialog.close();
+    } catch (error) {
+      wrong.say(/** @type {Error} */ (error).message);
+    }
+  };
+  const dialog = h(
+    "dialog",
+    { class: `dialog ${id}-dialog`, "aria-labelledby": `${id}-title` },
+    h(
+      "form",
+      { method: "dialog", novalidate: true, onsubmit: submit },
+      h("h2", { id: `${id}-title` }, title),
+      parts,
+      wrong.element,
+      h(
+        "div",
+        { class: "row end" },
+        button("Cancel", () => dialog.close()),
+        h("button", { type: "submit", class: "send" }, "Apply"),
+      ),
+    ),
+  );
+  return { dialog, say: wrong.say };
+}
+
+/** Saves a text as a file. @param {string} text @param {string} name @param {string} type */
+export function download(text, name, type = "application/json") {
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  h("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+/**
+ * A text that the browser keeps, "" for none; a browser that keeps nothing forgets it when the page is reloaded.
+ * @param {string} name
+ * @param {boolean} [tab]  until the tab is closed
+ */
+export function keptText(name, tab = false) {
+  const place = () => tab ? sessionStorage : localStorage;
+  return {
+    get: () => {
+      try {
+        return place().getItem(name) ?? "";
+      } catch {
+        return "";
+      }
+    },
+    /** @param {string} text */
+    set: (text) => {
+      try {
+        if (text) place().setItem(name, text);
+        else place().removeItem(name);
+      } catch {
+        // said above
+      }
+    },
+  };
+}
