@@ -5,20 +5,30 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from twofold.core.errors import BusyError, ModelNotFoundError, NotFoundError, ParameterError, TimeLimitError
+from twofold.core.child import ChildProcess
+from twofold.core.errors import (
+    BusyError,
+    ModelNotFoundError,
+    NotFoundError,
+    ParameterError,
+    ResourceError,
+    TimeLimitError,
+)
 from twofold.planner.machines.known import known_machines
 from twofold.planner.shapes.known import known_shapes
 from twofold.server.planning.bodies import PlanRequest
-from twofold.server.planning.child import NICENESS
+from twofold.server.planning.child import MEMORY, NICENESS
 from twofold.server.planning.jobs import MAX_OF_TENANT, PlanJobs
 from twofold.server.planning.plain import from_plain, to_plain
-from twofold.server.planning.process import QUEUED_MS, PlannerProcess, Ticket
+from twofold.server.planning.process import FEWER, QUEUED_MS, PlannerProcess, Ticket
 
 SCENARIO: Final = {"model": "llama-3-8b", "hardware": "h100"}
 PLAN: Final = {"models": ["llama-3-8b"], "hardware": ["h100"], "rate": 2.0, "input_tokens": 512, "output_tokens": 64}
@@ -68,6 +78,31 @@ def test_a_task_beyond_its_time_ends_with_an_error_and_the_next_one_runs() -> No
         assert await planner.run("a", "explain", SCENARIO)
 
     assert with_a_process(test, seconds=0.3).started == 2
+
+
+def test_a_task_that_needs_too_much_memory_ends_with_an_error_and_the_next_one_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def started(_: str, *arguments: Any, **options: Any) -> ChildProcess:
+        return ChildProcess("tests.server.planning.greedy", *arguments, **options)
+
+    async def test(planner: PlannerProcess) -> None:
+        for _ in range(2):
+            with pytest.raises(ResourceError, match="needs too much memory") as refused:
+                await planner.run("a", "plan", SMALL)
+            assert refused.value.hint == FEWER
+            assert await planner.run("a", "explain", SCENARIO)
+        assert MEMORY // 2 < peak(planner.pid) < MEMORY * 1.5
+
+    monkeypatch.setattr("twofold.server.planning.process.ChildProcess", started)
+    assert with_a_process(test).started == 1
+
+
+def peak(pid: int | None) -> int:
+    """The most bytes of address space that a process has had."""
+    found = re.search(r"VmPeak:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) << 10
 
 
 def test_an_idle_process_ends() -> None:
