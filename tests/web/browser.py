@@ -5,30 +5,85 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socketserver
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Error,
+    Page,
+    Request,
+    ViewportSize,
+    expect,
+    sync_playwright,
+)
 
 PICTURES: Final = "TWOFOLD_TEST_PICTURES"
 """The environment variable that names a folder for pictures of the page; without it none are kept."""
 REPORT_VIOLATIONS: Final = """addEventListener("securitypolicyviolation",
     (event) => console.error(`policy: ${event.effectiveDirective} refused ${event.blockedURI} ${event.sample}`))"""
 
+OWN: Final = re.compile(r"[A-Z]+ (https?://)?[a-z-]+\.(google|googleapis|gvt1)\.com[:/]")
+DESKTOP: Final[ViewportSize] = {"width": 1440, "height": 900}
+PATIENCE_MS: Final = 8_000
+AXE: Final = Axe()
+COLOURED: Final = ["color-contrast", "link-in-text-block"]
+"""The rules of axe that depend on colours."""
+FAULTS: Final = """(only) => axe.run({
+    ...(only && { runOnly: only }), resultTypes: ["violations"], elementRef: false, preload: false,
+}).then(({ violations }) =>
+    violations.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 4).map((each) => each.target).join(", ")}`))"""
+
+
+class Outside(socketserver.ThreadingTCPServer):
+    """The browser's proxy for all hosts but this machine. It reaches none, and ``asked`` has what it was asked for,
+    except what Chromium asks of its maker; ``Watch`` tells these from requests of the page."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        super().__init__(("127.0.0.1", 0), _Refusal)
+
+
+class _Refusal(socketserver.StreamRequestHandler):
+    server: Outside
+
+    def handle(self) -> None:
+        line = self.rfile.readline(4096).decode("latin-1").strip()
+        if not OWN.match(line):
+            self.server.asked.append(line)
+        self.wfile.write(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+
 
 @contextmanager
-def launched() -> Iterator[Browser]:
+def outside() -> Iterator[Outside]:
+    """The proxy, while it runs."""
+    with Outside() as proxy:
+        Thread(target=proxy.serve_forever, daemon=True).start()
+        yield proxy
+        proxy.shutdown()
+
+
+@contextmanager
+def launched(proxy: Outside) -> Iterator[Browser]:
     """Chromium as it is installed; skips the test where there is none."""
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if path is None:
         pytest.skip("no Chromium is installed: apt-get install chromium")
+    expect.set_options(timeout=PATIENCE_MS)
+    arguments = [f"--proxy-server=127.0.0.1:{proxy.server_address[1]}", "--disable-gpu"]
     with sync_playwright() as playwright:
-        arguments = ["--no-sandbox"] if os.getuid() == 0 else []
+        arguments += ["--no-sandbox"] if os.getuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=path, args=arguments)
         try:
             yield browser
@@ -45,10 +100,20 @@ class Watch:
     seen: list[str] = field(default_factory=list)
     expected: list[str] = field(default_factory=list)
 
-    def attach(self, context: BrowserContext) -> None:
-        context.add_init_script(REPORT_VIOLATIONS)
-        context.on("request", self._requested)
-        context.on("page", self._opened)
+    def attach(self, context: BrowserContext, page: Page) -> None:
+        for target, event, listener in self._listeners(context, page):
+            target.on(event, listener)
+
+    def detach(self, context: BrowserContext, page: Page) -> None:
+        for target, event, listener in self._listeners(context, page):
+            target.remove_listener(event, listener)
+
+    def _listeners(self, context: BrowserContext, page: Page) -> tuple[tuple[Any, str, Any], ...]:
+        return (
+            (context, "request", self._requested),
+            (page, "pageerror", self._failed),
+            (page, "console", self._told),
+        )
 
     def expect(self, pattern: str) -> None:
         """Accepts errors that match this pattern."""
@@ -57,9 +122,12 @@ class Watch:
     def check(self) -> None:
         assert [text for text in self.seen if not any(re.search(each, text) for each in self.expected)] == []
 
-    def _opened(self, page: Page) -> None:
-        page.on("pageerror", lambda error: self.seen.append(f"exception: {error}"))
-        page.on("console", lambda told: self.seen.append(f"console: {told.text}") if told.type == "error" else None)
+    def _failed(self, error: Error) -> None:
+        self.seen.append(f"exception: {error}")
+
+    def _told(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.seen.append(f"console: {message.text}")
 
     def _requested(self, request: Request) -> None:
         if not request.url.startswith((self.origin, "data:", "blob:", "about:")):
@@ -67,24 +135,59 @@ class Watch:
 
 
 @contextmanager
-def watched(browser: Browser, origin: str, **options: Any) -> Iterator[tuple[Page, Watch]]:
-    """A page of its own context that may reach only ``origin``; it is checked at the end."""
-    context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
-    watch = Watch(origin)
-    watch.attach(context)
+def tabs(browser: Browser, **options: Any) -> Iterator[Page]:
+    """A page of its own context."""
+    context = browser.new_context(**{"viewport": DESKTOP, **options})
+    context.add_init_script(REPORT_VIOLATIONS)
     try:
         page = context.new_page()
-        page.set_default_timeout(15_000)
-        yield page, watch
-        watch.check()
+        page.set_default_timeout(PATIENCE_MS)
+        yield page
     finally:
         context.close()
 
 
-def accessibility_faults(page: Page) -> list[str]:
-    """Violations of WCAG 2.2 AA and of best practice that axe finds, each with the elements."""
-    found = Axe().run(page).response["violations"]
-    return [f"{each['id']}: {[node['target'] for node in each['nodes']][:4]}" for each in found]
+@contextmanager
+def bound(page: Page, origin: str) -> Iterator[Watch]:
+    """Watches a page that may reach only ``origin``; it is checked at the end."""
+    watch = Watch(origin)
+    watch.attach(page.context, page)
+    try:
+        yield watch
+        watch.check()
+    finally:
+        watch.detach(page.context, page)
+
+
+@contextmanager
+def watched(browser: Browser, origin: str, **options: Any) -> Iterator[tuple[Page, Watch]]:
+    """A page of its own context that may reach only ``origin``; it is checked at the end."""
+    with tabs(browser, **options) as page, bound(page, origin) as watch:
+        yield page, watch
+
+
+@contextmanager
+def fresh(page: Page, origin: str) -> Iterator[Watch]:
+    """A used page as if it were new, but for listeners of its tests and for modules that the browser keeps."""
+    try:
+        with bound(page, origin) as watch:
+            yield watch
+    finally:
+        page.unroute_all()
+        page.evaluate("() => location.protocol === 'about:' || sessionStorage.clear()")
+        page.goto("about:blank")
+        page.set_viewport_size(DESKTOP)
+        page.emulate_media(color_scheme="light", reduced_motion="no-preference", forced_colors="none")
+        session = page.context.new_cdp_session(page)
+        session.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "local_storage,indexeddb"})
+        session.detach()
+
+
+def accessibility_faults(page: Page, rules: list[str] | None = None) -> list[str]:
+    """Violations of WCAG 2.2 AA and of best practice that axe finds, each with its elements; by all rules or some."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE.axe_script)
+    return list(page.evaluate(FAULTS, rules))
 
 
 def picture(page: Page, name: str) -> None:

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page
 
 from tests.server.live import LiveServer, live_server
 from tests.support.tiny import TinyModel, TinyOptions
-from tests.web.browser import Watch, launched, watched
+from tests.web.browser import Outside, Watch, fresh, launched, outside, tabs
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,16 +42,31 @@ def keyed(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    with launched() as chromium:
+def elsewhere() -> Iterator[Outside]:
+    """What the browser asks of other hosts: nothing, in all tests together."""
+    with outside() as proxy:
+        yield proxy
+        assert proxy.asked == []
+
+
+@pytest.fixture(scope="session")
+def browser(elsewhere: Outside) -> Iterator[Browser]:
+    with launched(elsewhere) as chromium:
         yield chromium
 
 
-@pytest.fixture
-def watch(browser: Browser, server: LiveServer) -> Iterator[tuple[Page, Watch]]:
-    """A page of the server, not yet opened, with what it may not do; both are checked at the end of the test."""
-    with watched(browser, server.url) as opened:
+@pytest.fixture(scope="session")
+def tab(browser: Browser) -> Iterator[Page]:
+    """A tab that tests use one after another: a new one for each would take as long as most of them."""
+    with tabs(browser) as opened:
         yield opened
+
+
+@pytest.fixture
+def watch(tab: Page, server: LiveServer) -> Iterator[tuple[Page, Watch]]:
+    """A page of the server, not yet opened, with what it may not do; both are checked at the end of the test."""
+    with fresh(tab, server.url) as seen:
+        yield tab, seen
 
 
 @pytest.fixture

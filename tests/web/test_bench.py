@@ -11,11 +11,12 @@ from typing import Final
 
 import httpx2
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.bench.report.runs import HOSTILE, document, failed, mixed, record
 from tests.server.live import TWOFOLD, LiveServer
-from tests.web.browser import accessibility_faults, picture, watched
+from tests.web.browser import accessibility_faults, fresh
+from tests.web.looks import faults_of_looks
 from twofold.bench.compare import compare
 from twofold.bench.viewer import page_server
 from twofold.web.single import single_page
@@ -70,24 +71,20 @@ def test_the_server_gives_the_page_to_this_machine_only() -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("size", ["desktop", "mobile"])
-def test_two_results_are_compared_in_a_page_of_their_own(browser: Browser, size: str) -> None:
+def test_two_results_are_compared_in_a_page_of_their_own(tab: Page) -> None:
     page_bytes = single_page([("a.json", A.to_json()), ("b.json", B.to_json())], compare(A, B).to_json())
-    small = {"viewport": {"width": 320, "height": 640}, "color_scheme": "dark"} if size == "mobile" else {}
     with page_server(page_bytes) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}/"
-        with watched(browser, url, **small) as (page, _):
-            page.goto(url)
-            expect(page.get_by_role("table", name="Comparison 1")).to_contain_text("noise")
-            expect(page.get_by_role("table", name="Settings that differ")).to_contain_text("target.model")
+        with fresh(tab, url):
+            tab.goto(url)
+            expect(tab.get_by_role("table", name="Comparison 1")).to_contain_text("noise")
+            expect(tab.get_by_role("table", name="Settings that differ")).to_contain_text("target.model")
             p50 = A.runs[0].summary["latency"]["ttft_s"]["p50"]
-            expect(page.get_by_role("table", name="Latency of a.json")).to_contain_text(f"{p50 * 1e3:.3g} ms")
-            expect(page.get_by_role("table", name="Latency of a.json")).to_contain_text("∞")  # requests failed
-            picture(page, f"bench-{size}")
-            assert accessibility_faults(page) == []
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-            charts = page.get_by_role("img", name=re.compile("TTFT over the run|Output|Requests"))
+            expect(tab.get_by_role("table", name="Latency of a.json")).to_contain_text(f"{p50 * 1e3:.3g} ms")
+            expect(tab.get_by_role("table", name="Latency of a.json")).to_contain_text("∞")  # requests failed
+            assert faults_of_looks(tab, "bench") == []
+            charts = tab.get_by_role("img", name=re.compile("TTFT over the run|Output|Requests"))
             before = [charts.nth(i).inner_html() for i in range(3)]
             charts.first.press("+")
             assert all(charts.nth(i).inner_html() != before[i] for i in range(3))  # they share their zoom

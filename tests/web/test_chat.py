@@ -13,6 +13,8 @@ from playwright.sync_api import Browser, FilePayload, Page, Request, Route, expe
 from tests.server.live import LiveServer
 from tests.web.browser import Watch, accessibility_faults, picture, watched
 from tests.web.hostile import ATTACKS
+from tests.web.looks import faults_of_looks
+from tests.web.stage import chunk
 
 pytestmark = pytest.mark.browser
 
@@ -55,11 +57,6 @@ def bodies(page: Page) -> list[dict[str, Any]]:
 
     page.on("request", note)
     return found
-
-
-def chunk(delta: dict[str, Any], finish: str | None = None) -> str:
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-    return f"data: {json.dumps({'choices': [choice]})}\n\n"
 
 
 def scripted(page: Page, *events: str, done: bool = True) -> None:
@@ -370,33 +367,13 @@ def test_hostile_text_is_text_wherever_it_stands(page: Page) -> None:
     assert page.locator("#view").locator("script, iframe, img, object, embed, link, style, form[action]").count() == 0
 
 
-@pytest.mark.parametrize(
-    ("theme", "size"),
-    [("light", (1440, 900)), ("dark", (1440, 900)), ("light", (320, 640)), ("dark", (390, 844))],
-    ids=["light", "dark", "light-320px", "dark-mobile"],
-)
-def test_the_chat_is_accessible(browser: Browser, server: LiveServer, theme: Any, size: tuple[int, int]) -> None:
-    view = {"viewport": {"width": size[0], "height": size[1]}, "color_scheme": theme}
-    with watched(browser, server.url, **view) as (page, _):
-        page.goto(server.url)
-        expect(page.get_by_label("Message", exact=True)).to_be_focused()
-        found = {"empty": accessibility_faults(page)}
-        held: list[Route] = []
-        page.route(CHATS, lambda route: held.append(route))  # noqa: PLW0108 - Playwright marks handlers
-        settle(page, max_tokens="24")
-        say(page, "Hello")
-        expect(page.get_by_role("button", name="Stop")).to_be_visible()
-        found["busy"] = accessibility_faults(page)
-        held.pop().continue_()
-        answered(page)
-        page.locator(".answer").get_by_role("button", name="Time").click()
-        found["answered"] = accessibility_faults(page)
-        picture(page, f"chat_{size[0]}_{theme}")
-        page.get_by_role("button", name="Settings", exact=True).click()
-        found["settings"] = accessibility_faults(page)
-        assert found == {name: [] for name in found}
-        page.keyboard.press("Escape")
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+def test_an_answer_and_the_settings_are_accessible(chat: Page) -> None:
+    say(chat, "Hello")
+    answered(chat)
+    chat.locator(".answer").get_by_role("button", name="Time").click()
+    found = faults_of_looks(chat, "answered")
+    chat.get_by_role("button", name="Settings", exact=True).click()
+    assert found + faults_of_looks(chat, "settings") == []
 
 
 def test_a_screen_reader_hears_one_message_an_answer(chat: Page) -> None:

@@ -6,14 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, expect
+from playwright.sync_api import Page, Request, expect
 
 from tests.server.live import LiveServer
-from tests.web.browser import accessibility_faults, picture, watched
+from tests.web.looks import faults_of_looks
 
 pytestmark = pytest.mark.browser
-
-SMALL: dict[str, Any] = {"viewport": {"width": 320, "height": 640}, "color_scheme": "dark"}
 
 
 def settle(page: Page, side: str, **fields: str) -> None:
@@ -64,14 +62,9 @@ def test_an_answer_again_is_compared_again(page: Page, server: LiveServer) -> No
     expect(page.locator(".differences")).to_contain_text("The texts are the same.")
 
 
-@pytest.mark.parametrize("options", [{}, SMALL], ids=["desktop", "small"])
-def test_everyone_can_use_it(browser: Browser, server: LiveServer, options: dict[str, Any]) -> None:
-    with watched(browser, server.url, **options) as (page, _):
-        page.goto(f"{server.url}/#/compare")
-        for side in "AB":
-            settle(page, side, max_tokens="8")
-        assert accessibility_faults(page) == []
-        compare(page, "Hello")
-        picture(page, f"compare-{'small' if options else 'desktop'}")
-        assert accessibility_faults(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+def test_everyone_can_use_it(page: Page, server: LiveServer) -> None:
+    page.goto(f"{server.url}/#/compare")
+    for side in "AB":
+        settle(page, side, max_tokens="8")
+    compare(page, "Hello")
+    assert faults_of_looks(page, "compare") == []

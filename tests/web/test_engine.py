@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.server.live import LiveServer
-from tests.web.browser import Watch, accessibility_faults, picture, watched
-
-SMALL: Final = {"viewport": {"width": 320, "height": 640}, "color_scheme": "dark", "reduced_motion": "reduce"}
+from tests.web.browser import Watch
+from tests.web.looks import faults_of_looks
 
 
 def requests(server: LiveServer, count: int = 3, tokens: int = 40) -> list[threading.Thread]:
@@ -29,22 +28,18 @@ def requests(server: LiveServer, count: int = 3, tokens: int = 40) -> list[threa
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("size", ["desktop", "mobile"])
-def test_a_busy_engine_is_drawn_and_accessible(browser: Browser, server: LiveServer, size: str) -> None:
-    with watched(browser, server.url, **(SMALL if size == "mobile" else {})) as (page, _):
-        page.goto(f"{server.url}/#/engine")
-        expect(page.get_by_role("img", name="Rows of the steps")).to_be_visible()
-        for thread in requests(server):
-            thread.join()
-        expect(page.locator(".said")).to_contain_text("decode rows")
-        expect(page.get_by_role("img", name="KV blocks: ")).to_be_visible()
-        expect(page.get_by_role("table", name="Latencies")).to_contain_text("all, P50")
-        picture(page, f"engine-{size}")
-        assert accessibility_faults(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        drawn = "c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v)"
-        for kind in ("fold", "lanes", "map", "tree"):
-            assert page.locator(f"canvas.{kind}").evaluate(drawn), kind
+def test_a_busy_engine_is_drawn_and_accessible(page: Page, server: LiveServer) -> None:
+    page.goto(f"{server.url}/#/engine")
+    expect(page.get_by_role("img", name="Rows of the steps")).to_be_visible()
+    for thread in requests(server):
+        thread.join()
+    expect(page.locator(".said")).to_contain_text("decode rows")
+    expect(page.get_by_role("img", name="KV blocks: ")).to_be_visible()
+    expect(page.get_by_role("table", name="Latencies")).to_contain_text("all, P50")
+    assert faults_of_looks(page, "engine") == []
+    drawn = "c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v)"
+    for kind in ("fold", "lanes", "map", "tree"):
+        assert page.locator(f"canvas.{kind}").evaluate(drawn), kind
 
 
 @pytest.mark.browser

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Error, Page, expect
 
 from tests.server.live import LiveServer
-from tests.web.browser import Watch, accessibility_faults, picture, watched
+from tests.web.browser import Outside, Watch, accessibility_faults, picture, watched
 
 pytestmark = pytest.mark.browser
 
 
 def test_a_question_is_answered(page: Page) -> None:
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
     page.get_by_label("Message", exact=True).fill("Hello")
     page.get_by_role("button", name="Send").click()
     expect(page.get_by_role("button", name="Send")).to_be_visible()
     expect(page.get_by_role("article")).not_to_be_empty()
     picture(page, "shell")
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_shell_is_accessible(page: Page, theme: str) -> None:
-    expect(page.get_by_label("Message", exact=True)).to_be_visible()
-    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-    expect(page.locator("html")).to_have_attribute("data-theme", theme)
-    assert accessibility_faults(page) == []
 
 
 def test_the_theme_can_be_chosen(page: Page) -> None:
@@ -34,16 +27,22 @@ def test_the_theme_can_be_chosen(page: Page) -> None:
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
-def test_the_watch_sees_what_no_page_may_do(watch: tuple[Page, Watch], server: LiveServer) -> None:
+def test_the_watch_sees_what_no_page_may_do(watch: tuple[Page, Watch], server: LiveServer, elsewhere: Outside) -> None:
     page, seen = watch
+    other = page.context.new_page()
+    with pytest.raises(Error, match="ERR_HTTP_RESPONSE_CODE_FAILURE"):
+        other.goto("http://example.invalid/x")
+    other.close()
+    assert elsewhere.asked.pop().startswith("GET http://example.invalid/x ")
     page.goto(server.url)
 
-    page.evaluate("() => { const i = new Image(); i.src = 'https://example.invalid/x.png'; document.body.append(i); }")
-    page.wait_for_timeout(200)
+    with page.expect_console_message(lambda told: "img-src" in told.text):
+        page.evaluate("() => void (new Image().src = 'https://example.invalid/x.png')")
     assert any("img-src" in each for each in seen.seen)
     with pytest.raises(AssertionError):
         seen.check()
-    seen.expect("example.invalid")
+    assert any(each == "request: http://example.invalid/x" for each in seen.seen)
+    seen.expect("example.invalid|502")
 
 
 def test_a_key_is_asked_for_and_kept_only_if_wanted(browser: Browser, keyed: LiveServer) -> None:

@@ -124,6 +124,8 @@ function start() {
     said,
     keys.dialog,
   );
+  // A dropped file is for the view, not for the browser to open.
+  for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event.preventDefault());
   app.refresh();
 }
 

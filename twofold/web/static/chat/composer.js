@@ -20,7 +20,12 @@ export function createComposer({ send, stop, changed, busy }) {
   const label = h("label", { class: "hidden", for: "say" }, "Message");
   const element = h(
     "form",
-    { class: "composer", "aria-label": "Composer", onsubmit: submit, ondragover: drop, ondrop: drop },
+    {
+      class: "composer",
+      "aria-label": "Composer",
+      onsubmit: submit,
+      ondrop: (/** @type {DragEvent} */ event) => files.attach(event.dataTransfer?.files ?? null),
+    },
     files.wrong,
     h("div", { class: "box" }, label, files.attached, box, tools),
     guess,
@@ -44,11 +49,6 @@ export function createComposer({ send, stop, changed, busy }) {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     if (!busy.peek()) element.requestSubmit();
-  }
-  /** @param {DragEvent} event */
-  function drop(event) {
-    event.preventDefault();
-    if (event.type === "drop") files.attach(event.dataTransfer?.files ?? null);
   }
   /** @param {string} text */
   function set(text) {

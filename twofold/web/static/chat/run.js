@@ -64,6 +64,12 @@ export async function runInto(view, api, body, message, signal, progress) {
   draw.end();
 }
 
+/** What is shown until a model is loaded. @param {import("../views.js").App} app @param {string} model */
+export function loading({ server }, model) {
+  const state = server.peek()?.models.find((/** @type {any} */ each) => each.id === model)?.state;
+  return state && state !== "ready" ? `${model} is being loaded.` : undefined;
+}
+
 /** The progress in a chunk, with the time that is left instead of the time of the first token. @param {any} told */
 function progressOf(told) {
   const progress = told?.progress;

@@ -46,7 +46,7 @@ export function createSidebar(kept, { current, open, create }) {
   async function take() {
     try {
       for (const talk of imported(await (picker.files?.[0]?.text() ?? ""))) await kept.save(talk);
-      wrong.say("");
+      wrong.say(kept.fault.peek());
     } catch (error) {
       wrong.say(/** @type {Error} */ (error).message);
     }

@@ -11,7 +11,7 @@ import { createKeys } from "./keys.js";
 import { createAnswer, createAsk, createResult } from "./messages.js";
 import { explainLink } from "./receipt.js";
 import { asCurl, asPython, bodyOf } from "./request.js";
-import { runInto } from "./run.js";
+import { loading, runInto } from "./run.js";
 import { chips, createSettings } from "./settings.js";
 import { createSidebar, downloadTalk } from "./sidebar.js";
 import { builtInResult } from "./tools.js";
@@ -103,7 +103,7 @@ class Chat {
     this.changed();
     this.save();
     const view = this.shown.get(message.id);
-    await runInto(view, this.app.api, body, message, abort.signal, this.loading(model));
+    await runInto(view, this.app.api, body, message, abort.signal, loading(this.app, model));
     if (this.running === message) {
       this.running = null;
       this.busy.set(false);
@@ -112,19 +112,13 @@ class Chat {
     this.ended(talk, message);
   }
 
-  /** @param {string} model */
-  loading(model) {
-    const state = this.app.server.peek()?.models.find((/** @type {any} */ each) => each.id === model)?.state;
-    return state && state !== "ready" ? `${model} is being loaded.` : undefined;
-  }
-
   /** @param {Conversation} talk @param {Message} message */
   ended(talk, message) {
     if (talk === this.talk.peek()) this.changed();
     if (this.keeps.peek()) this.kept.save(talk);
     const { fault, finish } = message;
     if (fault?.status === 401 || fault?.status === 403) this.app.askKey(fault.message);
-    else if (fault || this.loading(message.model ?? "")) this.app.refresh();
+    else if (fault || loading(this.app, message.model ?? "")) this.app.refresh();
     if (!fault) {
       this.app.announce(finish === "stopped" ? "Stopped." : `The answer is complete: ${message.content.slice(0, 200)}`);
     }

@@ -5,7 +5,7 @@ import { createComposer } from "../chat/composer.js";
 import { createAnswer } from "../chat/messages.js";
 import { explainLink, lastTime } from "../chat/receipt.js";
 import { asCurl, asPython, bodyOf } from "../chat/request.js";
-import { runInto } from "../chat/run.js";
+import { loading, runInto } from "../chat/run.js";
 import { chips, createSettings } from "../chat/settings.js";
 import { add, newConversation } from "../chat/tree.js";
 import { fill, h } from "../core/dom.js";
@@ -73,7 +73,7 @@ class Side {
     this.running = true;
     const view = this.view = createAnswer(message, this.actions());
     fill(this.place, view.element);
-    await runInto(view, this.app.api, body, message, abort.signal);
+    await runInto(view, this.app.api, body, message, abort.signal, loading(this.app, this.select.value));
     if (this.message !== message) return;
     this.running = false;
     view.end();

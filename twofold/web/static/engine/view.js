@@ -96,6 +96,7 @@ export function mount(root, app) {
   slow(model, parts, (message, old) => (fault.say(message), main.classList.toggle("old", old)));
   effect(() => {
     app.model.get();
+    app.api.key.get();
     watch(model);
   });
   const seen = () => {

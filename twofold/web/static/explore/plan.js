@@ -76,6 +76,7 @@ export function planPart(root, app, form) {
     fill(result, faultOf(error, start));
   };
   const poll = async () => {
+    if (document.hidden) return void (timer = setTimeout(poll, POLL_MS));
     try {
       const found = await app.api.get(path());
       if (ended || !job) return;

@@ -1,0 +1,196 @@
+"""A hidden tab, a browser that keeps nothing, files dropped anywhere, a lost stream, a new key: nothing is lost."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.server.live import LiveServer
+from tests.web.browser import Watch, watched
+from tests.web.stage import LIVE, Stage, refusal
+from tests.web.test_engine import requests
+from tests.web.test_states import RESULT
+from twofold.web.page import WebPage
+
+pytestmark = pytest.mark.browser
+
+HIDE: Final = """(hidden) => {
+    Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+DRAWS: Final = """() => {
+    window.draws = 0;
+    const count = (name) => {
+        const draw = CanvasRenderingContext2D.prototype[name];
+        CanvasRenderingContext2D.prototype[name] = function (...given) { draws += 1; return draw.apply(this, given); };
+    };
+    ["clearRect", "fillRect", "fill", "stroke", "fillText"].forEach(count);
+    const all = { subtree: true, childList: true, attributes: true, characterData: true };
+    new MutationObserver((list) => draws += list.length).observe(document.querySelector("#view"), all);
+}"""
+DRAWN: Final = """() => new Promise((done) => {
+    const look = () => draws > 0 ? done() : requestAnimationFrame(look);
+    look();
+})"""
+FRAMES: Final = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+REFUSES: Final = """for (const name of ["indexedDB", "localStorage", "sessionStorage"]) {
+    Object.defineProperty(window, name, { get: () => { throw new DOMException("no", "SecurityError"); } });
+}"""
+FULL: Final = """IDBObjectStore.prototype.put = () => { throw new DOMException("full", "QuotaExceededError"); };
+Storage.prototype.setItem = () => { throw new DOMException("full", "QuotaExceededError"); };"""
+DROP: Final = """([place, name, text]) => {
+    const dataTransfer = new DataTransfer();
+    dataTransfer.items.add(new File([text], name));
+    const event = (kind) => new DragEvent(kind, { bubbles: true, cancelable: true, dataTransfer });
+    return ["dragover", "drop"].map((kind) => !document.querySelector(place).dispatchEvent(event(kind)));
+}"""
+"""Drops a file; tells of both events whether the browser will open the file itself (false) or leave it to the page."""
+
+
+def say(page: Page, text: str) -> None:
+    page.get_by_label("Message", exact=True).fill(text)
+    page.get_by_label("Message", exact=True).press("Enter")
+
+
+def answered(page: Page) -> None:
+    expect(page.locator(".answer").last.get_by_role("button", name="Copy", exact=True)).to_be_visible()
+
+
+def drop(page: Page, place: str, name: str, text: str) -> None:
+    expect(page.locator(place).first).to_be_visible()
+    assert page.evaluate(DROP, [place, name, text]) == [True, True]
+
+
+def test_a_hidden_tab_asks_for_nothing_and_draws_nothing(page: Page, server: LiveServer) -> None:
+    page.goto(f"{server.url}/#/engine")
+    for thread in requests(server):
+        thread.join()
+    said = page.locator(".said")
+    expect(said).to_contain_text("decode rows")
+    page.evaluate(DRAWS)
+    page.evaluate(DRAWN)  # the time axis moves
+    with page.expect_event("requestfailed", lambda each: LIVE in each.url):
+        page.evaluate(HIDE, True)
+    page.evaluate(FRAMES)
+    before = said.inner_text()
+    page.evaluate("draws = 0")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for thread in requests(server):
+        thread.join()
+    page.wait_for_timeout(600)  # six beats of the axis
+    assert (page.evaluate("draws"), asked) == (0, [])
+    page.evaluate(HIDE, False)
+    expect(said).not_to_have_text(before)
+    assert len([url for url in asked if LIVE in url]) == 1
+    assert page.evaluate("draws") > 0
+
+
+def test_a_browser_that_keeps_nothing_chats(browser: Browser, server: LiveServer) -> None:
+    with watched(browser, server.url) as (page, _):
+        page.add_init_script(REFUSES)
+        page.goto(server.url)
+        expect(page.get_by_role("alert").get_by_text("This browser does not keep conversations.")).to_be_visible()
+        page.get_by_role("button", name="Dark or light").click()
+        say(page, "Hello")
+        answered(page)
+
+
+def test_a_full_store_is_said_and_loses_nothing_that_is_shown(browser: Browser, server: LiveServer) -> None:
+    message = {"id": "m", "parent": "", "role": "user", "content": "An old apple", "created": 1.0}
+    talk = {
+        "id": "t",
+        "title": "Old",
+        "created": 1.0,
+        "system": "",
+        "settings": {},
+        "messages": [message],
+        "chosen": {},
+        "updated": 1.0,
+    }
+    with watched(browser, server.url) as (page, _):
+        page.add_init_script(FULL)
+        page.goto(server.url)
+        full = page.get_by_role("alert").get_by_text("The browser's store is full")
+        say(page, "Hello")
+        answered(page)
+        expect(full).to_be_visible()
+        page.get_by_label("Message", exact=True).fill("Half a sentence")
+        side = page.get_by_role("complementary", name="Conversations")
+        text = json.dumps({"schema": "twofold.chat/1", "conversations": [talk]})
+        side.locator("input[type=file]").set_input_files(
+            {"name": "a.json", "mimeType": "application/json", "buffer": text.encode()}
+        )
+        expect(side.get_by_role("button", name="Old")).to_be_visible()
+        expect(full).to_be_visible()
+        expect(page.locator(".ask")).to_contain_text("Hello")
+        expect(page.get_by_label("Message", exact=True)).to_have_value("Half a sentence")
+
+
+def test_files_may_be_dropped(page: Page, server: LiveServer) -> None:
+    page.get_by_label("Message", exact=True).fill("Half a sentence")
+    drop(page, ".composer", "a.txt", "alpha")
+    expect(page.get_by_role("button", name="Remove a.txt")).to_be_visible()
+    drop(page, "header", "b.txt", "beta")  # where nothing takes it: the page stays
+    expect(page.get_by_label("Message", exact=True)).to_have_value("Half a sentence")
+    page.goto(f"{server.url}/#/bench")
+    drop(page, "main.bench", "run.json", RESULT.decode())
+    expect(page.get_by_role("img", name="Requests")).to_be_visible()
+    drop(page, "main.bench", "other.json", "{}")
+    expect(page.get_by_role("alert")).to_contain_text("other.json")
+    page.goto(f"{server.url}/#/engine")
+    drop(page, "main.engine", "c.txt", "gamma")
+
+
+def test_a_lost_live_stream_greys_and_comes_back(watch: tuple[Page, Watch], server: LiveServer) -> None:
+    page, seen = watch
+    seen.expect("ERR_FAILED")
+    stage = Stage(page, server, "")
+    stage.state = "offline"
+    page.goto(f"{server.url}/#/engine")
+    expect(page.locator(".engine .fault")).to_contain_text("The server does not answer.")
+    expect(page.locator("main.engine")).to_have_class("engine old")
+    stage.state = "empty"
+    expect(page.locator(".engine .fault")).to_be_hidden()
+    expect(page.locator("main.engine")).to_have_class("engine")
+
+
+def test_a_view_of_a_server_of_another_version_says_what_to_do(watch: tuple[Page, Watch], server: LiveServer) -> None:
+    page, seen = watch
+    seen.expect("404")
+    page.goto(server.url)
+    page.get_by_label("Message", exact=True).fill("Half a sentence")
+    page.route(f"**/web/{WebPage.read().version}/**", refusal(404, "No such file."))
+    page.goto(f"{server.url}/#/engine")
+    expect(page.get_by_role("alert")).to_contain_text("Engine cannot be shown")
+    page.unroute_all()
+    page.goto(f"{server.url}/#/chat")
+    page.reload()
+    expect(page.get_by_label("Message", exact=True)).to_have_value("Half a sentence")
+
+
+def test_the_live_view_goes_on_with_a_new_key(browser: Browser, keyed: LiveServer) -> None:
+    with watched(browser, keyed.url) as (page, seen):
+        seen.expect("401")
+        page.goto(keyed.url)
+        dialog = page.get_by_role("dialog", name="API key")
+
+        def give(key: str) -> None:
+            dialog.get_by_label("Key", exact=True).fill(key)
+            dialog.get_by_role("button", name="Apply").click()
+
+        give("secret")
+        expect(page.locator("#model")).to_have_value("tiny")
+        page.route(f"**{LIVE}*", refusal(401, "This key has expired."))
+        page.goto(f"{keyed.url}/#/engine")
+        expect(page.locator(".engine .fault")).to_contain_text("This key has expired.")
+        page.unroute_all()
+        page.get_by_role("button", name="Key", exact=True).click()
+        give("wrong")
+        expect(dialog.get_by_role("alert")).to_be_visible()
+        give("secret")
+        expect(page.locator(".engine .fault")).to_be_hidden()
+        expect(page.get_by_role("img", name="Rows of the steps")).to_be_visible()
