@@ -195,11 +195,11 @@ def recording(seconds: float) -> str:
 
 
 def view() -> dict[str, Any]:
-    """Frames and the processor time of the page."""
+    """The processor time of the page, and then, while a script asks for each frame, the gaps between frames."""
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)
         tiny = write_tiny(folder / "tiny.gguf", TinyOptions("llama", vocab=300, context=512))
-        (folder / "many.jsonl").write_text(recording(VIEW_S + 8))
+        (folder / "many.jsonl").write_text(recording(2 * VIEW_S + 8))
         with live_server(folder, f"tiny={tiny.path}", "--threads", "1") as live:
             chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             page = chromium.new_page(viewport={"width": 1440, "height": 1000})
@@ -209,8 +209,9 @@ def view() -> dict[str, Any]:
             session = page.context.new_cdp_session(page)
             session.send("Performance.enable")
             before = _busy(session)
-            frames = page.evaluate(FRAMES, VIEW_S)
+            page.wait_for_timeout(VIEW_S * 1000)
             after = _busy(session)
+            frames = page.evaluate(FRAMES, VIEW_S)
             chromium.close()
     found = {**frames, **{name: (after[name] - before[name]) / VIEW_S for name in after}}
     print(f"{SLOTS} lanes, 200 steps/s, 10 ticks/s: {found}")
