@@ -25,6 +25,8 @@ export function createModel(app) {
     chosen,
     changed,
     second,
+    /** Raised when texts may have changed: less often than pictures, as a text costs a layout. */
+    words: signal(0),
     recorded,
     calm: matchMedia("(prefers-reduced-motion: reduce)").matches,
     connection: signal(/** @type {import("./stream.js").Connection} */ ({ state: "open", message: "" })),

@@ -65,7 +65,7 @@ function button(read, onclick, label) {
 export function tools(model, complain) {
   const now = h("p", { class: "now" });
   effect(() => {
-    model.changed.get();
+    model.words.get();
     const { queue, kv, steps } = model.live, last = steps.at(-1), total = kv ? kv[0] + kv[1] + kv[2] : 0;
     const used = kv && total ? ` · KV ${Math.round(100 * kv[2] / total)}%` : "";
     const step = last ? ` · step ${(last.ms / last.times).toFixed(1)} ms` : "";

@@ -19,7 +19,7 @@ import { canvas, liveTable, panel, tools } from "./parts.js";
 
 const DIVISIONS = /** @type {["tiers" | "tenants", string][]} */ ([["tiers", "By tier"], ["tenants", "By tenant"]]);
 const POINTS = 400;
-const BEAT_MS = 100;
+const BEAT_MS = 100, WORDS_MS = 450;
 const UNMEASURED = "The roofline needs the limits of this machine: run twofold doctor.";
 
 /** @param {Model} model */
@@ -71,10 +71,13 @@ export function mount(root, app) {
   const heading = h("h1", { class: "hidden" }, "Engine");
   const main = h("main", { class: "engine" }, heading, tools(model, fault.say), fault.element, parts.panels);
   const { live, paused } = model, beatMs = model.calm ? 1000 : BEAT_MS;
-  let drawn = 0, ink = palette();
+  let drawn = 0, told = -Infinity, ink = palette();
   const pace = paced(() => {
     drawn = performance.now();
     draw(model, parts, main, ink);
+    if (drawn - told < WORDS_MS) return;
+    told = drawn;
+    model.words.set(model.words.peek() + 1);
   }, model.calm ? 1 : 30);
   const beat = setInterval(() => {
     const late = performance.now() - drawn > 1.5 * beatMs; // else events come so often that they move the time
@@ -87,6 +90,10 @@ export function mount(root, app) {
   effect(() => {
     for (const each of [model.changed, model.span, paused, model.chosen, app.theme]) each.get();
     pace.ask();
+  });
+  effect(() => {
+    for (const each of [model.words, model.chosen]) each.get();
+    say(model, parts);
   });
   const map = () => drawMap(live, parts, ink);
   effect(() => {
@@ -149,7 +156,7 @@ function slow(model, { roof, numbers }, tell) {
 }
 
 /** What moves with the time. @param {Model} model @param {ReturnType<typeof createParts>} parts @param {HTMLElement} main @param {import("../draw/canvas.js").Ink} ink */
-function draw(model, { fold, rows, steps, lanes, said }, main, ink) {
+function draw(model, { fold, rows }, main, ink) {
   const { live } = model, { engine } = live.hello ?? {}, most = engine?.slots ?? 0;
   if (!fold.clientWidth) return;
   const step = model.chosen.peek(), now = model.now(), span = model.span.peek();
@@ -158,11 +165,15 @@ function draw(model, { fold, rows, steps, lanes, said }, main, ink) {
   if (main.style.getPropertyValue("--lanes") !== height) main.style.setProperty("--lanes", height);
   drawFold(sheet(fold, ink), live, view);
   drawLanes(sheet(rows, ink), live, view);
-  const last = step ?? live.steps.at(-1), [waiting, running] = live.queue;
+}
+
+/** What the pictures show, in words. @param {Model} model @param {ReturnType<typeof createParts>} parts */
+function say({ live, chosen }, { steps, lanes, said }) {
+  const last = chosen.peek() ?? live.steps.at(-1), [waiting, running] = live.queue;
   const text = last ? stepText(live, last) : "No step yet. Send a request.";
   retext(said, text);
   retext(steps.note, last ? `step ${count(last.n)}` : "");
-  retext(lanes.note, `${count(running)} of ${count(most)} slots, ${count(waiting)} waiting`);
+  retext(lanes.note, `${count(running)} of ${count(live.hello?.engine.slots ?? 0)} slots, ${count(waiting)} waiting`);
 }
 
 /** What changes once a second at most. @param {import("../live/state.js").Live} live @param {ReturnType<typeof createParts>} parts @param {import("../draw/canvas.js").Ink} ink */
