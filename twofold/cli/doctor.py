@@ -185,10 +185,7 @@ def _calibration_lines(model: str, found: Calibration) -> Iterator[str]:
         ("weights read at", _share(by.eta_m, found.bandwidth)),
         ("arithmetic at", f"{by.eta_c:.0%} of peak: {', '.join(peaks)}"),
         ("KV cache read at", _share(by.eta_k, found.bandwidth)),
-        (
-            "overlap",
-            "memory reads overlap with arithmetic" if by.overlap else "none: memory reads and arithmetic add up",
-        ),
+        ("overlap", f"{by.overlap:.0%} of the shorter of memory reads and arithmetic passes during the longer one"),
         ("fixed cost of a step", f"{1e3 * by.t_step:.2f} ms, plus {1e6 * by.t_req:.0f} µs per sequence"),
         ("error", f"{error:.1%} on held-out probes"),
         ("measured", f"{found.steps} steps of {found.probes} probes in {found.took_s:.0f} s"),

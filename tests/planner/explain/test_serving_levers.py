@@ -67,7 +67,7 @@ def test_the_gain_by_class_of_text() -> None:
     """ "2–4×" of speculation is true for rewriting and quoting; for code and prose it is less than 1.3×."""
     scenario = scene("qwen2.5-1.5b", "epyc-9654", ALONE)
     gains = {text: lever("speculation", scenario, "tpot", Assumptions(text=text)).gain("tpot") for text in TEXT_CLASSES}
-    assert gains["edit"] > 4 > gains["extraction"] > 2
+    assert 4 > gains["edit"] > 3 > gains["extraction"] > 2
     assert 1.3 > gains["code"] > gains["prose"] > 1.1
 
 

@@ -38,12 +38,12 @@ TIMES = st.floats(0.0, 1e-2)
 CONSTANTS = st.builds(
     lambda shares, times, overlap: Constants(
         **{n: Cited(v, "any") for n, v in zip(("eta_m", "eta_c", "eta_k", "eta_l"), shares, strict=True)},
+        overlap=Cited(overlap, "any"),
         **{n: Cited(v, "any") for n, v in zip(("t_layer", "t_step", "t_req", "t_ar"), times, strict=True)},
-        overlap=overlap,
     ),
     st.tuples(SHARES, SHARES, SHARES, SHARES),
     st.tuples(TIMES, TIMES, TIMES, TIMES),
-    st.booleans(),
+    st.floats(0.0, 1.0),
 )
 
 

@@ -2,9 +2,9 @@
 
 A calibration takes less than a minute: ``PROBES_S`` seconds of probes, and loading the model.
 
-Of a probe's equal steps only the median counts, which ignores moments in which the machine is busy. Two forms of the
-step-time model are fitted: with and without an overlap of reading and multiplying. The form with the smaller error on
-held-out probes is fitted again to all points, and keeps that error.
+Of a probe's equal steps only the median counts, which ignores moments in which the machine is busy. The constants are
+fitted to all points; their error is that of constants fitted to half of the probes, on the other half. How much of
+reading and multiplying overlaps is not fitted: probes of one model tell it too poorly.
 
 The fit is a direct search (Hooke and Jeeves 1961) on the logarithms of the constants: each is raised or lowered by a
 factor while that helps, then by smaller factors. The error, the mean of |predicted − measured| / measured, has no
@@ -38,7 +38,7 @@ from twofold.host.paths import CacheFolders, write_whole
 from twofold.planner.calibrate.probes import PROBES, ProbePoint, Prober, affordable
 from twofold.planner.count.memory import streamed_bytes
 from twofold.planner.machines.machine import Cited, Machine, engine_setting, machine_of, measured_machine
-from twofold.planner.predict.constants import BARE, SHARES, TIMES, Constants
+from twofold.planner.predict.constants import BARE, CPU, OVERLAP, SHARES, TIMES, Constants
 from twofold.planner.predict.request import Predictor
 from twofold.planner.predict.steps import Demand, StepPredictor
 from twofold.planner.shapes.known import read_shape
@@ -50,6 +50,7 @@ MIN_VALUE: Final = 1e-9
 """Stands for zero seconds: the search multiplies values, so they must stay above zero."""
 
 Values = dict[str, float]
+FORM: Final = replace(BARE, overlap=CPU.overlap)
 START: Final = {"eta_m": 0.5, "eta_c": 0.4, "eta_k": 0.3, "t_step": 3e-4, "t_req": 1e-4}
 Counts: TypeAlias = tuple[tuple[int, int], ...]
 MIN_PROBES: Final = 4
@@ -58,7 +59,7 @@ PROBES_S: Final = 40.0
 CONTEXT: Final = 1_100
 SEQUENCES: Final = 24
 ENGINE: Final = engine_setting()
-VERSION: Final = "twofold.calibration/1"
+VERSION: Final = "twofold.calibration/2"
 
 
 def search(error: Callable[[Values], float], start: Mapping[str, float]) -> Values:
@@ -119,7 +120,7 @@ def medians(points: Iterable[ProbePoint], seconds: Callable[[ProbePoint], float]
 
 
 def fit_constants(found: Sequence[CalibrationSample], source: str) -> Constants:
-    """The constants of the form with the smaller held-out error. Raises ResourceError if too few probes were run."""
+    """Constants with their held-out error. Raises ResourceError if too few probes were run."""
     probes = sorted({sample.probe for sample in found})
     if len(probes) < MIN_PROBES:
         raise ResourceError(
@@ -127,18 +128,15 @@ def fit_constants(found: Sequence[CalibrationSample], source: str) -> Constants:
             hint="Allow more time, or calibrate with a smaller model.",
         )
     halves = [[sample for sample in found if probes.index(sample.probe) % 2 == side] for side in (0, 1)]
-    error, form = min(
-        ((held_out_error(halves, form), form) for form in (BARE, replace(BARE, overlap=False))),
-        key=lambda each: each[0],
-    )
-    return replace(form.having(_fit(found, form), source), error=Cited(error, f"{source}; held-out probes"))
+    error = Cited(held_out_error(halves), f"{source}; held-out probes")
+    return replace(FORM.having(_fit(found), source), error=error)
 
 
-def held_out_error(halves: Sequence[Sequence[CalibrationSample]], form: Constants) -> float:
+def held_out_error(halves: Sequence[Sequence[CalibrationSample]]) -> float:
     """Mean error on each half of the samples, with constants fitted to the other half."""
     first, second = halves
     pairs = ((first, second), (second, first))
-    return fmean(error_of(held_out, form.having(_fit(fitted, form), "a half")) for fitted, held_out in pairs)
+    return fmean(error_of(held_out, FORM.having(_fit(fitted), "a half")) for fitted, held_out in pairs)
 
 
 def error_of(found: Iterable[CalibrationSample], by: Constants) -> float:
@@ -146,8 +144,8 @@ def error_of(found: Iterable[CalibrationSample], by: Constants) -> float:
     return mean_error((sample.demand.seconds(by), sample.seconds) for sample in found)
 
 
-def _fit(found: Sequence[CalibrationSample], form: Constants) -> Values:
-    return search(lambda values: error_of(found, form.having(values, "tried")), START)
+def _fit(found: Sequence[CalibrationSample]) -> Values:
+    return search(lambda values: error_of(found, FORM.having(values, "tried")), START)
 
 
 def _counts(point: ProbePoint) -> Counts:
@@ -302,15 +300,14 @@ def write_constants(constants: Constants) -> dict[str, Any]:
     """Constants as plain data for JSON: each with its value and source."""
     values = {name: value.document() for name, value in constants.values().items()}
     error = None if constants.error is None else constants.error.document()
-    return {**values, "overlap": constants.overlap, "error": error}
+    return {**values, "error": error}
 
 
 def read_constants(document: Mapping[str, Any]) -> Constants:
     """Reads the result of ``write_constants``. Raises KeyError, TypeError or ValueError for other documents."""
     error = document["error"]
     return Constants(
-        **{name: _cited(document[name]) for name in (*SHARES, *TIMES)},
-        overlap=bool(document["overlap"]),
+        **{name: _cited(document[name]) for name in (*SHARES, OVERLAP, *TIMES)},
         error=None if error is None else _cited(error),
     )
 

@@ -350,7 +350,6 @@ def _scenario_data(scenario: UniformScenario) -> dict[str, Any]:
         "batch": case.concurrency,
         "chunk": case.chunk,
         "constants": {name: value.document() for name, value in constants.values().items()},
-        "overlap": constants.overlap,
         "error": None if constants.error is None else float(constants.error),
     }
 

@@ -1,14 +1,13 @@
 """The work of a step as seconds at a device's peaks, and the seconds that it takes.
 
-    seconds = max(weights / η_m, matrices / η_c) + max(kv / η_k, attention / η_c)
+    seconds = join(weights / η_m, matrices / η_c) + join(kv / η_k, attention / η_c)
               + messages / η_l + all-reduces · t_AR + layers · t_layer + t_step + sequences · t_req
 
-with sums in place of the maxima where a machine does not read while it multiplies;
-
-    floor   = max(weights + kv, matrices + attention)
+    join(a, b) = max(a, b) + (1 − overlap) · min(a, b)
+    floor      = max(weights + kv, matrices + attention)
 
 Reading weights and multiplying by them overlap inside each matrix, and so do reading keys and values and attending to
-them; a layer's matrices and its attention follow each other. A ring of N devices sends 2 · (N − 1)/N of a message over
+them: wholly on GPUs (a maximum), in part on processors, whose threads unpack and multiply what they read; a layer's matrices and its attention follow each other. A ring of N devices sends 2 · (N − 1)/N of a message over
 each link (Patarasuk and Yuan 2009). Shares are at most 1 and times not negative, so seconds ≥ floor."""
 
 from __future__ import annotations
@@ -112,9 +111,9 @@ class Demand(NamedTuple):
         """The seconds of the step by cause."""
         read, made = self.weights / by.eta_m, self.matrices / by.eta_c
         kept, attended = self.kv / by.eta_k, self.attention / by.eta_c
-        if by.overlap:
-            read, made = (read, 0.0) if read >= made else (0.0, made)
-            kept, attended = (kept, 0.0) if kept >= attended else (0.0, attended)
+        left = 1.0 - by.overlap
+        read, made = (read, left * made) if read >= made else (left * read, made)
+        kept, attended = (kept, left * attended) if kept >= attended else (left * kept, attended)
         return StepParts(
             weights=read,
             arithmetic=made + attended,
@@ -127,10 +126,9 @@ class Demand(NamedTuple):
         """The seconds of the step: the sum of ``parts``, without making them."""
         read, made = self.weights / by.eta_m, self.matrices / by.eta_c
         kept, attended = self.kv / by.eta_k, self.attention / by.eta_c
-        if by.overlap:
-            work = (read if read >= made else made) + (kept if kept >= attended else attended)
-        else:
-            work = read + made + kept + attended
+        left = 1.0 - by.overlap
+        work = read + left * made if read >= made else left * read + made
+        work += kept + left * attended if kept >= attended else left * kept + attended
         links = self.messages / by.eta_l + self.all_reduces * by.t_ar
         return work + links + self.layers * by.t_layer + by.t_step + self.sequences * by.t_req
 

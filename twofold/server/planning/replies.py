@@ -36,7 +36,6 @@ class ExplainedScenario(ReplyObject):
     batch: NonNegativeInt
     chunk: NonNegativeInt | None
     constants: dict[str, CitedNumber]
-    overlap: bool
     error: Number
 
 
