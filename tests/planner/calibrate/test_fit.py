@@ -45,7 +45,9 @@ STEPS = StepPredictor.of(
     MACHINE,
     Setting(kv=FP16, activations=FP32),
 )
-TRUE = replace(BARE, overlap=CPU.overlap).having({"eta_m": 0.7, "eta_c": 0.45, "eta_k": 0.5, "t_step": 4e-4, "t_req": 5e-5}, "made up")
+TRUE = replace(BARE, overlap=CPU.overlap).having(
+    {"eta_m": 0.7, "eta_c": 0.45, "eta_k": 0.5, "t_step": 4e-4, "t_req": 5e-5}, "made up"
+)
 
 
 def kinds() -> list[Spans]:

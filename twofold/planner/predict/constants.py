@@ -13,7 +13,8 @@
     ahead     other prompts that are computed before a request's own, if that many others are open
     ahead_c   further ones, as a share of the other open requests
 
-Shares are above 0 (``overlap`` may be 0) and at most 1, times and ``ahead`` not negative: no prediction is below the speed of light. The
+Shares are above 0 (``overlap`` may be 0) and at most 1, times and ``ahead`` not
+negative: no prediction is below the speed of light. The
 constants of machines that were not calibrated are below.
 
 ``errors.toml`` has the errors by class of model and machine: the day, the source, and for each class the mean of
@@ -142,12 +143,17 @@ EXPERTS_BLACKWELL: Final = GPU.having(
     _EXPERTS_BLACKWELL,
 )
 
-CPU: Final[Constants] = BARE.having(
-    {"eta_m": 0.8, "eta_c": 0.6, "eta_k": 0.6}, "assumed for processors; `twofold doctor --calibrate` measures this one"
-).having({"t_step": 0.5e-3}, "assumed: one start of a pool of threads for each operator").having(
-    {"overlap": 0.4},
-    "fitted on steps of SmolLM2-135M and Qwen2.5-Coder 0.5B and 1.5B on two cores (Zen 4), 2026-11-24: with shares of 0, "
-    "0.4 and 1 held-out steps err by 9.0%, 7.0%, 8.5%, and draft rows, which were not fitted, by up to 18%, 12%, 42%",
+CPU: Final[Constants] = (
+    BARE.having(
+        {"eta_m": 0.8, "eta_c": 0.6, "eta_k": 0.6},
+        "assumed for processors; `twofold doctor --calibrate` measures this one",
+    )
+    .having({"t_step": 0.5e-3}, "assumed: one start of a pool of threads for each operator")
+    .having(
+        {"overlap": 0.4},
+        "chosen by steps of SmolLM2-135M and Qwen2.5-Coder 0.5B and 1.5B on two cores (Zen 4), 2026-11-24: with 0, 0.4 "
+        "and 1 held-out steps err by 9.0%, 7.0% and 8.5%, draft rows by up to 18%, 12% and 42%",
+    )
 )
 
 GENERATIONS: Final[Mapping[str, Generation]] = {"h100": "hopper", "h200": "hopper", "b200": "blackwell"}
