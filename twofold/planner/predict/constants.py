@@ -13,9 +13,8 @@
     ahead     other prompts that are computed before a request's own, if that many others are open
     ahead_c   further ones, as a share of the other open requests
 
-Shares are above 0 (``overlap`` may be 0) and at most 1, times and ``ahead`` not
-negative: no prediction is below the speed of light. The
-constants of machines that were not calibrated are below.
+Shares are above 0 (``overlap`` may be 0) and at most 1, times and ``ahead`` not negative: no prediction is
+below the speed of light. The constants of machines that were not calibrated are below.
 
 ``errors.toml`` has the errors by class of model and machine: the day, the source, and for each class the mean of
 |predicted − measured| / measured of TPOT and TTFT with a constant number of open requests: of ``known`` models, on runs

@@ -7,9 +7,9 @@
     floor      = max(weights + kv, matrices + attention)
 
 Reading weights and multiplying by them overlap inside each matrix, and so do reading keys and values and attending to
-them: wholly on GPUs (a maximum), in part on processors, whose threads unpack and multiply what they read; a layer's matrices and its attention follow each other. A ring of N devices sends
-2 · (N − 1)/N of a message over each link (Patarasuk and Yuan 2009). Shares are at most 1 and times not negative, so
-seconds ≥ floor."""
+them: wholly on GPUs (a maximum), in part on processors, whose threads unpack and multiply what they read; a
+layer's matrices and its attention follow each other. A ring of N devices sends 2 · (N − 1)/N of a message over each
+link (Patarasuk and Yuan 2009). Shares are at most 1 and times not negative, so seconds ≥ floor."""
 
 from __future__ import annotations
 
