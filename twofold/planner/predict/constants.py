@@ -90,7 +90,7 @@ class Constants:
 
     def having(self, values: Mapping[str, float], source: str) -> Self:
         """A copy with other values for some, all from one source."""
-        return replace(self, **{name: Cited(value, source) for name, value in values.items()})  # type: ignore[arg-type]
+        return replace(self, **{name: Cited(value, source) for name, value in values.items()})
 
 
 BARE: Final = Constants()
