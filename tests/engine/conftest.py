@@ -97,6 +97,6 @@ def make_llm(make_loaded: MakeLoaded) -> Iterator[MakeLLM]:
 
     yield make
     for llm in made:
-        assert not llm.engine.has_work
+        assert llm.engine.waiting == llm.engine.scheduler.running == 0
         llm.close()
         llm.engine.check_idle()

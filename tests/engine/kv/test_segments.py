@@ -1,4 +1,4 @@
-"""Names, headers and the index of stored segments."""
+"""Names, headers and the index of stored segments, and how many bytes are written of new ones."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from twofold.engine.kv.segments import (
     StoreKeys,
     header_bytes,
 )
+from twofold.engine.kv.store import DAY_S, WriteAllowance
 
 KEYS = StoreKeys(b"s" * 32, b"i" * 32)
 OTHER = StoreKeys(b"t" * 32, b"i" * 32)
@@ -140,3 +141,17 @@ class IndexEvents(RuleBasedStateMachine):
 
 TestIndex = IndexEvents.TestCase
 TestIndex.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@given(st.lists(st.tuples(st.floats(0, 2 * DAY_S), st.integers(0, 2000)), max_size=30))
+def test_an_allowance_is_kept_in_any_day(asked: list[tuple[float, int]]) -> None:
+    allowance, spent, now = WriteAllowance(1000), [], 500.0
+    for after, size in asked:
+        now += after
+        if size <= allowance.left(now):
+            allowance.spend(size)
+            spent.append((now, size))
+    for first, (start, _) in enumerate(spent):
+        day = sum(size for at, size in spent[first:] if at < start + DAY_S)
+        assert day <= 2 * 1000, "what was left before, and what a day adds"
+    assert sum(size for _, size in spent) <= 1000 * (1 + (now - 500.0) / DAY_S) + 1e-6

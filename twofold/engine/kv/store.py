@@ -2,7 +2,8 @@
 
     load    ``find`` says what the disk has beyond the tree, ``load`` takes blocks for it; when they are filled,
             ``finish`` publishes them in the tree. So a load touches no sequence: it extends the prefix cache.
-    save    segments that a prompt has hit, that a pin covers, and at the end all others, as far as the budget goes
+    save    segments that a prompt has hit, that a pin covers, of sequences that have ended, as far as ``WriteAllowance``
+            goes, and at the end all others, as far as the budget goes
 
 Threads of ``engine.kv_files`` run the jobs, and the loop takes the results between two steps. Block tables hold the
 blocks of a job until its result arrives, even if the request has ended: no block is evicted while a thread uses it.
@@ -12,6 +13,7 @@ A segment that cannot be accepted is dropped with all that follow it, counted, a
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +38,10 @@ SPARE_SHARE: Final = 0.25
 """A save begins only if this share of each pool stays obtainable for sequences while it holds its blocks."""
 PIN_S: Final = TTL_SECONDS[STORED_TTL]
 """Seconds for which a pinned chain stays after its last use."""
+NEW_SHARE: Final = 0.5
+"""In a day, prompts that no other has hit yet are written for at most this share of the budget. So they cannot push out
+all that is in use, and a disk is not worn by what never returns."""
+DAY_S: Final = 86_400.0
 PAUSE_S: Final = 60.0
 """Nothing is written for this long after a write has failed."""
 FIRST_RATE: Final = 5e8
@@ -163,6 +169,23 @@ class LoadRates:
         self.known[alone] = self.of(alone) + 0.02 * (FIRST_RATE - self.of(alone))
 
 
+class WriteAllowance:
+    """Bytes that may be written of prompts that no other has hit yet: ``most`` in DAY_S seconds."""
+
+    def __init__(self, most: float) -> None:
+        self._most = self._left = most
+        self._at = 0.0
+
+    def left(self, now: float) -> float:
+        """What may be written now."""
+        self._left = min(self._most, self._left + max(now - self._at, 0.0) * self._most / DAY_S)
+        self._at = now
+        return self._left
+
+    def spend(self, size: int) -> None:
+        self._left -= size
+
+
 class KVStore:
     """The store of one engine. ``block_bytes`` are the bytes of a block of each group."""
 
@@ -173,6 +196,7 @@ class KVStore:
         self._block_bytes = tuple(block_bytes)
         self._blocks = SEGMENT_TOKENS // manager.block_size
         self._rates = LoadRates()
+        self._allowance = WriteAllowance(NEW_SHARE * index.budget)
         self._loads: dict[int, _Load] = {}
         self._saves: dict[int, _Save] = {}
         self._number = 0
@@ -282,6 +306,12 @@ class KVStore:
         if count:
             self.save(tokens[: count * SEGMENT_TOKENS], salt, now)
 
+    def ended(self, tokens: array[int], salt: str, cached: int, now: float) -> None:
+        """A sequence has ended that computed ``tokens`` and found ``cached`` of them: whole segments after these are
+        written, as far as the allowance goes."""
+        if len(tokens) // SEGMENT_TOKENS > cached // SEGMENT_TOKENS:
+            self.save(tokens, salt, now, new=True)
+
     def save_all(self, now: float) -> Iterator[None]:
         """Saves what the tree has, the most recently used first, as far as the budget goes. Each turn begins one save,
         whose result the caller waits for. To be called when no sequence runs any more."""
@@ -290,9 +320,19 @@ class KVStore:
             yield
             self._final.update(name for _, name, _ in self._keys.chain(salt, text.tobytes()))
 
-    def save(self, text: array[int], salt: str, now: float, *, pinned: bool = False, last: bool = False) -> bool:
+    def save(
+        self,
+        text: array[int],
+        salt: str,
+        now: float,
+        *,
+        pinned: bool = False,
+        new: bool = False,
+        last: bool = False,
+    ) -> bool:
         """Writes the whole segments of a text that the tree has and the store has not, and pins them all if
-        ``pinned``; False if the whole text cannot be kept now. ``last``: no sequence needs blocks any more."""
+        ``pinned``; False if the whole text cannot be kept now. ``new``: no other prompt has hit it. ``last``: no
+        sequence needs blocks any more."""
         whole = self._manager.kept(text, salt)[0] // self._blocks
         chain = list(self._keys.chain(salt, text[: whole * SEGMENT_TOKENS].tobytes()))
         names = [name for _, name, _ in chain]
@@ -308,7 +348,11 @@ class KVStore:
         if now < self._paused_until or len(self._saves) >= MAX_SAVES:
             return False
         spare = 0.0 if last else SPARE_SHARE
-        return self._begin_save(text, salt, chain, have, now, pinned, spare) and complete
+        most = self._allowance.left(now) if new else math.inf
+        size = self._begin_save(text, salt, chain, have, now, pinned, spare, most)
+        if new:
+            self._allowance.spend(size)
+        return size > 0 and complete
 
     def _begin_save(
         self,
@@ -319,13 +363,15 @@ class KVStore:
         now: float,
         pinned: bool,
         spare: float,
-    ) -> bool:
+        most: float,
+    ) -> int:
+        """Begins to write segments of at most ``most`` bytes in all; their bytes."""
         end = len(chain) * self._blocks
         text = text[: len(chain) * SEGMENT_TOKENS]
         firsts = self._manager.kept(text, salt)[1]
         tables = self._manager.reserve(text, salt, end, end, firsts, now, spare=spare)
         if tables is None:
-            return False
+            return 0
         names = [name for _, name, _ in chain]
         parts: list[SegmentBlocks] = []
         entries: list[StoredSegment] = []
@@ -340,30 +386,29 @@ class KVStore:
             header = SegmentHeader(place, self._keys.identity, name, parent, tokens, self._blocks, groups)
             parts.append(SegmentBlocks(header, blocks))
             entries.append(StoredSegment(name, parent, header.file_bytes, tuple(skips)))
-        entries, parts = self._fit(entries, parts, names[:have], now)
+        count = self._fit(entries, names[:have], now, most)
+        entries, parts = entries[:count], parts[:count]
         if not entries:
             self._manager.close(tables, now)
-            return False
+            return 0
         number = self._next()
         self._saves[number] = _Save(tables, names[:have], tuple(entries), pinned)
         self._jobs.append(WriteJob(number, tuple(parts)))
-        return True
+        return sum(segment.size for segment in entries)
 
-    def _fit(
-        self, entries: list[StoredSegment], parts: list[SegmentBlocks], keep: Sequence[bytes], now: float
-    ) -> tuple[list[StoredSegment], list[SegmentBlocks]]:
-        """As many of the segments as the budget can hold; others are evicted for them."""
+    def _fit(self, entries: Sequence[StoredSegment], keep: Sequence[bytes], now: float, most: float) -> int:
+        """How many of the segments have at most ``most`` bytes, and can be held; others are evicted for them."""
         under_way = sum(segment.size for save in self._saves.values() for segment in save.segments)
         held = {name for save in self._saves.values() for name in save.ancestors}
         held.update(self._final, *(load.names for load in self._loads.values()))
         for count in range(len(entries), 0, -1):
-            size = under_way + sum(segment.size for segment in entries[:count])
-            gone = self._index.make_room(size, now, held.union(keep))
+            size = sum(segment.size for segment in entries[:count])
+            gone = None if size > most else self._index.make_room(under_way + size, now, held.union(keep))
             if gone is not None:
                 self._delete(gone)
                 self.counts.evicted += len(gone)
-                return entries[:count], parts[:count]
-        return [], []
+                return count
+        return 0
 
     # -- results ------------------------------------------------------------------------------------------------------
 

@@ -101,9 +101,12 @@ class SequenceBlocks:
         return True
 
     def release(self, sequence: Sequence, now: float) -> None:
-        """Releases all blocks of a sequence, in the cache or on the host."""
+        """Releases all blocks of a sequence that ends, in the cache or on the host."""
         if sequence.tables is not None:
             self._close(sequence, now)
+            if self._store is not None:
+                computed = sequence.tokens[: sequence.computed]
+                self._store.ended(computed, sequence.options.cache_salt, sequence.record.cached, now)
         if sequence.swapped is not None:
             self._manager.drop(sequence.swapped)
             sequence.swapped = None

@@ -496,6 +496,8 @@ class FastReplica(Replica):
         computed = sequence.known - 1
         self._settle(sequence, computed)
         self._cache.close(sequence.held, computed)
+        if self._store is not None:
+            self._store.ended(sequence, computed, self._now)
         self._blocked = self._withheld = False
         times = (sequence.admitted_s, sequence.first_s, self._now)
         self._end(JobResult(sequence.job, *times, sequence.cached, sequence.preemptions, sequence.loaded))

@@ -5,6 +5,7 @@ ends with it (``beginning``)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -12,7 +13,15 @@ from typing import Final
 
 from twofold.core.report import StoreCounts
 from twofold.engine.kv.segments import SEGMENT_TOKENS, SegmentIndex, StoredSegment
-from twofold.engine.kv.store import MAX_SAVES, SPARE_SHARE, LoadRates, StoreResult, WriteResult
+from twofold.engine.kv.store import (
+    MAX_SAVES,
+    NEW_SHARE,
+    SPARE_SHARE,
+    WriteAllowance,
+    LoadRates,
+    StoreResult,
+    WriteResult,
+)
 from twofold.engine.scheduler.loading import StepTimes, computing_s
 from twofold.planner.simulate.fast.cache import CountedCache, JobBlocks
 from twofold.planner.simulate.fast.decodes import Running
@@ -78,6 +87,7 @@ class CountedStore:
         self._payload = self._blocks * sum(lever.block_bytes)
         self._size = lever.segment_bytes(cache.block_size)
         self._rates = LoadRates()
+        self._allowance = WriteAllowance(NEW_SHARE * lever.budget)
         self._loads: dict[int, _CountedLoad] = {}
         self._saves: dict[int, tuple[list[bytes], int]] = {}
         self._gained: dict[int, tuple[int, int]] = {}
@@ -119,9 +129,18 @@ class CountedStore:
         count = min(-(-cached // SEGMENT_TOKENS), running.known // SEGMENT_TOKENS)
         if not count:
             return
-        tokens = count * SEGMENT_TOKENS
-        kept, idle = self._cache.find(beginning(running.job, tokens), tokens)
-        names = segment_names(running.job, kept // SEGMENT_TOKENS)
+        self._save(running.job, count * SEGMENT_TOKENS, now)
+
+    def ended(self, running: Running, computed: int, now: float) -> None:
+        """A job has ended that computed so many tokens: those that it did not find are written, as far as the allowance
+        goes."""
+        if computed // SEGMENT_TOKENS > running.cached // SEGMENT_TOKENS:
+            self._save(running.job, computed // SEGMENT_TOKENS * SEGMENT_TOKENS, now, new=True)
+
+    def _save(self, job: SimulatedJob, tokens: int, now: float, *, new: bool = False) -> None:
+        """Writes what the cache has of a job's first ``tokens`` tokens and the store has not."""
+        kept, idle = self._cache.find(beginning(job, tokens), tokens)
+        names = segment_names(job, kept // SEGMENT_TOKENS)
         have = self._leading(names)
         self._index.touch(names[:have])
         saving = {name for names, _ in self._saves.values() for name in names}
@@ -129,7 +148,9 @@ class CountedStore:
             return
         if idle > self._cache.obtainable - SPARE_SHARE * self._cache.total:
             return
-        end = self._fit(names, have, now)
+        end = self._fit(names, have, now, self._allowance.left(now) if new else math.inf)
+        if new:
+            self._allowance.spend((end - have) * self._size)
         if end > have:
             self._number += 1
             self._saves[self._number] = names[:end], have
@@ -191,12 +212,15 @@ class CountedStore:
         """How many of the first segments the store has."""
         return next((place for place, name in enumerate(names) if name not in self._index), len(names))
 
-    def _fit(self, names: list[bytes], have: int, now: float) -> int:
-        """The end of those segments from ``have`` on that the budget can hold; others are evicted for them."""
+    def _fit(self, names: list[bytes], have: int, now: float, most: float) -> int:
+        """The end of those segments from ``have`` on that have at most ``most`` bytes and can be held; others are
+        evicted for them."""
         under_way = sum(len(names) - first for names, first in self._saves.values())
         held = {name for names, first in self._saves.values() for name in names[:first]}
         held.update(names[:have], *(load.names for load in self._loads.values()))
         for end in range(len(names), have, -1):
+            if (end - have) * self._size > most:
+                continue
             gone = self._index.make_room((under_way + end - have) * self._size, now, held)
             if gone is not None:
                 self._counts.evicted += len(gone)
