@@ -2,8 +2,8 @@
 
     load    ``find`` says what the disk has beyond the tree, ``load`` takes blocks for it; when they are filled,
             ``finish`` publishes them in the tree. So a load touches no sequence: it extends the prefix cache.
-    save    segments that a prompt has hit, that a pin covers, of sequences that have ended, as far as ``WriteAllowance``
-            goes, and at the end all others, as far as the budget goes
+    save    segments that a prompt has hit, that a pin covers, of sequences that have ended, as far as the
+            ``WriteAllowance`` goes, and at the end all others, as far as the budget goes
 
 Threads of ``engine.kv_files`` run the jobs, and the loop takes the results between two steps. Block tables hold the
 blocks of a job until its result arrives, even if the request has ended: no block is evicted while a thread uses it.

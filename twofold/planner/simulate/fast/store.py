@@ -17,9 +17,9 @@ from twofold.engine.kv.store import (
     MAX_SAVES,
     NEW_SHARE,
     SPARE_SHARE,
-    WriteAllowance,
     LoadRates,
     StoreResult,
+    WriteAllowance,
     WriteResult,
 )
 from twofold.engine.scheduler.loading import StepTimes, computing_s
