@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from twofold.engine.outputs import OutputDelta
-from twofold.server.workers.messages import Codec, StepOutputs, ToWorker
+from twofold.fleet.messages import Codec, StepOutputs, ToWorker
 
 CHUNK: Final = b"d1\r\ndata: " + b"x" * 199 + b"\n\n\r\n"
 """About the length of one token's event."""

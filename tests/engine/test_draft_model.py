@@ -24,8 +24,8 @@ from twofold.engine.load import load_model
 from twofold.engine.scheduler import blocks
 from twofold.engine.scheduler.draft_model import passes
 from twofold.engine.scheduler.speculation import Speculator
+from twofold.fleet.memory import plan_of
 from twofold.models.ops import Batch
-from twofold.server.models.memory import plan_of
 
 Tiny = Callable[[TinyOptions], TinyModel]
 TARGET = TinyOptions(format="Q8_0", layers=3)

@@ -44,7 +44,7 @@ class LiveServer:
         """Ids of the processes of its models."""
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         children = [int(pid) for pid in path.read_text().split()]
-        return [pid for pid in children if b"twofold.server.workers" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return [pid for pid in children if b"twofold.fleet" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
     def end(self) -> int:
         """Sends SIGTERM; returns the exit status."""

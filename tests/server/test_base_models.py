@@ -12,8 +12,8 @@ from tests.server.conftest import TINY
 from tests.server.live import live_server
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.errors import TemplateError
+from twofold.fleet.reading import read_file
 from twofold.host.paths import CacheFolders
-from twofold.server.models.reading import read_file
 
 HELLO = [{"role": "user", "content": "Hello"}]
 

@@ -18,6 +18,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("engine",),
     ("api", "observe"),
     ("api.batch", "planner", "web"),
+    ("fleet",),
     ("bench", "bench.phases", "server"),
     ("cli",),
 )
@@ -40,6 +41,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "bench": frozenset({"msgspec", "numpy", "orjson", "rich", "tokenizers"}),
     "bench.load": frozenset({"numpy", "orjson"}),
     "bench.phases": frozenset({"numpy", "orjson", "rich"}),
+    "fleet": frozenset({"blake3", "cryptography", "msgspec"}),
     "server": frozenset({"h11", "msgspec", "orjson", "python_multipart", "starlette", "uvicorn"}),
     "cli": frozenset({"cyclopts", "orjson", "prompt_toolkit", "rich"}),
 }
@@ -50,8 +52,8 @@ EXCLUSIVE: dict[str, frozenset[str]] = {
     "os.environb": frozenset({"host"}),
     "os.getenv": frozenset({"host"}),
     "os.putenv": frozenset({"host"}),
-    "socket": frozenset({"formats", "engine.grammar", "server", "bench"}),
-    "ssl": frozenset({"formats", "server", "bench"}),
+    "socket": frozenset({"formats", "engine.grammar", "fleet", "server", "bench"}),
+    "ssl": frozenset({"formats", "fleet", "server", "bench"}),
     "http": frozenset({"formats", "server", "bench"}),
     "urllib.request": frozenset({"formats", "server", "bench"}),
     "subprocess": frozenset({"core", "formats", "text", "backends.cpu", "engine.grammar", "server", "bench"}),

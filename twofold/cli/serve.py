@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 STDERR = 2
 NEVER = "never"
+MAX_REPLICAS = 64
 
 
 @Parameter(name="*", group="Server")
@@ -60,6 +61,9 @@ class ServeOptions:
     idle_unload: Annotated[
         str, Parameter(help="Unload models after this idle time, e.g. 10m; never: keep them loaded.")
     ] = NEVER
+    replicas: Annotated[
+        int, Parameter(help="Worker processes of each model; each has its own memory and its part of the threads.")
+    ] = 1
     max_num_queued_reqs: Annotated[int, Parameter(help="Max queued requests per model.")] = 128
     max_num_queued_tokens: Annotated[int, Parameter(help="Max queued prompt tokens per model.")] = 1 << 20
     request_timeout: Annotated[float, DURATION, Parameter(help="Time limit of a request, e.g. 90s or 10m.")] = 600.0
@@ -115,6 +119,12 @@ class ServeOptions:
         from twofold.server.models.named_models import read_named_models  # noqa: PLC0415
         from twofold.server.models.registry import RegistrySettings  # noqa: PLC0415
 
+        if not 1 <= self.replicas <= MAX_REPLICAS:
+            raise ParameterError(f"replicas must be from 1 to {MAX_REPLICAS}.", param="replicas")
+        if self.replicas > 1 and engine.get("kv_store") is not None:
+            hint = "Remove one of them."
+            message = "A KV store belongs to one engine, so --kv-store cannot be used with several --replicas."
+            raise ParameterError(message, param="kv_store", hint=hint)
         budget = None if self.memory_budget is None else int(_positive("memory_budget", self.memory_budget) * GIB)
         idle_s = None if self.idle_unload == NEVER else _duration("idle_unload", self.idle_unload)
         queue = QueueLimits(self.max_num_queued_reqs, self.max_num_queued_tokens, self.request_timeout)
@@ -125,6 +135,7 @@ class ServeOptions:
                 memory_budget=budget,
                 accept_any=self.accept_any_model,
                 idle_unload_s=idle_s,
+                replicas=self.replicas,
                 sampling=sampling,
             ),
             host=self.host,
@@ -263,7 +274,8 @@ def _announce(config: ServerConfig, models: Sequence[ServedModel], url: str) -> 
         note(f"  open {url} in a browser")
     if first.reading is not None and first.kv_bytes is not None:
         threads = count(config.registry.engine.get("threads") or read_cpu().usable_cores, "thread")
-        note(f"  context {first.context:,} tokens, KV cache {first.kv_bytes / MIB:,.0f} MiB, {threads}")
+        shared = f" on {config.registry.replicas} replicas" if config.registry.replicas > 1 else ""
+        note(f"  context {first.context:,} tokens, KV cache {first.kv_bytes / MIB:,.0f} MiB, {threads}{shared}")
         note(f"  sampling defaults: {first.reading.sampling}")
     if others:
         note(f"  loaded on demand: {', '.join(model.names[0] for model in others)}")

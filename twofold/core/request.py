@@ -18,7 +18,7 @@ from twofold.core.params import (
     known_keywords,
     whole_number,
 )
-from twofold.core.step import Pooling
+from twofold.core.step import FinishReason, Pooling
 
 TimeToLive = Literal["5m", "30m", "1h", "24h"]
 TTL_SECONDS: Final[dict[TimeToLive, float]] = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0, "24h": 86400.0}
@@ -139,6 +139,14 @@ TextOrTokens: TypeAlias = str | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class ToldCompletion:
+    """The part of a completion that the caller has from another engine. With a finish reason it has all of it."""
+
+    token_ids: tuple[int, ...] = ()
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
     """A request to an engine, in the same process or in another.
 
@@ -150,6 +158,9 @@ class EngineRequest:
     stream      whether deltas are sent as they are made, or all at the end
     answered    number of tokens at the end of the prompt that begin the completion: its text goes on where theirs ends,
                 even within a character
+    told        the part of each completion that another engine has computed, or nothing: deltas have what follows it,
+                and the output has the text and the tokens of all of it, but log-probabilities and times of the rest
+                only. Completions that have ended are not computed, and their outputs are empty
     """
 
     token_ids: tuple[int, ...]
@@ -160,6 +171,7 @@ class EngineRequest:
     arrival: float | None = None
     stream: bool = True
     answered: int = 0
+    told: tuple[ToldCompletion, ...] = ()
 
     @property
     def arrived(self) -> float:

@@ -11,7 +11,15 @@ from twofold.backends.sampling.philox import derive_seed
 from twofold.core.errors import ParameterError
 from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
 from twofold.core.record import SequenceRecord
-from twofold.core.request import STORED_TTL, EngineRequest, PoolingParams, RequestOptions, ScoringParams, TextOrTokens
+from twofold.core.request import (
+    STORED_TTL,
+    EngineRequest,
+    PoolingParams,
+    RequestOptions,
+    ScoringParams,
+    TextOrTokens,
+    ToldCompletion,
+)
 from twofold.engine.grammar.source import OutputGrammar
 from twofold.engine.grammar.thinking import completion_constraint
 from twofold.engine.request import ActiveRequest, BeamSearch, Embedding, EngineState, Generation
@@ -59,6 +67,7 @@ class InputProcessor:
             self._check_tokens("logit_bias", params.biases)
             if params.thinking is not None:
                 self._check_tokens("thinking", (*params.thinking.start, *params.thinking.end))
+        self._check_told(request)
         if self._engine.scheduler.store is None and any(pin.ttl == STORED_TTL for pin in request.options.cache_pins):
             raise ParameterError(
                 f"Caching a prompt for {STORED_TTL} requires a KV store, and this engine has none.",
@@ -80,7 +89,7 @@ class InputProcessor:
             case ScoringParams(alternatives):
                 scoring = SamplingParams(temperature=0, prompt_logprobs=alternatives)
                 sequence = self._sequence(request, scoring, 0, samples=False, reports_prompt=True)
-                return Generation(request, self._engine, [sequence], scoring)
+                return Generation(request, self._engine, {0: sequence}, scoring, (ToldCompletion(),))
             case other:
                 raise AssertionError(f"a request of {type(other).__name__}")
 
@@ -91,7 +100,7 @@ class InputProcessor:
         if not isinstance(params, SamplingParams):
             return
         for sequence in active.sequences:
-            sequence.constraint = completion_constraint(
+            constraint = completion_constraint(
                 params.thinking,
                 grammar,
                 max_tokens=sequence.limit - len(active.request.token_ids),
@@ -99,25 +108,33 @@ class InputProcessor:
                 end_ids=self._tokenizer.eos_ids,
                 vocab_size=self._vocab_size,
             )
+            if constraint is not None and sequence.generated:
+                constraint.advance(sequence.tokens[sequence.prompt_length :])
+            sequence.constraint = constraint
 
     def _generation(self, request: EngineRequest, params: SamplingParams, number: int) -> Generation:
-        """Completions that are sampled: the first sequence computes the prompt, the others share it."""
+        """Completions that are sampled: the first sequence computes the prompt, the others share it. Those that have
+        ended elsewhere have no sequence."""
         seed = derive_seed(self._seed, number + 1) if params.seed is None else params.seed
         sampled = replace(params, logprobs=params.logprobs or 0) if params.answers > params.n else params
-        sequences: list[Sequence] = []
+        sequences: dict[int, Sequence] = {}
         trace = RequestTrace() if request.options.timeline else None
-        for index in range(params.answers):
-            sequences.append(
-                self._sequence(
-                    request,
-                    sampled,
-                    derive_seed(seed, index),
-                    parent=sequences[0] if sequences else None,
-                    reports_prompt=params.prompt_logprobs is not None and index == 0,
-                    trace=trace,
-                )
+        told = request.told or (ToldCompletion(),) * params.answers
+        first: Sequence | None = None
+        for index, known in enumerate(told):
+            if known.finish_reason is not None:
+                continue
+            sequences[index] = sequence = self._sequence(
+                request,
+                sampled,
+                derive_seed(seed, index),
+                parent=first,
+                reports_prompt=params.prompt_logprobs is not None and first is None,
+                trace=trace,
             )
-        return Generation(request, self._engine, sequences, params)
+            sequence.tokens.extend(known.token_ids)
+            first = first or sequence
+        return Generation(request, self._engine, sequences, params, told)
 
     def _beams(self, request: EngineRequest, params: BeamSearchParams) -> BeamSearch:
         longest = min(params.max_tokens, self._context - len(request.token_ids))
@@ -134,9 +151,7 @@ class InputProcessor:
         self, request: EngineRequest, params: SamplingParams, seed: int, *, samples: bool = True, **more: Any
     ) -> Sequence:
         """A new sequence of a request."""
-        limit = prompt = len(request.token_ids)
-        if samples:
-            limit = self._context if params.max_tokens is None else min(self._context, prompt + params.max_tokens)
+        limit = self._longest(request, params) if samples else len(request.token_ids)
         return Sequence(
             next(self._numbers),
             request.token_ids,
@@ -151,6 +166,25 @@ class InputProcessor:
             request_id=request.request_id,
             **more,
         )
+
+    def _check_told(self, request: EngineRequest) -> None:
+        """Raises ParameterError if the told part of completions cannot belong to the request."""
+        told, params = request.told, request.params
+        if not told:
+            return
+        sampled = params.answers if isinstance(params, SamplingParams) else 0
+        if len(told) != sampled or all(known.finish_reason is not None for known in told):
+            raise ParameterError("told must have each completion, of which one has not ended.", param="told")
+        longest = self._longest(request, params)
+        for known in told:
+            self._check_tokens("told", known.token_ids)
+            if known.finish_reason is None and len(request.token_ids) + len(known.token_ids) >= longest:
+                raise ParameterError("told has a completion that reached its limit and has not ended.", param="told")
+
+    def _longest(self, request: EngineRequest, params: RequestParams) -> int:
+        """The maximum number of tokens of the prompt and a completion."""
+        tokens = params.max_tokens if isinstance(params, SamplingParams) else None
+        return self._context if tokens is None else min(self._context, len(request.token_ids) + tokens)
 
     def _room(self, params: RequestParams) -> PromptLimit:
         return PromptLimit(self._context, 1 if isinstance(params, SamplingParams | BeamSearchParams) else 0)

@@ -4,7 +4,7 @@ EngineLoop      one turn: a step, or a wait until there is something to compute
 EngineClient    runs the loop on the caller's thread while the caller waits for outputs
 EngineThread    runs the loop on a thread of its own; other threads post requests to it
 
-The client over a socket is ``server.workers.client``; it talks to an ``EngineThread`` in another process.
+The client over a socket is ``fleet.fleet``; it talks to an ``EngineThread`` in another process.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -21,7 +21,7 @@ from twofold.core.errors import TwofoldError
 from twofold.core.params import BeamSearchParams, SamplingParams
 from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
-from twofold.core.request import EngineRequest, PoolingParams
+from twofold.core.request import EngineRequest, PoolingParams, ToldCompletion
 from twofold.core.step import HIDDEN_SCALE, FinishReason, PositionLogprobs, TokenEvent, TokenLogprob
 from twofold.core.timeline import RequestTimeline
 from twofold.engine.outputs import CompletionOutput, Logprob, Logprobs, OutputDelta, RequestOutput
@@ -61,6 +61,12 @@ class SequenceCompletion:
             self._detokenizer.push(token)  # leaves only the bytes of an incomplete character
         self._stops = StopStrings(params.stop_strings, include=params.include_stop_str_in_output)
         self._stop_reason: str | int | None = None
+
+    def restore(self, known: ToldCompletion) -> None:
+        """Takes the tokens that the caller has, whose text is not sent again."""
+        self.finish = known.finish_reason
+        if self.finish is None:
+            self._text.append("".join([self._push(token, ends=False) for token in known.token_ids]))
 
     @property
     def mean_logprob(self) -> float:
@@ -272,20 +278,30 @@ class ActiveRequest(ABC):
 
 
 class Generation(ActiveRequest):
-    """Completions that are sampled independently. With ``best_of`` all deltas are sent at the end."""
+    """Completions that are sampled independently. With ``best_of`` all deltas are sent at the end.
+
+    ``told`` has each completion, and ``sequences`` has by index those that the caller does not have whole.
+    """
 
     def __init__(
-        self, request: EngineRequest, engine: EngineState, sequences: List[Sequence], params: SamplingParams
+        self,
+        request: EngineRequest,
+        engine: EngineState,
+        sequences: Mapping[int, Sequence],
+        params: SamplingParams,
+        told: List[ToldCompletion],
     ) -> None:
-        super().__init__(request, engine, sequences)
+        super().__init__(request, engine, list(sequences.values()))
         self._params = params
         self._chooses = params.answers > params.n
         self._prompt_logprobs = None if params.prompt_logprobs is None else [None]
         before = request.token_ids[len(request.token_ids) - min(request.answered, MAX_CHARACTER_BYTES) :]
-        self._completions = {
-            sequence.sequence_id: SequenceCompletion(request.request_id, index, engine.tokenizer, params, before)
-            for index, sequence in enumerate(sequences)
-        }
+        self._completions: dict[int, SequenceCompletion] = {}
+        for index, known in enumerate(told):
+            completion = SequenceCompletion(request.request_id, index, engine.tokenizer, params, before)
+            completion.restore(known)
+            key = sequences[index].sequence_id if index in sequences else -1 - index
+            self._completions[key] = completion
 
     @property
     def finished(self) -> bool:

@@ -33,9 +33,9 @@ from twofold.api.base import AskedTier, ServiceTier
 from twofold.core.errors import BusyError, ForbiddenError, ParameterError
 from twofold.core.params import SamplingParams
 from twofold.core.request import MAX_PRIORITY, EngineRequest, RequestOptions
+from twofold.fleet.fleet import Fleet
 from twofold.host.settings import Table
 from twofold.server.context import RequestContext
-from twofold.server.workers.client import WorkerModel
 
 MAX_OWN_PRIORITY: Final = 49
 MAX_SECONDS: Final = "86400"
@@ -180,7 +180,7 @@ class Admission:
         return tiered
 
     @contextmanager
-    def admit(self, context: RequestContext, jobs: Sequence[EngineRequest], model: WorkerModel) -> Iterator[None]:
+    def admit(self, context: RequestContext, jobs: Sequence[EngineRequest], model: Fleet) -> Iterator[None]:
         """Reserves the tokens that the jobs may use while they run.
 
         Raises QuotaError if the key's quota is used up, ParameterError if it never allows as many, BusyError if the
@@ -205,7 +205,7 @@ class Admission:
             self._tokens[model.name] -= prompt
             self._ended.append(time.monotonic())
 
-    def _check_queue(self, model: WorkerModel, tenant: str, jobs: int, tokens: int) -> None:
+    def _check_queue(self, model: Fleet, tenant: str, jobs: int, tokens: int) -> None:
         """Raises BusyError if the waiting queue is full. A tenant with less than its share is still admitted, so the
         queue is never longer than twice its limit, and no tenant keeps the others out."""
         limits, running = self._limits, self._in_progress[model.name]

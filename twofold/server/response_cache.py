@@ -35,7 +35,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from twofold.core.errors import ModelNotFoundError, ResourceError
+from twofold.core.errors import ResourceError
 from twofold.core.params import SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.report import RequestMetrics
@@ -70,7 +70,6 @@ CREATE INDEX IF NOT EXISTS answers_by_end ON answers (expires);
 """ + shares_schema("answers")
 DIGEST_VERSION: Final = 2
 """The version of the digest. Another version does not find the entries of this one."""
-HEAD_BYTES: Final = 1 << 20
 MAX_INT: Final = 1 << 63
 WHOLE: Final = frozenset({"stop", "length"})
 """Finish reasons of whole completions."""
@@ -190,24 +189,6 @@ def cache_key(
         _digest(digest, (job.prompt, job.token_ids, job.answered))
         _digest(digest, _effective(job))
     return ResponseCacheKey(digest.digest(), tenant, tuple(jobs))
-
-
-def model_identity(path: Path, settings: Mapping[str, object]) -> str:
-    """A digest of everything besides the request that determines outputs: the model's file, and the ``settings`` of the
-    engine and the program.
-
-    The file is identified by its size, its time and its first 1 MiB, which has the metadata, since reading all of it
-    would take seconds. Raises ModelNotFoundError if it cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            head = hashlib.sha256(file.read(HEAD_BYTES)).hexdigest()
-        stat = path.stat()
-    except OSError as error:
-        raise ModelNotFoundError(f"{path} cannot be read: {error.strerror}.") from error
-    digest = hashlib.sha256()
-    _digest(digest, (head, stat.st_size, stat.st_mtime_ns, dict(sorted(settings.items()))))
-    return digest.hexdigest()
 
 
 def _is_determined(job: EngineRequest, seeded: bool) -> bool:

@@ -32,6 +32,8 @@ from twofold.core.errors import BusyError, TimeLimitError, TwofoldError
 from twofold.core.forecast import RequestProgress
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.fleet.fleet import Fleet
+from twofold.fleet.streams import DispatchHandle
 from twofold.observe.served import AskedParams, ServedRequest
 from twofold.planner.predict.phase import phase_floor
 from twofold.server.accounting import Accounting
@@ -43,7 +45,6 @@ from twofold.server.pool import WorkPool
 from twofold.server.records import RequestRecord
 from twofold.server.response_cache import ResponseCache
 from twofold.server.response_cache import deltas as cached_deltas
-from twofold.server.workers.client import DispatchHandle, WorkerModel
 
 LEAVING_S: Final = 10.0
 """How long to wait for the output of an aborted job: about a step, unless its process hangs."""
@@ -77,7 +78,7 @@ class RequestRun:
 
     context: RequestContext
     request: DialectRequest
-    model: WorkerModel
+    model: Fleet
     jobs: Sequence[EngineRequest]
     head: ReplyHead
     numbers: Iterator[int]
@@ -261,7 +262,7 @@ class RequestRunner:
                 finally:
                     await run.settle()
 
-    async def _compress(self, context: RequestContext, request: DialectRequest, model: WorkerModel) -> None:
+    async def _compress(self, context: RequestContext, request: DialectRequest, model: Fleet) -> None:
         """Compresses texts of the request, if it asks for that. They are scored by a request of its own, which has a
         record of its own and counts for the same quota."""
         outer = context.record

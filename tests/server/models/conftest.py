@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.server.workers.conftest import ENGINE
+from tests.fleet.conftest import ENGINE
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.server.models.named_models import NamedModel, read_named_models
 from twofold.server.models.registry import RegistrySettings

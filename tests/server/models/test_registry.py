@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fleet.conftest import SHORT, Listener, job_of, until, whole
 from tests.server.models.conftest import ONE_MODEL, TWO_MODELS, settings
-from tests.server.workers.conftest import SHORT, Listener, job_of, until, whole
 from twofold.core.errors import BusyError, FormatError, ModelNotFoundError, ResourceError, WorkerError
 from twofold.server.models import registry as registry_module
 from twofold.server.models.named_models import NamedModel, read_named_models
@@ -126,8 +126,8 @@ def test_a_model_that_never_fits_is_an_error(offers: tuple[NamedModel, ...]) -> 
 def test_a_leased_model_is_restarted_after_a_crash(offers: tuple[NamedModel, ...]) -> None:
     async def crash() -> None:
         async with opened(offers, settings(ONE_MODEL)) as registry, registry.lease("first") as model:
-            assert model.pid is not None
-            os.kill(model.pid, signal.SIGKILL)
+            assert model.replicas[0].pid is not None
+            os.kill(model.replicas[0].pid, signal.SIGKILL)
             await until(lambda: states(registry) == ["loading", "unloaded"])
             assert await answered(registry, "first")
             assert states(registry) == ["ready", "unloaded"]

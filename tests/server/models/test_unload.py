@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.fleet.conftest import SHORT, job_of, until, whole
 from tests.server.models.conftest import ONE_MODEL, TWO_MODELS, settings
 from tests.server.models.test_registry import answered, opened, states
-from tests.server.workers.conftest import SHORT, job_of, until, whole
 from twofold.core.errors import ModelNotFoundError
 from twofold.server.models.named_models import NamedModel
 

@@ -15,7 +15,8 @@ from tests.server.response_cache.jobs import IDS, job, vector_job
 from twofold.core.errors import ModelNotFoundError
 from twofold.core.params import StructuredOutputsParams, ThinkingParams
 from twofold.core.request import EngineRequest, RequestOptions
-from twofold.server.response_cache import _digest, cache_key, model_identity
+from twofold.fleet.reading import model_identity
+from twofold.server.response_cache import _digest, cache_key
 
 
 @pytest.mark.parametrize(

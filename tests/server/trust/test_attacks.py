@@ -58,8 +58,9 @@ ATTACKS: Final[dict[str, str]] = {
         engine/scheduler/test_shares.py::test_two_tenants_that_want_all_slots_get_half_each""",
     "the worker is killed under streams and queued requests": """
         server/trust/test_crash.py::test_a_worker_that_is_killed_while_it_streams
-        server/workers/test_crashes.py::test_a_kill_ends_only_streams_that_have_begun
-        server/workers/test_crashes.py::test_a_request_is_sent_to_at_most_three_processes""",
+        fleet/test_faults.py::test_clients_see_no_fault
+        fleet/test_crashes.py::test_requests_go_on_after_a_kill
+        fleet/test_crashes.py::test_a_request_that_ends_three_processes_fails""",
     "the server is killed in a batch and an upload": """
         server/batches/test_recovery.py::test_batches_of_a_killed_server_are_continued
         server/files/test_files.py::test_whole_files_survive_a_crash_and_partial_ones_do_not""",

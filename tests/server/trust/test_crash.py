@@ -1,9 +1,8 @@
-"""The engine's process is killed: streams end with an error, waiting requests complete, and the server survives."""
+"""The engine's process is killed: streams go on with the next one, waiting requests complete, the server survives."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import time
@@ -16,7 +15,6 @@ from tests.server.live import LiveServer, live_server
 from tests.server.trust.client import CHAT, MESSAGES, Client, Reply, endless, message
 from tests.support.tiny import TinyModel
 
-TOLD_S: Final = 1.0
 RECOVERY_S: Final = 2.0
 SEQUENCES: Final = 4
 WAITING: Final = 6
@@ -25,7 +23,7 @@ WAITING: Final = 6
 def test_a_worker_that_is_killed_while_it_streams(
     tiny: TinyModel, tmp_path: Path, slack: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def crash(server: LiveServer) -> tuple[list[Reply], list[Reply], float, float, int]:
+    async def crash(server: LiveServer) -> tuple[list[Reply], list[Reply], float, int]:
         client = Client(server.url)
         (worker,) = server.worker_pids()
         streams = [await client.send("POST", CHAT, endless()) for _ in range(SEQUENCES // 2)]
@@ -42,7 +40,6 @@ def test_a_worker_that_is_killed_while_it_streams(
         os.kill(worker, signal.SIGKILL)
         killed = time.monotonic()
         ends = await asyncio.gather(*(stream.rest() for stream in streams))
-        told = time.monotonic() - killed
         answers = await asyncio.gather(*waiting)
         while (await client.get("/ready")).status != 200:
             await asyncio.sleep(0.01)
@@ -50,23 +47,18 @@ def test_a_worker_that_is_killed_while_it_streams(
         names = [answer.headers["x-request-id"] for answer in answers]
         records = [(await client.get(f"/v1/twofold/requests/{name}")).json for name in names]
         assert server.worker_pids() != [worker]
-        return list(ends), answers, told, ready, max(record["retries"] for record in records)
+        return list(ends), answers, ready, max(record["retries"] for record in records)
 
     with live_server(tmp_path, f"tiny={tiny.path}", "--threads", "1", "--max-num-seqs", f"{SEQUENCES}") as server:
         started = time.monotonic()
-        ends, answers, told, ready, retries = asyncio.run(crash(server))
+        ends, answers, ready, retries = asyncio.run(crash(server))
         assert time.monotonic() - started < 30
         page = server.get("/metrics").text
     with capsys.disabled():
-        print(f" told after {told:.3f} s, ready after {ready:.2f} s")
-    assert told <= TOLD_S * slack
+        print(f" ready after {ready:.2f} s")
     assert ready <= RECOVERY_S * slack + 2.0  # what starting takes here
-    broken = [reply for reply in ends if b'"error"' in reply.body]
-    assert broken, "they had begun"
-    for reply in broken:
-        error = [event for event in reply.events if event != "[DONE]"][-1]
-        assert "signal 9" in json.loads(error)["error"]["message"]
-    assert all(b'"length"' in reply.body or b"max_tokens" in reply.body for reply in ends if reply not in broken)
+    assert all(b'"error"' not in reply.body for reply in ends)
+    assert all(b'"length"' in reply.body or b"max_tokens" in reply.body for reply in ends)
     assert [answer.status for answer in answers] == [200] * WAITING
     assert retries in {0, 1}
     assert "the process of the model tiny exited (signal 9); it is restarted" in server.log.read_text()

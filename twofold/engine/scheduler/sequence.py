@@ -181,6 +181,8 @@ class Sequence:
         """The maximum number of rows of its next step. Rows with and without reported results are not mixed (law 5)."""
         if self._reports_rows and self.computed < self._reached:
             return self._reached - self.computed
+        if self.scores_prompt:
+            return self.prompt_length - self.computed  # tokens of the completion may follow: another engine made them
         return self.known - self.computed
 
     @property

@@ -104,8 +104,8 @@ class _LiveModel:
 
 
 class LiveBoard:
-    """``EngineObserver`` of all models. ``zero`` is 0 ms of its streams on the engines' clock, ``unix`` the same moment
-    in seconds since 1970."""
+    """``EngineObserver`` of all models, of which it shows the first replica. ``zero`` is 0 ms of its streams on the
+    engines' clock, ``unix`` the same moment in seconds since 1970."""
 
     def __init__(self, recent: Recent, clock: Clock | None = None) -> None:
         self._recent = recent
@@ -119,14 +119,18 @@ class LiveBoard:
 
     # -- what engines report -------------------------------------------------------------------------------------------
 
-    def on_step(self, model: str, report: StepReport) -> None:
+    def on_step(self, model: str, report: StepReport, replica: int = 0) -> None:
+        if replica:
+            return
         own = self._of(model)
         own.add_step(step_row(report, self.zero))
         own.queue = report.waiting, report.running
         blocks = report.blocks
         own.kv = blocks.free, blocks.cached, blocks.held, 0 if own.snapshot is None else own.snapshot.pinned
 
-    def on_snapshot(self, model: str, snapshot: EngineSnapshot) -> None:
+    def on_snapshot(self, model: str, snapshot: EngineSnapshot, replica: int = 0) -> None:
+        if replica:
+            return
         own, blocks = self._of(model), snapshot.blocks
         own.snapshot = snapshot
         before = own.queue, own.kv
@@ -155,7 +159,9 @@ class LiveBoard:
     def on_picture(self, model: str, at: float, picture: KVPicture) -> None:
         self._of(model).picture = round((at - self.zero) * 1e3, 2), picture
 
-    def on_restart(self, model: str) -> None:
+    def on_restart(self, model: str, replica: int = 0) -> None:
+        if replica:
+            return
         own = self._of(model)
         own.clear_lanes()
         own.recent.clear()

@@ -13,8 +13,9 @@ from twofold.core.request import TTL_SECONDS
 from twofold.observe.metrics.instruments import STEP_SECONDS, STEP_TOKENS, Counter, Instruments
 
 ENGINE: Final = "0"
-"""The value of the label ``engine``: each model has one engine."""
+"""The value of the label ``engine`` in metrics of requests, which may run on several engines."""
 MODEL: Final = ("model_name", "engine")
+"""The label ``engine`` is the number of the model's replica."""
 COUNTS: Final = {
     "queries": ("vllm:prefix_cache_queries", "Tokens that were looked up in the prefix cache."),
     "hits": ("vllm:prefix_cache_hits", "Tokens that were found in the prefix cache."),
@@ -75,7 +76,7 @@ class EngineMetrics:
         self._info = gauge(
             "vllm:cache_config_info", "The KV cache's sizes; always 1.", *MODEL, "block_size", "num_gpu_blocks"
         )
-        self._sizes: dict[str, tuple[str, ...]] = {}
+        self._sizes: dict[tuple[str, str], tuple[str, ...]] = {}
         self._error = gauge(
             "twofold:step_prediction_error", "Recent error of predicted step times, as a share.", *MODEL
         )
@@ -105,51 +106,53 @@ class EngineMetrics:
             "twofold:engine_restarts", "Restarts of a model's process after it ended unexpectedly.", *MODEL
         )
 
-    def on_step(self, model: str, report: StepReport) -> None:
-        self._set_load(model, report.waiting, report.running)
+    def on_step(self, model: str, report: StepReport, replica: int = 0) -> None:
+        engine = str(replica)
+        self._set_load(model, engine, report.waiting, report.running)
         rows = report.decode_rows + report.prefill_rows
         if rows:
             phase = "decode" if not report.prefill_rows else "mixed" if report.decode_rows else "prefill"
-            self._tokens.observe(rows, model, ENGINE)
-            self._step.observe(report.seconds, model, ENGINE, phase)
-        self._rows.add(report.decode_rows, model, ENGINE, "decode")
-        self._rows.add(report.prefill_rows, model, ENGINE, "prefill")
+            self._tokens.observe(rows, model, engine)
+            self._step.observe(report.seconds, model, engine, phase)
+        self._rows.add(report.decode_rows, model, engine, "decode")
+        self._rows.add(report.prefill_rows, model, engine, "prefill")
         for part, seconds in (("rows", report.seconds), ("moves", report.moves_s), ("host", report.host_s)):
-            self._seconds.add(seconds, model, ENGINE, part)
+            self._seconds.add(seconds, model, engine, part)
         if report.predicted_s is not None:
-            self._predicted_steps.add(report.seconds, model, ENGINE)
-            self._prediction_errors.add(abs(report.predicted_s - report.seconds), model, ENGINE)
+            self._predicted_steps.add(report.seconds, model, engine)
+            self._prediction_errors.add(abs(report.predicted_s - report.seconds), model, engine)
 
-    def on_snapshot(self, model: str, snapshot: EngineSnapshot) -> None:
-        self._restarts.add(0, model, ENGINE)
-        self._set_load(model, snapshot.waiting, snapshot.running)
+    def on_snapshot(self, model: str, snapshot: EngineSnapshot, replica: int = 0) -> None:
+        engine = str(replica)
+        self._restarts.add(0, model, engine)
+        self._set_load(model, engine, snapshot.waiting, snapshot.running)
         blocks = snapshot.blocks
         total = blocks.free + blocks.cached + blocks.held
-        self._usage.set(blocks.held / total if total else 0.0, model, ENGINE)
+        self._usage.set(blocks.held / total if total else 0.0, model, engine)
         for state in ("free", "cached", "held"):
-            self._blocks.set(getattr(blocks, state), model, ENGINE, state)
-        self._pinned.set(snapshot.pinned, model, ENGINE)
-        self._info.drop(*self._sizes.get(model, ()))
-        self._sizes[model] = (model, ENGINE, str(snapshot.block_size), str(total))
-        self._info.set(1, *self._sizes[model])
+            self._blocks.set(getattr(blocks, state), model, engine, state)
+        self._pinned.set(snapshot.pinned, model, engine)
+        self._info.drop(*self._sizes.get((model, engine), ()))
+        self._sizes[model, engine] = (model, engine, str(snapshot.block_size), str(total))
+        self._info.set(1, *self._sizes[model, engine])
         for name, counter in self._counts.items():
-            self._add_growth(counter, getattr(snapshot, name), model, ENGINE)
+            self._add_growth(counter, getattr(snapshot, name), model, engine)
         for seconds, pins in snapshot.pins.items():
             for event in PIN_EVENTS:
-                self._add_growth(self._pins, getattr(pins, event), model, ENGINE, TTLS[seconds], event)
+                self._add_growth(self._pins, getattr(pins, event), model, engine, TTLS[seconds], event)
         for name, counter in self._drafts.items():
-            self._add_growth(counter, getattr(snapshot.drafts, name), model, ENGINE)
+            self._add_growth(counter, getattr(snapshot.drafts, name), model, engine)
         for position, accepted in enumerate(snapshot.drafts.positions):
-            self._add_growth(self._positions, accepted, model, ENGINE, str(position))
+            self._add_growth(self._positions, accepted, model, engine, str(position))
         if snapshot.store is not None:
-            self._store_bytes.set(snapshot.store.bytes, model, ENGINE)
-            self._add_growth(self._loaded, snapshot.store.loaded, model, ENGINE)
+            self._store_bytes.set(snapshot.store.bytes, model, engine)
+            self._add_growth(self._loaded, snapshot.store.loaded, model, engine)
             for name, event in STORE_EVENTS.items():
-                self._add_growth(self._store, getattr(snapshot.store, name), model, ENGINE, event)
+                self._add_growth(self._store, getattr(snapshot.store, name), model, engine, event)
         if snapshot.prediction_error is None:
-            self._error.drop(model, ENGINE)
+            self._error.drop(model, engine)
         else:
-            self._error.set(snapshot.prediction_error, model, ENGINE)
+            self._error.set(snapshot.prediction_error, model, engine)
 
     def on_lanes(self, model: str, events: object, served: object) -> None:
         """Does nothing: metrics have no sequences."""
@@ -157,15 +160,17 @@ class EngineMetrics:
     def on_picture(self, model: str, at: float, picture: object) -> None:
         """Does nothing: snapshots have the counts of blocks."""
 
-    def on_restart(self, model: str) -> None:
-        self._restarts.add(1, model, ENGINE)
-        self._set_load(model, 0, 0)
-        self._seen = {(counter, labels): count for (counter, labels), count in self._seen.items() if labels[0] != model}
-        self._error.drop(model, ENGINE)
+    def on_restart(self, model: str, replica: int = 0) -> None:
+        engine = str(replica)
+        self._restarts.add(1, model, engine)
+        self._set_load(model, engine, 0, 0)
+        others = (item for item in self._seen.items() if item[0][1][:2] != (model, engine))
+        self._seen = dict(others)
+        self._error.drop(model, engine)
 
-    def _set_load(self, model: str, waiting: int, running: int) -> None:
-        self._waiting.set(waiting, model, ENGINE)
-        self._running.set(running, model, ENGINE)
+    def _set_load(self, model: str, engine: str, waiting: int, running: int) -> None:
+        self._waiting.set(waiting, model, engine)
+        self._running.set(running, model, engine)
 
     def _add_growth(self, counter: Counter, count: int, *labels: str) -> None:
         """Adds the growth of an engine's count. If it fell, the engine was restarted and has counted from 0 since."""

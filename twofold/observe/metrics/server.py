@@ -61,9 +61,9 @@ class ServerMetrics(EngineMetrics):
         self.on_served = self._requests.on_served
         self.read = MetricsPage(self.instruments, now).read
 
-    def on_snapshot(self, model: str, snapshot: EngineSnapshot) -> None:
+    def on_snapshot(self, model: str, snapshot: EngineSnapshot, replica: int = 0) -> None:
         self._requests.add_model(model)
-        super().on_snapshot(model, snapshot)
+        super().on_snapshot(model, snapshot, replica)
 
 
 @dataclass(frozen=True, slots=True)

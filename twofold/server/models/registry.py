@@ -4,7 +4,7 @@
     loading  → failed               these requests get the error; after RETRY_S the next request tries again
     ready    → unloaded             no request leases it, and it was idle for ``idle_unload_s``, an operator unloaded
                                     it, or another model needs its memory and it is the least recently used one
-    ready    → loading → ready      its process ended and is started again by ``WorkerModel``
+    ready    → loading → ready      its process ended and is started again by its ``FleetReplica``
 
 The registry belongs to the event loop; files are fetched and read on threads. Nevertheless, making a tokenizer of a
 large vocabulary stops all threads for up to half a second, so cached files are read before the server is ready.
@@ -24,14 +24,15 @@ from twofold.core.errors import BusyError, ResourceError, TwofoldError, WorkerEr
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.engine.config import EngineOptions
 from twofold.engine.draft_source import find_draft
+from twofold.fleet.fleet import EngineObserver, Fleet
+from twofold.fleet.memory import MemoryPlan, plan, room_for
+from twofold.fleet.reading import ModelReading, read_file
+from twofold.fleet.replica import RestartPolicy
 from twofold.formats.fetch import sources
 from twofold.formats.fetch.names import ALIASES
-from twofold.host.machine import read_memory
+from twofold.host.machine import read_cpu, read_memory
 from twofold.host.paths import CacheFolders
-from twofold.server.models.memory import MemoryPlan, plan, room_for
 from twofold.server.models.named_models import NamedModel, unknown_model
-from twofold.server.models.reading import ModelReading, read_file
-from twofold.server.workers.client import EngineObserver, RestartPolicy, WorkerModel
 
 ModelState: TypeAlias = Literal["unloaded", "loading", "ready", "failed"]
 
@@ -54,12 +55,14 @@ class RegistrySettings:
     accept_any     requests for unknown names get the first model
     sampling       default sampling parameters, which override those of a model's file
     idle_unload_s  idle time after which a model is unloaded; None: never
+    replicas       worker processes of each model, which share its memory and the machine's threads
     """
 
     engine: Mapping[str, Any] = field(default_factory=dict)
     memory_budget: int | None = None
     accept_any: bool = False
     idle_unload_s: float | None = None
+    replicas: int = 1
     sampling: SamplingDefaults = NONE
     restart_policy: RestartPolicy = field(default_factory=RestartPolicy)
 
@@ -93,7 +96,7 @@ class ServedModel:
         self.kv_bytes: int | None = None
         self.holds = False
         self.context: int | None = None
-        self.worker: WorkerModel | None = None
+        self.worker: Fleet | None = None
         self.loading: asyncio.Task[None] | None = None
         self.error: TwofoldError | None = None
         self.failed_at = 0.0
@@ -223,7 +226,7 @@ class ModelRegistry:
         return model
 
     @asynccontextmanager
-    async def lease(self, name: str | None, *, keep_s: float | None = None) -> AsyncGenerator[WorkerModel, None]:
+    async def lease(self, name: str | None, *, keep_s: float | None = None) -> AsyncGenerator[Fleet, None]:
         """The model with this name or alias, the first one for None; loads it if necessary. Afterwards it stays loaded
         for ``keep_s`` seconds without use: below 0 without limit; None takes the server's setting.
 
@@ -265,7 +268,7 @@ class ModelRegistry:
             return self.models[0]
         raise unknown_model(name, self._by_name)
 
-    async def _loaded(self, model: ServedModel) -> WorkerModel:
+    async def _loaded(self, model: ServedModel) -> Fleet:
         """Returns the model, after loading it if necessary. Further callers wait for the same load."""
         if self._closed:
             raise ResourceError("The server is closing.", hint="Retry when it is back.")
@@ -290,12 +293,16 @@ class ModelRegistry:
         try:
             reading = await asyncio.to_thread(self._read, model)
             planned = await self._reserve(model, reading)
+            replicas = self._settings.replicas
             options = {**self._settings.engine, "kv_cache_memory_bytes": planned.kv_cache}
+            if replicas > 1 and options.get("threads") is None:
+                options["threads"] = max(1, read_cpu().usable_cores // replicas)
             policy = self._settings.restart_policy
-            worker = WorkerModel(model.names[0], reading, options, self._observers, policy)
+            worker = Fleet(model.names[0], reading, options, self._observers, policy, replicas=replicas)
             await worker.start()
-            ready, model.kv_bytes, model.used_at = worker.ready, planned.kv_cache, time.monotonic()
-            model.reserved, model.context, model.worker = ready.bytes, ready.context, worker
+            ready, model.kv_bytes = worker.ready, planned.kv_cache * replicas
+            model.used_at = time.monotonic()
+            model.reserved, model.context, model.worker = ready.bytes * replicas, ready.context, worker
         except TwofoldError as error:
             model.error, model.failed_at = error, time.monotonic()
             if isinstance(error, BusyError):
@@ -329,16 +336,18 @@ class ModelRegistry:
             others = [other.file_bytes for other in self.models if other is not model]
             room = room_for(reading.nbytes, others, self._budget)
             draft, weights = reading.draft, reading.nbytes + reading.draft_bytes
-            planned = plan(self._options, reading.spec, weights, room, draft)
-            while sum(each.reserved for each in self.models if each.holds) + planned.bytes > self._budget:
+            replicas = self._settings.replicas
+            planned = plan(self._options, reading.spec, weights, room // replicas, draft)
+            needed = planned.bytes * replicas
+            while sum(each.reserved for each in self.models if each.holds) + needed > self._budget:
                 leaving = [other.unloading for other in self.models if other.unloading is not None]
                 if leaving:
                     await asyncio.wait(leaving)
                     continue
-                self._check_fits(model, planned.bytes)
+                self._check_fits(model, needed)
                 idle = [other for other in self.models if other.idle]
                 await self._unload(min(idle, key=lambda other: other.used_at))
-            model.reserved, model.holds = planned.bytes, True
+            model.reserved, model.holds = needed, True
             return planned
 
     def _check_fits(self, model: ServedModel, needed: int) -> None:
@@ -370,7 +379,7 @@ class ModelRegistry:
         if worker is not None:
             model.unloading = asyncio.create_task(self._end(model, worker), name=f"unload {model.names[0]}")
 
-    async def _end(self, model: ServedModel, worker: WorkerModel) -> None:
+    async def _end(self, model: ServedModel, worker: Fleet) -> None:
         try:
             await worker.close()
             if model.reading is not None:

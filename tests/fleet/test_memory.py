@@ -7,7 +7,7 @@ import pytest
 from tests.engine.conftest import tiny_spec
 from twofold.core.errors import ResourceError
 from twofold.engine.config import EngineOptions, resolve
-from twofold.server.models.memory import MIN_ROOM, plan, plan_of, room_for
+from twofold.fleet.memory import MIN_ROOM, plan, plan_of, room_for
 
 GIB = 1 << 30
 

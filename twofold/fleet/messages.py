@@ -2,11 +2,12 @@
 
     frame     length of the payload (4 bytes, little endian) │ payload
     payload   msgpack: [tag, field, …]; requests and other records of the engine are maps, errors [class, message, hint,
-              {more}]
+              {more}]. The first one of a node has at most HELLO_BYTES
 
+    node → server     Hello, before everything else; the server's first response is LoadModel or JoinRefused
     server → worker   LoadModel first; then requests, Abort, SetPaused, Ping, Watch, Look, Foresee
-    worker → server   Ready or Unloadable first; then StepOutputs after each step with output, Failed, Gone, Pong, Seen
-
+    worker → server   Ready or Unloadable first; then StepOutputs after each step with output, Failed, Gone, Pong, Seen.
+                      Beat at any time
 Decoding creates only the classes of these messages and their fields, whatever the bytes are.
 """
 
@@ -31,6 +32,8 @@ from twofold.core.step_bytes import from_plain, to_plain
 from twofold.engine.outputs import OutputDelta, RequestOutput
 
 MAX_FRAME_BYTES: Final = 1 << 30
+HELLO_BYTES: Final = 4096
+"""Maximum length of a node's first frame."""
 PARAMS: Final = (SamplingParams, BeamSearchParams, PoolingParams, ScoringParams)
 """Parameters of requests; each class has fields that no other has."""
 LENGTH: Final = struct.Struct("<I")
@@ -40,11 +43,37 @@ class WorkerMessage(msgspec.Struct, array_like=True):
     """The base of all messages."""
 
 
+class Hello(WorkerMessage, tag="hello"):
+    """What a node offers: one replica of a model.
+
+    version, numerics   of its program, which must be the server's
+    node                its name in logs
+    model               the name under which the server knows the model
+    digest              of the model's file (``fleet.reading.file_digest``), which must be the server's
+    """
+
+    version: str
+    numerics: int
+    node: str
+    model: str
+    digest: str
+
+
+class JoinRefused(WorkerMessage, tag="refused"):
+    """The server does not take the node."""
+
+    error: TwofoldError
+
+
 class LoadModel(WorkerMessage, tag="load"):
-    """Loads the model file ``path`` with these ``EngineKeywords``."""
+    """Loads the model file ``path`` with these ``EngineKeywords``. A node fills in the path of its own file.
+
+    shares_clock   whether the server's clock is this machine's; otherwise ``arrival`` of a request is its age
+    """
 
     path: str
     options: dict[str, Any]
+    shares_clock: bool = True
 
 
 class Abort(WorkerMessage, tag="abort"):
@@ -147,6 +176,10 @@ class Pong(WorkerMessage, tag="pong"):
     snapshot: EngineSnapshot | None
 
 
+class Beat(WorkerMessage, tag="beat"):
+    """The process runs: sent by a thread of its own, also during a long step."""
+
+
 class Seen(WorkerMessage, tag="seen"):
     """The response to Look, with the engine's time."""
 
@@ -155,7 +188,8 @@ class Seen(WorkerMessage, tag="seen"):
 
 
 ToWorker = LoadModel | EngineRequest | Abort | SetPaused | Ping | Watch | Look | Foresee
-FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong | Seen | Foreseen
+FromHub = LoadModel | JoinRefused
+FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong | Beat | Seen | Foreseen
 
 
 def _read(kind: type, value: Any) -> object:
@@ -188,7 +222,9 @@ class Codec:
 class Unframer:
     """Splits a stream of bytes into payloads."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
+        """``limit`` is the maximum length of a payload; it may be raised later."""
+        self.limit = limit
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -197,7 +233,7 @@ class Unframer:
         start, end = 0, len(self._buffer)
         while end - start >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._buffer, start)
-            if length > MAX_FRAME_BYTES:
+            if length > self.limit:
                 raise ValueError(f"a frame of {length} bytes")
             if end - start - LENGTH.size < length:
                 break

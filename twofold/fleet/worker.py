@@ -2,9 +2,11 @@
 
     reader thread    receives LoadModel, then requests, Abort, SetPaused, Ping, Watch, Look, Foresee
     engine thread    runs steps; sends one StepOutputs after each
+    beat thread      sends a Beat every quarter of a second, however long a step or the loading takes
 
 StepOutputs has the deltas of all requests and the reports of steps since the last message; four times a second, and
-when no work is left, also a snapshot of the engine. While lanes are watched, it is sent ten times a second at least.
+when no work is left, also a snapshot of the engine, and what requests without a stream have so far, so that another
+worker can go on with them. While lanes are watched, it is sent ten times a second at least.
 
 The process receives the path of a model, loads and tests it, and serves until the server closes its end of the socket.
 It ignores interrupts; the server ends it. An uncaught exception on any thread ends the process; the server starts
@@ -41,11 +43,11 @@ from twofold.engine.load import LoadedModel, assemble, load_model
 from twofold.engine.loop import EngineThread
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.scheduler.lanes import TELL_S
-from twofold.host.paths import CacheFolders
-from twofold.server.models.memory import plan_of
-from twofold.server.workers.messages import (
+from twofold.fleet.memory import plan_of
+from twofold.fleet.messages import (
     LENGTH,
     Abort,
+    Beat,
     Codec,
     Failed,
     Foresee,
@@ -64,12 +66,14 @@ from twofold.server.workers.messages import (
     Unloadable,
     Watch,
 )
+from twofold.host.paths import CacheFolders
 
 CRASHED: Final = 70
 """Exit code after an uncaught exception: sysexits.h's internal software error."""
 MAX_UNSENT: Final = 64 << 20
 """Maximum bytes that wait until the server reads them; beyond, senders wait, too."""
 SNAPSHOT_S: Final = 0.25
+BEAT_S: Final = 0.25
 PROGRESS_S: Final = 0.1
 """Minimum seconds between two messages about the progress of requests."""
 SELF_TEST_S: Final = 120.0
@@ -99,6 +103,7 @@ class _Worker:
         self._channel = channel
         self._service: Service | None = None
         threading.Thread(target=self._load, args=(load,), name="twofold-load", daemon=True).start()
+        threading.Thread(target=self._beat, name="twofold-beat", daemon=True).start()
 
     def serve(self) -> None:
         """Handles messages until the server closes its end."""
@@ -112,6 +117,11 @@ class _Worker:
         """Saves the prefix cache, if the model has a KV store."""
         if self._service is not None:
             self._service.save()
+
+    def _beat(self) -> None:
+        while True:
+            self._channel.send(Beat())
+            time.sleep(BEAT_S)
 
     def _load(self, load: LoadModel) -> None:
         try:
@@ -128,7 +138,7 @@ class _Worker:
         path = Path(load.path)
         machine = options.open_backend().limits(path.stat().st_size)
         loaded = load_model(path, options, tokenizer_cache=folders.tokenizers, cache=folders.root)
-        service = Service(loaded, self._channel.send)
+        service = Service(loaded, self._channel.send, shares_clock=load.shares_clock)
         began = time.monotonic()
         service.test()
         test_s = time.monotonic() - began
@@ -212,15 +222,18 @@ class Channel:
 
 
 class Service:
-    """A loaded model's engine. ``post`` sends a message to the server; it is called on several threads."""
+    """A loaded model's engine. ``post`` sends a message to the server; it is called on several threads.
+    ``shares_clock`` as in ``LoadModel``."""
 
-    def __init__(self, loaded: LoadedModel, post: Callable[[FromWorker], None]) -> None:
+    def __init__(self, loaded: LoadedModel, post: Callable[[FromWorker], None], *, shares_clock: bool = True) -> None:
+        self._shares_clock = shares_clock
         self._engine = assemble(loaded, MonotonicClock())
         self._post = post
         self._deltas: list[OutputDelta] = []
         self._reports: list[StepReport] = []
         self._snapshot_at = self._sent_at = self._progress_at = 0.0
         self._asking: dict[str, None] = {}
+        self._whole: dict[str, _WholeOutbox] = {}
         self._progress: list[RequestProgress] = []
         self._lanes = self._engine.scheduler.lanes
         self._thread = EngineThread(self._engine, self._flush)
@@ -242,7 +255,8 @@ class Service:
         """Handles a message, or passes it to the engine's thread."""
         match message:
             case EngineRequest():
-                self._submit(message)
+                aged = not self._shares_clock and message.arrival is not None
+                self._submit(replace(message, arrival=self._engine.now() - message.arrived) if aged else message)
             case Abort(request_id):
                 leaving = self._thread.abort(request_id)
                 leaving.add_done_callback(lambda ended: self._on_gone(request_id, ended.result()))
@@ -301,9 +315,20 @@ class Service:
         except TwofoldError as error:
             self.fail(request.request_id, error)
         else:
-            self._thread.submit(request, _Outbox(self, request))
+            outbox = (
+                StreamOutbox(self, request.request_id) if request.stream else self._whole_outbox(request.request_id)
+            )
+            self._thread.submit(request, outbox)
             if request.options.progress:
                 self._thread.call(lambda engine: self._begin_progress(engine, request.request_id))
+
+    def _whole_outbox(self, request_id: str) -> _WholeOutbox:
+        outbox = self._whole[request_id] = _WholeOutbox(self, request_id)
+        return outbox
+
+    def forget(self, request_id: str) -> None:
+        """A request without a stream has ended."""
+        self._whole.pop(request_id, None)
 
     def _begin_progress(self, engine: Engine, request_id: str) -> None:
         """Sends how far a new request is, and notes that it asks."""
@@ -324,6 +349,7 @@ class Service:
 
     def _on_gone(self, request_id: str, output: RequestOutput | None) -> None:
         """Reports the end of an aborted request; on the engine's thread."""
+        self.forget(request_id)
         self._post(Gone(request_id, None if output is None else replace(output, prompt_token_ids=())))
         if not self._engine.has_work:
             self._send()
@@ -343,6 +369,8 @@ class Service:
         if now - self._snapshot_at >= SNAPSHOT_S or not self._engine.has_work:
             self._snapshot_at = now
             current = snapshot(self._engine)
+            for outbox in list(self._whole.values()):
+                self._deltas += outbox.take()
         deltas, self._deltas = self._deltas, []
         reports, self._reports = self._reports, []
         progress, self._progress = self._progress, []
@@ -389,24 +417,55 @@ def snapshot(engine: Engine) -> EngineSnapshot:
     )
 
 
-class _Outbox:
-    """Passes on all deltas of a stream; of any other request only the last one, which has the whole output."""
+class StreamOutbox:
+    """Passes on all deltas of a request."""
 
-    def __init__(self, service: Service, request: EngineRequest) -> None:
-        self._stream = request.stream
+    def __init__(self, service: Service, request_id: str) -> None:
         self._service = service
-        self._request_id = request.request_id
+        self._request_id = request_id
 
     def give(self, deltas: list[OutputDelta]) -> None:
         last = deltas[-1]
         if last.request is not None:  # the server has the prompt
             deltas[-1] = replace(last, request=replace(last.request, prompt_token_ids=()))
-        elif not self._stream:
-            return
-        self._service.deliver(deltas if self._stream else deltas[-1:])
+        self._service.deliver(deltas)
 
     def fail(self, error: Exception) -> None:
         self._service.fail(self._request_id, error)
+
+
+class _WholeOutbox(StreamOutbox):
+    """Passes on the last delta of a request, which has the whole output. The others go out with snapshots, joined."""
+
+    def __init__(self, service: Service, request_id: str) -> None:
+        super().__init__(service, request_id)
+        self._deltas: dict[int, list[OutputDelta]] = {}
+
+    def give(self, deltas: list[OutputDelta]) -> None:
+        if deltas[-1].request is None and deltas[-1].error is None:
+            for delta in deltas:
+                self._deltas.setdefault(delta.index, []).append(delta)
+            return
+        self._service.forget(self._request_id)
+        super().give(deltas[-1:])
+
+    def fail(self, error: Exception) -> None:
+        self._service.forget(self._request_id)
+        super().fail(error)
+
+    def take(self) -> list[OutputDelta]:
+        """One delta for each completion that has grown since the last call."""
+        grown, self._deltas = self._deltas, {}
+        return [_joined(deltas) for deltas in grown.values()]
+
+
+def _joined(deltas: list[OutputDelta]) -> OutputDelta:
+    """The deltas of a completion as one."""
+    last = deltas[-1]
+    logprobs = None if last.logprobs is None else tuple(each for delta in deltas for each in delta.logprobs or ())
+    text = "".join(delta.text for delta in deltas)
+    tokens = tuple(token for delta in deltas for token in delta.token_ids)
+    return replace(last, text=text, token_ids=tokens, logprobs=logprobs, made=None)
 
 
 class _SelfTest(Future[None]):

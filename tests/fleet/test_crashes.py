@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.server.workers.conftest import (
+from tests.fleet.conftest import (
     ENGINE,
     LONG,
     QUICK,
@@ -28,17 +28,16 @@ from tests.server.workers.conftest import (
     whole,
 )
 from twofold.core.errors import FormatError, ParameterError, ResourceError, WorkerError
+from twofold.core.request import EngineRequest
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
-from twofold.server.models.reading import ModelReading
-from twofold.server.workers.client import WorkerModel, WorkerStream
-
-SOON_S = 1.0
-"""Streams hear of a crash within this time, and a new process is there by its load time and twice this."""
+from twofold.fleet.fleet import Fleet
+from twofold.fleet.reading import ModelReading
+from twofold.fleet.replica import FleetReplica
 
 
-def pid_of(model: WorkerModel) -> int:
-    pid = model.pid
+def pid_of(model: Fleet) -> int:
+    pid = model.replicas[0].pid
     assert pid is not None
     return pid
 
@@ -50,56 +49,57 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_a_kill_ends_only_streams_that_have_begun(reading: ModelReading) -> None:
+def test_requests_go_on_after_a_kill(reading: ModelReading) -> None:
+    """Streams, requests that wait and a request without a stream, on one replica that is restarted."""
     listener = Listener()
 
-    async def crash() -> tuple[list[RequestOutput], float]:
+    async def crash() -> list[RequestOutput]:
         async with started(reading, listener) as model:
-            running = [model.run(named(job_of(n, LONG), f"running-{n}")) for n in range(4)]
-            for stream in running:
-                await taken(stream, 2)
-            waiting = [asyncio.create_task(whole(model, job_of(n), f"waiting-{n}")) for n in range(4, 9)]
-            await asyncio.sleep(0)
-            began = time.perf_counter()
+            jobs = [job_of(n, LONG) for n in range(4)] + [replace(job_of(4, LONG), stream=False)]
+            jobs += [job_of(n) for n in range(5, 9)]
+            running = [asyncio.create_task(whole(model, job, f"job-{n}")) for n, job in enumerate(jobs)]
+            await until(lambda: model.under_way == len(jobs))
+            await until(lambda: all(model.requests.streams[f"job-{n}"].told.tokens > 5 for n in range(4)))
             os.kill(pid_of(model), signal.SIGKILL)
-            for stream in running:
-                with pytest.raises(WorkerError, match="signal 9"):
-                    await taken(stream, 400)
-            broken_s = time.perf_counter() - began
-            assert model.state == "loading"
-            answers = await asyncio.gather(*waiting)
-            assert time.perf_counter() - began < 2 * SOON_S + 2.0
+            await until(lambda: model.state == "loading")
+            outputs = await asyncio.gather(*running)
             await until_idle(model)
-            return answers, broken_s
+            return outputs
 
-    answers, broken_s = asyncio.run(crash())
-    assert broken_s < SOON_S
-    assert listener.restarts == ["tiny"]
+    outputs = asyncio.run(crash())
+    assert listener.restarts == ["tiny/0"]
     with LLM(reading.path, **ENGINE) as llm:
-        for number, answer in enumerate(answers, 4):
+        for number, output in enumerate(outputs):
+            params = LONG if number < 5 else SHORT
             ids = list(job_of(number).token_ids)
-            assert llm.generate([{"prompt_token_ids": ids}], SHORT)[0].outputs == answer.outputs
+            alone = llm.generate([{"prompt_token_ids": ids}], params)[0]
+            assert alone.outputs == output.outputs
+            assert alone.report.output_tokens == output.report.output_tokens
 
 
-class Doomed(WorkerModel):
-    """Its process is killed whenever it is given a request."""
+class Poisoned:
+    """A router whose choice kills the process of the replica."""
 
     gave = 0
 
-    def _submit(self, stream: WorkerStream) -> None:
-        os.kill(pid_of(self), signal.SIGKILL)  # first, or it may be done before the signal arrives
-        super()._submit(stream)
+    def choose(self, request: EngineRequest, replicas: Sequence[FleetReplica]) -> FleetReplica:
+        pid = replicas[0].pid
+        assert request.request_id == "poison"
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)  # before the request is sent, or it may be done before the signal arrives
         self.gave += 1
+        return replicas[0]
 
 
-def test_a_request_is_sent_to_at_most_three_processes(reading: ModelReading) -> None:
+def test_a_request_that_ends_three_processes_fails(reading: ModelReading) -> None:
     async def crash() -> int:
-        model = Doomed("tiny", reading, ENGINE, policy=QUICK)
+        router = Poisoned()
+        model = Fleet("tiny", reading, ENGINE, policy=QUICK, router=router)
         await model.start()
         with pytest.raises(WorkerError, match="signal 9"):
             await whole(model, job_of(2), "poison")
         await model.close()
-        return model.gave
+        return router.gave
 
     assert asyncio.run(crash()) == 3
 
@@ -109,7 +109,7 @@ def test_processes_that_end_repeatedly_are_not_restarted(reading: ModelReading) 
         async with started(reading, policy=replace(QUICK, ends=2)) as model:
             os.kill(pid_of(model), signal.SIGKILL)
             await until(lambda: model.state == "loading")
-            await until(lambda: model.pid is not None, 10)
+            await until(lambda: model.replicas[0].pid is not None, 10)
             os.kill(pid_of(model), signal.SIGKILL)
             await until(lambda: model.state == "failed", 10)
             assert isinstance(model.error, WorkerError)
@@ -160,7 +160,7 @@ def test_closing_ends_the_process_and_what_is_under_way(reading: ModelReading) -
 
 def test_a_failed_load_raises_its_error(reading: ModelReading, tmp_path: Path) -> None:
     async def load(path: Path, **engine: object) -> None:
-        await WorkerModel("broken", replace(reading, path=path), ENGINE | engine, policy=QUICK).start()
+        await Fleet("broken", replace(reading, path=path), ENGINE | engine, policy=QUICK).start()
 
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(reading.path.read_bytes()[:5000])
@@ -175,14 +175,14 @@ SERVER = """
 import asyncio, sys
 from pathlib import Path
 from twofold.host.paths import CacheFolders
-from twofold.server.models.reading import read_file
-from twofold.server.workers.client import WorkerModel
+from twofold.fleet.reading import read_file
+from twofold.fleet.fleet import Fleet
 
 async def serve():
     reading = read_file(Path(sys.argv[1]), CacheFolders.of().create())
-    model = WorkerModel("tiny", reading, {"kv_cache_memory_bytes": 1 << 23, "swap_space_bytes": 0})
+    model = Fleet("tiny", reading, {"kv_cache_memory_bytes": 1 << 23, "swap_space_bytes": 0})
     await model.start()
-    print(model.pid, flush=True)
+    print(model.replicas[0].pid, flush=True)
     await asyncio.sleep(60)
 
 asyncio.run(serve())
@@ -202,9 +202,9 @@ def test_a_worker_does_not_outlive_its_server(reading: ModelReading) -> None:
 
 def test_a_process_that_ends_while_loading_is_not_restarted(reading: ModelReading) -> None:
     async def kill() -> None:
-        model = WorkerModel("tiny", reading, ENGINE, policy=QUICK)
+        model = Fleet("tiny", reading, ENGINE, policy=QUICK)
         starting = asyncio.create_task(model.start())
-        await until(lambda: model.pid is not None)
+        await until(lambda: model.replicas[0].pid is not None)
         os.kill(pid_of(model), signal.SIGKILL)
         with pytest.raises(WorkerError, match="signal 9"):
             await starting
@@ -214,9 +214,9 @@ def test_a_process_that_ends_while_loading_is_not_restarted(reading: ModelReadin
 
 def test_a_cancelled_load_leaves_no_process(reading: ModelReading) -> None:
     async def leave() -> int:
-        model = WorkerModel("tiny", reading, ENGINE, policy=QUICK)
+        model = Fleet("tiny", reading, ENGINE, policy=QUICK)
         starting = asyncio.create_task(model.start())
-        await until(lambda: model.pid is not None)
+        await until(lambda: model.replicas[0].pid is not None)
         pid = pid_of(model)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):

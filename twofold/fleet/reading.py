@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -9,7 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import blake3
+import msgspec
+
 from twofold.api.base import ModelFacts
+from twofold.core.errors import ModelNotFoundError
 from twofold.core.model import ModelSpec
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.engine.draft_source import open_draft
@@ -20,6 +25,7 @@ from twofold.text.parsers.format import CompletionFormat
 from twofold.text.tokenizers.metadata import read_vocabulary
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
+HEAD_BYTES: Final = 1 << 20
 TOKENIZER: Final = "tokenizer."
 MAX_TEXT_CHARS: Final = 256
 """Maximum length of a text of the metadata that is kept; chat templates and licences are longer."""
@@ -91,6 +97,31 @@ def read_file(
             draft=None if draft is None else draft.spec,
             draft_bytes=0 if draft is None else draft.file.nbytes,
         )
+
+
+def model_identity(path: Path, settings: Mapping[str, object]) -> str:
+    """A digest of everything besides the request that determines outputs: the model's file, and the ``settings`` of the
+    engine and the program.
+
+    The file is identified by its size, its time and its first 1 MiB, which has the metadata, since reading all of it
+    would take seconds. Raises ModelNotFoundError if it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            head = hashlib.sha256(file.read(HEAD_BYTES)).digest()
+        stat = path.stat()
+    except OSError as error:
+        raise ModelNotFoundError(f"{path} cannot be read: {error.strerror}.") from error
+    parts = (head, stat.st_size, stat.st_mtime_ns, sorted(settings.items()))
+    return hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """A digest of the whole file, at about 3 GB/s. Raises ModelNotFoundError if it cannot be read."""
+    try:
+        return blake3.blake3(max_threads=blake3.blake3.AUTO).update_mmap(path).hexdigest()
+    except OSError as error:
+        raise ModelNotFoundError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def _quantization(file: ModelFile) -> str:

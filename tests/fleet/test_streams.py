@@ -16,8 +16,8 @@ from twofold.core.request import EngineRequest
 from twofold.engine import stream as water
 from twofold.engine.outputs import Logprob, OutputDelta
 from twofold.engine.stream import weight
-from twofold.server.workers import client
-from twofold.server.workers.client import DispatchHandle, WorkerStream
+from twofold.fleet import streams
+from twofold.fleet.streams import DispatchHandle, RequestStream
 
 REQUEST = EngineRequest((1,), SamplingParams(), request_id="r")
 OUTPUT: Any = object()
@@ -29,8 +29,8 @@ def a_delta(text: str = "") -> OutputDelta:
 
 def a_stream(
     tell: Callable[[bool], None] = lambda _: None, direct: Callable[[OutputDelta], bool] | None = None
-) -> WorkerStream:
-    return WorkerStream(REQUEST, DispatchHandle(direct), tell)
+) -> RequestStream:
+    return RequestStream(REQUEST, DispatchHandle(direct), tell)
 
 
 def test_deltas_come_in_order_before_an_error() -> None:
@@ -177,7 +177,7 @@ def test_the_request_is_paused_above_one_mark_and_resumed_below_the_other(monkey
 
 def test_a_stream_with_too_many_unread_bytes_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(water, "HIGH_WATER", 0)
-    monkeypatch.setattr(client, "MAX_UNREAD", 1000)
+    monkeypatch.setattr(streams, "MAX_UNREAD", 1000)
 
     async def read() -> None:
         stream = a_stream()

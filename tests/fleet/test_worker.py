@@ -11,12 +11,12 @@ import pytest
 
 from tests.engine.conftest import MakeLoaded, make_loaded, tokenizer
 from tests.engine.mock import MockForward
-from tests.server.workers.conftest import LONG, SHORT, job_of, named
+from tests.fleet.conftest import LONG, SHORT, job_of, named
 from twofold.core.errors import ParameterError, WorkerError
 from twofold.core.params import SamplingParams, StructuredOutputsParams
 from twofold.core.request import EngineRequest, PoolingParams
 from twofold.engine.engine import Engine
-from twofold.server.workers.messages import (
+from twofold.fleet.messages import (
     Abort,
     Failed,
     FromWorker,
@@ -26,7 +26,7 @@ from twofold.server.workers.messages import (
     SetPaused,
     StepOutputs,
 )
-from twofold.server.workers.service import Service
+from twofold.fleet.worker import Service
 
 __all__ = ["make_loaded", "tokenizer"]
 

@@ -32,7 +32,7 @@ from twofold.core.report import (
 from twofold.core.request import CachePin, EngineRequest, PoolingParams, RequestOptions, ScoringParams
 from twofold.core.step_bytes import ERRORS
 from twofold.engine.outputs import CompletionOutput, Logprob, OutputDelta, RequestOutput
-from twofold.server.workers.messages import (
+from twofold.fleet.messages import (
     Abort,
     Codec,
     Failed,

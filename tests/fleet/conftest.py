@@ -16,10 +16,11 @@ from twofold.core.params import SamplingParams
 from twofold.core.report import EngineSnapshot, KVPicture, StepReport
 from twofold.core.request import EngineRequest, PoolingParams, RequestOptions
 from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.fleet.fleet import Fleet
+from twofold.fleet.reading import ModelReading, read_file
+from twofold.fleet.replica import RestartPolicy
 from twofold.host.paths import CacheFolders
 from twofold.observe.served import ServedRequest
-from twofold.server.models.reading import ModelReading, read_file
-from twofold.server.workers.client import RestartPolicy, WorkerModel
 
 ENGINE: dict[str, Any] = {"max_num_seqs": 4, "kv_cache_memory_bytes": 1 << 23, "swap_space_bytes": 0, "threads": 1}
 LONG = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
@@ -38,12 +39,14 @@ class Listener:
         self.pictures: list[KVPicture] = []
         self.served: Callable[[str], ServedRequest | None] = lambda _: None
 
-    def on_step(self, model: str, report: StepReport) -> None:
+    def on_step(self, model: str, report: StepReport, replica: int = 0) -> None:
         assert model
+        assert replica >= 0
         self.steps.append(report)
 
-    def on_snapshot(self, model: str, snapshot: EngineSnapshot) -> None:
+    def on_snapshot(self, model: str, snapshot: EngineSnapshot, replica: int = 0) -> None:
         assert model
+        assert replica >= 0
         self.snapshots.append(snapshot)
 
     def on_lanes(self, model: str, events: Sequence[LaneEvent], served: Callable[[str], ServedRequest | None]) -> None:
@@ -56,8 +59,8 @@ class Listener:
         assert at
         self.pictures.append(picture)
 
-    def on_restart(self, model: str) -> None:
-        self.restarts.append(model)
+    def on_restart(self, model: str, replica: int = 0) -> None:
+        self.restarts.append(f"{model}/{replica}")
 
 
 def job_of(
@@ -72,12 +75,12 @@ def named(request: EngineRequest, request_id: str) -> EngineRequest:
     return replace(request, request_id=request_id)
 
 
-async def whole(model: WorkerModel, job: EngineRequest, request_id: str) -> RequestOutput:
+async def whole(model: Fleet, job: EngineRequest, request_id: str) -> RequestOutput:
     """A job's result; its deltas must be what it is made of."""
     deltas = [delta async for delta in model.run(named(job, request_id))]
     output = deltas[-1].request
     assert output is not None
-    for answer in output.outputs:
+    for answer in output.outputs if job.stream else ():
         assert "".join(delta.text for delta in deltas if delta.index == answer.index) == answer.text
     return output
 
@@ -94,12 +97,12 @@ async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
             await asyncio.sleep(0.002)
 
 
-async def until_idle(model: WorkerModel) -> None:
+async def until_idle(model: Fleet) -> None:
     """Waits until no request is left and its engine holds no block."""
 
     def idle() -> bool:
         last = model.snapshot
-        left = model.under_way or model._leaving or last is None
+        left = model.under_way or model.requests.leaving or last is None
         return not left and last is not None and (last.running, last.waiting, last.blocks.held) == (0, 0, 0)
 
     await until(idle)
@@ -113,9 +116,9 @@ def reading(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> ModelReading:
 @asynccontextmanager
 async def started(
     reading: ModelReading, listener: Listener | None = None, policy: RestartPolicy = QUICK, **engine: Any
-) -> AsyncIterator[WorkerModel]:
+) -> AsyncIterator[Fleet]:
     """A worker of its own."""
-    model = WorkerModel("tiny", reading, ENGINE | engine, [listener] if listener else [], policy)
+    model = Fleet("tiny", reading, ENGINE | engine, [listener] if listener else [], policy)
     await model.start()
     try:
         yield model
@@ -130,9 +133,9 @@ def runner() -> Iterator[asyncio.Runner]:
 
 
 @pytest.fixture(scope="module")
-def worker(runner: asyncio.Runner, reading: ModelReading) -> Iterator[WorkerModel]:
+def worker(runner: asyncio.Runner, reading: ModelReading) -> Iterator[Fleet]:
     """One that the tests of a module share; they use it through ``runner``. At the end it must hold nothing."""
-    model = WorkerModel("tiny", reading, ENGINE)
+    model = Fleet("tiny", reading, ENGINE)
     runner.run(model.start())
     yield model
     runner.run(until_idle(model))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.server.workers.conftest import (
+from tests.fleet.conftest import (
     ENGINE,
     LONG,
     SHORT,
@@ -27,9 +27,10 @@ from twofold.core.request import EngineRequest, PoolingParams, RequestOptions
 from twofold.engine import stream as water
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.server.models.reading import ModelReading
-from twofold.server.workers import client
-from twofold.server.workers.client import DispatchHandle, WorkerModel
+from twofold.fleet import streams
+from twofold.fleet.fleet import Fleet
+from twofold.fleet.reading import ModelReading
+from twofold.fleet.streams import DispatchHandle
 
 KINDS = (
     SHORT,
@@ -52,7 +53,7 @@ def llm(reading: ModelReading) -> Iterator[LLM]:
 
 
 def test_concurrent_requests_get_the_same_completions_as_single_ones(
-    runner: asyncio.Runner, worker: WorkerModel, llm: LLM
+    runner: asyncio.Runner, worker: Fleet, llm: LLM
 ) -> None:
     jobs = [job_of(number, KINDS[number % len(KINDS)]) for number in range(30)]
 
@@ -68,7 +69,7 @@ def test_concurrent_requests_get_the_same_completions_as_single_ones(
         assert output.report.output_tokens == alone.report.output_tokens
 
 
-def test_embeddings_equal_those_of_the_offline_api(runner: asyncio.Runner, worker: WorkerModel, llm: LLM) -> None:
+def test_embeddings_equal_those_of_the_offline_api(runner: asyncio.Runner, worker: Fleet, llm: LLM) -> None:
     job = job_of(3, PoolingParams("last"))
     output = runner.run(whole(worker, job, "vector"))
     (alone,) = llm.embed([{"prompt_token_ids": list(job.token_ids)}], pooling="last")
@@ -87,7 +88,7 @@ def test_embeddings_equal_those_of_the_offline_api(runner: asyncio.Runner, worke
     ],
 )
 def test_an_impossible_job_fails_alone(
-    runner: asyncio.Runner, worker: WorkerModel, job: EngineRequest, error: type[Exception]
+    runner: asyncio.Runner, worker: Fleet, job: EngineRequest, error: type[Exception]
 ) -> None:
     async def both() -> RequestOutput:
         other = asyncio.create_task(whole(worker, job_of(2), "possible"))
@@ -98,7 +99,7 @@ def test_an_impossible_job_fails_alone(
     assert runner.run(both()).finished
 
 
-def test_an_id_is_in_use_until_its_request_has_left_the_engine(runner: asyncio.Runner, worker: WorkerModel) -> None:
+def test_an_id_is_in_use_until_its_request_has_left_the_engine(runner: asyncio.Runner, worker: Fleet) -> None:
     async def refused() -> None:
         with pytest.raises(ParameterError, match="in use"):
             await anext(worker.run(named(job_of(2), "mine")))
@@ -115,7 +116,7 @@ def test_an_id_is_in_use_until_its_request_has_left_the_engine(runner: asyncio.R
     assert runner.run(twice()).finished
 
 
-def test_a_request_beyond_its_queue_limit_is_refused(runner: asyncio.Runner, worker: WorkerModel) -> None:
+def test_a_request_beyond_its_queue_limit_is_refused(runner: asyncio.Runner, worker: Fleet) -> None:
     async def crowded() -> None:
         running = [worker.run(named(job_of(n, LONG), f"running-{n}")) for n in range(4)]
         for stream in running:
@@ -129,7 +130,7 @@ def test_a_request_beyond_its_queue_limit_is_refused(runner: asyncio.Runner, wor
     runner.run(crowded())
 
 
-def test_two_hundred_leave_at_any_time_and_nothing_stays(runner: asyncio.Runner, worker: WorkerModel) -> None:
+def test_two_hundred_leave_at_any_time_and_nothing_stays(runner: asyncio.Runner, worker: Fleet) -> None:
     async def leave(number: int, after: float) -> None:
         params = KINDS[number % len(KINDS)] if number % 3 else LONG
         try:
@@ -149,7 +150,7 @@ def test_two_hundred_leave_at_any_time_and_nothing_stays(runner: asyncio.Runner,
     assert (worker.snapshot.running, worker.snapshot.waiting, worker.snapshot.blocks.held) == (0, 0, 0)
 
 
-def test_an_aborted_request_has_a_partial_output(runner: asyncio.Runner, worker: WorkerModel) -> None:
+def test_an_aborted_request_has_a_partial_output(runner: asyncio.Runner, worker: Fleet) -> None:
     async def leave() -> tuple[DispatchHandle, RequestOutput | None]:
         handle = DispatchHandle()
         stream = worker.run(named(job_of(1, LONG), "early"), handle)
@@ -165,7 +166,7 @@ def test_an_aborted_request_has_a_partial_output(runner: asyncio.Runner, worker:
     assert handle.retries == 0
 
 
-def test_requests_aborted_before_or_after_they_ran_have_an_output(runner: asyncio.Runner, worker: WorkerModel) -> None:
+def test_requests_aborted_before_or_after_they_ran_have_an_output(runner: asyncio.Runner, worker: Fleet) -> None:
     async def leave() -> tuple[RequestOutput | None, RequestOutput | None]:
         late, never = DispatchHandle(), DispatchHandle()
         stream = worker.run(named(job_of(1), "late"), late)
@@ -185,7 +186,7 @@ def test_requests_aborted_before_or_after_they_ran_have_an_output(runner: asynci
 
 
 def test_a_slow_readers_request_is_paused_and_complete(
-    runner: asyncio.Runner, worker: WorkerModel, llm: LLM, monkeypatch: pytest.MonkeyPatch
+    runner: asyncio.Runner, worker: Fleet, llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(water, "HIGH_WATER", 2000)
     monkeypatch.setattr(water, "LOW_WATER", 500)
@@ -208,10 +209,10 @@ def test_a_slow_readers_request_is_paused_and_complete(
 
 
 def test_a_reader_with_too_many_unread_bytes_is_cut(
-    runner: asyncio.Runner, worker: WorkerModel, monkeypatch: pytest.MonkeyPatch
+    runner: asyncio.Runner, worker: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(water, "HIGH_WATER", 1000)
-    monkeypatch.setattr(client, "MAX_UNREAD", 1000)
+    monkeypatch.setattr(streams, "MAX_UNREAD", 1000)
 
     async def read() -> None:
         stream = worker.run(named(job_of(1, LONG), "slowest"))
@@ -264,7 +265,7 @@ def test_a_watched_engine_tells_its_lanes_and_a_look_its_blocks(reading: ModelRe
     assert listener.lanes[-1].values == (6,)
 
 
-def test_queued_counts_requests_without_output(runner: asyncio.Runner, worker: WorkerModel) -> None:
+def test_queued_counts_requests_without_output(runner: asyncio.Runner, worker: Fleet) -> None:
     async def crowd() -> tuple[int, int]:
         running = [worker.run(named(job_of(n, LONG), f"running-{n}")) for n in range(4)]
         for stream in running:

@@ -1,0 +1,340 @@
+"""Faults of a fleet, and what its clients see of them.
+
+    python -m benchmarks.fleet faults MODEL --replicas 3 --faults 1000
+    python -m benchmarks.fleet simulate --schedules 100000
+
+``faults`` starts one server with one replica, whose answers are the reference, and one with several, whose processes
+are killed (SIGKILL) or stopped for a while (SIGSTOP) at random under load. Every answer must equal the reference: text,
+log-probabilities, finish reasons and usage. ``simulate`` runs random schedules on a virtual clock. The last
+line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from benchmarks.fleet_simulation import simulate
+from benchmarks.http.processes import Recipe, Serving, serving
+
+ENGINE: Final = ("--kv-cache-memory-bytes", "256M", "--max-model-len", "1024", "--threads", "1", "--log-level", "error")
+WORKER: Final = b"twofold.fleet"
+TIMEOUT_S: Final = 180.0
+CITY: Final = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 20}, "country": {"type": "string", "maxLength": 20}},
+    "required": ["city", "country"],
+}
+TOOL: Final = {"type": "function", "function": {"name": "look_up", "parameters": CITY}}
+ASKED: Final = "Name a city and its country, and say what it is known for."
+CHAT: Final[dict[str, Any]] = {"messages": [{"role": "user", "content": ASKED}], "temperature": 1.0}
+CASES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    ("/v1/chat/completions", {**CHAT, "max_tokens": 96, "logprobs": True, "top_logprobs": 2}),
+    ("/v1/chat/completions", {**CHAT, "max_tokens": 96, "presence_penalty": 0.9, "frequency_penalty": 0.5}),
+    ("/v1/chat/completions", {**CHAT, "max_tokens": 64, "n": 3}),
+    ("/v1/chat/completions", {**CHAT, "max_tokens": 96, "stop": ["known", " a "], "logprobs": True}),
+    (
+        "/v1/chat/completions",
+        {
+            **CHAT,
+            "max_tokens": 80,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "place", "schema": CITY}},
+        },
+    ),
+    ("/v1/chat/completions", {**CHAT, "max_tokens": 80, "tools": [TOOL], "tool_choice": "required"}),
+    ("/v1/completions", {"prompt": "The city of", "max_tokens": 96, "temperature": 0.9, "logprobs": 2}),
+    ("/v1/completions", {"prompt": "It was", "max_tokens": 24, "temperature": 1.0, "n": 2, "best_of": 4}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request, and whether its answer is streamed."""
+
+    path: str
+    body: dict[str, Any]
+    stream: bool
+
+    @property
+    def key(self) -> str:
+        """Equal for questions with equal answers."""
+        return json.dumps([self.path, self.body])
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a client got: ``choices`` by index, each with what all deltas say together; ``gaps_s`` between events."""
+
+    choices: dict[int, dict[str, Any]] = field(default_factory=dict)
+    usage: Any = None
+    gaps_s: list[float] = field(default_factory=list)
+
+
+def questions(model: str, seed: int, count: int, *, streams: bool | None = None) -> list[Question]:
+    """Questions of all cases in random order, each with one of a few seeds."""
+    chance, asked = random.Random(seed), []
+    for _ in range(count):
+        path, body = chance.choice(CASES)
+        stream = chance.random() < 0.7 if streams is None else streams
+        stream = stream and "best_of" not in body
+        asked.append(Question(path, {**body, "model": model, "seed": chance.randrange(4)}, stream))
+    return asked
+
+
+def ask(url: str, question: Question) -> Answer:
+    """Asks a server. Raises RuntimeError for an error, and if the stream ends early."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_S)
+    body = dict(question.body)
+    if question.stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    try:
+        connection.request("POST", question.path, json.dumps(body), {"content-type": "application/json"})
+        reply = connection.getresponse()
+        if reply.status != 200:
+            raise RuntimeError(f"status {reply.status}: {reply.read()[:300]!r}")
+        return _streamed(reply) if question.stream else _whole(json.loads(reply.read()))
+    finally:
+        connection.close()
+
+
+def _whole(body: dict[str, Any]) -> Answer:
+    answer = Answer(usage=body["usage"])
+    for choice in body["choices"]:
+        _join(answer, choice, choice.get("message"))
+    return answer
+
+
+def _streamed(reply: http.client.HTTPResponse) -> Answer:
+    answer, last, done = Answer(), time.monotonic(), False
+    for line in reply:
+        if not line.startswith(b"data: "):
+            continue
+        now = time.monotonic()
+        answer.gaps_s.append(now - last)
+        last = now
+        if line.strip() == b"data: [DONE]":
+            done = True
+            break
+        event = json.loads(line[6:])
+        if "error" in event:
+            raise RuntimeError(f"an error in the stream: {event['error']}")
+        answer.usage = event.get("usage") or answer.usage
+        for choice in event["choices"]:
+            _join(answer, choice, choice.get("delta"))
+    if not done:
+        raise RuntimeError("the stream ended early")
+    return answer
+
+
+def _join(answer: Answer, choice: dict[str, Any], message: dict[str, Any] | None) -> None:
+    """Adds a choice, or the part of it that an event has."""
+    whole = answer.choices.setdefault(choice["index"], {"text": "", "tools": {}, "logprobs": [], "finish": None})
+    message = message or {}
+    whole["text"] += choice.get("text") or message.get("content") or ""
+    for number, call in enumerate(message.get("tool_calls") or ()):
+        parts = whole["tools"].setdefault(str(call.get("index", number)), ["", ""])
+        parts[0] += call["function"].get("name") or ""
+        parts[1] += call["function"].get("arguments") or ""
+    logprobs = choice.get("logprobs") or {}
+    whole["logprobs"] += logprobs.get("content") or logprobs.get("token_logprobs") or []
+    whole["finish"] = choice.get("finish_reason") or whole["finish"]
+
+
+def comparable(answer: Answer) -> str:
+    """What of an answer must not depend on faults. Which prompt tokens were cached depends on the replica."""
+    usage = {key: answer.usage[key] for key in ("prompt_tokens", "completion_tokens")}
+    return json.dumps([sorted(answer.choices.items()), usage])
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
+
+
+def worker_pids(server: int) -> list[int]:
+    """The worker processes of a server."""
+    children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+    found = []
+    for pid in map(int, children):
+        with suppress(OSError):
+            if WORKER in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+@dataclass(slots=True)
+class Injector:
+    """Kills or stops random worker processes of a server, at random times, until ``stop`` is set."""
+
+    server: int
+    seed: int
+    most: int
+    every_s: float
+    stopped_s: tuple[float, float] = (0.3, 3.0)
+    stops: float = 0.35
+    stop: threading.Event = field(default_factory=threading.Event)
+    kills: int = 0
+    pauses: int = 0
+
+    @property
+    def faults(self) -> int:
+        return self.kills + self.pauses
+
+    def run(self) -> None:
+        chance = random.Random(self.seed)
+        waking: list[threading.Timer] = []
+        while self.faults < self.most and not self.stop.wait(chance.expovariate(1 / self.every_s)):
+            pids = worker_pids(self.server)
+            if not pids:
+                continue
+            pid = chance.choice(pids)
+            with suppress(ProcessLookupError):
+                if chance.random() < self.stops:
+                    os.kill(pid, signal.SIGSTOP)
+                    waking.append(threading.Timer(chance.uniform(*self.stopped_s), _wake, (pid,)))
+                    waking[-1].start()
+                    self.pauses += 1
+                else:
+                    os.kill(pid, signal.SIGKILL)
+                    self.kills += 1
+        self.stop.set()
+        for timer in waking:
+            timer.join()
+
+
+def _wake(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What clients saw: answers, those that differ from the reference, errors, and gaps between events."""
+
+    answers: int = 0
+    different: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    gaps_s: list[float] = field(default_factory=list)
+
+
+def under_faults(
+    url: str, asked: Sequence[Question], expected: Callable[[Question], str], stop: threading.Event, clients: int
+) -> Outcome:
+    """Asks the questions over and over with several clients until ``stop`` is set."""
+    outcome, lock, turns = Outcome(), threading.Lock(), iter(_forever(asked))
+
+    def client() -> None:
+        while not stop.is_set():
+            with lock:
+                question = next(turns)
+            try:
+                answer = ask(url, question)
+                found = comparable(answer)
+            except Exception as error:  # every failure of a client is a finding
+                with lock:
+                    outcome.errors.append(f"{type(error).__name__}: {error}"[:300])
+                continue
+            with lock:
+                outcome.answers += 1
+                outcome.gaps_s += answer.gaps_s
+                if found != expected(question):
+                    outcome.different.append(f"{question}: {found} is not {expected(question)}"[:2000])
+
+    threads = [threading.Thread(target=client) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcome
+
+
+def _forever(asked: Sequence[Question]) -> Iterator[Question]:
+    while True:
+        yield from asked
+
+
+@contextmanager
+def fleet(model: str, replicas: int) -> Iterator[Serving]:
+    """A server with replicas of a model."""
+    command = (sys.executable, "-m", "twofold", "serve", f"m={model}", "--port", "{port}", "--data-folder", "{folder}")
+    with serving(Recipe("twofold", (*command, "--replicas", str(replicas), *ENGINE), "/ready")) as server:
+        yield server
+
+
+def faults(model: str, replicas: int, most: int, every_s: float, clients: int, seed: int) -> dict[str, Any]:
+    """Runs the load under faults; returns the figures."""
+    asked = questions("m", seed, 64)
+    with fleet(model, 1) as calm:
+        whole = {each.key: comparable(ask(calm.url, each)) for each in {each.key: each for each in asked}.values()}
+    with fleet(model, replicas) as server:
+        injector = Injector(server.pid, seed, most, every_s)
+        injecting = threading.Thread(target=injector.run)
+        injecting.start()
+        began = time.monotonic()
+        outcome = under_faults(server.url, asked, lambda each: whole[each.key], injector.stop, clients)
+        injecting.join()
+    gaps = sorted(outcome.gaps_s)
+    for line in (*outcome.different[:3], *outcome.errors[:3]):
+        print(line)
+    return {
+        "replicas": replicas,
+        "seconds": round(time.monotonic() - began, 1),
+        "kills": injector.kills,
+        "stops": injector.pauses,
+        "answers": outcome.answers,
+        "different": len(outcome.different),
+        "errors": len(outcome.errors),
+        "gap_ms": {name: round(gaps[int(share * (len(gaps) - 1))] * 1e3, 1) for name, share in QUANTILES},
+    }
+
+
+QUANTILES: Final = (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
+
+
+def simulated(schedules: int, first: int) -> dict[str, int]:
+    """Runs schedules, from this seed on; returns the sums of their counts."""
+    counts: Counter[str] = Counter()
+    for seed in range(first, first + schedules):
+        counts.update(simulate(seed))
+    return {"schedules": schedules, **counts}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = parser.add_subparsers(dest="part", required=True)
+    real = parts.add_parser("faults")
+    real.add_argument("model", help="path of a GGUF file, or a name")
+    real.add_argument("--replicas", type=int, default=3)
+    real.add_argument("--faults", type=int, default=1000)
+    real.add_argument("--every", type=float, default=0.4, help="mean seconds between two faults")
+    real.add_argument("--clients", type=int, default=6)
+    real.add_argument("--seed", type=int, default=1)
+    virtual = parts.add_parser("simulate")
+    virtual.add_argument("--schedules", type=int, default=100_000)
+    virtual.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    if given.part == "simulate":
+        print(json.dumps(simulated(given.schedules, given.seed)))
+        return
+    found = faults(given.model, given.replicas, given.faults, given.every, given.clients, given.seed)
+    print(json.dumps(found))
+    if found["different"] or found["errors"]:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

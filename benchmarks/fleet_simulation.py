@@ -1,0 +1,411 @@
+"""A hub, its replicas and the network between them on a virtual clock, with faults at random: the real ``Dispatch``.
+
+Every connection keeps the order of its messages, as TCP does, and delays each of them at random; a broken connection
+loses what was under way, in both directions or, at worst, delivers it late, when the replica has another one. A
+partition holds back what is sent until it ends. Replicas crash and restart, hang and go on. The hub notices silence
+after 1.5 s, and the end of a connection some time after it.
+
+The tokens of a request are a function of its seed, the completion and the position, as those of an engine are, so each
+answer is known. The laws that are asserted:
+
+    1. A reader gets each token once, in order, and the whole answer: nothing lost, doubled or changed.
+    2. A lease's id is given to one replica, once.
+    3. A reader gets an error only where its request was refused, or had seen MAX_ENDS ends without progress.
+    4. When all readers have left, the hub and every connected replica hold nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+import zlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import count
+from typing import Any, Final
+
+from twofold.core.errors import WorkerError
+from twofold.core.params import SamplingParams
+from twofold.core.report import RequestMetrics
+from twofold.core.request import EngineRequest
+from twofold.core.step import FinishReason
+from twofold.engine.outputs import CompletionOutput, OutputDelta, RequestOutput
+from twofold.fleet.dispatch import MAX_ENDS, Dispatch, FewestRequests
+from twofold.fleet.messages import Abort, SetPaused
+from twofold.fleet.streams import DispatchHandle, RequestStream
+
+SILENT_S: Final = 1.5
+CHECK_S: Final = 0.25
+BEAT_S: Final = 0.25
+STEP_S: Final = 0.05
+END_S: Final = 120.0
+"""Virtual seconds within which everything must have ended, once there are no more faults."""
+
+
+def token_of(seed: int, index: int, position: int) -> int:
+    """The token that every engine samples here."""
+    return zlib.crc32(f"{seed} {index} {position}".encode()) % 1000
+
+
+def length_of(seed: int, index: int, most: int) -> int:
+    """The number of tokens of a completion."""
+    return 1 + zlib.crc32(f"{seed} {index}".encode()) % most
+
+
+def answer_of(request: EngineRequest) -> list[tuple[int, ...]]:
+    """The tokens of each completion."""
+    params = request.params
+    assert isinstance(params, SamplingParams)
+    assert params.seed is not None
+    assert params.max_tokens is not None
+    return _answer(params.seed, params.n, params.max_tokens)
+
+
+@lru_cache
+def _answer(seed: int, completions: int, most: int) -> list[tuple[int, ...]]:
+    lengths = [length_of(seed, index, most) for index in range(completions)]
+    return [tuple(token_of(seed, index, at) for at in range(end)) for index, end in enumerate(lengths)]
+
+
+class World:
+    """A virtual clock and what is due."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.now = 0.0
+        self.chance = chance
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+
+    def after(self, seconds: float, call: Callable[[], None]) -> None:
+        heapq.heappush(self._due, (self.now + seconds, next(self._order), call))
+
+    def run(self, until: float) -> None:
+        while self._due and self._due[0][0] <= until:
+            self.now, _, call = heapq.heappop(self._due)
+            call()
+        self.now = until
+
+
+class Connection:
+    """Two ordered streams of messages. ``up`` delivers to the hub, ``down`` to the process."""
+
+    def __init__(self, world: World, hub: Callable[[Any], None], process: Callable[[Any], None]) -> None:
+        self._world = world
+        self._ends = {"up": hub, "down": process}
+        self._last = {"up": 0.0, "down": 0.0}
+        self.open = True
+        self.ghosts = False
+        self.cut_until = 0.0
+
+    def send(self, way: str, message: object) -> None:
+        world = self._world
+        at = max(world.now, self.cut_until) + world.chance.expovariate(1 / 0.01)
+        self._last[way] = at = max(self._last[way] + 1e-9, at)
+        world.after(at - world.now, lambda: self._arrive(way, at, message))
+
+    def _arrive(self, way: str, at: float, message: object) -> None:
+        if at < self.cut_until:  # the partition began while it was under way
+            self._world.after(self.cut_until - at, lambda: self._arrive(way, self.cut_until, message))
+        elif self.open or (self.ghosts and way == "up"):
+            self._ends[way](message)
+
+
+@dataclass(slots=True)
+class Job:
+    """A request in a process: what it has sampled of each completion."""
+
+    request: EngineRequest
+    tokens: list[list[int]]
+    ended: list[bool]
+    paused: bool = False
+
+
+class Process:
+    """A worker: samples tokens in steps, tells them, beats."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.alive = True
+        self.hung_until = 0.0
+        self.jobs: dict[str, Job] = {}
+        self.inbox: deque[Any] = deque()
+        self.connection: Connection | None = None
+        self._stepping = False
+        world.after(0.0, self._beat)
+
+    def receive(self, message: object) -> None:
+        self.inbox.append(message)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Takes a step soon, if there is work and none is due."""
+        if (self.jobs or self.inbox) and not self._stepping:
+            self._stepping = True
+            soon = STEP_S * self.world.chance.uniform(0.5, 1.5)
+            self.world.after(max(soon, self.hung_until - self.world.now), self._step)
+
+    def _beat(self) -> None:
+        if self.alive:
+            if self.world.now >= self.hung_until:
+                self._tell("beat")
+            self.world.after(BEAT_S, self._beat)
+
+    def _tell(self, message: object) -> None:
+        if self.connection is not None:
+            self.connection.send("up", message)
+
+    def _step(self) -> None:
+        self._stepping = False
+        if not self.alive:
+            return
+        if self.world.now >= self.hung_until:
+            while self.inbox:
+                self._take(self.inbox.popleft())
+            deltas = [delta for lease in list(self.jobs) for delta in self._advance(lease)]
+            if deltas:
+                self._tell(deltas)
+        self._go_on()
+
+    def _take(self, message: object) -> None:
+        match message:
+            case EngineRequest():
+                told = [list(each.token_ids) for each in message.told] or [[] for _ in range(message.completions)]
+                ended = [each.finish_reason is not None for each in message.told] or [False] * message.completions
+                self.jobs[message.request_id] = Job(message, told, ended)
+            case Abort(lease):
+                self.jobs.pop(lease, None)
+                self._tell(("gone", lease))
+            case SetPaused(lease, paused):
+                if lease in self.jobs:
+                    self.jobs[lease].paused = paused
+
+    def _advance(self, lease: str) -> list[OutputDelta]:
+        """One step of a request."""
+        job, chance = self.jobs[lease], self.world.chance
+        if job.paused:
+            return []
+        deltas = []
+        for index, whole in enumerate(answer_of(job.request)):
+            if job.ended[index] or chance.random() < 0.2:
+                continue
+            fresh = whole[len(job.tokens[index]) :][: chance.choice((1, 1, 1, 3))]
+            job.tokens[index] += fresh
+            job.ended[index] = len(job.tokens[index]) == len(whole)
+            finish: FinishReason | None = "length" if job.ended[index] else None
+            deltas.append(OutputDelta(lease, index, _text(fresh), fresh, finish_reason=finish))
+        if all(job.ended):
+            del self.jobs[lease]
+            deltas[-1] = replace(deltas[-1], request=_output(job))
+        return deltas
+
+
+def _text(tokens: tuple[int, ...] | list[int]) -> str:
+    return "".join(f"{token} " for token in tokens)
+
+
+def _output(job: Job) -> RequestOutput:
+    """The whole output, as an engine gives it: completions that have ended elsewhere are empty."""
+    told = job.request.told or [None] * len(job.tokens)
+    known = [
+        [] if before is not None and before.finish_reason is not None else tokens
+        for before, tokens in zip(told, job.tokens, strict=True)
+    ]
+    outputs = tuple(CompletionOutput(i, _text(t), tuple(t), None, None, "length", None) for i, t in enumerate(known))
+    begun = [0 if before is None else len(before.token_ids) for before in told]
+    times = tuple((1.0,) * (len(tokens) - start) for tokens, start in zip(job.tokens, begun, strict=True))
+    reasons: tuple[FinishReason, ...] = tuple("length" for _ in known)
+    metrics = RequestMetrics(0.0, 0.5, 1.0, 2.0, times, 1, finish_reasons=reasons)
+    return RequestOutput(job.request.request_id, None, (), None, outputs, metrics, finished=True)
+
+
+@dataclass(slots=True)
+class SimulatedReplica:
+    """What the hub knows of a replica: the connection to its process, and how long it was silent."""
+
+    number: int
+    hub: Hub
+    requests: int = 0
+    waiting: int = 0
+    state: str = "down"
+    quiet: int = 0
+    process: Process | None = None
+    connection: Connection | None = None
+    given: set[str] = field(default_factory=set)
+
+    @property
+    def usable(self) -> bool:
+        return self.state == "ready"
+
+    def send(self, message: Any) -> None:
+        if isinstance(message, EngineRequest):
+            assert message.request_id not in self.hub.leased, "law 2: a lease was given twice"
+            self.hub.leased.add(message.request_id)
+        if self.connection is not None:
+            self.connection.send("down", message)
+
+    def start(self) -> None:
+        """A new process, with a connection of its own."""
+        process = self.process = Process(self.hub.world)
+        connection = Connection(self.hub.world, lambda message: self.hear(connection, message), process.receive)
+        process.connection = self.connection = connection
+        self.state, self.quiet = "ready", 0
+        self.hub.requests.assign()
+
+    def hear(self, connection: Connection, message: Any) -> None:
+        """A message of a process; one of an earlier connection is late, and taken as if it were of this one."""
+        if connection is self.connection:
+            self.quiet = 0
+            if self.state == "silent":
+                self.state = "ready"
+                self.hub.requests.assign()
+        if isinstance(message, list):
+            for delta in message:
+                self.hub.requests.hear(self, delta, self.hub.world.now)
+        elif isinstance(message, tuple):
+            self.hub.requests.hear_gone(self, message[1], None)
+
+    def check(self) -> None:
+        """Counts silence, as ``FleetReplica`` does."""
+        self.quiet += 1
+        if self.state == "ready" and self.quiet * CHECK_S > SILENT_S:
+            self.state = "silent"
+            self.hub.requests.lose(self)
+            self.hub.requests.assign()
+
+    def break_connection(self, *, crash: bool) -> None:
+        """The connection ends, with its process or without; the hub hears of it later."""
+        connection, process = self.connection, self.process
+        if connection is None or process is None or not connection.open:
+            return
+        chance, world = self.hub.world.chance, self.hub.world
+        connection.open, connection.ghosts = False, chance.random() < 0.5
+        process.alive = not crash and process.alive
+        if not crash:  # the node ends its process when it notices
+            world.after(chance.uniform(0.0, 10.0), lambda: setattr(process, "alive", False))
+        world.after(chance.uniform(0.0, 0.5), lambda: self._ended(connection))
+
+    def _ended(self, connection: Connection) -> None:
+        if self.connection is connection:
+            self.connection, self.state = None, "down"
+            self.hub.requests.lose(self, WorkerError("It ended."))
+            self.hub.requests.assign()
+            self.hub.world.after(self.hub.world.chance.uniform(0.1, 2.0), self.start)
+
+
+class Hub:
+    """The hub's process: the real dispatch, with simulated replicas."""
+
+    def __init__(self, world: World, replicas: int) -> None:
+        self.world = world
+        self.leased: set[str] = set()
+        self.replicas = {number: SimulatedReplica(number, self) for number in range(replicas)}
+        self.requests: Dispatch[SimulatedReplica] = Dispatch(self.replicas, FewestRequests())
+        world.after(CHECK_S, self._check)
+        for each in self.replicas.values():
+            each.start()
+
+    @property
+    def idle(self) -> bool:
+        """Whether every replica is back, and no process has a request."""
+        processes = [each.process for each in self.replicas.values() if each.state == "ready"]
+        return len(processes) == len(self.replicas) and not any(p is None or p.jobs or p.inbox for p in processes)
+
+    def _check(self) -> None:
+        for each in self.replicas.values():
+            each.check()
+        self.world.after(CHECK_S, self._check)
+
+
+class Reader:
+    """A client: reads its stream now and then, and may leave early."""
+
+    def __init__(self, hub: Hub, number: int) -> None:
+        chance = hub.world.chance
+        params = SamplingParams(seed=number, max_tokens=chance.choice((3, 12, 40)), n=chance.choice((1, 1, 2, 3)))
+        self.request = EngineRequest((1,), params, request_id=f"r{number}", stream=chance.random() < 0.8, arrival=0.0)
+        self.hub = hub
+        self.leaves = chance.random() < 0.1
+        self.got: list[list[int]] = [[] for _ in range(params.n)]
+        self.done = False
+        self.failed = False
+        self.stream: RequestStream = hub.requests.open(self.request, DispatchHandle())
+        self._read()
+
+    def _read(self) -> None:
+        stream, chance = self.stream, self.hub.world.chance
+        while stream._deltas and not self.done:
+            delta, size = stream._deltas.popleft()
+            stream._bytes -= size
+            self.got[delta.index] += delta.token_ids
+            if delta.request is not None:
+                self._end(delta.request)
+        if not self.done and stream._error is not None:
+            assert stream.ends >= MAX_ENDS, f"law 3: {stream._error}"
+            self.done = self.failed = True
+            self.hub.requests.close(stream, whole=False)
+        if not self.done and self.leaves and chance.random() < 0.05:
+            self.done = True
+            self.hub.requests.close(stream, whole=False)
+        if not self.done:
+            self.hub.world.after(chance.uniform(0.01, 0.4), self._read)
+
+    def _end(self, output: RequestOutput) -> None:
+        self.done = True
+        self.hub.requests.close(self.stream, whole=True)
+        expected = answer_of(self.request)
+        assert [each.token_ids for each in output.outputs] == expected, "law 1: the output differs"
+        assert [each.text for each in output.outputs] == [_text(tokens) for tokens in expected], "law 1: its text"
+        assert output.metrics.output_tokens == sum(map(len, expected)), "law 1: its usage"
+        if self.request.stream:
+            assert [tuple(tokens) for tokens in self.got] == expected, "law 1: the stream differs"
+
+
+def simulate(seed: int) -> dict[str, int]:
+    """One random schedule; returns counts of what happened. Raises AssertionError where a law is broken."""
+
+    async def schedule() -> dict[str, int]:  # streams need an event loop; nothing waits on it
+        chance = random.Random(seed)
+        world = World(chance)
+        hub = Hub(world, chance.randint(1, 4))
+        readers: list[Reader] = []
+        counts = {"requests": chance.randint(1, 12), "faults": 0, "failed": 0, "tries": 0}
+        for number in range(counts["requests"]):
+            world.after(chance.uniform(0.0, 6.0), lambda number=number: readers.append(Reader(hub, number)))  # type: ignore[misc]
+        for _ in range(chance.randint(0, 10)):
+            counts["faults"] += 1
+            world.after(chance.uniform(0.0, 8.0), lambda: _fault(hub))
+        world.run(8.0)
+        while not (all(reader.done for reader in readers) and hub.idle) and world.now < END_S:
+            world.run(world.now + 0.5)
+        assert len(readers) == counts["requests"]
+        assert all(reader.done for reader in readers), "a request never ended"
+        assert not hub.requests.streams, "law 4: a stream is held"
+        hub.requests.check_idle()
+        for replica in hub.replicas.values():
+            assert replica.usable, "a replica never came back"
+            assert replica.process is not None
+            assert not replica.process.jobs, "law 4: a process holds a request"
+        counts["failed"] = sum(reader.failed for reader in readers)
+        counts["tries"] = len(hub.leased)
+        return counts
+
+    return asyncio.run(schedule())
+
+
+def _fault(hub: Hub) -> None:
+    """A crash, a hang, a partition or a broken connection of a random replica."""
+    world = hub.world
+    chance = world.chance
+    replica = chance.choice(list(hub.replicas.values()))
+    match chance.choice(("crash", "hang", "partition", "break")):
+        case "crash":
+            replica.break_connection(crash=True)
+        case "break":
+            replica.break_connection(crash=False)
+        case "hang" if replica.process is not None:
+            replica.process.hung_until = world.now + chance.uniform(0.1, 6.0)
+        case "partition" if replica.connection is not None:
+            replica.connection.cut_until = world.now + chance.uniform(0.1, 6.0)

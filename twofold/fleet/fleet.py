@@ -1,0 +1,352 @@
+"""A model on one or more replicas: each request runs on one of them, and goes on with another when that one is lost.
+
+    state      means
+    loading    no replica is ready, but one may become it: requests wait
+    ready      a replica is ready
+    failed     every replica has failed
+    closed     ``close`` was called
+
+A replica is lost when its process ends or stays silent. What its readers were told stays; the rest comes from another
+replica, or from the same one when it is back, with the same bits (``fleet.resume``). Readers see a pause. They get an
+error only if no replica is left, or if MAX_ENDS processes ended with the same request and told nothing of it
+(``fleet.dispatch``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import Any, Final, Literal, Protocol
+
+from twofold.api.base import ModelFacts
+from twofold.backends.sampling.philox import derive_seed
+from twofold.core.clock import MonotonicClock
+from twofold.core.errors import ResourceError, TwofoldError, WorkerError
+from twofold.core.forecast import Forecast
+from twofold.core.lanes import LaneEvent
+from twofold.core.params import SamplingParams
+from twofold.core.report import EngineSnapshot, KVPicture, StepReport
+from twofold.core.request import EngineRequest
+from twofold.engine.compress import ReadingTime
+from twofold.engine.outputs import OutputDelta
+from twofold.fleet.dispatch import Dispatch, FewestRequests, ReplicaRouter
+from twofold.fleet.link import NodeLink
+from twofold.fleet.messages import (
+    Failed,
+    FromWorker,
+    Gone,
+    LoadModel,
+    Look,
+    Pong,
+    Ready,
+    Seen,
+    StepOutputs,
+    Watch,
+)
+from twofold.fleet.reading import ModelReading, model_identity
+from twofold.fleet.replica import FleetReplica, RestartPolicy
+from twofold.fleet.streams import DispatchHandle
+from twofold.host.versions import NUMERICS, twofold_version
+from twofold.observe.served import ServedRequest
+from twofold.planner.predict.phase import local_steps
+from twofold.planner.predict.steps import StepPredictor
+
+FleetState = Literal["loading", "ready", "failed", "closed"]
+
+log = logging.getLogger("twofold.serve")
+ABSENT_S: Final = 30.0
+"""How long requests wait for a node when the last one has left."""
+WATCHED: Final = 0
+"""The replica whose lanes and blocks live views show."""
+
+
+class EngineObserver(Protocol):
+    """Receives the reports of the engines of all models, on the event loop."""
+
+    def on_step(self, model: str, report: StepReport, replica: int = 0) -> None: ...
+
+    def on_snapshot(self, model: str, snapshot: EngineSnapshot, replica: int = 0) -> None: ...
+
+    def on_lanes(self, model: str, events: Sequence[LaneEvent], served: Callable[[str], ServedRequest | None]) -> None:
+        """Events of a watched model; ``served`` returns the record of the request to which a job belongs."""
+
+    def on_picture(self, model: str, at: float, picture: KVPicture) -> None: ...
+
+    def on_restart(self, model: str, replica: int = 0) -> None:
+        """The replica's process ended unexpectedly and is restarted."""
+
+
+class Fleet:
+    """A model file on replicas, each a worker process.
+
+    name       its name for observers and callers
+    identity   digest of its file and options, on which completions depend besides the request
+    reading    the model file without its weights
+    options    ``EngineKeywords`` to load it with
+    error      why it failed
+    watched    whether its engine sends events of lanes
+    ceilings   predicts steps on this machine; None until the machine was measured
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reading: ModelReading,
+        options: Mapping[str, Any],
+        observers: Sequence[EngineObserver] = (),
+        policy: RestartPolicy | None = None,
+        *,
+        replicas: int = 1,
+        router: ReplicaRouter[FleetReplica] | None = None,
+    ) -> None:
+        self.name = name
+        self._reading = reading
+        versions = {"version": twofold_version(), "numerics": NUMERICS}
+        self.identity = model_identity(reading.path, {**options, **versions})
+        self._seed = options.get("seed", 0)
+        self._observers = tuple(observers)
+        self._clock = MonotonicClock()
+        self._router: ReplicaRouter[FleetReplica] = router or FewestRequests()
+        self._load, self._policy = LoadModel(str(reading.path), dict(options)), policy or RestartPolicy()
+        self.replicas = {
+            number: FleetReplica(name, number, self._load, self, self._policy) for number in range(replicas)
+        }
+        self._next = count(max(replicas, WATCHED + 1))
+        self._absent: asyncio.TimerHandle | None = None
+        self.requests = Dispatch(self.replicas, self._router)
+        self._numbers = count(2)
+        self._closed = False
+        self._changed = asyncio.Event()
+        self._ready: Ready | None = None
+        self._facts: ModelFacts | None = None
+        self.ceilings: StepPredictor | None = None
+        self.error: TwofoldError | None = None
+        self.failed_at = 0.0
+        self.watched = False
+
+    @property
+    def state(self) -> FleetState:
+        if self._closed:
+            return "closed"
+        states = {replica.state for replica in self.replicas.values()}
+        if "ready" in states:
+            return "ready"
+        return "failed" if states == {"failed"} or self.error is not None else "loading"
+
+    @property
+    def facts(self) -> ModelFacts:
+        assert self._facts is not None, "the model was never ready"
+        return self._facts
+
+    @property
+    def ready(self) -> Ready:
+        """The message that the first process sent when it had loaded the model."""
+        assert self._ready is not None, "the model was never ready"
+        return self._ready
+
+    @property
+    def queued(self) -> int:
+        """An upper bound of waiting requests: those without a replica, sequences that waited before the last steps, and
+        requests since then; but at most the number of requests without output."""
+        waiting = self.requests.waiting + sum(replica.waiting for replica in self.replicas.values())
+        return min(waiting, sum(not stream.began for stream in self.requests.streams.values()))
+
+    @property
+    def under_way(self) -> int:
+        """Requests that have not ended."""
+        return len(self.requests.streams)
+
+    @property
+    def snapshot(self) -> EngineSnapshot | None:
+        """The last one of the first replica that has one."""
+        return next((each.snapshot for each in self.replicas.values() if each.snapshot is not None), None)
+
+    def reading_time(self) -> ReadingTime:
+        """Predicts the seconds of prompts, by the step-time model of its engine at the last snapshot."""
+        last = self.snapshot
+        if last is None:
+            return ReadingTime.unknown()
+        return ReadingTime(last.step_weights, last.max_rows, last.max_logit_rows)
+
+    def watch(self, *, on: bool) -> None:
+        """Starts or ends the events of lanes, also of later processes."""
+        self.watched = on
+        self._tell_watched(Watch(on))
+
+    def look(self) -> None:
+        """Asks the engine for a picture of its KV cache, which observers get."""
+        self._tell_watched(Look())
+
+    def _tell_watched(self, message: Watch | Look) -> None:
+        replica = self.replicas.get(WATCHED)
+        if replica is not None and replica.state == "ready":
+            replica.send(message)
+
+    async def forecast(self, job: EngineRequest) -> Forecast:
+        """What a request would meet if it arrived now. Nothing changes. Raises WorkerError without a replica."""
+        replicas = self.requests.usable
+        if not replicas:
+            raise self._unavailable()
+        return await self._router.choose(job, replicas).forecast(job)
+
+    async def start(self) -> None:
+        """Loads the model on all replicas, and waits for a node if there are none. If all fail, closes them and raises
+        the error of the first."""
+        own = list(self.replicas.values())
+        for each in own:
+            each.start()
+        try:
+            while any(each.state == "loading" for each in own) or (not own and self._ready is None):
+                self._changed.clear()
+                await self._changed.wait()
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        if self.error is not None:
+            await self.close()
+            raise self.error
+
+    async def close(self) -> None:
+        """Ends the processes and all requests. Further calls do nothing."""
+        self._closed = True
+        self._changed.set()
+        if self._absent is not None:
+            self._absent.cancel()
+        replicas = list(self.replicas.values())
+        await asyncio.gather(*(each.close() for each in replicas))
+        for each in replicas:
+            self.requests.lose(each)
+        self.requests.fail_all(ResourceError(f"The model {self.name} was unloaded.", hint="Retry."))
+
+    def join(self, node: NodeLink) -> None:
+        """Takes a node as a further replica, for as long as its connection lasts."""
+        number = next(self._next)
+        replica = self.replicas[number] = FleetReplica(self.name, number, self._load, self, self._policy, node)
+        replica.start()
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    async def run(
+        self, request: EngineRequest, handle: DispatchHandle | None = None
+    ) -> AsyncGenerator[OutputDelta, None]:
+        """Runs a request; the last delta has its whole output. Leaving the iterator aborts it; ``handle`` then gets
+        its output so far.
+
+        Raises TwofoldError: BusyError if it waited too long, WorkerError if no replica is left.
+        """
+        if self.state in {"failed", "closed"}:
+            raise self._unavailable()
+        stream = self.requests.open(self._seeded(request), handle or DispatchHandle())
+        whole = False
+        try:
+            while not whole:
+                delta = await stream.take()
+                whole = delta.request is not None
+                yield delta
+        finally:
+            self.requests.close(stream, whole=whole)
+
+    def _seeded(self, request: EngineRequest) -> EngineRequest:
+        """The request with its arrival and a seed, so that every replica samples the same. The n-th request gets the
+        seed that an engine, whose first request is its own, would give it."""
+        number, params = next(self._numbers), request.params
+        if isinstance(params, SamplingParams) and params.seed is None:
+            params = replace(params, seed=derive_seed(self._seed, number))
+        return replace(request, params=params, arrival=self._clock.now())
+
+    def _unavailable(self) -> TwofoldError:
+        reason = "It was unloaded." if self.error is None else str(self.error)
+        return WorkerError(f"The model {self.name} is not available. {reason}", hint="Retry later.")
+
+    # -- what replicas tell --------------------------------------------------------------------------------------------
+
+    def on_ready(self, replica: FleetReplica) -> None:
+        ready = replica.ready
+        assert ready is not None
+        if self._absent is not None:
+            self._absent.cancel()
+            self._absent = None
+        self.error = None
+        if self._ready is None:
+            self._ready = ready
+            self._facts = replace(self._reading.facts(ready.context), reading_time=self.reading_time)
+            if ready.machine is not None:
+                self.ceilings = local_steps(self._reading.spec, ready.machine, ready.kv_type)
+        self._changed.set()
+        if self.watched and replica.number == WATCHED:
+            replica.send(Watch(True))
+        self.requests.assign()
+
+    def on_heard(self, replica: FleetReplica) -> None:  # noqa: ARG002 - any of them
+        self.requests.assign()
+
+    def on_silent(self, replica: FleetReplica) -> None:
+        self.requests.lose(replica)
+        self.requests.assign()
+
+    def on_end(self, replica: FleetReplica, error: WorkerError, *, served: bool) -> None:
+        if replica.node is None:
+            self.requests.lose(replica, error)
+        else:  # connections break for other reasons than requests
+            self.requests.lose(replica)
+            del self.replicas[replica.number]
+        states = {each.state for each in self.replicas.values()}
+        if states == {"failed"}:
+            self._fail(next(iter(self.replicas.values())).error)
+        elif not states and self._absent is None and not self._closed:
+            self._absent = asyncio.get_running_loop().call_later(ABSENT_S, self._give_up)
+        elif served:
+            for observer in self._observers:
+                observer.on_restart(self.name, replica.number)
+        self._changed.set()
+        self.requests.assign()
+
+    def _give_up(self) -> None:
+        self._absent = None
+        self.requests.fail_all(WorkerError(f"The model {self.name} has no replica left.", hint="Start a node."))
+
+    def _fail(self, error: TwofoldError | None) -> None:
+        """No replica will come back."""
+        self.error, self.failed_at = error, time.monotonic()
+        self.requests.fail_all(self._unavailable())
+
+    def on_message(self, replica: FleetReplica, message: FromWorker) -> None:
+        match message:
+            case Failed(lease, error):
+                self.requests.hear_failure(replica, lease, error)
+            case Gone(lease, output):
+                self.requests.hear_gone(replica, lease, output)
+            case Seen(at, picture):
+                for observer in self._observers:
+                    observer.on_picture(self.name, at, picture)
+            case Pong(snapshot):
+                self._on_snapshot(replica, snapshot)
+
+    def on_outputs(self, replica: FleetReplica, step: StepOutputs) -> None:
+        now, number = self._clock.now(), replica.number
+        if step.lanes and number == WATCHED:
+            for observer in self._observers:
+                observer.on_lanes(self.name, step.lanes, partial(self._served, replica))
+        for progress in step.progress:
+            self.requests.hear_progress(replica, progress)
+        for delta in step.deltas:
+            self.requests.hear(replica, delta, now)
+        for observer in self._observers:
+            for report in step.reports:
+                observer.on_step(self.name, report, number)
+        if step.snapshot is not None:
+            self._on_snapshot(replica, step.snapshot)
+
+    def _served(self, replica: FleetReplica, lease: str) -> ServedRequest | None:
+        stream = self.requests.stream_of(replica, lease)
+        return None if stream is None else stream.handle.served
+
+    def _on_snapshot(self, replica: FleetReplica, snapshot: EngineSnapshot | None) -> None:
+        if snapshot is not None:
+            for observer in self._observers:
+                observer.on_snapshot(self.name, snapshot, replica.number)

@@ -1,0 +1,262 @@
+"""Connections from the hub to workers: over a socketpair to a process of its own, or over TCP to a node's."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+import msgspec
+
+from twofold.core.clock import MonotonicClock
+from twofold.core.errors import ResourceError, TwofoldError
+from twofold.core.request import EngineRequest
+from twofold.fleet.messages import (
+    HELLO_BYTES,
+    MAX_FRAME_BYTES,
+    Codec,
+    FromWorker,
+    Hello,
+    JoinRefused,
+    LoadModel,
+    ToWorker,
+    Unframer,
+)
+
+ROOT: Final = Path(__file__).parents[2]
+"""The folder that contains the package."""
+END_S: Final = 2.0
+"""Seconds that a process has to end after its socket was closed."""
+HANDSHAKE_S: Final = 0.1
+"""Seconds after which a peer that has not proved who it is is disconnected."""
+HELLO_S: Final = 2.0
+"""Seconds that a node has for its hello."""
+MAX_NODES: Final = 256
+"""Maximum number of connections of nodes."""
+
+OnMessage = Callable[[FromWorker], None]
+
+
+class Link(Protocol):
+    """A connection to a worker. ``ended`` is set when it has ended."""
+
+    ended: asyncio.Event
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of a worker on this machine that belongs to the hub; None for any other."""
+
+    def send(self, message: ToWorker) -> None:
+        """Sends a message; does nothing if the connection has ended."""
+
+    def kill(self) -> None:
+        """Ends the worker, or at least the connection, at once."""
+
+    async def close(self, end_s: float = END_S) -> str:
+        """Closes the connection, waits up to ``end_s`` seconds for the worker to end, and returns how it ended."""
+
+
+class _Framed(asyncio.Protocol):
+    """Messages over an asyncio transport."""
+
+    def __init__(self, limit: int, reads: Any, take: Callable[[Any], None]) -> None:
+        """``take`` gets each message."""
+        self.ended = asyncio.Event()
+        self._take = take
+        self._codec = Codec(reads)
+        self._unframer = Unframer(limit)
+        self._transport: asyncio.Transport | None = None
+
+    def write(self, message: Any) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(self._codec.frame(message))
+
+    def broken(self) -> None:
+        """What arrived is no message."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has another class
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for payload in self._unframer.feed(data):
+                self._take(self._codec.message(payload))
+        except (ValueError, KeyError, TypeError, msgspec.MsgspecError):
+            self.broken()
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the exit status says more
+        self.ended.set()
+
+
+class WorkerLink(_Framed):
+    """A worker process and the event loop's connection to it, over a socketpair. The caller of ``open`` closes it.
+
+    The process ends when its socket is closed. ``on_message`` is called with each message until then.
+    """
+
+    def __init__(self, on_message: OnMessage) -> None:
+        super().__init__(MAX_FRAME_BYTES, FromWorker, on_message)
+        self._process: Process | None = None
+
+    @classmethod
+    async def open(cls, on_message: OnMessage) -> WorkerLink:
+        """Starts a worker. Raises ResourceError if that fails."""
+        link = cls(on_message)
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                link._process = await start_worker(theirs.fileno())
+            await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=ours)
+        except BaseException:
+            ours.close()
+            if link._process is not None:
+                await link.close()
+            raise
+        return link
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def send(self, message: ToWorker) -> None:
+        self.write(message)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def close(self, end_s: float = END_S) -> str:
+        assert self._process is not None
+        if self._transport is not None:
+            self._transport.abort()
+        status = await end_worker(self._process, end_s)
+        return f"signal {-status}" if status < 0 else f"exit status {status}"
+
+    def broken(self) -> None:
+        self.kill()  # these bytes are not from a working worker
+        super().broken()
+
+
+class NodeLink(_Framed):
+    """The hub's end of a node's connection: one replica on another machine.
+
+    The peer has proved who it is before any byte of it arrives here, unless the hub listens on loopback only. Its first
+    frame is a Hello, with which ``on_hello`` is called; then ``open`` makes it the link of a replica, or ``refuse``
+    ends it. The clocks of the machines differ, so requests are sent with their age.
+    """
+
+    pid = None
+
+    def __init__(self, on_hello: Callable[[NodeLink, Hello], None]) -> None:
+        super().__init__(HELLO_BYTES, Hello | FromWorker, self._hear)
+        self._on_hello = on_hello
+        self._on_message: OnMessage | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._clock = MonotonicClock()
+        self.hello: Hello | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the node, for logs."""
+        return "?" if self.hello is None else self.hello.node[:64]
+
+    async def open(self, on_message: OnMessage) -> NodeLink:
+        self._on_message = on_message
+        return self
+
+    def send(self, message: ToWorker) -> None:
+        if isinstance(message, EngineRequest):
+            message = replace(message, arrival=self._clock.now() - message.arrived)
+        elif isinstance(message, LoadModel):
+            message = LoadModel("", message.options, shares_clock=False)
+        self.write(message)
+
+    def refuse(self, error: TwofoldError) -> None:
+        """Tells the node why it cannot join, and closes the connection."""
+        self.write(JoinRefused(error))
+        if self._transport is not None:
+            self._transport.close()
+
+    def kill(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self, end_s: float = END_S) -> str:  # noqa: ARG002 - the node ends its process
+        self.kill()
+        return "its connection ended"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._deadline = asyncio.get_running_loop().call_later(HELLO_S, self.kill)
+
+    def _hear(self, message: Any) -> None:
+        if self.hello is None:
+            if not isinstance(message, Hello):
+                raise TypeError("a node begins with its hello")
+            assert self._deadline is not None
+            self._deadline.cancel()
+            self.hello, self._unframer.limit = message, MAX_FRAME_BYTES
+            self._on_hello(self, message)
+        elif self._on_message is None or isinstance(message, Hello):
+            raise TypeError("a node waits for its model")
+        else:
+            self._on_message(message)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        super().connection_lost(error)
+
+
+async def listen(
+    host: str, port: int, context: ssl.SSLContext | None, on_hello: Callable[[NodeLink, Hello], None]
+) -> asyncio.Server:
+    """Accepts nodes. Without a TLS context anybody who can connect is one, so callers allow that on loopback only.
+
+    Raises ResourceError if the address cannot be bound.
+    """
+    handshake: dict[str, Any] = {} if context is None else {"ssl": context, "ssl_handshake_timeout": HANDSHAKE_S}
+    try:
+        return await asyncio.get_running_loop().create_server(
+            lambda: NodeLink(on_hello), host, port, backlog=MAX_NODES, **handshake
+        )
+    except OSError as error:
+        raise ResourceError(
+            f"Nodes cannot be awaited at {host}:{port}: {error.strerror or error}.", hint="Choose another address."
+        ) from error
+
+
+async def start_worker(descriptor: int) -> Process:
+    """Starts a worker process; it imports modules from the current folder only if the package itself is there. Raises
+    ResourceError if that fails."""
+    here = Path.cwd() == ROOT
+    command = [sys.executable, *([] if here else ["-P"]), "-m", "twofold.fleet", str(descriptor)]
+    try:
+        return await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, pass_fds=(descriptor,))
+    except OSError as error:
+        raise ResourceError(
+            f"The process for a model could not be started: {error.strerror}.",
+            hint="Each loaded model runs in its own process.",
+        ) from error
+
+
+async def end_worker(process: Process, end_s: float) -> int:
+    """Waits until a process whose socket was closed has ended, and kills it after ``end_s`` seconds."""
+    try:
+        async with asyncio.timeout(end_s):
+            return await process.wait()
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            process.kill()
+        return await process.wait()

@@ -1,0 +1,308 @@
+"""One replica of a model: a worker process, which is started again when it ends, or a node's, which joins again.
+
+    state      may become      when
+    loading    ready           the model is loaded
+               failed          it cannot be loaded, or its process ended too often
+    ready      silent          nothing was heard from its process for ``silent_s``
+               loading         its process ended
+               failed          its process ended too often
+    silent     ready           its process was heard again
+               loading         its process ended, or was killed because it stayed silent
+    any        closed          ``close`` is called, or a node's connection ended
+
+If processes end in quick succession without an output, the pause before the next start doubles, and finally the replica
+fails. What becomes of the requests that it had is decided by its owner, the fleet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, Literal, Protocol
+
+from twofold.core.errors import TwofoldError, WorkerError
+from twofold.core.forecast import Forecast
+from twofold.core.report import EngineSnapshot
+from twofold.core.request import EngineRequest
+from twofold.engine.engine import SAVE_S
+from twofold.fleet.link import END_S, Link, NodeLink, WorkerLink
+from twofold.fleet.messages import (
+    Beat,
+    Foresee,
+    Foreseen,
+    FromWorker,
+    LoadModel,
+    Ping,
+    Pong,
+    Ready,
+    StepOutputs,
+    ToWorker,
+    Unloadable,
+)
+
+ReplicaState = Literal["loading", "ready", "silent", "failed", "closed"]
+
+log = logging.getLogger("twofold.serve")
+CHECK_S: Final = 0.25
+"""Interval at which a replica's silence is checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """When a worker process counts as hung, and how often it is restarted. Times are in seconds.
+
+    silent_s    time without a message, after which the requests of a loaded worker go on elsewhere
+    dead_s      time without a message, after which the process of a loaded worker is killed
+    ping_s      interval of pings, to which the engine responds between steps
+    idle_s      time without a response after which an idle process is killed
+    busy_s      the same for a process with requests: it is longer, because a step of a large model takes long
+    ends        number of ends within ``ends_within_s`` after which the process is not restarted; those before the last
+                output do not count
+    pause_s     pause before the second restart in that time; it doubles with each further one
+    """
+
+    silent_s: float = 1.5
+    dead_s: float = 15.0
+    ping_s: float = 5.0
+    idle_s: float = 30.0
+    busy_s: float = 300.0
+    ends: int = 5
+    ends_within_s: float = 60.0
+    pause_s: float = 0.25
+
+
+class ReplicaOwner(Protocol):
+    """What a replica tells its owner, on the event loop."""
+
+    def on_ready(self, replica: FleetReplica) -> None:
+        """The model is loaded."""
+
+    def on_outputs(self, replica: FleetReplica, step: StepOutputs) -> None:
+        """Outputs of a step."""
+
+    def on_message(self, replica: FleetReplica, message: FromWorker) -> None:
+        """Another message about requests or the engine."""
+
+    def on_silent(self, replica: FleetReplica) -> None:
+        """Nothing was heard from it for a while; it may hang, or its requests may go on later."""
+
+    def on_heard(self, replica: FleetReplica) -> None:
+        """It was silent, and is not any more."""
+
+    def on_end(self, replica: FleetReplica, error: WorkerError, *, served: bool) -> None:
+        """Its process ended; ``served``: after it had loaded the model. Its state is loading, failed or closed."""
+
+
+class FleetReplica:
+    """The ``number``-th replica of a model. With a ``node`` it is the one behind that connection, as long as it lasts.
+
+    error     why it failed
+    ready     the message that its process sent when it had loaded the model; None before
+    snapshot  the last one of its engine
+    waiting   sequences that waited before its last step, and requests since then
+    requests  number of requests that the owner has given it
+    """
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        load: LoadModel,
+        owner: ReplicaOwner,
+        policy: RestartPolicy,
+        node: NodeLink | None = None,
+    ) -> None:
+        self.name = name
+        self.number = number
+        self.state: ReplicaState = "loading"
+        self.error: TwofoldError | None = None
+        self.failed_at = 0.0
+        self.ready: Ready | None = None
+        self.snapshot: EngineSnapshot | None = None
+        self.waiting = 0
+        self.requests = 0
+        self.node = node
+        self._load = load
+        self._owner = owner
+        self._policy = policy
+        self._exits: deque[float] = deque()
+        self._numbers = count()
+        self._forecasts: dict[int, asyncio.Future[Forecast]] = {}
+        self._link: Link | None = None
+        self._unanswered = 0
+        self._quiet = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id; None while there is no process."""
+        return None if self._link is None else self._link.pid
+
+    @property
+    def usable(self) -> bool:
+        """Whether requests may be sent to it."""
+        return self.state == "ready"
+
+    def start(self) -> None:
+        """Begins to load the model."""
+        self._task = asyncio.create_task(self._run_processes(), name=f"replica {self.number} of {self.name}")
+
+    async def close(self) -> None:
+        """Ends the process. Further calls do nothing."""
+        self.state = "closed"
+        life, self._task = self._task, None
+        if life is not None:
+            life.cancel()
+            with suppress(asyncio.CancelledError):
+                await life
+
+    def send(self, message: ToWorker | EngineRequest) -> None:
+        """Sends a message; does nothing without a process."""
+        if self._link is not None:
+            self._link.send(message)
+
+    async def forecast(self, job: EngineRequest) -> Forecast:
+        """What a request would meet if it arrived now. Nothing changes. Raises WorkerError without a process."""
+        number, found = next(self._numbers), asyncio.get_running_loop().create_future()
+        self._forecasts[number] = found
+        try:
+            self.send(Foresee(number, job.token_ids, job.options))
+            forecast: Forecast = await found
+            return forecast
+        finally:
+            del self._forecasts[number]
+
+    async def _run_processes(self) -> None:
+        """Starts one process after the other; if they end quickly, pauses before the third and further ones."""
+        try:
+            while self.state == "loading":
+                recent = len(self._exits)
+                if recent > 1:
+                    await asyncio.sleep(self._policy.pause_s * 2 ** (recent - 2))
+                await self._run_process()
+                if self.node is not None:
+                    return
+        except TwofoldError as error:
+            self._fail(error)
+            self._owner.on_end(self, WorkerError(str(error)), served=False)
+
+    async def _run_process(self) -> None:
+        """Starts a process and waits until it ends."""
+        link: Link = await (WorkerLink.open if self.node is None else self.node.open)(self._on_message)
+        self._link, self._unanswered, self._quiet = link, 0, 0
+        watching = [asyncio.create_task(self._ping(link)), asyncio.create_task(self._watch_silence(link))]
+        try:
+            link.send(self._load)
+            await link.ended.wait()
+        finally:
+            for task in watching:
+                task.cancel()
+            self._link = None
+            end_s = END_S if self._load.options.get("kv_store") is None else SAVE_S + END_S
+            cause = await asyncio.shield(asyncio.ensure_future(link.close(end_s)))
+            self._on_exit(cause)
+
+    def _on_exit(self, cause: str) -> None:
+        """Handles the end of the process."""
+        self.waiting = 0
+        self.snapshot = None
+        error = WorkerError(
+            f"The process of the model {self.name} exited ({cause}).",
+            hint="Retry; the process is being restarted.",
+        )
+        for asked in self._forecasts.values():
+            if not asked.done():
+                asked.set_exception(error)
+        if self.state == "closed":
+            return
+        if self.state == "failed":
+            self._owner.on_end(self, error, served=False)
+            return
+        served = self.state != "loading"
+        if self.node is not None:
+            log.warning("node %s of the model %s has left", self.node.name, self.name)
+            self.state = "closed"
+            self._owner.on_end(self, error, served=False)
+            return
+        now = time.monotonic()
+        self._exits.append(now)
+        while now - self._exits[0] > self._policy.ends_within_s:
+            self._exits.popleft()
+        if self.ready is None or len(self._exits) >= self._policy.ends:
+            self._fail(error)
+        else:
+            self.state = "loading"
+            log.warning("the process of the model %s exited (%s); it is restarted", self.name, cause)
+        self._owner.on_end(self, error, served=served)
+
+    def _fail(self, error: TwofoldError) -> None:
+        """Makes the replica unusable."""
+        self.error, self.failed_at = error, time.monotonic()
+        self.state = "failed"
+
+    async def _ping(self, link: Link) -> None:
+        """Pings the engine, and kills the process if it does not respond."""
+        policy = self._policy
+        while True:
+            await asyncio.sleep(policy.ping_s)
+            limit = policy.busy_s if self.requests or self.state == "loading" else policy.idle_s
+            if self._unanswered * policy.ping_s >= limit:
+                link.kill()
+            self._unanswered += 1
+            link.send(Ping())
+
+    async def _watch_silence(self, link: Link) -> None:
+        """Counts checks without a message. What arrived while this process itself was busy is read before the next
+        check, so a pause of this process does not count as silence of the other."""
+        policy = self._policy
+        while True:
+            await asyncio.sleep(CHECK_S)
+            self._quiet += 1
+            if self.state == "ready" and self._quiet * CHECK_S > policy.silent_s:
+                self.state = "silent"
+                log.warning("replica %d of the model %s does not answer", self.number, self.name)
+                self._owner.on_silent(self)
+            elif self.state == "silent" and self._quiet * CHECK_S > policy.dead_s:
+                link.kill()
+
+    def _on_message(self, message: FromWorker) -> None:
+        self._quiet = 0
+        if self.state == "silent":
+            self.state = "ready"
+            self._owner.on_heard(self)
+        match message:
+            case Beat():
+                return
+            case Foreseen(number, forecast):
+                if (asked := self._forecasts.get(number)) is not None and not asked.done():
+                    asked.set_result(forecast)
+            case Ready():
+                self.ready, self.state = message, "ready"
+                self._owner.on_ready(self)
+            case Unloadable(error):
+                self._fail(error)
+            case StepOutputs():
+                if message.snapshot is not None:
+                    self._take_snapshot(message.snapshot)
+                elif message.reports:
+                    self.waiting = message.reports[-1].waiting
+                if message.deltas:
+                    self._exits.clear()
+                self._unanswered = 0
+                self._owner.on_outputs(self, message)
+                return
+            case Pong(snapshot):
+                self._take_snapshot(snapshot)
+            case _:
+                pass
+        self._unanswered = 0
+        self._owner.on_message(self, message)
+
+    def _take_snapshot(self, snapshot: EngineSnapshot | None) -> None:
+        if snapshot is not None:
+            self.snapshot, self.waiting = snapshot, snapshot.waiting

@@ -1,0 +1,118 @@
+"""The stream of a request from the replicas that work on it, one after the other, to its reader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from twofold.core.forecast import RequestProgress
+from twofold.core.request import EngineRequest, ToldCompletion
+from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.engine.stream import OutputStream
+from twofold.fleet.resume import ToldRequest
+from twofold.observe.served import ServedRequest
+
+MAX_UNREAD: Final = 1 << 20
+"""Maximum bytes of a stream that its reader has not taken; a stream with more is cut."""
+
+
+@dataclass(slots=True)
+class DispatchHandle:
+    """One job on its way through a model's replicas.
+
+    direct    takes a delta at once and returns True, or returns False. It is called while the job's reader waits for a
+              delta, and saves waking the reader; never with the last delta, or with one that has an error
+    retries   how often it went on elsewhere, because a replica ended or stopped answering
+    served    the record of its request
+    progress  is called with how far it is, until its first token, if it asks for that
+    """
+
+    direct: Callable[[OutputDelta], bool] | None = None
+    progress: Callable[[RequestProgress], None] | None = None
+    retries: int = 0
+    served: ServedRequest | None = None
+    _left: asyncio.Future[RequestOutput | None] | None = None
+
+    def leave(self) -> asyncio.Future[RequestOutput | None]:
+        """The job's reader has left. Returns the future for its output so far, None if that is unknown."""
+        self._left = asyncio.get_running_loop().create_future()
+        return self._left
+
+    async def partial_output(self, limit_s: float) -> RequestOutput | None:
+        """The output of an aborted job; None for any other job, and if it does not arrive in time."""
+        if self._left is None:
+            return None
+        done, _ = await asyncio.wait({self._left}, timeout=limit_s)
+        return self._left.result() if done else None
+
+
+class RequestStream(OutputStream):
+    """The stream of ``request``.
+
+    told    what its reader was told, or will be as soon as it reads
+    begun   the part of it that the last replica had when it began
+    ends    replicas that ended with the request since it last went on
+    """
+
+    def __init__(self, request: EngineRequest, handle: DispatchHandle, pause: Callable[[bool], None]) -> None:
+        super().__init__(pause, MAX_UNREAD)
+        self.request = request
+        self.handle = handle
+        self.told = ToldRequest(request)
+        self._completions = self.told.completions
+        self.begun: tuple[ToldCompletion, ...] = ()
+        self.ends = 0
+        self._left: asyncio.Future[RequestOutput | None] | None = None
+
+    @property
+    def paused(self) -> bool:
+        """Whether its reader does not keep up."""
+        return self._paused
+
+    def next_try(self, lease: str) -> EngineRequest:
+        """The request for the next replica, under the id of its lease."""
+        request = self.told.rest(lease) if self.began else replace(self.request, request_id=lease)
+        self.begun = request.told
+        return request
+
+    def hear(self, delta: OutputDelta, now: float) -> None:
+        """Takes a delta of the replica that has its lease, at this time on the hub's clock."""
+        if delta.request is None and delta.error is None:
+            if self._completions:
+                self._completions[delta.index].add(delta, now)
+            self.ends = 0
+            if not self.request.stream:
+                self.began = True
+                return
+        elif delta.request is not None:
+            delta = replace(delta, request=self.told.whole(delta.request, self.begun))
+        if delta.request_id != self.request.request_id:
+            delta = replace(delta, request_id=self.request.request_id)
+        self.push(delta)
+
+    def push(self, delta: OutputDelta) -> None:
+        """Adds a delta, or passes it on at once; after ``leave`` keeps only the whole output."""
+        if self._left is None:
+            direct, waiter = self.handle.direct, self._waiter
+            waits = waiter is not None and not waiter.done() and delta.request is None and delta.error is None
+            try:
+                if direct is None or not waits or not direct(delta):
+                    super().push(delta)
+            except Exception as error:  # the other streams of the step go on
+                self._error = error
+                self._wake()
+            self.began = True
+        elif delta.request is not None:
+            self.over, self.whole = True, delta.request
+
+    def leave(self) -> None:
+        """The reader has left; ``settle`` must be called later."""
+        self._deltas.clear()
+        self._left = self.handle.leave()
+
+    def settle(self, output: RequestOutput | None = None) -> None:
+        """Gives the handle the request's output so far: ``output`` of a replica, or else that of the last delta."""
+        assert self._left is not None, "settle must follow leave"
+        self._left.set_result(self.whole if output is None else self.told.whole(output, self.begun))
