@@ -168,3 +168,11 @@ def test_later_refusals_are_a_result(bench: Bench, stub: LiveStub, tmp_path: Pat
     assert summary["latency"]["ttft_s"]["failed"] == 2
     assert summary["latency"]["ttft_s"]["p99"] is None
     assert stub.truths()
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("--backend", "reference"), ("--kv-store", "somewhere"), ("--speculative-config", '{"method": "off"}')],
+)
+def test_options_that_no_measured_step_uses_are_refused(twofold: Command, flag: str, value: str) -> None:
+    says(twofold("bench", "engine", flag, value), USAGE, flag.strip("-").replace("-", "_"), "bench serve")

@@ -8,7 +8,11 @@ from cyclopts import Parameter
 
 from twofold.bench.phases.cases import BATCHES, CONTEXTS, INPUT_TOKENS, OUTPUT_TOKENS, ROUNDS, Sizes, parse_sizes
 from twofold.cli.console import INTERRUPTED, interrupts, print_json, write_out
-from twofold.cli.options import FLAG, ModelOptions
+from twofold.cli.options import FLAG, ModelOptions, changed_fields
+from twofold.core.errors import ParameterError
+
+UNUSED = ("backend", "chat_template", "kv_store", "kv_store_bytes", "speculative_config")
+"""Options of a model that measuring its steps has no use for: they are refused, not ignored."""
 
 
 def engine(
@@ -45,6 +49,12 @@ def engine(
         output_tokens=output_tokens,
         rounds=rounds,
     )
+    for name in changed_fields(model):
+        if name in UNUSED:
+            message = f"bench engine measures plain steps of the cpu backend, so {name} has no effect."
+            raise ParameterError(
+                message, param=name, hint="Remove it; bench serve measures a running server with its options."
+            )
     model.check()
     # These imports load the engine, so flags are checked before.
     from twofold.bench.phases.bench import MeasuredModel, run  # noqa: PLC0415
