@@ -64,7 +64,7 @@ def _means(kv_gib: int, rate: float, layered: bool, tpot_s: float | None, *, req
         lever, groups = layer_kv(shape, machine, groups, HOST_BYTES, rows=DEFAULT_ROWS, block_size=16, tpot_s=tpot_s)
     setting = EngineSetting(groups, prefix_caching=False, layer_kv=lever)
     scenario = Scenario(shape=shape, machine=machine, setting=setting)
-    return Means.of(figures(scenario.run(IndependentJobs(_jobs(rate, requests))), setting.blocks))
+    return Means.of(figures(scenario.run(IndependentJobs(_jobs(rate, requests)))))
 
 
 def _jobs(rate: float, requests: int) -> list[SimulatedJob]:

@@ -15,7 +15,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("backends.cpu.kernels", "backends.sampling", "engine.kv", "engine.grammar", "engine.draft"),
     ("backends",),
     ("engine.scheduler",),
-    ("engine",),
+    ("engine", "fleet.routing"),
     ("api", "observe"),
     ("api.batch", "planner", "web"),
     ("fleet",),

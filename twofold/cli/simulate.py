@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from twofold.planner.simulate.jobs import Jobs
 
 HERE: Final = "this"
-NEED_HARDWARE: Final = ("tp", "weights", "kv", "replicas", "router", "disaggregate", "link_gbs")
+NEED_HARDWARE: Final = (*("tp", "weights", "kv", "replicas", "router", "prediction_error", "disaggregate", "link_gbs"),)
 """Options of other machines: this one runs a model file on one replica, as its engine does."""
 """The name of the machine that runs the command."""
-RouterFlag = Literal["round-robin", "least-loaded", "affinity", "longest-match"]
+RouterFlag = Literal["predicted", "round-robin", "least-loaded", "longest-match"]
 
 
 @Parameter(name="*", group="Simulation")
@@ -54,13 +54,17 @@ class ServerOptions:
         Parameter(name=("--model", "-m"), help="GGUF file, config.json or its folder, or known name: llama-3-8b."),
     ] = None
     hardware: Annotated[
-        str, Parameter(help='Hardware: h100, epyc-9654; "this" is the local machine, once calibrated.')
+        str,
+        Parameter(help='Hardware: h100, epyc-9654; h100,l40s for both; "this": the local machine, once calibrated.'),
     ] = HERE
     tp: Annotated[int, Parameter(name=("--tp", "--tensor-parallel-size"), help="Tensor-parallel devices.")] = 1
     weights: Annotated[str | None, Parameter(help="Weight format: bf16, fp8, int4. Default: the model's own.")] = None
     kv: Annotated[str, Parameter(name=("--kv", "--kv-cache-dtype"), help="KV-cache format.")] = "bf16"
-    replicas: Annotated[int, Parameter(help="Number of replicas.")] = 1
-    router: Annotated[RouterFlag, Parameter(help="Routing policy.")] = "round-robin"
+    replicas: Annotated[int, Parameter(help="Number of replicas, the same on each machine of --hardware.")] = 1
+    router: Annotated[RouterFlag, Parameter(help="Routing policy.")] = "predicted"
+    prediction_error: Annotated[
+        float, Parameter(help="σ of a log-normal error in each prediction of the router, e.g. 0.35.")
+    ] = 0.0
     disaggregate: Annotated[str | None, Parameter(help="Prefill:decode replicas, e.g. 1:3, instead of --replicas.")] = (
         None
     )
@@ -200,20 +204,21 @@ def simulate(
     from twofold.planner.simulate.jobs import Jobs, repeated  # noqa: PLC0415
 
     scenario = _scenario(server, engine, levers.drafting())
-    scenario = levers.with_store(replace(scenario, compression=levers.compression(scenario.shape)))
+    compression = levers.compression(scenario.shape)
+    scenario = scenario.on_each(lambda each: levers.with_store(replace(each, compression=compression)))
 
     def run(scenario: Scenario) -> tuple[SimulatedFigures, dict[str, Any]]:
         requests = _requests(load, trace)
         jobs = Jobs(requests)
         found = scenario.run(jobs if repeat == 1 else repeated(jobs, repeat))
-        return figures(found, scenario.setting.blocks, limits), {**requests.describe(), "repeat": repeat}
+        return figures(found, limits), {**requests.describe(), "repeat": repeat}
 
     if live is not None:
         _record(scenario, Jobs(_requests(load, trace)), live, repeat)
     found, described = run(scenario)
     without = None
     if scenario.setting.kv_store is not None:
-        without, _ = run(replace(scenario, setting=replace(scenario.setting, kv_store=None)))
+        without, _ = run(scenario.on_each(lambda each: replace(each, setting=replace(each.setting, kv_store=None))))
     if json:
         document = {"schema": SCHEMA, **_described(scenario), "load": described, "figures": found.plain()}
         print_json(document if without is None else {**document, "figures_without_kv_store": without.plain()})
@@ -226,7 +231,7 @@ def _record(scenario: Scenario, jobs: Jobs, path: Path, repeat: int) -> None:
     from twofold.planner.predict.steps import StepPredictor  # noqa: PLC0415 - start-up time
     from twofold.planner.simulate.live import LiveRecording  # noqa: PLC0415
 
-    if not scenario.exact or scenario.replicas > 1 or scenario.split is not None or repeat > 1:
+    if not scenario.exact or scenario.all_replicas > 1 or scenario.split is not None or repeat > 1:
         raise ParameterError(
             "A live stream has the steps of one engine.",
             param="live",
@@ -263,7 +268,36 @@ def _scenario(server: ServerOptions, engine: EngineFlags, drafts: SimulatedDraft
         _refuse_changed(engine, ("memory_share", "layer_kv", "layer_kv_tpot_ms"), "this machine", hint)
         return replace(_scenario_here(server, engine), drafts=drafts)
     _refuse_changed(engine, ("threads",), "other machines", "Omit --threads.")
-    shape, machine = resolve_shape(server.model, server.weights), find_machine(server.hardware)
+    machines = [find_machine(name.strip()) for name in server.hardware.split(",")]
+    _check_mixed(server, machines)
+    count = server.replicas // len(machines)
+    first, *others = (_scenario_on(machine, replace(server, replicas=count), engine, drafts) for machine in machines)
+    return replace(first, others=tuple(others))
+
+
+def _check_mixed(server: ServerOptions, machines: Sequence[Machine]) -> None:
+    """Raises ParameterError for machines that cannot share the replicas."""
+    if len(machines) == 1:
+        return
+    if server.disaggregate is not None:
+        raise ParameterError(
+            "Disaggregation is simulated on one kind of machine.",
+            param="hardware",
+            hint="Name one machine, or remove --disaggregate.",
+        )
+    if server.replicas % len(machines):
+        raise ParameterError(
+            f"{count(server.replicas, 'replica')} cannot be the same number on each of {len(machines)} machines.",
+            param="replicas",
+            hint=f"Write --replicas {-(-server.replicas // len(machines)) * len(machines)}.",
+        )
+
+
+def _scenario_on(
+    machine: Machine, server: ServerOptions, engine: EngineFlags, drafts: SimulatedDrafts | None
+) -> Scenario:
+    assert server.model is not None, "a model was named"
+    shape = resolve_shape(server.model, server.weights)
     how = Setting(tp=server.tp, kv=find_kv_format(server.kv))
     sequences = DEFAULT_SEQUENCES if engine.max_num_seqs is None else engine.max_num_seqs
     rows = DEFAULT_ROWS if engine.max_num_batched_tokens is None else engine.max_num_batched_tokens
@@ -299,6 +333,7 @@ def _scenario(server: ServerOptions, engine: EngineFlags, drafts: SimulatedDraft
         router=server.router,
         exact=server.exact,
         drafts=drafts,
+        error=server.prediction_error,
     )
 
 
@@ -359,11 +394,12 @@ def _described(scenario: Scenario) -> dict[str, Any]:
     setting, split = scenario.setting, scenario.split
     return {
         "model": scenario.shape.name,
-        "machine": scenario.machine.name,
+        "machine": ",".join(each.machine.name for each in (scenario, *scenario.others)),
         "tp": scenario.how.tp,
-        "replicas": split.prefill + split.decode if split else scenario.replicas,
+        "replicas": split.prefill + split.decode if split else scenario.all_replicas,
         "disaggregated": None if split is None else f"{split.prefill}:{split.decode}",
         "router": scenario.router,
+        "prediction_error": scenario.error,
         "mode": "exact" if scenario.exact else "fast",
         "max_num_seqs": setting.sequences,
         "max_num_batched_tokens": setting.rows,

@@ -10,12 +10,13 @@ from twofold.bench.load.base import Load
 from twofold.bench.load.lengths import Lengths, parse_lengths
 from twofold.bench.load.synthetic import LoadPlan
 from twofold.core.values import BF16
+from twofold.fleet.routing.router import RoundRobin
 from twofold.planner.plan.plan import CapacityPlan, Count
 from twofold.planner.plan.search import PlanStudy, search
 from twofold.planner.plan.tails import BEST, LatencySamples, MakeLoad, simulated, simulated_plan
 from twofold.planner.plan.traffic import Slo, Traffic
 from twofold.planner.simulate.fast.replica import FastReplica
-from twofold.planner.simulate.fleet import RoundRobin, simulate
+from twofold.planner.simulate.fleet import simulate
 from twofold.planner.simulate.jobs import IndependentJobs, SimulatedJob, prompt_history
 
 MIXED = ("lognormal:1500,0.8,8000", "lognormal:250,0.6,2000")

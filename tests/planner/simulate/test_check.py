@@ -10,10 +10,11 @@ import pytest
 
 from tests.planner.simulate.support import linear, setting_with
 from twofold.core.errors import FormatError
+from twofold.fleet.routing.router import RoundRobin
 from twofold.planner.simulate.check import check, read_bench
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
-from twofold.planner.simulate.fleet import RoundRobin, simulate
+from twofold.planner.simulate.fleet import simulate
 from twofold.planner.simulate.jobs import IndependentJobs, SimulatedJob
 
 SETTING = setting_with(sequences=8, rows=256, context=4000)

@@ -13,10 +13,11 @@ from tests.planner.simulate.support import Kind, linear, setting_with
 from twofold.bench.load.lengths import Fixed
 from twofold.bench.load.synthetic import LoadPlan, SharedPrefix
 from twofold.core.errors import ParameterError
+from twofold.fleet.routing.router import make_router
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
 from twofold.planner.simulate.figures import figures
-from twofold.planner.simulate.fleet import Handover, Simulated, Source, make_router, simulate
+from twofold.planner.simulate.fleet import Handover, Simulated, Source, simulate
 from twofold.planner.simulate.jobs import IndependentJobs, Jobs, SimulatedJob, prompt_history, repeated
 
 SETTING = setting_with(sequences=8, rows=256, context=4000)
@@ -24,7 +25,7 @@ SETTING = setting_with(sequences=8, rows=256, context=4000)
 
 def run(source: Source, count: int = 1, router: str = "round-robin", kind: Kind = FastReplica) -> Simulated:
     replicas = [kind(SETTING, linear) for _ in range(count)]
-    found = simulate(source, replicas, make_router(router, count))
+    found = simulate(source, replicas, make_router(router))
     for replica in replicas:
         replica.check_idle()
     return found
@@ -63,7 +64,7 @@ def test_the_least_loaded_replica_is_chosen() -> None:
     assert by_number(found.jobs.replica, found) == [0, 1, 1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("router", ["affinity", "longest-match"])
+@pytest.mark.parametrize("router", ["longest-match", "predicted"])
 def test_prompts_with_a_common_prefix_go_to_one_replica(router: str) -> None:
     shared = SharedPrefix(0.8, groups=120)
     flags = {"rate": 20.0, "duration_s": 30.0, "input_tokens": Fixed(320), "output_tokens": Fixed(8), "shared": shared}
@@ -71,10 +72,10 @@ def test_prompts_with_a_common_prefix_go_to_one_replica(router: str) -> None:
     assert cached[1] > 1.15 * cached[0]
 
 
-def test_affinity_is_bounded() -> None:
+def test_longest_match_is_bounded() -> None:
     """If all prompts have one prefix, they do not all go to one replica."""
     flags = {"rate": 100.0, "duration_s": 5.0, "input_tokens": Fixed(300), "output_tokens": Fixed(64)}
-    found = run(plan(**flags, shared=SharedPrefix(2 / 3, groups=1)), 4, "affinity")
+    found = run(plan(**flags, shared=SharedPrefix(2 / 3, groups=1)), 4, "longest-match")
     counts = np.bincount(found.jobs.replica, minlength=4)
     assert counts.min() > 0
     assert counts.max() < 0.5 * counts.sum()
@@ -113,7 +114,7 @@ def test_separate_phases() -> None:
     decode = [FastReplica(SETTING, linear) for _ in range(2)]
     prefill = [FastReplica(SETTING, linear)]
     found = simulate(
-        IndependentJobs(jobs), prefill, make_router("round-robin", 1), Handover(decode, lambda tokens: tokens / 640)
+        IndependentJobs(jobs), prefill, make_router("round-robin"), Handover(decode, lambda tokens: tokens / 640)
     )
     together = run(IndependentJobs(jobs))
     assert found.prefill_replicas == 1
@@ -133,7 +134,7 @@ def test_completions_of_one_token_need_no_transfer() -> None:
     found = simulate(
         IndependentJobs(jobs),
         [FastReplica(SETTING, linear)],
-        make_router("round-robin", 1),
+        make_router("round-robin"),
         Handover(decode, lambda _: 9.0),
     )
     assert found.jobs.last_s[0] < 1
@@ -142,7 +143,7 @@ def test_completions_of_one_token_need_no_transfer() -> None:
 
 def test_a_job_arrives_after_the_delay() -> None:
     late = simulate(
-        IndependentJobs(equal_jobs(3)), [FastReplica(SETTING, linear)], make_router("round-robin", 1), delay_s=0.5
+        IndependentJobs(equal_jobs(3)), [FastReplica(SETTING, linear)], make_router("round-robin"), delay_s=0.5
     )
     soon = run(IndependentJobs(equal_jobs(3)))
     assert [first - 0.5 for first in late.jobs.first_s] == pytest.approx(list(soon.jobs.first_s))
@@ -160,13 +161,13 @@ def test_a_repeated_trace_has_new_streams_in_each_round() -> None:
 
 def test_an_unknown_router_gets_the_closest_name() -> None:
     with pytest.raises(ParameterError) as caught:
-        make_router("afinity", 2)
-    assert caught.value.hint == "Did you mean 'affinity'?"
+        make_router("predictd")
+    assert caught.value.hint == "Did you mean 'predicted'?"
 
 
 def test_figures_count_refused_jobs_as_infinitely_slow() -> None:
     jobs = [*equal_jobs(3), SimulatedJob(3, 0.3, 5000, 10, stream=3)]
-    found = figures(run(IndependentJobs(jobs)), SETTING.blocks)
+    found = figures(run(IndependentJobs(jobs)))
     assert (found.requests, found.refused) == (4, 1)
     assert found.ttft.p99 == math.inf
     assert found.plain()["ttft"]["p99"] is None

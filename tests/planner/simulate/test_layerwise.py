@@ -156,7 +156,7 @@ def of_7b(
     for number in range(500):
         now += rng.expovariate(rate)
         jobs.append(SimulatedJob(number, now, 1024, 512, (), number))
-    return figures(Scenario(shape=shape, machine=machine, setting=setting).run(IndependentJobs(jobs)), setting.blocks)
+    return figures(Scenario(shape=shape, machine=machine, setting=setting).run(IndependentJobs(jobs)))
 
 
 def mean(found: SimulatedFigures, name: str) -> float:

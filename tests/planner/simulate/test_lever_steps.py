@@ -95,7 +95,7 @@ def served(
         jobs.append(SimulatedJob(number, now, 2000, 200, (), number))
     setting = EngineSetting(groups_for(SHAPE, MACHINE, draft=drafts.draft if drafts else None), prefix_caching=False)
     scenario = Scenario(shape=SHAPE, machine=MACHINE, setting=setting, drafts=drafts, compression=compression)
-    return figures(scenario.run(IndependentJobs(jobs)), setting.blocks)
+    return figures(scenario.run(IndependentJobs(jobs)))
 
 
 def test_edits_gain_and_prose_hardly_does() -> None:

@@ -15,9 +15,10 @@ import numpy as np
 
 from twofold.bench.load.base import Shared
 from twofold.core.errors import FormatError, unreadable
+from twofold.fleet.routing.router import RoundRobin
 from twofold.planner.explain.sources import DocumentFields
 from twofold.planner.simulate.figures import NAMES, Floats, Quantiles, per_token, time_words
-from twofold.planner.simulate.fleet import RoundRobin, simulate
+from twofold.planner.simulate.fleet import simulate
 from twofold.planner.simulate.jobs import IndependentJobs, Replica, SimulatedJob
 
 BENCH_SCHEMA: Final = "twofold.bench/1"

@@ -23,7 +23,8 @@ from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget, Ste
 from twofold.engine.scheduler.loading import PrefixLoading
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence
-from twofold.engine.scheduler.step_time import StepTimeModel
+from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
+from twofold.fleet.routing.router import WorkAhead
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.predict.steps import StepSize
 from twofold.planner.simulate.jobs import JobResult, Replica, SimulatedJob, spans
@@ -54,7 +55,7 @@ class ExactReplica(Replica):
     """One replica. ``windows``: the windows whose positions ``seconds`` takes, in its order; None for no window."""
 
     def __init__(self, setting: EngineSetting, seconds: StepSeconds, windows: tuple[int | None, ...] = (None,)) -> None:
-        super().__init__()
+        super().__init__(setting.blocks)
         self._setting, self._seconds, self._windows = setting, seconds, windows
         self.scheduler = _make_scheduler(setting, PredictedTimes(seconds, windows))
         self._jobs: dict[int, _RunningJob] = {}
@@ -104,6 +105,21 @@ class ExactReplica(Replica):
     def matched(self, job: SimulatedJob) -> int:
         tokens, _ = tokens_of(job)
         return self.scheduler.manager.matched(tokens, "")
+
+    def ahead(self, now: float) -> WorkAhead:
+        decode, pending = StepShape(), StepShape()
+        for running in self._jobs.values():
+            sequence = running.sequence
+            if sequence.decodes:
+                seen = sequence.computed + 1
+                decode = StepShape(decode.rows + 1, decode.logit_rows + 1, decode.attended + seen, decode.read + seen)
+            else:
+                start = sequence.computed or (0 if sequence.admitted_at else running.job.matched)
+                pending = pending.plus(start, sequence.known - start, 1)
+        for _, job in self._inbox:
+            pending = pending.plus(job.matched, job.prompt - job.matched, 1)
+        busy_s = max(0.0, self._now - now)
+        return WorkAhead(decode, pending, self._setting.rows, self.scheduler.step_time, busy_s)
 
     def check_idle(self) -> None:
         """Asserts that an idle replica holds no blocks."""

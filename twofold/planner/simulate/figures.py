@@ -85,8 +85,8 @@ class Usage:
     rows_a_step: float
 
     @classmethod
-    def of(cls, replicas: tuple[ReplicaWork, ...], blocks: int, seconds: float) -> Usage:
-        """The use of replicas with ``blocks`` KV blocks each, over ``seconds``."""
+    def of(cls, replicas: tuple[ReplicaWork, ...], seconds: float) -> Usage:
+        """The use of replicas over ``seconds``."""
         time = seconds * len(replicas)
         prefill, decode, mixed = (
             sum(getattr(each, f"{kind}_s") for each in replicas) for kind in ("prefill", "decode", "mixed")
@@ -99,8 +99,8 @@ class Usage:
             decode=_ratio(decode, time),
             mixed=_ratio(mixed, time),
             idle=max(0.0, 1 - _ratio(busy, time)) if time else 1.0,
-            kv_mean=_ratio(sum(each.block_s for each in replicas), busy * blocks),
-            kv_most=max(each.max_blocks for each in replicas) / blocks,
+            kv_mean=_ratio(sum(each.block_s / each.blocks for each in replicas), busy),
+            kv_most=max(each.max_blocks / each.blocks for each in replicas),
             steps=steps,
             rows_a_step=_ratio(sum(each.prefill_rows + each.decode_rows for each in replicas), steps),
         )
@@ -161,8 +161,8 @@ class SimulatedFigures:
         return _bounded(asdict(self))
 
 
-def figures(found: Simulated, blocks: int, slo: Slo | None = None) -> SimulatedFigures:
-    """The figures of a simulation whose replicas have ``blocks`` KV blocks each."""
+def figures(found: Simulated, slo: Slo | None = None) -> SimulatedFigures:
+    """The figures of a simulation."""
     jobs = found.jobs
     due, first, last = (np.array(column) for column in (jobs.due_s, jobs.first_s, jobs.last_s))
     admitted, output = np.array(jobs.admitted_s), np.array(jobs.output)
@@ -188,7 +188,7 @@ def figures(found: Simulated, blocks: int, slo: Slo | None = None) -> SimulatedF
         cached_share=_ratio(int(np.sum(jobs.cached)), prompt),
         output_tokens=int(output[ended].sum()),
         preemptions=int(np.sum(jobs.preemptions)),
-        usage=_usages(found, blocks, seconds),
+        usage=_usages(found, seconds),
         store=StoreUse.of(found.stored, _ratio(int(np.sum(jobs.loaded)), prompt)),
         goodput=None if slo is None else _goodput(slo, ttft, tpot, e2e, seconds),
     )
@@ -214,13 +214,13 @@ def _goodput(slo: Slo, ttft: Floats, tpot: Floats, e2e: Floats, seconds: float) 
     return SimulatedGoodput(str(slo), share, _ratio(int(met.sum()), seconds), share >= slo.attainment)
 
 
-def _usages(found: Simulated, blocks: int, seconds: float) -> dict[str, Usage]:
+def _usages(found: Simulated, seconds: float) -> dict[str, Usage]:
     split = found.prefill_replicas
     if split == len(found.work):
-        return {"replicas": Usage.of(found.work, blocks, seconds)}
+        return {"replicas": Usage.of(found.work, seconds)}
     return {
-        "prefill": Usage.of(found.work[:split], blocks, seconds),
-        "decode": Usage.of(found.work[split:], blocks, seconds),
+        "prefill": Usage.of(found.work[:split], seconds),
+        "decode": Usage.of(found.work[split:], seconds),
     }
 
 

@@ -1,8 +1,9 @@
 """Many replicas on one virtual clock: jobs are routed to them, and jobs that follow from ended ones are sent.
 
-A router knows how many jobs are open at each replica, as far as their ends were reported; ``LongestMatch`` also knows
-the replicas' caches. If ended jobs affect nothing (an open load, and a router that ignores loads), the replicas run
-independently. Otherwise they run together, each at most to the next step in which a job may end (``Replica.next_s``).
+Routers (``fleet.routing``) know how many jobs are open at each replica, as far as their ends were reported, what is in
+its cache, and the work before it. If ended jobs affect nothing (an open load, and a router that ignores open jobs), the
+replicas run independently. Otherwise they run together, each at most to the next step in which a job may end
+(``Replica.next_s``).
 
 With disaggregation (Splitwise, Patel et al. 2024; DistServe, Zhong et al. 2024) a prefill replica computes the prompt
 and the first token; then keys and values are sent to a decode replica, which continues."""
@@ -10,137 +11,20 @@ and the first token; then keys and values are sent to a decode replica, which co
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from heapq import heappop, heappush
 from itertools import count
-from typing import ClassVar, Final, Protocol
+from typing import Final, Protocol
 
 from twofold.bench.load.base import Outcome
-from twofold.core.errors import ParameterError, did_you_mean
 from twofold.core.report import StoreCounts
+from twofold.fleet.routing.router import Choice, LeastLoaded, RoutedRequest, Router, WorkAhead
 from twofold.planner.simulate.jobs import JobColumns, JobResult, Replica, ReplicaWork, SimulatedJob
 
-BOUND: Final = 1.25
-"""Multiple of the mean number of open jobs above which a replica gets no job for its cache."""
-POINTS: Final = 64
-"""Points of each replica on the hash ring."""
-PREFIX_TOKENS: Final = 1024
-"""Tokens of the prefix by which prompts are routed."""
 ROUND: Final = 4096
 """Jobs submitted at a time to replicas that run independently."""
-
-
-class Router(Protocol):
-    """Chooses replicas; ``watches``: whether it depends on open jobs, so that ends must be reported in order."""
-
-    watches: ClassVar[bool]
-
-    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:
-        """Returns the index of a replica. ``loads``: open jobs of each replica, or empty if not ``watches``."""
-        ...
-
-
-class RoundRobin:
-    """Replicas in turn."""
-
-    watches: ClassVar[bool] = False
-
-    def __init__(self) -> None:
-        self._next = 0
-
-    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - protocol
-        chosen = self._next
-        self._next = (chosen + 1) % len(replicas)
-        return chosen
-
-
-class LeastLoaded:
-    """The replica with the fewest open jobs; ties go to the next one after the last choice."""
-
-    watches: ClassVar[bool] = True
-
-    def __init__(self) -> None:
-        self._last = -1
-
-    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - protocol
-        count, after = len(loads), self._last + 1
-        self._last = min(range(count), key=lambda number: (loads[number], (number - after) % count))
-        return self._last
-
-
-class PrefixAffinity:
-    """Prompts with a common prefix go to one replica: consistent hashing with bounded loads (Mirrokni et al. 2018).
-
-    Other prompts go to the least loaded.
-    """
-
-    watches: ClassVar[bool] = True
-
-    def __init__(self, replicas: int) -> None:
-        ring = sorted((_hash(f"{number}/{point}"), number) for number in range(replicas) for point in range(POINTS))
-        self._points = [point for point, _ in ring]
-        self._owners = [number for _, number in ring]
-        self._others = LeastLoaded()
-
-    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:
-        if not job.shares:
-            return self._others.choose(job, loads, replicas)
-        limit = _load_limit(loads)
-        at = bisect_right(self._points, _hash(_prefix(job)))
-        for step in range(len(self._owners)):
-            owner = self._owners[(at + step) % len(self._owners)]
-            if loads[owner] < limit:
-                return owner
-        raise AssertionError("the limit is above the mean, so some replica is below it")
-
-
-class LongestMatch:
-    """The replica with the longest cached prefix, unless it has too many open jobs; ties go to the least loaded."""
-
-    watches: ClassVar[bool] = True
-
-    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:
-        limit = _load_limit(loads)
-        able = [number for number, load in enumerate(loads) if load < limit]
-        return max(able, key=lambda number: (replicas[number].matched(job) if job.shares else 0, -loads[number]))
-
-
-def make_router(name: str, replicas: int) -> Router:
-    """The router of that name. Raises ParameterError with the closest name for any other."""
-    makers: Mapping[str, Callable[[], Router]] = {
-        "round-robin": RoundRobin,
-        "least-loaded": LeastLoaded,
-        "affinity": lambda: PrefixAffinity(replicas),
-        "longest-match": LongestMatch,
-    }
-    if name in makers:
-        return makers[name]()
-    raise ParameterError(f"There is no router {name!r:.40}.", param="router", hint=did_you_mean(name, makers))
-
-
-def _load_limit(loads: Sequence[int]) -> int:
-    """Open jobs from which a replica gets no more jobs because of its cache; above the mean."""
-    return math.ceil(BOUND * (sum(loads) + 1) / len(loads))
-
-
-def _prefix(job: SimulatedJob) -> str:
-    names, start = [], 0
-    for piece in job.pieces:
-        if start >= PREFIX_TOKENS:
-            break
-        names.append(str(piece.key))
-        start += piece.tokens
-    if start < PREFIX_TOKENS and job.stream < 0:
-        names.append(f"session {job.stream}")
-    return "/".join(names)
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +76,8 @@ def simulate(
 ) -> Simulated:
     """Runs all jobs to their ends. A job reaches its replica ``delay_s`` after it was sent."""
     columns = JobColumns()
-    independent = not (router.watches or jobs.follows or jobs.max_open is not None or handover)
+    watches = router.watches and len(replicas) > 1
+    independent = not (watches or jobs.follows or jobs.max_open is not None or handover)
     if independent:
         _run_independently(jobs.begin(), replicas, router, columns, delay_s)
     else:
@@ -205,8 +90,9 @@ def simulate(
 def _run_independently(
     jobs: Iterable[SimulatedJob], replicas: Sequence[Replica], router: Router, columns: JobColumns, delay_s: float
 ) -> None:
+    members = [_Member(replica) for replica in replicas]
     for number, job in enumerate(jobs, 1):
-        replicas[router.choose(job, (), replicas)].submit(job, job.due_s + delay_s)
+        replicas[_chosen(router, job, members).replica].submit(job, job.due_s + delay_s)
         if number % ROUND == 0:
             _collect(replicas, columns, job.due_s + delay_s)
     _collect(replicas, columns, math.inf)
@@ -220,12 +106,35 @@ def _collect(replicas: Sequence[Replica], columns: JobColumns, until_s: float) -
         replica.done.clear()
 
 
+class _Member:
+    """A replica in the eyes of a router, with the number of its open jobs."""
+
+    ready = True
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.open = 0
+        self.now = 0.0
+
+    def ahead(self) -> WorkAhead:
+        return self.replica.ahead(self.now)
+
+
+def _chosen(router: Router, job: SimulatedJob, members: Sequence[_Member]) -> Choice:
+    def matched() -> list[int]:
+        return [member.replica.matched(job) if job.shares else 0 for member in members]
+
+    choice = router.choose(RoutedRequest(job.prompt, matched), members)
+    assert choice is not None, "simulated replicas are always ready"
+    return choice
+
+
 class _Pool:
     """Replicas that a router chooses from, with a heap of the times to which they advance next."""
 
     def __init__(self, replicas: Sequence[Replica], router: Router) -> None:
         self.replicas, self._router = replicas, router
-        self.loads = [0] * len(replicas)
+        self.members = [_Member(replica) for replica in replicas]
         self._due: list[tuple[float, int]] = []
         self._next = [math.inf] * len(replicas)
 
@@ -237,11 +146,14 @@ class _Pool:
 
     def submit(self, job: SimulatedJob, at_s: float) -> Iterator[tuple[JobResult, int]]:
         """Submits a job to a replica, and returns results with the replica's number."""
-        number = self._router.choose(job, self.loads, self.replicas)
+        for member in self.members:
+            member.now = at_s
+        choice = _chosen(self._router, job, self.members)
+        number = choice.replica
         replica = self.replicas[number]
         replica.advance(at_s)
-        replica.submit(job, at_s)
-        self.loads[number] += 1
+        replica.submit(job._replace(matched=choice.cached or 0), at_s)
+        self.members[number].open += 1
         return self._drain(number)
 
     def advance(self) -> Iterator[tuple[JobResult, int]]:
@@ -334,7 +246,7 @@ class _OrderedRun:
             self._schedule(time, lambda time, done=done, number=number: self._end(pool, done, number, time))  # type: ignore[misc]
 
     def _end(self, pool: _Pool, done: JobResult, number: int, time: float) -> None:
-        pool.loads[number] -= 1
+        pool.members[number].open -= 1
         before = self._halfway.pop(done.job.number, None)
         if before is None:
             self._ended(done, number, time)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from twofold.bench.load.base import Ask, Load, Outcome, PromptMessage, Shared
 from twofold.core.errors import ParameterError
 from twofold.core.report import StoreCounts
+from twofold.fleet.routing.router import WorkAhead
 
 
 class SimulatedJob(NamedTuple):
@@ -23,6 +24,7 @@ class SimulatedJob(NamedTuple):
 
     stream     number of the stream after the ``pieces``; negative for a session's
     prefilled  prompt tokens whose keys and values another replica computed, with the first token of the completion
+    matched    cached tokens of the prompt that the router saw on the replica
     """
 
     number: int
@@ -32,6 +34,7 @@ class SimulatedJob(NamedTuple):
     pieces: tuple[Shared, ...] = ()
     stream: int = 0
     prefilled: int = 0
+    matched: int = 0
 
     @property
     def shares(self) -> bool:
@@ -171,8 +174,10 @@ class ReplicaWork:
 
     prefill_s, decode_s, mixed_s   seconds of steps with prompts only, with decoding only, with both
     block_s                        Σ blocks in use · seconds
-    max_blocks                     maximum of blocks in use at once
+    max_blocks                     maximum of blocks in use at once, of ``blocks``
     """
+
+    blocks: int
 
     prefill_s: float = 0.0
     decode_s: float = 0.0
@@ -206,9 +211,9 @@ class ReplicaWork:
 class Replica(ABC):
     """One engine on a virtual clock. ``done``: results not yet collected; ``open_jobs``: number that have not ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, blocks: int) -> None:
         self.done: list[JobResult] = []
-        self.work = ReplicaWork()
+        self.work = ReplicaWork(blocks)
         self.open_jobs = 0
         self._now = 0.0
         self._inbox: deque[tuple[float, SimulatedJob]] = deque()
@@ -225,6 +230,10 @@ class Replica(ABC):
     @abstractmethod
     def matched(self, job: SimulatedJob) -> int:
         """Tokens of the job's prompt that are in this replica's cache now."""
+
+    @abstractmethod
+    def ahead(self, now: float) -> WorkAhead:
+        """The work of the jobs that were submitted, as a router sees it."""
 
     @property
     def stored(self) -> StoreCounts | None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
+from twofold.fleet.routing.router import make_router
 from twofold.planner.count.memory import kv_bytes
 from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.machines.machine import Machine
 from twofold.planner.predict.constants import Constants, constants_for
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
-from twofold.planner.simulate.fleet import Handover, Simulated, Source, make_router, simulate
+from twofold.planner.simulate.fleet import Handover, Simulated, Source, simulate
 from twofold.planner.simulate.jobs import Replica
 from twofold.planner.simulate.lever_steps import (
     CompressedSource,
@@ -23,9 +25,11 @@ from twofold.planner.simulate.lever_steps import (
     SpeculativeSteps,
 )
 from twofold.planner.simulate.live import LiveRecording
+from twofold.planner.simulate.routing import learned_step_time, log_normal_error
 from twofold.planner.simulate.setting import EngineSetting, PredictedSteps, StepSeconds
 
 MAX_REPLICAS: Final = 10_000
+MAX_ERROR: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ class Scenario:
     compression  of prompts; None: without
     exact        run every step by the engine's scheduler; else time advances from event to event
     constants    of step times; None: those known for the machine and model
+    error        σ of the log-normal error in each prediction of the router
+    others       scenarios of other machines, whose replicas serve the same jobs
     """
 
     shape: ModelSpec
@@ -70,10 +76,18 @@ class Scenario:
     exact: bool = False
     drafts: SimulatedDrafts | None = None
     compression: SimulatedCompression | None = None
+    error: float = 0.0
+    others: tuple[Scenario, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.replicas <= MAX_REPLICAS:
             raise ParameterError(f"There may be 1 to {MAX_REPLICAS:,} replicas, not {self.replicas}.", param="replicas")
+        if not (self.error == 0 or (self.router == "predicted" and 0 < self.error <= MAX_ERROR)):
+            raise ParameterError(
+                f"An error of predictions must be from 0 to {MAX_ERROR:g}, and needs the router predicted.",
+                param="prediction-error",
+                hint="Write --router predicted --prediction-error 0.35.",
+            )
         if self.split and self.exact:
             raise ParameterError(
                 "Exact mode does not support disaggregation.",
@@ -111,6 +125,15 @@ class Scenario:
                 hint="Add --exact.",
             )
 
+    def on_each(self, change: Callable[[Scenario], Scenario]) -> Scenario:
+        """The scenario with a change on all machines."""
+        return replace(change(self), others=tuple(map(change, self.others)))
+
+    @property
+    def all_replicas(self) -> int:
+        """Replicas that take new jobs, on all machines."""
+        return self.replicas + sum(other.replicas for other in self.others)
+
     def run(self, source: Source, recording: LiveRecording | None = None) -> Simulated:
         """Runs all jobs to their end; ``recording`` takes the steps of the first replica, in exact mode."""
         steps, split = self.steps(), self.split
@@ -119,7 +142,10 @@ class Scenario:
         if recording is not None and isinstance(first[0], ExactReplica):
             first[0].record(recording)
         handover = None if split is None else Handover(self.make_replicas(steps, split.decode), self._travel_s)
-        return simulate(source, first, make_router(self.router, len(first)), handover, delay_s=steps.first_s)
+        for other in self.others:
+            first += other.make_replicas(other.steps(), other.replicas)
+        router = make_router(self.router, log_normal_error(self.error) if self.error else None)
+        return simulate(source, first, router, handover, delay_s=steps.first_s)
 
     def steps(self) -> PredictedSteps:
         """The predicted steps of the model, without drafts and compression."""
@@ -127,14 +153,16 @@ class Scenario:
 
     def make_replicas(self, steps: PredictedSteps, count: int) -> list[Replica]:
         """Creates ``count`` replicas."""
-        kind = ExactReplica if self.exact else FastReplica
         seconds: StepSeconds = steps
         by = self.constants or constants_for(self.machine, self.shape)
         if self.drafts is not None:
             seconds = SpeculativeSteps(seconds, self.drafts, self.machine, by, self.how, steps.windows)
         if self.compression is not None:
             seconds = CompressedSteps(seconds, self.compression, self.machine, by)
-        return [kind(self.setting, seconds, steps.windows) for _ in range(count)]
+        if self.exact:
+            return [ExactReplica(self.setting, seconds, steps.windows) for _ in range(count)]
+        step_time = learned_step_time(self.setting, seconds, steps.windows) if self.router == "predicted" else None
+        return [FastReplica(self.setting, seconds, steps.windows, step_time) for _ in range(count)]
 
     def _travel_s(self, tokens: int) -> float:
         assert self.split is not None, "keys and values are sent only between separate phases"

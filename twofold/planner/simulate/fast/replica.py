@@ -20,6 +20,8 @@ from typing import Final
 from twofold.core.model import read_positions, visible
 from twofold.core.report import StoreCounts
 from twofold.engine.scheduler.blocks import HORIZON, MIN_AHEAD
+from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
+from twofold.fleet.routing.router import WorkAhead
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.predict.steps import StepSize
 from twofold.planner.simulate.fast.cache import CountedCache
@@ -47,9 +49,16 @@ class FastReplica(Replica):
     _withheld  whether the latest step left layer-wise prompts out for the TPOT of others, and nothing changed since
     """
 
-    def __init__(self, setting: EngineSetting, seconds: StepSeconds, windows: tuple[int | None, ...] = (None,)) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        setting: EngineSetting,
+        seconds: StepSeconds,
+        windows: tuple[int | None, ...] = (None,),
+        step_time: StepTimeModel | None = None,
+    ) -> None:
+        super().__init__(setting.blocks)
         self._setting, self._seconds, self._windows = setting, seconds, windows
+        self._step_time = step_time or StepTimeModel()
         self._size = setting.block_size
         self._cache = CountedCache(setting.blocks, setting.block_size, enabled=setting.prefix_caching)
         self._decodes = Decodes(setting.block_size, windows)
@@ -113,6 +122,19 @@ class FastReplica(Replica):
 
     def matched(self, job: SimulatedJob) -> int:
         return self._cache.find(job, job.prompt - 1)[0]
+
+    def ahead(self, now: float) -> WorkAhead:
+        count, seen = self._decodes.count, self._decodes.known
+        pending = StepShape()
+        for sequence in self._prompts.values():
+            pending = pending.plus(sequence.computed, sequence.known - sequence.computed, 1)
+        for _, sequence in self._returning:
+            pending = pending.plus(0, sequence.known, 1)
+        waiting = (*(sequence.job for sequence in self._waiting), *(job for _, job in self._inbox))
+        for job in waiting:
+            pending = pending.plus(job.matched, job.prompt - job.matched, 1)
+        decode = StepShape(count, count, seen, seen)
+        return WorkAhead(decode, pending, self._setting.rows, self._step_time, max(0.0, self._now - now))
 
     def check_idle(self) -> None:
         """Asserts that an idle replica holds no blocks."""

@@ -1,0 +1,244 @@
+"""Routers: which replica a request goes to. The hub of a fleet and the simulator call the same code.
+
+    round-robin    in turn
+    least-loaded   the fewest open requests
+    longest-match  the most cached tokens of the prompt, unless the replica has too many open requests
+    predicted      the least predicted time to the first token
+
+A prediction takes the work of a replica, and how long steps take there by its own step-time model
+(``engine.scheduler.step_time``). With chunks of as many prompt rows as a step has room for beside those that decode:
+
+    TTFT = seconds of one step with all pending rows and the request's own + (steps − 1) · seconds of a decode step
+
+The model is linear, so this sum equals that over the single steps, apart from positions that later chunks read again.
+The request's own rows are those that the replica has no keys and values of. If the request's tier has a target of TPOT,
+only replicas that meet it compete, as long as there is one.
+
+Sending requests to the fullest replica that meets a target of TTFT (the load gradient of PolyServe, arXiv 2507.17769)
+lost: on Mooncake's trace at 12 requests/s 84% met the objective of ``benchmarks.fleet`` instead of 94%.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import add
+from typing import ClassVar, Final, NamedTuple, Protocol
+
+from twofold.core.errors import ParameterError, did_you_mean
+from twofold.engine.scheduler.step_time import PRIOR, StepShape, StepTimeModel
+
+BOUND: Final = 1.25
+"""Multiple of the mean number of open requests above which a replica gets no request for its cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedRequest:
+    """What a router knows of a request.
+
+    tokens         of its prompt
+    matched        returns the cached tokens of the prompt by replica; called only by routers that use caches
+    tpot_target_s  of its tier; None: any
+    """
+
+    tokens: int
+    matched: Callable[[], Sequence[int]]
+    tpot_target_s: float | None = None
+
+
+class WorkAhead(NamedTuple):
+    """The work of a replica as it is known at the hub.
+
+    decode     the next step of its generating sequences
+    pending    its prompt rows not computed yet, summed as if they were one step
+    rows       most rows of a step
+    busy_s     seconds until its current step ends
+    """
+
+    decode: StepShape
+    pending: StepShape
+    rows: int
+    step_time: StepTimeModel
+    busy_s: float = 0.0
+
+
+class RoutedReplica(Protocol):
+    """A replica in the eyes of a router."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes new requests: it is not lost, drained or loading."""
+        ...
+
+    @property
+    def open(self) -> int:
+        """Requests that were sent to it and have not ended."""
+        ...
+
+    def ahead(self) -> WorkAhead: ...
+
+
+class RoutePrediction(NamedTuple):
+    """Seconds that a request would wait for other prompts, compute its own, and take for each later token."""
+
+    queue_s: float
+    prefill_s: float
+    tpot_s: float
+
+    @property
+    def ttft_s(self) -> float:
+        return self.queue_s + self.prefill_s
+
+
+class Choice(NamedTuple):
+    """Where a request goes, and why. ``cached`` and ``prediction`` are None from routers that do not use them."""
+
+    replica: int
+    reason: str
+    cached: int | None = None
+    prediction: RoutePrediction | None = None
+
+
+class Router(Protocol):
+    """Chooses replicas. ``watches``: whether it depends on open requests, so that ends must be known in order;
+    ``predicts``: whether it depends on their work."""
+
+    watches: ClassVar[bool]
+    predicts: ClassVar[bool]
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[RoutedReplica]) -> Choice | None:
+        """Returns the choice; None if no replica is ready."""
+        ...
+
+
+class RoundRobin:
+    """Ready replicas in turn."""
+
+    watches: ClassVar[bool] = False
+    predicts: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self._last = -1
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[RoutedReplica]) -> Choice | None:  # noqa: ARG002 - protocol
+        number = next((number for number in _from(self._last + 1, len(replicas)) if replicas[number].ready), None)
+        if number is None:
+            return None
+        self._last = number
+        return Choice(number, "its turn")
+
+
+class LeastLoaded:
+    """The replica with the fewest open requests; ties go to the next one after the last choice."""
+
+    watches: ClassVar[bool] = True
+    predicts: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self._last = -1
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[RoutedReplica]) -> Choice | None:  # noqa: ARG002 - protocol
+        able = [number for number in _from(self._last + 1, len(replicas)) if replicas[number].ready]
+        if not able:
+            return None
+        self._last = min(able, key=lambda number: replicas[number].open)
+        return Choice(self._last, f"fewest open requests: {replicas[self._last].open}")
+
+
+class LongestMatch:
+    """The replica with the longest cached prefix, unless it has too many open requests; ties go to the least loaded."""
+
+    watches: ClassVar[bool] = True
+    predicts: ClassVar[bool] = False
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[RoutedReplica]) -> Choice | None:
+        able = [number for number, replica in enumerate(replicas) if replica.ready]
+        if not able:
+            return None
+        limit = math.ceil(BOUND * (sum(replicas[number].open for number in able) + 1) / len(able))
+        matched = request.matched()
+        light = (number for number in able if replicas[number].open < limit)
+        number = max(light, key=lambda number: (matched[number], -replicas[number].open))
+        return Choice(number, f"longest cached prefix of those with fewer than {limit} open requests", matched[number])
+
+
+class Predicted:
+    """The replica with the least predicted TTFT of those that meet the request's TPOT target.
+
+    ``distort`` changes each predicted TTFT before it is compared: simulations try errors with it.
+    """
+
+    watches: ClassVar[bool] = True
+    predicts: ClassVar[bool] = True
+
+    def __init__(self, distort: Callable[[float], float] | None = None) -> None:
+        self._distort = distort
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[RoutedReplica]) -> Choice | None:
+        able = [number for number, replica in enumerate(replicas) if replica.ready]
+        if not able:
+            return None
+        works = {number: replicas[number].ahead() for number in able}
+        known = [work.step_time for work in works.values() if work.step_time.ready]
+        unknown = known[0] if known else StepTimeModel.of_weights(PRIOR)
+        matched = request.matched()
+        found = {number: predict(work, request.tokens, matched[number], unknown) for number, work in works.items()}
+        seconds = {number: each.ttft_s for number, each in found.items()}
+        if self._distort is not None:
+            seconds = {number: self._distort(each) for number, each in seconds.items()}
+        target = request.tpot_target_s
+        fit = [number for number in able if target is None or found[number].tpot_s <= target]
+        number = min(fit or able, key=seconds.__getitem__)
+        reason = "least predicted TTFT"
+        if target is not None:
+            reason += " within the TPOT target" if fit else "; none meets the TPOT target"
+        known_here = works[number].step_time.ready
+        return Choice(number, reason, matched[number], found[number] if known_here else None)
+
+
+def predict(work: WorkAhead, tokens: int, cached: int, unknown: StepTimeModel | None = None) -> RoutePrediction:
+    """Predicts a prompt of ``tokens`` tokens of which ``cached`` are cached. ``unknown`` predicts for a replica that
+    has not run enough steps."""
+    seconds = work.step_time if work.step_time.ready or unknown is None else unknown
+    decode, pending = work.decode, work.pending
+    chunk = max(1, work.rows - decode.rows)
+    step_s = _seconds(seconds, decode)
+    queue_s = work.busy_s
+    if pending.rows:
+        queue_s += _seconds(seconds, _sum(decode, pending)) + (math.ceil(pending.rows / chunk) - 1) * step_s
+    everything = pending.plus(cached, tokens - cached, 1)
+    steps = math.ceil(everything.rows / chunk)
+    ttft_s = work.busy_s + _seconds(seconds, _sum(decode, everything)) + (steps - 1) * step_s
+    tpot_s = _seconds(seconds, _sum(decode, StepShape(1, 1, tokens + 1, tokens + 1)))
+    return RoutePrediction(queue_s, ttft_s - queue_s, tpot_s)
+
+
+def make_router(name: str, distort: Callable[[float], float] | None = None) -> Router:
+    """The router of that name. Raises ParameterError with the closest name for any other."""
+    if name == "predicted":
+        return Predicted(distort)
+    makers: Mapping[str, Callable[[], Router]] = {
+        "round-robin": RoundRobin,
+        "least-loaded": LeastLoaded,
+        "longest-match": LongestMatch,
+    }
+    if name in makers:
+        return makers[name]()
+    hint = did_you_mean(name, (*makers, "predicted"))
+    raise ParameterError(f"There is no router {name!r:.40}.", param="router", hint=hint)
+
+
+def _from(first: int, count: int) -> Sequence[int]:
+    """All numbers below ``count``, from ``first`` on and then from 0."""
+    return [(first + step) % count for step in range(count)]
+
+
+def _sum(one: StepShape, other: StepShape) -> StepShape:
+    return StepShape(*map(add, one, other))
+
+
+def _seconds(model: StepTimeModel, shape: StepShape) -> float:
+    seconds = model.predict(shape)
+    assert seconds is not None, "the model predicts"
+    return seconds
