@@ -1,4 +1,4 @@
-"""Routers on a part of Mooncake's trace: the order of the whole trace, which ``benchmarks.fleet`` measures."""
+"""Routers on a part of Mooncake's trace: the order of the whole trace, which docs/fleet.md has."""
 
 from __future__ import annotations
 

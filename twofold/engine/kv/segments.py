@@ -1,13 +1,8 @@
 """Segments of the KV store: their names, their headers, and the index of those that are on the disk. No I/O.
 
 A segment holds the keys and values of SEGMENT_TOKENS tokens, whole blocks of every KV group. It is immutable, and
-named by what it holds:
-
-    root name       MAC of the model's identity and the cache salt
-    name            MAC of the parent's name and the token ids; the parent holds the tokens before
-
-The key of all MACs is a secret of the store: a process without it can neither compute names nor forge segments. The
-names of different salts are independent.
+named by what it holds (``engine.kv.names``). The key of all MACs is a secret of the store: a process without it can
+neither compute names nor forge segments.
 
     file      header, then for each group its blocks in the order of the backend
     header    magic, version, place in the chain, sizes · identity · name · parent · token ids
@@ -20,7 +15,6 @@ segment was written. A chain of segments serves a prompt if the last ones have a
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import struct
 from array import array
@@ -30,6 +24,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from blake3 import blake3
+
+from twofold.engine.kv.names import ChainKeys
 
 SEGMENT_TOKENS: Final = 256
 NAME_BYTES: Final = 32
@@ -41,30 +37,16 @@ _SIZES: Final = struct.Struct("<8sIIIIQ")
 _GROUP: Final = struct.Struct("<IQ32s")
 
 
-@dataclass(frozen=True, slots=True)
-class StoreKeys:
+class StoreKeys(ChainKeys):
     """The secret of a store, and the identity of the model whose keys and values it holds; 32 bytes each."""
 
-    secret: bytes
-    identity: bytes
-
-    def root(self, salt: str) -> bytes:
-        """The parent of the first segments of a salt."""
-        return self._mac(b"root", self.identity, salt.encode("utf-8", "surrogatepass"))
-
-    def name(self, parent: bytes, tokens: bytes) -> bytes:
-        """The name of a segment."""
-        return self._mac(b"segment", parent, tokens)
+    __slots__ = ()
+    purpose = b"segment"
+    name_bytes = NAME_BYTES
 
     def chain(self, salt: str, text: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Parent, name and token ids of each whole segment of a text."""
-        size = SEGMENT_TOKENS * array("i").itemsize
-        parent = self.root(salt)
-        for start in range(0, len(text) - size + 1, size):
-            tokens = text[start : start + size]
-            name = self.name(parent, tokens)
-            yield parent, name, tokens
-            parent = name
+        return self.names(salt, text, SEGMENT_TOKENS * array("i").itemsize)
 
     def payload_mac(self, name: bytes, group: int) -> blake3:
         """The MAC of a group's blocks: BLAKE3, which computes many chunks at once, with a key for this group alone."""
@@ -72,12 +54,6 @@ class StoreKeys:
 
     def header_mac(self, header: bytes) -> bytes:
         return self._mac(b"header", header)
-
-    def _mac(self, purpose: bytes, *parts: bytes) -> bytes:
-        digest = hashlib.blake2b(key=self.secret, digest_size=NAME_BYTES, person=purpose)
-        for part in parts:
-            digest.update(part)
-        return digest.digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,149 @@
+"""Which replicas hold which blocks of keys and values, as far as they told.
+
+A block is known by its name, a keyed digest of all tokens up to its end (``engine.kv.names``), so a replica that has
+a block's name holds a prefix only if it has those of the blocks before, too.
+
+Replicas tell names that they added and removed, in numbered events, and all their names when they join or when an
+event is missing. Laws:
+    1. The index has a name with a replica if the replica's last list and the events since then added it and did not
+       remove it, and all events since then arrived.
+    2. A replica after a missing event, or with more names than its pool has blocks, has none until it tells all again.
+    3. So there are at most as many names as all pools have blocks together.
+
+A name takes at most 128 bytes: 16 of its own in an object of 49, and an entry of the dictionary. Equal sets of replicas
+are one integer, bit i for replica i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+NAME_BYTES: Final = 16
+
+
+@dataclass(slots=True)
+class _Holder:
+    """A replica: the blocks of its pool, its names in the index, and the number of its last event; None after a
+    missing one."""
+
+    pool: int
+    held: int = 0
+    number: int | None = None
+
+
+class BlockIndex:
+    """The names of blocks, and for each the replicas that hold it."""
+
+    def __init__(self) -> None:
+        self._replicas: dict[bytes, int] = {}
+        self._sets: dict[int, int] = {}
+        self._holders: dict[int, _Holder] = {}
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    def join(self, replica: int, pool: int) -> None:
+        """A replica with ``pool`` blocks joins, and has none until it tells all its names."""
+        self.leave(replica)
+        self._holders[replica] = _Holder(pool)
+
+    def leave(self, replica: int) -> None:
+        """Forgets a replica that was lost, or that leaves. O(names)."""
+        if self._holders.pop(replica, None) is not None:
+            self._clear(replica)
+
+    def tell_all(self, replica: int, number: int, names: Iterable[bytes]) -> bool:
+        """A replica tells all its names, as they are after event ``number``. Returns False if they are too many."""
+        holder = self._holders[replica]
+        if holder.held:
+            self._clear(replica)
+        holder.held, holder.number = 0, number
+        return self._add(replica, holder, names)
+
+    def tell(self, replica: int, number: int, added: Iterable[bytes], removed: Iterable[bytes]) -> bool:
+        """Event ``number`` of a replica: it removed blocks, then added others. Events before those known are ignored.
+
+        Returns False if the replica has to tell all its names: an event is missing, or it has too many names.
+        """
+        holder = self._holders[replica]
+        if holder.number is None:
+            return False
+        if number <= holder.number:
+            return True
+        if number > holder.number + 1:
+            self._distrust(replica, holder)
+            return False
+        holder.number = number
+        bit = 1 << replica
+        for name in removed:
+            held = self._replicas.get(name, 0)
+            if held & bit:
+                holder.held -= 1
+                self._put(name, held ^ bit)
+        return self._add(replica, holder, added)
+
+    def matched(self, names: Iterable[bytes], replicas: int) -> list[int]:
+        """How many of the first names of a prompt each of the replicas 0 … ``replicas`` − 1 holds."""
+        found = [0] * replicas
+        held, blocks = (1 << replicas) - 1, 0
+        for name in names:
+            here = held & self._replicas.get(name, 0)
+            self._note(found, held ^ here, blocks)
+            held = here
+            if not held:
+                return found
+            blocks += 1
+        self._note(found, held, blocks)
+        return found
+
+    def check(self) -> None:
+        """Asserts law 3 and the counts; O(names · replicas)."""
+        for replica, holder in self._holders.items():
+            held = sum(1 for each in self._replicas.values() if each >> replica & 1)
+            assert held == holder.held <= holder.pool, "names are counted wrongly"
+        assert 0 not in self._replicas.values(), "a name without a replica"
+
+    def _add(self, replica: int, holder: _Holder, names: Iterable[bytes]) -> bool:
+        bit = 1 << replica
+        for name in names:
+            held = self._replicas.get(name, 0)
+            if held & bit:
+                continue
+            if holder.held == holder.pool:
+                self._distrust(replica, holder)
+                return False
+            holder.held += 1
+            self._put(name, held | bit)
+        return True
+
+    def _put(self, name: bytes, replicas: int) -> None:
+        if replicas:
+            self._replicas[name] = self._sets.setdefault(replicas, replicas)
+        else:
+            del self._replicas[name]
+
+    def _distrust(self, replica: int, holder: _Holder) -> None:
+        self._clear(replica)
+        holder.held, holder.number = 0, None
+
+    def _clear(self, replica: int) -> None:
+        """Removes a replica from all names, with dictionaries of their own size."""
+        keep = ~(1 << replica)
+        self._sets = {}
+        sets = self._sets
+        left = ((name, held & keep) for name, held in self._replicas.items())
+        self._replicas = {name: sets.setdefault(held, held) for name, held in left if held}
+
+    @staticmethod
+    def _note(found: list[int], replicas: int, blocks: int) -> None:
+        while replicas:
+            lowest = replicas & -replicas
+            found[lowest.bit_length() - 1] = blocks
+            replicas ^= lowest
+
+
+def cached_tokens(blocks: Sequence[int], block_size: int, tokens: int) -> list[int]:
+    """Tokens of a prompt of ``tokens`` that the matched blocks save: its last token is always computed."""
+    return [min(each * block_size, tokens - 1) for each in blocks]
