@@ -241,7 +241,7 @@ def _record(scenario: Scenario, jobs: Jobs, path: Path, repeat: int) -> None:
     lines: list[str] = []
     recording = LiveRecording(scenario.shape.name, scenario.setting, steps, lines.append)
     scenario.run(jobs, recording)
-    recording.tick()
+    recording.end()
     write_file(path, "".join(lines))
 
 

@@ -34,7 +34,15 @@ def test_a_stream_has_every_step_and_sequence(tmp_path: Path, capsys: pytest.Cap
     assert {e[4] for e in events if e[1] == "."} == {40}
     assert {e[3] for e in events if e[1] == "a"} == set(range(8))
     pictures = [each["data"] for each in others if each["event"] == "blocks"]
-    assert len(pictures) == sum(each["event"] == "lately" for each in others) >= 2
+    told = [each["data"] for each in others if each["event"] == "lately"]
+    assert len(pictures) == len(told) - 1 >= 2
+    latencies, figures = told[-1]["all"], before["figures"]
+    for measure in ("ttft", "tpot", "e2e", "queue"):
+        for at, quantile in ((0, "p50"), (1, "p99")):
+            assert latencies[measure][at] == pytest.approx(figures[measure][quantile], rel=0.05, abs=2e-5)
+        assert latencies[measure][2] == 40
+    assert latencies["itl"][2] == 40 * 39
+    assert told[-1]["tiers"]["default"] == latencies
     assert sum(count for _, count in pictures[0]["groups"][0]["held"]) > 0
     times = [tick["data"]["t"] for tick in ticks]
     assert times == sorted(times)

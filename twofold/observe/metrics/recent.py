@@ -22,6 +22,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from prometheus_client.metrics_core import Metric
 
+from twofold.core.record import WaitReason
 from twofold.observe.metrics.engine import ENGINE, MODEL
 from twofold.observe.metrics.instruments import Instruments, Labels, LabelValues, MetricFamily, Snapshot, Values
 from twofold.observe.served import ServedRequest
@@ -165,8 +166,6 @@ class Recent:
 
     def on_served(self, served: ServedRequest) -> None:
         """``ServedObserver``, for requests that an engine ran."""
-        now = self._now()
-        model = self._of(served.model)
         measured: dict[str, Sequence[float]] = {
             "ttft": () if served.ttft_s is None else (served.ttft_s,),
             "tpot": served.tpots_s,
@@ -174,19 +173,28 @@ class Recent:
             "e2e": (served.duration_s,),
             "queue": [report.queue_s for report in served.reports],
         }
-        counts = {measure: buckets(seconds) for measure, seconds in measured.items() if seconds}
-        for times in (
-            model,
-            model.tiers.setdefault(served.tier, _Times()),
-            model.tenants.setdefault(self._tenants.of(served.tenant), _Times()),
-        ):
-            times.add(counts, now)
+        self.add(served.model, served.tier, served.tenant, measured)
         for report in served.reports:
-            model.stalls.add({cause.name.lower(): seconds for cause, seconds in report.record.stalls.items()}, now)
-        took = served.phases_s
+            self.add_stalls(served.model, report.record.stalls)
+        now, model, took = self._now(), self._of(served.model), served.phases_s
         if took:
             limits = {(phase, "limit"): served.limits_s[phase] for phase in took}
             model.phases.add({(phase, "took"): seconds for phase, seconds in took.items()} | limits, now)
+
+    def add(self, name: str, tier: str, tenant: str, measured: Mapping[str, Sequence[float]]) -> None:
+        """Adds seconds by measure, of a request or of several of one tenant."""
+        now, model = self._now(), self._of(name)
+        counts = {measure: buckets(seconds) for measure, seconds in measured.items() if seconds}
+        for times in (
+            model,
+            model.tiers.setdefault(tier, _Times()),
+            model.tenants.setdefault(self._tenants.of(tenant), _Times()),
+        ):
+            times.add(counts, now)
+
+    def add_stalls(self, name: str, stalls: Mapping[WaitReason, float]) -> None:
+        """Adds the seconds that a sequence waited, by cause."""
+        self._of(name).stalls.add({cause.name.lower(): seconds for cause, seconds in stalls.items()}, self._now())
 
     def on_outcome(self, served: ServedRequest, *, met: bool) -> None:
         """Counts a request that met the objective of its tier, or missed it."""

@@ -233,7 +233,10 @@ class ExactReplica(Replica):
         if held is not None:
             admitted, cached = held.begun_s, held.copied
             first = first if held.first_s is None else held.first_s
-        self._end(JobResult(running.job, admitted, first, self._now, cached, record.preemptions, record.loaded))
+        done = JobResult(running.job, admitted, first, self._now, cached, record.preemptions, record.loaded)
+        self._end(done)
+        if self._recording is not None:
+            self._recording.job_ended(done, record.stalls)
 
 
 def tokens_of(job: SimulatedJob) -> tuple[array[int], int]:

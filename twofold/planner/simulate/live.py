@@ -4,10 +4,11 @@ of the page replays like a recording of a real one."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
+from twofold.core.record import WaitReason
 from twofold.core.report import EngineFacts, GroupFacts
 from twofold.core.step import StepPlan
 from twofold.engine.scheduler.report import step_report
@@ -15,14 +16,18 @@ from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.observe.live.board import LiveBoard, merged, tick_lanes
 from twofold.observe.live.columns import columns
 from twofold.observe.live.lanes import Viewer
+from twofold.observe.metrics.instruments import Instruments
 from twofold.observe.metrics.recent import Recent
 from twofold.planner.predict.roofline import step_limits
 from twofold.planner.predict.steps import StepPredictor
+from twofold.planner.simulate.jobs import JobResult
 from twofold.planner.simulate.setting import EngineSetting
 
 TICK_S: Final = 0.1
 LATELY_S: Final = 1.0
 ALL: Final = Viewer(None)
+ONE_TENANT: Final = ("default", "")
+"""Tier and tenant of all simulated requests."""
 
 
 @dataclass(slots=True)
@@ -34,15 +39,18 @@ class _VirtualClock:
 
 
 class LiveRecording:
-    """Writes a line for each event: hello at first, a tick for each TICK_S in which something happened, and the KV
-    blocks each LATELY_S, with the event lately, which has no latencies: ``twofold simulate`` prints those."""
+    """Writes a line for each event: hello at first, a tick for each TICK_S in which something happened, and each
+    LATELY_S the KV blocks and the latencies of the last five minutes, of ended requests as on a server."""
 
     def __init__(
         self, model: str, setting: EngineSetting, steps: StepPredictor, write: Callable[[str], object]
     ) -> None:
         self._model, self._write = model, write
         self._clock = _VirtualClock()
-        self._board = LiveBoard(cast("Recent", None), self._clock)  # latencies of requests are not in the stream
+        self._recent = Recent(Instruments(), self._clock.now)
+        self._board = LiveBoard(self._recent, self._clock)
+        self._sampled: dict[int, float] = {}
+        self._gaps: list[float] = []
         self._board.watch(model, on=True)
         self._due, self._lately = TICK_S, 0.0
         groups = tuple(
@@ -62,13 +70,33 @@ class LiveRecording:
 
     def step(self, scheduler: Scheduler, plan: StepPlan, began: float, seconds: float) -> None:
         """Takes a step that was committed."""
-        self._clock.seconds = began + seconds
+        now = self._clock.seconds = began + seconds
+        for each in plan.steps:
+            if each.samples:
+                last = self._sampled.get(each.sequence_id)
+                self._gaps += () if last is None else (now - last,)
+                self._sampled[each.sequence_id] = now
         self._board.on_lanes(self._model, scheduler.lanes.take(), lambda _id: None)
         self._board.on_step(self._model, step_report(scheduler, plan, began, seconds))
         if self._clock.seconds >= self._due:
             self.tick()
         if self._clock.seconds >= self._lately:
             self._tell_second(scheduler)
+
+    def job_ended(self, done: JobResult, stalls: Mapping[WaitReason, float]) -> None:
+        """Takes a job that was computed, in the step that is committed next."""
+        assert done.admitted_s is not None and done.first_s is not None and done.last_s is not None  # noqa: PT018
+        due, first, last, output = done.job.due_s, done.first_s, done.last_s, done.job.output
+        tpot = ((last - first) / (output - 1),) if output > 1 else ()
+        measured = {"ttft": (first - due,), "tpot": tpot, "e2e": (last - due,), "queue": (done.admitted_s - due,)}
+        self._clock.seconds = last
+        self._recent.add(self._model, *ONE_TENANT, measured)
+        self._recent.add_stalls(self._model, stalls)
+
+    def end(self) -> None:
+        """Writes what is left."""
+        self.tick()
+        self._tell_lately()
 
     def tick(self) -> None:
         """Writes what happened since the last tick."""
@@ -83,10 +111,13 @@ class LiveRecording:
         now = self._clock.seconds
         self._lately = now + LATELY_S
         self._board.on_picture(self._model, now, scheduler.picture())
-        nothing: dict[str, Any] = {name: {} for name in ("all", "tiers", "tenants", "met", "stalls", "share")}
-        queue = (scheduler.waiting, scheduler.running)
-        self._tell("lately", {"t": self._board.now(), **nothing, "error": None, "counts": None, "queue": queue})
+        self._tell_lately()
         self._tell("blocks", self._board.blocks(self._model, ALL) or {})
+
+    def _tell_lately(self) -> None:
+        self._recent.add(self._model, *ONE_TENANT, {"itl": self._gaps})
+        self._gaps = []
+        self._tell("lately", self._board.lately(self._model, ALL))
 
     def _tell(self, event: str, data: dict[str, Any]) -> None:
         self._write(json.dumps({"event": event, "data": data}, separators=(",", ":")) + "\n")
