@@ -13,12 +13,12 @@ from twofold.web.page import WebPage, sources
 MAX_FILE_LINES = 600
 MAX_SCRIPT_LINES = 399
 MAX_PAGE_FILES = 7
-MAX_PAGE_BYTES = 240_950
-MAX_PAGE_GZIP_BYTES = 74_200
+MAX_PAGE_BYTES = 257_900
+MAX_PAGE_GZIP_BYTES = 79_300
 """Of all files of the web page as they are shipped, of which a view loads its own when it is opened. The goals are
 150 kB and 48 kB. deno lint measures their functions."""
 MAX_FUNCTION_LINES = 60
-MAX_PACKAGE_LINES = 88_305
+MAX_PACKAGE_LINES = 88_347
 """Lower it after a cleanup. A commit that needs more lines raises it, and its message says what they are for."""
 
 

@@ -12,7 +12,7 @@ import {
   sums,
   turn,
 } from "../../twofold/web/static/chat/tree.js";
-import { classesOf, gapsOf, medianOf } from "../../twofold/web/static/text/tokens.js";
+import { classesOf, gapsOf, medianOf, piecesOf, startsOf } from "../../twofold/web/static/text/tokens.js";
 
 /** @typedef {import("../../twofold/web/static/chat/tree.js").Message} Message */
 
@@ -148,4 +148,34 @@ Deno.test("sums are those of the records", () => {
   const record = { tokens: { prompt: 10, cached: 4, output: 3 }, prompts: [{ prefill_s: 0.5, decode_s: 1 }] };
   add(talk, { parent: "", role: "assistant", content: "", record });
   assert.deepEqual(sums(talk), { prompt: 10, cached: 4, output: 3, prefill: 0.5, decode: 1 });
+});
+
+Deno.test("a token is found in the answer and where it is shown", () => {
+  /** @param {string} text @param {string} [made] @returns {import("../../twofold/web/static/chat/tree.js").Token} */
+  const token = (text, made) => [text, 0, 0, [], "d", -1, made];
+  const tokens = [
+    token("hm"),
+    token("</think>"),
+    token("\ufffd", ""),
+    token("\ufffd", "😀"),
+    token("**a**"),
+    token("\n"),
+  ];
+  const message = {
+    id: "",
+    parent: "",
+    role: /** @type {const} */ ("assistant"),
+    content: "x😀**a**",
+    begun: "x",
+    tokens,
+  };
+  assert.deepEqual(startsOf({ ...message, reasoning: "hm" }), {
+    answer: [-1, -1, 1, 1, 3, 8],
+    thinking: [0, -1, -1, -1, -1, -1],
+  });
+  assert.deepEqual(piecesOf([-1, -1, 1, 1, 3, 8], [[0, 3], [5, 1]], [3, 1]), [
+    { token: 3, node: 0, from: 1, to: 3 },
+    { token: 4, node: 1, from: 0, to: 1 },
+  ]);
+  assert.equal(piecesOf([0], [[0, 3]], [2]), null);
 });

@@ -21,6 +21,7 @@ Deno.test("values are written as the reports write them", () => {
     "$12.30",
   ]);
   assert.equal(form.money(4.1, "CHF"), "4.10 CHF");
+  assert.equal(form.money(-0.001), "-$0.001");
 });
 
 Deno.test("a place is a fragment and back", () => {

@@ -1,7 +1,7 @@
 // @ts-check
 import assert from "node:assert/strict";
 import { address, inline } from "../../twofold/web/static/text/inline.js";
-import { markdownTree } from "../../twofold/web/static/text/md.js";
+import { markdownTree, plain, shownParts } from "../../twofold/web/static/text/md.js";
 
 /** @typedef {import("../../twofold/web/static/text/inline.js").MdNode} MdNode */
 
@@ -34,7 +34,7 @@ Deno.test("blocks", () => {
   shows("- a\n- b\n  - c\n- d", "<ul><li>a</li><li>b<ul><li>c</li></ul></li><li>d</li></ul>");
   shows("1. a\n\n   b\n2. c", "<ol><li><p>a</p><p>b</p></li><li>c</li></ol>");
   shows("3) a", "<ol start=3><li>a</li></ol>");
-  shows("- [x] a\n- [ ] b", "<ul><li>☑ a</li><li>☐ b</li></ul>");
+  shows("- [x] a\n- [ ] b", "<ul><li><span class=box>☑ </span>a</li><li><span class=box>☐ </span>b</li></ul>");
   shows("1. a\n   ```\n   b\n   ```\n2. c", "<ol><li>a<pre><code>b</code></pre></li><li>c</li></ol>");
   shows("In 1984.\n1984. was", "<p>In 1984.\n1984. was</p>");
 });
@@ -97,11 +97,37 @@ const PARTS = [
   ...["https://a.example/b", "[a](https://b.example)", "<script>", "word", "\n- [x] ", "\n  - ", "\n   "],
 ];
 
+/** @param {() => number} next */
+function randomText(next) {
+  const parts = 1 + Math.floor(next() * 60);
+  return Array.from({ length: parts }, () => PARTS[Math.floor(next() * PARTS.length)]).join("");
+}
+
+/** The text of the model, without what the page adds. @param {MdNode[]} nodes @returns {string} */
+const leaves = (nodes) =>
+  nodes.map((each) => typeof each === "string" ? each : /^(where|box)$/.test(each.props.class) ? "" : leaves(each.kids))
+    .join("");
+
+Deno.test("each shown character has its place in the text, always", () => {
+  const join = (/** @type {string} */ text) => shownParts(text).map(([at, size]) => text.slice(at, at + size)).join("");
+  assert.equal(join("1. 1 **b** [is](http://is.com)is `` ` ``\n"), "1 b isis `");
+  assert.equal(join("| a | b |\n|---|---|\n| `a\\|a` | \\*b |\n"), "aba\\a*b");
+  for (let seed = 0; seed < 3000; seed++) {
+    const text = plain(randomText(random(seed))), shown = leaves(whole(text)), found = shownParts(text);
+    let last = 0;
+    for (const [at, size] of found) (assert.ok(at >= last && size > 0 || size === 0, text), last = at + size);
+    const source = found.map(([at, size]) => text.slice(at, at + size)).join("");
+    assert.equal(source.length, shown.length, JSON.stringify(text));
+    for (let i = 0; i < shown.length; i++) {
+      const joint = (shown[i] === "\n" && /\s/.test(source[i])) || (shown[i] === "|" && source[i] === "\\");
+      assert.ok(joint || shown[i] === source[i], JSON.stringify([text, shown, source]));
+    }
+  }
+});
+
 Deno.test("a text in any pieces is shown as the whole text, always", () => {
   for (let seed = 0; seed < 3000; seed++) {
-    const next = random(seed), parts = 1 + Math.floor(next() * 60);
-    let text = "";
-    for (let i = 0; i < parts; i++) text += PARTS[Math.floor(next() * PARTS.length)];
+    const next = random(seed), text = randomText(next);
     const streamed = markdownTree();
     for (let at = 0; at < text.length;) {
       const size = 1 + Math.floor(next() * 7);

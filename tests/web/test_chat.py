@@ -138,16 +138,139 @@ def test_a_token_shows_alternatives_and_one_goes_on_from_there(chat: Page) -> No
         tokens.press("ArrowRight")
     card = chat.get_by_role("group", name=re.compile("^Token "))
     expect(card).to_contain_text("in step")
-    before = chat.evaluate(
-        "[...document.querySelectorAll('.tokens .t')].slice(0, 2).map((t) => t.textContent).join('')"
-    )
     assert accessibility_faults(chat) == []
     card.locator("li button:enabled").first.click()
     expect(chat.get_by_text("2/2")).to_be_visible()
     answered(chat)
     assert len(sent[-1]["twofold"]["answer_token_ids"]) == 3
     assert sent[-1]["messages"] == sent[0]["messages"]
-    expect(chat.locator(".answer .text")).to_contain_text(before.strip() or "")
+
+
+MARKDOWN: Final = (
+    "1. One **bold** [is](http://is.com)is `x`\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```py\nlet 👪\n```\nend"
+)
+MARKED: Final = """() => {
+    const names = ["t-a", "t-b", "t-c", "t-d", "t-e"].flatMap((name) => [...(CSS.highlights.get(name) ?? [])]);
+    const text = (range) => range.startContainer.data.slice(range.startOffset, range.endOffset);
+    const order = (a, b) => a.startContainer === b.startContainer ? a.startOffset - b.startOffset
+        : a.startContainer.compareDocumentPosition(b.startContainer) & 4 ? -1 : 1;
+    return names.sort(order).map(text);
+}"""
+
+
+def tokens_of(text: str, size: int) -> str:
+    """Chunks of tokens of ``size`` bytes each: their text comes with the last byte of its last character."""
+    data, held, chunks = text.encode(), b"", ""
+    for at in range(0, len(data), size):
+        part = data[at : at + size]
+        held += part
+        try:
+            said, held = held.decode(), b""
+        except UnicodeDecodeError:
+            said = ""
+        token = {"token": part.decode(errors="replace"), "bytes": list(part), "logprob": -at / 9, "top_logprobs": []}
+        choice = {"index": 0, "delta": {"content": said}, "logprobs": {"content": [token]}, "finish_reason": None}
+        chunks += f"data: {json.dumps({'choices': [choice]})}\n\n"
+    return chunks + chunk({}, "stop")
+
+
+def test_tokens_are_coloured_where_markdown_shows_them(page: Page) -> None:
+    scripted(page, tokens_of(MARKDOWN, 3))
+    say(page, "Hello")
+    text, surprise = page.locator(".answer .text"), page.locator(".answer").get_by_role("button", name="Surprise")
+    surprise.click()
+    expect(text.locator("strong, a, td, pre, li")).to_have_count(6)
+    marked = page.evaluate(MARKED)
+    assert "".join(marked) == "One bold isis xab12let 👪end"
+    assert marked[:4] == ["One", " ", "bol", "d"]
+    link = text.locator("strong").bounding_box()
+    assert link is not None
+    page.mouse.click(link["x"] + link["width"] - 3, link["y"] + 8)
+    expect(page.get_by_role("group", name="Token d**")).to_be_visible()
+    page.mouse.click(link["x"] + link["width"] - 3, link["y"] + 8)
+    expect(page.locator(".pop")).to_have_count(0)
+    page.locator(".answer").get_by_role("button", name="Plain").click()
+    assert page.evaluate(MARKED) == []
+    surprise.click()
+    page.keyboard.press("Control+k")
+    assert page.evaluate(MARKED) == []
+
+
+def test_a_browser_without_highlights_shows_the_tokens_as_they_are(
+    watch: tuple[Page, Watch], server: LiveServer
+) -> None:
+    page, _ = watch
+    page.add_init_script("delete CSS.highlights")
+    page.goto(server.url)
+    scripted(page, tokens_of("**a**", 1))
+    say(page, "Hello")
+    page.locator(".answer").get_by_role("button", name="Surprise").click()
+    expect(page.locator(".tokens .t")).to_have_text(["*", "*", "a", "*", "*"])
+    page.locator(".tokens .t").nth(2).click()
+    expect(page.get_by_role("group", name="Token a")).to_be_visible()
+
+
+def test_several_completions_are_branches_with_receipts(page: Page) -> None:
+    sent = bodies(page)
+    settle(page, max_tokens="8", n="3", temperature="2")
+    say(page, "Hello")
+    answered(page)
+    assert sent[-1]["n"] == 3
+    exported = json.loads(_export(page))["conversations"][0]["messages"][1:]
+    assert [message["choice"] for message in exported] == [0, 1, 2]
+    assert len({message["content"] for message in exported}) > 1
+    record = exported[0]["record"]
+    for index, message in enumerate(exported):
+        if index:
+            page.get_by_role("button", name="Next branch").click()
+        expect(page.get_by_text(f"{index + 1}/3")).to_be_visible()
+        times = record["timeline"]["token_ms"][index]
+        assert [token[2] for token in message["tokens"]] == times
+        facts = page.locator(".facts")
+        assert _seconds(facts.locator("dd.p").inner_text()) == pytest.approx(times[0] / 1000, rel=0.01)
+        expect(facts).to_contain_text(f"{record['tokens']['prompt']} → {len(times)}")
+        expect(facts).to_contain_text("all 3 answers")
+
+
+def test_a_token_marks_its_step_in_the_engine_and_a_step_its_tokens(chat: Page) -> None:
+    say(chat, "Hello")
+    answered(chat)
+    tokens = json.loads(_export(chat))["conversations"][0]["messages"][-1]["tokens"]
+    chat.locator(".answer").get_by_role("button", name="Surprise").click()
+    group = chat.get_by_role("group", name="Tokens of this answer")
+    group.press("ArrowRight")
+    group.press("ArrowRight")
+    chat.locator(".pop .why").get_by_role("button", name="step").click()  # opens the engine
+    engine = chat.get_by_role("complementary", name="Engine")
+    said, fold = engine.locator(".said"), engine.get_by_role("img", name="Rows of the steps")
+    expect(said).to_contain_text(f"Step {tokens[1][5]}:")
+    group.press("ArrowRight")
+    expect(said).to_contain_text(f"Step {tokens[2][5]}:")
+    assert accessibility_faults(chat) == []
+    picture(chat, "beside")
+    group.press("Escape")
+    fold.press("ArrowLeft")
+    expect(said).to_contain_text("Step ")
+    number = int(said.inner_text().split(":")[0].removeprefix("Step ").replace(",", ""))
+    made = "".join(token[6] if len(token) > 6 else token[0] for token in tokens if token[5] == number)
+    marked = chat.evaluate(MARKED.replace('"t-a"', '"t-step"').replace(', "t-b", "t-c", "t-d", "t-e"', ""))
+    assert "".join(marked).split() == made.split()
+    chat.locator("body").press("e")
+    expect(engine).to_have_count(0)
+
+
+def test_an_answer_goes_on_while_another_view_is_shown(page: Page) -> None:
+    held: list[Route] = []
+    page.route(CHATS, lambda route: held.append(route))  # noqa: PLW0108 - Playwright marks handlers
+    settle(page, max_tokens="4")
+    say(page, "Hello")
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    page.get_by_role("link", name="Explore").first.click()
+    expect(page.locator(".ask")).to_have_count(0)
+    held.pop().continue_()
+    page.get_by_role("link", name="Chat", exact=True).first.click()
+    expect(page.locator(".ask")).to_contain_text("Hello")
+    answered(page)
 
 
 def test_settings_are_chips_and_fields_of_the_body(page: Page) -> None:

@@ -12,7 +12,7 @@ const LIST = [
   ["[ ]", "previous branch, next branch"],
   ["t", "colours of the tokens"],
   ["← →", "another token, in colours"],
-  ["e", "engine"],
+  ["e", "engine beside the chat"],
   ["?", "these keys"],
 ];
 

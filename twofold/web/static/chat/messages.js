@@ -3,9 +3,11 @@
 
 import { fill, h } from "../core/dom.js";
 import { count, seconds } from "../core/form.js";
+import { onEnd } from "../core/signal.js";
 import { isJson, jsonView } from "../text/json.js";
 import { createMarkdown, showMarkdown } from "../text/md.js";
-import { COLOURS, scale, tokenView } from "../text/tokens.js";
+import { CAN_MARK, marks } from "../text/marks.js";
+import { choosable, classesOf, COLOURS, scale, spans } from "../text/tokens.js";
 import { receipt } from "./receipt.js";
 import { tokenCard } from "./token.js";
 import { callCards } from "./tools.js";
@@ -28,6 +30,8 @@ import { callCards } from "./tools.js";
  * @property {(message: Message) => string | null} explain
  * @property {(message: Message) => boolean} structured
  * @property {(message: Message) => Promise<any>} help
+ * @property {(message: Message, index: number) => void} [chosen]  a token was chosen, or none: -1
+ * @property {(message: Message, index: number) => Promise<boolean>} [step]  shows the step of a token, if it is known
  */
 
 /** A part that is made anew only if what it shows has another key. @param {string} name @param {string} [tag] */
@@ -124,16 +128,64 @@ const seen = new IntersectionObserver((entries) => {
 }, { rootMargin: "800px" });
 
 /**
+ * The tokens of an answer that is shown: in colours, marked, or chosen, with a card of what is known of it.
+ * @param {Message} message
+ * @param {Actions} actions
+ * @param {HTMLElement} element  of the text
+ * @param {Element} thinking
+ */
+function createColours(message, actions, element, thinking) {
+  const pop = h("div", { class: "popped" });
+  let painter = /** @type {import("../text/tokens.js").Painter | null} */ (null), unchoosable = () => {};
+  /** @param {number} index */
+  const choose = (index) => {
+    actions.chosen?.(message, index);
+    fill(pop, index >= 0 && tokenCard(message, index, actions));
+    const at = painter?.place(index);
+    if (at) place(pop, at);
+  };
+  const marked = () => CAN_MARK && !isTree(message, actions) ? marks(message, element, thinking) : null;
+  return {
+    pop,
+    clear: () => {
+      fill(pop);
+      unchoosable();
+      unchoosable = () => {};
+      painter?.end();
+      painter = null;
+    },
+    /** @param {import("../text/tokens.js").Colour} colour */
+    paint: (colour) => {
+      const { tokens = [] } = message;
+      painter = marked() || spans(element, tokens);
+      painter.paint(classesOf(tokens, colour));
+      unchoosable = choosable(element, painter, tokens.length, choose);
+    },
+    /** @param {number[]} indices */
+    mark: (indices) => {
+      painter ??= marked();
+      painter?.mark(indices, "step");
+      const at = indices.length > 0 && !pop.firstChild ? painter?.place(indices[0]) : null;
+      (at instanceof Range ? at.startContainer.parentElement : at)?.scrollIntoView({ block: "nearest" });
+    },
+  };
+}
+
+/**
  * The text of an answer: Markdown as it comes, tokens in colours, or a tree of JSON.
  * @param {Message} message
  * @param {Actions} actions
+ * @param {Element} thinking
  */
-function createText(message, actions) {
+function createText(message, actions, thinking) {
   const element = h("div", { class: "text" });
-  const stream = createMarkdown(element);
-  let colour = COLOURS[0];
+  const stream = createMarkdown(element), colours = createColours(message, actions, element, thinking);
+  let colour = COLOURS[0], drawn = false, step = /** @type {number[]} */ ([]);
+  onEnd(colours.clear);
   const plain = () => {
-    if (actions.structured(message) && isJson(message.content)) {
+    colours.clear();
+    drawn = true;
+    if (isTree(message, actions)) {
       return fill(element, h("p", { class: "faint" }, "✓ valid JSON"), jsonView(message.content));
     }
     fill(element);
@@ -141,9 +193,8 @@ function createText(message, actions) {
   };
   if (actions.running(message)) stream.write(message.content);
   else fill(element, h("p", {}, message.content));
-  const pop = h("div", { class: "popped" });
   return {
-    element: h("div", { class: "said" }, element, pop),
+    element: h("div", { class: "said" }, element, colours.pop),
     write: stream.write,
     draw: stream.draw,
     end: plain,
@@ -153,20 +204,24 @@ function createText(message, actions) {
     /** @param {import("../text/tokens.js").Colour} next */
     show: (next) => {
       colour = next;
-      fill(pop);
-      if (next === "Plain") return plain();
-      const goOn = (/** @type {string} */ text, /** @type {number[]} */ ids) => actions.goOn(message, text, ids);
-      /** @param {number} index @param {HTMLElement | null} at */
-      const choose = (index, at) => {
-        fill(pop, at && tokenCard(message, index, goOn));
-        if (at) place(pop, at);
-      };
-      fill(element, tokenView(message.tokens ?? [], next, choose));
+      plain();
+      if (next !== "Plain") colours.paint(next);
+      if (step.length > 0) colours.mark(step);
+    },
+    /** Marks the tokens of a step. @param {number[]} indices */
+    mark: (indices) => {
+      if (indices.length === 0 && step.length === 0) return;
+      step = indices;
+      if (!drawn) plain();
+      colours.mark(indices);
     },
   };
 }
 
-/** Below a token, within its text. @param {HTMLElement} pop @param {HTMLElement} at */
+/** Whether an answer is shown as a tree of JSON. @param {Message} message @param {Actions} actions */
+const isTree = (message, actions) => actions.structured(message) && isJson(message.content);
+
+/** Below a token, within its text. @param {HTMLElement} pop @param {Element | Range} at */
 function place(pop, at) {
   const frame = /** @type {HTMLElement} */ (pop.parentElement), rects = at.getClientRects();
   const last = rects[rects.length - 1];
@@ -240,7 +295,7 @@ function colourBar(text, message) {
 
 /** An answer. @param {Message} message @param {Actions} actions */
 export function createAnswer(message, actions) {
-  const text = createText(message, actions), thinking = h("p", {});
+  const thinking = h("p", {}), text = createText(message, actions, thinking);
   const thought = h("details", { class: "thought", hidden: true }, h("summary", {}, "Thinking"), thinking);
   const state = slot("state", "p"),
     calls = slot("calls"),
@@ -265,16 +320,16 @@ export function createAnswer(message, actions) {
     const begun = message.content !== "" || Boolean(message.reasoning) || Boolean(message.calls);
     thought.hidden = !message.reasoning;
     if (thinking.textContent !== message.reasoning) thinking.textContent = message.reasoning ?? "";
-    const line = typeof progress === "string"
-      ? progress
-      : progress
-      ? progressLine(progress)
-      : "Waiting for the first token.";
+    const line = typeof progress === "object" ? progressLine(progress) : progress ?? "Waiting for the first token.";
     if (running && !begun) state.show(JSON.stringify(progress ?? line), () => line);
     else state.show("", () => null);
-    if (running) return text.draw();
+    const { number, of } = actions.branch(message);
+    if (running) {
+      bar.show(of > 1 ? `${number}/${of}` : "", () => h("span", { class: "acts" }, branches(message, actions)));
+      return text.draw();
+    }
     if (!near) return;
-    const { number, of } = actions.branch(message), asked = message.finish === "tool_calls" && last;
+    const asked = message.finish === "tool_calls" && last;
     bar.show(`${number}/${of} ${message.tokens?.length}`, () => {
       colours = message.tokens?.length ? colourBar(text, message) : null;
       return [colours?.element, h("span", { class: "acts" }, branches(message, actions), copies(message, actions))];
@@ -293,7 +348,8 @@ export function createAnswer(message, actions) {
   update();
   if (!near) seen.observe(element);
   element.addEventListener("seen", () => (near = true, text.end(), update()));
-  return { element, update, write: text.write, end: () => (text.end(), update()), nextColour: () => colours?.next() };
+  const end = () => (text.end(), update());
+  return { element, update, write: text.write, end, mark: text.mark, nextColour: () => colours?.next() };
 }
 
 /**

@@ -28,6 +28,27 @@ export function figuresOf(record) {
   };
 }
 
+/**
+ * The record of one of several answers of a request: its own tokens and times, and the least of the steps of all.
+ * Others have the record of their request.
+ * @param {Message} message
+ */
+export function recordOf({ record, choice }) {
+  const times = choice === undefined ? undefined : record.timeline?.token_ms[choice];
+  if (!times) return record;
+  const [all] = record.prompts, output = times.length, first = times[0] / 1000, gaps = Math.max(0, output - 1);
+  const spent = times[gaps] / 1000 - first, least_s = all.decode.least_s * gaps / all.decode.steps;
+  const own = { output_tokens: output, ttft_s: first, prefill_s: first - all.queue_s };
+  const decode = { decode_s: spent, decode: { ...all.decode, least_s, roofline_share: least_s / spent } };
+  return {
+    ...record,
+    tokens: { ...record.tokens, output },
+    prompts: [{ ...all, ...own, ...decode }],
+    timeline: { ...record.timeline, token_ms: [times] },
+    answers: record.timeline.token_ms.length,
+  };
+}
+
 /** When each token came, in seconds since the request arrived: by the engine, else as this browser saw it. @param {Message} message */
 function tokenTimes({ record, tokens: got = [] }) {
   const told = record.timeline?.token_ms?.[0];
@@ -140,6 +161,7 @@ function facts({ record }) {
   const figures = figuresOf(record), { tokens: used, cost } = record;
   const price = record.at_prices?.[0];
   const here = cost ? money(cost.total, cost.currency) : null;
+  const several = record.answers ? `; all ${record.answers} answers` : "";
   return h(
     "dl",
     { class: "facts" },
@@ -164,8 +186,13 @@ function facts({ record }) {
       h("span", { class: "c" }, used.cached > 0 ? `${count(used.cached)} from the cache` : "0 from the cache"),
     ),
     price
-      ? fact("Cost", money(price.total, price.currency), "", `at ${price.model}${here ? `; here ${here}` : ""}`)
-      : fact("Cost", here ?? "–", "", here ? "here" : "no --price-sheet"),
+      ? fact(
+        "Cost",
+        money(price.total, price.currency),
+        "",
+        `at ${price.model}${here ? `; here ${here}` : ""}${several}`,
+      )
+      : fact("Cost", here ?? "–", "", here ? `here${several}` : "no --price-sheet"),
   );
 }
 
@@ -239,13 +266,13 @@ function helps(explain, help) {
  *   asks for it
  */
 export function receipt(message, { open, axis, explain, help }) {
-  const { record } = message;
+  const record = recordOf(message), own = { ...message, record };
   return h(
     "details",
     { class: "receipt", open },
     h("summary", {}, ratioBar(record, "ratio"), h("span", {}, lineOf(record))),
-    fold(message, axis),
-    facts(message),
+    fold(own, axis),
+    facts(own),
     explain && helps(explain, help),
   );
 }

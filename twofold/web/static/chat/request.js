@@ -23,6 +23,7 @@ export const SETTINGS = [
     note: "0: always the most likely token",
   },
   { field: "max_tokens", name: "Max. tokens", kind: "number", min: 1, step: 1, note: "tokens of an answer" },
+  { field: "n", name: "Completions", kind: "number", min: 1, max: 16, step: 1, note: "each is a branch" },
   { field: "seed", name: "Seed", kind: "number", step: 1, note: "the same seed gives the same answer" },
   { field: "top_p", name: "top-p", kind: "number", min: 0.01, max: 1, step: 0.01 },
   { field: "top_k", name: "top-k", kind: "number", min: -1, step: 1 },
@@ -102,6 +103,7 @@ const OWN = new Set([
   "other",
   "top_logprobs",
   "reference",
+  "n",
 ]);
 
 /**
@@ -110,11 +112,11 @@ const OWN = new Set([
  * @param {string} model
  * @param {Conversation} talk
  * @param {readonly Message[]} messages
- * @param {{begun?: string, ids?: readonly number[], prices?: readonly string[]}} [options]  `prices`: models with a
- *   known price
+ * @param {{begun?: string, ids?: readonly number[], prices?: readonly string[], several?: boolean}} [options]  `prices`:
+ *   models with a known price; `several`: as many answers as the settings say
  * @returns {Body}
  */
-export function bodyOf(model, talk, messages, { begun: text = "", ids = [], prices = [] } = {}) {
+export function bodyOf(model, talk, messages, { begun: text = "", ids = [], prices = [], several } = {}) {
   const settings = { ...DEFAULTS, ...talk.settings };
   const plain = Object.entries(settings).filter(([field]) => !OWN.has(field));
   const tools = [...(settings.tools ?? []), ...builtIn(settings)];
@@ -129,6 +131,7 @@ export function bodyOf(model, talk, messages, { begun: text = "", ids = [], pric
     ],
     ...Object.fromEntries(plain),
     ...alternatives,
+    ...(several && !text && settings.n > 1 ? { n: settings.n } : {}),
     ...formOf(settings),
     ...(tools.length > 0 ? { tools } : {}),
     ...(settings.cache_salt ? { cache_salt: settings.cache_salt } : {}),
@@ -201,7 +204,7 @@ export function asCurl(url, body, keyed) {
 }
 
 const OPENAI = new Set(
-  ("model messages temperature max_tokens seed top_p presence_penalty frequency_penalty stop logprobs top_logprobs " +
+  ("model messages temperature max_tokens n seed top_p presence_penalty frequency_penalty stop logprobs top_logprobs " +
     "reasoning_effort response_format tools tool_choice service_tier").split(" "),
 );
 

@@ -1,5 +1,5 @@
 // @ts-check
-/** One answer: its stream, read into its message. */
+/** Answers: their stream, read into their messages. */
 
 import { ApiError, errorFrom } from "../core/api.js";
 import { paced } from "../core/clock.js";
@@ -10,52 +10,54 @@ const HZ = 20;
 /** @typedef {{state: string, ahead?: number, cached?: number, done?: number, of?: number, first_token_ms?: number}} Progress */
 
 /**
- * Asks for an answer and adds it to `message` as it comes. `text` gets each new piece of its content, `changed` is
- * called after each other change. What goes wrong is noted in the message; nothing is thrown.
+ * Asks for answers, one for each message, and adds to them as they come. `text` gets each new piece of content,
+ * `changed` is called after each other change. What goes wrong is noted in the messages; nothing is thrown.
  * @param {import("../core/api.js").Api} api
  * @param {Record<string, any>} body
- * @param {Message} message
- * @param {{signal: AbortSignal, text: (piece: string) => void, changed: (progress?: Progress) => void}} options
+ * @param {readonly Message[]} messages
+ * @param {{signal: AbortSignal, text: (message: Message, piece: string) => void,
+ *   changed: (progress?: Progress) => void}} options
  */
-export async function run(api, body, message, { signal, text, changed }) {
+export async function run(api, body, messages, { signal, text, changed }) {
   const began = performance.now();
+  const decoders = messages.map(() => new TextDecoder("utf-8", { ignoreBOM: true }));
   try {
     const { events } = await api.stream("/v1/chat/completions", body, { signal });
     for await (const { data } of events) {
       if (data === "[DONE]") return;
       const failed = errorFrom(data);
       if (failed) throw failed;
-      const chunk = JSON.parse(data);
-      if (chunk.twofold?.object === "twofold.request") message.record = chunk.twofold;
-      if (chunk.choices.length > 0) take(message, chunk, performance.now() - began, text);
+      const chunk = JSON.parse(data), index = chunk.choices[0]?.index ?? 0, message = messages[index];
+      if (chunk.twofold?.object === "twofold.request") messages.forEach((each) => (each.record = chunk.twofold));
+      if (chunk.choices.length > 0) {
+        const piece = take(message, chunk, performance.now() - began, decoders[index]);
+        if (piece) text(message, piece);
+      }
       changed(progressOf(chunk.twofold));
     }
     throw new ApiError("The connection was cut before the answer was complete.");
   } catch (error) {
-    if (error instanceof DOMException && error.name === "AbortError") {
-      message.finish = "stopped";
-      return;
-    }
-    message.finish = "cut";
-    message.fault = faultOf(error);
+    const stopped = error instanceof DOMException && error.name === "AbortError";
+    const ended = stopped ? { finish: "stopped" } : { finish: "cut", fault: faultOf(error) };
+    for (const message of messages) if (!message.finish) Object.assign(message, ended);
   }
 }
 
 /**
- * Runs an answer and draws its view as it comes, at most HZ times a second.
- * @param {{update: (progress?: Progress | string) => void, write: (piece: string) => void}} view
+ * Runs answers and draws those that are shown as they come, at most HZ times a second.
+ * @param {(message: Message) => {update: (progress?: Progress | string) => void, write: (piece: string) => void} | undefined} viewOf
  * @param {import("../core/api.js").Api} api
  * @param {Record<string, any>} body
- * @param {Message} message
+ * @param {readonly Message[]} messages
  * @param {AbortSignal} signal
  * @param {Progress | string} [progress]  shown until the server reports another
  */
-export async function runInto(view, api, body, message, signal, progress) {
-  const draw = paced(() => view.update(progress), HZ);
+export async function runInto(viewOf, api, body, messages, signal, progress) {
+  const draw = paced(() => messages.forEach((message) => viewOf(message)?.update(progress)), HZ);
   draw.ask();
-  await run(api, body, message, {
+  await run(api, body, messages, {
     signal,
-    text: view.write,
+    text: (message, piece) => viewOf(message)?.write(piece),
     changed: (told) => {
       progress = told ?? progress;
       draw.ask();
@@ -86,25 +88,26 @@ function faultOf(error) {
   return { message, status, retryAt: retryAfterS === null ? null : Date.now() / 1000 + retryAfterS };
 }
 
-/** @param {Message} message @param {any} chunk @param {number} now @param {(piece: string) => void} text */
-function take(message, chunk, now, text) {
+/** Adds a chunk to its message; returns the new content. @param {Message} message @param {any} chunk @param {number} now @param {TextDecoder} decoder */
+function take(message, chunk, now, decoder) {
   const [{ delta, logprobs, finish_reason: finish, token_ids: ids = [] }] = chunk.choices;
   message.ids = (message.ids ?? []).concat(ids);
   if (delta.reasoning_content) message.reasoning = (message.reasoning ?? "") + delta.reasoning_content;
   for (const part of delta.tool_calls ?? []) takeCall(message, part);
-  if (delta.content) {
-    message.content += delta.content;
-    text(delta.content);
-  }
+  if (delta.content) message.content += delta.content;
   if (finish) message.finish = finish;
   const { t_ms: times, step = -1, from = "" } = chunk.twofold ?? {};
   const tokens = message.tokens ?? (message.tokens = []);
   (logprobs?.content ?? []).forEach((/** @type {any} */ each, /** @type {number} */ index) => {
     const others = each.top_logprobs.map((/** @type {any} */ top) => [top.token, top.logprob, top.token_id]);
-    tokens.push([each.token, each.logprob, times?.[index] ?? now, others, from[index] ?? "d", step]);
+    const made = each.bytes ? decoder.decode(new Uint8Array(each.bytes), { stream: true }) : each.token;
+    const differs = made === each.token ? [] : [made];
+    const token = [each.token, each.logprob, times?.[index] ?? now, others, from[index] ?? "d", step, ...differs];
+    tokens.push(/** @type {import("./tree.js").Token} */ (token));
   });
   const said = delta.content ?? delta.reasoning_content;
   if (!logprobs && said) tokens.push([said, null, times?.[0] ?? now, [], from[0] ?? "d", step]);
+  return delta.content;
 }
 
 /** @param {Message} message @param {any} part */

@@ -3,7 +3,7 @@
 
 import { h } from "../core/dom.js";
 import { count, seconds, share } from "../core/form.js";
-import { gapsOf, ORIGIN_NAMES } from "../text/tokens.js";
+import { gapsOf, ORIGIN_NAMES, startsOf } from "../text/tokens.js";
 
 /** @typedef {import("./tree.js").Message} Message */
 
@@ -16,9 +16,9 @@ const probability = (logprob) => share(Number(Math.exp(logprob).toPrecision(2)))
 /**
  * @param {Message} message
  * @param {number} index
- * @param {(text: string, ids: number[]) => void} goOn  takes the text and the tokens up to an alternative, and with it
+ * @param {import("./messages.js").Actions} actions
  */
-export function tokenCard(message, index, goOn) {
+export function tokenCard(message, index, actions) {
   const tokens = message.tokens ?? [], [text, logprob, , others, origin, step] = tokens[index];
   const gap = gapsOf(tokens)[index], before = textBefore(message, index);
   const rows = others.some(([other]) => other === text) || logprob === null
@@ -38,7 +38,7 @@ export function tokenCard(message, index, goOn) {
         "ul",
         {},
         rows.map(([other, p, id]) => {
-          const choose = before !== null && (() => goOn(before + other, idsTo(message, index, id)));
+          const choose = before !== null && (() => actions.goOn(message, before + other, idsTo(message, index, id)));
           return h("li", {}, alternative(other, p, other === text, choose));
         }),
       ),
@@ -46,11 +46,22 @@ export function tokenCard(message, index, goOn) {
       "p",
       { class: "why" },
       ORIGIN_NAMES[origin] ?? "",
-      step >= 0 ? `, in step ${count(step)}` : "",
+      step >= 0 && [", in ", inStep(step, actions.step?.bind(null, message, index))],
       why(message, step),
     ),
     rows.length > 1 && h("p", { class: "faint" }, "Choose an alternative to go on from there."),
   );
+}
+
+/** A step, which the engine can show. @param {number} step @param {(() => Promise<boolean>) | undefined} show */
+function inStep(step, show) {
+  const name = `step ${count(step)}`;
+  if (!show) return name;
+  const onclick = async () => {
+    if (!await show()) button.replaceWith(`${name} (which the engine does not keep any more)`);
+  };
+  const button = h("button", { type: "button", class: "chip", onclick }, name);
+  return button;
 }
 
 /** @param {string} text @param {number} logprob @param {boolean} taken @param {false | (() => void)} choose */
@@ -75,10 +86,9 @@ function alternative(text, logprob, taken, choose) {
 }
 
 /** The answer before a token; null if it is not of the answer, but of the thinking before it. @param {Message} message @param {number} index */
-function textBefore({ tokens = [], content, begun = "" }, index) {
-  const texts = tokens.map((token) => token[0]), at = texts.slice(0, index).join("").length;
-  const start = Math.max(0, texts.join("").indexOf(content.slice(begun.length)));
-  return at < start ? null : begun + texts.join("").slice(start, at);
+function textBefore(message, index) {
+  const at = startsOf(message).answer[index];
+  return at < 0 ? null : message.content.slice(0, at);
 }
 
 /** The tokens before a token, and an alternative to it; none if they are not known. @param {Message} message @param {number} index @param {number} [id] */

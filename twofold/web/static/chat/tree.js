@@ -8,8 +8,9 @@
 
 /**
  * @typedef {{id: string, name: string, arguments: string}} ToolCall
- * @typedef {[text: string, logprob: number | null, ms: number, others: [text: string, logprob: number, id?: number][], origin: string, step: number]} Token
- *   `ms` since the request; `origin`: d drawn, s guessed, g forced; `step`: its number, or -1
+ * @typedef {[text: string, logprob: number | null, ms: number, others: [text: string, logprob: number, id?: number][], origin: string, step: number, made?: string]} Token
+ *   `ms` since the request; `origin`: d drawn, s guessed, g forced; `step`: its number, or -1; `made`: the text that it
+ *   made if it differs: a character of several tokens is made by the last of them
  * @typedef {{message: string, status: number, retryAt: number | null}} Fault  `retryAt`: Unix seconds
  * @typedef {object} Message
  * @property {string} id
@@ -21,6 +22,7 @@
  * @property {string} [call]  of a tool's result: the id of the call
  * @property {string} [name]
  * @property {string} [model]
+ * @property {number} [choice]  of several answers of one request: its index
  * @property {string} [begun]  the text that the answer went on from
  * @property {number[]} [ids]  of its tokens, those that it went on from first
  * @property {number} [begunIds]  the number of those
@@ -96,8 +98,8 @@ export function turn(talk, message, by) {
 /** Prompt and output tokens, cached ones, and seconds of both phases of all its answers. @param {Conversation} talk */
 export function sums(talk) {
   const sum = { prompt: 0, cached: 0, output: 0, prefill: 0, decode: 0 };
-  for (const { record } of talk.messages) {
-    if (!record) continue;
+  for (const { record, choice = 0 } of talk.messages) {
+    if (!record || choice > 0) continue;
     sum.prompt += record.tokens.prompt;
     sum.cached += record.tokens.cached;
     sum.output += record.tokens.output;
@@ -153,7 +155,7 @@ function checked(talk, index) {
 }
 
 /** A message with the fields that are shown, each of its type. @param {any} message @returns {Message} */
-function plainMessage({ tokens, calls, record, ids, begunIds, fault: _, ...rest }) {
+function plainMessage({ tokens, calls, record, ids, begunIds, choice, fault: _, ...rest }) {
   const kept = Object.fromEntries(Object.entries(rest).filter(([, value]) => typeof value === "string"));
   const timed = Array.isArray(tokens) &&
     tokens.every((each) => typeof each?.[0] === "string" && Array.isArray(each[3]));
@@ -162,6 +164,7 @@ function plainMessage({ tokens, calls, record, ids, begunIds, fault: _, ...rest 
     ...(timed ? { tokens } : {}),
     ...(Array.isArray(ids) && ids.every(Number.isInteger) ? { ids } : {}),
     ...(Number.isInteger(begunIds) ? { begunIds } : {}),
+    ...(Number.isInteger(choice) ? { choice } : {}),
     ...(Array.isArray(calls)
       ? { calls: calls.map(({ id, name, arguments: given }) => textCall(id, name, given)) }
       : {}),

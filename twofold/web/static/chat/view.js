@@ -4,6 +4,7 @@
 import { fill, h, keyed } from "../core/dom.js";
 import { button, keptText } from "../core/parts.js";
 import { effect, signal } from "../core/signal.js";
+import { createBeside } from "./beside.js";
 import { createComposer } from "./composer.js";
 import { createForecast } from "./forecast.js";
 import { createKept } from "./kept.js";
@@ -30,12 +31,15 @@ class Chat {
     this.talk = signal(newConversation());
     this.keeps = signal(true);
     this.busy = signal(false);
-    /** @type {Message | null} */
-    this.running = null;
+    /** @type {Message[]} */
+    this.running = [];
     this.abort = new AbortController();
     /** @type {Map<string, any>} */
     this.shown = new Map();
     this.changed = () => {};
+    this.beside = signal(false);
+    /** @type {Partial<Actions>} */
+    this.linked = {};
   }
 
   get path() {
@@ -79,7 +83,7 @@ class Chat {
     const talk = this.talk.peek(), all = new Map(talk.messages.map((message) => [message.id, message]));
     const before = [];
     for (let each = all.get(parent); each; each = all.get(each.parent)) before.unshift(each);
-    return bodyOf(model, talk, before, { ...from, prices: this.app.server.peek()?.prices.reference });
+    return bodyOf(model, talk, before, { ...from, prices: this.app.server.peek()?.prices.reference, several: true });
   }
 
   /** The request if this message were sent now. @param {string} text */
@@ -96,20 +100,24 @@ class Chat {
     const body = this.body(parent, { begun, ids });
     const from = begun ? { begun, ...(ids.length > 0 ? { ids, begunIds: ids.length } : {}) } : {};
     const thought = reasoning && ids.length > 0 ? { reasoning } : {};
-    const message = add(talk, { parent, role: "assistant", content: begun, model, ...from, ...thought });
+    const running = Array.from({ length: body.n ?? 1 }, (_, choice) => {
+      const which = body.n ? { choice } : {};
+      return add(talk, { parent, role: "assistant", content: begun, model, ...which, ...from, ...thought });
+    });
+    talk.chosen[parent] = running[0].id;
     const abort = this.abort = new AbortController();
-    this.running = message;
+    this.running = running;
     this.busy.set(true);
     this.changed();
     this.save();
-    const view = this.shown.get(message.id);
-    await runInto(view, this.app.api, body, message, abort.signal, loading(this.app, model));
-    if (this.running === message) {
-      this.running = null;
+    const viewOf = (/** @type {Message} */ { id }) => this.shown.get(id);
+    await runInto(viewOf, this.app.api, body, running, abort.signal, loading(this.app, model));
+    if (this.running === running) {
+      this.running = [];
       this.busy.set(false);
     }
-    view.end();
-    this.ended(talk, message);
+    running.forEach((message) => viewOf(message)?.end());
+    this.ended(talk, running.find(({ id }) => id === talk.chosen[parent]) ?? running[0]);
   }
 
   /** @param {Conversation} talk @param {Message} message */
@@ -160,11 +168,13 @@ class Chat {
       goOn: (message, begun, ids) => void this.answer(message.parent, begun, ids, message.reasoning),
       results: (message, results) => this.results(message, results),
       copy: (message, form) => this.copy(message, form),
-      running: (message) => this.running === message,
+      running: (message) => this.running.includes(message),
       last: (message) => this.path.at(-1) === message,
       explain: (message) => explainLink(this.app, message),
       help: (message) => this.app.api.post("/v1/twofold/explain", { request: message.record.id }),
       structured: () => String(this.talk.peek().settings.form ?? "").startsWith("JSON"),
+      chosen: (message, index) => this.linked.chosen?.(message, index),
+      step: (message, index) => this.linked.step?.(message, index) ?? Promise.resolve(false),
     };
   }
 }
@@ -219,12 +229,15 @@ function createHead(chat, list) {
     else chat.kept.remove(chat.talk.peek().id);
   }
   const remove = () => (chat.kept.remove(chat.talk.peek().id), chat.create());
+  const engine = button("Engine", () => chat.beside.set(!chat.beside.peek()));
+  effect(() => engine.setAttribute("aria-pressed", String(chat.beside.get())));
   const element = h(
     "div",
     { class: "head" },
     h("button", { type: "button", class: "chip lists", onclick: list, "aria-controls": "side" }, "Chats"),
     title,
     h("label", { class: "check" }, keep, "Keep"),
+    engine,
     button("Export", () => downloadTalk(chat.talk.peek())),
     button("Delete", remove),
   );
@@ -246,36 +259,42 @@ function shortcuts(chat, create, search) {
     "[": () => step(-1),
     "]": () => step(1),
     "t": () => chat.shown.get(newest())?.nextColour(),
-    "e": () => chat.app.route.go("engine"),
+    "e": () => chat.beside.set(!chat.beside.peek()),
   };
 }
 
+/** The message box, with the forecast of what is typed. @param {Chat} chat @param {{set: (text: string) => void}} draft @param {() => void} down */
+function createSay(chat, draft, down) {
+  const { app } = chat;
+  let foresee = (/** @type {string} */ _) => {};
+  const composer = createComposer({
+    send: (text) => (down(), chat.send(text)),
+    stop: () => chat.stop(),
+    changed: (text, typed) => (draft.set(typed), foresee(text)),
+    busy: chat.busy,
+  });
+  const { update, end } = createForecast(app, composer.guess, (text) => chat.asked(text));
+  foresee = update;
+  effect(() => {
+    app.server.get();
+    app.model.get();
+    update(composer.box.value);
+  });
+  return { composer, end };
+}
+
+/** The chat goes on while another view is shown. @type {Chat | null} */
+let kept = null;
+
 /** @type {import("../views.js").ViewModule["mount"]} */
 export function mount(root, app) {
-  const chat = new Chat(app), talk = createTalk(chat);
+  const chat = kept ??= new Chat(app), talk = createTalk(chat);
   const settings = createSettings((settled) => {
     Object.assign(chat.talk.peek(), settled);
     chat.changed();
     chat.save();
   });
-  const draft = keptText("twofold.draft", true);
-  let foresee = (/** @type {string} */ _) => {};
-  const composer = createComposer({
-    send: (text) => (talk.down(), chat.send(text)),
-    stop: () => chat.stop(),
-    changed: (text, typed) => {
-      draft.set(typed);
-      foresee(text);
-    },
-    busy: chat.busy,
-  });
-  const forecast = createForecast(app, composer.guess, (text) => chat.asked(text));
-  foresee = forecast.update;
-  effect(() => {
-    app.server.get();
-    app.model.get();
-    forecast.update(composer.box.value);
-  });
+  const draft = keptText("twofold.draft", true), { composer, end } = createSay(chat, draft, () => talk.down());
   const open = (
     /** @type {Conversation} */ next,
   ) => (chat.open(next), talk.down(), frame.classList.remove("listed"), composer.box.focus());
@@ -299,9 +318,20 @@ export function mount(root, app) {
   };
   chat.changed();
   root.append(frame);
+  const answers = () =>
+    chat.path.map((message) => /** @type {[Message, any]} */ ([message, chat.shown.get(message.id)]));
+  chat.linked = createBeside(app, chat.beside, frame, answers);
   composer.set(draft.get());
   composer.box.focus();
   performance.mark("ready");
   chat.kept.load();
-  return () => (chat.stop(), talk.end(), keys.end(), forecast.end());
+  talk.down();
+  return () => {
+    chat.changed = () => {};
+    chat.linked = {};
+    chat.shown.clear();
+    talk.end();
+    keys.end();
+    end();
+  };
 }

@@ -73,7 +73,7 @@ class Side {
     this.running = true;
     const view = this.view = createAnswer(message, this.actions());
     fill(this.place, view.element);
-    await runInto(view, this.app.api, body, message, abort.signal, loading(this.app, this.select.value));
+    await runInto(() => view, this.app.api, body, [message], abort.signal, loading(this.app, this.select.value));
     if (this.message !== message) return;
     this.running = false;
     view.end();

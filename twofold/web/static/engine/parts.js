@@ -61,8 +61,8 @@ function button(read, onclick, label) {
   return made;
 }
 
-/** @param {Model} model @param {(message: string) => void} complain */
-export function tools(model, complain) {
+/** @param {Model} model @param {(message: string) => void} complain @param {boolean} [few] */
+export function tools(model, complain, few = false) {
   const now = h("p", { class: "now" });
   effect(() => {
     model.words.get();
@@ -95,10 +95,7 @@ export function tools(model, complain) {
     button(() => model.paused.get() === null ? "Pause" : "Continue", () => pause(model)),
     button(() => "◀", () => move(model, -1), "Step back"),
     button(() => "▶", () => move(model, 1), "Step forward"),
-    recording,
-    back,
-    button(() => "Open a recording", () => file.click()),
-    file,
+    few ? [] : [recording, back, button(() => "Open a recording", () => file.click()), file],
   );
 }
 

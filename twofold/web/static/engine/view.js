@@ -11,7 +11,8 @@ import { palette, sheet } from "../draw/canvas.js";
 import { chartView } from "../draw/chart.js";
 import { drawFold, firstAfter } from "../draw/fold.js";
 import { drawLanes, slotsUsed } from "../draw/lanes.js";
-import { createModel, watch } from "./model.js";
+import { stepOf, tokensIn } from "../live/state.js";
+import { choose, createModel, watch } from "./model.js";
 import { lanesTable, lately, roofline, stepsTable, stepText, summary } from "./numbers.js";
 import { canvas, liveTable, panel, tools } from "./parts.js";
 
@@ -66,11 +67,20 @@ function createParts(model) {
 
 /** @type {import("../views.js").ViewModule["mount"]} */
 export function mount(root, app) {
+  const { element, end } = createEngine(app);
+  root.append(element);
+  return end;
+}
+
+/**
+ * The view; `beside` another one it has fewer parts.
+ * @param {import("../views.js").App} app
+ * @param {boolean} [beside]
+ */
+export function createEngine(app, beside = false) {
   const model = createModel(app), parts = createParts(model);
-  const fault = faultLine("status");
-  const heading = h("h1", { class: "hidden" }, "Engine");
-  const main = h("main", { class: "engine" }, heading, tools(model, fault.say), fault.element, parts.panels);
-  const { live, paused } = model, beatMs = model.calm ? 1000 : BEAT_MS;
+  const fault = faultLine("status"), { live, paused } = model, beatMs = model.calm ? 1000 : BEAT_MS;
+  const main = frame(parts, beside, [tools(model, fault.say, beside), fault.element]);
   let drawn = 0, told = -Infinity, ink = palette();
   const pace = paced(() => {
     drawn = performance.now();
@@ -113,15 +123,29 @@ export function mount(root, app) {
   const resized = new ResizeObserver(() => (pace.ask(), map()));
   resized.observe(parts.fold);
   document.addEventListener("visibilitychange", seen);
-  root.append(main);
-  return () => {
+  const end = () => {
     model.stop.abort();
     clearInterval(beat);
     resized.disconnect();
     pace.end();
     document.removeEventListener("visibilitychange", seen);
   };
+  return { element: main, end, ...linksOf(model) };
 }
+
+/** @param {ReturnType<typeof createParts>} parts @param {boolean} beside @param {HTMLElement[]} top */
+function frame({ steps, lanes, roof, panels }, beside, top) {
+  if (!beside) return h("main", { class: "engine" }, h("h1", { class: "hidden" }, "Engine"), top, panels);
+  return h("aside", { class: "engine beside", "aria-label": "Engine" }, top, steps.root, lanes.root, roof);
+}
+
+/** What the chat needs for its links of tokens and steps. @param {Model} model */
+const linksOf = (model) => ({
+  model,
+  choose: choose.bind(null, model),
+  stepOf: stepOf.bind(null, model.live),
+  tokensIn: tokensIn.bind(null, model.live),
+});
 
 /**
  * What changes once a second, or when a step is chosen.
@@ -181,7 +205,7 @@ function drawMap(live, { fold, rows, map, tree, blocks }, ink) {
   fold.setAttribute("aria-label", `Rows of the steps. ${summary(live)} Arrows choose a step, space pauses.`);
   rows.setAttribute("aria-label", `Sequences by slot. ${summary(live)}`);
   const { engine } = live.hello ?? {}, group = live.blocks?.groups[0], size = engine?.groups[0];
-  if (!group || !size) return;
+  if (!group || !size || !map.clientWidth) return;
   const each = drawBlocks(sheet(map, ink), group), { trees } = live.blocks;
   drawTree(sheet(tree, ink), trees);
   const cell = each > 1 ? `; a cell is ${each} blocks` : "";

@@ -15,6 +15,9 @@
 export const KEEP_MS = 300_000;
 export const MAX_STEPS = 20_000;
 const MAX_LANES = 3_000;
+/** How far the clocks of records and of steps may be apart. */
+const CLOCKS_MS = 5_000;
+/** @typedef {import("../chat/tree.js").Message} Message */
 /** @type {Record<string, string>} */
 export const CAUSES = {
   blocks: "preempted for lack of blocks",
@@ -189,6 +192,27 @@ export function stepAt(live, at) {
     else high = middle;
   }
   return steps[low - 1] ?? null;
+}
+
+/** The step that made a token of an answer, null if it is not known any more. @param {Live} live @param {Message} message @param {number} index */
+export function stepOf(live, message, index) {
+  const number = message.tokens?.[index]?.[5] ?? -1;
+  const step = live.steps.findLast(({ n, times }) => n <= number && number < n + times);
+  return step && tokensIn(live, message, step).includes(index) ? step : null;
+}
+
+/**
+ * The tokens of an answer that a step made. Their times have to fit: a restarted engine counts its steps anew.
+ * @param {Live} live @param {Message} message @param {Step} step
+ */
+export function tokensIn({ hello }, { record, model, tokens = [] }, step) {
+  if (!record || !hello || model !== hello.model) return [];
+  const zero = 1e3 * (record.arrived_at - hello.unix), { n, times, t, end } = step;
+  const fits = (/** @type {number} */ at) => at > t - CLOCKS_MS && at < end + CLOCKS_MS;
+  return [...tokens.keys()].filter((index) => {
+    const { 2: ms, 5: number } = tokens[index];
+    return number >= n && number < n + times && fits(zero + ms);
+  });
 }
 
 /** The lanes that ran in a step. @param {Live} live @param {Step} step */

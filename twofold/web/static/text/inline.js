@@ -5,7 +5,10 @@
  */
 
 /** @typedef {{tag: string, props: Record<string, string>, kids: MdNode[]} | string} MdNode */
-/** @typedef {{mark: string, size: number, at: number, opens: boolean, closes: boolean}} Run  `at`: its place in `out` */
+/**
+ * @typedef {{mark: string, size: number, from: number, at: number, opens: boolean, closes: boolean}} Run  `from`: its
+ *   place in the text; `at`: in `out`
+ */
 
 const MAX_OPEN = 64;
 const MAX_ADDRESS = 2000;
@@ -39,11 +42,19 @@ const link = (href, kids) => node("a", kids, { href, rel: "noopener noreferrer n
 
 /**
  * @param {string} text
+ * @param {(from: number, to: number) => void} [keep]  gets the parts of the text that are shown, in order
  * @returns {MdNode[]}
  */
-export function inline(text) {
+export function inline(text, keep) {
   const parser = new Inline(text);
   parser.run();
+  if (keep) {
+    let at = 0;
+    for (const [from, to] of [...parser.dropped.sort((a, b) => a[0] - b[0]), [text.length, 0]]) {
+      if (from > at) keep(at, from);
+      at = to;
+    }
+  }
   return merged(parser.out);
 }
 
@@ -56,8 +67,15 @@ class Inline {
     this.out = [];
     /** @type {Run[]} */
     this.runs = [];
-    /** @type {{at: number, runs: number, picture: boolean}[]} */
+    /** @type {{from: number, at: number, runs: number, picture: boolean}[]} */
     this.brackets = [];
+    /** @type {[number, number][]} marks that are not shown */
+    this.dropped = [];
+  }
+
+  /** @param {number} from @param {number} size */
+  drop(from, size) {
+    this.dropped.push([from, from + size]);
   }
 
   run() {
@@ -93,6 +111,7 @@ class Inline {
     const next = this.text[this.at + 1] ?? "";
     if (!ESCAPABLE.test(next)) return this.plain(1);
     this.out.push(next);
+    this.drop(this.at, 1);
     this.at += 2;
   }
 
@@ -105,6 +124,8 @@ class Inline {
         const inner = text.slice(at + size, end);
         const spaced = /^ .*[^ ].* $/s.test(inner);
         this.out.push(node("code", [spaced ? inner.slice(1, -1) : inner]));
+        this.drop(at, size + Number(spaced));
+        this.drop(end - Number(spaced), size + Number(spaced));
         this.at = end + size;
         return;
       }
@@ -124,7 +145,7 @@ class Inline {
     const opens = left && (!word || !right || PUNCTUATION.test(before));
     const closes = right && (!word || !left || PUNCTUATION.test(after));
     this.at += size;
-    const run = { mark, size: mark === "~" && size !== 2 ? 0 : size, at: this.out.length, opens, closes };
+    const run = { mark, size: mark === "~" && size !== 2 ? 0 : size, from: at, at: this.out.length, opens, closes };
     this.out.push(text.slice(at, at + size));
     if (closes) this.pair(run);
     if (opens && run.size > 0 && typeof this.out[run.at] === "string") {
@@ -146,6 +167,9 @@ class Inline {
       const kids = merged(this.out.splice(opener.at + 1, closer.at - opener.at - 1));
       opener.size -= used;
       closer.size -= used;
+      this.drop(opener.from + opener.size, used);
+      this.drop(closer.from, used);
+      closer.from += used;
       const tag = closer.mark === "~" ? "del" : used === 2 ? "strong" : "em";
       this.out[opener.at] = closer.mark.repeat(opener.size);
       this.out.splice(opener.at + 1, 0, node(tag, kids));
@@ -157,7 +181,7 @@ class Inline {
 
   /** @param {number} size @param {boolean} picture */
   bracket(size, picture) {
-    this.brackets.push({ at: this.out.length, runs: this.runs.length, picture });
+    this.brackets.push({ from: this.at, at: this.out.length, runs: this.runs.length, picture });
     if (this.brackets.length > MAX_OPEN) this.brackets.shift();
     this.plain(size);
   }
@@ -176,6 +200,8 @@ class Inline {
       this.out.push(node("span", [` (${shown.length > 60 ? `${shown.slice(0, 59)}…` : shown})`], { class: "where" }));
     }
     this.brackets = [];
+    this.drop(open.from, 1);
+    this.drop(this.at, TARGET.lastIndex - this.at);
     this.at = TARGET.lastIndex;
   }
 
@@ -190,6 +216,7 @@ class Inline {
     const href = address(written);
     if (!href) return this.plain(1);
     this.out.push(link(href, [written]));
+    if (mark === "<") (this.drop(this.at, 1), this.drop(this.at + found[0].length - 1, 1));
     this.at += mark === "<" ? found[0].length : written.length;
   }
 }

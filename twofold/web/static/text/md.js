@@ -16,32 +16,56 @@ export const TAGS = "h3 p ul ol li blockquote pre code em strong del a hr table 
 
 /**
  * A text in pieces as a tree of nodes.
+ * @param {import("./blocks.js").Keep} [keep]  gets the parts of the text that are shown, in order; `tree` is then called once
  * @returns {{write: (piece: string) => void, tree: () => MdNode[]}}
  */
-export function markdownTree() {
+export function markdownTree(keep) {
   /** @type {MdNode[]} */
   let closed = [];
   /** @type {Block | null} */
   let open = null;
-  let rest = "";
+  let rest = "", end = 0;
   return {
     write: (piece) => {
-      const lines = (rest + piece.replaceAll("\0", "\ufffd")).split("\n");
+      const lines = (rest + plain(piece)).split("\n");
       rest = lines.pop() ?? "";
       for (const line of lines) {
-        const next = take(open, line.replace(/\r$/, "").replaceAll("\t", "    "));
-        if (next !== open && open) closed = joined(closed, nodes(open));
+        const next = take(open, line, end + line.length);
+        end += line.length + 1;
+        if (next !== open && open) closed = joined(closed, nodes(open, keep));
         open = next;
       }
     },
     tree: () => {
       if (rest === "" && open === null) return closed;
       const before = open && copy(open);
-      const last = rest === "" ? before : take(before, rest.replace(/\r$/, "").replaceAll("\t", "    "));
-      const finished = before && last !== before ? joined(closed, nodes(before)) : closed;
-      return last ? joined(finished, nodes(last)) : finished;
+      const last = rest === "" ? before : take(before, rest, end + rest.length);
+      const finished = before && last !== before ? joined(closed, nodes(before, keep)) : closed;
+      return last ? joined(finished, nodes(last, keep)) : finished;
     },
   };
+}
+
+/** A text without the characters that Markdown lacks. @param {string} text */
+export const plain = (text) => text.replaceAll("\0", "\ufffd").replaceAll("\r", "").replaceAll("\t", "    ");
+
+/** The parts of `plain(text)` that Markdown shows, in order. @param {string} text */
+export function shownParts(text) {
+  const parts = /** @type {[at: number, size: number][]} */ ([]);
+  const markdown = markdownTree((at, size) => parts.push([at, size]));
+  markdown.write(text);
+  markdown.tree();
+  return parts;
+}
+
+/** The text nodes in which `root` shows those parts, without what the page adds to them. @param {Element} root */
+export function shownNodes(root) {
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT), found = /** @type {Text[]} */ ([]);
+  while (walker.nextNode()) {
+    const node = /** @type {Text} */ (walker.currentNode);
+    if (!node.parentElement?.closest("button, .language, .where, .box")) found.push(node);
+  }
+  return found;
 }
 
 /**

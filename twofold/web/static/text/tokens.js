@@ -1,7 +1,7 @@
 // @ts-check
 /** Tokens of an answer, coloured by when they came, how likely they were, or where they came from. */
 
-import { h } from "../core/dom.js";
+import { fill, h } from "../core/dom.js";
 
 /** @typedef {import("../chat/tree.js").Token} Token */
 /** @typedef {"Plain" | "Time" | "Surprise" | "Origin"} Colour */
@@ -59,43 +59,107 @@ export function scale(colour) {
   return h("span", { class: "scale", role: "img", "aria-label": label }, low, swatches, high);
 }
 
+/** The text that a token made. @param {Token} token */
+const textOf = (token) => token[6] ?? token[0];
+
 /**
- * Tokens as they are, one of which can be chosen by a click or the arrow keys.
- * @param {readonly Token[]} tokens
- * @param {Colour} colour
- * @param {(index: number, element: HTMLElement | null) => void} choose  null: none is chosen any more
+ * Where the text of each token begins in the answer, and in the thinking before it; -1 if it is not there.
+ * @param {import("../chat/tree.js").Message} message
+ * @returns {{answer: number[], thinking: number[]}}
  */
-export function tokenView(tokens, colour, choose) {
-  const classes = classesOf(tokens, colour);
-  const spans = tokens.map((token, index) =>
-    h("span", { class: `t ${classes[index]}`.trim(), "data-n": index }, token[0])
-  );
+export function startsOf({ tokens = [], content, begun = "", reasoning = "" }) {
+  const all = tokens.map(textOf).join(""), thought = reasoning ? all.indexOf(reasoning) : -1;
+  const after = thought < 0 ? 0 : thought + reasoning.length, zero = all.indexOf(content.slice(begun.length), after);
+  const answer = [], thinking = [];
+  let at = 0;
+  for (const token of tokens) {
+    answer.push(zero >= 0 && at >= zero ? begun.length + at - zero : -1);
+    thinking.push(thought >= 0 && at >= thought && at < after ? at - thought : -1);
+    at += textOf(token).length;
+  }
+  return { answer, thinking };
+}
+
+/**
+ * Which parts of the nodes of a text each token is shown in. Null if the nodes show another text.
+ * @param {readonly number[]} starts  of the tokens in the text, -1 for those that are not in it
+ * @param {readonly [at: number, size: number][]} parts  of the text, those that are shown
+ * @param {readonly number[]} lengths  of the nodes
+ * @returns {{token: number, node: number, from: number, to: number}[] | null}
+ */
+export function piecesOf(starts, parts, lengths) {
+  const total = (/** @type {readonly number[]} */ values) => values.reduce((sum, each) => sum + each, 0);
+  if (total(parts.map((part) => part[1])) !== total(lengths)) return null;
+  const found = [];
+  let token = -1, node = 0, from = 0;
+  for (let [at, size] of parts) {
+    while (size > 0) {
+      while (lengths[node] === from) (node++, from = 0);
+      while (starts[token + 1] <= at) token++;
+      const to = from + Math.min(size, lengths[node] - from, (starts[token + 1] ?? Infinity) - at);
+      if (starts[token] >= 0) found.push({ token, node, from, to });
+      at += to - from;
+      size -= to - from;
+      from = to;
+    }
+  }
+  return found;
+}
+
+/**
+ * What shows tokens: as spans, or as parts of a text.
+ * @typedef {object} Painter
+ * @property {(classes: readonly string[]) => void} paint
+ * @property {(indices: readonly number[], name: "on" | "step") => void} mark
+ * @property {(index: number) => Element | Range | null} place
+ * @property {(event: MouseEvent) => number} at  the token at the pointer, or -1
+ * @property {() => void} end
+ */
+
+/** Tokens as they are, in spans that replace what `root` shows. @param {Element} root @param {readonly Token[]} tokens @returns {Painter} */
+export function spans(root, tokens) {
+  const all = tokens.map((token, index) => h("span", { class: "t", "data-n": index }, token[0]));
+  fill(root, h("div", { class: "tokens" }, all));
+  return {
+    paint: (classes) => all.forEach((span, index) => (span.className = `t ${classes[index]}`.trim())),
+    mark: (indices, name) => all.forEach((span, index) => span.classList.toggle(name, indices.includes(index))),
+    place: (index) => all[index] ?? null,
+    at: ({ target }) => Number(/** @type {HTMLElement} */ (target).dataset.n ?? -1),
+    end: () => {},
+  };
+}
+
+/**
+ * Lets a token be chosen by a click or the arrow keys; returns what ends it.
+ * @param {HTMLElement} root
+ * @param {Painter} painter
+ * @param {number} count
+ * @param {(index: number) => void} choose  -1: none is chosen any more
+ */
+export function choosable(root, painter, count, choose) {
+  const end = new AbortController(), { signal } = end;
   let on = -1;
   /** @param {number} index */
   const select = (index) => {
-    spans[on]?.classList.remove("on");
     on = index;
-    spans[on]?.classList.add("on");
-    spans[on]?.scrollIntoView({ block: "nearest" });
-    choose(on, spans[on] ?? null);
+    painter.mark(index < 0 ? [] : [index], "on");
+    choose(index);
   };
-  /** @param {KeyboardEvent} event */
-  const key = (event) => {
+  root.addEventListener("keydown", (event) => {
     const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
     if (event.key === "Escape" && on >= 0) (event.stopPropagation(), select(-1));
-    if (by === 0) return;
+    if (by === 0 || event.target !== root) return;
     event.preventDefault();
-    select(Math.min(spans.length - 1, Math.max(0, on + by)));
+    select(Math.min(count - 1, Math.max(0, on + by)));
+  }, { signal });
+  root.addEventListener("click", (event) => {
+    const inside = /** @type {Element} */ (event.target).closest("a, button"), index = inside ? -1 : painter.at(event);
+    if (index >= 0) select(index === on ? -1 : index);
+  }, { signal });
+  const props = { tabindex: 0, role: "group", "aria-label": "Tokens of this answer; the arrow keys choose one" };
+  for (const [name, value] of Object.entries(props)) root.setAttribute(name, String(value));
+  return () => {
+    end.abort();
+    Object.keys(props).forEach((name) => root.removeAttribute(name));
   };
-  /** @param {MouseEvent} event */
-  const click = (event) => {
-    const { n } = /** @type {HTMLElement} */ (event.target).dataset;
-    if (n !== undefined) select(Number(n) === on ? -1 : Number(n));
-  };
-  const label = "Tokens of this answer; the arrow keys choose one";
-  return h(
-    "div",
-    { class: "tokens", tabindex: 0, role: "group", "aria-label": label, onkeydown: key, onclick: click },
-    spans,
-  );
 }
