@@ -196,18 +196,16 @@ def test_tokens_are_coloured_where_markdown_shows_them(page: Page) -> None:
     assert page.evaluate(MARKED) == []
 
 
-def test_a_browser_without_highlights_shows_the_tokens_as_they_are(
-    watch: tuple[Page, Watch], server: LiveServer
-) -> None:
-    page, _ = watch
-    page.add_init_script("delete CSS.highlights")
-    page.goto(server.url)
-    scripted(page, tokens_of("**a**", 1))
-    say(page, "Hello")
-    page.locator(".answer").get_by_role("button", name="Surprise").click()
-    expect(page.locator(".tokens .t")).to_have_text(["*", "*", "a", "*", "*"])
-    page.locator(".tokens .t").nth(2).click()
-    expect(page.get_by_role("group", name="Token a")).to_be_visible()
+def test_a_browser_without_highlights_shows_the_tokens_as_they_are(browser: Browser, server: LiveServer) -> None:
+    with watched(browser, server.url) as (page, _):  # a tab of its own: a script that is added stays in its tab
+        page.add_init_script("delete CSS.highlights")
+        page.goto(server.url)
+        scripted(page, tokens_of("**a**", 1))
+        say(page, "Hello")
+        page.locator(".answer").get_by_role("button", name="Surprise").click()
+        expect(page.locator(".tokens .t")).to_have_text(["*", "*", "a", "*", "*"])
+        page.locator(".tokens .t").nth(2).click()
+        expect(page.get_by_role("group", name="Token a")).to_be_visible()
 
 
 def test_several_completions_are_branches_with_receipts(page: Page) -> None:
