@@ -309,7 +309,9 @@ class Hub:
 
     @property
     def idle(self) -> bool:
-        """Whether every replica is back, and no process has a request."""
+        """Whether every replica is back, no process has a request, and no end of one is under way."""
+        if self.requests.leaving:
+            return False
         processes = [each.process for each in self.replicas.values() if each.state == "ready"]
         return len(processes) == len(self.replicas) and not any(p is None or p.jobs or p.inbox for p in processes)
 
