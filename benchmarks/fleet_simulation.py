@@ -410,4 +410,6 @@ def _fault(hub: Hub) -> None:
         case "hang" if replica.process is not None:
             replica.process.hung_until = world.now + chance.uniform(0.1, 6.0)
         case "partition" if replica.connection is not None:
-            replica.connection.cut_until = world.now + chance.uniform(0.1, 6.0)
+            # A shorter partition must not let later messages overtake those that a longer one holds back.
+            connection = replica.connection
+            connection.cut_until = max(connection.cut_until, world.now + chance.uniform(0.1, 6.0))
