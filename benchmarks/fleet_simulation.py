@@ -124,7 +124,7 @@ class Job:
 
 
 class Process:
-    """A worker: samples tokens in steps, tells them, beats."""
+    """A worker: it samples tokens in steps, and sends them and heartbeats to the hub."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -384,7 +384,7 @@ def simulate(seed: int) -> dict[str, int]:
             world.run(world.now + 0.5)
         assert len(readers) == counts["requests"]
         assert all(reader.done for reader in readers), "a request never ended"
-        assert not hub.requests.streams, "law 4: a stream is held"
+        assert not hub.requests.streams, "law 4: the hub still has a stream"
         hub.requests.check_idle()
         for replica in hub.replicas.values():
             assert replica.usable, "a replica never came back"

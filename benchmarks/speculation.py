@@ -183,8 +183,8 @@ def _prediction(llm: LLM, rounds: int, setting: Setting) -> dict[str, Any]:
 
 def _batch(llm: LLM, streams: int, rounds: int, setting: Setting) -> dict[str, Any]:
     """Prose in a batch: seconds from the first token on. Each round runs plain, drafts, drafts, plain, so that a slow
-    drift of the machine cancels; ``noise`` compares the plain runs of a round with each other. The share of the
-    speculator's own calls in the seconds of the runs with drafts tells what noise hides."""
+    drift of the machine cancels; ``noise`` compares the plain runs of a round with each other. ``share``
+    is the part of the runs with drafts that the speculator's own calls take; noise does not hide it."""
     scheduler: Any = llm.engine.scheduler
     own = scheduler._speculator
     scheduler._speculator = timed = TimedSpeculator(own)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+import time
 from concurrent.futures import wait
 
 import pytest
@@ -28,14 +30,15 @@ def test_its_error_is_raised_where_the_result_is_wanted() -> None:
 
 def test_a_signal_interrupts_waiting() -> None:
     began, go = threading.Event(), threading.Event()
+    main = threading.get_ident()
 
     def interrupt() -> bool:
         began.wait(60)
-        for _ in range(6):  # a signal just before the wait begins interrupts nothing until the next one
-            os.kill(os.getpid(), signal.SIGINT)
-            if go.wait(10):
-                return True
-        return False
+        while sys._current_frames()[main].f_code.co_name != "wait":
+            time.sleep(0.01)
+        time.sleep(0.2)  # the main thread is in its lock by then: a signal just before would interrupt nothing
+        os.kill(os.getpid(), signal.SIGINT)
+        return go.wait(60)
 
     def begin_and_wait() -> None:
         began.set()

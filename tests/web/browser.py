@@ -47,7 +47,7 @@ FAULTS: Final = """(only) => axe.run({ exclude: ["svg *"] }, {
 
 class Outside(socketserver.ThreadingTCPServer):
     """The browser's proxy for all hosts but this machine. It reaches none, and ``asked`` has what it was asked for,
-    except what Chromium asks of its maker; ``Watch`` tells these from requests of the page."""
+    except what Chromium asks of its maker; ``Watch`` checks the requests of the page."""
 
     daemon_threads = True
 
