@@ -12,9 +12,8 @@ from tests.support.tiny import TinyModel
 
 FEW: Final = 8
 MANY: Final = 72
-MOST_CALLS: Final = 21
-"""Of the package's functions for a step with one token, metrics of the step excepted: 20, or less where one read
-has the messages of several steps."""
+MOST_CALLS: Final = 20
+"""Of the package's functions for a step with one token, metrics of the step excepted."""
 
 
 @pytest.fixture(scope="module")

@@ -50,15 +50,17 @@ class ToldRequest:
         grows = isinstance(params, SamplingParams) and params.answers == params.n
         self.request = request
         self.completions = [Told() for _ in range(request.completions if grows else 0)]
+        self.noted: list[tuple[OutputDelta, float]] = []
 
     @property
     def tokens(self) -> int:
+        self._fold()
         return sum(len(told.token_ids) for told in self.completions)
 
     def add(self, delta: OutputDelta, now: float) -> None:
         """Adds what a delta tells, unless the completions are told at the end, all at once."""
         if self.completions:
-            self.completions[delta.index].add(delta, now)
+            self.noted.append((delta, now))
 
     def rest(self, request_id: str) -> EngineRequest:
         """The request for the next replica, under this id. It has waited once, so it has no queue limit any more."""
@@ -77,12 +79,19 @@ class ToldRequest:
             output = replace(output, metrics=_by_our_clock(output.metrics, ahead_s))
         if not told:
             return output
+        self._fold()
         pairs = list(zip(output.outputs, self._at(told), strict=True))
         return replace(
             output,
             outputs=tuple(_joined(rest, before) for rest, before in pairs),
             metrics=_metrics(output.metrics, [before for _, before in pairs]),
         )
+
+    def _fold(self) -> None:
+        """Adds what was noted to its completions. Most requests never resume, so it waits until one does."""
+        for delta, now in self.noted:
+            self.completions[delta.index].add(delta, now)
+        self.noted.clear()
 
     def _at(self, told: Sequence[ToldCompletion]) -> list[Told]:
         """What was told when the last replica began: deltas of it were added since."""

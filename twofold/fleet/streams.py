@@ -61,7 +61,7 @@ class RequestStream(OutputStream):
         self.request = request
         self.handle = handle
         self.told = ToldRequest(request)
-        self._completions = self.told.completions
+        self._note = self.told.noted.append if self.told.completions else None
         self.begun: tuple[ToldCompletion, ...] = ()
         self.ends = 0
         self._left: asyncio.Future[RequestOutput | None] | None = None
@@ -80,8 +80,8 @@ class RequestStream(OutputStream):
     def hear(self, delta: OutputDelta, now: float) -> None:
         """Takes a delta of the replica that has its lease, at this time on the hub's clock."""
         if delta.request is None and delta.error is None:
-            if self._completions:
-                self._completions[delta.index].add(delta, now)
+            if self._note is not None:
+                self._note((delta, now))
             self.ends = 0
             if not self.request.stream:
                 self.began = True
