@@ -15,7 +15,7 @@ from tests.formats.wheel_maker import offer, only_index
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.cli import models
 from twofold.cli.console import DownloadProgress, format_bytes
-from twofold.core.errors import ModelNotFoundError
+from twofold.core.errors import ModelNotFoundError, ParameterError
 from twofold.formats.fetch.sources import ResolvedModel
 from twofold.host.machine import Memory
 
@@ -105,6 +105,29 @@ def test_show_prints_every_number(tiny: Path, capsys: pytest.CaptureFixture[str]
     ):
         assert expected in text
     assert text.splitlines()[-1].startswith("F32")
+
+
+def test_show_counts_a_draft_model(
+    tiny: Path, tiny_gguf: Callable[[TinyOptions], TinyModel], capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = tiny_gguf(TinyOptions("llama", layers=1, tied=False)).path
+    found, drafts = (ResolvedModel(path, path.stem, "path", "") for path in (tiny, small))
+    size = tiny.stat().st_size + small.stat().st_size
+    # A third layer of 128 bytes a token.
+    report = models.describe(found, Memory(total=10_000_000, available=size + 384 * 1500, limit=None), drafts)
+    assert (report.kv_bytes_per_token, report.draft_kv_bytes_per_token, report.kv_tokens) == (384, 128, 1500)
+    assert report.kv_bytes_by_type["q8"] == 216
+    assert (report.draft, report.draft_bytes) == (small.stem, small.stat().st_size)
+    assert 0 < report.draft_streamed_bytes < report.draft_bytes  # the table of embeddings is not the head
+    models.show(str(tiny), draft=str(small), json=False)
+    assert re.search(rf"^draft model +{small.stem} \(.*; 128 bytes of KV cache", capsys.readouterr().out, re.MULTILINE)
+    with pytest.raises(ParameterError, match="is the target itself"):
+        models.show(str(tiny), draft=str(tiny))
+    with pytest.raises(ParameterError, match="parameters, and its target only"):
+        models.show(str(small), draft=str(tiny))
+    windows = tiny_gguf(TinyOptions("gemma3", layers=5, window=24, context=512)).path
+    with pytest.raises(ParameterError, match="all layers have windows"):
+        models.show(str(windows), draft=str(small))
 
 
 def test_show_of_a_model_that_cannot_run_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,6 +99,13 @@ class LoadableModel:
     spec: ModelSpec
     weights: ModelWeights
 
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of weights that a step of one row reads: all but a table of embeddings that is not the head too."""
+        embedding, head = self.weights.embedding.name, self.weights.head.name
+        unread = self.file.tensors[embedding].nbytes if embedding != head else 0
+        return self.file.nbytes - unread
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerSizes:

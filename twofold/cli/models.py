@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -38,7 +39,9 @@ class ModelReport:
     """The report of ``twofold show``. Sizes are bytes; ``problem`` is the reason why Twofold cannot run the model.
 
     ``kv_tokens`` is the number of tokens whose KV cache (bf16) fits into the available memory beside the weights,
-    ``full_contexts`` the number of sequences of maximum length in them; None if the model cannot run.
+    ``full_contexts`` the number of sequences of maximum length in them; None if the model cannot run. With a ``draft``
+    model, its weights take ``draft_bytes``, of which a pass reads ``draft_streamed_bytes``, and all sizes of KV caches
+    include its part, ``draft_kv_bytes_per_token``.
     """
 
     name: str
@@ -57,6 +60,10 @@ class ModelReport:
     kv_tokens: int | None
     full_contexts: int | None
     problem: str | None
+    draft: str | None = None
+    draft_bytes: int = 0
+    draft_streamed_bytes: int = 0
+    draft_kv_bytes_per_token: int = 0
 
 
 Model: TypeAlias = Annotated[str, Parameter(help=MODEL_HELP)]
@@ -99,9 +106,17 @@ def rm(model: Model, /, *, json: Json = False) -> None:
         print_lines([f"Removed {gone.name} ({format_bytes(gone.size)})."])
 
 
-def show(model: Model, /, *, json: Json = False) -> None:
+def show(
+    model: Model,
+    /,
+    *,
+    draft: Annotated[str | None, Parameter(help="Also count this draft model, which speculates for it.")] = None,
+    json: Json = False,
+) -> None:
     """Show a model's architecture, formats and sizes, and what fits in memory."""
-    report = describe(sources.locate(model, cache=CacheFolders.of().models), read_memory())
+    folder = CacheFolders.of().models
+    found, *drafts = (sources.locate(name, cache=folder) for name in (model, draft) if name is not None)
+    report = describe(found, read_memory(), drafts[0] if drafts else None)
     if json:
         print_json(asdict(report))
         return
@@ -112,13 +127,26 @@ def show(model: Model, /, *, json: Json = False) -> None:
     print_table([("format", "tensors", "parameters", "size"), *rows])
 
 
-def describe(found: sources.ResolvedModel, memory: Memory) -> ModelReport:
-    """The report on a model file for a machine with this memory."""
-    with open_model(found.path) as file:
+def describe(found: sources.ResolvedModel, memory: Memory, drafts: sources.ResolvedModel | None = None) -> ModelReport:
+    """The report on a model file, with that of a draft model, for a machine with this memory.
+
+    Raises ParameterError if the draft model cannot propose tokens for the model.
+    """
+    from twofold.engine.config import check_draft  # noqa: PLC0415 - loads the engine
+    from twofold.engine.draft_source import open_draft  # noqa: PLC0415 - loads the engine
+
+    with (
+        open_model(found.path) as file,
+        nullcontext() if drafts is None else open_draft(drafts.path, found.path, file, None) as draft,
+    ):
         spec, problem = _spec(file)
-        by_type = {name: KVLayout(spec, form).token_bytes() for name, form in KV_FORMATS.items()} if spec else {}
+        small = None if draft is None else draft.spec
+        if spec and small:
+            check_draft(spec, spec.context_length)
+        by_type = {n: KVLayout(spec, form, draft=small).token_bytes() for n, form in KV_FORMATS.items()} if spec else {}
         per_token = by_type.get("bf16")
-        tokens = max(0, memory.available - file.nbytes) // per_token if per_token else None
+        draft_bytes = 0 if draft is None else draft.file.nbytes
+        tokens = max(0, memory.available - file.nbytes - draft_bytes) // per_token if per_token else None
         return ModelReport(
             name=found.name,
             path=str(found.path),
@@ -136,6 +164,10 @@ def describe(found: sources.ResolvedModel, memory: Memory) -> ModelReport:
             kv_tokens=tokens,
             full_contexts=tokens // spec.context_length if spec and tokens is not None else None,
             problem=problem,
+            draft=None if drafts is None else drafts.name,
+            draft_bytes=draft_bytes,
+            draft_streamed_bytes=0 if draft is None else draft.read_bytes,
+            draft_kv_bytes_per_token=KVLayout(small, KV_FORMATS["bf16"]).token_bytes() if small else 0,
         )
 
 
@@ -174,6 +206,10 @@ def _lines(report: ModelReport) -> list[tuple[str, str]]:
     ]
     if report.problem is not None:
         return [*lines, ("cannot run", report.problem)]
+    if report.draft is not None:
+        read = f"a pass reads {format_bytes(report.draft_streamed_bytes)}"
+        per_token = f"{report.draft_kv_bytes_per_token:,} bytes of KV cache per token (bf16), counted below"
+        lines.append(("draft model", f"{report.draft} ({format_bytes(report.draft_bytes)}); {read}; {per_token}"))
     smaller = ", ".join(f"{report.kv_bytes_by_type[name]:,} as {name}" for name in ("q8", "k8v4"))
     fits = f"{report.kv_tokens:,} tokens next to the weights, {report.full_contexts:,} sequences of full context"
     return [

@@ -301,13 +301,20 @@ def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int, draft: Mo
         demand, context, memory, swap, options.max_num_seqs, keeps_prefixes=options.enable_prefix_caching
     )
     limits = StepLimits(options.max_num_seqs, options.max_num_batched_tokens, logit_rows)
-    if draft is not None and groups[0].window is not None:
+    if draft is not None:
+        check_draft(spec, context)
+    return EngineConfig(options, context, limits, groups, draft)
+
+
+def check_draft(spec: ModelSpec, context: int) -> None:
+    """Raises ParameterError if no draft model can propose tokens for a model: its keys and values are in the blocks of
+    layers without a window."""
+    if spec.kv_groups(context)[0].window is not None:
         raise ParameterError(
             "A draft model needs a target with a layer that attends to the whole context; all layers have windows.",
             param="speculative_config",
             hint="Use the method auto.",
         )
-    return EngineConfig(options, context, limits, groups, draft)
 
 
 def runner_sizes(config: EngineConfig) -> RunnerSizes:

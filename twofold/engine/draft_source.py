@@ -17,7 +17,7 @@ from twofold.host.paths import CacheFolders
 from twofold.models.read import read_model
 from twofold.text.tokenizers.metadata import read_vocabulary
 
-OTHER_DRAFT: Final = "Name a smaller model of the same family as speculative_config.model, or use the method auto."
+OTHER_DRAFT: Final = "Name a smaller model of the same family as the draft model, or do without one (the method auto)."
 
 
 def find_draft(options: EngineOptions, progress: sources.Progress = sources.SILENT) -> Path | None:

@@ -94,7 +94,7 @@ def load_model(
             draft = files.enter_context(open_draft(draft_path, path, file, options.max_model_len))
         source = LoadableModel(file, spec, weights)
         nbytes = file.nbytes + (0 if draft is None else draft.file.nbytes)
-        ratio = 0.0 if draft is None else _bytes_read(draft) / _bytes_read(source)
+        ratio = 0.0 if draft is None else draft.read_bytes / source.read_bytes
 
         @functools.cache
         def tokenizer_of_model() -> Tokenizer:
@@ -121,13 +121,6 @@ def load_model(
     samples = () if cache is None else read_step_samples(path, backend, cache)
     load_s = time.perf_counter() - start - runner.compile_s
     return LoadedModel(runner, tokenizer, spec, config, load_s, samples, sampling, store, nbytes, ratio)
-
-
-def _bytes_read(model: LoadableModel) -> int:
-    """Bytes that a step of one row reads of the model's weights."""
-    embedding, head = model.weights.embedding.name, model.weights.head.name
-    unread = model.file.tensors[embedding].nbytes if embedding != head else 0
-    return model.file.nbytes - unread
 
 
 def _open_store(path: Path, backend: Backend, config: EngineConfig, spec: ModelSpec) -> StoreFolder | None:

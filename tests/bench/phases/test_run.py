@@ -224,6 +224,43 @@ def test_a_stopped_command_tells_what_there_is(
     assert found["model"]["name"] == tiny.stem
 
 
+def test_a_draft_model_has_its_limit_and_its_part_of_the_memory(
+    tiny: Path, tiny_gguf: Callable[[TinyOptions], TinyModel], capsys: pytest.CaptureFixture[str]
+) -> None:
+    draft = tiny_gguf(TinyOptions(context=128, layers=1, tied=False)).path
+    given = json.dumps({"method": "draft_model", "model": str(draft)})
+    memory = 8 << 20
+    found = []
+    for config in (None, given):
+        model = ModelOptions(model=str(tiny), speculative_config=config, kv_cache_memory_bytes=memory)
+        assert command.engine(**FLAGS, json=True, model=model) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    plain, drafted = found
+    assert plain["model"]["draft"] is None
+    sizes = drafted["model"]["draft"]
+    layer = plain["model"]["kv_bytes_per_token"] // 2  # the target has two layers
+    assert sizes["kv_bytes_per_token"] == layer
+    assert 0 < sizes["weight_bytes"] < plain["model"]["weight_bytes"]
+    assert sizes["pass_s"] > sizes["weight_bytes"] / MACHINE.reads[0].bytes_per_s
+    block = 16 * layer
+    assert plain["engine"]["kv_blocks"] == memory // (2 * block)
+    assert drafted["engine"]["kv_blocks"] == memory // (3 * block)
+    assert command.engine(**FLAGS, model=ModelOptions(model=str(tiny), speculative_config=given)) == 0
+    assert re.search(
+        r"^draft +[0-9.]+ MB of weights a pass, at least .*; 128 more bytes of keys",
+        capsys.readouterr().out,
+        re.MULTILINE,
+    )
+
+
+@pytest.mark.parametrize(
+    "config", ['{"method": "suffix"}', '{"method": "draft_model", "model": "m", "num_speculative_tokens": 4}']
+)
+def test_options_of_drafts_that_change_no_measured_step_are_refused(config: str) -> None:
+    with pytest.raises(ParameterError, match="has no effect"):
+        command.engine(model=ModelOptions(model="/nowhere.gguf", speculative_config=config))
+
+
 def test_impossible_sizes_are_refused_before_a_model_is_looked_for() -> None:
     with pytest.raises(ParameterError, match="batch must be numbers"):
         command.engine(batch="many", model=ModelOptions(model="/nowhere.gguf"))

@@ -37,6 +37,7 @@ from twofold.core.ranks import nearest_rank
 from twofold.core.report import RequestMetrics, StepReport
 from twofold.core.request import RequestOptions
 from twofold.engine.config import EngineKeywords, EngineOptions, KVDemand
+from twofold.engine.draft_source import find_draft
 from twofold.engine.llm import LLM
 from twofold.engine.loop import EngineClient
 
@@ -72,7 +73,8 @@ def run(
     loading a model.
     """
     probe = CpuBackend(options.isa, options.threads).probe(subject.path.stat().st_size)
-    ceilings = read_ceilings(subject.path, probe.best(), options.kv_type, options.max_num_batched_tokens)
+    draft = find_draft(options)
+    ceilings = read_ceilings(subject.path, probe.best(), options.kv_type, options.max_num_batched_tokens, draft)
     printer.opened(ceilings, subject.name)
     cases = tuple(sizes.cases(prefix_caching=options.enable_prefix_caching))
     keywords = _keywords(options, ceilings, cases, sizes)
@@ -139,6 +141,7 @@ def _keywords(options: EngineOptions, ceilings: Ceilings, cases: Sequence[Case],
         "enable_prefix_caching": options.enable_prefix_caching,
         "token_budget": "fixed",
         "overlap": True,
+        "speculative_config": options.speculative_config,
         "seed": options.seed,
         "threads": options.threads,
         "isa": options.isa,
@@ -373,7 +376,7 @@ class PhaseBench:
     def _holds(self, case: Decode | Mixed, others: int) -> bool:
         """Whether the KV cache has room for all sequences of the case and another one of ``others`` tokens."""
         spec, config = self._llm.loaded.spec, self.config
-        demand = KVDemand(spec, config.options.kv_layout(spec), self._rows)
+        demand = KVDemand(spec, config.options.kv_layout(spec, config.draft), self._rows)
         tokens = case.context + case.max_output(self._rows, self._rounds)
         return all(
             case.batch * demand.blocks(group, tokens) + demand.blocks(group, others) <= size.blocks

@@ -20,6 +20,7 @@ from twofold.bench.phases.cases import Case, Decode, Mixed, Prefill, Prefix
 from twofold.core.kv_layout import KVType
 from twofold.core.limits import MachineLimits, best_of
 from twofold.core.model import ModelSpec
+from twofold.engine.draft_source import open_draft
 from twofold.formats.base import open_model
 from twofold.models.read import read_model
 from twofold.planner.count.step import SequenceRows
@@ -29,12 +30,13 @@ from twofold.planner.predict.steps import StepPredictor
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The costs of a model and the limits of the machine."""
+    """The costs of a model and the limits of the machine; ``draft`` has those of its draft model, None without one."""
 
     spec: ModelSpec
     machine: MachineLimits
     kv_type: KVType
     step_rows: int
+    draft: Ceilings | None = None
 
     @cached_property
     def steps(self) -> StepPredictor:
@@ -63,7 +65,8 @@ class Ceilings:
 
     def raised(self, machine: MachineLimits) -> Ceilings:
         """The best of both measurements, since other programs can only slow one down."""
-        return replace(self, machine=best_of(self.machine, machine))
+        draft = None if self.draft is None else self.draft.raised(machine)
+        return replace(self, machine=best_of(self.machine, machine), draft=draft)
 
     def ratios(self, machine: MachineLimits) -> list[float]:
         """Another measurement in shares of these ceilings: reading, for sizes measured in both, and computing.
@@ -80,9 +83,19 @@ class Ceilings:
             *([now / before] if now and before else []),
         ]
 
+    def pass_limit(self) -> PhaseLimit:
+        """Least seconds of a pass of one row, as a draft model makes for each draft of a sequence."""
+        return self.limit(Decode(1, 1, 1))
 
-def read_ceilings(path: Path, machine: MachineLimits, kv_type: KVType, step_rows: int) -> Ceilings:
-    """Reads the model of a GGUF file. Raises the errors of reading it."""
+
+def read_ceilings(
+    path: Path, machine: MachineLimits, kv_type: KVType, step_rows: int, draft_path: Path | None = None
+) -> Ceilings:
+    """Reads the model of a GGUF file, and its draft model. Raises the errors of reading them."""
     with open_model(path) as file:
         spec, _ = read_model(file)
-        return Ceilings(spec, machine, kv_type, step_rows)
+        draft = None
+        if draft_path is not None:
+            with open_draft(draft_path, path, file, None) as model:
+                draft = Ceilings(model.spec, machine, kv_type, step_rows)
+        return Ceilings(spec, machine, kv_type, step_rows, draft)

@@ -3,6 +3,8 @@
     {"schema": "twofold.phases/1", "version": …, "model": …, "machine": …, "engine": …, "rounds": …, "start": …,
      "prefill": […], "prefix": […], "decode": […], "mixed": […], "pace": …, "skipped": […], "interrupted": false}
 
+``model.draft`` has the draft model's bytes and the least seconds of its pass of one row; null without one.
+
 All times are seconds. A row has its case; ``seconds`` over rounds, of a prompt until its first token or of one step;
 ``limit`` (the least seconds, their bound, and the share that was reached); ``tok_s``; and the parts of its steps.
 
@@ -229,6 +231,7 @@ class PhaseReport:
                 "layer_macs": cost.row_flops // 2,
                 "head_macs": cost.logit_row_flops // 2,
                 "kv_bytes_per_token": cost.kv_bytes(dict.fromkeys(cost.windows, 1)),
+                "draft": None if self.ceilings.draft is None else _draft(self.ceilings.draft),
             },
             "machine": asdict(machine),
             "engine": {
@@ -294,6 +297,11 @@ class TablePrinter:
                 _line("", f"{kv:,} bytes of keys and values a token; steps of {ceilings.step_rows:,} rows at most"),
             )
         )
+        if ceilings.draft is not None:
+            draft = _draft(ceilings.draft)
+            reads = f"{draft['weight_bytes'] / 1e6:,.1f} MB of weights a pass, at least {duration(draft['pass_s'])}"
+            more = f"{draft['kv_bytes_per_token']:,} more bytes of keys and values a token"
+            self._lines([_line("draft", f"{reads}; {more}; steps are measured without drafts")])
 
     def started(self, start: StartTimes) -> None:
         times = f"loaded in {duration(start.load_s)}, kernels compiled in {duration(start.compile_s)}"
@@ -375,6 +383,15 @@ def _sizes(case: Case) -> str:
             return f"{case.batch:4,} × {case.context:,} tokens"
         case Mixed():
             return f"{case.batch:4,} × {case.context:,} + {case.tokens:,} tokens"
+
+
+def _draft(draft: Ceilings) -> dict[str, Any]:
+    cost = draft.steps.cost
+    return {
+        "weight_bytes": cost.weight_bytes(),
+        "kv_bytes_per_token": cost.kv_bytes(dict.fromkeys(cost.windows, 1)),
+        "pass_s": draft.pass_limit().seconds,
+    }
 
 
 def _line(label: str, text: str) -> str:

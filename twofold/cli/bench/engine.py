@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -11,7 +11,7 @@ from twofold.cli.console import INTERRUPTED, interrupts, print_json, write_out
 from twofold.cli.options import FLAG, ModelOptions, changed_fields
 from twofold.core.errors import ParameterError
 
-UNUSED = ("backend", "chat_template", "kv_store", "kv_store_bytes", "speculative_config")
+UNUSED = ("backend", "chat_template", "kv_store", "kv_store_bytes")
 """Options of a model that measuring its steps has no use for: they are refused, not ignored."""
 
 
@@ -49,12 +49,7 @@ def engine(
         output_tokens=output_tokens,
         rounds=rounds,
     )
-    for name in changed_fields(model):
-        if name in UNUSED:
-            message = f"bench engine measures plain steps of the cpu backend, so {name} has no effect."
-            raise ParameterError(
-                message, param=name, hint="Remove it; bench serve measures a running server with its options."
-            )
+    keywords = _keywords(model)
     model.check()
     # These imports load the engine, so flags are checked before.
     from twofold.bench.phases.bench import MeasuredModel, run  # noqa: PLC0415
@@ -67,9 +62,27 @@ def engine(
     printer = TablePrinter((lambda _text: None) if json else write_out)
     with interrupts() as stop:
         try:
-            report = run(subject, EngineOptions(**model.engine_keywords()), sizes, printer, stop.is_set)
+            report = run(subject, EngineOptions(**keywords), sizes, printer, stop.is_set)
         finally:
             printer.close()
     if json:
         print_json(report.to_json())
     return INTERRUPTED if report.interrupted else 0
+
+
+def _keywords(model: ModelOptions) -> dict[str, Any]:
+    """The options of the engine. Raises ParameterError for one that changes no measured step and no limit."""
+    keywords = model.engine_keywords()
+    drafting = keywords["speculative_config"] or {}
+    unused = [name for name in changed_fields(model) if name in UNUSED]
+    if drafting and drafting.get("method") != "draft_model":
+        unused.append("speculative_config")
+    if "num_speculative_tokens" in drafting:
+        unused.append("num_speculative_tokens")
+    if unused:
+        raise ParameterError(
+            f"bench engine measures plain steps of the cpu backend, so {unused[0]} has no effect.",
+            param=unused[0],
+            hint="Remove it; bench serve measures a running server with its options.",
+        )
+    return keywords
