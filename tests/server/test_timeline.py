@@ -78,6 +78,19 @@ def test_the_kept_record_is_that_of_the_last_chunk(server: LiveServer) -> None:
     assert second["model"] == "openai/gpt-5"
 
 
+def test_a_token_is_made_at_the_end_of_its_step_on_the_clock_of_the_live_stream(server: LiveServer) -> None:
+    timeline = streamed(server, {**CHAT, "twofold": TOKENS})[-1]["twofold"]["timeline"]
+    with server.client() as client, client.stream("GET", "/v1/twofold/live") as live:
+        hello = next(orjson.loads(line[6:]) for line in live.iter_lines() if line.startswith('data: {"schema"'))
+    arrival_ms = 1e3 * (timeline["arrival_s"] - hello["zero"])
+    ends: dict[int, float] = {}
+    for number, times, end in zip(*(hello["steps"][name] for name in ("n", "times", "end")), strict=True):
+        ends |= dict.fromkeys(range(number, number + times), end)
+    for number, at in zip(timeline["step"][0], timeline["token_ms"][0], strict=True):
+        assert arrival_ms + at <= ends[number] + 0.01
+    assert arrival_ms + timeline["token_ms"][0][-1] == pytest.approx(ends[timeline["step"][0][-1]], abs=0.01)
+
+
 def test_nothing_is_told_that_was_not_asked_for(server: LiveServer) -> None:
     assert not any("twofold" in chunk for chunk in streamed(server, CHAT))
     record = server.post("/v1/chat/completions", {**CHAT, "twofold": {"explain": True}}).json()["twofold"]

@@ -5,7 +5,16 @@ import { firstAfter } from "../../twofold/web/static/draw/fold.js";
 import { slotsUsed } from "../../twofold/web/static/draw/lanes.js";
 import { lately, roofline, stepText } from "../../twofold/web/static/engine/numbers.js";
 import { readRecording } from "../../twofold/web/static/engine/stream.js";
-import { apply, createLive, KEEP_MS, lanesIn, roofPoint, stepAt } from "../../twofold/web/static/live/state.js";
+import {
+  apply,
+  createLive,
+  KEEP_MS,
+  lanesIn,
+  roofPoint,
+  stepAt,
+  stepOf,
+  tokensIn,
+} from "../../twofold/web/static/live/state.js";
 
 /** @param {number[]} numbers @param {Record<string, any>} [more] */
 function columns(numbers, more = {}) {
@@ -158,4 +167,20 @@ Deno.test("a recording is read, and anything else is refused with the way out", 
   assert.throws(() => readRecording("<html>"), /Line 1 is no event/);
   assert.throws(() => readRecording('{"event": "tick", "data": {}}'), /does not begin with an event hello/);
   assert.throws(() => readRecording(""), /does not begin/);
+});
+
+Deno.test("a step made the tokens with its number and time, however long its model was loaded before", () => {
+  const live = createLive();
+  apply(live, "hello", told([], [1, 2, 3], { ...HELLO, zero: 100, model: "m" }));
+  const token = (/** @type {number} */ ms, /** @type {number} */ step) => ["a", null, ms, [], "d", step];
+  const message = /** @type {any} */ ({
+    model: "m",
+    tokens: [token(48, 1), token(78, 2), token(78, 2), token(108, 3)],
+    record: { arrived_at: 0, timeline: { arrival_s: 100.01 } },
+  });
+  assert.deepEqual(live.steps.map((step) => tokensIn(live, message, step)), [[0], [1, 2], [3]]);
+  assert.equal(stepOf(live, message, 3), live.steps[2]);
+  const before = { ...message, record: { timeline: { arrival_s: 40 } } };
+  assert.equal(stepOf(live, before, 3), null);
+  assert.deepEqual(tokensIn(live, { ...message, record: {} }, live.steps[0]), []);
 });

@@ -95,9 +95,10 @@ class TimelinePause(ReplyObject, kw_only=True):
 
 
 class Timeline(ReplyObject, kw_only=True):
-    """The tokens of each completion, the steps of the request, and its pauses."""
+    """Tokens, steps and pauses of a request; ``arrival_s`` is on its engine's clock, that of a stream's ``zero``."""
 
     zero: Literal["arrival"] = "arrival"
+    arrival_s: NonNegativeFloat
     token_ms: Sequence[Milliseconds]
     step: Sequence[Counts]
     origins: Sequence[Origins] = field(name="from")
@@ -112,6 +113,7 @@ class Timeline(ReplyObject, kw_only=True):
             return UNSET
         steps = made.steps
         return cls(
+            arrival_s=report.arrival,
             token_ms=[[milliseconds(at - report.arrival) for at in times] for times in report.token_times],
             step=made.token_steps,
             origins=made.origins,

@@ -68,10 +68,8 @@ class WebPage:
         """Reads the files of the package."""
         found = sources()
         texts = {**Bundle(found).files(SCRIPT), STYLES: style_of(found)}
-        everything = sha256()
-        for name, text in {INDEX: found[INDEX], **texts}.items():
-            everything.update(f"{name}\0{len(text)}\0{text}".encode())
-        version = everything.hexdigest()[:16]
+        everything = "\0".join(part for file in {INDEX: found[INDEX], **texts}.items() for part in file)
+        version = sha256(everything.encode()).hexdigest()[:16]
         index = found[INDEX].replace(PLACE, f"/web/{version}/").encode()
         for_ever = b"public, max-age=31536000, immutable"
         kept = {name: WebFile.of(name, text.encode(), for_ever) for name, text in texts.items()}

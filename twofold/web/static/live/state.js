@@ -15,8 +15,6 @@
 export const KEEP_MS = 300_000;
 export const MAX_STEPS = 20_000;
 const MAX_LANES = 3_000;
-/** How far the clocks of records and of steps may be apart. */
-const CLOCKS_MS = 5_000;
 /** @typedef {import("../chat/tree.js").Message} Message */
 /** @type {Record<string, string>} */
 export const CAUSES = {
@@ -202,13 +200,14 @@ export function stepOf(live, message, index) {
 }
 
 /**
- * The tokens of an answer that a step made. Their times have to fit: a restarted engine counts its steps anew.
+ * The tokens of an answer that a step made. Their times, on the engine's clock, are in the step: a restarted engine
+ * counts its steps anew.
  * @param {Live} live @param {Message} message @param {Step} step
  */
 export function tokensIn({ hello }, { record, model, tokens = [] }, step) {
   if (!record || !hello || model !== hello.model) return [];
-  const zero = 1e3 * (record.arrived_at - hello.unix), { n, times, t, end } = step;
-  const fits = (/** @type {number} */ at) => at > t - CLOCKS_MS && at < end + CLOCKS_MS;
+  const zero = 1e3 * (record.timeline?.arrival_s - hello.zero), { n, times, t, end } = step;
+  const fits = (/** @type {number} */ at) => at >= t && at < end + 1;
   return [...tokens.keys()].filter((index) => {
     const { 2: ms, 5: number } = tokens[index];
     return number >= n && number < n + times && fits(zero + ms);
