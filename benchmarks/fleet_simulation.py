@@ -2,15 +2,15 @@
 
 Every connection keeps the order of its messages, as TCP does, and delays each of them at random; a broken connection
 loses what was under way, in both directions or, at worst, delivers it late, when the replica has another one. A
-partition holds back what is sent until it ends. Replicas crash and restart, hang and go on. The hub notices silence
-after 1.5 s, and the end of a connection some time after it.
+partition holds back what is sent until it ends. Replicas are killed and restarted, and hang for a while. A few requests
+crash each process that begins them. The hub notices silence after 1.5 s, and the end of a connection within 0.5 s.
 
 The tokens of a request are a function of its seed, the completion and the position, as those of an engine are, so each
 answer is known. The laws that are asserted:
 
     1. A reader gets each token once, in order, and the whole answer: nothing lost, doubled or changed.
     2. A lease's id is given to one replica, once.
-    3. A reader gets an error only where its request was refused, or had seen MAX_ENDS ends without progress.
+    3. A reader gets an error only after MAX_ENDS processes have crashed with its request.
     4. When all readers have left, the hub and every connected replica hold nothing.
 """
 
@@ -33,14 +33,18 @@ from twofold.core.report import RequestMetrics
 from twofold.core.request import EngineRequest
 from twofold.core.step import FinishReason
 from twofold.engine.outputs import CompletionOutput, OutputDelta, RequestOutput
-from twofold.fleet.dispatch import MAX_ENDS, Dispatch, FewestRequests
+from twofold.fleet.dispatch import Dispatch, FewestRequests
 from twofold.fleet.messages import Abort, SetPaused
-from twofold.fleet.streams import DispatchHandle, RequestStream
+from twofold.fleet.streams import MAX_ENDS, DispatchHandle, RequestStream
 
 SILENT_S: Final = 1.5
 CHECK_S: Final = 0.25
 BEAT_S: Final = 0.25
 STEP_S: Final = 0.05
+CRASHES: Final = 7
+"""Maximum number of tokens of a request that crashes processes, and of no other."""
+CRASH_SHARE: Final = 0.02
+"""Share of such requests."""
 END_S: Final = 120.0
 """Virtual seconds within which everything must have ended, once there are no more faults."""
 
@@ -48,6 +52,11 @@ END_S: Final = 120.0
 def token_of(seed: int, index: int, position: int) -> int:
     """The token that every engine samples here."""
     return zlib.crc32(f"{seed} {index} {position}".encode()) % 1000
+
+
+def _crashes(request: EngineRequest) -> bool:
+    """Whether a request crashes the process that begins it."""
+    return isinstance(request.params, SamplingParams) and request.params.max_tokens == CRASHES
 
 
 def length_of(seed: int, index: int, most: int) -> int:
@@ -133,6 +142,7 @@ class Process:
         self.jobs: dict[str, Job] = {}
         self.inbox: deque[Any] = deque()
         self.connection: Connection | None = None
+        self.crash: Callable[[], None] = lambda: None
         self._stepping = False
         world.after(0.0, self._beat)
 
@@ -164,6 +174,9 @@ class Process:
         if self.world.now >= self.hung_until:
             while self.inbox:
                 self._take(self.inbox.popleft())
+            if any(_crashes(job.request) for job in self.jobs.values()):
+                self.crash()
+                return
             deltas = [delta for lease in list(self.jobs) for delta in self._advance(lease)]
             if deltas:
                 self._tell(deltas)
@@ -251,6 +264,7 @@ class SimulatedReplica:
         process = self.process = Process(self.hub.world)
         connection = Connection(self.hub.world, lambda message: self.hear(connection, message), process.receive)
         process.connection = self.connection = connection
+        process.crash = lambda: self.end(connection, process, crashed=True)
         self.state, self.quiet = "ready", 0
         self.hub.requests.assign()
 
@@ -275,22 +289,29 @@ class SimulatedReplica:
             self.hub.requests.lose(self)
             self.hub.requests.assign()
 
-    def break_connection(self, *, crash: bool) -> None:
-        """The connection ends, with its process or without; the hub hears of it later."""
+    def break_connection(self, *, kill: bool) -> None:
+        """The connection ends, with its process or without."""
         connection, process = self.connection, self.process
         if connection is None or process is None or not connection.open:
             return
-        chance, world = self.hub.world.chance, self.hub.world
-        connection.open, connection.ghosts = False, chance.random() < 0.5
-        process.alive = not crash and process.alive
-        if not crash:  # the node ends its process when it notices
-            world.after(chance.uniform(0.0, 10.0), lambda: setattr(process, "alive", False))
-        world.after(chance.uniform(0.0, 0.5), lambda: self._ended(connection))
+        if kill:
+            self.end(connection, process)
+        else:  # the node ends its process when it notices
+            self.end(connection)
+            self.hub.world.after(self.hub.world.chance.uniform(0.0, 10.0), lambda: setattr(process, "alive", False))
 
-    def _ended(self, connection: Connection) -> None:
+    def end(self, connection: Connection, process: Process | None = None, *, crashed: bool = False) -> None:
+        """A connection ends, with its process if given; the hub hears of it later, and whether the process crashed."""
+        chance = self.hub.world.chance
+        connection.open, connection.ghosts = False, chance.random() < 0.5
+        if process is not None:
+            process.alive = False
+        self.hub.world.after(chance.uniform(0.0, 0.5), lambda: self._ended(connection, crashed=crashed))
+
+    def _ended(self, connection: Connection, *, crashed: bool) -> None:
         if self.connection is connection:
             self.connection, self.state = None, "down"
-            self.hub.requests.lose(self, WorkerError("It ended."))
+            self.hub.requests.lose(self, WorkerError("It crashed.") if crashed else None)
             self.hub.requests.assign()
             self.hub.world.after(self.hub.world.chance.uniform(0.1, 2.0), self.start)
 
@@ -326,13 +347,14 @@ class Reader:
 
     def __init__(self, hub: Hub, number: int) -> None:
         chance = hub.world.chance
-        params = SamplingParams(seed=number, max_tokens=chance.choice((3, 12, 40)), n=chance.choice((1, 1, 2, 3)))
+        most = CRASHES if chance.random() < CRASH_SHARE else chance.choice((3, 12, 40))
+        params = SamplingParams(seed=number, max_tokens=most, n=chance.choice((1, 1, 2, 3)))
         self.request = EngineRequest((1,), params, request_id=f"r{number}", stream=chance.random() < 0.8, arrival=0.0)
         self.hub = hub
         self.leaves = chance.random() < 0.1
         self.got: list[list[int]] = [[] for _ in range(params.n)]
         self.done = False
-        self.failed = False
+        self.failed = self.blamed = False
         self.stream: RequestStream = hub.requests.open(self.request, DispatchHandle())
         self._read()
 
@@ -345,8 +367,9 @@ class Reader:
             if delta.request is not None:
                 self._end(delta.request)
         if not self.done and stream._error is not None:
-            assert stream.ends >= MAX_ENDS, f"law 3: {stream._error}"
+            assert stream.ends == MAX_ENDS, f"law 3: {stream._error}"
             self.done = self.failed = True
+            self.blamed = not _crashes(self.request)
             self.hub.requests.close(stream, whole=False)
         if not self.done and self.leaves and chance.random() < 0.05:
             self.done = True
@@ -366,14 +389,16 @@ class Reader:
 
 
 def simulate(seed: int) -> dict[str, int]:
-    """One random schedule; returns counts of what happened. Raises AssertionError where a law is broken."""
+    """One random schedule; returns counts: requests, faults, tries, requests that got an error (``failed``), and those
+    of them that crash nothing (``blamed``): a process that hung still had a request that does. Raises AssertionError
+    where a law is broken."""
 
     async def schedule() -> dict[str, int]:  # streams need an event loop; nothing waits on it
         chance = random.Random(seed)
         world = World(chance)
         hub = Hub(world, chance.randint(1, 4))
         readers: list[Reader] = []
-        counts = {"requests": chance.randint(1, 12), "faults": 0, "failed": 0, "tries": 0}
+        counts = {"requests": chance.randint(1, 12), "faults": 0, "failed": 0, "blamed": 0, "tries": 0}
         for number in range(counts["requests"]):
             world.after(chance.uniform(0.0, 6.0), lambda number=number: readers.append(Reader(hub, number)))  # type: ignore[misc]
         for _ in range(chance.randint(0, 10)):
@@ -391,6 +416,7 @@ def simulate(seed: int) -> dict[str, int]:
             assert replica.process is not None
             assert not replica.process.jobs, "law 4: a process holds a request"
         counts["failed"] = sum(reader.failed for reader in readers)
+        counts["blamed"] = sum(reader.blamed for reader in readers)
         counts["tries"] = len(hub.leased)
         return counts
 
@@ -398,15 +424,13 @@ def simulate(seed: int) -> dict[str, int]:
 
 
 def _fault(hub: Hub) -> None:
-    """A crash, a hang, a partition or a broken connection of a random replica."""
+    """A kill, a hang, a partition or a broken connection of a random replica."""
     world = hub.world
     chance = world.chance
     replica = chance.choice(list(hub.replicas.values()))
-    match chance.choice(("crash", "hang", "partition", "break")):
-        case "crash":
-            replica.break_connection(crash=True)
-        case "break":
-            replica.break_connection(crash=False)
+    match chance.choice(("kill", "hang", "partition", "break")):
+        case "kill" | "break" as kind:
+            replica.break_connection(kill=kind == "kill")
         case "hang" if replica.process is not None:
             replica.process.hung_until = world.now + chance.uniform(0.1, 6.0)
         case "partition" if replica.connection is not None:

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,9 +32,12 @@ from twofold.core.errors import FormatError, ParameterError, ResourceError, Work
 from twofold.core.request import EngineRequest
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
+from twofold.fleet import link
 from twofold.fleet.fleet import Fleet
+from twofold.fleet.link import WorkerLink
 from twofold.fleet.reading import ModelReading
 from twofold.fleet.replica import FleetReplica
+from twofold.fleet.streams import MAX_ENDS
 
 
 def pid_of(model: Fleet) -> int:
@@ -77,31 +81,71 @@ def test_requests_go_on_after_a_kill(reading: ModelReading) -> None:
             assert alone.report.output_tokens == output.report.output_tokens
 
 
-class Poisoned:
-    """A router whose choice kills the process of the replica."""
+class Ending:
+    """A router whose first ``most`` choices end the process of the replica with a signal."""
 
-    gave = 0
+    def __init__(self, number: signal.Signals, most: int) -> None:
+        self.number, self.most = number, most
+        self.gave = 0
 
     def choose(self, request: EngineRequest, replicas: Sequence[FleetReplica]) -> FleetReplica:
         pid = replicas[0].pid
-        assert request.request_id == "poison"
+        assert request.request_id == "unlucky"
         assert pid is not None
-        os.kill(pid, signal.SIGKILL)  # before the request is sent, or it may be done before the signal arrives
-        self.gave += 1
+        if self.gave < self.most:
+            os.kill(pid, self.number)  # before the request is sent, or it may be done before the signal arrives
+            self.gave += 1
         return replicas[0]
 
 
-def test_a_request_that_ends_three_processes_fails(reading: ModelReading) -> None:
-    async def crash() -> int:
-        router = Poisoned()
-        model = Fleet("tiny", reading, ENGINE, policy=QUICK, router=router)
-        await model.start()
-        with pytest.raises(WorkerError, match="signal 9"):
-            await whole(model, job_of(2), "poison")
+@asynccontextmanager
+async def ending(reading: ModelReading, number: signal.Signals, most: int) -> AsyncIterator[tuple[Fleet, Ending]]:
+    router = Ending(number, most)
+    model = Fleet("tiny", reading, ENGINE, policy=replace(QUICK, ends=10), router=router)
+    await model.start()
+    try:
+        yield model, router
+    finally:
         await model.close()
-        return router.gave
 
-    assert asyncio.run(crash()) == 3
+
+def test_a_request_that_crashes_three_processes_fails(reading: ModelReading) -> None:
+    async def crash() -> int:
+        async with ending(reading, signal.SIGSEGV, 10) as (model, router):
+            with pytest.raises(WorkerError, match="signal 11"):
+                await whole(model, job_of(2), "unlucky")
+            return router.gave
+
+    assert asyncio.run(crash()) == MAX_ENDS
+
+
+def test_kills_from_outside_are_not_the_fault_of_a_request(reading: ModelReading) -> None:
+    async def kill() -> tuple[int, RequestOutput]:
+        async with ending(reading, signal.SIGKILL, MAX_ENDS + 1) as (model, router):
+            output = await whole(model, job_of(2), "unlucky")
+            return router.gave, output
+
+    ends, output = asyncio.run(kill())
+    assert ends == MAX_ENDS + 1
+    assert output.finished
+
+
+def test_a_process_that_the_kernel_kills_for_its_memory_ends_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counters = tmp_path / "vmstat"
+    monkeypatch.setattr(link, "VM_COUNTERS", counters)
+
+    async def ends(kills: int) -> bool:
+        counters.write_text("nr_free_pages 12\noom_kill 5\n")
+        worker = await WorkerLink.open(lambda _: None)
+        counters.write_text(f"nr_free_pages 12\noom_kill {5 + kills}\n")
+        os.kill(worker.pid, signal.SIGKILL)
+        await worker.ended.wait()
+        return (await worker.close()).by_itself
+
+    assert asyncio.run(ends(1))
+    assert not asyncio.run(ends(0))
 
 
 def test_processes_that_end_repeatedly_are_not_restarted(reading: ModelReading) -> None:

@@ -18,12 +18,21 @@ def test_the_laws_hold_in_random_schedules() -> None:
         counts.update(simulate(seed))
     assert counts["faults"] > SCHEDULES
     assert counts["tries"] > counts["requests"] * 1.1
-    assert counts["failed"] < counts["requests"] / 100
+    assert counts["failed"] > SCHEDULES / 20
+    assert counts["blamed"] < counts["failed"] / 50
 
 
 def test_a_lease_that_is_never_lost_breaks_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The simulation notices a hub that listens to earlier tries: their tokens are told twice."""
-    monkeypatch.setattr(Leases, "request_of", lambda self, lease, _: _owner(self, lease))
+    """A hub that keeps the leases of lost replicas would send the tokens of earlier tries to the reader again."""
+    lose = Leases.lose
+
+    def lose_nothing(leases: Leases[int], replica: int) -> list[tuple[str, str]]:
+        leased = dict(leases.leased)
+        lost = lose(leases, replica)
+        leases.leased |= leased
+        return lost
+
+    monkeypatch.setattr(Leases, "lose", lose_nothing)
     with pytest.raises((AssertionError, KeyError)):
         _many()
 
@@ -31,8 +40,3 @@ def test_a_lease_that_is_never_lost_breaks_a_law(monkeypatch: pytest.MonkeyPatch
 def _many() -> None:
     for seed in range(SCHEDULES):
         simulate(seed)
-
-
-def _owner(leases: Leases[int], lease: str) -> str | None:
-    request_id = lease.split("\x1f", maxsplit=1)[0]
-    return request_id if request_id in leases._tries else None

@@ -12,7 +12,7 @@ from tests.support.tiny import TinyModel
 
 FEW: Final = 8
 MANY: Final = 72
-MOST_CALLS: Final = 20
+MOST_CALLS: Final = 18
 """Of the package's functions for a step with one token, metrics of the step excepted."""
 
 

@@ -46,8 +46,8 @@ FAULTS: Final = """(only) => axe.run({ exclude: ["svg *"] }, {
 
 
 class Outside(socketserver.ThreadingTCPServer):
-    """The browser's proxy for all hosts but this machine. It reaches none, and ``asked`` has what it was asked for,
-    except what Chromium asks of its maker; ``Watch`` checks the requests of the page."""
+    """The browser's proxy for all hosts except this machine. It connects to none of them. ``asked`` lists the requests,
+    without those that Chromium sends to Google by itself; ``Watch`` checks the requests of the page."""
 
     daemon_threads = True
 

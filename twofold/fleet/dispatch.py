@@ -1,4 +1,4 @@
-"""Requests and the replicas that work on them: which gets which, and what becomes of those of a lost one.
+"""Which replica works on which request, and where the requests of a lost replica continue.
 
 It has no processes, no sockets and no clock, so a simulation can run it (``benchmarks/fleet_simulation.py``).
 
@@ -11,9 +11,10 @@ Laws
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from twofold.core.errors import ParameterError, TwofoldError
 from twofold.core.forecast import RequestProgress
@@ -21,10 +22,7 @@ from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.fleet.leases import Leases
 from twofold.fleet.messages import Abort, SetPaused, ToWorker
-from twofold.fleet.streams import DispatchHandle, RequestStream
-
-MAX_ENDS: Final = 3
-"""Processes that may end in a row with a request of which nothing new was told: the request may be what ends them."""
+from twofold.fleet.streams import MAX_ENDS, DispatchHandle, RequestStream
 
 
 class DispatchTarget(Protocol):
@@ -102,18 +100,20 @@ class Dispatch(Generic[R]):
             self._end_lease(request_id)
         if stream.over or holder is None:
             stream.settle()
-            return
-        lease, number = holder
-        self.leaving[lease] = stream, self._replicas[number]
-        self._replicas[number].send(Abort(lease))
+        else:
+            lease, number = holder
+            self.leaving[lease] = stream, self._replicas[number]
+            self._replicas[number].send(Abort(lease))
+        self.assign()
 
     def assign(self) -> None:
         """Gives requests that wait to replicas, in order of arrival."""
-        replicas = self.usable
-        if not replicas:
-            return
+        usable = self.usable
         for request_id in self.leases.waiting:
             stream = self.streams[request_id]
+            replicas = self._candidates(stream, usable)
+            if not replicas:
+                continue
             replica = self._router.choose(stream.request, replicas)
             lease = self.leases.grant(request_id, replica.number)
             replica.requests += 1
@@ -123,8 +123,8 @@ class Dispatch(Generic[R]):
                 replica.send(SetPaused(lease, True))
 
     def lose(self, replica: R, error: TwofoldError | None = None) -> None:
-        """Takes its requests from a replica. With an ``error`` its process has ended, which the request that it had may
-        be the reason of: one that has seen MAX_ENDS ends gets the error."""
+        """Takes its requests from a replica. With an ``error`` its process has crashed, perhaps because of one of them:
+        a request with MAX_ENDS crashes gets the error."""
         for lease, (stream, holder) in list(self.leaving.items()):
             if holder is replica:
                 del self.leaving[lease]
@@ -155,11 +155,15 @@ class Dispatch(Generic[R]):
     def hear(self, replica: R, delta: OutputDelta, now: float) -> None:
         """Passes a delta on, unless its lease has ended."""
         lease = delta.request_id
-        request_id = self.leases.request_of(lease, replica.number)
-        if request_id is not None:
+        request_id, holder = self.leases.leased.get(lease, (None, None))  # not ``request_of``: this runs for each token
+        if request_id is not None and holder == replica.number:
             if delta.request is not None or delta.error is not None:
                 self._end_lease(request_id)
-            self.streams[request_id].hear(delta, now)
+            stream = self.streams[request_id]
+            first = not stream.proven
+            stream.hear(delta, now)
+            if first:  # suspects may wait for it
+                self.assign()
         elif (leaving := self.leaving.get(lease)) is not None and leaving[1] is replica:
             leaving[0].hear(delta, now)
 
@@ -173,6 +177,7 @@ class Dispatch(Generic[R]):
         request_id = self.leases.request_of(lease, replica.number)
         if request_id is not None:
             self.fail(self.streams[request_id], error)
+            self.assign()
 
     def hear_gone(self, replica: R, lease: str, output: RequestOutput | None) -> None:
         """The replica has aborted a request whose reader has left."""
@@ -193,6 +198,27 @@ class Dispatch(Generic[R]):
         """Asserts that nothing is held without requests."""
         assert self.streams or not (len(self.leases) or self.leaving), "a request was forgotten"
         assert self.streams or not any(replica.requests for replica in self._replicas.values()), "a count is wrong"
+
+    def _candidates(self, stream: RequestStream, usable: list[R]) -> list[R]:
+        """The replicas that may get a request. Until a suspect has given a token, it is the only such request of its
+        replica, so that another request cannot crash the process in its stead."""
+        if not any(each.suspect for each in self.streams.values()):
+            return usable
+        unproven = Counter[int]()
+        apart, waits = set(), False
+        for request_id, each in self.streams.items():
+            holder = self.leases.holder(request_id)
+            waits |= each.suspect and holder is None
+            if holder is not None and not each.proven:
+                unproven[holder[1]] += 1
+                if each.suspect:
+                    apart.add(holder[1])
+        if stream.suspect:
+            return [replica for replica in usable if not unproven[replica.number]]
+        if waits and usable and len(apart) < len(usable):  # the next replica without such requests is for a suspect
+            rest = [replica.number for replica in usable if replica.number not in apart]
+            apart.add(min(rest, key=lambda number: unproven[number]))
+        return [replica for replica in usable if replica.number not in apart]
 
     def _pause(self, request_id: str, *, paused: bool) -> None:
         holder = self.leases.holder(request_id)

@@ -1,4 +1,4 @@
-"""A model on one or more replicas: each request runs on one of them, and goes on with another when that one is lost.
+"""A model on one or more replicas. Each request runs on one of them; if that one is lost, another continues it.
 
     state      means
     loading    no replica is ready, but one may become it: requests wait
@@ -6,9 +6,9 @@
     failed     every replica has failed
     closed     ``close`` was called
 
-A replica is lost when its process ends or stays silent. What its readers were told stays; the rest comes from another
-replica, or from the same one when it is back, with the same bits (``fleet.resume``). Readers see a pause. They get an
-error only if no replica is left, or if MAX_ENDS processes ended with the same request and told nothing of it
+A replica is lost when its process ends or stays silent. Readers keep the tokens that they have; another replica, or the
+same one when it is back, sends the rest with the same bits (``fleet.resume``). Readers see a pause. They get an error
+only if no replica is left, or if MAX_ENDS processes crashed with the same request before its next token
 (``fleet.dispatch``).
 """
 
@@ -289,11 +289,9 @@ class Fleet:
         self.requests.lose(replica)
         self.requests.assign()
 
-    def on_end(self, replica: FleetReplica, error: WorkerError, *, served: bool) -> None:
-        if replica.node is None:
-            self.requests.lose(replica, error)
-        else:  # connections break for other reasons than requests
-            self.requests.lose(replica)
+    def on_end(self, replica: FleetReplica, error: WorkerError, *, served: bool, by_itself: bool) -> None:
+        self.requests.lose(replica, error if by_itself else None)
+        if replica.node is not None:
             del self.replicas[replica.number]
         states = {each.state for each in self.replicas.values()}
         if states == {"failed"}:

@@ -27,12 +27,15 @@ def lease_id(request_id: str, number: int) -> str:
 
 
 class Leases(Generic[R]):
-    """The leases of a hub's requests. ``R`` identifies a replica."""
+    """The leases of a hub's requests. ``R`` identifies a replica.
+
+    leased  the request of each lease, and the replica that has it
+    """
 
     def __init__(self) -> None:
         self._tries: dict[str, int] = {}
-        self._lease: dict[str, tuple[str, R]] = {}
-        self._request: dict[str, str] = {}
+        self.leased: dict[str, tuple[str, R]] = {}
+        self._lease: dict[str, str] = {}
         self._waiting: dict[str, None] = {}
 
     def __len__(self) -> int:
@@ -53,26 +56,26 @@ class Leases(Generic[R]):
         """Leases a waiting request to a replica; returns the lease's id."""
         del self._waiting[request_id]
         self._tries[request_id] += 1
-        lease = lease_id(request_id, self._tries[request_id])
-        self._lease[request_id] = lease, replica
-        self._request[lease] = request_id
+        lease = self._lease[request_id] = lease_id(request_id, self._tries[request_id])
+        self.leased[lease] = request_id, replica
         return lease
 
     def holder(self, request_id: str) -> tuple[str, R] | None:
         """The lease of a request and its replica; None while it waits."""
-        return self._lease.get(request_id)
+        lease = self._lease.get(request_id)
+        return None if lease is None else (lease, self.leased[lease][1])
 
     def request_of(self, lease: str, replica: R) -> str | None:
         """The request that a replica tells about; None if it has no such lease any more."""
-        request_id = self._request.get(lease)
-        return request_id if request_id is not None and self._lease[request_id][1] == replica else None
+        request_id, holder = self.leased.get(lease, (None, None))
+        return request_id if holder == replica else None
 
     def lose(self, replica: R) -> list[tuple[str, str]]:
         """Ends the leases of a replica. Its requests wait again, before those that arrived after them. Returns the
         requests with their former leases."""
-        lost = [(request_id, lease) for request_id, (lease, holder) in self._lease.items() if holder == replica]
+        lost = [(request_id, lease) for lease, (request_id, holder) in self.leased.items() if holder == replica]
         for request_id, lease in lost:
-            del self._lease[request_id], self._request[lease]
+            del self._lease[request_id], self.leased[lease]
         if lost:
             waiting = {*self._waiting, *(request_id for request_id, _ in lost)}
             self._waiting = {request_id: None for request_id in self._tries if request_id in waiting}
@@ -84,4 +87,4 @@ class Leases(Generic[R]):
         self._waiting.pop(request_id, None)
         lease = self._lease.pop(request_id, None)
         if lease is not None:
-            del self._request[lease[0]]
+            del self.leased[lease]

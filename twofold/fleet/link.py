@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import ssl
 import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
@@ -32,6 +33,7 @@ from twofold.fleet.messages import (
 
 ROOT: Final = Path(__file__).parents[2]
 """The folder that contains the package."""
+VM_COUNTERS: Final = Path("/proc/vmstat")
 END_S: Final = 2.0
 """Seconds that a process has to end after its socket was closed."""
 HANDSHAKE_S: Final = 0.1
@@ -42,6 +44,15 @@ MAX_NODES: Final = 256
 """Maximum number of connections of nodes."""
 
 OnMessage = Callable[[FromWorker], None]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnd:
+    """How a worker ended: the ``cause`` in words, and whether the worker itself, its requests or its memory may be the
+    reason (``by_itself``). A connection that broke, and a process killed by somebody else, say nothing about them."""
+
+    cause: str
+    by_itself: bool
 
 
 class Link(Protocol):
@@ -59,7 +70,7 @@ class Link(Protocol):
     def kill(self) -> None:
         """Ends the worker, or at least the connection, at once."""
 
-    async def close(self, end_s: float = END_S) -> str:
+    async def close(self, end_s: float = END_S) -> WorkerEnd:
         """Closes the connection, waits up to ``end_s`` seconds for the worker to end, and returns how it ended."""
 
 
@@ -106,6 +117,8 @@ class WorkerLink(_Framed):
     def __init__(self, on_message: OnMessage) -> None:
         super().__init__(MAX_FRAME_BYTES, FromWorker, on_message)
         self._process: Process | None = None
+        self._killed_here = False
+        self._out_of_memory = out_of_memory_kills()
 
     @classmethod
     async def open(cls, on_message: OnMessage) -> WorkerLink:
@@ -132,16 +145,19 @@ class WorkerLink(_Framed):
         self.write(message)
 
     def kill(self) -> None:
+        self._killed_here = True
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()
 
-    async def close(self, end_s: float = END_S) -> str:
+    async def close(self, end_s: float = END_S) -> WorkerEnd:
         assert self._process is not None
         if self._transport is not None:
             self._transport.abort()
         status = await end_worker(self._process, end_s)
-        return f"signal {-status}" if status < 0 else f"exit status {status}"
+        cause = f"signal {-status}" if status < 0 else f"exit status {status}"
+        own = status != -signal.SIGKILL or self._killed_here or out_of_memory_kills() != self._out_of_memory
+        return WorkerEnd(cause, own)
 
     def broken(self) -> None:
         self.kill()  # these bytes are not from a working worker
@@ -192,9 +208,9 @@ class NodeLink(_Framed):
         if self._transport is not None:
             self._transport.abort()
 
-    async def close(self, end_s: float = END_S) -> str:  # noqa: ARG002 - the node ends its process
+    async def close(self, end_s: float = END_S) -> WorkerEnd:  # noqa: ARG002 - the node ends its process
         self.kill()
-        return "its connection ended"
+        return WorkerEnd("its connection ended", by_itself=False)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -235,6 +251,15 @@ async def listen(
         raise ResourceError(
             f"Nodes cannot be awaited at {host}:{port}: {error.strerror or error}.", hint="Choose another address."
         ) from error
+
+
+def out_of_memory_kills() -> int:
+    """Processes that the kernel has killed since it started, because memory was short; 0 where it does not say."""
+    try:
+        counters = VM_COUNTERS.read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in counters.splitlines() if line.startswith("oom_kill ")), 0)
 
 
 async def start_worker(descriptor: int) -> Process:

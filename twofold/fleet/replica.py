@@ -30,7 +30,7 @@ from twofold.core.forecast import Forecast
 from twofold.core.report import EngineSnapshot
 from twofold.core.request import EngineRequest
 from twofold.engine.engine import SAVE_S
-from twofold.fleet.link import END_S, Link, NodeLink, WorkerLink
+from twofold.fleet.link import END_S, Link, NodeLink, WorkerEnd, WorkerLink
 from twofold.fleet.messages import (
     Beat,
     Foresee,
@@ -94,8 +94,9 @@ class ReplicaOwner(Protocol):
     def on_heard(self, replica: FleetReplica) -> None:
         """It was silent, and is not any more."""
 
-    def on_end(self, replica: FleetReplica, error: WorkerError, *, served: bool) -> None:
-        """Its process ended; ``served``: after it had loaded the model. Its state is loading, failed or closed."""
+    def on_end(self, replica: FleetReplica, error: WorkerError, *, served: bool, by_itself: bool) -> None:
+        """Its process ended; ``served``: after it had loaded the model; ``by_itself``: its requests may be the reason.
+        Its state is loading, failed or closed."""
 
 
 class FleetReplica:
@@ -189,7 +190,7 @@ class FleetReplica:
                     return
         except TwofoldError as error:
             self._fail(error)
-            self._owner.on_end(self, WorkerError(str(error)), served=False)
+            self._owner.on_end(self, WorkerError(str(error)), served=False, by_itself=True)
 
     async def _run_process(self) -> None:
         """Starts a process and waits until it ends."""
@@ -204,15 +205,14 @@ class FleetReplica:
                 task.cancel()
             self._link = None
             end_s = END_S if self._load.options.get("kv_store") is None else SAVE_S + END_S
-            cause = await asyncio.shield(asyncio.ensure_future(link.close(end_s)))
-            self._on_exit(cause)
+            self._on_exit(await asyncio.shield(asyncio.ensure_future(link.close(end_s))))
 
-    def _on_exit(self, cause: str) -> None:
+    def _on_exit(self, end: WorkerEnd) -> None:
         """Handles the end of the process."""
         self.waiting = 0
         self.snapshot = None
         error = WorkerError(
-            f"The process of the model {self.name} exited ({cause}).",
+            f"The process of the model {self.name} exited ({end.cause}).",
             hint="Retry; the process is being restarted.",
         )
         for asked in self._forecasts.values():
@@ -221,13 +221,13 @@ class FleetReplica:
         if self.state == "closed":
             return
         if self.state == "failed":
-            self._owner.on_end(self, error, served=False)
+            self._owner.on_end(self, error, served=False, by_itself=end.by_itself)
             return
         served = self.state != "loading"
         if self.node is not None:
             log.warning("node %s of the model %s has left", self.node.name, self.name)
             self.state = "closed"
-            self._owner.on_end(self, error, served=False)
+            self._owner.on_end(self, error, served=False, by_itself=end.by_itself)
             return
         now = time.monotonic()
         self._exits.append(now)
@@ -237,8 +237,8 @@ class FleetReplica:
             self._fail(error)
         else:
             self.state = "loading"
-            log.warning("the process of the model %s exited (%s); it is restarted", self.name, cause)
-        self._owner.on_end(self, error, served=served)
+            log.warning("the process of the model %s exited (%s); it is restarted", self.name, end.cause)
+        self._owner.on_end(self, error, served=served, by_itself=end.by_itself)
 
     def _fail(self, error: TwofoldError) -> None:
         """Makes the replica unusable."""

@@ -14,6 +14,8 @@ from twofold.engine.stream import OutputStream
 from twofold.fleet.resume import ToldRequest
 from twofold.observe.served import ServedRequest
 
+MAX_ENDS: Final = 3
+"""Processes that may crash in a row with a request that gave no new token: then it is taken as the cause."""
 MAX_UNREAD: Final = 1 << 20
 """Maximum bytes of a stream that its reader has not taken; a stream with more is cut."""
 
@@ -53,7 +55,8 @@ class RequestStream(OutputStream):
 
     told    what its reader was told, or will be as soon as it reads
     begun   the part of it that the last replica had when it began
-    ends    replicas that ended with the request since it last went on
+    ends    replicas that crashed with the request since its last token
+    proven  whether its present replica has given a token of it
     """
 
     def __init__(self, request: EngineRequest, handle: DispatchHandle, pause: Callable[[bool], None]) -> None:
@@ -64,7 +67,13 @@ class RequestStream(OutputStream):
         self._note = self.told.noted.append if self.told.completions else None
         self.begun: tuple[ToldCompletion, ...] = ()
         self.ends = 0
+        self.proven = False
         self._left: asyncio.Future[RequestOutput | None] | None = None
+
+    @property
+    def suspect(self) -> bool:
+        """Whether the next crash of its replica would end it."""
+        return self.ends == MAX_ENDS - 1
 
     @property
     def paused(self) -> bool:
@@ -75,14 +84,15 @@ class RequestStream(OutputStream):
         """The request for the next replica, under the id of its lease."""
         request = self.told.rest(lease) if self.began else replace(self.request, request_id=lease)
         self.begun = request.told
+        self.proven = False
         return request
 
     def hear(self, delta: OutputDelta, now: float) -> None:
         """Takes a delta of the replica that has its lease, at this time on the hub's clock."""
+        self.ends, self.proven = 0, True
         if delta.request is None and delta.error is None:
             if self._note is not None:
                 self._note((delta, now))
-            self.ends = 0
             if not self.request.stream:
                 self.began = True
                 return

@@ -283,7 +283,7 @@ function createSay(chat, draft, down) {
   return { composer, end };
 }
 
-/** The chat goes on while another view is shown. @type {Chat | null} */
+/** The chat continues while another view is shown. @type {Chat | null} */
 let kept = null;
 
 /** @type {import("../views.js").ViewModule["mount"]} */
