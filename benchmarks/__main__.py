@@ -15,7 +15,7 @@
     kv-types       sessions, speed, KL and a hidden fact by type of keys and values              10 min
     kv-store       TTFT after a restart, and gaps between tokens beside loads from the disk       3 min
     speculation    tokens per second with and without drafts, by class of text                   10 min
-    draft-model    tokens per second with a draft model, on code and prose                         4 min
+    draft-model    tokens per second with a draft model, by class of text                         10 min
     compression    facts that a model finds in half of a text, and what that saves                5 min
     prediction     accuracy of times predicted by the cost model                                 5 min
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
@@ -14,13 +14,14 @@ from twofold.cli.console import print_json, print_lines, write_file
 from twofold.cli.options import BYTES, FLAG, Json
 from twofold.cli.plan import read_slo
 from twofold.core.errors import ParameterError
-from twofold.core.kv_layout import find_kv_format
+from twofold.core.kv_layout import INTEGER_TYPES, find_kv_format
 from twofold.core.units import count
 from twofold.formats.fetch.sources import locate
 from twofold.host.paths import CacheFolders
 from twofold.planner.count.setting import Setting
+from twofold.planner.explain.measured import benchmark
 from twofold.planner.machines.known import find_machine
-from twofold.planner.predict.speculation import ACCEPTANCE, MAX_DRAFTS, TEXT_CLASSES, TextClass
+from twofold.planner.predict.speculation import ACCEPTANCE, MAX_DRAFTS, TEXT_CLASSES, TextClass, text_of
 from twofold.planner.shapes.known import resolve_shape
 from twofold.planner.simulate.kv_store import simulated_store
 from twofold.planner.simulate.layerwise import LayerKV, layer_kv
@@ -200,12 +201,10 @@ def simulate(
             )
         _check(check, server, engine, json=json)
         return
-    from twofold.planner.simulate.figures import SCHEMA, figures, lines, store_effect  # noqa: PLC0415 - start-up time
+    from twofold.planner.simulate.figures import SCHEMA, figures, lever_effect, lines, store_effect  # noqa: PLC0415
     from twofold.planner.simulate.jobs import Jobs, repeated  # noqa: PLC0415
 
-    scenario = _scenario(server, engine, levers.drafting())
-    compression = levers.compression(scenario.shape)
-    scenario = scenario.on_each(lambda each: levers.with_store(replace(each, compression=compression)))
+    scenario = _with_levers(server, engine, levers)
 
     def run(scenario: Scenario) -> tuple[SimulatedFigures, dict[str, Any]]:
         requests = _requests(load, trace)
@@ -216,14 +215,42 @@ def simulate(
     if live is not None:
         _record(scenario, Jobs(_requests(load, trace)), live, repeat)
     found, described = run(scenario)
-    without = None
-    if scenario.setting.kv_store is not None:
-        without, _ = run(scenario.on_each(lambda each: replace(each, setting=replace(each.setting, kv_store=None))))
+    without = {name: run(_with_levers(*options))[0] for name, options in _without_each(server, engine, levers)}
     if json:
         document = {"schema": SCHEMA, **_described(scenario), "load": described, "figures": found.plain()}
-        print_json(document if without is None else {**document, "figures_without_kv_store": without.plain()})
-    else:
-        print_lines([*lines(found), *(store_effect(found, without) if without else ())])
+        print_json({**document, "figures_without": {name: each.plain() for name, each in without.items()}})
+        return
+    print_lines(lines(found))
+    drafts = scenario.drafts
+    text = text_of(drafts.acceptance, draft_model=drafts.draft is not None) if drafts else None
+    for name, each in without.items():
+        effect = store_effect(found, each) if name == "KV store" else lever_effect(name, found, each)
+        known = benchmark(name, text)
+        print_lines([*effect, *([f"Benchmarks measured {known}."] if known else ())])
+
+
+def _with_levers(server: ServerOptions, engine: EngineFlags, levers: LeverFlags) -> Scenario:
+    scenario = _scenario(server, engine, levers.drafting())
+    compression = levers.compression(scenario.shape)
+    return scenario.on_each(lambda each: levers.with_store(replace(each, compression=compression)))
+
+
+def _without_each(
+    server: ServerOptions, engine: EngineFlags, levers: LeverFlags
+) -> Iterator[tuple[str, tuple[ServerOptions, EngineFlags, LeverFlags]]]:
+    """Each lever of the flags by its name in ``explain``, and the flags without it alone."""
+    if levers.drafting() is not None:
+        name = "speculation" if levers.draft is None else "draft model"
+        plain = replace(levers, text=None, acceptance=None, draft=None, drafts=MAX_DRAFTS)
+        yield name, (server, engine, plain)
+    if levers.keep is not None:
+        yield "prompt compression", (server, engine, replace(levers, keep=None, scorer=None))
+    if server.kv in INTEGER_TYPES:
+        yield f"KV {server.kv}", (replace(server, kv="bf16"), engine, levers)
+    if engine.layer_kv is not None:
+        yield "LayerKV", (server, replace(engine, layer_kv=None, layer_kv_tpot_ms=None), levers)
+    if levers.kv_store_bytes is not None:
+        yield "KV store", (server, engine, replace(levers, kv_store_bytes=None, disk_gbs=None))
 
 
 def _record(scenario: Scenario, jobs: Jobs, path: Path, repeat: int) -> None:

@@ -10,7 +10,7 @@ from twofold.bench.draw.form import duration
 from twofold.core.errors import ParameterError, did_you_mean, quoted
 from twofold.planner.explain.lever import Assumptions, Effect, Lever, LeverRefusal
 from twofold.planner.explain.levers import LEVERS
-from twofold.planner.explain.measured import MeasuredGain, measured_gain
+from twofold.planner.explain.measured import MeasuredGain, benchmark, measured_gain
 from twofold.planner.explain.scenario import (
     GOALS,
     NAMES,
@@ -50,6 +50,7 @@ class Outcome:
     gains     factors by goal, above 1 is better; for a lever in use, its present gains
     saves_s   seconds of the whole completion by phase; negative if a phase gets longer
     measured  what it gained in the request that is explained; None if it was not in use
+    benchmark what the engine's benchmarks measured of it, on a machine of their own; "" without any
     """
 
     lever: str
@@ -62,6 +63,7 @@ class Outcome:
     why: str
     costs: str
     measured: MeasuredGain | None = None
+    benchmark: str = ""
 
     def gain(self, goal: Goal) -> float:
         return self.gains.get(goal, 1.0)
@@ -161,7 +163,11 @@ def apply_all(stack: LeverStack, goal: Goal = "e2e", seen: Observed | None = Non
     in ``seen``."""
     before = stack.figures()
     found = [
-        replace(_outcome(lever, stack, before, goal), measured=measured_gain(lever.name, stack.scenario, seen))
+        replace(
+            _outcome(lever, stack, before, goal),
+            measured=measured_gain(lever.name, stack.scenario, seen),
+            benchmark=benchmark(lever.name, stack.given.text),
+        )
         for lever in LEVERS
         if lever not in stack.levers
     ]

@@ -318,7 +318,9 @@ def _short_lever_lines(outcome: Outcome, goal: Goal, width: int) -> Iterator[str
 
 
 def _measured(outcome: Outcome) -> str:
-    return f" Measured: {outcome.measured.words}" if outcome.measured else ""
+    if outcome.measured:
+        return f" Measured: {outcome.measured.words}"
+    return f" Benchmarks measured {outcome.benchmark}." if outcome.benchmark else ""
 
 
 def _short(outcome: Outcome, goal: Goal) -> str:

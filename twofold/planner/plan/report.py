@@ -157,7 +157,14 @@ def _offer(offer: LeverOffer) -> Mapping[str, Any]:
     before, after = (
         each and {"ttft_s": each.ttft, "tpot_s": each.tpot, "e2e_s": each.e2e} for each in (offer.before, offer.after)
     )
-    return {"lever": offer.lever, "why": offer.why, "condition": offer.condition, "before": before, "after": after}
+    return {
+        "lever": offer.lever,
+        "why": offer.why,
+        "condition": offer.condition,
+        "before": before,
+        "after": after,
+        "benchmark": offer.benchmark,
+    }
 
 
 def _bounded(seconds: float) -> float | None:

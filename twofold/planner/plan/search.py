@@ -17,6 +17,7 @@ from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
 from twofold.core.tensors import main_format
 from twofold.planner.count.step import SequenceRows
+from twofold.planner.explain.measured import benchmark
 from twofold.planner.machines.known import known_machines
 from twofold.planner.machines.machine import Machine
 from twofold.planner.plan.evaluate import Candidate, candidates
@@ -30,10 +31,12 @@ from twofold.planner.plan.plan import (
     Count,
     PlanRefusal,
     RefusalBound,
+    Speculation,
     stored_as,
 )
 from twofold.planner.plan.traffic import Slo, Traffic
 from twofold.planner.predict.constants import Constants, Errors, constants_for, errors_for
+from twofold.planner.predict.speculation import text_of
 from twofold.planner.predict.steps import PART_WORDS
 
 MIN_GAIN: Final = 0.01
@@ -58,7 +61,7 @@ def reasons(candidate: Candidate, plan: CapacityPlan) -> Iterator[str]:
     if speculation := candidate.configuration.speculation:
         yield (
             f"{speculation.drafts} draft tokens per step yield {speculation.tokens:.2f} tokens at an acceptance rate "
-            f"of {speculation.acceptance:.2g}."
+            f"of {speculation.acceptance:.2g}.{_benchmark(speculation)}"
         )
     yield _memory_reason(candidate, plan)
     yield from _quality_reasons(candidate)
@@ -103,7 +106,16 @@ def _quality_reasons(candidate: Candidate) -> Iterator[str]:
     if not c.stored:
         yield f"{c.weights} weights may reduce quality: compare output quality with the unquantized model."
     if c.how.kv.bits < 16:
-        yield f"{c.how.kv.bits}-bit KV may reduce quality in long contexts."
+        known = benchmark(f"KV {c.how.kv.name}", None)
+        words = f" Benchmarks measured {known}." if known else ""
+        yield f"{c.how.kv.bits}-bit KV may reduce quality in long contexts.{words}"
+
+
+def _benchmark(speculation: Speculation) -> str:
+    draft_model = speculation.draft is not None
+    text = text_of(speculation.acceptance, draft_model=draft_model)
+    known = benchmark("draft model" if draft_model else "speculation", text)
+    return f" Benchmarks measured {known}." if known else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from twofold.core.ranks import nearest_rank
 from twofold.core.report import StoreCounts
 from twofold.core.units import count
+from twofold.planner.explain.words import factor
 from twofold.planner.plan.traffic import Slo
 from twofold.planner.simulate.fleet import Simulated
 from twofold.planner.simulate.jobs import JobColumns, ReplicaWork
@@ -307,6 +308,16 @@ def store_effect(found: SimulatedFigures, without: SimulatedFigures) -> Iterator
         yield "The store does not pay: computing was always faster than loading."
     elif after > PAYS * before:
         yield f"The store does not pay: the mean TTFT is {after / before:.2f} of that without it."
+
+
+def lever_effect(name: str, found: SimulatedFigures, without: SimulatedFigures) -> Iterator[str]:
+    """What a lever changed on average, beside the same load without it."""
+    pairs = (("TTFT", without.ttft, found.ttft), ("TPOT", without.tpot, found.tpot), ("E2E", without.e2e, found.e2e))
+    times = ", ".join(f"{label} {_change(before.mean, after.mean)}" for label, before, after in pairs)
+    gain = ""
+    if without.e2e.mean and found.e2e.mean:
+        gain = f": E2E {factor(without.e2e.mean / found.e2e.mean)}"
+    yield f"without  {name} {times} on average{gain}"
 
 
 def _change(before: float | None, after: float | None) -> str:
