@@ -32,7 +32,7 @@ serve: .venv/.runtime
 	@exec $(BIN)/twofold serve "$$MODEL" $(ARGS)
 
 test: .venv/.development
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: .venv/.development
 	$(BIN)/ruff format --check $(CODE)

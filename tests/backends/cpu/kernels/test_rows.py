@@ -160,7 +160,7 @@ def test_the_quantised_form_is_that_of_the_result(machine: Machine, name: str) -
     assert_same_bits(both.acts, again.acts)
 
 
-@pytest.mark.parametrize("name", MAKERS.keys() - {"select", "select hidden"})
+@pytest.mark.parametrize("name", [name for name in MAKERS if not name.startswith("select")])
 def test_every_instruction_set_and_split_gives_the_same_bits(machines: list[Machine], name: str) -> None:
     x, y, weight = rows_of(ROWS, WIDTH, 14), rows_of(ROWS, WIDTH, 15), rows_of(1, WIDTH, 16)[0]
     quantised = name not in {"add", "softcap"}
