@@ -469,6 +469,7 @@ def test_a_wrong_key_is_asked_for_again(browser: Browser, keyed: LiveServer) -> 
         page.goto(keyed.url)
         dialog = page.get_by_role("dialog", name="API key")
         dialog.get_by_role("button", name="Cancel").click()
+        settle(page, max_tokens="24")
         say(page, "Hello")
         expect(dialog.get_by_role("alert")).to_be_visible()
         dialog.get_by_label("Key", exact=True).fill("secret")

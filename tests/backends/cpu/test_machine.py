@@ -33,7 +33,7 @@ def compiler() -> Compiler:
 
 @pytest.fixture(scope="module")
 def limits(compiler: Compiler) -> MachineLimits:
-    return MachineProbe(compiler, 2).now(SMALL, runs=1)
+    return MachineProbe(compiler, 2).now(SMALL)
 
 
 @pytest.mark.parametrize("isa", RUNNABLE, ids=lambda isa: isa.name)
