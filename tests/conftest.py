@@ -17,6 +17,12 @@ from twofold.formats.fetch.sources import locate, resolve
 from twofold.host.paths import CacheFolders
 
 
+def pytest_collection_finish() -> None:
+    """Collected tests, modules and syntax trees live until the end: garbage collections need not traverse them."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> Iterator[None]:
     """SIGINT interrupts, here and in the processes that tests start, also where a background job ignores it."""
@@ -26,12 +32,10 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.fixture
-def own_garbage() -> Iterator[None]:
+def own_garbage() -> None:
     """What other tests left in memory is not looked through while time is taken: only the test's own garbage is."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

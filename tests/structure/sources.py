@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +25,7 @@ class Source:
         return self.path.relative_to(ROOT).as_posix()
 
 
+@cache
 def package_sources() -> tuple[Source, ...]:
     """Every file of the package."""
     return tuple(_load(path) for path in sorted((ROOT / PACKAGE).rglob("*.py")))
