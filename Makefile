@@ -2,7 +2,7 @@
 # make serve    serves the default model to OpenAI's and Anthropic's clients, on port 8000
 # make test     runs all tests             make check    formatting, lint, types, structure
 # make setup    only the environment       make bench    measures against other engines
-# make format   rewrites the formatting    make lock     resolves the locked dependencies anew (needs uv)
+# make format   rewrites the formatting    make lock     locks the dependencies (needs uv; UPGRADE=1: the newest)
 # make peers    installs the other engines, in .venv-peers
 #               (make peers-ik: ik_llama.cpp as well, compiled from its repository, ten minutes)
 #               (make peers-vllm: vLLM for CPUs as well, 3.5 GB, in .venv-vllm)
@@ -102,9 +102,10 @@ setup: .venv/.development
 	@$(INSTALL) --require-hashes --requirement requirements-dev.lock
 	@touch $@
 
-# The build backend is locked too, because an editable install runs it without a sandbox of its own.
+# The build backend is locked too, because an editable install runs it without a sandbox of its own. Versions that are
+# locked stay as they are while they satisfy pyproject.toml, unless UPGRADE=1 is given.
 COMPILE := uv pip compile pyproject.toml - --universal --python-version 3.11 --generate-hashes --no-header \
-	--no-annotate --upgrade --quiet
+	--no-annotate --quiet $(if $(UPGRADE),--upgrade)
 lock:
 	echo 'setuptools>=77' | $(COMPILE) --output-file requirements.lock
 	echo 'setuptools>=77' | $(COMPILE) --extra dev --constraint requirements.lock --output-file requirements-dev.lock
