@@ -31,6 +31,8 @@ run: .venv/.runtime
 serve: .venv/.runtime
 	@exec $(BIN)/twofold serve "$$MODEL" $(ARGS)
 
+# Python keeps what it compiled: tests start hundreds of processes that import the package.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/.development
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
