@@ -484,7 +484,9 @@ def test_hostile_text_is_text_wherever_it_stands(page: Page) -> None:
         events = [chunk({"reasoning_content": attack}), chunk({"content": attack}), called(attack[:60], attack)]
         page.unroute_all()
         scripted(page, *events)
-        say(page, attack)
+        with page.expect_response(CHATS):  # the answer before has such a button, too
+            say(page, attack)
+        expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
         expect(page.get_by_role("button", name="Send the result").last).to_be_visible()
     page.unroute_all()
     error = f"data: {json.dumps({'error': {'message': ATTACKS[1]}})}\n\n"
