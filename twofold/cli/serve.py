@@ -18,6 +18,7 @@ from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.core.units import GIB, MIB, count, parse_duration
 
 if TYPE_CHECKING:
+    from twofold.fleet.joining import FleetAddress
     from twofold.observe.metrics.requests import Objective
     from twofold.observe.served import ServedObserver
     from twofold.server.admission import Tiers
@@ -62,8 +63,18 @@ class ServeOptions:
         str, Parameter(help="Unload models after this idle time, e.g. 10m; never: keep them loaded.")
     ] = NEVER
     replicas: Annotated[
-        int, Parameter(help="Worker processes of each model; each has its own memory and its part of the threads.")
+        int,
+        Parameter(
+            help="Worker processes of each model; each has its own memory and its part of the threads. With "
+            "--listen-nodes also 0: only nodes compute."
+        ),
     ] = 1
+    listen_nodes: Annotated[
+        str | None, Parameter(help="Address HOST:PORT at which nodes may join as further replicas.")
+    ] = None
+    fleet_certs: Annotated[
+        Path | None, Parameter(help="Folder of the fleet's certificates; nodes on this machine need none.")
+    ] = None
     max_num_queued_reqs: Annotated[int, Parameter(help="Max queued requests per model.")] = 128
     max_num_queued_tokens: Annotated[int, Parameter(help="Max queued prompt tokens per model.")] = 1 << 20
     request_timeout: Annotated[float, DURATION, Parameter(help="Time limit of a request, e.g. 90s or 10m.")] = 600.0
@@ -119,12 +130,7 @@ class ServeOptions:
         from twofold.server.models.named_models import read_named_models  # noqa: PLC0415
         from twofold.server.models.registry import RegistrySettings  # noqa: PLC0415
 
-        if not 1 <= self.replicas <= MAX_REPLICAS:
-            raise ParameterError(f"replicas must be from 1 to {MAX_REPLICAS}.", param="replicas")
-        if self.replicas > 1 and engine.get("kv_store") is not None:
-            hint = "Remove one of them."
-            message = "A KV store belongs to one engine, so --kv-store cannot be used with several --replicas."
-            raise ParameterError(message, param="kv_store", hint=hint)
+        nodes = self._nodes(engine)
         budget = None if self.memory_budget is None else int(_positive("memory_budget", self.memory_budget) * GIB)
         idle_s = None if self.idle_unload == NEVER else _duration("idle_unload", self.idle_unload)
         queue = QueueLimits(self.max_num_queued_reqs, self.max_num_queued_tokens, self.request_timeout)
@@ -136,6 +142,7 @@ class ServeOptions:
                 accept_any=self.accept_any_model,
                 idle_unload_s=idle_s,
                 replicas=self.replicas,
+                nodes=nodes,
                 sampling=sampling,
             ),
             host=self.host,
@@ -160,6 +167,25 @@ class ServeOptions:
             certificate=self.ssl_certfile,
             private_key=self.ssl_keyfile,
         )
+
+    def _nodes(self, engine: Mapping[str, Any]) -> FleetAddress | None:
+        """Where nodes may join. Raises ParameterError for options of replicas that do not go together."""
+        from twofold.fleet.joining import FleetAddress  # noqa: PLC0415 - start-up time
+
+        least = 1 if self.listen_nodes is None else 0
+        if not least <= self.replicas <= MAX_REPLICAS:
+            hint = "0 requires --listen-nodes." if not self.replicas else None
+            raise ParameterError(f"replicas must be from {least} to {MAX_REPLICAS}.", param="replicas", hint=hint)
+        nodes = None
+        if self.listen_nodes is not None:
+            nodes = FleetAddress.of(self.listen_nodes, self.fleet_certs, "listen_nodes")
+        elif self.fleet_certs is not None:
+            raise ParameterError("--fleet-certs requires --listen-nodes.", param="fleet_certs")
+        if (self.replicas > 1 or nodes is not None) and engine.get("kv_store") is not None:
+            hint = "Remove one of them."
+            message = "A KV store belongs to one engine, so --kv-store cannot be used with several replicas or nodes."
+            raise ParameterError(message, param="kv_store", hint=hint)
+        return nodes
 
     def _tiers(self, token_budget: str) -> Tiers:
         from twofold.host.settings import read_toml  # noqa: PLC0415
@@ -273,9 +299,11 @@ def _announce(config: ServerConfig, models: Sequence[ServedModel], url: str) -> 
     if config.web:
         note(f"  open {url} in a browser")
     if first.reading is not None and first.kv_bytes is not None:
+        replicas = config.registry.replicas
         threads = count(config.registry.engine.get("threads") or read_cpu().usable_cores, "thread")
-        shared = f" on {config.registry.replicas} replicas" if config.registry.replicas > 1 else ""
-        note(f"  context {first.context:,} tokens, KV cache {first.kv_bytes / MIB:,.0f} MiB, {threads}{shared}")
+        shared = f" on {replicas} replicas" if replicas > 1 else ""
+        own = f"KV cache {first.kv_bytes / MIB:,.0f} MiB, {threads}{shared}" if replicas else "only nodes compute"
+        note(f"  context {first.context:,} tokens, {own}")
         note(f"  sampling defaults: {first.reading.sampling}")
     if others:
         note(f"  loaded on demand: {', '.join(model.names[0] for model in others)}")

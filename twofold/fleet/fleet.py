@@ -26,15 +26,17 @@ from typing import Any, Final, Literal, Protocol
 from twofold.api.base import ModelFacts
 from twofold.backends.sampling.philox import derive_seed
 from twofold.core.clock import MonotonicClock
-from twofold.core.errors import ResourceError, TwofoldError, WorkerError
+from twofold.core.errors import ParameterError, ResourceError, TwofoldError, WorkerError
 from twofold.core.forecast import Forecast
 from twofold.core.lanes import LaneEvent
 from twofold.core.params import SamplingParams
 from twofold.core.report import EngineSnapshot, KVPicture, StepReport
 from twofold.core.request import EngineRequest
 from twofold.engine.compress import ReadingTime
+from twofold.engine.config import EngineOptions
 from twofold.engine.outputs import OutputDelta
 from twofold.fleet.dispatch import Dispatch, FewestRequests, ReplicaRouter
+from twofold.fleet.joining import check_ready
 from twofold.fleet.link import NodeLink
 from twofold.fleet.messages import (
     Failed,
@@ -87,7 +89,7 @@ class Fleet:
     name       its name for observers and callers
     identity   digest of its file and options, on which completions depend besides the request
     reading    the model file without its weights
-    options    ``EngineKeywords`` to load it with
+    options    ``EngineKeywords`` to load it with; nodes get ``node_options`` instead, if there are such
     error      why it failed
     watched    whether its engine sends events of lanes
     ceilings   predicts steps on this machine; None until the machine was measured
@@ -103,6 +105,7 @@ class Fleet:
         *,
         replicas: int = 1,
         router: ReplicaRouter[FleetReplica] | None = None,
+        node_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
         self._reading = reading
@@ -116,8 +119,11 @@ class Fleet:
         self.replicas = {
             number: FleetReplica(name, number, self._load, self, self._policy) for number in range(replicas)
         }
-        self._next = count(max(replicas, WATCHED + 1))
+        self._own = replicas
+        self._node_load = LoadModel("", dict(options if node_options is None else node_options), shares_clock=False)
+        self._node_options = EngineOptions(**self._node_load.options)
         self._absent: asyncio.TimerHandle | None = None
+        self._abandoned = False
         self.requests = Dispatch(self.replicas, self._router)
         self._numbers = count(2)
         self._closed = False
@@ -194,16 +200,26 @@ class Fleet:
             raise self._unavailable()
         return await self._router.choose(job, replicas).forecast(job)
 
-    async def start(self) -> None:
-        """Loads the model on all replicas, and waits for a node if there are none. If all fail, closes them and raises
-        the error of the first."""
-        own = list(self.replicas.values())
+    @property
+    def own_bytes(self) -> int:
+        """Memory of one replica of this machine; 0 until one was ready."""
+        own = (each.ready for each in self.replicas.values() if each.node is None and each.ready is not None)
+        return next((ready.bytes for ready in own), 0)
+
+    async def start(self, absent_s: float | None = None) -> None:
+        """Loads the model on all replicas. Without replicas of its own, waits ``absent_s`` seconds for a node; None:
+        without limit. If all replicas fail, closes them and raises the error of the first."""
+        own = [each for each in self.replicas.values() if each.node is None]
         for each in own:
             each.start()
         try:
-            while any(each.state == "loading" for each in own) or (not own and self._ready is None):
-                self._changed.clear()
-                await self._changed.wait()
+            async with asyncio.timeout(None if own else absent_s):
+                while any(each.state == "loading" for each in own) or (not own and self._ready is None):
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            await self.close()
+            raise self._no_replica() from None
         except asyncio.CancelledError:
             await self.close()
             raise
@@ -225,8 +241,9 @@ class Fleet:
 
     def join(self, node: NodeLink) -> None:
         """Takes a node as a further replica, for as long as its connection lasts."""
-        number = next(self._next)
-        replica = self.replicas[number] = FleetReplica(self.name, number, self._load, self, self._policy, node)
+        self._abandoned = False
+        number = next(number for number in count(self._own) if number not in self.replicas)
+        replica = self.replicas[number] = FleetReplica(self.name, number, self._node_load, self, self._policy, node)
         replica.start()
 
     # -- requests ------------------------------------------------------------------------------------------------------
@@ -241,6 +258,8 @@ class Fleet:
         """
         if self.state in {"failed", "closed"}:
             raise self._unavailable()
+        if self._abandoned:
+            raise self._no_replica()
         stream = self.requests.open(self._seeded(request), handle or DispatchHandle())
         whole = False
         try:
@@ -263,11 +282,22 @@ class Fleet:
         reason = "It was unloaded." if self.error is None else str(self.error)
         return WorkerError(f"The model {self.name} is not available. {reason}", hint="Retry later.")
 
+    def _no_replica(self) -> TwofoldError:
+        hint = "Retry when a node has joined (`twofold node MODEL --join HOST:PORT`)."
+        return WorkerError(f"The model {self.name} has no replica: no node has joined for it.", hint=hint)
+
     # -- what replicas tell --------------------------------------------------------------------------------------------
 
     def on_ready(self, replica: FleetReplica) -> None:
         ready = replica.ready
         assert ready is not None
+        if replica.node is not None:
+            options = self._node_options
+            try:
+                check_ready(ready, options, options.max_model_len or self._reading.spec.context_length)
+            except ParameterError as error:
+                replica.reject(error)
+                return
         if self._absent is not None:
             self._absent.cancel()
             self._absent = None
@@ -305,8 +335,8 @@ class Fleet:
         self.requests.assign()
 
     def _give_up(self) -> None:
-        self._absent = None
-        self.requests.fail_all(WorkerError(f"The model {self.name} has no replica left.", hint="Start a node."))
+        self._absent, self._abandoned = None, True
+        self.requests.fail_all(self._no_replica())
 
     def _fail(self, error: TwofoldError | None) -> None:
         """No replica will come back."""

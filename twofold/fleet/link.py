@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import ssl
 import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable
@@ -26,7 +25,6 @@ from twofold.fleet.messages import (
     FromWorker,
     Hello,
     JoinRefused,
-    LoadModel,
     ToWorker,
     Unframer,
 )
@@ -36,12 +34,12 @@ ROOT: Final = Path(__file__).parents[2]
 VM_COUNTERS: Final = Path("/proc/vmstat")
 END_S: Final = 2.0
 """Seconds that a process has to end after its socket was closed."""
-HANDSHAKE_S: Final = 0.1
-"""Seconds after which a peer that has not proved who it is is disconnected."""
+MAX_NODE_FRAME_BYTES: Final = 256 << 20
+"""Maximum length of a node's frame: a step's outputs with the log-probabilities of long prompts are the longest."""
 HELLO_S: Final = 2.0
 """Seconds that a node has for its hello."""
-MAX_NODES: Final = 256
-"""Maximum number of connections of nodes."""
+KEEPALIVE: Final = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
+"""A peer that is gone is noticed after 10 s: by probes, or by data that was not received within these milliseconds."""
 
 OnMessage = Callable[[FromWorker], None]
 
@@ -168,15 +166,17 @@ class NodeLink(_Framed):
     """The hub's end of a node's connection: one replica on another machine.
 
     The peer has proved who it is before any byte of it arrives here, unless the hub listens on loopback only. Its first
-    frame is a Hello, with which ``on_hello`` is called; then ``open`` makes it the link of a replica, or ``refuse``
-    ends it. The clocks of the machines differ, so requests are sent with their age.
+    frame is a Hello; then ``open`` makes it the link of a replica, or ``refuse`` ends it. The clocks of the machines
+    differ, so requests are sent with their age.
+
+    greeted   set when the hello is there, or the connection has ended without one
     """
 
     pid = None
 
-    def __init__(self, on_hello: Callable[[NodeLink, Hello], None]) -> None:
+    def __init__(self) -> None:
         super().__init__(HELLO_BYTES, Hello | FromWorker, self._hear)
-        self._on_hello = on_hello
+        self.greeted = asyncio.Event()
         self._on_message: OnMessage | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._clock = MonotonicClock()
@@ -185,17 +185,15 @@ class NodeLink(_Framed):
     @property
     def name(self) -> str:
         """Of the node, for logs."""
-        return "?" if self.hello is None else self.hello.node[:64]
+        return "?" if self.hello is None else "".join(filter(str.isprintable, self.hello.node[:64]))
 
     async def open(self, on_message: OnMessage) -> NodeLink:
-        self._on_message = on_message
+        self._on_message, self._unframer.limit = on_message, MAX_NODE_FRAME_BYTES
         return self
 
     def send(self, message: ToWorker) -> None:
         if isinstance(message, EngineRequest):
             message = replace(message, arrival=self._clock.now() - message.arrived)
-        elif isinstance(message, LoadModel):
-            message = LoadModel("", message.options, shares_clock=False)
         self.write(message)
 
     def refuse(self, error: TwofoldError) -> None:
@@ -222,8 +220,8 @@ class NodeLink(_Framed):
                 raise TypeError("a node begins with its hello")
             assert self._deadline is not None
             self._deadline.cancel()
-            self.hello, self._unframer.limit = message, MAX_FRAME_BYTES
-            self._on_hello(self, message)
+            self.hello = message
+            self.greeted.set()
         elif self._on_message is None or isinstance(message, Hello):
             raise TypeError("a node waits for its model")
         else:
@@ -232,25 +230,17 @@ class NodeLink(_Framed):
     def connection_lost(self, error: Exception | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
+        self.greeted.set()
         super().connection_lost(error)
 
 
-async def listen(
-    host: str, port: int, context: ssl.SSLContext | None, on_hello: Callable[[NodeLink, Hello], None]
-) -> asyncio.Server:
-    """Accepts nodes. Without a TLS context anybody who can connect is one, so callers allow that on loopback only.
-
-    Raises ResourceError if the address cannot be bound.
-    """
-    handshake: dict[str, Any] = {} if context is None else {"ssl": context, "ssl_handshake_timeout": HANDSHAKE_S}
-    try:
-        return await asyncio.get_running_loop().create_server(
-            lambda: NodeLink(on_hello), host, port, backlog=MAX_NODES, **handshake
-        )
-    except OSError as error:
-        raise ResourceError(
-            f"Nodes cannot be awaited at {host}:{port}: {error.strerror or error}.", hint="Choose another address."
-        ) from error
+def keep_alive(connection: socket.socket) -> None:
+    """Makes the system send at once, and notice that the peer is gone."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for name, value in KEEPALIVE.items():
+        with suppress(AttributeError, OSError):  # not every system has all of them
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def out_of_memory_kills() -> int:

@@ -19,11 +19,12 @@ MIN_ROOM: Final = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes of a model: weights, KV cache, and host slots of preempted sequences."""
+    """Bytes of a model: weights, KV cache, and host slots of preempted sequences; and its context in tokens."""
 
     weights: int
     kv_cache: int
     host_slots: int
+    context: int
 
     @property
     def bytes(self) -> int:
@@ -36,7 +37,7 @@ def plan_of(config: EngineConfig, spec: ModelSpec, weights: int) -> MemoryPlan:
     groups = list(zip(spec.kv_groups(config.context), config.kv_groups, strict=True))
     cache = sum(layout.block_bytes(group) * size.blocks for group, size in groups)
     slots = sum(layout.block_bytes(group) * size.host_slots for group, size in groups)
-    return MemoryPlan(weights, cache, slots)
+    return MemoryPlan(weights, cache, slots, config.context)
 
 
 def plan(

@@ -240,10 +240,18 @@ class FleetReplica:
             log.warning("the process of the model %s exited (%s); it is restarted", self.name, end.cause)
         self._owner.on_end(self, error, served=served, by_itself=end.by_itself)
 
+    def reject(self, error: TwofoldError) -> None:
+        """Ends a node's connection: its engine is not like the others."""
+        self._fail(error)
+        assert self.node is not None
+        self.node.refuse(error)
+
     def _fail(self, error: TwofoldError) -> None:
         """Makes the replica unusable."""
         self.error, self.failed_at = error, time.monotonic()
         self.state = "failed"
+        if self.node is not None:
+            log.warning("node %s of the model %s cannot be used: %s", self.node.name, self.name, error)
 
     async def _ping(self, link: Link) -> None:
         """Pings the engine, and kills the process if it does not respond."""
@@ -267,7 +275,7 @@ class FleetReplica:
                 self.state = "silent"
                 log.warning("replica %d of the model %s does not answer", self.number, self.name)
                 self._owner.on_silent(self)
-            elif self.state == "silent" and self._quiet * CHECK_S > policy.dead_s:
+            elif self._quiet * CHECK_S > policy.dead_s and (self.state == "silent" or self.node is not None):
                 link.kill()
 
     def _on_message(self, message: FromWorker) -> None:

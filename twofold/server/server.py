@@ -102,7 +102,7 @@ class Server:
             say(f"Another server uses {config.data}; this one keeps its data in {self._folder.path}.")
         self._metrics = ServerMetrics(config.objectives)
         board = LiveBoard(self._metrics.recent)
-        self._registry = ModelRegistry(config.offers, config.registry, [self._metrics, board], progress)
+        self._registry = ModelRegistry(config.offers, config.registry, [self._metrics, board], progress, say)
         self._live = LiveService(self._registry, board)
         self._usage = UsageStore(self._folder.path / "usage.sqlite")
         references = ReferencePrices(read_table())

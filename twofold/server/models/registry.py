@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,9 +24,12 @@ from twofold.core.errors import BusyError, ResourceError, TwofoldError, WorkerEr
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.engine.config import EngineOptions
 from twofold.engine.draft_source import find_draft
-from twofold.fleet.fleet import EngineObserver, Fleet
+from twofold.fleet.fleet import ABSENT_S, EngineObserver, Fleet
+from twofold.fleet.joining import FleetAddress, NodeListener, check_node
+from twofold.fleet.link import NodeLink
 from twofold.fleet.memory import MemoryPlan, plan, room_for
-from twofold.fleet.reading import ModelReading, read_file
+from twofold.fleet.messages import Hello
+from twofold.fleet.reading import ModelReading, file_digest, read_file
 from twofold.fleet.replica import RestartPolicy
 from twofold.formats.fetch import sources
 from twofold.formats.fetch.names import ALIASES
@@ -42,6 +45,8 @@ BUSY_RETRY_S: Final = 5.0
 LATEST: Final = ":latest"
 LONGEST_S: Final = 1e7
 """Maximum time of a timer: a third of a year."""
+UNLIMITED: Final = 1 << 62
+"""Bytes that hold the cache of any model."""
 SHARE_OF_FREE: Final = 0.9
 """The default budget, as a share of the memory that is free at the start."""
 
@@ -56,6 +61,7 @@ class RegistrySettings:
     sampling       default sampling parameters, which override those of a model's file
     idle_unload_s  idle time after which a model is unloaded; None: never
     replicas       worker processes of each model, which share its memory and the machine's threads
+    nodes          where nodes may join as further replicas; None: nowhere
     """
 
     engine: Mapping[str, Any] = field(default_factory=dict)
@@ -63,6 +69,7 @@ class RegistrySettings:
     accept_any: bool = False
     idle_unload_s: float | None = None
     replicas: int = 1
+    nodes: FleetAddress | None = None
     sampling: SamplingDefaults = NONE
     restart_policy: RestartPolicy = field(default_factory=RestartPolicy)
 
@@ -83,6 +90,9 @@ class ServedModel:
     expiry     timer that unloads it
     dismissed  it is unloaded when its last lease ends
     unloading  task that ends its process
+    fleet      ``worker`` from the time when it begins to load
+    nodes      connections of nodes that joined
+    digest     of its file, with the time of the file; None until a node asked
     """
 
     def __init__(self, offer: NamedModel) -> None:
@@ -97,6 +107,9 @@ class ServedModel:
         self.holds = False
         self.context: int | None = None
         self.worker: Fleet | None = None
+        self.fleet: Fleet | None = None
+        self.nodes: set[NodeLink] = set()
+        self.digest: tuple[float, str] | None = None
         self.loading: asyncio.Task[None] | None = None
         self.error: TwofoldError | None = None
         self.failed_at = 0.0
@@ -161,8 +174,11 @@ class ModelRegistry:
         settings: RegistrySettings,
         observers: Sequence[EngineObserver] = (),
         progress: sources.Progress = sources.SILENT,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """``say`` prints a sentence to the user who started the server."""
         self._settings = settings
+        self._say = say
         self._options = EngineOptions(**settings.engine)
         self._observers = observers
         self._progress = progress
@@ -171,6 +187,7 @@ class ModelRegistry:
         self._by_name = {name: model for model in self.models for name in model.names}
         self._budget = settings.memory_budget or int(read_memory().available * SHARE_OF_FREE)
         self._making_room = asyncio.Lock()
+        self.listener = None if settings.nodes is None else NodeListener(settings.nodes, self._admit)
         self._closed = False
 
     @property
@@ -183,9 +200,26 @@ class ModelRegistry:
         self._folders.create()
         for model in self.models:
             model.find_file(self._folders)
+        if self.listener is not None:
+            await self.listener.start()
+            waits = "" if self._settings.replicas else "; the server is ready when the first one has loaded the model"
+            self._say(f"Nodes may join at {self.listener.address}{waits}")
         reading = asyncio.create_task(asyncio.to_thread(self._read_ahead))
         async with self.lease(None):
             await reading
+
+    async def _admit(self, link: NodeLink, hello: Hello) -> None:
+        """Takes a node as a replica of its model, now or when the model is loaded. Raises TwofoldError."""
+        model = self.find(hello.model, exactly=True)
+        if model.path is None:
+            raise BusyError("The hub has not loaded the model yet.", retry_after_s=BUSY_RETRY_S)
+        changed = model.path.stat().st_mtime
+        if model.digest is None or model.digest[0] != changed:
+            model.digest = changed, await asyncio.to_thread(file_digest, model.path)
+        check_node(hello, model.digest[1])
+        model.nodes = {each for each in model.nodes if not each.ended.is_set()} | {link}
+        if model.fleet is not None and model.fleet.state != "closed":
+            model.fleet.join(link)
 
     def _read_ahead(self) -> None:
         """Reads the cached files of all models but the first; requests for an invalid one get its error later."""
@@ -197,6 +231,8 @@ class ModelRegistry:
     async def close(self) -> None:
         """Unloads all models. Closing twice is fine."""
         self._closed = True
+        if self.listener is not None:
+            await self.listener.close()
         loading = [model.loading for model in self.models if model.loading is not None]
         for task in loading:
             task.cancel()
@@ -293,16 +329,19 @@ class ModelRegistry:
         try:
             reading = await asyncio.to_thread(self._read, model)
             planned = await self._reserve(model, reading)
-            replicas = self._settings.replicas
-            options = {**self._settings.engine, "kv_cache_memory_bytes": planned.kv_cache}
-            if replicas > 1 and options.get("threads") is None:
-                options["threads"] = max(1, read_cpu().usable_cores // replicas)
-            policy = self._settings.restart_policy
-            worker = Fleet(model.names[0], reading, options, self._observers, policy, replicas=replicas)
-            await worker.start()
-            ready, model.kv_bytes = worker.ready, planned.kv_cache * replicas
+            replicas, policy = self._settings.replicas, self._settings.restart_policy
+            options, for_nodes = self._engine_options(planned)
+            worker = Fleet(
+                model.names[0], reading, options, self._observers, policy, replicas=replicas, node_options=for_nodes
+            )
+            model.fleet = worker
+            for link in [each for each in model.nodes if not each.ended.is_set()]:
+                worker.join(link)
+            waits = model is self.models[0] and model.context is None  # the server starts with its first node
+            await worker.start(None if waits else ABSENT_S)
+            model.kv_bytes = planned.kv_cache * replicas
             model.used_at = time.monotonic()
-            model.reserved, model.context, model.worker = ready.bytes * replicas, ready.context, worker
+            model.reserved, model.context, model.worker = worker.own_bytes * replicas, worker.ready.context, worker
         except TwofoldError as error:
             model.error, model.failed_at = error, time.monotonic()
             if isinstance(error, BusyError):
@@ -311,6 +350,19 @@ class ModelRegistry:
             model.loading = None
             model.holds = model.worker is not None
         self._unload_if_idle(model)  # all requests that waited for it may have left
+
+    def _engine_options(self, planned: MemoryPlan) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The options of this machine's replicas, and those of nodes, which choose the size of their KV cache, their
+        threads and instructions themselves. With nodes all have the context that was planned here."""
+        settings = self._settings
+        if settings.nodes is not None:
+            common = {**settings.engine, "max_model_len": planned.context}
+        else:
+            common = dict(settings.engine)
+        options = {**common, "kv_cache_memory_bytes": planned.kv_cache or None}
+        if settings.replicas > 1 and options.get("threads") is None:
+            options["threads"] = max(1, read_cpu().usable_cores // settings.replicas)
+        return options, {**common, "threads": None, "isa": None}
 
     def _read(self, model: ServedModel) -> ModelReading:
         """Fetches the file if it is missing, and reads it; on a thread."""
@@ -330,8 +382,12 @@ class ModelRegistry:
         return reading
 
     async def _reserve(self, model: ServedModel, reading: ModelReading) -> MemoryPlan:
-        """Reserves memory for a model; unloads idle models if necessary, the least recently used first."""
+        """Reserves memory for a model; unloads idle models if necessary, the least recently used first. A model that
+        only nodes run takes none."""
         model.created, model.file_bytes = reading.created, reading.nbytes
+        if not self._settings.replicas:
+            context = plan(self._options, reading.spec, 0, UNLIMITED, reading.draft).context
+            return MemoryPlan(0, 0, 0, context)
         async with self._making_room:
             others = [other.file_bytes for other in self.models if other is not model]
             room = room_for(reading.nbytes, others, self._budget)

@@ -1,0 +1,85 @@
+"""``twofold node`` and ``twofold fleet``: several machines behind one server."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from twofold.cli.console import DownloadProgress, note
+from twofold.cli.options import BYTES
+from twofold.core.errors import ParameterError
+
+MAX_REPLICAS = 64
+MAX_NAME = 64
+
+app = App(name="fleet", help="Make the certificates with which machines of a fleet know each other.")
+
+
+@app.command
+def init(folder: Annotated[Path, Parameter(help="Folder to write; it must not have certificates yet.")]) -> None:
+    """Make the certificates of a new fleet: ca.pem and hub.pem for servers, ca.pem and node.pem for nodes.
+
+    Whoever has hub.pem or node.pem can join. ca-key.pem is not needed afterwards; keep it away from both.
+    """
+    from twofold.fleet.certificates import create  # noqa: PLC0415 - start-up time
+
+    create(folder)
+    note(f"Wrote {folder}: ca.pem and hub.pem are for the server, ca.pem and node.pem for each node.")
+
+
+def node(
+    model: Annotated[str, Parameter(help="As for `twofold serve`: a name, or ALIAS=NAME; the server's name for it.")],
+    *,
+    join: Annotated[str, Parameter(help="Address HOST:PORT at which the server awaits nodes.")],
+    fleet_certs: Annotated[
+        Path | None, Parameter(help="Folder of the fleet's certificates; on the server's own machine none are needed.")
+    ] = None,
+    replicas: Annotated[int, Parameter(help="Worker processes; each has its own memory.")] = 1,
+    threads: Annotated[int | None, Parameter(help="Threads of each worker (default: its part of the cores).")] = None,
+    kv_cache_memory_bytes: Annotated[
+        int | None,
+        BYTES,
+        Parameter(help="KV cache of each worker, e.g. 2G (default: as the server's, or by free memory)."),
+    ] = None,
+    name: Annotated[str | None, Parameter(help="Name in the server's log (default: the host name).")] = None,
+) -> None:
+    """Run replicas of a model for a server on another machine, until it is interrupted."""
+    from twofold.fleet.certificates import context  # noqa: PLC0415 - start-up time
+    from twofold.fleet.joining import FleetAddress  # noqa: PLC0415
+    from twofold.fleet.node import NodeSettings, serve_hub  # noqa: PLC0415
+    from twofold.formats.fetch import sources  # noqa: PLC0415
+    from twofold.host.machine import read_cpu  # noqa: PLC0415
+    from twofold.host.paths import CacheFolders  # noqa: PLC0415
+    from twofold.server.models.named_models import read_named_models  # noqa: PLC0415
+
+    if not 1 <= replicas <= MAX_REPLICAS:
+        raise ParameterError(f"replicas must be from 1 to {MAX_REPLICAS}.", param="replicas")
+    cores = read_cpu().usable_cores
+    if threads is not None and not 1 <= threads <= cores:
+        raise ParameterError(f"threads must be from 1 to {cores}.", param="threads")
+    if kv_cache_memory_bytes is not None and kv_cache_memory_bytes < 1:
+        raise ParameterError("kv_cache_memory_bytes must be at least 1.", param="kv_cache_memory_bytes")
+    hub = FleetAddress.of(join, fleet_certs, "join")
+    tls = None if fleet_certs is None else context(fleet_certs, "node")
+    (named,) = read_named_models((model,))
+    path = sources.resolve(named.source, cache=CacheFolders.of().create().models, progress=DownloadProgress()).path
+    options: dict[str, Any] = {"threads": threads or max(1, cores // replicas)}
+    if kv_cache_memory_bytes is not None:
+        options["kv_cache_memory_bytes"] = kv_cache_memory_bytes
+    settings = NodeSettings(
+        host=hub.host,
+        port=hub.port,
+        model=named.names[0],
+        path=path,
+        name=(name or platform.node())[:MAX_NAME],
+        context=tls,
+        replicas=replicas,
+        options=options,
+        say=note,
+    )
+    note(f"Joining {join} with {named.names[0]}")
+    asyncio.run(serve_hub(settings))

@@ -1,0 +1,224 @@
+"""A node: replicas of a model on this machine, for a hub that is elsewhere.
+
+Each replica has a connection of its own. The node sends its hello, waits until the hub loads the model, starts a worker
+process with its own file, and passes frames on in both directions. When the connection ends, so does the process: its
+requests go on elsewhere, and a worker without a hub is of no use. Then the node joins again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from twofold.core.errors import BusyError, ParameterError, TwofoldError, WorkerError
+from twofold.fleet.certificates import HOST
+from twofold.fleet.link import END_S, end_worker, keep_alive, start_worker
+from twofold.fleet.messages import (
+    LENGTH,
+    MAX_FRAME_BYTES,
+    Codec,
+    FromHub,
+    Hello,
+    JoinRefused,
+    LoadModel,
+    Ready,
+    Unframer,
+    Unloadable,
+)
+from twofold.fleet.reading import file_digest
+from twofold.host.versions import NUMERICS, twofold_version
+
+log = logging.getLogger("twofold.node")
+PIECE: Final = 1 << 16
+MAX_FIRST_BYTES: Final = 1 << 20
+"""Maximum length of the hub's first frame, which has the options of the engine."""
+MIN_PAUSE_S: Final = 0.25
+MAX_PAUSE_S: Final = 5.0
+"""Pauses between two attempts to join; each is twice as long as the one before."""
+REFUSED: Final = b"\x92\xa7refused"
+"""How the payload of JoinRefused begins: an array of two, the first of which is the tag."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """What a node offers, and to which hub.
+
+    model      the name under which the hub serves it; ``path`` is its file here
+    context    of TLS; None on loopback
+    name       of the node, for the hub's log
+    options    ``EngineKeywords`` that this machine sets itself, such as threads
+    say        prints a sentence to the user
+    """
+
+    host: str
+    port: int
+    model: str
+    path: Path
+    name: str
+    context: ssl.SSLContext | None = None
+    replicas: int = 1
+    options: Mapping[str, Any] = field(default_factory=dict)
+    say: Callable[[str], None] = log.info
+
+
+async def serve_hub(settings: NodeSettings) -> None:
+    """Joins the hub, again and again, until it refuses the node, or the model cannot be loaded. Raises that error."""
+    digest = await asyncio.to_thread(file_digest, settings.path)
+    hello = Hello(twofold_version(), NUMERICS, settings.name, settings.model, digest)
+    slots = [asyncio.create_task(_slot(settings, hello)) for _ in range(settings.replicas)]
+    try:
+        await asyncio.gather(*slots)
+    finally:
+        for slot in slots:
+            if not slot.cancelling():  # a second time would interrupt the end of its process
+                slot.cancel()
+        await asyncio.gather(*slots, return_exceptions=True)
+
+
+async def _slot(settings: NodeSettings, hello: Hello) -> None:
+    """One replica, with one connection after the other."""
+    pause, hub = MIN_PAUSE_S, f"{settings.host}:{settings.port}"
+    while True:
+        connection = _Connection(settings, hello)
+        try:
+            await connection.serve()
+            log.warning("the connection to %s ended", hub)
+        except BusyError as error:
+            log.warning("the hub is not ready: %s", error)
+        except (OSError, EOFError) as error:
+            log.warning("the connection to %s failed: %s", hub, error or "it ended")
+        if connection.loaded:
+            pause = MIN_PAUSE_S
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, MAX_PAUSE_S)
+
+
+class _Connection:
+    """One connection to the hub and the worker process behind it. ``loaded``: the worker has loaded the model."""
+
+    def __init__(self, settings: NodeSettings, hello: Hello) -> None:
+        self.loaded = False
+        self._settings = settings
+        self._hello = hello
+        self._from_hub, self._from_worker = Codec(FromHub), Codec(Ready | Unloadable)
+
+    async def serve(self) -> None:
+        """Joins and serves until the connection or the process ends. Raises the hub's error if it refuses the node, the
+        worker's if it cannot load the model, OSError and EOFError."""
+        settings = self._settings
+        name = None if settings.context is None else HOST
+        try:
+            reader, writer = await asyncio.open_connection(
+                settings.host, settings.port, ssl=settings.context, server_hostname=name
+            )
+        except ssl.SSLCertVerificationError as error:
+            raise _wrong_certificate(settings, error) from error
+        try:
+            keep_alive(writer.get_extra_info("socket"))
+            writer.write(self._from_hub.frame(self._hello))
+            load = await self._first(reader)
+            options = {**load.options, **settings.options}
+            first = LoadModel(str(settings.path), options, load.shares_clock)
+            await self._relay(self._from_hub.frame(first), reader, writer)
+        except ssl.SSLError as error:
+            if "ALERT" in (error.reason or ""):  # the hub says what it does not like
+                raise _wrong_certificate(settings, error) from error
+            raise
+        finally:
+            writer.transport.abort()
+
+    async def _first(self, reader: asyncio.StreamReader) -> LoadModel:
+        """The hub's first message, if it takes the node."""
+        (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+        if length > MAX_FIRST_BYTES:
+            raise WorkerError(f"The hub sent a frame of {length} bytes.", hint="Is it a Twofold hub?")
+        try:
+            first = self._from_hub.message(await reader.readexactly(length))
+        except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
+            raise WorkerError("The hub sent something else than a message.", hint="Is it a Twofold hub?") from error
+        if isinstance(first, JoinRefused):
+            raise first.error
+        assert isinstance(first, LoadModel)
+        return first
+
+    async def _relay(self, load: bytearray, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Runs a worker for the connection, until one of them ends. Raises the error with which either of them ends."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await start_worker(theirs.fileno())
+        from_worker, to_worker = await asyncio.open_unix_connection(sock=ours)
+        to_worker.write(load)
+        ways = [
+            asyncio.create_task(self._pass_requests(reader, to_worker)),
+            asyncio.create_task(self._pass_outputs(from_worker, writer)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            with suppress(OSError):
+                writer.close()
+                async with asyncio.timeout(END_S):
+                    await writer.wait_closed()  # the worker's last message is why it ends
+        finally:
+            for way in ways:
+                way.cancel()
+            results = await asyncio.gather(*ways, return_exceptions=True)
+            to_worker.transport.abort()
+            await asyncio.shield(asyncio.ensure_future(end_worker(process, END_S)))
+        for result in results:
+            if isinstance(result, TwofoldError):
+                raise result
+
+    async def _pass_requests(self, hub: asyncio.StreamReader, worker: asyncio.StreamWriter) -> None:
+        """Passes the hub's frames on. Raises its error if it refuses what the worker has loaded."""
+        with suppress(OSError, EOFError):
+            while True:
+                head = await hub.readexactly(LENGTH.size)
+                (length,) = LENGTH.unpack(head)
+                if length > MAX_FRAME_BYTES:
+                    return
+                payload = await hub.readexactly(length)
+                if payload.startswith(REFUSED):
+                    refused: JoinRefused = self._from_hub.message(payload)
+                    raise refused.error
+                worker.write(head)
+                worker.write(payload)
+                await worker.drain()
+
+    async def _pass_outputs(self, worker: asyncio.StreamReader, hub: asyncio.StreamWriter) -> None:
+        """Passes the worker's bytes on; a hub that does not keep up stops the reading. Raises the worker's error if it
+        cannot load the model."""
+        frames = Unframer()
+        with suppress(OSError):
+            while data := await worker.read(PIECE):
+                hub.write(data)
+                await hub.drain()
+                if not self.loaded:
+                    self._note_load(frames.feed(data))
+
+    def _note_load(self, payloads: Iterable[bytes]) -> None:
+        """Reads what a worker says until it has loaded the model: beats, and then Ready or Unloadable."""
+        for payload in payloads:
+            with suppress(msgspec.ValidationError):
+                message = self._from_worker.message(payload)
+                if isinstance(message, Unloadable):
+                    raise message.error
+                self.loaded = True
+                self._settings.say(f"Ready: a replica of {self._settings.model}")
+                return
+
+
+def _wrong_certificate(settings: NodeSettings, error: ssl.SSLError) -> ParameterError:
+    return ParameterError(
+        f"{settings.host}:{settings.port} and this node have no certificates of one fleet: {error.reason or error}.",
+        param="fleet_certs",
+        hint="Copy ca.pem and node.pem from the folder that `twofold fleet init` wrote.",
+    )
