@@ -1,12 +1,14 @@
 """Faults of a fleet, and what its clients see of them.
 
     python -m benchmarks.fleet faults MODEL --replicas 3 --faults 1000
+    python -m benchmarks.fleet machines MODEL --nodes 2 --faults 100
     python -m benchmarks.fleet simulate --schedules 100000
 
 ``faults`` starts one server with one replica, whose answers are the reference, and one with several, whose processes
 are killed (SIGKILL) or stopped for a while (SIGSTOP) at random under load. Every answer must equal the reference: text,
-log-probabilities, finish reasons and usage. ``simulate`` runs random schedules on a virtual clock. The last
-line is JSON.
+log-probabilities, finish reasons and usage. ``machines`` does so with nodes in network namespaces
+(root only): cables are pulled, workers and nodes killed and stopped, and garbage is sent to the port for nodes.
+``simulate`` runs random schedules on a virtual clock. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -28,6 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from benchmarks.fleet_machines import NODE_PORT, MachineFaults, machines
 from benchmarks.fleet_simulation import simulate
 from benchmarks.http.processes import Recipe, Serving, serving
 
@@ -287,19 +292,62 @@ def faults(model: str, replicas: int, most: int, every_s: float, clients: int, s
         began = time.monotonic()
         outcome = under_faults(server.url, asked, lambda each: whole[each.key], injector.stop, clients)
         injecting.join()
+    counts = {"kills": injector.kills, "stops": injector.pauses}
+    return {"replicas": replicas, "seconds": round(time.monotonic() - began, 1), **counts, **figures(outcome)}
+
+
+def figures(outcome: Outcome) -> dict[str, Any]:
+    """What clients saw, for the last line; prints examples of what is wrong."""
     gaps = sorted(outcome.gaps_s)
     for line in (*outcome.different[:3], *outcome.errors[:3]):
         print(line)
     return {
-        "replicas": replicas,
-        "seconds": round(time.monotonic() - began, 1),
-        "kills": injector.kills,
-        "stops": injector.pauses,
         "answers": outcome.answers,
         "different": len(outcome.different),
         "errors": len(outcome.errors),
         "gap_ms": {name: round(gaps[int(share * (len(gaps) - 1))] * 1e3, 1) for name, share in QUANTILES},
     }
+
+
+def machine_faults(model: str, nodes: int, most: int, every_s: float, clients: int, seed: int) -> dict[str, Any]:
+    """Runs the load on a hub that computes nothing, with nodes on other machines, under faults; returns the figures."""
+    asked = questions("m", seed, 64)
+    with fleet(model, 1) as calm:
+        whole = {each.key: comparable(ask(calm.url, each)) for each in {each.key: each for each in asked}.values()}
+    twofold = (sys.executable, "-m", "twofold")
+    with tempfile.TemporaryDirectory() as folder, machines(nodes) as (hub, others):
+        certificates = ("--fleet-certs", f"{folder}/certificates")
+        subprocess.run([*twofold, "fleet", "init", certificates[1]], check=True)
+        started: dict[int, subprocess.Popen[bytes]] = {}
+
+        def start(number: int) -> None:
+            if number in started:
+                started[number].wait()
+            join = ("--join", f"{others[number].address}:{NODE_PORT}", *certificates, "--threads", "1")
+            command = [*others[number].prefix, *twofold, "node", f"m={model}", *join]
+            started[number] = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+        def load() -> dict[str, Any]:
+            serve = (*twofold, "serve", f"m={model}", "--port", "{port}", "--data-folder", "{folder}", *ENGINE)
+            listen = ("--replicas", "0", "--listen-nodes", f"0.0.0.0:{NODE_PORT}", *certificates)
+            with serving(Recipe("twofold", (*serve, *listen), "/ready")) as server:
+                injector = MachineFaults(hub, others, lambda number: started[number].pid, start, seed, most, every_s)
+                injecting = threading.Thread(target=injector.run)
+                injecting.start()
+                began = time.monotonic()
+                outcome = under_faults(server.url, asked, lambda each: whole[each.key], injector.stop, clients)
+                injecting.join()
+                seconds = round(time.monotonic() - began, 1)
+            return {"nodes": nodes, "seconds": seconds, "faults": dict(injector.counts), **figures(outcome)}
+
+        for number in range(nodes):
+            start(number)
+        try:
+            return hub.run(load)
+        finally:
+            for process in started.values():
+                process.terminate()
+                process.wait()
 
 
 QUANTILES: Final = (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
@@ -323,6 +371,13 @@ def main() -> None:
     real.add_argument("--every", type=float, default=0.4, help="mean seconds between two faults")
     real.add_argument("--clients", type=int, default=6)
     real.add_argument("--seed", type=int, default=1)
+    remote = parts.add_parser("machines")
+    remote.add_argument("model", help="path of a GGUF file")
+    remote.add_argument("--nodes", type=int, default=2)
+    remote.add_argument("--faults", type=int, default=100)
+    remote.add_argument("--every", type=float, default=1.0, help="mean seconds between two faults")
+    remote.add_argument("--clients", type=int, default=4)
+    remote.add_argument("--seed", type=int, default=1)
     virtual = parts.add_parser("simulate")
     virtual.add_argument("--schedules", type=int, default=100_000)
     virtual.add_argument("--seed", type=int, default=0)
@@ -330,7 +385,10 @@ def main() -> None:
     if given.part == "simulate":
         print(json.dumps(simulated(given.schedules, given.seed)))
         return
-    found = faults(given.model, given.replicas, given.faults, given.every, given.clients, given.seed)
+    if given.part == "machines":
+        found = machine_faults(given.model, given.nodes, given.faults, given.every, given.clients, given.seed)
+    else:
+        found = faults(given.model, given.replicas, given.faults, given.every, given.clients, given.seed)
     print(json.dumps(found))
     if found["different"] or found["errors"]:
         raise SystemExit(1)
