@@ -44,9 +44,9 @@ def test_a_hostile_template_delays_no_other_model(url: str) -> None:
 
     async def ask() -> None:
         await client.ask("POST", CHAT, chat() | {"model": "hostile"})
-        attack = [asyncio.create_task(client.ask("POST", CHAT, chat() | {"model": "hostile"})) for _ in range(12)]
+        attack = [asyncio.create_task(client.ask("POST", CHAT, chat() | {"model": "hostile"})) for _ in range(7)]
         await asyncio.sleep(0.1)
-        for number in range(5):
+        for number in range(3):
             assert (await client.chat("hi", max_tokens=1)).status == 200
             assert sum(task.done() for task in attack) <= 2 * (number + 1)
         replies = await asyncio.gather(*attack)

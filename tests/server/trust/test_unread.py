@@ -17,7 +17,9 @@ from tests.support.tiny import TinyModel
 from twofold.server.edge.protocol import UNSENT_BYTES
 
 UNREAD: Final = 4
-BODY: Final = endless(logprobs=True, top_logprobs=20, speculation=False)
+MOST: Final = 200
+"""Tokens, of about 1,500 bytes each."""
+BODY: Final = endless(logprobs=True, top_logprobs=20, speculation=False, max_tokens=MOST)
 WAITING: Final = 'vllm:num_requests_waiting{engine="0",model_name="tiny"}'
 
 
