@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,12 @@ def test_ls_shows_what_a_store_has(store: Path, twofold: Command) -> None:
     text = twofold("kv", "ls", store).out
     assert found["model"] in text
     assert found["folder"] in text
+    assert "pinned" not in text
+    later = time.time() + 7_200
+    for path in store.rglob("*.kv"):
+        os.utime(path, (later, later))
+    text = twofold("kv", "ls", store).out
+    assert f"pinned until {datetime.fromtimestamp(later, UTC):%Y-%m-%d %H:%M} UTC" in text
 
 
 def test_verify_finds_a_damaged_segment(store: Path, twofold: Command) -> None:

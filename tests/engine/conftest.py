@@ -15,7 +15,7 @@ from twofold.backends.sampling.base import NumpyRows
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.clock import Clock
 from twofold.core.model import GatedFFN, GroupedAttention, LayerSpec, ModelSpec
-from twofold.engine.config import EngineConfig, EngineOptions, runner_sizes
+from twofold.engine.config import DEFAULT_STORE_BYTES, EngineConfig, EngineOptions, runner_sizes
 from twofold.engine.kv.manager import GroupSize
 from twofold.engine.kv_folder import open_folder
 from twofold.engine.llm import LLM
@@ -71,7 +71,7 @@ def make_loaded(tokenizer: Tokenizer) -> MakeLoaded:
             max_waiting_seqs=max_waiting,
             overlap=overlap,
             kv_store=store,
-            kv_store_bytes=store_bytes,
+            kv_store_bytes=DEFAULT_STORE_BYTES if store is None else store_bytes,
         )
         groups = (GroupSize(None, blocks, host_slots),)
         config = EngineConfig(options, context, StepLimits(seqs, rows, logit_rows), groups)

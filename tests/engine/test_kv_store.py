@@ -444,10 +444,19 @@ def test_options_that_exclude_a_store(tmp_path: Path) -> None:
         ({"block_size": 48}, "does not divide"),
         ({"kv_store_bytes": 0}, "kv_store_bytes"),
         ({"kv_store": ""}, "kv_store"),
+        ({"kv_store": None, "kv_store_bytes": 1 << 30}, "size of a KV store, which is not given"),
     ]
     for options, reason in cases:
         with pytest.raises(ParameterError, match=reason):
             LLM("none", **{"kv_store": str(tmp_path), **options})
+
+
+def test_a_store_holds_at_least_a_segment(tiny_gguf: Any, tmp_path: Path) -> None:
+    path = tiny_gguf(TinyOptions()).path
+    with pytest.raises(ParameterError, match=r"256 tokens of .* take 65,536 bytes of a KV store, .* 65,535"):
+        LLM(path, kv_store=tmp_path, kv_store_bytes=65_535)
+    assert not list(tmp_path.iterdir())
+    LLM(path, kv_store=tmp_path, kv_store_bytes=65_536).close()
 
 
 # -- disks that refuse -----------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ MAX_PAGE_GZIP_BYTES = 79_300
 """Of all files of the web page as they are shipped, of which a view loads its own when it is opened. The goals are
 150 kB and 48 kB. deno lint measures their functions."""
 MAX_FUNCTION_LINES = 60
-MAX_PACKAGE_LINES = 89_434
+MAX_PACKAGE_LINES = 89_498
 """Lower it after a cleanup. A commit that needs more lines raises it, and its message says what they are for."""
 
 

@@ -41,9 +41,11 @@ def ls(store: Store, /, *, json: Json = False) -> None:
     if json:
         print_json([asdict(report) for report in reports])
         return
-    rows = [("model", "segments", "tokens", "size", "last use", "process", "folder")]
+    rows = [("model", "segments", "tokens", "size", "used", "process", "folder")]
+    now = datetime.now(UTC)
     for each in reports:
-        used = "" if each.used is None else f"{datetime.fromtimestamp(each.used, UTC):%Y-%m-%d %H:%M} UTC"
+        at = None if each.used is None else datetime.fromtimestamp(each.used, UTC)
+        used = "" if at is None else f"{'pinned until ' if at > now else ''}{at:%Y-%m-%d %H:%M} UTC"
         size = format_bytes(each.bytes)
         rows.append((each.model, f"{each.segments:,}", f"{each.tokens:,}", size, used, each.process, each.folder))
     print_table(rows)

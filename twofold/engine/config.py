@@ -225,6 +225,12 @@ class EngineOptions:
 
     def _check_store(self) -> None:
         if self.kv_store is None:
+            if self.kv_store_bytes != DEFAULT_STORE_BYTES:
+                raise ParameterError(
+                    "kv_store_bytes is the size of a KV store, which is not given.",
+                    param="kv_store_bytes",
+                    hint="Name its folder as kv_store, or remove kv_store_bytes.",
+                )
             return
         if not isinstance(self.kv_store, str | os.PathLike) or not os.fspath(self.kv_store):
             raise impossible("kv_store", self.kv_store, "the path of a folder")

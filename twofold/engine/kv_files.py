@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +39,7 @@ from twofold.engine.kv.store import (
     WriteJob,
     WriteResult,
 )
-from twofold.engine.kv_folder import STAGED, StoreFolder, warn
+from twofold.engine.kv_folder import STAGED, StoreFolder, segment_files, warn
 
 log = logging.getLogger("twofold.kv_store")
 
@@ -48,6 +49,8 @@ MAX_VECTORS: Final = 512
 MAX_READERS: Final = 4
 PIECE_BYTES: Final = 1 << 18
 """Bytes that are read and then digested while they are in the processor's cache."""
+PROBE_S: Final = 0.02
+"""Longest time for which a segment is read when a store is opened, to know the rate of loads."""
 BlockBytes = Callable[[int, Sequence[int]], Sequence[memoryview]]
 """The bytes of blocks of a group (``ModelRunner.block_bytes``)."""
 
@@ -224,6 +227,21 @@ def _read_into(descriptor: int, views: Sequence[memoryview], at: int, digest: Ca
         for view in piece:
             digest(view)
     return True
+
+
+def read_rate(folder: StoreFolder, clock: Callable[[], float] = time.perf_counter) -> float | None:
+    """Bytes per second of reading and digesting the segment that was used last, for PROBE_S and a piece at most. None
+    if there is none of at least a piece."""
+    latest = max(segment_files(folder.path), key=itemgetter(2), default=None)
+    if latest is None or latest[1] < PIECE_BYTES:
+        return None
+    view, total, seconds = memoryview(bytearray(PIECE_BYTES)), 0, 0.0
+    mac, began = folder.keys.payload_mac(latest[0], 0), clock()
+    with suppress(OSError), folder.file(latest[0]).open("rb", buffering=0) as file:
+        while seconds < PROBE_S and (count := file.readinto(view)):
+            mac.update(view[:count])
+            total, seconds = total + count, clock() - began
+    return total / seconds if seconds > 0 else None
 
 
 def _pieces(views: Sequence[memoryview]) -> Iterator[list[memoryview]]:

@@ -17,8 +17,9 @@ from twofold.engine.config import EngineConfig, EngineOptions, resolve, runner_s
 from twofold.engine.draft_source import find_draft, open_draft
 from twofold.engine.engine import Engine
 from twofold.engine.kv.manager import BlockManager
-from twofold.engine.kv.store import KVStore
-from twofold.engine.kv_files import KVFiles
+from twofold.engine.kv.segments import SEGMENT_TOKENS
+from twofold.engine.kv.store import FIRST_RATE, KVStore
+from twofold.engine.kv_files import KVFiles, read_rate
 from twofold.engine.kv_folder import StoreFolder, open_folder, store_identity
 from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget, StepLimits
 from twofold.engine.scheduler.draft_model import ModelDrafts
@@ -133,6 +134,16 @@ def _open_store(path: Path, backend: Backend, config: EngineConfig, spec: ModelS
     if options.kv_store is None:
         return None
     windows = [(group.window, group.layers) for group in spec.kv_groups(config.context)]
+    segment = (
+        SEGMENT_TOKENS // options.block_size * options.kv_layout(spec).block_bytes(spec.kv_groups(config.context)[0])
+    )
+    if options.kv_store_bytes < segment:
+        raise ParameterError(
+            f"{SEGMENT_TOKENS} tokens of {spec.name} take {segment:,} bytes of a KV store, which may have "
+            f"{options.kv_store_bytes:,}.",
+            param="kv_store_bytes",
+            hint="Raise kv_store_bytes to hold the prefixes that return, or remove kv_store.",
+        )
     settings = (NUMERICS, backend.name, options.kv_type, options.block_size, windows, spec.layers)
     store = Path(options.kv_store)
     return open_folder(store, lambda: store_identity(path, store, settings), path.stem)
@@ -166,7 +177,7 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
         groups = range(len(config.kv_groups))
         sizes = [sum(part.nbytes for part in runner.block_bytes(group, [0])) for group in groups]
         index = loaded.store.index(config.options.kv_store_bytes, clock.now())
-        store = KVStore(manager, loaded.store.keys, index, sizes)
+        store = KVStore(manager, loaded.store.keys, index, sizes, read_rate(loaded.store) or FIRST_RATE)
         store.counts.bad += loaded.store.lost
         store.counts.evicted += loaded.store.evicted
         files = KVFiles(loaded.store, runner.block_bytes)

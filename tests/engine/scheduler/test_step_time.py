@@ -61,6 +61,17 @@ def test_the_first_steps_are_not_predicted() -> None:
     assert model.error is None
 
 
+@pytest.mark.parametrize("slower", [3.0, 10.0, 30.0])
+def test_a_slow_first_step_does_not_set_the_scale(slower: float) -> None:
+    """The first prompt of a process waits for its weights and its memory."""
+    model = StepTimeModel()
+    model.observe(StepShape().plus(0, 243, 1), slower * 0.12)
+    for start in range(243, 242 + MIN_STEPS):
+        model.observe(StepShape().plus(start, 1, 1), 0.004)
+    assert model.predict(StepShape().plus(260, 1, 1)) == pytest.approx(0.004, rel=0.05)
+    assert model.predict(StepShape().plus(0, 243, 1)) == pytest.approx(0.12, rel=0.5)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_it_fits_the_measured_machine(seed: int) -> None:
     found = errors(taught(600, seed))

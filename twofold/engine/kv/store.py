@@ -45,7 +45,7 @@ DAY_S: Final = 86_400.0
 PAUSE_S: Final = 60.0
 """Nothing is written for this long after a write has failed."""
 FIRST_RATE: Final = 5e8
-"""Bytes per second of a load until one is measured."""
+"""Bytes per second of a load until one is measured, and where predictions return to if loads do not pay."""
 RATE_WEIGHT: Final = 0.5
 """Weight of the last load in the mean that predicts the next."""
 
@@ -154,19 +154,24 @@ class _Save:
 
 @dataclass(slots=True)
 class LoadRates:
-    """Bytes per second of loads, while nothing else ran (True) and beside running sequences (False)."""
+    """Bytes per second of loads, while nothing else ran (True) and beside running sequences (False); ``first`` before
+    one ended."""
 
+    first: float = FIRST_RATE
     known: dict[bool, float] = field(default_factory=dict)
 
     def of(self, alone: bool) -> float:
-        return self.known.get(alone, FIRST_RATE)
+        return self.known.get(alone, self.first)
 
     def learn(self, alone: bool, rate: float) -> None:
         self.known[alone] = rate if alone not in self.known else self.of(alone) + RATE_WEIGHT * (rate - self.of(alone))
 
     def forgive(self, alone: bool) -> None:
-        """After a load was not worth it: the next prediction is nearer to the first one, so loads are tried again."""
-        self.known[alone] = self.of(alone) + 0.02 * (FIRST_RATE - self.of(alone))
+        """After a load was not worth it: a rate below FIRST_RATE comes nearer to it, so that loads are tried again. One
+        above it was measured, and stays."""
+        rate = self.of(alone)
+        if rate < FIRST_RATE:
+            self.known[alone] = rate + 0.02 * (FIRST_RATE - rate)
 
 
 class WriteAllowance:
@@ -187,15 +192,23 @@ class WriteAllowance:
 
 
 class KVStore:
-    """The store of one engine. ``block_bytes`` are the bytes of a block of each group."""
+    """The store of one engine. ``block_bytes`` are the bytes of a block of each group, ``first_rate`` the bytes per
+    second that a load is expected to reach before one has ended."""
 
-    def __init__(self, manager: BlockManager, keys: StoreKeys, index: SegmentIndex, block_bytes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        manager: BlockManager,
+        keys: StoreKeys,
+        index: SegmentIndex,
+        block_bytes: Sequence[int],
+        first_rate: float = FIRST_RATE,
+    ) -> None:
         self._manager = manager
         self._keys = keys
         self._index = index
         self._block_bytes = tuple(block_bytes)
         self._blocks = SEGMENT_TOKENS // manager.block_size
-        self._rates = LoadRates()
+        self._rates = LoadRates(first_rate)
         self._allowance = WriteAllowance(NEW_SHARE * index.budget)
         self._loads: dict[int, _Load] = {}
         self._saves: dict[int, _Save] = {}

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import log
 from operator import mul
+from statistics import median
 from typing import Final, NamedTuple, Self
 
 from twofold.core.model import visible
@@ -38,7 +40,8 @@ CLIP_FLOOR: Final = 0.05
 USUAL_DECAY: Final = 0.05
 
 PRIOR: Final = (4e-3, 3e-4, 8e-5, 1e-4, 4e-7, 1e-6)
-"""Initial weights, from a small model on two cores. Only their ratios matter: the first step sets the scale."""
+"""Initial weights, from a small model on two cores. Only their ratios matter: the median of the first MIN_STEPS steps
+sets the scale, since the very first one also waits for weights from the disk and for memory."""
 
 
 class StepShape(NamedTuple):
@@ -76,6 +79,7 @@ class StepTimeModel:
         self._covariance: list[list[float]] = []
         self._max_variance: list[float] = []
         self._steps = 0
+        self._first: list[tuple[StepShape, float]] = []
         self._usual = 0.25
         self.error: float | None = None
         for shape, seconds in samples:
@@ -107,19 +111,29 @@ class StepTimeModel:
         """Learns from a step that ran. A step without rows or without time is ignored."""
         if not shape.rows or seconds <= 0:
             return
-        if not self._steps:
-            self._set_scale(seconds / self._seconds(shape))
-        elif self._steps >= MIN_STEPS:
+        self._steps += 1
+        if self._steps > MIN_STEPS:
             error = abs(self._seconds(shape) - seconds) / seconds
             self.error = error if self.error is None else self.error + USUAL_DECAY * (error - self.error)
-        self._steps += 1
-        self._learn([feature / seconds for feature in _features(shape)])
+            self._learn([feature / seconds for feature in _features(shape)])
+            return
+        self._first.append((shape, seconds))
+        if self._steps == MIN_STEPS:
+            self._begin()
 
     def _seconds(self, shape: StepShape) -> float:
         fixed, row, low_row, logit_row, pair, position = self._weights
         rows, logit_rows, pairs, read = shape
         low_rows = rows if rows < KNEE else KNEE
         return fixed + row * rows + low_row * low_rows + logit_row * logit_rows + pair * pairs + position * read
+
+    def _begin(self) -> None:
+        """Sets the scale and learns from the first steps, those farthest from it first: the others correct them."""
+        scale = median(seconds / self._seconds(shape) for shape, seconds in self._first)
+        self._set_scale(scale)
+        for shape, seconds in sorted(self._first, key=lambda each: -abs(log(self._seconds(each[0]) / each[1]))):
+            self._learn([feature / seconds for feature in _features(shape)])
+        self._first.clear()
 
     def _set_scale(self, scale: float) -> None:
         self._weights = [weight * scale for weight in self._weights]
