@@ -1,7 +1,8 @@
-"""What watching costs: ``python -m benchmarks.live engine``, ``server`` or ``view``. The last line is JSON.
+"""What watching costs: ``python -m benchmarks.live engine``, ``server FOLDER`` or ``view``. The last line is JSON.
 
 engine   µs to plan and commit a step of 32 generating sequences, unwatched and watched, in alternation
-server   time per token and gaps of 32 streams with 3 watchers and without, in alternation; needs the default model
+server   time per token and gaps of 32 streams with 3 watchers and without, in alternation; needs the default model. A
+         call takes about a minute and adds rounds to those in FOLDER
 view     a browser that draws 100 lanes at 200 steps a second and 10 ticks a second; needs Chromium
 """
 
@@ -14,16 +15,20 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 import httpx2
+import msgspec
 from playwright.sync_api import CDPSession, sync_playwright
 
 from benchmarks.bookkeeping import SEQUENCES, STEP_S, make_scheduler, make_sequence, outcome_of
 from tests.server.live import TWOFOLD, LiveServer, live_server
 from tests.support.tiny import TinyOptions, write_tiny
+from twofold.bench.compare import compare
+from twofold.bench.report.document import Document, read
 from twofold.engine.scheduler.scheduler import Scheduler
 
 ROUNDS: Final = 20
@@ -33,6 +38,7 @@ WATCHERS: Final = 3
 STREAMS: Final = 32
 SLOTS: Final = 100
 VIEW_S: Final = 12.0
+PIECE_S: Final = 40.0
 FRAMES: Final = """async seconds => {
     const gaps = [];
     let last = performance.now();
@@ -84,20 +90,32 @@ def _steps(scheduler: Scheduler, clock: list[float]) -> float:
     return median(costs)
 
 
-def server(requests: int = 2 * STREAMS) -> dict[str, Any]:
-    """Times of tokens, and the share of a core of the HTTP process, in alternation."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with live_server(folder) as live:
-            _bench(live, folder / "warm.json", STREAMS)
-            found: dict[str, list[dict[str, float]]] = {"plain": [], "watched": []}
-            for number in range(6):
-                kind = ("plain", "watched")[number % 2]
-                with _Watchers(live, WATCHERS if number % 2 else 0):
-                    found[kind].append(_bench(live, folder / f"{kind}{number}.json", requests))
-        means = {kind: {name: median(run[name] for run in runs) for name in runs[0]} for kind, runs in found.items()}
-    print(f"{STREAMS} streams, median of {len(found['plain'])} runs: {means}")
-    return {"runs": found, "median": means}
+def server(name: str) -> dict[str, Any]:
+    """Adds rounds to those in the folder ``name``, for PIECE_S at least, and compares the times per token and the gaps
+    of all, and the shares of a core that the HTTP process took."""
+    folder = Path(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    began, number = time.monotonic(), len(list(folder.glob("plain-*.json")))
+    cores: dict[str, list[float]] = {"plain": [], "watched": []}
+    with tempfile.TemporaryDirectory() as own, live_server(Path(own)) as live:
+        _bench(live, Path(own) / "warm.json")
+        while time.monotonic() - began < PIECE_S:
+            for kind in sorted(cores, reverse=number % 2 == 1):  # each of them comes first in turn
+                with _Watchers(live, WATCHERS if kind == "watched" else 0):
+                    cores[kind].append(_bench(live, folder / f"{kind}-{number}.json"))
+            number += 1
+    found = compare(_pooled(folder, "plain"), _pooled(folder, "watched"))
+    rows = [row for row in found.pairs[0].rows if row.measure in {"tpot_s", "itl_s"}]
+    for row in rows:
+        print(f"{row.measure} {row.statistic}: {row.a:.5f} s, watched {row.b:.5f} s, {row.verdict}")
+    shares = {kind: median(found) for kind, found in cores.items()}
+    return {"rounds": number, "http_core": shares, "rows": found.to_json()["pairs"][0]["rows"]}
+
+
+def _pooled(folder: Path, kind: str) -> Document:
+    """The runs of all rounds as those of one document."""
+    documents = [read(path.read_bytes()) for path in sorted(folder.glob(f"{kind}-*.json"))]
+    return msgspec.structs.replace(documents[0], runs=[run for document in documents for run in document.runs])
 
 
 class _Watchers:
@@ -126,17 +144,13 @@ class _Watchers:
             client.close()
 
 
-def _bench(live: LiveServer, path: Path, requests: int) -> dict[str, float]:
-    load = ["--concurrency", str(STREAMS), "--requests", str(requests), "--input-tokens", "64"]
+def _bench(live: LiveServer, path: Path) -> float:
+    """Measures a round; returns the share of a core of the HTTP process."""
+    load = ["--concurrency", str(STREAMS), "--requests", str(2 * STREAMS), "--input-tokens", "64"]
     command = [*TWOFOLD, "bench", "serve", "--url", live.url, *load, "--output-tokens", "64", "--ignore-eos"]
     before, began = _seconds_of(live.process.pid), time.monotonic()
     subprocess.run([*command, "--quiet", "--output", str(path)], check=True, stdout=subprocess.DEVNULL)
-    summary = json.loads(path.read_text())["runs"][0]["summary"]
-    return {
-        "tpot_p50_s": summary["latency"]["tpot_s"]["p50"],
-        "itl_p99_s": summary["itl"]["gap_s"]["p99"],
-        "http_core": (_seconds_of(live.process.pid) - before) / (time.monotonic() - began),
-    }
+    return (_seconds_of(live.process.pid) - before) / (time.monotonic() - began)
 
 
 def _seconds_of(pid: int) -> float:
@@ -225,4 +239,5 @@ def _busy(session: CDPSession) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"engine": engine, "server": server, "view": view}[sys.argv[1]]()))
+    parts: dict[str, Callable[..., dict[str, Any]]] = {"engine": engine, "server": server, "view": view}
+    print(json.dumps(parts[sys.argv[1]](*sys.argv[2:])))
