@@ -59,11 +59,12 @@ def live_server(
     environment: Mapping[str, str] | None = None,
     own_data: bool = True,
     twofold: Sequence[str] = TWOFOLD,
+    port: int = 0,
 ) -> Iterator[LiveServer]:
     """A server with these arguments, ready; what it keeps lies in ``folder``, unless it has no data folder of its own
     and the environment says where. ``twofold`` is the command to start it with."""
     log = folder / "server.log"
-    command = [*twofold, "serve", "--port", "0"]
+    command = [*twofold, "serve", "--port", str(port)]
     if own_data:
         command += ["--data-folder", str(folder / "data")]
     with log.open("wb") as output:

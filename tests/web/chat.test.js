@@ -1,7 +1,7 @@
 // @ts-check
 import assert from "node:assert/strict";
 import { asCurl, asPython, bodyOf } from "../../twofold/web/static/chat/request.js";
-import { builtInResult, calculate } from "../../twofold/web/static/chat/tools.js";
+import { builtInResult, calculate, wantsResults } from "../../twofold/web/static/chat/tools.js";
 import {
   add,
   branch,
@@ -55,6 +55,51 @@ Deno.test("what is exported can be imported, and nothing else", () => {
   const shaped = JSON.parse(exported([talk]));
   shaped.conversations[0].messages[0].finish = { toString: "x" };
   assert.equal(imported(JSON.stringify(shaped))[0].messages[0].finish, undefined);
+});
+
+/** The paths of all values in a document. @param {any} value @returns {(string | number)[][]} */
+const placesIn = (value) =>
+  typeof value !== "object" || value === null
+    ? [[]]
+    : [[], ...Object.entries(value).flatMap(([name, each]) => placesIn(each).map((path) => [name, ...path]))];
+
+Deno.test("a damaged import is refused in words, or what is left of it is shown", () => {
+  const { talk, b } = branched();
+  const calls = [{ id: "c", name: "f", arguments: "{}" }],
+    record = { prompts: [{ prefill_s: 1 }], tokens: { prompt: 1 } };
+  Object.assign(b, { tokens: [["b", -0.1, 5, [["b", -0.1]], "d", 3]], ids: [1], calls, record });
+  talk.settings = { temperature: 1, stop: ["x"], tools: [{}], form: "JSON schema", form_text: "{}", clock: true };
+  const text = exported([talk]);
+  for (const place of placesIn(JSON.parse(text)).filter((each) => each.length > 0)) {
+    for (const wrong of [null, 7, "x", [], {}, [null]]) {
+      const document = JSON.parse(text), name = place.at(-1) ?? "";
+      place.slice(0, -1).reduce((part, each) => part[each], document)[name] = wrong;
+      try {
+        for (const read of imported(JSON.stringify(document))) {
+          sums(read);
+          words(read);
+          bodyOf("m", read, path(read));
+        }
+      } catch (error) {
+        assert.match(String(error), /^Error: (This file is not|Conversation 1 of this file)/, `${place} = ${wrong}`);
+      }
+    }
+  }
+});
+
+Deno.test("results can be sent once all calls are there", () => {
+  const call = { id: "c", name: "f", arguments: '{"a": 1}' }, cut = { ...call, arguments: '{"a": ' };
+  const says = (/** @type {any} */ message) => wantsResults({ ...message });
+  assert.deepEqual(
+    [
+      says({ finish: "tool_calls", calls: [cut] }),
+      says({ finish: "length", calls: [call] }),
+      says({ finish: "length", calls: [call, cut] }),
+      says({ finish: "length" }),
+      says({ finish: "stopped", calls: [call] }),
+    ],
+    [true, true, false, false, false],
+  );
 });
 
 Deno.test("a body has what the settings say", () => {

@@ -1,13 +1,13 @@
 // @ts-check
 import assert from "node:assert/strict";
 import { nested, partsOf } from "../../twofold/web/static/draw/blocks.js";
-import { firstAfter } from "../../twofold/web/static/draw/fold.js";
 import { slotsUsed } from "../../twofold/web/static/draw/lanes.js";
 import { lately, roofline, stepText } from "../../twofold/web/static/engine/numbers.js";
 import { readRecording } from "../../twofold/web/static/engine/stream.js";
 import {
   apply,
   createLive,
+  firstAfter,
   KEEP_MS,
   lanesIn,
   roofPoint,

@@ -28,6 +28,11 @@ def chunk(delta: dict[str, Any], finish: str | None = None) -> str:
     return f"data: {json.dumps({'choices': [choice]})}\n\n"
 
 
+def progress(told: dict[str, Any], at_ms: float) -> str:
+    """How far a request is, as an event."""
+    return f"data: {json.dumps({'choices': [], 'twofold': {'at_ms': at_ms, 'progress': told}})}\n\n"
+
+
 @contextmanager
 def unfinished(*events: str) -> Iterator[str]:
     """The URL of a server whose replies have these events and do not end."""
@@ -63,6 +68,11 @@ def refusal(status: int, message: str, **headers: str) -> Callable[[Route], None
     )
 
 
+def through(url: str) -> Callable[[Route], None]:
+    """Lets the server at ``url`` answer."""
+    return lambda route: route.continue_(url=url)
+
+
 def told(state: str, error: str | None = None) -> Callable[[Route], None]:
     """Answers a watcher with the state of its model."""
     body = f"event: state\ndata: {json.dumps({'state': state, 'error': error})}\n\n"
@@ -84,7 +94,7 @@ class Stage:
         hold, go_on = self.held.append, Route.continue_
         self.acts: dict[str, dict[str, Callable[[Route], None]]] = {
             "empty": {},
-            "busy": {CHAT: lambda route: route.continue_(url=answering), LIVE: go_on, "": hold},
+            "busy": {CHAT: through(answering), LIVE: go_on, "": hold},
             "error": {LIVE: told("failed", FAILED), "": refusal(500, FAILED)},
             "loading": {
                 ABOUT: lambda route: route.fulfill(content_type="application/json", body=loading),

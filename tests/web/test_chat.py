@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -115,6 +116,65 @@ def test_branches_of_questions_and_answers(chat: Page) -> None:
     assert [message["role"] for message in sent[-2]["messages"]] == ["user", "assistant", "user"]
     chat.locator("body").press("]")
     expect(chat.locator(".ask").first).to_be_visible()
+
+
+LOW: Final = """() => {
+    const { scrollHeight, scrollTop, clientHeight } = document.querySelector(".scroll");
+    return scrollHeight > 2 * clientHeight && scrollHeight - scrollTop - clientHeight < 2;
+}"""
+
+
+def test_the_end_of_an_answer_is_in_sight_until_the_user_scrolls_up(chat: Page) -> None:
+    chat.set_viewport_size({"width": 1440, "height": 400})
+    for text in ("One", "Two", "Three"):
+        say(chat, text)
+        answered(chat)
+        chat.wait_for_function(LOW)
+    settle(chat, max_tokens="300")
+    say(chat, "Four")
+    expect(chat.locator(".answer .text").last).not_to_be_empty()
+    chat.locator(".scroll").hover()
+    chat.mouse.wheel(0, -200)
+    answered(chat)
+    assert not chat.evaluate(LOW)
+
+
+def test_the_list_of_chats_closes_on_small_screens(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    chats, side = page.get_by_role("button", name="Chats"), page.locator(".side")
+    chats.click()
+    expect(side).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(side).to_be_hidden()
+    chats.click()
+    page.mouse.click(370, 300)
+    expect(side).to_be_hidden()
+    box = page.locator(".title").bounding_box()
+    assert box is not None
+    assert box["width"] > 120
+
+
+def answering(reply: Any) -> Callable[[Route], None]:
+    return lambda route: route.fulfill(json=reply)
+
+
+def test_a_message_is_forecast_before_it_is_sent(page: Page, server: LiveServer) -> None:
+    guess = page.locator(".guess")
+    page.get_by_label("Message", exact=True).fill("How long will it take?")
+    body = {"messages": [{"role": "user", "content": "How long will it take?"}]}
+    told = server.post("/v1/twofold/estimate", body).json()
+    expect(guess).to_contain_text(f"{told['prompt_tokens']} tokens")
+    known = {**told, "ttft_s": 0.15, "tpot_s": 0.02, "e2e_s": 2.0, "error": 0.08, "error_of": "ttft", "ahead": 2}
+    for reply, says in (
+        ({**known, "ttft_s": None, "tpot_s": None, "e2e_s": None, "error": None}, "no times before the first answers"),
+        (known, "2 before it · first token in ≈ 150 ms · then ≈ 50 tok/s"),
+        (known, "mean error lately: 8% of the time to the first token"),
+    ):
+        page.unroute_all()
+        page.route("**/v1/twofold/estimate", answering(reply))
+        page.get_by_label("Message", exact=True).fill("")
+        page.get_by_label("Message", exact=True).fill("How long will it take?")
+        expect(guess).to_contain_text(says)
 
 
 def test_stop_ends_the_answer_and_keeps_it(page: Page) -> None:
@@ -241,9 +301,9 @@ def test_a_token_marks_its_step_in_the_engine_and_a_step_its_tokens(chat: Page) 
     chat.locator(".pop .why").get_by_role("button", name="step").click()  # opens the engine
     engine = chat.get_by_role("complementary", name="Engine")
     said, fold = engine.locator(".said"), engine.get_by_role("img", name="Rows of the steps")
-    expect(said).to_contain_text(f"Step {tokens[1][5]}:")
+    expect(said).to_contain_text(f"Step {tokens[1][5]:,}:")
     group.press("ArrowRight")
-    expect(said).to_contain_text(f"Step {tokens[2][5]}:")
+    expect(said).to_contain_text(f"Step {tokens[2][5]:,}:")
     assert accessibility_faults(chat) == []
     picture(chat, "beside")
     group.press("Escape")

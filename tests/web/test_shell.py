@@ -7,6 +7,8 @@ from playwright.sync_api import Browser, Error, Page, expect
 
 from tests.server.live import LiveServer
 from tests.web.browser import Outside, Watch, accessibility_faults, picture, watched
+from tests.web.stage import ABOUT
+from twofold.web.page import WebPage
 
 pytestmark = pytest.mark.browser
 
@@ -18,6 +20,15 @@ def test_a_question_is_answered(page: Page) -> None:
     expect(page.get_by_role("button", name="Send")).to_be_visible()
     expect(page.get_by_role("article")).not_to_be_empty()
     picture(page, "shell")
+
+
+def test_one_can_type_after_four_requests(page: Page, server: LiveServer) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.removeprefix(server.url)))
+    page.reload()
+    page.wait_for_function("() => performance.getEntriesByName('ready').length > 0")
+    files = [f"/web/{WebPage.read().version}/{name}" for name in ("app.css", "app.js")]
+    assert sorted(asked) == sorted(["/", *files, ABOUT])
 
 
 def test_the_theme_can_be_chosen(page: Page) -> None:

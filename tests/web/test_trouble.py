@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Final
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.server.live import LiveServer
+from tests.server.live import LiveServer, live_server
+from tests.support.tiny import TinyModel
 from tests.web.browser import Watch, watched
-from tests.web.stage import LIVE, Stage, refusal
+from tests.web.stage import ABOUT, BUSY, CHAT, LIVE, Stage, chunk, progress, refusal, through, unfinished
 from tests.web.test_engine import requests
 from tests.web.test_states import RESULT
 from twofold.web.page import WebPage
@@ -89,6 +92,34 @@ def test_a_hidden_tab_asks_for_nothing_and_draws_nothing(page: Page, server: Liv
     assert page.evaluate("draws") > 0
 
 
+@pytest.mark.parametrize("view", ["chat", "compare", "explore", "bench"])
+def test_a_hidden_view_asks_for_nothing_and_draws_nothing(page: Page, server: LiveServer, view: str) -> None:
+    page.goto(f"{server.url}/#/{view}?hardware=h100&model=llama-3-8b")
+    shown = page.get_by_role("img", name="Roofline") if view == "explore" else page.locator("main")
+    expect(shown).to_be_visible()
+    page.evaluate(HIDE, True)
+    page.evaluate(DRAWS)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.wait_for_timeout(200)
+    assert (page.evaluate("draws"), asked) == (0, [])
+
+
+def test_an_answer_in_a_hidden_tab_is_drawn_when_it_is_seen(page: Page) -> None:
+    pieces = "".join(chunk({"content": f"{number} "}) for number in range(400))
+    with unfinished(pieces) as answering:
+        page.route(f"**{CHAT}", through(answering))
+        page.evaluate(HIDE, True)
+        with page.expect_request(f"**{CHAT}"):
+            say(page, "Hello")
+        page.evaluate(FRAMES)
+        page.evaluate(DRAWS)
+        page.wait_for_timeout(300)
+        assert page.evaluate("draws") == 0
+        page.evaluate(HIDE, False)
+        expect(page.locator(".answer .text")).to_contain_text("398 399")
+
+
 def test_a_browser_that_keeps_nothing_chats(browser: Browser, server: LiveServer) -> None:
     with watched(browser, server.url) as (page, _):
         page.add_init_script(REFUSES)
@@ -156,6 +187,66 @@ def test_a_lost_live_stream_greys_and_comes_back(watch: tuple[Page, Watch], serv
     stage.state = "empty"
     expect(page.locator(".engine .fault")).to_be_hidden()
     expect(page.locator("main.engine")).to_have_class("engine")
+
+
+def test_a_refusal_says_when_the_next_try_is(watch: tuple[Page, Watch], server: LiveServer) -> None:
+    page, seen = watch
+    seen.expect("status of (429|503)")
+    page.route(f"**{ABOUT}", refusal(503, "The server is starting.", **{"retry-after": "1"}))
+    page.goto(server.url)
+    trouble = page.locator(".bar + .fault")
+    expect(trouble).to_have_text(re.compile(r"The server is starting. The next try is at \d+:\d\d:\d\d"))
+    page.unroute_all()
+    expect(trouble).to_be_hidden()
+    expect(page.locator("#model")).to_have_value("tiny")
+    page.route(f"**{LIVE}*", refusal(429, BUSY, **{"retry-after": "60"}))
+    page.goto(f"{server.url}/#/engine")
+    expect(page.locator(".engine .fault")).to_have_text(re.compile(rf"{BUSY} The next try is at \d+:\d\d:\d\d"))
+
+
+def test_a_request_in_the_queue_says_its_place_and_then_how_far_it_is(page: Page) -> None:
+    prefill = {"state": "prefill", "cached": 1024, "done": 1120, "of": 1312, "first_token_ms": 430.0}
+    for told, says in (
+        ({"state": "queued", "ahead": 3}, "Waiting: 3 before this one."),
+        (prefill, "Reading: 1,120 of 1,312 tokens, first token in ≈ 380 ms"),
+    ):
+        with unfinished(progress(told, 50.0)) as answering:
+            page.route(f"**{CHAT}", through(answering))
+            say(page, "Hello")
+            expect(page.locator(".answer .state").last).to_have_text(says)
+            page.keyboard.press("Escape")
+            page.unroute_all()
+
+
+def test_a_restarted_server_and_a_model_that_cannot_be_loaded(
+    browser: Browser, tiny: TinyModel, tmp_path: Path
+) -> None:
+    """The server is killed in the middle of an answer and started again: the answer goes on, nothing typed is lost."""
+    (tmp_path / "bad.gguf").write_bytes(tiny.path.read_bytes()[:-1000])
+    models = [f"tiny={tiny.path}", f"bad={tmp_path / 'bad.gguf'}", "--threads", "1"]
+    with live_server(tmp_path, *models) as first, watched(browser, first.url) as (page, seen):
+        seen.expect("status of 4(00|22)|ERR_")  # 400: after the whole answer, no message fits the context
+        page.goto(first.url)
+        page.locator("#model").select_option("bad")
+        say(page, "Hello")
+        expect(page.locator(".answer .fault")).to_contain_text("download it again")
+        page.goto(f"{first.url}/#/engine")
+        expect(page.locator(".engine .fault")).to_contain_text("The model could not be loaded. bad.gguf: ")
+        page.locator("#model").select_option("tiny")
+        page.goto(f"{first.url}/#/chat")
+        say(page, "Tell a long story")
+        expect(page.locator(".answer .text").last).not_to_be_empty()
+        page.get_by_label("Message", exact=True).fill("Half a sentence")
+        first.process.kill()
+        expect(page.locator(".answer .fault").last).to_contain_text("cut before the answer was complete")
+        expect(page.locator(".bar + .fault")).to_contain_text("The server does not answer.")
+        said = page.locator(".answer .text").last.inner_text()
+        with live_server(tmp_path, *models, port=int(first.url.rsplit(":", 1)[1])):
+            page.locator(".answer").last.get_by_role("button", name="Continue").click()
+            answered(page)
+            assert page.locator(".answer .text").last.inner_text().startswith(said[:20])
+            expect(page.locator(".bar + .fault")).to_be_hidden()
+            expect(page.get_by_label("Message", exact=True)).to_have_value("Half a sentence")
 
 
 def test_a_view_of_a_server_of_another_version_says_what_to_do(watch: tuple[Page, Watch], server: LiveServer) -> None:

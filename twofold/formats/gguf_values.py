@@ -70,7 +70,7 @@ class Cursor:
         self._left = {STRING: MAX_STRINGS, ARRAY: MAX_ARRAYS}
 
     def fail(self, message: str) -> NoReturn:
-        raise FormatError(f"{self._label}: {message}", hint=DAMAGED_HINT)
+        raise FormatError(f"{self._label}: {message}.", hint=DAMAGED_HINT)
 
     def take(self, size: int, what: str) -> int:
         """Moves past ``size`` bytes. Returns their offset."""

@@ -3,6 +3,8 @@
 
 import { ApiError, createApi } from "./core/api.js";
 import { fill, h } from "./core/dom.js";
+import { timeIn } from "./core/form.js";
+import { faultLine } from "./core/parts.js";
 import { createRoute } from "./core/route.js";
 import { effect, scope, signal } from "./core/signal.js";
 import { createKeyDialog } from "./shell/key.js";
@@ -20,6 +22,10 @@ const model = signal("");
 const said = h("p", { class: "hidden", role: "status" });
 const keys = createKeyDialog(api, () => app.refresh());
 const picker = createModelPicker(model, server);
+const trouble = faultLine();
+const RETRY_S = 2;
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let retry;
 
 /** @type {App} */
 const app = {
@@ -31,16 +37,27 @@ const app = {
   announce: (text) => fill(said, text),
   askKey: keys.open,
   refresh: async () => {
+    clearTimeout(retry);
     try {
       const told = await api.get("/v1/twofold/server");
       server.set(told.models ? told : null);
       keys.wanted(told.keyed, !told.models);
+      trouble.say("");
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
-      if (error.refused) keys.open(error.message);
+      if (error.refused) return keys.open(error.message);
+      const waitS = error.retryAfterS || RETRY_S;
+      trouble.say(`${error.message} The next try is at ${timeIn(waitS)}.`);
+      retry = setTimeout(again, 1e3 * waitS);
     }
   },
 };
+
+/** Reads the server again, once the tab is seen. */
+function again() {
+  if (document.hidden) document.addEventListener("visibilitychange", again, { once: true });
+  else app.refresh();
+}
 
 function brand() {
   return h(
@@ -119,6 +136,7 @@ function start() {
   document.body.append(
     h("a", { class: "skip", href: "#view", onclick: skip }, "Skip to the content"),
     bar,
+    trouble.element,
     follow(),
     ...(VIEWS.length > 1 ? [tabs("bottom", "Views, small screens")] : []),
     said,

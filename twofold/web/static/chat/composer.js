@@ -2,6 +2,7 @@
 /** The message box: text, files, chips of settings, and the button that sends or stops. */
 
 import { h } from "../core/dom.js";
+import { button as chip } from "../core/parts.js";
 import { effect } from "../core/signal.js";
 import { createFiles } from "./files.js";
 
@@ -15,7 +16,7 @@ export function createComposer({ send, stop, changed, busy }) {
   const chips = h("span", { class: "chips" }), guess = h("p", { class: "guess" });
   const button = h("button", { class: "send", type: "submit" }, "Send");
   effect(() => void (button.textContent = busy.get() ? "Stop" : "Send"));
-  const add = h("button", { type: "button", class: "chip", onclick: () => files.picker.click() }, "Add files");
+  const add = chip("Add files", () => files.picker.click());
   const tools = h("div", { class: "row tools" }, add, files.picker, chips, h("span", { class: "spring" }), button);
   const label = h("label", { class: "hidden", for: "say" }, "Message");
   const element = h(

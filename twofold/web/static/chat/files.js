@@ -3,7 +3,7 @@
 
 import { fill, h } from "../core/dom.js";
 import { bytes } from "../core/form.js";
-import { faultLine } from "../core/parts.js";
+import { button, faultLine } from "../core/parts.js";
 import { effect, signal } from "../core/signal.js";
 
 /** @typedef {{name: string, text: string}} Attached */
@@ -32,13 +32,7 @@ export function createFiles(changed) {
     const remove = (/** @type {Attached} */ file) => files.set(files.peek().filter((each) => each !== file));
     fill(
       attached,
-      files.get().map((file) =>
-        h(
-          "button",
-          { type: "button", class: "chip", onclick: () => remove(file), "aria-label": `Remove ${file.name}` },
-          `${file.name} ✕`,
-        )
-      ),
+      files.get().map((file) => button(`${file.name} ✕`, () => remove(file), { "aria-label": `Remove ${file.name}` })),
     );
     if (made) changed();
   });

@@ -21,15 +21,14 @@ export function forecastLine(told) {
   const [price] = [...(told.at_prices ?? []), told.cost].filter(Boolean);
   const parts = [[bold("", tokens(prompt)), cached > 0 ? [", ", bold("c", `${count(cached)} cached`)] : ""]];
   if (ahead > 0) parts.push([bold("", count(ahead)), " before it"]);
-  if (first !== null) parts.push(["first token in ", bold("p", about(first, seconds))]);
+  if (first === null) parts.push(["no times before the first answers"]);
+  else parts.push(["first token in ", bold("p", about(first, seconds))]);
   if (each) parts.push(["then ", bold("d", `${about(1 / each, count)} tok/s`)]);
   if (all !== null) parts.push([`${tokens(output)} by `, bold("", about(all, seconds))]);
   if (price) parts.push([bold("", about(price.total, (value) => money(value, price.currency)))]);
   const line = parts.flatMap((part, index) => (index > 0 ? [" · ", ...part] : part));
-  const of = told.error_of === "ttft" ? "of the time to the first token" : "of predicted steps";
-  if (error !== null) {
-    line.push(h("span", { title: `the mean error lately, ${of}` }, ` (± ${share(Number(error.toPrecision(2)))})`));
-  }
+  const of = told.error_of === "ttft" ? "of the time to the first token" : "of the time of steps";
+  if (error !== null) line.push(` (mean error lately: ${share(Number(error.toPrecision(2)))} ${of})`);
   return line;
 }
 
@@ -49,7 +48,7 @@ export function createForecast(app, line, body) {
       const asked = whole(body(text));
       fill(line, forecastLine(await app.api.post("/v1/twofold/estimate", asked, { signal: abort.signal })));
     } catch (error) {
-      if (error instanceof ApiError) fill(line, [400, 503].includes(error.status) ? error.message : "");
+      if (error instanceof ApiError) fill(line, [400, 429, 503].includes(error.status) ? error.message : "");
     }
   };
   /** @param {string} text */

@@ -2,6 +2,7 @@
 /** Keyboard shortcuts, and the dialog that lists them. */
 
 import { h } from "../core/dom.js";
+import { button } from "../core/parts.js";
 
 const LIST = [
   ["Enter, Ctrl Enter", "send"],
@@ -26,7 +27,7 @@ export function createKeys(actions) {
     h(
       "div",
       { class: "row end" },
-      h("button", { type: "button", class: "send", onclick: () => dialog.close() }, "Close"),
+      button("Close", () => dialog.close(), { class: "send" }),
     ),
   );
   /** @param {KeyboardEvent} event */

@@ -3,6 +3,7 @@
 
 import { fill, h } from "../core/dom.js";
 import { count, seconds } from "../core/form.js";
+import { button, copyButton, strip } from "../core/parts.js";
 import { onEnd } from "../core/signal.js";
 import { isJson, jsonView } from "../text/json.js";
 import { createMarkdown, showMarkdown } from "../text/md.js";
@@ -10,7 +11,7 @@ import { CAN_MARK, marks } from "../text/marks.js";
 import { choosable, classesOf, COLOURS, scale, spans } from "../text/tokens.js";
 import { receipt } from "./receipt.js";
 import { tokenCard } from "./token.js";
-import { callCards } from "./tools.js";
+import { callCards, wantsResults } from "./tools.js";
 
 /** @typedef {import("./tree.js").Message} Message */
 /** @typedef {import("./run.js").Progress} Progress */
@@ -51,7 +52,7 @@ function slot(name, tag = "div") {
 }
 
 /** @param {string} text @param {() => void} onclick @param {string} [label] */
-const act = (text, onclick, label) => h("button", { type: "button", onclick, "aria-label": label }, text);
+const act = (text, onclick, label) => button(text, onclick, { class: null, "aria-label": label });
 
 /** @param {Message} message @param {Actions} actions */
 function branches(message, actions) {
@@ -64,16 +65,6 @@ function branches(message, actions) {
     `${number}/${of}`,
     act("›", () => actions.turn(message, 1), "Next branch"),
   );
-}
-
-/** @param {() => string} text @param {string} name */
-function copyButton(text, name) {
-  const button = act(name, async () => {
-    await navigator.clipboard.writeText(text());
-    button.textContent = "Copied";
-    setTimeout(() => button.textContent = name, 1500);
-  });
-  return button;
 }
 
 /** A message of the user. @param {Message} message @param {Actions} actions */
@@ -235,28 +226,21 @@ function place(pop, at) {
 /** @param {Progress} progress */
 function progressLine({ state, ahead, cached = 0, done = 0, of = 0, first_token_ms: left }) {
   if (state === "queued") return ahead ? `Waiting: ${ahead} before this one.` : "Waiting.";
-  const bar = h(
-    "svg",
-    { class: "ratio", viewBox: "0 0 100 3", preserveAspectRatio: "none", "aria-hidden": "true" },
-    h("rect", { class: "f-cached", width: 100 * cached / Math.max(1, of), height: 3 }),
-    h("rect", {
-      class: "f-prefill",
-      x: 100 * cached / Math.max(1, of),
-      width: 100 * (done - cached) / Math.max(1, of),
-      height: 3,
-    }),
+  const bar = strip(
+    "ratio",
+    Math.max(1, of),
+    3,
+    h("rect", { class: "f-cached", width: cached, height: 3 }),
+    h("rect", { class: "f-prefill", x: cached, width: done - cached, height: 3 }),
   );
-  return [
-    bar,
-    `Reading: ${count(done)} of ${count(of)} tokens${left ? `, first token in ≈ ${seconds(left / 1000)}` : ""}`,
-  ];
+  const first = left ? `, first token in ≈ ${seconds(left / 1000)}` : "";
+  return [bar, `Reading: ${count(done)} of ${count(of)} tokens${first}`];
 }
 
 /** @param {Message} message @param {Actions} actions */
 function faultView(message, actions) {
   const { message: text, retryAt } = /** @type {import("./tree.js").Fault} */ (message.fault);
-  const retry = act("Try again", () => actions.again(message));
-  retry.className = "chip";
+  const retry = button("Try again", () => actions.again(message));
   const tick = () => {
     const left = retryAt === null ? 0 : Math.ceil(retryAt - Date.now() / 1000);
     retry.disabled = left > 0;
@@ -264,8 +248,7 @@ function faultView(message, actions) {
     if (left > 0) setTimeout(tick, 500);
   };
   tick();
-  const goOn = message.content && act("Continue", () => actions.goOn(message, message.content));
-  if (goOn) goOn.className = "chip";
+  const goOn = message.content && button("Continue", () => actions.goOn(message, message.content));
   return h("div", { class: "fault", role: "alert" }, h("p", {}, text), h("p", { class: "row" }, retry, goOn));
 }
 
@@ -277,7 +260,7 @@ function colourBar(text, message) {
   const choose = (colour) => {
     text.show(colour);
     buttons.forEach((button) => button.setAttribute("aria-pressed", String(button.textContent === colour)));
-    fill(legend, scale(colour));
+    fill(legend, scale(colour, message.record));
   };
   buttons.forEach((button, index) => button.setAttribute("aria-pressed", String(COLOURS[index] === text.colour)));
   const next = () => choose(COLOURS[(COLOURS.indexOf(text.colour) + 1) % COLOURS.length]);
@@ -329,7 +312,7 @@ export function createAnswer(message, actions) {
       return text.draw();
     }
     if (!near) return;
-    const asked = message.finish === "tool_calls" && last;
+    const asked = last && wantsResults(message);
     bar.show(`${number}/${of} ${message.tokens?.length}`, () => {
       colours = message.tokens?.length ? colourBar(text, message) : null;
       return [colours?.element, h("span", { class: "acts" }, branches(message, actions), copies(message, actions))];
@@ -367,12 +350,12 @@ function safeReceipt(message, open, explain, actions) {
   }
 }
 
+const COPIES = /** @type {const} */ ([["text", "Copy"], ["curl", "as curl"], ["python", "as Python"]]);
+
 /** @param {Message} message @param {Actions} actions */
 function copies(message, actions) {
   return [
     act("Again", () => actions.again(message)),
-    copyButton(() => actions.copy(message, "text"), "Copy"),
-    copyButton(() => actions.copy(message, "curl"), "as curl"),
-    copyButton(() => actions.copy(message, "python"), "as Python"),
+    COPIES.map(([form, name]) => copyButton(() => actions.copy(message, form), name, { class: null })),
   ];
 }

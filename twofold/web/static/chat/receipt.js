@@ -3,8 +3,10 @@
 
 import { fill, h } from "../core/dom.js";
 import { count, money, seconds, share, tokens } from "../core/form.js";
+import { button, strip } from "../core/parts.js";
 
 /** @typedef {import("./tree.js").Message} Message */
+/** @typedef {{cause: string, start_ms: number, end_ms: number}} Pause */
 
 const WIDTH = 1000, HEIGHT = 44, BASE = 30, MAX_BARS = 400;
 
@@ -68,14 +70,7 @@ function gapBars(times) {
 }
 
 /** @param {string} fill @param {number} x @param {number} width @param {number} y @param {number} height */
-const rect = (fill, x, width, y, height) =>
-  h("rect", {
-    class: fill,
-    x: x.toFixed(2),
-    width: Math.max(1.5, width).toFixed(2),
-    y: y.toFixed(2),
-    height: height.toFixed(2),
-  });
+const rect = (fill, x, width, y, height) => h("rect", { class: fill, x, width: Math.max(1.5, width), y, height });
 
 /** Seconds from the arrival of a request to its end. @param {Message} message  has a record */
 export function lastTime(message) {
@@ -92,11 +87,12 @@ function fold(message, axis) {
   const bars = gapBars(times), longest = Math.max(...bars.map((bar) => bar.gap), 1e-9);
   const first = queue + prefill;
   const steps = prefillSteps(message.record, queue, prefill);
-  /** @type {{start_ms: number, end_ms: number}[]} */
+  /** @type {Pause[]} */
   const pauses = message.record.timeline?.pauses ?? [];
-  const picture = h(
-    "svg",
-    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true", class: "fold" },
+  const picture = strip(
+    "fold",
+    WIDTH,
+    HEIGHT,
     rect("f-queue", 0, x(queue), BASE - 4, 4),
     steps.map(([from, to]) => rect("f-prefill", x(from), x(to - from) - 1, 2, BASE - 2)),
     bars.map((bar) => {
@@ -115,7 +111,7 @@ function fold(message, axis) {
     { class: "when" },
     h("p", { class: "axis" }, h("span", {}, `first token ${seconds(figures.ttft)}`), h("span", {}, seconds(end))),
     picture,
-    h("figcaption", { class: "axis" }, summary(figures)),
+    h("figcaption", { class: "axis" }, summary(figures, pauses)),
   );
 }
 
@@ -138,10 +134,12 @@ function prefillSteps({ timeline, prompts }, queue, prefill) {
   return Array.from({ length: count }, (_, index) => [queue + index * size, queue + (index + 1) * size]);
 }
 
-/** @param {ReturnType<typeof figuresOf>} figures */
-function summary({ queue, prefill, decode, leastPrefill }) {
+/** @param {ReturnType<typeof figuresOf>} figures @param {Pause[]} pauses */
+function summary({ queue, prefill, decode, leastPrefill }, pauses) {
   const least = leastPrefill === null ? "" : "; the thin bars are the least that this machine needs";
-  return `queue ${seconds(queue)}, prefill ${seconds(prefill)}, decode ${seconds(decode)}${least}`;
+  const lost = pauses.reduce((sum, pause) => sum + pause.end_ms - pause.start_ms, 0) / 1e3;
+  const paused = lost > 0 ? `, paused ${seconds(lost)} (${[...new Set(pauses.map((each) => each.cause))]})` : "";
+  return `queue ${seconds(queue)}, prefill ${seconds(prefill)}, decode ${seconds(decode)}${paused}${least}`;
 }
 
 /** @param {string} label @param {import("../core/dom.js").Child} value @param {string} part @param {import("../core/dom.js").Child} note @param {string} kind */
@@ -211,28 +209,24 @@ export function lineOf(record) {
   ].filter(Boolean).join(" · ");
 }
 
-/** @param {any} record @param {string} name */
-export function ratioBar(record, name) {
-  const { prefill, decode } = figuresOf(record);
-  return phaseBar(prefill, decode, name);
-}
-
 /** A thin bar of the seconds of both phases. @param {number} prefill @param {number} decode @param {string} name */
 export function phaseBar(prefill, decode, name) {
   const all = prefill + decode || 1, at = 100 * prefill / all;
-  return h(
-    "svg",
-    { class: name, viewBox: "0 0 100 3", preserveAspectRatio: "none", "aria-hidden": "true" },
+  return strip(
+    name,
+    100,
+    3,
     h("rect", { class: "f-prefill", width: at, height: 3 }),
     h("rect", { class: "f-decode", x: at + 0.6, width: Math.max(0, 99.4 - at), height: 3 }),
   );
 }
 
-/** The address that explains a request, null if the server cannot. @param {import("../views.js").App} app @param {Message} message */
-export function explainLink(app, { record }) {
-  const can = app.server.peek()?.can ?? [];
-  return record && can.includes("explain") ? app.route.href("explore", { request: record.id }) : null;
-}
+/** What explains requests: the address that does, null if the server cannot, and what would help. @param {import("../views.js").App} app */
+export const explaining = ({ server, route, api }) => ({
+  explain: (/** @type {Message} */ { record }) =>
+    record && server.peek()?.can.includes("explain") ? route.href("explore", { request: record.id }) : null,
+  help: (/** @type {Message} */ { record }) => api.post("/v1/twofold/explain", { request: record.id }),
+});
 
 /**
  * What would help, by gain: asked for by a click, because it takes the server a second.
@@ -245,16 +239,14 @@ function helps(explain, help) {
     line.textContent = "…";
     try {
       const { levers } = await help();
-      const best = levers.filter((/** @type {any} */ each) => each.status === "gains").slice(0, 3);
-      const named = best.map((
-        /** @type {any} */ each,
-      ) => [h("b", {}, `×${each.gains.e2e.toFixed(2)}`), ` ${each.lever} `]);
+      const best = /** @type {any[]} */ (levers).filter((each) => each.status === "gains").slice(0, 3);
+      const named = best.map((each) => [h("b", {}, `×${each.gains.e2e.toFixed(2)}`), ` ${each.lever} `]);
       fill(line, best.length > 0 ? ["Would help: ", named] : "Nothing would help.");
     } catch (error) {
       line.textContent = /** @type {Error} */ (error).message;
     }
   };
-  fill(line, h("button", { type: "button", class: "chip", onclick: ask }, "What would help?"));
+  fill(line, button("What would help?", ask));
   return h("p", { class: "helps" }, line, link);
 }
 
@@ -266,11 +258,11 @@ function helps(explain, help) {
  *   asks for it
  */
 export function receipt(message, { open, axis, explain, help }) {
-  const record = recordOf(message), own = { ...message, record };
+  const record = recordOf(message), own = { ...message, record }, { prefill, decode } = figuresOf(record);
   return h(
     "details",
     { class: "receipt", open },
-    h("summary", {}, ratioBar(record, "ratio"), h("span", {}, lineOf(record))),
+    h("summary", {}, phaseBar(prefill, decode, "ratio"), h("span", {}, lineOf(record))),
     fold(own, axis),
     facts(own),
     explain && helps(explain, help),

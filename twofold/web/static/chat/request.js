@@ -1,6 +1,8 @@
 // @ts-check
 /** Bodies of requests, made of a conversation and its settings; the same as text for curl and Python. */
 
+import { isJson } from "../text/json.js";
+
 /** @typedef {import("./tree.js").Message} Message */
 /** @typedef {import("./tree.js").Conversation} Conversation */
 /** @typedef {Record<string, any>} Body */
@@ -8,73 +10,42 @@
 /**
  * A setting: the field of a body, its words, and its kind. Numbers have their range; `note` says what it does.
  * @typedef {{field: string, name: string, kind: "number" | "text" | "lines" | "select" | "json" | "flag", min?: number,
- *   max?: number, step?: number, options?: string[], note?: string}} Setting
+ *   max?: number, options?: string[], note?: string}} Setting
  */
 
-/** @type {readonly Setting[]} */
+/** @type {(kind: Setting["kind"]) => (field: string, name: string, more?: Partial<Setting>) => Setting} */
+const of = (kind) => (field, name, more) => ({ field, name, kind, ...more });
+const [number, text, select, json, flag] = [of("number"), of("text"), of("select"), of("json"), of("flag")];
+
 export const SETTINGS = [
-  {
-    field: "temperature",
-    name: "Temperature",
-    kind: "number",
-    min: 0,
-    max: 5,
-    step: 0.05,
-    note: "0: always the most likely token",
-  },
-  { field: "max_tokens", name: "Max. tokens", kind: "number", min: 1, step: 1, note: "tokens of an answer" },
-  { field: "n", name: "Completions", kind: "number", min: 1, max: 16, step: 1, note: "each is a branch" },
-  { field: "seed", name: "Seed", kind: "number", step: 1, note: "the same seed gives the same answer" },
-  { field: "top_p", name: "top-p", kind: "number", min: 0.01, max: 1, step: 0.01 },
-  { field: "top_k", name: "top-k", kind: "number", min: -1, step: 1 },
-  { field: "min_p", name: "min-p", kind: "number", min: 0, max: 1, step: 0.01 },
-  { field: "presence_penalty", name: "Presence penalty", kind: "number", min: -2, max: 2, step: 0.1 },
-  { field: "frequency_penalty", name: "Frequency penalty", kind: "number", min: -2, max: 2, step: 0.1 },
-  { field: "repetition_penalty", name: "Repetition penalty", kind: "number", min: 0.1, max: 5, step: 0.05 },
-  { field: "stop", name: "Stop sequences", kind: "lines", note: "texts that end the answer, one per line" },
-  {
-    field: "top_logprobs",
-    name: "Alternatives",
-    kind: "number",
-    min: 0,
-    max: 20,
-    step: 1,
-    note: "of each token, for colours and branches",
-  },
-  {
-    field: "reasoning_effort",
-    name: "Thinking",
-    kind: "select",
-    options: ["none", "minimal", "low", "medium", "high", "max"],
-  },
-  { field: "thinking_token_budget", name: "Thinking budget", kind: "number", min: 0, step: 1, note: "tokens" },
-  {
-    field: "form",
-    name: "Output format",
-    kind: "select",
-    options: ["JSON", "JSON schema", "regex", "choice", "grammar"],
-  },
-  {
-    field: "form_text",
-    name: "Format definition",
-    kind: "text",
-    note: "a JSON schema, a regex, choices (one per line), or a grammar",
-  },
-  { field: "tools", name: "Tools", kind: "json", note: "a JSON list of functions, as the API takes it" },
-  { field: "tool_choice", name: "Tool choice", kind: "select", options: ["none", "auto", "required"] },
-  { field: "clock", name: "Built-in clock", kind: "flag", note: "a tool that tells the time" },
-  { field: "calculator", name: "Built-in calculator", kind: "flag" },
-  { field: "service_tier", name: "Tier", kind: "select", options: ["default", "flex", "priority"] },
-  { field: "priority", name: "Priority", kind: "number", step: 1, note: "a lower number goes first" },
-  {
-    field: "cache_salt",
-    name: "Private cache",
-    kind: "text",
+  number("temperature", "Temperature", { min: 0, max: 5, note: "0: always the most likely token" }),
+  number("max_tokens", "Max. tokens", { min: 1, note: "tokens of an answer" }),
+  number("n", "Completions", { min: 1, max: 16, note: "each is a branch" }),
+  number("seed", "Seed", { note: "the same seed gives the same answer" }),
+  number("top_p", "top-p", { min: 0.01, max: 1 }),
+  number("top_k", "top-k", { min: -1 }),
+  number("min_p", "min-p", { min: 0, max: 1 }),
+  number("presence_penalty", "Presence penalty", { min: -2, max: 2 }),
+  number("frequency_penalty", "Frequency penalty", { min: -2, max: 2 }),
+  number("repetition_penalty", "Repetition penalty", { min: 0.1, max: 5 }),
+  of("lines")("stop", "Stop sequences", { note: "texts that end the answer, one per line" }),
+  number("top_logprobs", "Alternatives", { min: 0, max: 20, note: "of each token, for colours and branches" }),
+  select("reasoning_effort", "Thinking", { options: ["none", "minimal", "low", "medium", "high", "max"] }),
+  number("thinking_token_budget", "Thinking budget", { min: 0, note: "tokens" }),
+  select("form", "Output format", { options: ["JSON", "JSON schema", "regex", "choice", "grammar"] }),
+  text("form_text", "Format definition", { note: "a JSON schema, a regex, choices (one per line), or a grammar" }),
+  json("tools", "Tools", { note: "a JSON list of functions, as the API takes it" }),
+  select("tool_choice", "Tool choice", { options: ["none", "auto", "required"] }),
+  flag("clock", "Built-in clock", { note: "a tool that tells the time" }),
+  flag("calculator", "Built-in calculator"),
+  select("service_tier", "Tier", { options: ["default", "flex", "priority"] }),
+  number("priority", "Priority", { note: "a lower number goes first" }),
+  text("cache_salt", "Private cache", {
     note: "cached prompts are shared only with requests that have the same text here",
-  },
-  { field: "pin", name: "Cache lifetime", kind: "select", options: ["5m", "30m", "1h", "24h"] },
-  { field: "reference", name: "Reference price", kind: "text", note: "the model at whose prices answers are compared" },
-  { field: "other", name: "Other fields", kind: "json", note: "a JSON object: any field of /openapi.json" },
+  }),
+  select("pin", "Cache lifetime", { options: ["5m", "30m", "1h", "24h"] }),
+  text("reference", "Reference price", { note: "the model at whose prices answers are compared" }),
+  json("other", "Other fields", { note: "a JSON object: any field of /openapi.json" }),
 ];
 /** @type {Record<string, any>} */
 export const DEFAULTS = { top_logprobs: 4, reference: "claude-sonnet-4-6" };
@@ -119,7 +90,7 @@ const OWN = new Set([
 export function bodyOf(model, talk, messages, { begun: text = "", ids = [], prices = [], several } = {}) {
   const settings = { ...DEFAULTS, ...talk.settings };
   const plain = Object.entries(settings).filter(([field]) => !OWN.has(field));
-  const tools = [...(settings.tools ?? []), ...builtIn(settings)];
+  const tools = [settings.tools ?? [], builtIn(settings)].flat();
   const begun = ids.length > 0 ? "" : text;
   const alternatives = settings.top_logprobs > 0 ? { logprobs: true, top_logprobs: settings.top_logprobs } : {};
   return {
@@ -171,7 +142,10 @@ function formOf({ form, form_text: text = "" }) {
   if (form === "JSON") return { response_format: { type: "json_object" } };
   if (form === "JSON schema") {
     return {
-      response_format: { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(text || "{}") } },
+      response_format: {
+        type: "json_schema",
+        json_schema: { name: "answer", schema: isJson(text) ? JSON.parse(text) : text },
+      },
     };
   }
   if (form === "choice") return { structured_outputs: { choice: text.split("\n").filter(Boolean) } };
@@ -194,6 +168,18 @@ function sent({ role, content, calls, call }) {
 /** The request without a stream, which has no progress. @param {Body} body */
 export function whole({ stream: _, stream_options: __, twofold: { progress: ___, ...own }, ...body }) {
   return { ...body, twofold: own };
+}
+
+/** Whether answers are JSON. @param {Conversation} talk */
+export const isStructured = ({ settings }) => (settings.form ?? "").startsWith("JSON");
+
+/**
+ * An answer as text, or its request as text.
+ * @param {import("../core/api.js").Api} api @param {"text" | "curl" | "python"} form @param {Message} message @param {Body} body
+ */
+export function copyOf(api, form, message, body) {
+  if (form === "text") return message.content;
+  return (form === "curl" ? asCurl : asPython)(location.origin, body, api.key.peek() !== "");
 }
 
 /** The request as a command. @param {string} url @param {Body} body @param {boolean} keyed */

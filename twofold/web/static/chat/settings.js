@@ -10,10 +10,10 @@ import { DEFAULTS, SETTINGS } from "./request.js";
 
 /** @param {Setting} setting @param {any} value */
 function control(setting, value) {
-  const { field, kind, min, max, step, options = [] } = setting;
+  const { field, kind, min, max, options = [] } = setting;
   const id = `set-${field}`;
   if (kind === "number") {
-    return h("input", { id, type: "number", min, max, step: "any", "data-step": step, value: value ?? "" });
+    return h("input", { id, type: "number", min, max, step: "any", value: value ?? "" });
   }
   if (kind === "flag") return h("input", { id, type: "checkbox", checked: value === true });
   if (kind === "select") {

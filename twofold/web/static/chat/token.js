@@ -3,6 +3,7 @@
 
 import { h } from "../core/dom.js";
 import { count, seconds, share } from "../core/form.js";
+import { button, strip } from "../core/parts.js";
 import { gapsOf, ORIGIN_NAMES, startsOf } from "../text/tokens.js";
 
 /** @typedef {import("./tree.js").Message} Message */
@@ -58,10 +59,10 @@ function inStep(step, show) {
   const name = `step ${count(step)}`;
   if (!show) return name;
   const onclick = async () => {
-    if (!await show()) button.replaceWith(`${name} (which the engine does not keep any more)`);
+    if (!await show()) shown.replaceWith(`${name} (which the engine does not keep any more)`);
   };
-  const button = h("button", { type: "button", class: "chip", onclick }, name);
-  return button;
+  const shown = button(name, onclick);
+  return shown;
 }
 
 /** @param {string} text @param {number} logprob @param {boolean} taken @param {false | (() => void)} choose */
@@ -76,11 +77,7 @@ function alternative(text, logprob, taken, choose) {
       "aria-label": `${visible(text)}, ${probability(logprob)}`,
     },
     h("code", {}, visible(text)),
-    h(
-      "svg",
-      { viewBox: "0 0 100 7", preserveAspectRatio: "none", "aria-hidden": "true" },
-      h("rect", { class: taken ? "f-decode" : "f-queue", width, height: 7 }),
-    ),
+    strip("", 100, 7, h("rect", { class: taken ? "f-decode" : "f-queue", width, height: 7 })),
     h("span", {}, probability(logprob)),
   );
 }

@@ -2,10 +2,15 @@
 /** Calls of tools as cards. The page runs two tools itself; the results of others are typed by the user. */
 
 import { h } from "../core/dom.js";
-import { jsonView } from "../text/json.js";
+import { button } from "../core/parts.js";
+import { isJson, jsonView } from "../text/json.js";
 import { BUILT_IN } from "./request.js";
 
 /** @typedef {import("./tree.js").ToolCall} ToolCall */
+
+/** Whether the results of an answer's calls can be sent: all are complete. @param {import("./tree.js").Message} message */
+export const wantsResults = ({ calls = [], finish }) =>
+  finish === "tool_calls" || (finish === "length" && calls.length > 0 && calls.every((call) => isJson(call.arguments)));
 
 /**
  * The result of a call, or null if the page does not have that tool.
@@ -87,5 +92,5 @@ export function callCards(calls, done) {
     )
   );
   const send = () => done?.(fields.map((field) => field.value));
-  return h("div", {}, cards, done && h("button", { type: "button", class: "send", onclick: send }, "Send the result"));
+  return h("div", {}, cards, done && button("Send the result", send, { class: "send" }));
 }

@@ -6,6 +6,8 @@
  * `chosen` names the shown one.
  */
 
+import { SETTINGS } from "./request.js";
+
 /**
  * @typedef {{id: string, name: string, arguments: string}} ToolCall
  * @typedef {[text: string, logprob: number | null, ms: number, others: [text: string, logprob: number, id?: number][], origin: string, step: number, made?: string]} Token
@@ -145,32 +147,36 @@ function checked(talk, index) {
   const maps = [talk?.settings, talk?.chosen].every((each) => typeof each === "object" && each !== null);
   if (!texts || !times || !maps || !Array.isArray(talk.messages)) throw new Error(`${where} is damaged.`);
   const known = new Set([""]);
-  for (const { id, parent, role, content } of talk.messages) {
+  for (const { id, parent, role, content } of talk.messages.map((/** @type {unknown} */ each) => each ?? {})) {
     const good = typeof id === "string" && known.has(parent) && ROLES.includes(role) && typeof content === "string";
     if (!good || known.has(id)) throw new Error(`${where} has a damaged message.`);
     known.add(id);
   }
   const { id, title, created, updated, system, settings, messages, chosen } = talk;
-  return { id, title, created, updated, system, settings, messages: messages.map(plainMessage), chosen };
+  const set = SETTINGS.filter(({ field, kind }) => KINDS[kind](settings[field]));
+  const given = Object.fromEntries(set.map(({ field }) => [field, settings[field]]));
+  return { id, title, created, updated, system, settings: given, messages: messages.map(plainMessage), chosen };
 }
 
-/** A message with the fields that are shown, each of its type. @param {any} message @returns {Message} */
-function plainMessage({ tokens, calls, record, ids, begunIds, choice, fault: _, ...rest }) {
-  const kept = Object.fromEntries(Object.entries(rest).filter(([, value]) => typeof value === "string"));
-  const timed = Array.isArray(tokens) &&
-    tokens.every((each) => typeof each?.[0] === "string" && Array.isArray(each[3]));
-  return /** @type {Message} */ ({
-    ...kept,
-    ...(timed ? { tokens } : {}),
-    ...(Array.isArray(ids) && ids.every(Number.isInteger) ? { ids } : {}),
-    ...(Number.isInteger(begunIds) ? { begunIds } : {}),
-    ...(Number.isInteger(choice) ? { choice } : {}),
-    ...(Array.isArray(calls)
-      ? { calls: calls.map(({ id, name, arguments: given }) => textCall(id, name, given)) }
-      : {}),
-    ...(Array.isArray(record?.prompts) && record.tokens ? { record } : {}),
-  });
-}
+const isText = (/** @type {unknown} */ value) => typeof value === "string";
+const isObject = (/** @type {unknown} */ value) => typeof value === "object" && value !== null;
+const areAll = (/** @type {(each: any) => boolean} */ fits) => (/** @type {unknown} */ value) =>
+  Array.isArray(value) && value.every(fits);
+/** What the values of settings are. @type {Record<string, (value: any) => boolean>} */
+const KINDS = {
+  ...{ number: Number.isFinite, text: isText, select: isText, lines: areAll(isText), json: isObject },
+  flag: (value) => value === true,
+};
 
-/** @param {unknown} id @param {unknown} name @param {unknown} given @returns {ToolCall} */
-const textCall = (id, name, given) => ({ id: String(id), name: String(name), arguments: String(given) });
+/** What the fields of messages are that are no texts. @type {Record<string, (value: any) => boolean>} */
+const FIELDS = {
+  tokens: areAll((token) => isText(token?.[0]) && areAll((other) => isText(other?.[0]))(token[3])),
+  calls: areAll((call) => [call?.id, call?.name, call?.arguments].every(isText)),
+  record: (record) => areAll(isObject)(record?.prompts) && isObject(record.tokens),
+  ids: areAll(Number.isInteger),
+  ...{ begunIds: Number.isInteger, choice: Number.isInteger },
+};
+
+/** A message with the fields that are shown, each of its type. @param {any} message @returns {any} */
+const plainMessage = (message) =>
+  Object.fromEntries(Object.entries(message).filter(([name, value]) => (FIELDS[name] ?? isText)(value)));

@@ -10,12 +10,12 @@ import { createForecast } from "./forecast.js";
 import { createKept } from "./kept.js";
 import { createKeys } from "./keys.js";
 import { createAnswer, createAsk, createResult } from "./messages.js";
-import { explainLink } from "./receipt.js";
-import { asCurl, asPython, bodyOf } from "./request.js";
+import { explaining } from "./receipt.js";
+import { bodyOf, copyOf, isStructured } from "./request.js";
 import { loading, runInto } from "./run.js";
 import { chips, createSettings } from "./settings.js";
 import { createSidebar, downloadTalk } from "./sidebar.js";
-import { builtInResult } from "./tools.js";
+import { builtInResult, wantsResults } from "./tools.js";
 import { add, branch, newConversation, path, turn } from "./tree.js";
 
 /** @typedef {import("./tree.js").Message} Message */
@@ -124,14 +124,14 @@ class Chat {
   ended(talk, message) {
     if (talk === this.talk.peek()) this.changed();
     if (this.keeps.peek()) this.kept.save(talk);
-    const { fault, finish } = message;
+    const { fault, finish, calls = [] } = message;
     if (fault?.status === 401 || fault?.status === 403) this.app.askKey(fault.message);
     else if (fault || loading(this.app, message.model ?? "")) this.app.refresh();
     if (!fault) {
       this.app.announce(finish === "stopped" ? "Stopped." : `The answer is complete: ${message.content.slice(0, 200)}`);
     }
-    const results = (message.calls ?? []).map(builtInResult);
-    if (finish === "tool_calls" && results.every((result) => result !== null)) {
+    const results = calls.map(builtInResult);
+    if (wantsResults(message) && results.every((result) => result !== null)) {
       this.results(message, /** @type {string[]} */ (results));
     }
   }
@@ -147,11 +147,9 @@ class Chat {
 
   /** @param {Message} message @param {"text" | "curl" | "python"} form */
   copy(message, form) {
-    if (form === "text") return message.content;
     const { parent, begun, begunIds, ids } = message;
     const body = this.body(parent, { begun, ids: begunIds ? ids?.slice(0, begunIds) : [] }, message.model);
-    const keyed = this.app.api.key.peek() !== "";
-    return form === "curl" ? asCurl(location.origin, body, keyed) : asPython(location.origin, body, keyed);
+    return copyOf(this.app.api, form, message, body);
   }
 
   /** @returns {Actions} */
@@ -170,9 +168,8 @@ class Chat {
       copy: (message, form) => this.copy(message, form),
       running: (message) => this.running.includes(message),
       last: (message) => this.path.at(-1) === message,
-      explain: (message) => explainLink(this.app, message),
-      help: (message) => this.app.api.post("/v1/twofold/explain", { request: message.record.id }),
-      structured: () => String(this.talk.peek().settings.form ?? "").startsWith("JSON"),
+      ...explaining(this.app),
+      structured: () => isStructured(this.talk.peek()),
       chosen: (message, index) => this.linked.chosen?.(message, index),
       step: (message, index) => this.linked.step?.(message, index) ?? Promise.resolve(false),
     };
@@ -192,11 +189,12 @@ function createTalk(chat) {
     chat.shown.set(message.id, view);
     return { element: view.element, update: () => view.update() };
   });
-  let low = true;
-  scroll.addEventListener(
-    "scroll",
-    () => void (low = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 40),
-  );
+  let low = true, top = 0;
+  scroll.addEventListener("scroll", () => {
+    const { scrollHeight, scrollTop, clientHeight } = scroll;
+    low = scrollHeight - scrollTop - clientHeight < 40 || (low && scrollTop >= top); // what grows meanwhile is below
+    top = scrollTop;
+  });
   const grown = new ResizeObserver(() => low && scroll.scrollTo(0, scroll.scrollHeight));
   grown.observe(talk);
   return {
@@ -234,7 +232,7 @@ function createHead(chat, list) {
   const element = h(
     "div",
     { class: "head" },
-    h("button", { type: "button", class: "chip lists", onclick: list, "aria-controls": "side" }, "Chats"),
+    button("Chats", list, { class: "chip lists", "aria-controls": "side" }),
     title,
     h("label", { class: "check" }, keep, "Keep"),
     engine,
@@ -245,15 +243,15 @@ function createHead(chat, list) {
   return { element, update: () => void (title.value = chat.talk.peek().title) };
 }
 
-/** What keys do. @param {Chat} chat @param {() => void} create @param {() => void} search */
-function shortcuts(chat, create, search) {
+/** What keys do. @param {Chat} chat @param {() => void} create @param {() => void} search @param {() => void} close  the list */
+function shortcuts(chat, create, search, close) {
   const step = (/** @type {number} */ by) => {
     const message = chat.path.findLast((each) => branch(chat.talk.peek(), each).of > 1);
     if (message) chat.actions().turn(message, by);
   };
   const newest = () => chat.path.findLast((message) => message.role === "assistant")?.id ?? "";
   return {
-    "Escape": () => chat.stop(),
+    "Escape": () => (close(), chat.stop()),
     "Ctrl k": create,
     "/": search,
     "[": () => step(-1),
@@ -295,21 +293,27 @@ export function mount(root, app) {
     chat.save();
   });
   const draft = keptText("twofold.draft", true), { composer, end } = createSay(chat, draft, () => talk.down());
-  const open = (
-    /** @type {Conversation} */ next,
-  ) => (chat.open(next), talk.down(), frame.classList.remove("listed"), composer.box.focus());
-  const create = () => (chat.create(), frame.classList.remove("listed"), composer.box.focus());
+  const close = () => frame.classList.remove("listed");
+  const open = (/** @type {Conversation} */ next) => (chat.open(next), talk.down(), close(), composer.box.focus());
+  const create = () => (chat.create(), close(), composer.box.focus());
   const side = createSidebar(chat.kept, { current: chat.talk, open, create });
   const head = createHead(chat, () => frame.classList.toggle("listed"));
   const frame = h(
     "div",
     { class: "chats" },
     side.element,
-    h("main", { class: "chat" }, h("h1", { class: "hidden" }, "Chat"), head.element, talk.element, composer.element),
+    h(
+      "main",
+      { class: "chat", onpointerdown: close },
+      h("h1", { class: "hidden" }, "Chat"),
+      head.element,
+      talk.element,
+      composer.element,
+    ),
     settings.dialog,
   );
   const search = () => (frame.classList.add("listed"), side.search.focus());
-  const keys = createKeys(shortcuts(chat, create, search));
+  const keys = createKeys(shortcuts(chat, create, search, close));
   frame.append(keys.dialog);
   chat.changed = () => {
     talk.update();

@@ -3,8 +3,8 @@
 
 import { createComposer } from "../chat/composer.js";
 import { createAnswer } from "../chat/messages.js";
-import { explainLink, lastTime } from "../chat/receipt.js";
-import { asCurl, asPython, bodyOf } from "../chat/request.js";
+import { explaining, lastTime } from "../chat/receipt.js";
+import { bodyOf, copyOf, isStructured } from "../chat/request.js";
 import { loading, runInto } from "../chat/run.js";
 import { chips, createSettings } from "../chat/settings.js";
 import { add, newConversation } from "../chat/tree.js";
@@ -97,17 +97,12 @@ class Side {
       results: nothing,
       again: () => void this.ask(this.text),
       goOn: (_, begun, ids) => void this.ask(this.text, begun, ids),
-      copy: ({ content, parent }, form) => {
-        const keyed = this.app.api.key.peek() !== "", body = this.body(parent);
-        if (form === "text") return content;
-        return form === "curl" ? asCurl(location.origin, body, keyed) : asPython(location.origin, body, keyed);
-      },
+      copy: (message, form) => copyOf(this.app.api, form, message, this.body(message.parent)),
       running: () => this.running,
       last: ({ finish }) => finish !== "tool_calls",
       axis: () => this.axis,
-      explain: (message) => explainLink(this.app, message),
-      help: (message) => this.app.api.post("/v1/twofold/explain", { request: message.record.id }),
-      structured: () => String(this.talk.settings.form ?? "").startsWith("JSON"),
+      ...explaining(this.app),
+      structured: () => isStructured(this.talk),
     };
   }
 }

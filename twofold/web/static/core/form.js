@@ -46,6 +46,9 @@ export function seconds(value) {
   return size < 0.9995 ? `${digits(known * 1e3)} ms` : `${digits(known)} s`;
 }
 
+/** The time of day after some seconds. @param {number} seconds */
+export const timeIn = (seconds) => new Date(Date.now() + 1e3 * seconds).toLocaleTimeString();
+
 /** A share in percent, with more digits above 99%: 50%, 71.2%, 99.95%. @param {Value} value */
 export function share(value) {
   const none = missing(value);

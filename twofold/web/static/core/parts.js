@@ -10,6 +10,24 @@ import { effect } from "./signal.js";
 export const button = (text, onclick, more = {}) =>
   h("button", { type: "button", class: "chip", onclick, ...more }, text);
 
+/** A button that copies a text. @param {() => string} text @param {string} name @param {import("./dom.js").Props} [more] */
+export function copyButton(text, name, more) {
+  const made = button(name, async () => {
+    await navigator.clipboard.writeText(text());
+    made.textContent = "Copied";
+    setTimeout(() => made.textContent = name, 1500);
+  }, more);
+  return made;
+}
+
+/** A picture that is stretched to its place. @param {string} kind @param {number} width @param {number} height @param {...Child} shapes */
+export const strip = (kind, width, height, ...shapes) =>
+  h(
+    "svg",
+    { class: kind, viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+    shapes,
+  );
+
 /** A place for what went wrong; an empty text hides it. @param {string} [role] */
 export function faultLine(role = "alert") {
   const element = h("p", { class: "fault", role, hidden: true });

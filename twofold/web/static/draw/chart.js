@@ -79,7 +79,7 @@ function frameOf(chart, width, height, zoom) {
   let x = fit(chart.x.kind ?? "linear", found.x, chart.x);
   if (zoom) x = { ...x, low: zoom[0], high: zoom[1] };
   const y = fit(chart.y.kind ?? "linear", found.y, chart.y), down = chart.y.downwards;
-  const [left, right, top, bottom] = [66, width - 14, 10, height - 40];
+  const [left, right, top, bottom] = [66, width - 22, 10, height - 40];
   return {
     ...{ x, y, left, right, top, bottom },
     atX: (value) => left + place(x, value) * (right - left),

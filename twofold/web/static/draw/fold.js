@@ -1,21 +1,11 @@
 // @ts-check
 /** The fold: rows of prompts above a line, rows of answers below it, on one axis of time. */
 
+import { firstAfter } from "../live/state.js";
 import { RIGHT, timeAxis } from "./canvas.js";
 
 /** @typedef {import("../live/state.js").Live} Live */
 /** @typedef {import("../live/state.js").Step} Step */
-
-/** The index of the first step that ends after `at`. @param {Step[]} steps @param {number} at */
-export function firstAfter(steps, at) {
-  let low = 0, high = steps.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (steps[middle].end < at) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
 
 /**
  * @param {import("./canvas.js").Sheet} sheet @param {Live} live

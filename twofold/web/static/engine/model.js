@@ -16,6 +16,8 @@ const LATE_MS = 2_000;
 export function createModel(app) {
   const live = createLive();
   const paused = signal(/** @type {number | null} */ (null)), chosen = signal(/** @type {Step | null} */ (null));
+  /** Raised when texts may have changed: less often than pictures, as a text costs a layout. */
+  const words = signal(0);
   const changed = signal(0), second = signal(0), recorded = signal(/** @type {string[] | null} */ (null));
   let ahead = 0;
   return {
@@ -25,8 +27,7 @@ export function createModel(app) {
     chosen,
     changed,
     second,
-    /** Raised when texts may have changed: less often than pictures, as a text costs a layout. */
-    words: signal(0),
+    words,
     recorded,
     calm: matchMedia("(prefers-reduced-motion: reduce)").matches,
     connection: signal(/** @type {import("./stream.js").Connection} */ ({ state: "open", message: "" })),
@@ -44,7 +45,7 @@ export function createModel(app) {
         chosen.set(null);
         paused.set(null);
       } else if (event === "tick") ahead = Math.max(ahead, data.t - performance.now());
-      if (event !== "tick") second.set(second.peek() + 1);
+      if (event !== "tick") [second, words].forEach((each) => each.set(each.peek() + 1));
       changed.set(changed.peek() + 1);
     },
   };

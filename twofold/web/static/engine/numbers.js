@@ -17,15 +17,18 @@ const MEASURES = /** @type {const} */ ([
   ["queue", "Queue"],
 ]);
 
+/** @param {number | null | undefined} value milliseconds */
+const ms = (value) => seconds(value == null ? null : value / 1e3);
+
 /** A step in one sentence. @param {Live} live @param {Step} step */
 export function stepText(live, step) {
   const point = roofPoint(live, step), many = step.times > 1 ? ` (${step.times} steps)` : "";
   const drafts = step.drafts ? `, ${count(step.drafts)} of them drafts` : "";
   const parts = [
     `Step ${count(step.n)}${many}: ${count(step.prefill)} prompt rows and ${count(step.decode)} decode rows${drafts}`,
-    `${seconds(step.ms / 1e3)}, predicted ${seconds(step.foreseen === null ? null : step.foreseen / 1e3)}`,
+    `${ms(step.ms)}, predicted ${ms(step.foreseen)}`,
   ];
-  if (point) parts.push(`the least here ${seconds(point.leastMs / 1e3)}`);
+  if (point) parts.push(`the least here ${ms(point.leastMs)}`);
   return `${parts.join("; ")}. Prompts: ${HELD[step.why] ?? step.why}.`;
 }
 
@@ -63,9 +66,9 @@ export function stepsTable(live, steps) {
       count(step.prefill),
       count(step.decode),
       count(step.drafts),
-      seconds(step.ms / 1e3),
-      seconds(step.foreseen === null ? null : step.foreseen / 1e3),
-      seconds((roofPoint(live, step)?.leastMs ?? NaN) / 1e3),
+      ms(step.ms),
+      ms(step.foreseen),
+      ms(roofPoint(live, step)?.leastMs),
       count(step.budget),
       HELD[step.why] ?? step.why,
     ]),
@@ -147,5 +150,5 @@ export function roofline(live, steps, chosen) {
 export function summary(live) {
   const last = live.steps.at(-1), [waiting, running] = live.queue;
   const now = `${count(running)} sequences run, ${count(waiting)} wait.`;
-  return last ? `${now} ${stepText(live, last)}` : `${now} No step yet.`;
+  return last ? `${now} ${stepText(live, last)}` : `${now} No step lately.`;
 }

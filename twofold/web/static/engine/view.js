@@ -9,9 +9,9 @@ import { effect, scope } from "../core/signal.js";
 import { drawBlocks, drawTree, partsOf } from "../draw/blocks.js";
 import { palette, sheet } from "../draw/canvas.js";
 import { chartView } from "../draw/chart.js";
-import { drawFold, firstAfter } from "../draw/fold.js";
+import { drawFold } from "../draw/fold.js";
 import { drawLanes, slotsUsed } from "../draw/lanes.js";
-import { stepOf, tokensIn } from "../live/state.js";
+import { firstAfter, stepOf, tokensIn } from "../live/state.js";
 import { choose, createModel, watch } from "./model.js";
 import { lanesTable, lately, roofline, stepsTable, stepText, summary } from "./numbers.js";
 import { canvas, liveTable, panel, tools } from "./parts.js";
@@ -173,7 +173,8 @@ function slow(model, { roof, numbers }, tell) {
     const { state, message } = model.connection.get();
     model.second.get();
     const known = live.state === "ready" || live.state === "connecting";
-    const text = known ? message : `The model is ${live.state}.${live.error ? ` ${live.error}` : ""}`;
+    const told = live.state === "failed" ? "The model could not be loaded." : `The model is ${live.state}.`;
+    const text = known ? message : [told, live.error].filter(Boolean).join(" ");
     tell(text, !known || state === "lost" || state === "refused");
   });
   effect(() => () => end());
@@ -194,7 +195,7 @@ function draw(model, { fold, rows }, main, ink) {
 /** What the pictures show, in words. @param {Model} model @param {ReturnType<typeof createParts>} parts */
 function say({ live, chosen }, { steps, lanes, said }) {
   const last = chosen.peek() ?? live.steps.at(-1), [waiting, running] = live.queue;
-  const text = last ? stepText(live, last) : "No step yet. Send a request.";
+  const text = last ? stepText(live, last) : "No step lately. Send a request.";
   retext(said, text);
   retext(steps.note, last ? `step ${count(last.n)}` : "");
   retext(lanes.note, `${count(running)} of ${count(live.hello?.engine.slots ?? 0)} slots, ${count(waiting)} waiting`);

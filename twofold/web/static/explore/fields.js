@@ -8,6 +8,7 @@ import { ApiError } from "../core/api.js";
 import { fill, h } from "../core/dom.js";
 import { count, number, seconds } from "../core/form.js";
 import { button } from "../core/parts.js";
+import { place, valueAt } from "../draw/scale.js";
 
 /**
  * @typedef {Record<string, string>} State
@@ -79,12 +80,12 @@ export function choiceField(form, name, label, choices) {
  * @param {{low?: number, high: number, start: number | null, whole?: boolean}} range  `start`: the default, if there is one
  */
 export function numberField(form, name, label, { low = 1, high, start, whole = true }) {
-  const log = low > 0, steps = 240;
+  const steps = 240;
+  const scale = /** @type {import("../draw/scale.js").Scale} */ ({ kind: low > 0 ? "log" : "linear", low, high });
   const given = () => form.state()[name];
-  const at = (/** @type {number} */ value) =>
-    steps * (log ? Math.log(Math.max(value, low) / low) / Math.log(high / low) : (value - low) / (high - low));
-  const valueAt = (/** @type {number} */ place) => {
-    const value = log ? low * (high / low) ** (place / steps) : low + (place / steps) * (high - low);
+  const at = (/** @type {number} */ value) => steps * place(scale, Math.max(value, low));
+  const valueOf = (/** @type {number} */ on) => {
+    const value = valueAt(scale, on / steps);
     return whole ? rounded(value) : Number(value.toPrecision(2));
   };
   const words = (/** @type {number} */ value) => whole ? count(value) : number(value);
@@ -98,7 +99,7 @@ export function numberField(form, name, label, { low = 1, high, start, whole = t
     "aria-valuetext": words(now()),
     oninput: () => {
       const before = now(), step = Number(slider.value) - at(before);
-      let value = valueAt(Number(slider.value));
+      let value = valueOf(Number(slider.value));
       if (whole && value === before) value = Math.max(low, Math.min(high, before + Math.sign(step))); // one key press
       slider.value = String(at(value));
       box.value = String(value);

@@ -16,6 +16,7 @@ export const KEEP_MS = 300_000;
 export const MAX_STEPS = 20_000;
 const MAX_LANES = 3_000;
 /** @typedef {import("../chat/tree.js").Message} Message */
+const QUEUED = "waits in the queue";
 /** @type {Record<string, string>} */
 export const CAUSES = {
   blocks: "preempted for lack of blocks",
@@ -103,22 +104,8 @@ function follow(lanes, [number, kind, at, ...values]) {
 
 /** @param {number} number @param {number} at @param {any} about @returns {Lane} */
 function arrived(number, at, { id = "", tenant = "", tier = "", prompt = null }) {
-  const none = { cached: 0, loaded: 0, computed: 0, first: null, tokens: 0, drafted: 0, accepted: 0 };
-  const waits = "waits in the queue";
-  return {
-    number,
-    id,
-    tenant,
-    tier,
-    prompt,
-    arrived: at,
-    ...none,
-    ended: null,
-    reason: "",
-    waits,
-    runs: [],
-    pauses: [],
-  };
+  const none = { cached: 0, loaded: 0, computed: 0, tokens: 0, drafted: 0, accepted: 0, first: null, ended: null };
+  return { number, id, tenant, tier, prompt, arrived: at, ...none, reason: "", waits: QUEUED, runs: [], pauses: [] };
 }
 
 /** @param {Lane} lane @param {number} at @param {string} [cause] */
@@ -169,7 +156,7 @@ const EVENTS = {
     lane.waits = "loads its prefix from the KV store";
   },
   u: (lane) => {
-    lane.waits = "waits in the queue";
+    lane.waits = QUEUED;
   },
   ".": (lane, at, [reason, tokens = lane.tokens]) => {
     leave(lane, at);
@@ -177,19 +164,21 @@ const EVENTS = {
   },
 };
 
-/**
- * The step that ran at a time, or the last one before it.
- * @param {Live} live @param {number} at
- */
-export function stepAt(live, at) {
-  const { steps } = live;
+/** The index of the first step that ends after a time. @param {readonly Step[]} steps @param {number} at */
+export function firstAfter(steps, at) {
   let low = 0, high = steps.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (steps[middle].t <= at) low = middle + 1;
+    if (steps[middle].end < at) low = middle + 1;
     else high = middle;
   }
-  return steps[low - 1] ?? null;
+  return low;
+}
+
+/** The step that ran at a time, or the last one before it. @param {Live} live @param {number} at */
+export function stepAt({ steps }, at) {
+  const next = firstAfter(steps, at);
+  return (steps[next]?.t <= at ? steps[next] : steps[next - 1]) ?? null;
 }
 
 /** The step that made a token of an answer, null if it is not known any more. @param {Live} live @param {Message} message @param {number} index */

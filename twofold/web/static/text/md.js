@@ -5,6 +5,7 @@
  */
 
 import { h } from "../core/dom.js";
+import { copyButton } from "../core/parts.js";
 import { copy, joined, nodes, take } from "./blocks.js";
 
 /** @typedef {import("./inline.js").MdNode} MdNode */
@@ -152,11 +153,6 @@ function kidsOf(element) {
 /** A block of code with its language and a button that copies it. @param {HTMLElement} block */
 function framed(block) {
   const language = block.dataset.language ?? "";
-  const button = h("button", { type: "button", class: "copy", onclick: () => copied() }, "Copy");
-  const copied = async () => {
-    await navigator.clipboard.writeText(block.textContent ?? "");
-    button.textContent = "Copied";
-    setTimeout(() => button.textContent = "Copy", 1500);
-  };
+  const button = copyButton(() => block.textContent ?? "", "Copy", { class: "copy" });
   return h("div", { class: "code" }, block, h("span", { class: "language" }, language), button);
 }

@@ -46,12 +46,16 @@ export function classesOf(tokens, colour) {
   return gaps.map((gap) => Number.isNaN(gap) || !(median > 0) ? "" : level(gap / median, TIMES));
 }
 
-/** The meaning of the colours. @param {Colour} colour */
-export function scale(colour) {
+/** The meaning of the colours, and what of the prompt was cached. @param {Colour} colour @param {any} [record] */
+export function scale(colour, record) {
   const swatches = LEVELS.map((each) => h("i", { class: `t ${each}` }));
   if (colour === "Plain") return null;
   if (colour === "Origin") {
-    return h("span", { class: "scale" }, h("i", { class: "t s" }), "guessed", h("i", { class: "t g" }), "forced");
+    const { prompt = 0, cached = 0 } = record?.tokens ?? {};
+    const kinds = [["t s", ORIGIN_NAMES.s], ["t g", "forced by the grammar"]];
+    const parts = [["k cached", `${cached} of the prompt cached`], ["k prefill", `${prompt - cached} fresh`]];
+    const all = prompt > 0 ? [...kinds, ...parts] : kinds;
+    return h("span", { class: "scale" }, all.map(([kind, name]) => [h("i", { class: kind }), name]));
   }
   const [label, low, high] = colour === "Time"
     ? ["Gap before a token, in medians", "½×", "3×"]
