@@ -18,7 +18,7 @@ def request(number: int, arrival: float = 0.0, priority: int = 0, tenant: str = 
     return make_sequence(number, 1, 1, options=RequestOptions(priority=priority, tenant=tenant), arrival=arrival)
 
 
-def take(line: WaitingQueue, service: float = 0.0) -> Sequence:
+def take(line: WaitingQueue[Sequence], service: float = 0.0) -> Sequence:
     head = line.head()
     assert head is not None
     line.remove(head)
@@ -27,12 +27,12 @@ def take(line: WaitingQueue, service: float = 0.0) -> Sequence:
 
 
 def test_an_empty_queue_has_no_head() -> None:
-    line = WaitingQueue(10.0)
+    line: WaitingQueue[Sequence] = WaitingQueue(10.0)
     assert (line.head(), len(line)) == (None, 0)
 
 
 def test_classes_then_arrival() -> None:
-    line = WaitingQueue(10.0)
+    line: WaitingQueue[Sequence] = WaitingQueue(10.0)
     for number, (arrival, priority) in enumerate([(0.0, 1), (1.0, 0), (0.5, 0), (2.0, -1)]):
         line.add(request(number, arrival, priority))
     assert len(line) == 4
@@ -43,7 +43,7 @@ def test_classes_then_arrival() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 100)), min_size=1, max_size=30), st.floats(0.5, 20))
 def test_a_class_waits_no_longer_than_ageing_times_distance(requests: list[tuple[int, float]], ageing: float) -> None:
     """Within one tenant, no sequence that arrives more than (own priority − its) · ageing_s later goes first."""
-    line = WaitingQueue(ageing)
+    line: WaitingQueue[Sequence] = WaitingQueue(ageing)
     for number, (priority, arrival) in enumerate(requests):
         line.add(request(number, arrival, priority))
     left = [take(line) for _ in requests]
@@ -54,7 +54,7 @@ def test_a_class_waits_no_longer_than_ageing_times_distance(requests: list[tuple
 
 
 def test_none_starves_beside_an_endless_urgent_class() -> None:
-    line = WaitingQueue(ageing_s=10.0)
+    line: WaitingQueue[Sequence] = WaitingQueue(ageing_s=10.0)
     line.add(request(0, arrival=0.0, priority=3))
     for second in range(1, 1000):
         line.add(request(2 * second, arrival=float(second)))
@@ -67,7 +67,7 @@ def test_none_starves_beside_an_endless_urgent_class() -> None:
 
 
 def test_tenants_share_evenly_for_any_request_sizes() -> None:
-    line = WaitingQueue(10.0)
+    line: WaitingQueue[Sequence] = WaitingQueue(10.0)
     for number in range(300):
         line.add(request(number, tenant="flood"))
     for number in range(300, 330):
@@ -77,7 +77,7 @@ def test_tenants_share_evenly_for_any_request_sizes() -> None:
 
 
 def test_service_counts_and_not_requests() -> None:
-    line = WaitingQueue(10.0)
+    line: WaitingQueue[Sequence] = WaitingQueue(10.0)
     for number in range(200):
         line.add(request(number, tenant="long" if number % 2 else "short"))
     served = []
@@ -89,7 +89,7 @@ def test_service_counts_and_not_requests() -> None:
 
 
 def test_absent_tenants_save_up_no_service() -> None:
-    line = WaitingQueue(10.0)
+    line: WaitingQueue[Sequence] = WaitingQueue(10.0)
     for number in range(100):
         line.add(request(number, tenant="busy"))
     for _ in range(50):
@@ -101,7 +101,7 @@ def test_absent_tenants_save_up_no_service() -> None:
 
 
 def test_preempted_sequences_go_first_only_in_their_class() -> None:
-    line = WaitingQueue(10.0)
+    line: WaitingQueue[Sequence] = WaitingQueue(10.0)
     line.add(request(0))
     line.put_back(request(1, arrival=5.0))
     line.add(request(2, arrival=5.0, priority=-1))
@@ -109,17 +109,17 @@ def test_preempted_sequences_go_first_only_in_their_class() -> None:
 
 
 def test_idle_tenants_are_forgotten() -> None:
-    line = WaitingQueue(10.0)
+    line: WaitingQueue[Sequence] = WaitingQueue(10.0)
     for number in range(5 * KEPT_ACCOUNTS):
         line.add(request(number, tenant=str(number)))
         take(line)
-    assert len(line._classes[0]._accounts) <= KEPT_ACCOUNTS
+    assert len(line._accounts.of(0)._accounts) <= KEPT_ACCOUNTS
 
 
 @pytest.mark.parametrize("waiting", [100, 10_000])
 def test_work_does_not_grow_with_the_queue(waiting: int) -> None:
     """Entries of all heaps stay in proportion, and a turn looks at no more than a few of them."""
-    line = WaitingQueue(10.0)
+    line: WaitingQueue[Sequence] = WaitingQueue(10.0)
     rng = random.Random(0)
     sequences = [request(n, rng.random(), rng.randrange(3), str(rng.randrange(50))) for n in range(waiting)]
     for sequence in sequences:
@@ -132,7 +132,7 @@ def test_work_does_not_grow_with_the_queue(waiting: int) -> None:
             compared += 1
             return float(self) < float(other)
 
-    for account in line._classes[0]._accounts.values():
+    for account in line._accounts.of(0)._accounts.values():
         account.service = Counted(account.service)
     for _ in range(50):
         take(line)

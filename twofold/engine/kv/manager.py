@@ -27,6 +27,7 @@ from twofold.core.model import ATTENTION_CHUNK
 from twofold.core.report import KVPicture
 from twofold.core.step import BlockMove, MoveKind
 from twofold.engine.kv.block_tables import NEVER, AttentionWindow, BlockTables, Swapped
+from twofold.engine.kv.names import BlockJournal, BlockKeys
 from twofold.engine.kv.pins import CacheCounters, PinBoard
 from twofold.engine.kv.pool import BlockPool, SlotPool, blocks_for
 from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, Path, Root, after_hole, path_to
@@ -239,6 +240,11 @@ class BlockManager:
     def free_slots(self) -> tuple[int, ...]:
         """Free slots in host memory, for each group."""
         return tuple(slots.free for slots in self._slots)
+
+    def name_blocks(self, keys: BlockKeys) -> BlockJournal:
+        """Names the blocks of the first group that enter and leave the prefix cache from now on."""
+        journal = self._tree.journal = BlockJournal(keys)
+        return journal
 
     def largest(self) -> int:
         """The maximum number of positions of one sequence, with all pools to itself and steps of one row."""

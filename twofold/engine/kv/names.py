@@ -57,3 +57,48 @@ class BlockKeys(ChainKeys):
     __slots__ = ()
     purpose = b"block"
     name_bytes = 16
+
+
+class BlockJournal:
+    """The names of blocks in a prefix tree, and those that were added and removed since the last ``take``.
+
+    A block whose parent has left the tree (in a KV group with a window) has no name.
+    """
+
+    def __init__(self, keys: BlockKeys) -> None:
+        self._keys = keys
+        self._names: dict[int, bytes] = {}
+        self._added: dict[bytes, None] = {}
+        self._removed: dict[bytes, None] = {}
+
+    @property
+    def names(self) -> list[bytes]:
+        """The names of all blocks in the tree."""
+        return list(self._names.values())
+
+    def add(self, block: int, parent: int | str, tokens: bytes) -> None:
+        """A block joins the tree, with these tokens after its ``parent``: a block, or the salt of the first ones."""
+        before = self._keys.root(parent) if isinstance(parent, str) else self._names.get(parent)
+        if before is None:
+            return
+        name = self._names[block] = self._keys.name(before, tokens)
+        if name in self._removed:
+            del self._removed[name]
+        else:
+            self._added[name] = None
+
+    def remove(self, block: int) -> None:
+        """A block leaves the tree."""
+        name = self._names.pop(block, None)
+        if name is None:
+            return
+        if name in self._added:
+            del self._added[name]
+        else:
+            self._removed[name] = None
+
+    def take(self) -> tuple[list[bytes], list[bytes]]:
+        """The names added and removed since the last call: none is in both."""
+        found = list(self._added), list(self._removed)
+        self._added, self._removed = {}, {}
+        return found

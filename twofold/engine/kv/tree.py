@@ -23,6 +23,7 @@ from typing import Final
 
 from twofold.core.report import TreeNode, TreeOutline
 from twofold.engine.kv.block_tables import AttentionWindow
+from twofold.engine.kv.names import BlockJournal
 from twofold.engine.kv.pins import CacheCounters
 from twofold.engine.kv.pool import BlockPool
 from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, Path, RadixNode, Root, follow, look_inside, shared
@@ -32,7 +33,7 @@ MAX_OUTLINE: Final = 200
 
 
 class PrefixTree:
-    """The tree over these pools, one for each group; the widest group is the first."""
+    """The tree over these pools, one for each group; the widest group is the first. ``journal`` names its blocks."""
 
     def __init__(self, pools: Sequence[BlockPool], windows: Sequence[AttentionWindow], counters: CacheCounters) -> None:
         self._pools = pools
@@ -44,6 +45,7 @@ class PrefixTree:
         self._owner: list[list[RadixNode | None]] = [[None] * pool.blocks for pool in pools]
         self._place = [array("i", bytes(4 * pool.blocks)) for pool in pools]
         self._roots: dict[str, Root] = {}
+        self.journal: BlockJournal | None = None
 
     def follow(self, salt: str, text: bytes) -> Path:
         """The places that the text's whole blocks have in the tree, whether or not all their blocks are there."""
@@ -249,9 +251,21 @@ class PrefixTree:
         self._pools[group].keep(block)
         self._owner[group][block] = node
         self._place[group][block] = place
+        if self.journal is not None and not group:
+            self.journal.add(block, *self._named_by(node, place - node.start))
+
+    def _named_by(self, node: RadixNode, index: int) -> tuple[int | str, bytes]:
+        """The block before a place in a node, or the salt, and the tokens of the place."""
+        text = bytes(node.key[index * self._block_bytes : (index + 1) * self._block_bytes])
+        if index:
+            return node.blocks[0][index - 1], text
+        assert node.parent is not None, "a root has no places"
+        return node.parent.salt if isinstance(node.parent, Root) else node.parent.blocks[0][-1], text
 
     def _forget(self, group: int, block: int) -> None:
         self._pools[group].forget(block)
+        if self.journal is not None and not group:
+            self.journal.remove(block)
         self._owner[group][block] = None
         self._counters.evicted += 1
 

@@ -14,13 +14,26 @@ Sequences that will end, arrive or share prefixes meanwhile are not foreseen, so
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from twofold.core.forecast import Forecast
 from twofold.engine.scheduler.budget import Budget, StepLimits
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
+
+
+class EngineWork(NamedTuple):
+    """The work of an engine: the ``decode`` step of its generating sequences, and its ``pending`` prompt rows, summed
+    as if they were one step, of which a step takes at most ``chunk``. ``running`` sequences run, ``queued`` could not
+    in the last step."""
+
+    decode: StepShape = StepShape()
+    pending: StepShape = StepShape()
+    chunk: int = 1
+    running: int = 0
+    queued: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +66,25 @@ class QueueAhead:
             queue_s += tpot_s * left[min(excess, len(left) - 1)]
         prefill_s = self._seconds(decode, decoding, cached, tokens - cached, now)
         return Forecast(cached, ahead, len(self.running), queue_s, prefill_s, tpot_s, self.step_time.error)
+
+    def work(self, cached: Callable[[Sequence], int], now: float) -> EngineWork:
+        """The work of the engine; ``cached`` returns the cached tokens of a waiting sequence."""
+        decoding = [sequence for sequence in self.running if sequence.decodes]
+        rows = len(decoding)
+        seen = sum(sequence.computed for sequence in decoding) + rows
+        decode, pending = StepShape(rows, rows, seen, seen), StepShape()
+        for sequence in self.running:
+            if not sequence.decodes:
+                pending = pending.plus(sequence.computed, sequence.pending, 1)
+        for sequence in self.waiting:
+            start = min(cached(sequence), sequence.known - 1)
+            pending = pending.plus(start, sequence.known - start, 1)
+        chunk = max(1, self.limits.rows - rows)
+        if rows and pending.rows:
+            allowance = self.budget.allowance(decoding, decode, self.share, now)
+            middle = pending.attended // pending.rows
+            chunk = max(1, self.budget.rows(decode, decode, allowance, middle, chunk))
+        return EngineWork(decode, pending, chunk, len(self.running), len(self.waiting))
 
     def _seconds(self, decode: StepShape, decoding: Collection[Sequence], start: int, rows: int, now: float) -> float:
         """Seconds of the steps that compute ``rows`` prompt rows from ``start`` on beside the generating sequences."""

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable
-from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from twofold.core.errors import BusyError
 from twofold.core.record import WaitReason
+from twofold.core.request import RequestOptions
 from twofold.core.step import TokenEvent
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
 
@@ -173,111 +174,172 @@ class ParallelGroups:
             del self._waiting[parent.sequence_id]
 
 
+class Waiting(Protocol):
+    """What waits: a sequence in an engine, or a request at the hub of a fleet. ``sequence_id`` orders those that
+    arrived together."""
+
+    @property
+    def sequence_id(self) -> int: ...
+
+    @property
+    def arrival(self) -> float: ...
+
+    @property
+    def options(self) -> RequestOptions: ...
+
+
+W = TypeVar("W", bound=Waiting)
+
+
 @dataclass(slots=True)
-class TenantQueue:
-    """A tenant in one class: the service it received, in weighted tokens, and its waiting sequences."""
+class TenantAccount:
+    """A tenant in one class: the service it received, in weighted tokens, and how many of its sequences wait."""
 
     service: float = 0.0
-    queue: Heap[int] = field(default_factory=Heap)
+    waiting: int = 0
+
+
+class ClassAccounts:
+    """The accounts of one priority. A tenant whose first sequence begins to wait starts at the floor or above: the
+    lowest counter of those that wait."""
+
+    def __init__(self) -> None:
+        self._waiting: Heap[str] = Heap()
+        self._accounts: dict[str, TenantAccount] = {}
+        self._floor = 0.0
+        self._most_accounts = KEPT_ACCOUNTS
+
+    def account(self, tenant: str) -> TenantAccount:
+        account = self._accounts.get(tenant)
+        if account is None:
+            if len(self._accounts) >= self._most_accounts:
+                self._forget()
+            account = self._accounts[tenant] = TenantAccount(self._floor)
+        return account
+
+    def join(self, tenant: str) -> None:
+        """One more sequence of the tenant waits."""
+        account = self.account(tenant)
+        if not account.waiting:
+            least = self.first(self._waiting)
+            if least is not None:
+                self._floor = max(self._floor, self._accounts[least].service)
+            account.service = max(account.service, self._floor)
+            self._waiting.put(tenant, account.service)
+        account.waiting += 1
+
+    def leave(self, tenant: str) -> None:
+        """One sequence of the tenant does not wait any more."""
+        account = self._accounts[tenant]
+        account.waiting -= 1
+        if not account.waiting:
+            self._waiting.drop(tenant)
+            if not self._waiting:
+                self._floor = max(self._floor, account.service)
+
+    def first(self, tenants: Heap[str]) -> str | None:
+        """The tenant of a heap by service that received the least."""
+        while (tenant := tenants.first()) is not None:
+            service = self._accounts[tenant].service
+            if tenants.key(tenant) == service:
+                return tenant
+            tenants.put(tenant, service)
+        return None
+
+    def _forget(self) -> None:
+        """Drops accounts at or below the floor without waiting sequences: a new account starts at the floor, too."""
+        self._accounts = {t: a for t, a in self._accounts.items() if a.waiting or a.service > self._floor}
+        self._most_accounts = max(KEPT_ACCOUNTS, 2 * len(self._accounts))
+
+
+class TenantAccounts:
+    """The accounts of all classes. Queues that share them are fair to tenants together."""
+
+    def __init__(self) -> None:
+        self._classes: dict[int, ClassAccounts] = {}
+
+    def of(self, priority: int) -> ClassAccounts:
+        return self._classes.setdefault(priority, ClassAccounts())
+
+    def account(self, options: RequestOptions) -> TenantAccount:
+        """The account of a tenant in its class."""
+        return self.of(options.priority).account(options.tenant)
 
 
 class _Class:
     """The waiting sequences of one priority."""
 
-    def __init__(self) -> None:
+    def __init__(self, accounts: ClassAccounts) -> None:
         self.oldest: Heap[int] = Heap()
         self.returning: Heap[int] = Heap()
+        self._accounts = accounts
         self._tenants: Heap[str] = Heap()
-        self._accounts: dict[str, TenantQueue] = {}
-        self._floor = 0.0
-        self._most_accounts = KEPT_ACCOUNTS
+        self._queues: dict[str, Heap[int]] = {}
 
-    def account(self, tenant: str) -> TenantQueue:
-        account = self._accounts.get(tenant)
-        if account is None:
-            if len(self._accounts) >= self._most_accounts:
-                self._forget_accounts()
-            account = self._accounts[tenant] = TenantQueue(self._floor)
-        return account
-
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: Waiting) -> None:
         tenant = sequence.options.tenant
-        account = self.account(tenant)
-        if not account.queue:
-            self._next_tenant()  # brings the floor up to date
-            account.service = max(account.service, self._floor)
-            self._tenants.put(tenant, account.service)
-        account.queue.put(sequence.sequence_id, (sequence.arrival, sequence.sequence_id))
+        self._accounts.join(tenant)
+        queue = self._queues.get(tenant)
+        if queue is None:
+            queue = self._queues[tenant] = Heap()
+            self._tenants.put(tenant, self._accounts.account(tenant).service)
+        queue.put(sequence.sequence_id, (sequence.arrival, sequence.sequence_id))
         self._note(sequence)
 
-    def put_back(self, sequence: Sequence) -> None:
+    def put_back(self, sequence: Waiting) -> None:
         self.returning.put(sequence.sequence_id, (sequence.arrival, sequence.sequence_id))
         self._note(sequence)
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: Waiting) -> None:
         number, tenant = sequence.sequence_id, sequence.options.tenant
         self.oldest.drop(number)
         if number in self.returning:
             self.returning.drop(number)
             return
-        account = self._accounts[tenant]
-        account.queue.drop(number)
-        if not account.queue:
+        queue = self._queues[tenant]
+        queue.drop(number)
+        if not queue:
+            del self._queues[tenant]
             self._tenants.drop(tenant)
-            if not self._tenants:
-                self._floor = max(self._floor, account.service)
+        self._accounts.leave(tenant)
 
     def first(self) -> int | None:
         """The next sequence of the class."""
         returning = self.returning.first()
         if returning is not None:
             return returning
-        tenant = self._next_tenant()
-        return None if tenant is None else self._accounts[tenant].queue.first()
+        tenant = self._accounts.first(self._tenants)
+        return None if tenant is None else self._queues[tenant].first()
 
-    def _next_tenant(self) -> str | None:
-        """The tenant with the least service; the floor rises to its counter."""
-        while (tenant := self._tenants.first()) is not None:
-            account = self._accounts[tenant]
-            if self._tenants.key(tenant) == account.service:
-                self._floor = max(self._floor, account.service)
-                return tenant
-            self._tenants.put(tenant, account.service)
-        return None
-
-    def _note(self, sequence: Sequence) -> None:
+    def _note(self, sequence: Waiting) -> None:
         self.oldest.put(sequence.sequence_id, (sequence.arrival, sequence.sequence_id))
 
-    def _forget_accounts(self) -> None:
-        """Drops accounts at or below the floor without waiting sequences: a new account starts at the floor, too."""
-        self._accounts = {t: a for t, a in self._accounts.items() if a.queue or a.service > self._floor}
-        self._most_accounts = max(KEPT_ACCOUNTS, 2 * len(self._accounts))
 
-
-class WaitingQueue:
+class WaitingQueue(Generic[W]):
     """The sequences that wait. ``head`` is the next one; any may be removed."""
 
-    def __init__(self, ageing_s: float) -> None:
+    def __init__(self, ageing_s: float, accounts: TenantAccounts | None = None) -> None:
         self._ageing_s = ageing_s
+        self._accounts = accounts or TenantAccounts()
         self._classes: dict[int, _Class] = {}
         self._order: Heap[int] = Heap()
-        self._sequences: dict[int, Sequence] = {}
+        self._sequences: dict[int, W] = {}
 
     def __len__(self) -> int:
         return len(self._sequences)
 
-    def __contains__(self, sequence: Sequence) -> bool:
+    def __contains__(self, sequence: W) -> bool:
         return sequence.sequence_id in self._sequences
 
-    def account(self, sequence: Sequence) -> TenantQueue:
+    def account(self, sequence: W) -> TenantAccount:
         """The account of the sequence's tenant in its class."""
-        return self._class(sequence).account(sequence.options.tenant)
+        return self._accounts.account(sequence.options)
 
-    def urgency(self, sequence: Sequence) -> float:
+    def urgency(self, sequence: W) -> float:
         """The urgency of the sequence's class if this sequence were its oldest; a lower number is more urgent."""
         return sequence.options.priority * self._ageing_s + sequence.arrival
 
-    def before(self, priority: int, now: float) -> list[Sequence]:
+    def before(self, priority: int, now: float) -> list[W]:
         """The sequences that are as urgent as a request of this priority that arrives now, or more."""
         mine = priority * self._ageing_s + now
         return [sequence for sequence in self._sequences.values() if self.urgency(sequence) <= mine]
@@ -286,23 +348,23 @@ class WaitingQueue:
         """The urgencies of all waiting sequences, the most urgent first."""
         return sorted(map(self.urgency, self._sequences.values()))
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: W) -> None:
         """Appends the sequence to its tenant's queue."""
         self._class(sequence).add(sequence)
         self._enter(sequence)
 
-    def put_back(self, sequence: Sequence) -> None:
+    def put_back(self, sequence: W) -> None:
         """Inserts a preempted sequence before the new ones of its class."""
         self._class(sequence).put_back(sequence)
         self._enter(sequence)
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: W) -> None:
         """Removes a sequence, which must be in the queue."""
         del self._sequences[sequence.sequence_id]
         self._class(sequence).remove(sequence)
         self._place(sequence.options.priority)
 
-    def head(self) -> Sequence | None:
+    def head(self) -> W | None:
         """The next sequence; None if the queue is empty."""
         priority = self._order.first()
         if priority is None:
@@ -311,7 +373,7 @@ class WaitingQueue:
         assert number is not None, "a class in the queue is empty"
         return self._sequences[number]
 
-    def _enter(self, sequence: Sequence) -> None:
+    def _enter(self, sequence: W) -> None:
         assert sequence not in self, "a sequence is in the queue once"
         self._sequences[sequence.sequence_id] = sequence
         self._place(sequence.options.priority)
@@ -326,11 +388,11 @@ class WaitingQueue:
             if priority not in self._order or self._order.key(priority) != key:
                 self._order.put(priority, key)
 
-    def _class(self, sequence: Sequence) -> _Class:
+    def _class(self, sequence: W) -> _Class:
         priority = sequence.options.priority
         found = self._classes.get(priority)
         if found is None:
-            found = self._classes[priority] = _Class()
+            found = self._classes[priority] = _Class(self._accounts.of(priority))
         return found
 
 

@@ -51,7 +51,7 @@ from twofold.engine.scheduler.queue import (
     COMPLETION_WEIGHT,
     PROMPT_WEIGHT,
     ParallelGroups,
-    TenantQueue,
+    TenantAccount,
     TimeLimits,
     WaitingQueue,
     WaitTimes,
@@ -97,10 +97,10 @@ class Scheduler:
         self._speculator = speculator
         self._draft_model = None if speculator is None else speculator.model
         self._max_waiting = max_waiting
-        self.queue = WaitingQueue(ageing_s)
+        self.queue: WaitingQueue[Sequence] = WaitingQueue(ageing_s)
         self._live: dict[int, Sequence] = {}
         self._running: dict[int, Sequence] = {}
-        self._accounts: dict[int, TenantQueue] = {}
+        self._accounts: dict[int, TenantAccount] = {}
         self._parked: dict[int, Sequence] = {}
         self._ended: list[int] = []
         self._ahead: dict[int, SequenceStep] = {}

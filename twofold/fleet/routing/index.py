@@ -16,11 +16,18 @@ are one integer, bit i for replica i.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
+from twofold.engine.kv.names import BlockKeys
+from twofold.engine.kv.radix import TOKEN_BYTES
+
 NAME_BYTES: Final = 16
+MAX_BLOCKS: Final = 4096
+"""Blocks of a prompt that are looked up at most: naming them takes about 10 ms, in which the hub does nothing else."""
 
 
 @dataclass(slots=True)
@@ -147,3 +154,18 @@ class BlockIndex:
 def cached_tokens(blocks: Sequence[int], block_size: int, tokens: int) -> list[int]:
     """Tokens of a prompt of ``tokens`` that the matched blocks save: its last token is always computed."""
     return [min(each * block_size, tokens - 1) for each in blocks]
+
+
+class PrefixIndex(BlockIndex):
+    """The index of a fleet whose blocks of ``block_size`` tokens are named by ``keys``."""
+
+    def __init__(self, keys: BlockKeys, block_size: int) -> None:
+        super().__init__()
+        self._keys, self._block_size = keys, block_size
+
+    def cached(self, salt: str, tokens: Sequence[int], replicas: int) -> list[int]:
+        """Tokens of a prompt that each of the replicas 0 … ``replicas`` − 1 holds. Computes names only as far as one
+        of them has blocks."""
+        text, size = array("i", tokens).tobytes(), self._block_size * TOKEN_BYTES
+        names = (name for _, name, _ in islice(self._keys.names(salt, text, size), MAX_BLOCKS))
+        return cached_tokens(self.matched(names, replicas), self._block_size, len(tokens))
