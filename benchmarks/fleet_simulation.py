@@ -2,8 +2,10 @@
 
 Every connection keeps the order of its messages, as TCP does, and delays each of them at random; a broken connection
 loses what was under way, in both directions or, at worst, delivers it late, when the replica has another one. A
-partition holds back what is sent until it ends. Replicas are killed and restarted, and hang for a while. A few requests
-crash each process that begins them. The hub notices silence after 1.5 s, and the end of a connection within 0.5 s.
+partition holds back what is sent until it ends. Replicas tell their work and take requests only up to a bound, so
+requests wait at the hub, and replicas without a queue help others. Replicas are killed and restarted, and hang for a
+while. A few requests crash each process that begins them. The hub notices silence after 1.5 s, and the end of a
+connection within 0.5 s.
 
 The tokens of a request are a function of its seed, the completion and the position, as those of an engine are, so each
 answer is known. The laws that are asserted:
@@ -22,7 +24,7 @@ import random
 import zlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
 from typing import Any, Final
@@ -30,17 +32,24 @@ from typing import Any, Final
 from twofold.core.errors import WorkerError
 from twofold.core.params import SamplingParams
 from twofold.core.report import RequestMetrics
-from twofold.core.request import EngineRequest
+from twofold.core.request import EngineRequest, RequestOptions
 from twofold.core.step import FinishReason
 from twofold.engine.outputs import CompletionOutput, OutputDelta, RequestOutput
-from twofold.fleet.dispatch import Dispatch, FewestRequests
+from twofold.engine.scheduler.forecast import EngineWork
+from twofold.engine.scheduler.step_time import StepShape
+from twofold.fleet.dispatch import Dispatch
 from twofold.fleet.messages import Abort, SetPaused
+from twofold.fleet.routing.load import ReplicaLoad, SentPrompt
+from twofold.fleet.routing.router import WorkAhead, make_router
 from twofold.fleet.streams import MAX_ENDS, DispatchHandle, RequestStream
 
 SILENT_S: Final = 1.5
 CHECK_S: Final = 0.25
 BEAT_S: Final = 0.25
 STEP_S: Final = 0.05
+ROWS: Final = 16
+"""Rows of a step, at most."""
+ROUTERS: Final = ("predicted", "least-loaded", "round-robin", "longest-match")
 CRASHES: Final = 7
 """Maximum number of tokens of a request that crashes processes, and of no other."""
 CRASH_SHARE: Final = 0.02
@@ -124,19 +133,22 @@ class Connection:
 
 @dataclass(slots=True)
 class Job:
-    """A request in a process: what it has sampled of each completion."""
+    """A request in a process: its prompt rows to compute, and what it has sampled of each completion."""
 
     request: EngineRequest
+    left: int
     tokens: list[list[int]]
     ended: list[bool]
     paused: bool = False
 
 
 class Process:
-    """A worker: it samples tokens in steps, and sends them and heartbeats to the hub."""
+    """A worker: it samples tokens in steps, and sends them, its work and heartbeats to the hub."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, slots: int) -> None:
         self.world = world
+        self.slots = slots
+        self.received = 0
         self.alive = True
         self.hung_until = 0.0
         self.jobs: dict[str, Job] = {}
@@ -177,20 +189,38 @@ class Process:
             if any(_crashes(job.request) for job in self.jobs.values()):
                 self.crash()
                 return
-            deltas = [delta for lease in list(self.jobs) for delta in self._advance(lease)]
-            if deltas:
-                self._tell(deltas)
+            running = [lease for lease, job in self.jobs.items() if not job.paused][: self.slots]
+            rows = ROWS
+            for job in (self.jobs[lease] for lease in running):
+                part = min(rows, job.left)
+                job.left, rows = job.left - part, rows - part
+            deltas = [delta for lease in running for delta in self._advance(lease)]
+            self._tell((deltas, self.received, self._work(running)))
         self._go_on()
+
+    def _work(self, running: list[str]) -> EngineWork:
+        """As ``QueueAhead.work``."""
+        decode, pending = StepShape(), StepShape()
+        for job in self.jobs.values():
+            if job.left:
+                pending = pending.plus(0, job.left, 1)
+        here = [lease for lease in running if lease in self.jobs]
+        for _ in (lease for lease in here if not self.jobs[lease].left):
+            decode = decode.plus_row(1)
+        waiting = sum(not job.paused for job in self.jobs.values()) - len(here)
+        return EngineWork(decode, pending, max(1, ROWS - decode.rows), len(here), waiting)
 
     def _take(self, message: object) -> None:
         match message:
             case EngineRequest():
+                self.received += 1
                 told = [list(each.token_ids) for each in message.told] or [[] for _ in range(message.completions)]
                 ended = [each.finish_reason is not None for each in message.told] or [False] * message.completions
-                self.jobs[message.request_id] = Job(message, told, ended)
+                left = len(message.token_ids) + sum(map(len, told))
+                self.jobs[message.request_id] = Job(message, left, told, ended)
             case Abort(lease):
                 self.jobs.pop(lease, None)
-                self._tell(("gone", lease))
+                self._tell(lease)
             case SetPaused(lease, paused):
                 if lease in self.jobs:
                     self.jobs[lease].paused = paused
@@ -198,7 +228,7 @@ class Process:
     def _advance(self, lease: str) -> list[OutputDelta]:
         """One step of a request."""
         job, chance = self.jobs[lease], self.world.chance
-        if job.paused:
+        if job.left:
             return []
         deltas = []
         for index, whole in enumerate(answer_of(job.request)):
@@ -236,21 +266,41 @@ def _output(job: Job) -> RequestOutput:
 
 @dataclass(slots=True)
 class SimulatedReplica:
-    """What the hub knows of a replica: the connection to its process, and how long it was silent."""
+    """What the hub knows of a replica: the connection to its process, its load, and how long it was silent."""
 
     number: int
     hub: Hub
+    slots: int
+    load: ReplicaLoad
     requests: int = 0
     waiting: int = 0
     state: str = "down"
     quiet: int = 0
     process: Process | None = None
     connection: Connection | None = None
-    given: set[str] = field(default_factory=set)
 
     @property
     def usable(self) -> bool:
         return self.state == "ready"
+
+    def takes(self, tenant: str) -> bool:
+        return self.load.takes(tenant)
+
+    def ahead(self, now: float) -> WorkAhead:
+        return self.load.ahead(now)
+
+    def open_request(self, prompt: SentPrompt, tenant: str) -> None:
+        self.requests += 1
+        self.load.send(prompt, self.hub.world.now)
+        self.load.tenants[tenant] += 1
+
+    def close_request(self, tenant: str) -> None:
+        self.requests -= 1
+        self.load.tenants[tenant] -= 1
+
+    def clear(self) -> None:
+        self.requests = 0
+        self.load.tenants.clear()
 
     def send(self, message: Any) -> None:
         if isinstance(message, EngineRequest):
@@ -261,7 +311,8 @@ class SimulatedReplica:
 
     def start(self) -> None:
         """A new process, with a connection of its own."""
-        process = self.process = Process(self.hub.world)
+        process = self.process = Process(self.hub.world, self.slots)
+        self.load = ReplicaLoad(self.slots, ROWS)
         connection = Connection(self.hub.world, lambda message: self.hear(connection, message), process.receive)
         process.connection = self.connection = connection
         process.crash = lambda: self.end(connection, process, crashed=True)
@@ -275,11 +326,15 @@ class SimulatedReplica:
             if self.state == "silent":
                 self.state = "ready"
                 self.hub.requests.assign()
-        if isinstance(message, list):
-            for delta in message:
+        if isinstance(message, tuple):
+            deltas, received, work = message
+            for delta in deltas:
                 self.hub.requests.hear(self, delta, self.hub.world.now)
-        elif isinstance(message, tuple):
-            self.hub.requests.hear_gone(self, message[1], None)
+            if connection is self.connection:
+                self.load.tell(received, work, self.hub.world.now)
+                self.hub.requests.assign()
+        elif message != "beat":
+            self.hub.requests.hear_gone(self, message, None)
 
     def check(self) -> None:
         """Counts silence, as ``FleetReplica`` does."""
@@ -319,11 +374,13 @@ class SimulatedReplica:
 class Hub:
     """The hub's process: the real dispatch, with simulated replicas."""
 
-    def __init__(self, world: World, replicas: int) -> None:
+    def __init__(self, world: World, replicas: int, slots: int, router: str) -> None:
         self.world = world
         self.leased: set[str] = set()
-        self.replicas = {number: SimulatedReplica(number, self) for number in range(replicas)}
-        self.requests: Dispatch[SimulatedReplica] = Dispatch(self.replicas, FewestRequests())
+        self.replicas = {
+            number: SimulatedReplica(number, self, slots, ReplicaLoad(slots, ROWS)) for number in range(replicas)
+        }
+        self.requests: Dispatch[SimulatedReplica] = Dispatch(self.replicas, make_router(router), lambda: world.now)
         world.after(CHECK_S, self._check)
         for each in self.replicas.values():
             each.start()
@@ -349,7 +406,11 @@ class Reader:
         chance = hub.world.chance
         most = CRASHES if chance.random() < CRASH_SHARE else chance.choice((3, 12, 40))
         params = SamplingParams(seed=number, max_tokens=most, n=chance.choice((1, 1, 2, 3)))
-        self.request = EngineRequest((1,), params, request_id=f"r{number}", stream=chance.random() < 0.8, arrival=0.0)
+        options = RequestOptions(priority=chance.choice((0, 0, 1)), tenant=chance.choice("ab"))
+        prompt = (1,) * chance.choice((1, 5, 20, 60))
+        self.request = EngineRequest(
+            prompt, params, options, request_id=f"r{number}", stream=chance.random() < 0.8, arrival=hub.world.now
+        )
         self.hub = hub
         self.leaves = chance.random() < 0.1
         self.got: list[list[int]] = [[] for _ in range(params.n)]
@@ -396,7 +457,7 @@ def simulate(seed: int) -> dict[str, int]:
     async def schedule() -> dict[str, int]:  # streams need an event loop; nothing waits on it
         chance = random.Random(seed)
         world = World(chance)
-        hub = Hub(world, chance.randint(1, 4))
+        hub = Hub(world, chance.randint(1, 4), slots=chance.choice((1, 2, 8)), router=chance.choice(ROUTERS))
         readers: list[Reader] = []
         counts = {"requests": chance.randint(1, 12), "faults": 0, "failed": 0, "blamed": 0, "tries": 0}
         for number in range(counts["requests"]):
@@ -413,6 +474,7 @@ def simulate(seed: int) -> dict[str, int]:
         hub.requests.check_idle()
         for replica in hub.replicas.values():
             assert replica.usable, "a replica never came back"
+            assert not +replica.load.tenants, "law 4: a tenant is counted at a replica"
             assert replica.process is not None
             assert not replica.process.jobs, "law 4: a process holds a request"
         counts["failed"] = sum(reader.failed for reader in readers)

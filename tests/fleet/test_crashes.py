@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -29,14 +30,13 @@ from tests.fleet.conftest import (
     whole,
 )
 from twofold.core.errors import FormatError, ParameterError, ResourceError, WorkerError
-from twofold.core.request import EngineRequest
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
 from twofold.fleet import link
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.link import WorkerLink
 from twofold.fleet.reading import ModelReading
-from twofold.fleet.replica import FleetReplica
+from twofold.fleet.routing.router import Choice, RoutedReplica, RoutedRequest
 from twofold.fleet.streams import MAX_ENDS
 
 
@@ -84,24 +84,28 @@ def test_requests_go_on_after_a_kill(reading: ModelReading) -> None:
 class Ending:
     """A router whose first ``most`` choices end the process of the replica with a signal."""
 
+    watches: ClassVar[bool] = False
+    predicts: ClassVar[bool] = False
+
     def __init__(self, number: signal.Signals, most: int) -> None:
         self.number, self.most = number, most
+        self.model: Fleet | None = None
         self.gave = 0
 
-    def choose(self, request: EngineRequest, replicas: Sequence[FleetReplica]) -> FleetReplica:
-        pid = replicas[0].pid
-        assert request.request_id == "unlucky"
-        assert pid is not None
+    def choose(self, request: RoutedRequest, replicas: Sequence[RoutedReplica]) -> Choice:
+        assert request.tokens
+        assert len(replicas) == 1
+        assert self.model is not None
         if self.gave < self.most:
-            os.kill(pid, self.number)  # before the request is sent, or it may be done before the signal arrives
+            os.kill(pid_of(self.model), self.number)  # before the request is sent, or it may be done before that
             self.gave += 1
-        return replicas[0]
+        return Choice(0, "the only one")
 
 
 @asynccontextmanager
 async def ending(reading: ModelReading, number: signal.Signals, most: int) -> AsyncIterator[tuple[Fleet, Ending]]:
     router = Ending(number, most)
-    model = Fleet("tiny", reading, ENGINE, policy=replace(QUICK, ends=10), router=router)
+    model = router.model = Fleet("tiny", reading, ENGINE, policy=replace(QUICK, ends=10), router=router)
     await model.start()
     try:
         yield model, router

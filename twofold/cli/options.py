@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 from cyclopts import Parameter
 
@@ -42,6 +42,7 @@ def _seconds(_type: object, tokens: "Sequence[Token]") -> float:
     return parse_duration(tokens[0].value)
 
 
+RouterFlag = Literal["predicted", "round-robin", "least-loaded", "longest-match"]
 BYTES, IN_MIB, IN_GIB = _size(1), _size(MIB), _size(GIB)
 """Flags that take ``512M``, ``1.5GiB``, or a number of bytes, MiB or GiB."""
 DURATION = Parameter(converter=_seconds)

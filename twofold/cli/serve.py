@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from twofold.cli.console import DownloadProgress, note
-from twofold.cli.options import DURATION, IN_GIB, IN_MIB, LIST, ConcurrentModelOptions
+from twofold.cli.options import DURATION, IN_GIB, IN_MIB, LIST, ConcurrentModelOptions, RouterFlag
 from twofold.core.errors import ParameterError
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.core.units import GIB, MIB, count, parse_duration
@@ -75,6 +75,9 @@ class ServeOptions:
     fleet_certs: Annotated[
         Path | None, Parameter(help="Folder of the fleet's certificates; nodes on this machine need none.")
     ] = None
+    router: Annotated[
+        RouterFlag | None, Parameter(help="How requests are spread over several replicas (default: predicted).")
+    ] = None
     max_num_queued_reqs: Annotated[int, Parameter(help="Max queued requests per model.")] = 128
     max_num_queued_tokens: Annotated[int, Parameter(help="Max queued prompt tokens per model.")] = 1 << 20
     request_timeout: Annotated[float, DURATION, Parameter(help="Time limit of a request, e.g. 90s or 10m.")] = 600.0
@@ -131,6 +134,9 @@ class ServeOptions:
         from twofold.server.models.registry import RegistrySettings  # noqa: PLC0415
 
         nodes = self._nodes(engine)
+        if self.router is not None and self.replicas == 1 and nodes is None:
+            hint = "Add --replicas 2, or remove --router."
+            raise ParameterError("One replica gets all requests, so it needs no --router.", param="router", hint=hint)
         budget = None if self.memory_budget is None else int(_positive("memory_budget", self.memory_budget) * GIB)
         idle_s = None if self.idle_unload == NEVER else _duration("idle_unload", self.idle_unload)
         queue = QueueLimits(self.max_num_queued_reqs, self.max_num_queued_tokens, self.request_timeout)
@@ -143,6 +149,7 @@ class ServeOptions:
                 idle_unload_s=idle_s,
                 replicas=self.replicas,
                 nodes=nodes,
+                router=self.router or "predicted",
                 sampling=sampling,
             ),
             host=self.host,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from cyclopts import Parameter
 
 from twofold.cli.bench.options import LoadOptions, TraceOptions
 from twofold.cli.console import print_json, print_lines, write_file
-from twofold.cli.options import BYTES, FLAG, Json
+from twofold.cli.options import BYTES, FLAG, Json, RouterFlag
 from twofold.cli.plan import read_slo
 from twofold.core.errors import ParameterError
 from twofold.core.kv_layout import INTEGER_TYPES, find_kv_format
@@ -42,7 +42,6 @@ HERE: Final = "this"
 NEED_HARDWARE: Final = (*("tp", "weights", "kv", "replicas", "router", "prediction_error", "disaggregate", "link_gbs"),)
 """Options of other machines: this one runs a model file on one replica, as its engine does."""
 """The name of the machine that runs the command."""
-RouterFlag = Literal["predicted", "round-robin", "least-loaded", "longest-match"]
 
 
 @Parameter(name="*", group="Simulation")

@@ -7,12 +7,13 @@ Laws
     What a replica gets of a request is what its reader was told, so the next token is the one after it.
     A replica that loses a lease is told to abort, as long as it can be reached.
     Without requests nothing is held: no lease, no stream, no replica with requests.
+    Tenants of a class that wait get the same service from all replicas together (``fleet.line``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
@@ -21,50 +22,53 @@ from twofold.core.forecast import RequestProgress
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.fleet.leases import Leases
+from twofold.fleet.line import Place, WaitingLine, WaitingRequest
 from twofold.fleet.messages import Abort, SetPaused, ToWorker
+from twofold.fleet.routing.index import PrefixIndex
+from twofold.fleet.routing.load import SentPrompt
+from twofold.fleet.routing.router import Router
 from twofold.fleet.streams import MAX_ENDS, DispatchHandle, RequestStream
 
 
-class DispatchTarget(Protocol):
-    """A replica: its number, whether requests may go there, its open requests, and sequences that wait there."""
+class DispatchTarget(Place, Protocol):
+    """A replica: its open requests, and sequences that wait there."""
 
-    number: int
-    requests: int
     waiting: int
 
-    @property
-    def usable(self) -> bool: ...
-
     def send(self, message: ToWorker) -> None: ...
+
+    def open_request(self, prompt: SentPrompt, tenant: str) -> None:
+        """A request is sent there."""
+
+    def close_request(self, tenant: str) -> None:
+        """A request does not need it any more."""
+
+    def clear(self) -> None:
+        """It has no requests any more."""
 
 
 R = TypeVar("R", bound=DispatchTarget)
 
 
-class ReplicaRouter(Protocol[R]):
-    """Chooses the replica for a request."""
-
-    def choose(self, request: EngineRequest, replicas: Sequence[R]) -> R:
-        """One of the replicas, of which there is at least one; all of them are usable."""
-
-
-class FewestRequests:
-    """Chooses the replica with the fewest requests, the first one of several."""
-
-    def choose(self, request: EngineRequest, replicas: Sequence[R]) -> R:  # noqa: ARG002
-        return min(replicas, key=lambda replica: replica.requests)
-
-
 class Dispatch(Generic[R]):
-    """The requests of a model. ``replicas`` is the list of its owner, which calls ``assign`` when one becomes usable,
-    and ``lose`` when one is not any more."""
+    """The requests of a model. ``replicas`` is the list of its owner, which calls ``assign`` when one becomes usable or
+    tells its work, and ``lose`` when one is not usable any more."""
 
-    def __init__(self, replicas: dict[int, R], router: ReplicaRouter[R]) -> None:
+    def __init__(
+        self,
+        replicas: dict[int, R],
+        router: Router,
+        clock: Callable[[], float],
+        prefixes: PrefixIndex | None = None,
+    ) -> None:
         self.streams: dict[str, RequestStream] = {}
         self.leaving: dict[str, tuple[RequestStream, R]] = {}
         self.leases: Leases[int] = Leases()
+        self.line: WaitingLine[R] = WaitingLine(replicas, router, clock, prefixes)
+        self._entries: dict[str, WaitingRequest] = {}
+        self._suspects: dict[str, WaitingRequest] = {}
         self._replicas = replicas
-        self._router = router
+        self._clock = clock
 
     @property
     def waiting(self) -> int:
@@ -84,6 +88,8 @@ class Dispatch(Generic[R]):
         stream = RequestStream(request, handle, lambda paused: self._pause(request_id, paused=paused))
         self.streams[request_id] = stream
         self.leases.open(request_id)
+        entry = self._entries[request_id] = self.line.entry(request)
+        self.line.add(entry)
         self.assign()
         return stream
 
@@ -107,20 +113,50 @@ class Dispatch(Generic[R]):
         self.assign()
 
     def assign(self) -> None:
-        """Gives requests that wait to replicas, in order of arrival."""
-        usable = self.usable
-        for request_id in self.leases.waiting:
-            stream = self.streams[request_id]
-            replicas = self._candidates(stream, usable)
-            if not replicas:
-                continue
-            replica = self._router.choose(stream.request, replicas)
-            lease = self.leases.grant(request_id, replica.number)
-            replica.requests += 1
-            replica.waiting += 1
-            replica.send(stream.next_try(lease))
-            if stream.paused:
-                replica.send(SetPaused(lease, True))
+        """Gives requests that wait to replicas, as far as these take them."""
+        closed = self._part_suspects() if self._suspects else ()
+        for entry, replica in self.line.take(closed):
+            self._grant(entry, replica)
+
+    def _grant(self, entry: WaitingRequest, replica: R) -> None:
+        request_id, choice = entry.request.request_id, entry.choice
+        assert choice is not None, "a request goes where it was placed"
+        stream = self.streams[request_id]
+        stream.route(choice, entry.placed_at, self.line.account(entry))
+        lease = self.leases.grant(request_id, replica.number)
+        replica.open_request(SentPrompt(entry.tokens, choice.cached or 0, stream.request.completions), entry.tenant)
+        replica.send(stream.next_try(lease))
+        if stream.paused:
+            replica.send(SetPaused(lease, True))
+
+    def _part_suspects(self) -> set[int]:
+        """Sends suspects to replicas, and returns those that must get no other request. Until a suspect has given a
+        token, it is the only such request of its replica, so that another request cannot crash the process in its
+        stead."""
+        self._suspects = {
+            request_id: entry
+            for request_id, entry in self._suspects.items()
+            if request_id in self.streams and self.streams[request_id].suspect
+        }
+        unproven, closed = Counter[int](), set[int]()
+        for request_id, each in self.streams.items():
+            holder = self.leases.holder(request_id)
+            if holder is not None and not each.proven:
+                unproven[holder[1]] += 1
+                if each.suspect:
+                    closed.add(holder[1])
+        for request_id, entry in self._suspects.items():
+            if self.leases.holder(request_id) is None:
+                rest = [number for number, each in self._replicas.items() if each.usable and number not in closed]
+                if not rest:
+                    break
+                number = min(rest, key=lambda number: unproven[number])
+                closed.add(number)  # it takes no other request, so it becomes free for the suspect
+                if not unproven[number]:
+                    replica = self._replicas[number]
+                    entry.choice, entry.placed_at = self.line.choose(entry.request, [replica]), self._clock()
+                    self._grant(entry, replica)
+        return closed
 
     def lose(self, replica: R, error: TwofoldError | None = None) -> None:
         """Takes its requests from a replica. With an ``error`` its process has crashed, perhaps because of one of them:
@@ -129,16 +165,21 @@ class Dispatch(Generic[R]):
             if holder is replica:
                 del self.leaving[lease]
                 stream.settle()
-        replica.requests = 0
+        replica.clear()
+        self.line.lose(replica.number)
         for request_id, lease in self.leases.lose(replica.number):
-            stream = self.streams[request_id]
+            stream, entry = self.streams[request_id], self._entries[request_id]
             stream.handle.retries += 1
+            entry.tokens = len(stream.request.token_ids) + stream.told.tokens
+            stream.ends += error is not None
+            if error is not None and stream.ends >= MAX_ENDS:
+                self.fail(stream, error)
+            elif stream.suspect:
+                self._suspects[request_id] = entry
+            else:
+                self.line.add(entry, again=True)
             if error is None:
                 replica.send(Abort(lease))
-                continue
-            stream.ends += 1
-            if stream.ends >= MAX_ENDS:
-                self.fail(stream, error)
 
     def fail(self, stream: RequestStream, error: TwofoldError) -> None:
         """Ends a request with an error."""
@@ -162,7 +203,7 @@ class Dispatch(Generic[R]):
             stream = self.streams[request_id]
             first = not stream.proven
             stream.hear(delta, now)
-            if first:  # suspects may wait for it
+            if first and self._suspects:  # they may wait for it
                 self.assign()
         elif (leaving := self.leaving.get(lease)) is not None and leaving[1] is replica:
             leaving[0].hear(delta, now)
@@ -197,28 +238,8 @@ class Dispatch(Generic[R]):
     def check_idle(self) -> None:
         """Asserts that nothing is held without requests."""
         assert self.streams or not (len(self.leases) or self.leaving), "a request was forgotten"
+        assert self.streams or not (self._entries or self.line.requests), "a request still waits"
         assert self.streams or not any(replica.requests for replica in self._replicas.values()), "a count is wrong"
-
-    def _candidates(self, stream: RequestStream, usable: list[R]) -> list[R]:
-        """The replicas that may get a request. Until a suspect has given a token, it is the only such request of its
-        replica, so that another request cannot crash the process in its stead."""
-        if not any(each.suspect for each in self.streams.values()):
-            return usable
-        unproven = Counter[int]()
-        apart, waits = set(), False
-        for request_id, each in self.streams.items():
-            holder = self.leases.holder(request_id)
-            waits |= each.suspect and holder is None
-            if holder is not None and not each.proven:
-                unproven[holder[1]] += 1
-                if each.suspect:
-                    apart.add(holder[1])
-        if stream.suspect:
-            return [replica for replica in usable if not unproven[replica.number]]
-        if waits and usable and len(apart) < len(usable):  # the next replica without such requests is for a suspect
-            rest = [replica.number for replica in usable if replica.number not in apart]
-            apart.add(min(rest, key=lambda number: unproven[number]))
-        return [replica for replica in usable if replica.number not in apart]
 
     def _pause(self, request_id: str, *, paused: bool) -> None:
         holder = self.leases.holder(request_id)
@@ -228,7 +249,9 @@ class Dispatch(Generic[R]):
 
     def _end_lease(self, request_id: str) -> None:
         """The request needs no replica any more."""
-        holder = self.leases.holder(request_id)
+        holder, entry = self.leases.holder(request_id), self._entries.pop(request_id)
         if holder is not None:
-            self._replicas[holder[1]].requests -= 1
+            self._replicas[holder[1]].close_request(entry.tenant)
+        else:
+            self.line.remove(request_id)
         self.leases.end(request_id)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,24 +35,30 @@ from twofold.core.report import EngineSnapshot, KVPicture, StepReport
 from twofold.core.request import EngineRequest
 from twofold.engine.compress import ReadingTime
 from twofold.engine.config import EngineOptions
+from twofold.engine.kv.names import BlockKeys
 from twofold.engine.outputs import OutputDelta
-from twofold.fleet.dispatch import Dispatch, FewestRequests, ReplicaRouter
+from twofold.fleet.dispatch import Dispatch
 from twofold.fleet.joining import check_ready
 from twofold.fleet.link import NodeLink
 from twofold.fleet.messages import (
+    Blocks,
     Failed,
     FromWorker,
     Gone,
+    ListBlocks,
     LoadModel,
     Look,
     Pong,
     Ready,
     Seen,
     StepOutputs,
+    ToldWork,
     Watch,
 )
 from twofold.fleet.reading import ModelReading, model_identity
 from twofold.fleet.replica import FleetReplica, RestartPolicy
+from twofold.fleet.routing.index import PrefixIndex
+from twofold.fleet.routing.router import LeastLoaded, Predicted, Router
 from twofold.fleet.streams import DispatchHandle
 from twofold.host.versions import NUMERICS, twofold_version
 from twofold.observe.served import ServedRequest
@@ -104,9 +111,12 @@ class Fleet:
         policy: RestartPolicy | None = None,
         *,
         replicas: int = 1,
-        router: ReplicaRouter[FleetReplica] | None = None,
+        router: Router | None = None,
         node_options: Mapping[str, Any] | None = None,
+        routes: bool | None = None,
     ) -> None:
+        """``router`` chooses between replicas; the default is by predicted TTFT. ``routes``: they tell their work and
+        their blocks, and requests wait here until one has room; None: if there are several."""
         self.name = name
         self._reading = reading
         versions = {"version": twofold_version(), "numerics": NUMERICS}
@@ -114,17 +124,21 @@ class Fleet:
         self._seed = options.get("seed", 0)
         self._observers = tuple(observers)
         self._clock = MonotonicClock()
-        self._router: ReplicaRouter[FleetReplica] = router or FewestRequests()
-        self._load, self._policy = LoadModel(str(reading.path), dict(options)), policy or RestartPolicy()
+        routes = replicas != 1 if routes is None else routes
+        self._keys = BlockKeys(secrets.token_bytes(32), bytes.fromhex(self.identity)) if routes else None
+        self._load = LoadModel(str(reading.path), dict(options), keys=self._keys)
+        self._policy = policy or RestartPolicy()
         self.replicas = {
             number: FleetReplica(name, number, self._load, self, self._policy) for number in range(replicas)
         }
         self._own = replicas
-        self._node_load = LoadModel("", dict(options if node_options is None else node_options), shares_clock=False)
-        self._node_options = EngineOptions(**self._node_load.options)
+        node_options = dict(options if node_options is None else node_options)
+        self._node_load = LoadModel("", node_options, shares_clock=False, keys=self._keys)
+        self._node_options = EngineOptions(**node_options)
         self._absent: asyncio.TimerHandle | None = None
         self._abandoned = False
-        self.requests = Dispatch(self.replicas, self._router)
+        router = router or (Predicted() if routes else LeastLoaded())
+        self.requests = Dispatch(self.replicas, router, self._clock.now)
         self._numbers = count(2)
         self._closed = False
         self._changed = asyncio.Event()
@@ -195,10 +209,10 @@ class Fleet:
 
     async def forecast(self, job: EngineRequest) -> Forecast:
         """What a request would meet if it arrived now. Nothing changes. Raises WorkerError without a replica."""
-        replicas = self.requests.usable
-        if not replicas:
+        choice = self.requests.line.choose(job)
+        if choice is None:
             raise self._unavailable()
-        return await self._router.choose(job, replicas).forecast(job)
+        return await self.replicas[choice.replica].forecast(job)
 
     @property
     def own_bytes(self) -> int:
@@ -307,6 +321,11 @@ class Fleet:
             self._facts = replace(self._reading.facts(ready.context), reading_time=self.reading_time)
             if ready.machine is not None:
                 self.ceilings = local_steps(self._reading.spec, ready.machine, ready.kv_type)
+            if self._keys is not None:
+                self.requests.line.prefixes = PrefixIndex(self._keys, ready.engine.block_size)
+        if (prefixes := self.requests.line.prefixes) is not None:
+            prefixes.join(replica.number, ready.engine.groups[0].blocks)
+            prefixes.tell_all(replica.number, 0, ())
         self._changed.set()
         if self.watched and replica.number == WATCHED:
             replica.send(Watch(True))
@@ -315,11 +334,17 @@ class Fleet:
     def on_heard(self, replica: FleetReplica) -> None:  # noqa: ARG002 - any of them
         self.requests.assign()
 
+    def on_beat(self) -> None:
+        if self.requests.line.requests:
+            self.requests.assign()
+
     def on_silent(self, replica: FleetReplica) -> None:
         self.requests.lose(replica)
         self.requests.assign()
 
     def on_end(self, replica: FleetReplica, error: WorkerError, *, served: bool, by_itself: bool) -> None:
+        if self.requests.line.prefixes is not None:
+            self.requests.line.prefixes.leave(replica.number)
         self.requests.lose(replica, error if by_itself else None)
         if replica.node is not None:
             del self.replicas[replica.number]
@@ -354,6 +379,8 @@ class Fleet:
                     observer.on_picture(self.name, at, picture)
             case Pong(snapshot):
                 self._on_snapshot(replica, snapshot)
+            case Blocks(event, names) if self.requests.line.prefixes is not None:
+                replica.listing = not self.requests.line.prefixes.tell_all(replica.number, event, names)
 
     def on_outputs(self, replica: FleetReplica, step: StepOutputs) -> None:
         now, number = self._clock.now(), replica.number
@@ -369,6 +396,22 @@ class Fleet:
                 observer.on_step(self.name, report, number)
         if step.snapshot is not None:
             self._on_snapshot(replica, step.snapshot)
+        if step.told is not None:
+            self._hear_told(replica, step.told, now)
+
+    def _hear_told(self, replica: FleetReplica, told: ToldWork, now: float) -> None:
+        """Notes the work of a replica and which blocks it has; asks for all of them if an event is missing."""
+        prefixes = self.requests.line.prefixes
+        if replica.load is None or prefixes is None:
+            return
+        replica.load.tell(told.received, told.work, now)
+        if self.requests.line.requests:
+            self.requests.assign()
+        if not (told.added or told.removed) or replica.listing:
+            return
+        if not prefixes.tell(replica.number, told.event, told.added, told.removed):
+            replica.listing = True
+            replica.send(ListBlocks())
 
     def _served(self, replica: FleetReplica, lease: str) -> ServedRequest | None:
         stream = self.requests.stream_of(replica, lease)

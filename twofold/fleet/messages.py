@@ -5,9 +5,9 @@
               {more}]. The first one of a node has at most HELLO_BYTES
 
     node → server     Hello, before everything else; the server's first response is LoadModel or JoinRefused
-    server → worker   LoadModel first; then requests, Abort, SetPaused, Ping, Watch, Look, Foresee
-    worker → server   Ready or Unloadable first; then StepOutputs after each step with output, Failed, Gone, Pong, Seen.
-                      Beat at any time
+    server → worker   LoadModel first; then requests, Abort, SetPaused, Ping, Watch, Look, Foresee, ListBlocks
+    worker → server   Ready or Unloadable first; then StepOutputs after each step with output, Failed, Gone, Pong, Seen,
+                      Blocks. Beat at any time
 Decoding creates only the classes of these messages and their fields, whatever the bytes are.
 """
 
@@ -29,7 +29,9 @@ from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
 from twofold.core.report import EngineFacts, EngineSnapshot, KVPicture, StepReport
 from twofold.core.request import EngineRequest, PoolingParams, RequestOptions, ScoringParams
 from twofold.core.step_bytes import from_plain, to_plain
+from twofold.engine.kv.names import BlockKeys
 from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.engine.scheduler.forecast import EngineWork
 
 MAX_FRAME_BYTES: Final = 1 << 30
 HELLO_BYTES: Final = 4096
@@ -69,11 +71,13 @@ class LoadModel(WorkerMessage, tag="load"):
     """Loads the model file ``path`` with these ``EngineKeywords``. A node fills in the path of its own file.
 
     shares_clock   whether the server's clock is this machine's; otherwise ``arrival`` of a request is its age
+    keys           names its cached blocks, which it then tells, with its work; None: it tells neither
     """
 
     path: str
     options: dict[str, Any]
     shares_clock: bool = True
+    keys: BlockKeys | None = None
 
 
 class Abort(WorkerMessage, tag="abort"):
@@ -101,6 +105,10 @@ class Watch(WorkerMessage, tag="watch"):
 
 class Look(WorkerMessage, tag="look"):
     """Asks for a picture of the KV cache between two steps."""
+
+
+class ListBlocks(WorkerMessage, tag="list"):
+    """Asks for the names of all blocks."""
 
 
 class Foresee(WorkerMessage, tag="foresee"):
@@ -137,15 +145,31 @@ class Unloadable(WorkerMessage, tag="unloadable"):
     error: TwofoldError
 
 
+class ToldWork(WorkerMessage):
+    """What routing needs of a worker, as of its last step.
+
+    received    requests that have reached the engine since it started
+    event       number of the last change of its cached blocks; ``added`` and ``removed`` are the names of that one, or
+                nothing
+    """
+
+    received: int
+    work: EngineWork
+    event: int = 0
+    added: list[bytes] = []
+    removed: list[bytes] = []
+
+
 class StepOutputs(WorkerMessage, tag="step"):
     """Output of the engine: deltas of all requests, reports of steps, a snapshot, events of lanes if it is
-    watched, and the progress of requests that ask for it."""
+    watched, the progress of requests that ask for it, and the work of a worker of several."""
 
     deltas: list[OutputDelta]
     reports: list[StepReport]
     snapshot: EngineSnapshot | None
     lanes: list[LaneEvent] = []
     progress: list[RequestProgress] = []
+    told: ToldWork | None = None
 
 
 class Failed(WorkerMessage, tag="failed"):
@@ -161,6 +185,13 @@ class Gone(WorkerMessage, tag="gone"):
 
     request_id: str
     output: RequestOutput | None
+
+
+class Blocks(WorkerMessage, tag="blocks"):
+    """The response to ListBlocks: the names of all blocks after the change ``event``."""
+
+    event: int
+    names: list[bytes]
 
 
 class Foreseen(WorkerMessage, tag="foreseen"):
@@ -187,9 +218,9 @@ class Seen(WorkerMessage, tag="seen"):
     picture: KVPicture
 
 
-ToWorker = LoadModel | EngineRequest | Abort | SetPaused | Ping | Watch | Look | Foresee
+ToWorker = LoadModel | EngineRequest | Abort | SetPaused | Ping | Watch | Look | Foresee | ListBlocks
 FromHub = LoadModel | JoinRefused
-FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong | Beat | Seen | Foreseen
+FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong | Beat | Seen | Blocks | Foreseen
 
 
 def _read(kind: type, value: Any) -> object:

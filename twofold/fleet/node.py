@@ -127,7 +127,7 @@ class _Connection:
             writer.write(self._from_hub.frame(self._hello))
             load = await self._first(reader)
             options = {**load.options, **settings.options}
-            first = LoadModel(str(settings.path), options, load.shares_clock)
+            first = LoadModel(str(settings.path), options, load.shares_clock, load.keys)
             await self._relay(self._from_hub.frame(first), reader, writer)
         except ssl.SSLError as error:
             if "ALERT" in (error.reason or ""):  # the hub says what it does not like

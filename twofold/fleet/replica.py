@@ -25,11 +25,13 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final, Literal, Protocol
 
+from twofold.core.clock import MonotonicClock
 from twofold.core.errors import TwofoldError, WorkerError
 from twofold.core.forecast import Forecast
 from twofold.core.report import EngineSnapshot
 from twofold.core.request import EngineRequest
 from twofold.engine.engine import SAVE_S
+from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 from twofold.fleet.link import END_S, Link, NodeLink, WorkerEnd, WorkerLink
 from twofold.fleet.messages import (
     Beat,
@@ -44,10 +46,14 @@ from twofold.fleet.messages import (
     ToWorker,
     Unloadable,
 )
+from twofold.fleet.routing.load import ReplicaLoad, SentPrompt
+from twofold.fleet.routing.router import WorkAhead
 
 ReplicaState = Literal["loading", "ready", "silent", "failed", "closed"]
 
 log = logging.getLogger("twofold.serve")
+IDLE: Final = WorkAhead(StepShape(), StepShape(), 1, StepTimeModel())
+"""The work of a replica that does not tell its own."""
 CHECK_S: Final = 0.25
 """Interval at which a replica's silence is checked."""
 
@@ -88,6 +94,9 @@ class ReplicaOwner(Protocol):
     def on_message(self, replica: FleetReplica, message: FromWorker) -> None:
         """Another message about requests or the engine."""
 
+    def on_beat(self) -> None:
+        """Some replica runs; called a few times a second."""
+
     def on_silent(self, replica: FleetReplica) -> None:
         """Nothing was heard from it for a while; it may hang, or its requests may go on later."""
 
@@ -107,6 +116,8 @@ class FleetReplica:
     snapshot  the last one of its engine
     waiting   sequences that waited before its last step, and requests since then
     requests  number of requests that the owner has given it
+    load      its work, if its process tells that; None before it is loaded
+    listing   whether it was asked for the names of all its blocks
     """
 
     def __init__(
@@ -127,7 +138,10 @@ class FleetReplica:
         self.snapshot: EngineSnapshot | None = None
         self.waiting = 0
         self.requests = 0
+        self.load: ReplicaLoad | None = None
+        self.listing = False
         self.node = node
+        self._clock = MonotonicClock()
         self._load = load
         self._owner = owner
         self._policy = policy
@@ -148,6 +162,36 @@ class FleetReplica:
     def usable(self) -> bool:
         """Whether requests may be sent to it."""
         return self.state == "ready"
+
+    def takes(self, tenant: str) -> bool:
+        """Whether a request of the tenant may be sent to it now."""
+        return self.load is None or self.load.takes(tenant)
+
+    def ahead(self, now: float) -> WorkAhead:
+        """The work before a request that is sent to it now."""
+        return IDLE if self.load is None else self.load.ahead(now)
+
+    def open_request(self, prompt: SentPrompt, tenant: str) -> None:
+        """A request of the tenant is sent to it."""
+        self.requests += 1
+        self.waiting += 1
+        if self.load is not None:
+            self.load.send(prompt, self._clock.now())
+            self.load.tenants[tenant] += 1
+
+    def close_request(self, tenant: str) -> None:
+        """It need not work on a request of the tenant any more."""
+        self.requests -= 1
+        if self.load is not None:
+            self.load.tenants[tenant] -= 1
+            if not self.load.tenants[tenant]:
+                del self.load.tenants[tenant]
+
+    def clear(self) -> None:
+        """All its requests went elsewhere."""
+        self.requests = 0
+        if self.load is not None:
+            self.load.tenants.clear()
 
     def start(self) -> None:
         """Begins to load the model."""
@@ -210,7 +254,7 @@ class FleetReplica:
     def _on_exit(self, end: WorkerEnd) -> None:
         """Handles the end of the process."""
         self.waiting = 0
-        self.snapshot = None
+        self.snapshot = self.load = None
         error = WorkerError(
             f"The process of the model {self.name} exited ({end.cause}).",
             hint="Retry; the process is being restarted.",
@@ -285,13 +329,13 @@ class FleetReplica:
             self._owner.on_heard(self)
         match message:
             case Beat():
+                self._owner.on_beat()
                 return
             case Foreseen(number, forecast):
                 if (asked := self._forecasts.get(number)) is not None and not asked.done():
                     asked.set_result(forecast)
             case Ready():
-                self.ready, self.state = message, "ready"
-                self._owner.on_ready(self)
+                self._take_ready(message)
             case Unloadable(error):
                 self._fail(error)
             case StepOutputs():
@@ -311,6 +355,14 @@ class FleetReplica:
         self._unanswered = 0
         self._owner.on_message(self, message)
 
+    def _take_ready(self, ready: Ready) -> None:
+        self.ready, self.state = ready, "ready"
+        if self._load.keys is not None:
+            self.load, self.listing = ReplicaLoad(ready.engine.slots, ready.engine.rows), False
+        self._owner.on_ready(self)
+
     def _take_snapshot(self, snapshot: EngineSnapshot | None) -> None:
         if snapshot is not None:
             self.snapshot, self.waiting = snapshot, snapshot.waiting
+            if self.load is not None:
+                self.load.learn(snapshot.step_weights)

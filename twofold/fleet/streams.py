@@ -10,8 +10,10 @@ from typing import Final
 from twofold.core.forecast import RequestProgress
 from twofold.core.request import EngineRequest, ToldCompletion
 from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.engine.scheduler.queue import COMPLETION_WEIGHT, PROMPT_WEIGHT, TenantAccount
 from twofold.engine.stream import OutputStream
 from twofold.fleet.resume import ToldRequest
+from twofold.fleet.routing.router import Choice
 from twofold.observe.served import ServedRequest
 
 MAX_ENDS: Final = 3
@@ -27,6 +29,7 @@ class DispatchHandle:
     direct    takes a delta at once and returns True, or returns False. It is called while the job's reader waits for a
               delta, and saves waking the reader; never with the last delta, or with one that has an error
     retries   how often it went on elsewhere, because a replica ended or stopped answering
+    choice    where it went first, and why, ``placed_s`` seconds after its arrival; None while no replica was there
     served    the record of its request
     progress  is called with how far it is, until its first token, if it asks for that
     """
@@ -34,6 +37,8 @@ class DispatchHandle:
     direct: Callable[[OutputDelta], bool] | None = None
     progress: Callable[[RequestProgress], None] | None = None
     retries: int = 0
+    choice: Choice | None = None
+    placed_s: float = 0.0
     served: ServedRequest | None = None
     _left: asyncio.Future[RequestOutput | None] | None = None
 
@@ -57,6 +62,7 @@ class RequestStream(OutputStream):
     begun   the part of it that the last replica had when it began
     ends    replicas that crashed with the request since its last token
     proven  whether its present replica has given a token of it
+    account its tenant's, which counts its prompt once and each token that is told
     """
 
     def __init__(self, request: EngineRequest, handle: DispatchHandle, pause: Callable[[bool], None]) -> None:
@@ -68,6 +74,8 @@ class RequestStream(OutputStream):
         self.begun: tuple[ToldCompletion, ...] = ()
         self.ends = 0
         self.proven = False
+        self.account = TenantAccount()
+        self._charged = 0
         self._left: asyncio.Future[RequestOutput | None] | None = None
 
     @property
@@ -80,6 +88,13 @@ class RequestStream(OutputStream):
         """Whether its reader does not keep up."""
         return self._paused
 
+    def route(self, choice: Choice, placed_at: float, account: TenantAccount) -> None:
+        """It goes to the chosen replica, which will serve it on this account."""
+        self.account = account
+        if self.handle.choice is None:
+            self.handle.choice, self.handle.placed_s = choice, placed_at - self.request.arrived
+            account.service += PROMPT_WEIGHT * (len(self.request.token_ids) - (choice.cached or 0))
+
     def next_try(self, lease: str) -> EngineRequest:
         """The request for the next replica, under the id of its lease."""
         request = self.told.rest(lease) if self.began else replace(self.request, request_id=lease)
@@ -91,13 +106,17 @@ class RequestStream(OutputStream):
         """Takes a delta of the replica that has its lease, at this time on the hub's clock."""
         self.ends, self.proven = 0, True
         if delta.request is None and delta.error is None:
+            self._charged += len(delta.token_ids)
+            self.account.service += COMPLETION_WEIGHT * len(delta.token_ids)
             if self._note is not None:
                 self._note((delta, now))
             if not self.request.stream:
                 self.began = True
                 return
         elif delta.request is not None:
-            delta = replace(delta, request=self.told.whole(delta.request, self.begun))
+            whole = self.told.whole(delta.request, self.begun)
+            self.account.service += COMPLETION_WEIGHT * (whole.metrics.output_tokens - self._charged)
+            delta = replace(delta, request=whole)
         if delta.request_id != self.request.request_id:
             delta = replace(delta, request_id=self.request.request_id)
         self.push(delta)

@@ -1,12 +1,13 @@
 """A worker process: runs an engine for the server's process, over a socket.
 
-    reader thread    receives LoadModel, then requests, Abort, SetPaused, Ping, Watch, Look, Foresee
+    reader thread    receives LoadModel, then requests, Abort, SetPaused, Ping, Watch, Look, Foresee, ListBlocks
     engine thread    runs steps; sends one StepOutputs after each
     beat thread      sends a Beat every quarter of a second, however long a step or the loading takes
 
 StepOutputs has the deltas of all requests and the reports of steps since the last message; four times a second, and
 when no work is left, also a snapshot of the engine, and what requests without a stream have so far, so that another
-worker can go on with them. While lanes are watched, it is sent ten times a second at least.
+worker can go on with them. While lanes are watched, it is sent ten times a second at least. To a hub that routes
+requests it also has the engine's work and its new blocks, and is sent after each step with prompt rows.
 
 The process receives the path of a model, loads and tests it, and serves until the server closes its end of the socket.
 It ignores interrupts; the server ends it. An uncaught exception on any thread ends the process; the server starts
@@ -39,6 +40,7 @@ from twofold.core.report import BlockCounts, EngineFacts, EngineSnapshot, GroupF
 from twofold.core.request import EngineRequest
 from twofold.engine.config import EngineOptions
 from twofold.engine.engine import Engine
+from twofold.engine.kv.names import BlockKeys
 from twofold.engine.load import LoadedModel, assemble, load_model
 from twofold.engine.loop import EngineThread
 from twofold.engine.outputs import OutputDelta, RequestOutput
@@ -54,6 +56,7 @@ from twofold.fleet.messages import (
     Foreseen,
     FromWorker,
     Gone,
+    ListBlocks,
     LoadModel,
     Look,
     Ping,
@@ -66,6 +69,7 @@ from twofold.fleet.messages import (
     Unloadable,
     Watch,
 )
+from twofold.fleet.telling import WorkTeller
 from twofold.host.paths import CacheFolders
 
 CRASHED: Final = 70
@@ -138,7 +142,7 @@ class _Worker:
         path = Path(load.path)
         machine = options.open_backend().limits(path.stat().st_size)
         loaded = load_model(path, options, tokenizer_cache=folders.tokenizers, cache=folders.root)
-        service = Service(loaded, self._channel.send, shares_clock=load.shares_clock)
+        service = Service(loaded, self._channel.send, shares_clock=load.shares_clock, keys=load.keys)
         began = time.monotonic()
         service.test()
         test_s = time.monotonic() - began
@@ -223,11 +227,19 @@ class Channel:
 
 class Service:
     """A loaded model's engine. ``post`` sends a message to the server; it is called on several threads.
-    ``shares_clock`` as in ``LoadModel``."""
+    ``shares_clock`` and ``keys`` as in ``LoadModel``."""
 
-    def __init__(self, loaded: LoadedModel, post: Callable[[FromWorker], None], *, shares_clock: bool = True) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        post: Callable[[FromWorker], None],
+        *,
+        shares_clock: bool = True,
+        keys: BlockKeys | None = None,
+    ) -> None:
         self._shares_clock = shares_clock
         self._engine = assemble(loaded, MonotonicClock())
+        self._teller = None if keys is None else WorkTeller(self._engine, keys)
         self._post = post
         self._deltas: list[OutputDelta] = []
         self._reports: list[StepReport] = []
@@ -257,6 +269,8 @@ class Service:
             case EngineRequest():
                 aged = not self._shares_clock and message.arrival is not None
                 self._submit(replace(message, arrival=self._engine.now() - message.arrived) if aged else message)
+                if self._teller is not None:
+                    self._thread.call(self._count)
             case Abort(request_id):
                 leaving = self._thread.abort(request_id)
                 leaving.add_done_callback(lambda ended: self._on_gone(request_id, ended.result()))
@@ -270,6 +284,8 @@ class Service:
                 self._thread.call(lambda engine: self._post(Foreseen(number, engine.forecast(token_ids, options))))
             case Ping():
                 self._thread.call(self._pong)
+            case ListBlocks():
+                self._thread.call(self._list_blocks)
             case _:
                 raise AssertionError(f"a {type(message).__name__} after the first message")
 
@@ -293,7 +309,8 @@ class Service:
         if self._asking and report.ended - self._progress_at >= PROGRESS_S:
             self._note_progress(report.ended)
         since = report.ended - self._sent_at
-        if report.ended - self._snapshot_at >= SNAPSHOT_S or (since >= TELL_S and self._lanes.watched):
+        due = report.ended - self._snapshot_at >= SNAPSHOT_S or (since >= TELL_S and self._lanes.watched)
+        if due or (self._teller is not None and report.prefill_rows):
             self._send()
 
     def _note_progress(self, now: float) -> None:
@@ -321,6 +338,15 @@ class Service:
             self._thread.submit(request, outbox)
             if request.options.progress:
                 self._thread.call(lambda engine: self._begin_progress(engine, request.request_id))
+
+    def _count(self, _: Engine) -> None:
+        """A request has reached the engine, or was refused."""
+        assert self._teller is not None
+        self._teller.received += 1
+
+    def _list_blocks(self, _: Engine) -> None:
+        assert self._teller is not None, "only a hub that gave keys asks for names"
+        self._post(self._teller.blocks())
 
     def _whole_outbox(self, request_id: str) -> _WholeOutbox:
         outbox = self._whole[request_id] = _WholeOutbox(self, request_id)
@@ -374,7 +400,8 @@ class Service:
         deltas, self._deltas = self._deltas, []
         reports, self._reports = self._reports, []
         progress, self._progress = self._progress, []
-        self._post(StepOutputs(deltas, reports, current, self._lanes.take(), progress))
+        told = None if self._teller is None else self._teller.work()
+        self._post(StepOutputs(deltas, reports, current, self._lanes.take(), progress, told))
 
 
 def facts(loaded: LoadedModel) -> EngineFacts:

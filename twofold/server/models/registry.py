@@ -31,6 +31,7 @@ from twofold.fleet.memory import MemoryPlan, plan, room_for
 from twofold.fleet.messages import Hello
 from twofold.fleet.reading import ModelReading, file_digest, read_file
 from twofold.fleet.replica import RestartPolicy
+from twofold.fleet.routing.router import make_router
 from twofold.formats.fetch import sources
 from twofold.formats.fetch.names import ALIASES
 from twofold.host.machine import read_cpu, read_memory
@@ -62,6 +63,7 @@ class RegistrySettings:
     idle_unload_s  idle time after which a model is unloaded; None: never
     replicas       worker processes of each model, which share its memory and the machine's threads
     nodes          where nodes may join as further replicas; None: nowhere
+    router         name of the router that chooses between them
     """
 
     engine: Mapping[str, Any] = field(default_factory=dict)
@@ -70,6 +72,7 @@ class RegistrySettings:
     idle_unload_s: float | None = None
     replicas: int = 1
     nodes: FleetAddress | None = None
+    router: str = "predicted"
     sampling: SamplingDefaults = NONE
     restart_policy: RestartPolicy = field(default_factory=RestartPolicy)
 
@@ -329,10 +332,19 @@ class ModelRegistry:
         try:
             reading = await asyncio.to_thread(self._read, model)
             planned = await self._reserve(model, reading)
-            replicas, policy = self._settings.replicas, self._settings.restart_policy
+            settings = self._settings
+            replicas, several = settings.replicas, settings.replicas != 1 or settings.nodes is not None
             options, for_nodes = self._engine_options(planned)
             worker = Fleet(
-                model.names[0], reading, options, self._observers, policy, replicas=replicas, node_options=for_nodes
+                model.names[0],
+                reading,
+                options,
+                self._observers,
+                settings.restart_policy,
+                replicas=replicas,
+                router=make_router(settings.router) if several else None,
+                routes=several,
+                node_options=for_nodes,
             )
             model.fleet = worker
             for link in [each for each in model.nodes if not each.ended.is_set()]:
