@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import signal
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -19,6 +21,7 @@ from twofold.core.errors import ParameterError, WorkerError
 from twofold.engine.config import EngineOptions
 from twofold.engine.llm import LLM
 from twofold.fleet.certificates import HOST, context, create
+from twofold.fleet.dispatch import Dispatch
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.joining import FleetAddress, NodeListener, check_node, check_ready
 from twofold.fleet.link import NodeLink
@@ -105,6 +108,47 @@ def test_requests_go_on_when_a_node_leaves(reading: ModelReading, certificates: 
             ids = list(job_of(number).token_ids)
             alone = llm.generate([{"prompt_token_ids": ids}], SHORT if number == 9 else LONG)[0]
             assert output.outputs == alone.outputs
+
+
+@pytest.mark.parametrize(("number", "blamed"), [(signal.SIGABRT, "signal 6"), (signal.SIGKILL, None)])
+def test_a_crash_of_a_node_is_told_apart_from_a_kill(
+    reading: ModelReading, number: int, blamed: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub blames a request for the first, not for the second, and goes on in both cases."""
+    lost: list[object] = []
+    lose = Dispatch.lose
+
+    def note(self: Any, replica: Any, error: Any = None) -> None:
+        lost.append(error)
+        lose(self, replica, error)
+
+    monkeypatch.setattr(Dispatch, "lose", note)
+
+    async def serve() -> Any:
+        async with hub(reading, None) as (model, port):
+            nodes = asyncio.create_task(serve_hub(node_of(reading, port, None)))
+            await model.start()
+            running = asyncio.create_task(whole(model, job_of(1, LONG), "one"))
+            await until(lambda: any(each.told.tokens > 5 for each in model.requests.streams.values()))
+            (pid,) = _workers()
+            os.kill(pid, number)
+            output = await running
+            found = list(lost)
+            await ended(nodes)
+            return output, found
+
+    output, found = asyncio.run(serve())
+    (error,) = found
+    assert error is None if blamed is None else blamed in str(error)
+    with LLM(reading.path, **ENGINE) as llm:
+        alone = llm.generate([{"prompt_token_ids": list(job_of(1).token_ids)}], LONG)[0]
+    assert output.outputs == alone.outputs
+
+
+def _workers() -> list[int]:
+    """The worker processes of this process's nodes."""
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    return [int(pid) for pid in children if b"twofold.fleet" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 async def _answer(port: int, data: bytes, tls: ssl.SSLContext | None = None) -> bytes:

@@ -27,6 +27,7 @@ from twofold.fleet.messages import (
     JoinRefused,
     ToWorker,
     Unframer,
+    WorkerCrashed,
 )
 
 ROOT: Final = Path(__file__).parents[2]
@@ -175,7 +176,8 @@ class NodeLink(_Framed):
     pid = None
 
     def __init__(self) -> None:
-        super().__init__(HELLO_BYTES, Hello | FromWorker, self._hear)
+        super().__init__(HELLO_BYTES, Hello | WorkerCrashed | FromWorker, self._hear)
+        self._end = WorkerEnd("its connection ended", by_itself=False)
         self.greeted = asyncio.Event()
         self._on_message: OnMessage | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -208,7 +210,7 @@ class NodeLink(_Framed):
 
     async def close(self, end_s: float = END_S) -> WorkerEnd:  # noqa: ARG002 - the node ends its process
         self.kill()
-        return WorkerEnd("its connection ended", by_itself=False)
+        return self._end
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -224,6 +226,8 @@ class NodeLink(_Framed):
             self.greeted.set()
         elif self._on_message is None or isinstance(message, Hello):
             raise TypeError("a node waits for its model")
+        elif isinstance(message, WorkerCrashed):
+            self._end = WorkerEnd(message.cause[:40], by_itself=True)
         else:
             self._on_message(message)
 

@@ -4,7 +4,7 @@
     payload   msgpack: [tag, field, …]; requests and other records of the engine are maps, errors [class, message, hint,
               {more}]. The first one of a node has at most HELLO_BYTES
 
-    node → server     Hello, before everything else; the server's first response is LoadModel or JoinRefused
+    node → server     Hello first; WorkerCrashed last, if its worker did. The server replies LoadModel or JoinRefused
     server → worker   LoadModel first; then requests, Abort, SetPaused, Ping, Watch, Look, Foresee, ListBlocks
     worker → server   Ready or Unloadable first; then StepOutputs after each step with output, Failed, Gone, Pong, Seen,
                       Blocks. Beat at any time
@@ -59,6 +59,12 @@ class Hello(WorkerMessage, tag="hello"):
     node: str
     model: str
     digest: str
+
+
+class WorkerCrashed(WorkerMessage, tag="crashed"):
+    """A node's last message: its worker ended by itself, or for lack of memory, and how."""
+
+    cause: str
 
 
 class JoinRefused(WorkerMessage, tag="refused"):

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from asyncio.subprocess import Process
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +23,7 @@ import msgspec
 
 from twofold.core.errors import BusyError, ParameterError, TwofoldError, WorkerError
 from twofold.fleet.certificates import HOST
-from twofold.fleet.link import END_S, end_worker, keep_alive, start_worker
+from twofold.fleet.link import END_S, end_worker, keep_alive, out_of_memory_kills, start_worker
 from twofold.fleet.messages import (
     LENGTH,
     MAX_FRAME_BYTES,
@@ -31,14 +33,13 @@ from twofold.fleet.messages import (
     JoinRefused,
     LoadModel,
     Ready,
-    Unframer,
     Unloadable,
+    WorkerCrashed,
 )
 from twofold.fleet.reading import file_digest
 from twofold.host.versions import NUMERICS, twofold_version
 
 log = logging.getLogger("twofold.node")
-PIECE: Final = 1 << 16
 MAX_FIRST_BYTES: Final = 1 << 20
 """Maximum length of the hub's first frame, which has the options of the engine."""
 MIN_PAUSE_S: Final = 0.25
@@ -153,6 +154,7 @@ class _Connection:
     async def _relay(self, load: bytearray, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Runs a worker for the connection, until one of them ends. Raises the error with which either of them ends."""
         ours, theirs = socket.socketpair()
+        out_of_memory = out_of_memory_kills()
         with theirs:
             process = await start_worker(theirs.fileno())
         from_worker, to_worker = await asyncio.open_unix_connection(sock=ours)
@@ -163,6 +165,8 @@ class _Connection:
         ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            if ways[1].done() and (crash := await _crash(process, out_of_memory)) is not None:
+                writer.write(self._from_hub.frame(crash))
             with suppress(OSError):
                 writer.close()
                 async with asyncio.timeout(END_S):
@@ -181,39 +185,49 @@ class _Connection:
         """Passes the hub's frames on. Raises its error if it refuses what the worker has loaded."""
         with suppress(OSError, EOFError):
             while True:
-                head = await hub.readexactly(LENGTH.size)
-                (length,) = LENGTH.unpack(head)
-                if length > MAX_FRAME_BYTES:
-                    return
-                payload = await hub.readexactly(length)
-                if payload.startswith(REFUSED):
-                    refused: JoinRefused = self._from_hub.message(payload)
+                frame = await _frame(hub)
+                if frame.startswith(REFUSED, LENGTH.size):
+                    refused: JoinRefused = self._from_hub.message(memoryview(frame)[LENGTH.size :])
                     raise refused.error
-                worker.write(head)
-                worker.write(payload)
+                worker.write(frame)
                 await worker.drain()
 
     async def _pass_outputs(self, worker: asyncio.StreamReader, hub: asyncio.StreamWriter) -> None:
-        """Passes the worker's bytes on; a hub that does not keep up stops the reading. Raises the worker's error if it
-        cannot load the model."""
-        frames = Unframer()
-        with suppress(OSError):
-            while data := await worker.read(PIECE):
-                hub.write(data)
+        """Passes the worker's frames on, each as a whole; a hub that does not keep up stops the reading. Raises the
+        worker's error if it cannot load the model."""
+        with suppress(OSError, EOFError):
+            while True:
+                frame = await _frame(worker)
+                hub.write(frame)
                 await hub.drain()
                 if not self.loaded:
-                    self._note_load(frames.feed(data))
+                    self._note_load(memoryview(frame)[LENGTH.size :])
 
-    def _note_load(self, payloads: Iterable[bytes]) -> None:
+    def _note_load(self, payload: memoryview) -> None:
         """Reads what a worker says until it has loaded the model: beats, and then Ready or Unloadable."""
-        for payload in payloads:
-            with suppress(msgspec.ValidationError):
-                message = self._from_worker.message(payload)
-                if isinstance(message, Unloadable):
-                    raise message.error
-                self.loaded = True
-                self._settings.say(f"Ready: a replica of {self._settings.model}")
-                return
+        with suppress(msgspec.ValidationError):
+            message = self._from_worker.message(payload)
+            if isinstance(message, Unloadable):
+                raise message.error
+            self.loaded = True
+            self._settings.say(f"Ready: a replica of {self._settings.model}")
+
+
+async def _frame(reader: asyncio.StreamReader) -> bytes:
+    """The next frame, with its length. Raises EOFError at the end, and for an invalid length."""
+    head = await reader.readexactly(LENGTH.size)
+    (length,) = LENGTH.unpack(head)
+    if length > MAX_FRAME_BYTES:
+        raise EOFError(f"a frame of {length} bytes")
+    return head + await reader.readexactly(length)
+
+
+async def _crash(process: Process, out_of_memory: int | None) -> WorkerCrashed | None:
+    """How a process ended that closed its socket; None if it was killed from outside."""
+    status = await end_worker(process, END_S)
+    if status == -signal.SIGKILL and out_of_memory_kills() == out_of_memory:
+        return None
+    return WorkerCrashed(f"signal {-status}" if status < 0 else f"exit status {status}")
 
 
 def _wrong_certificate(settings: NodeSettings, error: ssl.SSLError) -> ParameterError:
