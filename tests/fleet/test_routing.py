@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import pytest
+
 from tests.fleet.conftest import ENGINE, QUICK, named, until
 from twofold.core.params import SamplingParams
 from twofold.core.request import EngineRequest, RequestOptions
@@ -79,10 +81,16 @@ def test_predictions_come_with_the_learned_weights(reading: ModelReading) -> Non
     async def ask() -> None:
         async with pair(reading) as model:
             for number in range(12):
-                _, handle = await run(model, prompt(number), f"r{number}")
+                output, handle = await run(model, prompt(number), f"r{number}")
             assert handle.choice is not None
             assert handle.choice.prediction is not None
             assert handle.choice.prediction.ttft_s > 0
+            route = handle.route(output)
+            took_s = output.metrics.ttft_s
+            assert took_s is not None
+            assert route.predicted_s is not None
+            assert route.error == pytest.approx(route.predicted_s / took_s - 1)
+            assert (route.replica, route.cached) == (handle.choice.replica, handle.choice.cached)
             load = model.replicas[handle.choice.replica].load
             assert load is not None
             assert load.step_time.ready

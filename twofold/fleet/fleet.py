@@ -98,6 +98,7 @@ class Fleet:
     reading    the model file without its weights
     options    ``EngineKeywords`` to load it with; nodes get ``node_options`` instead, if there are such
     error      why it failed
+    routes     whether requests are routed to several replicas
     watched    whether its engine sends events of lanes
     ceilings   predicts steps on this machine; None until the machine was measured
     """
@@ -125,6 +126,7 @@ class Fleet:
         self._observers = tuple(observers)
         self._clock = MonotonicClock()
         routes = replicas != 1 if routes is None else routes
+        self.routes = routes
         self._keys = BlockKeys(secrets.token_bytes(32), bytes.fromhex(self.identity)) if routes else None
         self._load = LoadModel(str(reading.path), dict(options), keys=self._keys)
         self._policy = policy or RestartPolicy()

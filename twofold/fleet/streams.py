@@ -14,7 +14,7 @@ from twofold.engine.scheduler.queue import COMPLETION_WEIGHT, PROMPT_WEIGHT, Ten
 from twofold.engine.stream import OutputStream
 from twofold.fleet.resume import ToldRequest
 from twofold.fleet.routing.router import Choice
-from twofold.observe.served import ServedRequest
+from twofold.observe.served import ServedRequest, ServedRoute
 
 MAX_ENDS: Final = 3
 """Processes that may crash in a row with a request that gave no new token: then it is taken as the cause."""
@@ -41,6 +41,15 @@ class DispatchHandle:
     placed_s: float = 0.0
     served: ServedRequest | None = None
     _left: asyncio.Future[RequestOutput | None] | None = None
+
+    def route(self, output: RequestOutput | None) -> ServedRoute:
+        """Where it went, and the error of the prediction if it has an output."""
+        choice = self.choice
+        assert choice is not None, "it waits"
+        predicted_s = None if choice.prediction is None else self.placed_s + choice.prediction.ttft_s
+        took_s = None if output is None or self.retries else output.metrics.ttft_s
+        error = (predicted_s - took_s) / took_s if predicted_s is not None and took_s else None
+        return ServedRoute(choice.replica, choice.reason, choice.cached, predicted_s, error)
 
     def leave(self) -> asyncio.Future[RequestOutput | None]:
         """The job's reader has left. Returns the future for its output so far, None if that is unknown."""

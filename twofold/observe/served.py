@@ -32,6 +32,22 @@ class AskedParams:
         return cls(params.max_tokens, params.temperature, params.top_p, params.top_k or None, params.seed, params.n)
 
 
+@dataclass(frozen=True, slots=True)
+class ServedRoute:
+    """Where a prompt went first.
+
+    cached       cached tokens of it there, as far as the hub knew; None from routers that use no caches
+    predicted_s  predicted TTFT, from the arrival; None from routers that predict nothing
+    error        (predicted − measured) / measured TTFT, unless the prompt went on elsewhere; None without both
+    """
+
+    replica: int
+    reason: str
+    cached: int | None
+    predicted_s: float | None
+    error: float | None
+
+
 @dataclass(slots=True)
 class ServedRequest:
     """A request. The server fills its record while it is in progress, and observers read it after the end.
@@ -56,6 +72,7 @@ class ServedRequest:
     reasoning_tokens, written_tokens   of completions; of prompts, by seconds to live (pins of the prefix cache)
     bill            None if the model has no price
     retries         how often it was sent to the next process of its model, because one ended
+    routes          where each prompt went, if its model has several replicas
     compression     what compression of the prompt did; None if it was not asked for
     reference_bills the cost at the prices of other providers' models, by model, as far as the request asked for it
     traceparent     the caller's W3C trace context
@@ -81,6 +98,7 @@ class ServedRequest:
     written_tokens: dict[float, int] = field(default_factory=dict)
     bill: Bill | None = None
     retries: int = 0
+    routes: tuple[ServedRoute, ...] = ()
     params: AskedParams = AskedParams()
     traceparent: str | None = None
     field_name: str | None = None

@@ -137,9 +137,19 @@ class ReferenceBill(ReplyObject):
     lines: list[BillLineRecord]
 
 
+class RouteRecord(ReplyObject):
+    """Where a prompt went first. ``error`` is above 0 if its first token was predicted too late."""
+
+    replica: NonNegativeInt
+    reason: str
+    cached_tokens: NonNegativeInt | None
+    predicted_ttft_s: NonNegativeFloat | None
+    error: float | None
+
+
 class RequestRecord(ReplyObject, kw_only=True):
-    """The record of a request. ``timeline`` is there if a chat asked for its tokens, ``at_prices`` if a request asked
-    to compare prices."""
+    """The record of a request. ``routes`` is there if its model has several replicas, ``timeline`` if a chat asked for
+    its tokens, ``at_prices`` if a request asked to compare prices."""
 
     id: str
     object: Literal["twofold.request"] = "twofold.request"
@@ -159,6 +169,7 @@ class RequestRecord(ReplyObject, kw_only=True):
     prompts: list[PromptRecord]
     prompts_left_out: NonNegativeInt
     cost: BillData | None
+    routes: list[RouteRecord] | UnsetType = UNSET
     compression: CompressionReply | UnsetType = UNSET
     timeline: Timeline | UnsetType = UNSET
     at_prices: list[ReferenceBill] | UnsetType = UNSET
@@ -184,6 +195,11 @@ def record_data(served: ServedRequest, steps: StepPredictor | None = None) -> Re
         prompts=[_prompt(report, steps) for report in served.reports[:MAX_PROMPTS_SHOWN]],
         prompts_left_out=max(0, len(served.reports) - MAX_PROMPTS_SHOWN),
         cost=None if served.bill is None else _bill(served.bill),
+        routes=[
+            RouteRecord(each.replica, each.reason, each.cached, each.predicted_s, each.error)
+            for each in served.routes[:MAX_PROMPTS_SHOWN]
+        ]
+        or UNSET,
         compression=UNSET if served.compression is None else CompressionReply.of(served.compression),
         timeline=Timeline.of(served.reports[0]) if served.reports else UNSET,
         at_prices=[

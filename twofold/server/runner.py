@@ -123,6 +123,15 @@ class RequestRun:
         record.reasoning_tokens = reasoning_tokens(outputs, self.model.facts)
         if self.cached is not None:
             return
+        record.routes = (
+            tuple(
+                handle.route(self._outputs.get(index))
+                for index, handle in sorted(self._handles.items())
+                if handle.choice
+            )
+            if self.model.routes
+            else ()
+        )
         record.reports = tuple(output.metrics for output in outputs)
         record.written_tokens = CacheUsage.of(outputs).written_by_seconds
         if steps is not None:

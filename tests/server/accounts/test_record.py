@@ -17,6 +17,7 @@ from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.host.settings import parse_toml
 from twofold.observe.billing import PriceSheet, make_bill
+from twofold.observe.served import ServedRoute
 from twofold.planner.predict.phase import PhaseCost, phase_floor
 from twofold.server.accounting import RecentRequests
 from twofold.server.records import record_data
@@ -145,3 +146,19 @@ def test_a_kept_record_does_not_grow_with_the_completion() -> None:
     assert kept.gaps_s == [4999.0]
     assert replace(kept, gaps_s=request.gaps_s) == request
     assert recent.data(request.tenant, request.request_id) == record_data(request)
+
+
+def test_routes_are_in_the_record() -> None:
+    routes = (ServedRoute(1, "least predicted TTFT", 32, 0.12, 0.2), ServedRoute(0, "its turn", None, None, None))
+    found = record(report(), routes=routes)
+    assert found["routes"] == [
+        {
+            "replica": 1,
+            "reason": "least predicted TTFT",
+            "cached_tokens": 32,
+            "predicted_ttft_s": 0.12,
+            "error": 0.2,
+        },
+        {"replica": 0, "reason": "its turn", "cached_tokens": None, "predicted_ttft_s": None, "error": None},
+    ]
+    assert "routes" not in record(report())

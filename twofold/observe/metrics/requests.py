@@ -133,6 +133,9 @@ DEFAULT_OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
 )
 """Objectives for models of a size that a CPU can run. Batches have none."""
 
+ERRORS: Final = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
+"""Bounds of relative errors."""
+
 
 class RequestMetricsObserver:
     """``ServedObserver``: counts requests that ended, on the event loop.
@@ -193,6 +196,12 @@ class RequestMetricsObserver:
         ]
         self._gaps = histogram(
             "vllm:inter_token_latency_seconds", "Seconds between tokens of a stream.", TOKEN_SECONDS, *MODEL
+        )
+        self._route_errors = histogram(
+            "twofold:route_prediction_error",
+            "Error of the TTFT that the router predicted, |predicted - measured| / measured, by the chosen replica.",
+            ERRORS,
+            *MODEL,
         )
         self._took = counter("twofold:phase_seconds", "Seconds of requests whose limit is known.", *MODEL, "phase")
         self._limit = counter(
@@ -267,6 +276,9 @@ class RequestMetricsObserver:
                 histogram.observe(value, *labels)
         if served.gaps_s:
             self._gaps.observe_all(served.gaps_s, *labels)
+        for route in served.routes:
+            if route.error is not None:
+                self._route_errors.observe(abs(route.error), served.model, str(route.replica))
         for report in served.reports:
             for histogram, of_report in self._of_reports:
                 if (value := of_report(report)) is not None:
