@@ -3,6 +3,7 @@
 # make test     runs all tests             make check    formatting, lint, types, structure
 # make setup    only the environment       make bench    measures against other engines
 # make format   rewrites the formatting    make lock     locks the dependencies (needs uv; UPGRADE=1: the newest)
+# make ray      adds Ray to the environment, for `twofold serve --ray` and its tests
 # make peers    installs the other engines, in .venv-peers
 #               (make peers-ik: ik_llama.cpp as well, compiled from its repository, ten minutes)
 #               (make peers-vllm: vLLM for CPUs as well, 3.5 GB, in .venv-vllm)
@@ -22,7 +23,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CODE := $(wildcard twofold tests benchmarks)
 
-.PHONY: run serve test check format bench peers peers-ik peers-vllm peers-aiperf setup lock clean
+.PHONY: run serve test check format bench peers peers-ik peers-vllm peers-aiperf setup ray lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/.runtime
@@ -84,6 +85,9 @@ peers-aiperf:
 
 setup: .venv/.development
 
+ray: .venv/.development
+	@$(INSTALL) --require-hashes --requirement requirements-ray.lock
+
 .venv/.python:
 	@$(PYTHON) -c '$(SUITABLE)' 2>/dev/null || { \
 		echo "Twofold needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true)." >&2; \
@@ -111,6 +115,7 @@ COMPILE := uv pip compile pyproject.toml - --universal --python-version 3.11 --g
 lock:
 	echo 'setuptools>=77' | $(COMPILE) --output-file requirements.lock
 	echo 'setuptools>=77' | $(COMPILE) --extra dev --constraint requirements.lock --output-file requirements-dev.lock
+	echo 'setuptools>=77' | $(COMPILE) --extra ray --constraint requirements-dev.lock --output-file requirements-ray.lock
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -19,6 +19,7 @@ from twofold.core.units import GIB, MIB, count, parse_duration
 
 if TYPE_CHECKING:
     from twofold.fleet.joining import FleetAddress
+    from twofold.fleet.ray import RayPlan
     from twofold.observe.metrics.requests import Objective
     from twofold.observe.served import ServedObserver
     from twofold.server.admission import Tiers
@@ -78,6 +79,10 @@ class ServeOptions:
     router: Annotated[
         RouterFlag | None, Parameter(help="How requests are spread over several replicas (default: predicted).")
     ] = None
+    ray: Annotated[
+        str | None,
+        Parameter(help="Address of a Ray cluster, or auto; it runs the replicas, which join at --listen-nodes."),
+    ] = None
     max_num_queued_reqs: Annotated[int, Parameter(help="Max queued requests per model.")] = 128
     max_num_queued_tokens: Annotated[int, Parameter(help="Max queued prompt tokens per model.")] = 1 << 20
     request_timeout: Annotated[float, DURATION, Parameter(help="Time limit of a request, e.g. 90s or 10m.")] = 600.0
@@ -133,7 +138,7 @@ class ServeOptions:
         from twofold.server.models.named_models import read_named_models  # noqa: PLC0415
         from twofold.server.models.registry import RegistrySettings  # noqa: PLC0415
 
-        nodes = self._nodes(engine)
+        nodes, ray = self._nodes(engine), self._ray(engine)
         if self.router is not None and self.replicas == 1 and nodes is None:
             hint = "Add --replicas 2, or remove --router."
             raise ParameterError("One replica gets all requests, so it needs no --router.", param="router", hint=hint)
@@ -147,8 +152,9 @@ class ServeOptions:
                 memory_budget=budget,
                 accept_any=self.accept_any_model,
                 idle_unload_s=idle_s,
-                replicas=self.replicas,
+                replicas=self.replicas if ray is None else 0,
                 nodes=nodes,
+                ray=ray,
                 router=self.router or "predicted",
                 sampling=sampling,
             ),
@@ -193,6 +199,17 @@ class ServeOptions:
             message = "A KV store belongs to one engine, so --kv-store cannot be used with several replicas or nodes."
             raise ParameterError(message, param="kv_store", hint=hint)
         return nodes
+
+    def _ray(self, engine: Mapping[str, Any]) -> RayPlan | None:
+        """The replicas that Ray runs. Raises ParameterError."""
+        if self.ray is None:
+            return None
+        from twofold.fleet.ray import RayPlan  # noqa: PLC0415 - start-up time
+
+        if self.listen_nodes is None:
+            message = "--ray requires --listen-nodes HOST:PORT, where its nodes join this server."
+            raise ParameterError(message, param="ray")
+        return RayPlan.of(self.ray, self.replicas, engine.get("threads"))
 
     def _tiers(self, token_budget: str) -> Tiers:
         from twofold.host.settings import read_toml  # noqa: PLC0415

@@ -314,6 +314,7 @@ class Fleet:
             except ParameterError as error:
                 replica.reject(error)
                 return
+            log.info("node %s of the model %s has joined", replica.node.name, self.name)
         if self._absent is not None:
             self._absent.cancel()
             self._absent = None

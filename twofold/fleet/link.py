@@ -256,11 +256,14 @@ def out_of_memory_kills() -> int:
     return next((int(line.split()[1]) for line in counters.splitlines() if line.startswith("oom_kill ")), 0)
 
 
+def python_command(*arguments: str) -> list[str]:
+    """A command for this Python, which imports modules from the current folder only if the package itself is there."""
+    return [sys.executable, *([] if Path.cwd() == ROOT else ["-P"]), *arguments]
+
+
 async def start_worker(descriptor: int) -> Process:
-    """Starts a worker process; it imports modules from the current folder only if the package itself is there. Raises
-    ResourceError if that fails."""
-    here = Path.cwd() == ROOT
-    command = [sys.executable, *([] if here else ["-P"]), "-m", "twofold.fleet", str(descriptor)]
+    """Starts a worker process. Raises ResourceError if that fails."""
+    command = python_command("-m", "twofold.fleet", str(descriptor))
     try:
         return await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, pass_fds=(descriptor,))
     except OSError as error:

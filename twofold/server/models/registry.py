@@ -29,6 +29,7 @@ from twofold.fleet.joining import FleetAddress, NodeListener, check_node
 from twofold.fleet.link import NodeLink
 from twofold.fleet.memory import MemoryPlan, plan, room_for
 from twofold.fleet.messages import Hello
+from twofold.fleet.ray import RayNodes, RayPlan
 from twofold.fleet.reading import ModelReading, file_digest, read_file
 from twofold.fleet.replica import RestartPolicy
 from twofold.fleet.routing.router import make_router
@@ -64,6 +65,7 @@ class RegistrySettings:
     replicas       worker processes of each model, which share its memory and the machine's threads
     nodes          where nodes may join as further replicas; None: nowhere
     router         name of the router that chooses between them
+    ray            nodes that a Ray cluster runs
     """
 
     engine: Mapping[str, Any] = field(default_factory=dict)
@@ -73,6 +75,7 @@ class RegistrySettings:
     replicas: int = 1
     nodes: FleetAddress | None = None
     router: str = "predicted"
+    ray: RayPlan | None = None
     sampling: SamplingDefaults = NONE
     restart_policy: RestartPolicy = field(default_factory=RestartPolicy)
 
@@ -191,6 +194,7 @@ class ModelRegistry:
         self._budget = settings.memory_budget or int(read_memory().available * SHARE_OF_FREE)
         self._making_room = asyncio.Lock()
         self.listener = None if settings.nodes is None else NodeListener(settings.nodes, self._admit)
+        self.ray: RayNodes | None = None
         self._closed = False
 
     @property
@@ -207,9 +211,19 @@ class ModelRegistry:
             await self.listener.start()
             waits = "" if self._settings.replicas else "; the server is ready when the first one has loaded the model"
             self._say(f"Nodes may join at {self.listener.address}{waits}")
+            await self._start_ray(self.listener.address)
         reading = asyncio.create_task(asyncio.to_thread(self._read_ahead))
         async with self.lease(None):
             await reading
+
+    async def _start_ray(self, join: str) -> None:
+        """Lets Ray run nodes that join at this address. Raises ResourceError if it cannot be reached."""
+        if self._settings.ray is None or self._settings.nodes is None:
+            return
+        models = [(model.names[0], model.source) for model in self.models]
+        self.ray = RayNodes(self._settings.ray, join, models, self._settings.nodes.certificates)
+        await self.ray.start()
+        self._say(f"Ray runs {self._settings.ray.replicas} nodes for each model")
 
     async def _admit(self, link: NodeLink, hello: Hello) -> None:
         """Takes a node as a replica of its model, now or when the model is loaded. Raises TwofoldError."""
@@ -234,6 +248,8 @@ class ModelRegistry:
     async def close(self) -> None:
         """Unloads all models. Closing twice is fine."""
         self._closed = True
+        if self.ray is not None:
+            await self.ray.close()
         if self.listener is not None:
             await self.listener.close()
         loading = [model.loading for model in self.models if model.loading is not None]
