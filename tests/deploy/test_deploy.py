@@ -156,17 +156,53 @@ def test_kubernetes_probes_paths_and_mounts_fit_together() -> None:
     assert pod["spec"]["terminationGracePeriodSeconds"] > ServeOptions().shutdown_timeout
 
 
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    text = (DEPLOY / "twofold.service").read_text()
+def test_kubernetes_nodes_find_their_hub_and_their_certificates() -> None:
+    folder = DEPLOY / "kubernetes"
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert all((folder / name).is_file() for name in kustomization["resources"])
+    (patch,) = (yaml.safe_load(each["patch"]) for each in kustomization["patches"])
+    nodes, service = yaml.safe_load_all((folder / "nodes.yaml").read_text())
+    _, hub, _ = manifests()
+    assert (patch["kind"], patch["metadata"]["name"]) == (hub["kind"], hub["metadata"]["name"])
+    assert service["spec"]["selector"] == hub["spec"]["template"]["metadata"]["labels"]
+    patched, node = patch["spec"]["template"]["spec"], nodes["spec"]["template"]["spec"]
+    hub_arguments, node_arguments = patched["containers"][0]["args"], node["containers"][0]["args"]
+    assert all(
+        each[2:].replace("-", "_") in ServeOptions.__dataclass_fields__ for each in hub_arguments if each[:2] == "--"
+    )
+    port = hub_arguments[hub_arguments.index("--listen-nodes") + 1].rpartition(":")[2]
+    assert node_arguments[node_arguments.index("--join") + 1] == f"{service['metadata']['name']}:{port}"
+    assert {str(each["port"]) for each in service["spec"]["ports"]} == {port}
+    assert patched["containers"][0]["ports"] == [{"name": "nodes", "containerPort": int(port)}]
+    for pod, arguments in ((patched, hub_arguments), (node, node_arguments)):
+        mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+        assert mounts["certificates"] == arguments[arguments.index("--fleet-certs") + 1]
+        assert mounts.keys() == {each["name"] for each in pod["volumes"]}
+    if shutil.which("kubectl") is None:
+        pytest.skip("there is no kubectl")
+    done = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, check=True)
+    built = next(
+        each
+        for each in yaml.safe_load_all(done.stdout)
+        if each["metadata"]["name"] == "twofold" == each["metadata"].get("labels", {}).get("app")
+    )
+    (container,) = built["spec"]["template"]["spec"]["containers"]
+    assert {each["name"] for each in container["ports"]} == {"http", "nodes"}
+    assert {each["name"] for each in container["volumeMounts"]} == {"data", "tmp", "certificates"}
+
+
+@pytest.mark.parametrize("name", ["twofold", "twofold-node"])
+def test_systemd_takes_the_unit(name: str, tmp_path: Path) -> None:
+    text = (DEPLOY / f"{name}.service").read_text()
     assert set(re.findall(r"\b(TWOFOLD_\w+)=", text)) <= OPTIONS | OWN_VARIABLES | {"TWOFOLD_MODEL"}
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze")
-    unit = tmp_path / "twofold.service"
+    unit = tmp_path / f"{name}.service"
     unit.write_text(text.replace("/opt/twofold/bin/twofold", "/bin/true"))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False, timeout=60
     )
-    assert (done.returncode, "twofold.service" in done.stderr) == (0, False), done.stderr
+    assert (done.returncode, f"{name}.service" in done.stderr) == (0, False), done.stderr
 
 
 def test_systemd_is_told_when_the_server_is_ready_and_when_it_stops(tiny_gguf: Any, tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ ATTACKS: Final[dict[str, str]] = {
         server/trust/test_crash.py::test_a_worker_that_is_killed_while_it_streams
         fleet/test_faults.py::test_clients_see_no_fault
         fleet/test_crashes.py::test_requests_go_on_after_a_kill
-        fleet/test_crashes.py::test_a_request_that_ends_three_processes_fails""",
+        fleet/test_crashes.py::test_a_request_that_crashes_three_processes_fails
+        fleet/test_crashes.py::test_kills_from_outside_are_not_the_fault_of_a_request""",
     "the server is killed in a batch and an upload": """
         server/batches/test_recovery.py::test_batches_of_a_killed_server_are_continued
         server/files/test_files.py::test_whole_files_survive_a_crash_and_partial_ones_do_not""",

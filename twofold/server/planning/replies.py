@@ -116,7 +116,8 @@ class ChartReply(ReplyObject):
 
 
 class LeverOutcome(ReplyObject):
-    """A lever, applied alone: ``gains`` are factors above 1 that are better."""
+    """A lever, applied alone: ``gains`` are factors above 1 that are better; ``benchmark`` is what the engine's
+    benchmarks measured of it, empty if nothing."""
 
     lever: str
     status: Status
@@ -128,6 +129,7 @@ class LeverOutcome(ReplyObject):
     why: str
     costs: str
     measured: dict[str, Any] | None
+    benchmark: str
 
 
 class ExplainReply(ReplyObject, kw_only=True):
