@@ -155,16 +155,28 @@ def test_a_process_that_the_kernel_kills_for_its_memory_ends_by_itself(
 def test_processes_that_end_repeatedly_are_not_restarted(reading: ModelReading) -> None:
     async def crash() -> None:
         async with started(reading, policy=replace(QUICK, ends=2)) as model:
-            os.kill(pid_of(model), signal.SIGKILL)
+            os.kill(pid_of(model), signal.SIGSEGV)
             await until(lambda: model.state == "loading")
             await until(lambda: model.replicas[0].pid is not None, 10)
-            os.kill(pid_of(model), signal.SIGKILL)
+            os.kill(pid_of(model), signal.SIGSEGV)
             await until(lambda: model.state == "failed", 10)
             assert isinstance(model.error, WorkerError)
             with pytest.raises(WorkerError, match="is not available"):
                 await whole(model, job_of(1), "late")
 
     asyncio.run(crash())
+
+
+def test_a_process_is_restarted_however_often_it_is_killed(reading: ModelReading) -> None:
+    async def kill() -> RequestOutput:
+        async with started(reading, policy=replace(QUICK, ends=2)) as model:
+            for _ in range(4):
+                pid = pid_of(model)
+                os.kill(pid, signal.SIGKILL)
+                await until(lambda pid=pid: model.replicas[0].pid not in {None, pid}, 10)  # type: ignore[misc]
+            return await whole(model, job_of(1), "after")
+
+    assert asyncio.run(kill()).finished
 
 
 def test_a_process_that_hangs_is_ended_and_another_one_started(reading: ModelReading) -> None:

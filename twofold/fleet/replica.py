@@ -68,7 +68,7 @@ class RestartPolicy:
     idle_s      time without a response after which an idle process is killed
     busy_s      the same for a process with requests: it is longer, because a step of a large model takes long
     ends        number of ends within ``ends_within_s`` after which the process is not restarted; those before the last
-                output do not count
+                output, and kills from outside, do not count
     pause_s     pause before the second restart in that time; it doubles with each further one
     """
 
@@ -274,8 +274,9 @@ class FleetReplica:
             self._owner.on_end(self, error, served=False, by_itself=end.by_itself)
             return
         now = time.monotonic()
-        self._exits.append(now)
-        while now - self._exits[0] > self._policy.ends_within_s:
+        if end.by_itself:
+            self._exits.append(now)
+        while self._exits and now - self._exits[0] > self._policy.ends_within_s:
             self._exits.popleft()
         if self.ready is None or len(self._exits) >= self._policy.ends:
             self._fail(error)
