@@ -206,7 +206,7 @@ class Process:
                 pending = pending.plus(0, job.left, 1)
         here = [lease for lease in running if lease in self.jobs]
         for _ in (lease for lease in here if not self.jobs[lease].left):
-            decode = decode.plus_row(1)
+            decode = decode.plus(0, 1, 1)
         waiting = sum(not job.paused for job in self.jobs.values()) - len(here)
         return EngineWork(decode, pending, max(1, ROWS - decode.rows), len(here), waiting)
 

@@ -22,9 +22,9 @@ class ExactTimes(StepTimeModel):
 class Clock:
     """A scheduler whose steps take what its model predicts, without error."""
 
-    def __init__(self) -> None:
+    def __init__(self, tpot_target_s: float = 0.05) -> None:
         self.model = ExactTimes.of_weights(WEIGHTS)
-        budget = LiveBudget(self.model, 0.05)
+        budget = LiveBudget(self.model, tpot_target_s)
         self.scheduler: Scheduler = make_scheduler(8, 64, 64, 2048, model=self.model, budget=budget)
         self.now = 0.0
 
@@ -85,3 +85,23 @@ def test_less_urgent_sequences_are_not_ahead_and_nothing_is_predicted_at_first()
     assert scheduler.queue_ahead(0, 1.0).forecast(10, 0, 1.0).ahead == 1
     assert scheduler.queue_ahead(-100, 1.0).forecast(10, 0, 1.0).ahead == 0
     assert scheduler.queue_ahead(0, 1.0).forecast(10, 4, 1.0).queue_s is None
+
+
+def test_tpot_counts_the_positions_that_every_sequence_reads() -> None:
+    clock = Clock()
+    clock.scheduler.add(make_sequence(0, 500, 400), clock.now)
+    while not clock.step():
+        pass
+    forecast = clock.scheduler.queue_ahead(0, clock.now).forecast(300, 0, clock.now)
+    assert forecast.tpot_s == clock.model.predict(StepShape().plus(500, 1, 1).plus(300, 1, 1))
+
+
+def test_the_chunk_beside_generating_sequences_is_that_of_the_budget_also_before_a_prompt_arrives() -> None:
+    clock = Clock(tpot_target_s=5.5e-3)
+    clock.scheduler.add(make_sequence(0, 5, 400), clock.now)
+    while not clock.step():
+        pass
+    chunk = clock.scheduler.queue_ahead(0, clock.now).work(lambda _: 0, clock.now).chunk
+    clock.scheduler.add(make_sequence(1, 200, 4, arrival=clock.now), clock.now)
+    steps = {step.sequence_id: len(step.tokens) for step in clock.scheduler.plan(clock.now).steps}
+    assert chunk == steps[1] < 63

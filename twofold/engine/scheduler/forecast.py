@@ -50,12 +50,9 @@ class QueueAhead:
 
     def forecast(self, tokens: int, cached: int, now: float) -> Forecast:
         """The forecast for a prompt of so many tokens, of which ``cached`` are in the cache."""
-        decoding = [sequence for sequence in self.running if sequence.decodes]
-        decode = StepShape()
-        for sequence in decoding:
-            decode = decode.plus_row(sequence.computed)
+        decoding, decode = self._decoding()
         ahead = len(self.waiting)
-        tpot_s = self.step_time.predict(decode.plus_row(tokens))
+        tpot_s = self.step_time.predict(decode.plus(tokens, 1, 1))
         if tpot_s is None:
             return Forecast(cached, ahead, len(self.running))
         rows = sum(sequence.pending for sequence in (*self.running, *self.waiting) if not sequence.decodes)
@@ -69,30 +66,38 @@ class QueueAhead:
 
     def work(self, cached: Callable[[Sequence], int], now: float) -> EngineWork:
         """The work of the engine; ``cached`` returns the cached tokens of a waiting sequence."""
-        decoding = [sequence for sequence in self.running if sequence.decodes]
-        rows = len(decoding)
-        seen = sum(sequence.computed for sequence in decoding) + rows
-        decode, pending = StepShape(rows, rows, seen, seen), StepShape()
+        decoding, decode = self._decoding()
+        pending = StepShape()
         for sequence in self.running:
             if not sequence.decodes:
                 pending = pending.plus(sequence.computed, sequence.pending, 1)
         for sequence in self.waiting:
             start = min(cached(sequence), sequence.known - 1)
             pending = pending.plus(start, sequence.known - start, 1)
-        chunk = max(1, self.limits.rows - rows)
-        if rows and pending.rows:
-            allowance = self.budget.allowance(decoding, decode, self.share, now)
-            middle = pending.attended // pending.rows
-            chunk = max(1, self.budget.rows(decode, decode, allowance, middle, chunk))
+        chunk = max(1, self.limits.rows - decode.rows)
+        if decode.rows:
+            middle = pending.attended // pending.rows if pending.rows else 0
+            chunk = self._chunk(decoding, decode, middle, chunk, now)
         return EngineWork(decode, pending, chunk, len(self.running), len(self.waiting))
+
+    def _decoding(self) -> tuple[Collection[Sequence], StepShape]:
+        """The generating sequences, and the shape of their next step."""
+        decoding = [sequence for sequence in self.running if sequence.decodes]
+        rows = len(decoding)
+        seen = sum(sequence.computed for sequence in decoding) + rows
+        return decoding, StepShape(rows, rows, seen, seen)
+
+    def _chunk(self, decoding: Collection[Sequence], decode: StepShape, start: int, most: int, now: float) -> int:
+        """The rows, at most ``most``, that a prompt computed up to ``start`` gets in a step."""
+        allowance = self.budget.allowance(decoding, decode, self.share, now)
+        return max(1, self.budget.rows(decode, decode, allowance, start, most))
 
     def _seconds(self, decode: StepShape, decoding: Collection[Sequence], start: int, rows: int, now: float) -> float:
         """Seconds of the steps that compute ``rows`` prompt rows from ``start`` on beside the generating sequences."""
         if rows <= 0:
             return 0.0
         middle, most = start + rows // 2, max(1, min(rows, self.limits.rows - decode.rows))
-        allowance = self.budget.allowance(decoding, decode, self.share, now)
-        chunk = max(1, self.budget.rows(decode, decode, allowance, middle, most))
+        chunk = self._chunk(decoding, decode, middle, most, now)
         steps = math.ceil(rows / chunk)
         each = math.ceil(rows / steps)
         seconds = self.step_time.predict(decode.plus(max(start, middle - each // 2), each, 1))

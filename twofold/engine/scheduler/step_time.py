@@ -63,7 +63,7 @@ class StepShape(NamedTuple):
         )
 
     def plus_row(self, position: int) -> StepShape:
-        """The shape with one more row of a sequence that has the rows before ``position``; it needs logits."""
+        """The shape with one more row, with logits, of a sequence whose rows before ``position`` are in the shape."""
         return StepShape(self.rows + 1, self.logit_rows + 1, self.attended + position + 1, self.read + 1)
 
 
