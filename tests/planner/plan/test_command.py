@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.planner.plan.support import configuration
 from twofold.cli.bench.options import TraceOptions
+from twofold.cli.main import app
 from twofold.cli.plan import ChoiceOptions, TrafficOptions, fit, plan, read_slo
 from twofold.core.errors import ModelNotFoundError, ParameterError
+from twofold.core.values import FP8
+from twofold.planner.plan.commands import obstacle
 from twofold.planner.predict.speculation import ACCEPTANCE
 
 FEW = ChoiceOptions(tp="1", weights="stored", kv="bf16", chunk="2048", split=False)
@@ -175,3 +182,45 @@ def test_a_price_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     priced = ChoiceOptions(tp="1", weights="stored", kv="bf16", chunk="2048", split=False, price=["h100=2"])
     plan(model="llama-3-8b", traffic=SOME, choice=priced, json=True)
     assert json.loads(capsys.readouterr().out)["plans"][0]["dollars_per_hour"] == 2
+
+
+def test_a_plan_for_cpus_has_the_commands_that_serve_it(capsys: pytest.CaptureFixture[str]) -> None:
+    choice = ChoiceOptions(tp="1", weights="stored", kv="q8", chunk="512", split=False)
+    for rate, nodes in ((0.3, 0), (8, 2)):
+        traffic = TrafficOptions(rate=rate, input_tokens="1000", output_tokens="200")
+        plan(
+            model="llama-3.2-1b",
+            hardware="epyc-9654",
+            slo="ttft=3s,tpot=200ms",
+            traffic=traffic,
+            choice=choice,
+            json=True,
+        )
+        best = json.loads(capsys.readouterr().out)["plans"][0]
+        assert best["both"] == nodes + 1
+        commands = [each for each in best["commands"] if each.startswith(("twofold serve", "twofold node"))]
+        for command in commands:
+            app().parse_args(shlex.split(command, comments=True)[1:])
+        assert len(commands) == 1 + bool(nodes)
+        assert f"--max-num-seqs {best['batch_limit']} --max-num-batched-tokens 512" in commands[0]
+        assert "--kv-cache-dtype q8" in commands[0]
+        assert ("on 2 more" in commands[-1]) == bool(nodes)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({}, "on CPUs, not on h100"),
+        ({"machine": "epyc-9654", "tp": 2}, "no tensor parallelism"),
+        ({"machine": "epyc-9654", "split": True}, "does not separate prefill from decode"),
+    ],
+)
+def test_what_twofold_cannot_serve_is_named(changed: dict[str, Any], why: str) -> None:
+    assert why in (obstacle(configuration(**changed)) or "")
+
+
+def test_converted_weights_and_foreign_formats_of_keys_cannot_be_served() -> None:
+    own = configuration(machine="epyc-9654")
+    assert obstacle(own) is None
+    assert "does not convert weights to int4" in (obstacle(replace(own, weights="int4", stored=False)) or "")
+    assert "no fp8 KV cache" in (obstacle(replace(own, how=replace(own.how, kv=FP8))) or "")

@@ -14,6 +14,7 @@ from twofold.bench.draw.form import duration, number, share
 from twofold.bench.draw.terminal import plot
 from twofold.core.units import count
 from twofold.planner.count.memory import DeviceMemory
+from twofold.planner.plan.commands import fleet_commands, obstacle
 from twofold.planner.plan.fitting import FitResult
 from twofold.planner.plan.offers import LeverOffer, offers
 from twofold.planner.plan.plan import CapacityPlan, Configuration, Estimate, PlanRefusal
@@ -83,6 +84,7 @@ def plan_document(plan: CapacityPlan) -> Mapping[str, Any]:
         "prompt_share": plan.prompt_share,
         "memory": room_document(plan.room) | {"kv_bytes_per_token": plan.token_bytes, "sequences": plan.sequences},
         "reasons": list(plan.reasons),
+        "commands": list(fleet_commands(plan)),
     }
 
 
@@ -224,7 +226,7 @@ def study_lines(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Ite
     best = study.plans[0]
     yield f"About the first ({best.configuration.name}):"
     yield from (f"  {reason}" for reason in best.reasons)
-    yield f"  Settings: --max-num-seqs {best.batch_limit} --max-num-batched-tokens {best.configuration.chunk}."
+    yield from (f"  {line}" for line in _serving_lines(best))
     yield "Levers that need your decision, for the mean request:"
     yield from (f"  {offer.words}" for offer in offers(best, traffic))
     yield error_words(measured_errors(best.configuration))
@@ -235,6 +237,17 @@ def study_lines(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Ite
         yield "~ marks estimates from means and variances, without a simulation."
     yield ""
     yield plot(frontier_chart(study, slo, priced=best.cost is not None))
+
+
+def _serving_lines(plan: CapacityPlan) -> Iterator[str]:
+    """The commands that serve a plan, or its settings for another engine."""
+    why = obstacle(plan.configuration)
+    if why is None:
+        yield "Commands (MODEL: the name or file of the model):"
+        yield from (f"  {command}" for command in fleet_commands(plan))
+    else:
+        yield f"Settings: --max-num-seqs {plan.batch_limit} --max-num-batched-tokens {plan.configuration.chunk}."
+        yield f"Twofold cannot serve it: {why}."
 
 
 def fit_lines(found: FitResult, others: Sequence[FitResult]) -> Iterator[str]:

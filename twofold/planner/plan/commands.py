@@ -1,0 +1,47 @@
+"""The commands that serve a plan, where Twofold itself can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from twofold.core.kv_layout import KV_FORMATS
+from twofold.planner.plan.plan import CapacityPlan, Configuration
+
+PORT: Final = 7000
+"""Of nodes in the commands."""
+
+
+def obstacle(configuration: Configuration) -> str | None:
+    """Why Twofold cannot serve a configuration; None if it can."""
+    if configuration.machine.kind != "cpu":
+        return f"it computes on CPUs, not on {configuration.machine.name}"
+    if configuration.tp > 1:
+        return "it has no tensor parallelism"
+    if configuration.split:
+        return "it does not separate prefill from decode"
+    if not configuration.stored:
+        return f"it does not convert weights to {configuration.weights}"
+    if configuration.how.kv not in KV_FORMATS.values():
+        return f"it has no {configuration.how.kv.name} KV cache"
+    return None
+
+
+def fleet_commands(plan: CapacityPlan) -> Sequence[str]:
+    """What to run on the first machine, which is also the server, and on the others: one replica takes a machine. Empty
+    if Twofold cannot serve the plan."""
+    configuration = plan.configuration
+    if obstacle(configuration) is not None:
+        return []
+    kv = next(name for name, each in KV_FORMATS.items() if each == configuration.how.kv)
+    settings = f"--max-num-seqs {plan.batch_limit} --max-num-batched-tokens {configuration.chunk} --kv-cache-dtype {kv}"
+    if configuration.speculation and configuration.speculation.draft:
+        settings += """ --speculative-config '{"method": "draft_model", "model": "DRAFT"}'"""
+    nodes = plan.count.replicas - 1
+    if not nodes:
+        return [f"twofold serve MODEL {settings}"]
+    return [
+        "twofold fleet init certs",
+        f"twofold serve MODEL {settings} --listen-nodes 0.0.0.0:{PORT} --fleet-certs certs",
+        f"twofold node MODEL --join SERVER:{PORT} --fleet-certs certs  # on {nodes} more",
+    ]
