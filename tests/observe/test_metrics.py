@@ -17,7 +17,7 @@ from twofold.core.errors import ParameterError
 from twofold.core.report import DraftCounts
 from twofold.observe.metrics.requests import Objective
 from twofold.observe.metrics.server import ServerMetrics
-from twofold.observe.served import ServedRoute
+from twofold.observe.served import FetchedBlocks, ServedRoute
 
 VLLM = {
     "num_requests_running": "gauge",
@@ -111,13 +111,18 @@ def test_a_request_is_counted_as_its_report_says(metrics: ServerMetrics) -> None
     assert page("twofold:stall_seconds_total", cause="preempted") == 0.05
 
 
-def test_errors_of_routes_are_counted_by_replica(metrics: ServerMetrics) -> None:
-    routes = (ServedRoute(1, "least predicted TTFT", 0, 0.16, -0.2), ServedRoute(0, "its turn", None, None, None))
+def test_errors_and_fetches_of_routes_are_counted_by_replica(metrics: ServerMetrics) -> None:
+    fetched = FetchedBlocks(0, 2, 32, 4096, 0.01)
+    routes = (
+        ServedRoute(1, "least predicted TTFT", 0, 0.16, -0.2, fetched),
+        ServedRoute(0, "its turn", None, None, None),
+    )
     metrics.on_served(replace(served(), routes=routes))
     page = Scrape(metrics)
     assert page("twofold:route_prediction_error_sum", engine="1") == pytest.approx(0.2)
     assert page("twofold:route_prediction_error_count", engine="1") == 1
     assert not list(page.samples("twofold:route_prediction_error_count", engine="0"))
+    assert page("twofold:fetched_bytes_total", engine="1") == 4096
 
 
 def test_times_are_those_of_each_phase(metrics: ServerMetrics) -> None:

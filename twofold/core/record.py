@@ -26,6 +26,7 @@ class WaitReason(Enum):
     GRAMMAR = "compiling its grammar"
     READER = "waiting for its reader"
     LOADING = "loading from the KV store"
+    FETCHING = "fetching from another replica"
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,6 +161,7 @@ class EngineRequest:
     told        the part of each completion that another engine has computed, or nothing: deltas have what follows it,
                 and the output has the text and the tokens of all of it, but log-probabilities and times of the rest
                 only. Completions that have ended are not computed, and their outputs are empty
+    fetch_s     seconds in which it waited for blocks of another replica, before the engine got it
     """
 
     token_ids: tuple[int, ...]
@@ -172,6 +173,7 @@ class EngineRequest:
     stream: bool = True
     answered: int = 0
     told: tuple[ToldCompletion, ...] = ()
+    fetch_s: float = 0.0
 
     @property
     def arrived(self) -> float:

@@ -258,6 +258,7 @@ class ActiveRequest(ABC):
         times = self.token_times()
         record = SequenceRecord.merged(sequence.record for sequence in self.sequences)
         record.stall(WaitReason.GRAMMAR, self.compile_s, self.request.arrived + self.compile_s)
+        record.stall(WaitReason.FETCHING, self.request.fetch_s)
         return RequestMetrics(
             arrival=self.request.arrived,
             first_scheduled=min((s.admitted_at for s in self.sequences if s.admitted_at is not None), default=None),

@@ -26,7 +26,7 @@ from twofold.fleet.line import Place, WaitingLine, WaitingRequest
 from twofold.fleet.messages import Abort, SetPaused, ToWorker
 from twofold.fleet.routing.index import PrefixIndex
 from twofold.fleet.routing.load import SentPrompt
-from twofold.fleet.routing.router import Router
+from twofold.fleet.routing.router import Choice, Router
 from twofold.fleet.streams import MAX_ENDS, DispatchHandle, RequestStream
 
 
@@ -52,7 +52,8 @@ R = TypeVar("R", bound=DispatchTarget)
 
 class Dispatch(Generic[R]):
     """The requests of a model. ``replicas`` is the list of its owner, which calls ``assign`` when one becomes usable or
-    tells its work, and ``lose`` when one is not usable any more."""
+    tells its work, and ``lose`` when one is not usable any more. ``before_sending`` is called with each request that
+    fetches blocks."""
 
     def __init__(
         self,
@@ -69,6 +70,7 @@ class Dispatch(Generic[R]):
         self._suspects: dict[str, WaitingRequest] = {}
         self._replicas = replicas
         self._clock = clock
+        self.before_sending: Callable[[EngineRequest, Choice, DispatchHandle], None] | None = None
 
     @property
     def waiting(self) -> int:
@@ -125,7 +127,10 @@ class Dispatch(Generic[R]):
         stream.route(choice, entry.placed_at, self.line.account(entry))
         lease = self.leases.grant(request_id, replica.number)
         replica.open_request(SentPrompt(entry.tokens, choice.cached or 0, stream.request.completions), entry.tenant)
-        replica.send(stream.next_try(lease))
+        request = stream.next_try(lease)
+        if choice.fetch is not None and self.before_sending is not None:
+            self.before_sending(request, choice, stream.handle)
+        replica.send(request)
         if stream.paused:
             replica.send(SetPaused(lease, True))
 

@@ -41,7 +41,10 @@ from twofold.fleet.dispatch import Dispatch
 from twofold.fleet.joining import check_ready
 from twofold.fleet.link import NodeLink
 from twofold.fleet.messages import (
+    BlockData,
     Blocks,
+    BlocksFetched,
+    BlocksGone,
     Failed,
     FromWorker,
     Gone,
@@ -49,6 +52,7 @@ from twofold.fleet.messages import (
     LoadModel,
     Look,
     Pong,
+    PullBlocks,
     Ready,
     Seen,
     StepOutputs,
@@ -56,6 +60,7 @@ from twofold.fleet.messages import (
     Watch,
 )
 from twofold.fleet.reading import ModelReading, model_identity
+from twofold.fleet.relay import BlockRelay
 from twofold.fleet.replica import FleetReplica, RestartPolicy
 from twofold.fleet.routing.index import PrefixIndex
 from twofold.fleet.routing.router import LeastLoaded, Predicted, Router
@@ -141,6 +146,8 @@ class Fleet:
         self._abandoned = False
         router = router or (Predicted() if routes else LeastLoaded())
         self.requests = Dispatch(self.replicas, router, self._clock.now)
+        self.relay = BlockRelay(self.replicas)
+        self.requests.line.fetch, self.requests.before_sending = self.relay.find, self.relay.begin
         self._numbers = count(2)
         self._closed = False
         self._changed = asyncio.Event()
@@ -247,6 +254,7 @@ class Fleet:
         """Ends the processes and all requests. Further calls do nothing."""
         self._closed = True
         self._changed.set()
+        self.relay.close()
         if self._absent is not None:
             self._absent.cancel()
         replicas = list(self.replicas.values())
@@ -342,12 +350,14 @@ class Fleet:
             self.requests.assign()
 
     def on_silent(self, replica: FleetReplica) -> None:
+        self.relay.lose(replica.number)
         self.requests.lose(replica)
         self.requests.assign()
 
     def on_end(self, replica: FleetReplica, error: WorkerError, *, served: bool, by_itself: bool) -> None:
         if self.requests.line.prefixes is not None:
             self.requests.line.prefixes.leave(replica.number)
+        self.relay.lose(replica.number)
         self.requests.lose(replica, error if by_itself else None)
         if replica.node is not None:
             del self.replicas[replica.number]
@@ -373,6 +383,8 @@ class Fleet:
 
     def on_message(self, replica: FleetReplica, message: FromWorker) -> None:
         match message:
+            case PullBlocks() | BlockData() | BlocksGone() | BlocksFetched():
+                self.relay.hear(replica.number, message)
             case Failed(lease, error):
                 self.requests.hear_failure(replica, lease, error)
             case Gone(lease, output):

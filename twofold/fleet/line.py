@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import add, sub
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -23,7 +24,7 @@ from twofold.core.request import MAX_PRIORITY, EngineRequest, RequestOptions, Sc
 from twofold.engine.scheduler.queue import Heap, TenantAccount, TenantAccounts, WaitingQueue
 from twofold.engine.scheduler.step_time import PRIOR, StepShape, StepTimeModel
 from twofold.fleet.routing.index import PrefixIndex
-from twofold.fleet.routing.router import Choice, RoutedRequest, Router, WorkAhead, predict
+from twofold.fleet.routing.router import BlockFetch, Choice, RoutedRequest, Router, WorkAhead, predict
 
 AGEING_S: Final = 10.0
 """Seconds of waiting after which a class is as urgent as the next more urgent one, as in engines."""
@@ -116,7 +117,8 @@ class _Queue(Generic[R]):
 
 
 class WaitingLine(Generic[R]):
-    """The requests that wait for one of the ``replicas``. ``prefixes`` knows what the replicas have cached."""
+    """The requests that wait for one of the ``replicas``. ``prefixes`` knows what the replicas have cached, ``fetch``
+    what one of these numbers could fetch, given the cached tokens of each."""
 
     def __init__(
         self,
@@ -135,6 +137,7 @@ class WaitingLine(Generic[R]):
         self._unplaced: dict[str, WaitingRequest] = {}
         self._limits: Heap[str] = Heap()
         self._count = 0
+        self.fetch: Callable[[Sequence[int], int, Sequence[int]], BlockFetch | None] | None = None
 
     def entry(self, request: EngineRequest) -> WaitingRequest:
         """What stands for a request that has arrived, as long as it is open."""
@@ -201,7 +204,8 @@ class WaitingLine(Generic[R]):
             queue.now, queue.priority = now, request.options.priority
         numbers = [replica.number for replica in usable]
         length = tokens or len(request.token_ids)
-        routed = RoutedRequest(length, lambda: self._cached(request, numbers), request.options.tpot_target_s)
+        fetch = None if self.fetch is None else partial(self.fetch, numbers)
+        routed = RoutedRequest(length, lambda: self._cached(request, numbers), request.options.tpot_target_s, fetch)
         choice = self._router.choose(routed, queues)
         return None if choice is None else choice._replace(replica=numbers[choice.replica])
 

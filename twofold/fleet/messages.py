@@ -8,6 +8,7 @@
     server → worker   LoadModel first; then requests, Abort, SetPaused, Ping, Watch, Look, Foresee, ListBlocks
     worker → server   Ready or Unloadable first; then StepOutputs after each step with output, Failed, Gone, Pong, Seen,
                       Blocks. Beat at any time
+    between workers   SendBlocks … BlocksFetched, relayed by the server (fleet.transfer)
 Decoding creates only the classes of these messages and their fields, whatever the bytes are.
 """
 
@@ -200,6 +201,60 @@ class Blocks(WorkerMessage, tag="blocks"):
     names: list[bytes]
 
 
+class SendBlocks(WorkerMessage, tag="send_blocks"):
+    """Holds the cached blocks of these tokens of a cache salt, to be sent for transfer ``number``."""
+
+    number: int
+    salt: str
+    token_ids: tuple[int, ...]
+
+
+class FetchBlocks(WorkerMessage, tag="fetch_blocks"):
+    """The next request of this id waits until the first ``blocks`` blocks of its prompt are fetched."""
+
+    number: int
+    request_id: str
+    blocks: int
+
+
+class PullBlocks(WorkerMessage, tag="pull_blocks"):
+    """Asks for blocks ``first`` … ``upto`` − 1 of a transfer; ``first`` stays the same in later ones."""
+
+    number: int
+    first: int
+    upto: int
+
+
+class BlockData(WorkerMessage, tag="block_data"):
+    """Block ``place`` of a prompt."""
+
+    number: int
+    place: int
+    digest: bytes
+    payload: bytes
+
+
+class BlocksGone(WorkerMessage, tag="blocks_gone"):
+    """The source has no further block of a transfer."""
+
+    number: int
+
+
+class BlocksFetched(WorkerMessage, tag="blocks_fetched"):
+    """A transfer has ended at its target, which has so many more blocks after so many seconds."""
+
+    number: int
+    blocks: int
+    bytes: int
+    seconds: float
+
+
+class EndTransfer(WorkerMessage, tag="end_transfer"):
+    """Nothing of a transfer is sent any more; what it holds is released."""
+
+    number: int
+
+
 class Foreseen(WorkerMessage, tag="foreseen"):
     """The response to Foresee."""
 
@@ -224,9 +279,12 @@ class Seen(WorkerMessage, tag="seen"):
     picture: KVPicture
 
 
-ToWorker = LoadModel | EngineRequest | Abort | SetPaused | Ping | Watch | Look | Foresee | ListBlocks
+ToTransfer = SendBlocks | PullBlocks | BlockData | EndTransfer
+ToService = EngineRequest | Abort | SetPaused | Ping | Watch | Look | Foresee | ListBlocks | FetchBlocks
+ToWorker = LoadModel | ToService | ToTransfer
 FromHub = LoadModel | JoinRefused
-FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong | Beat | Seen | Blocks | Foreseen
+FromTransfer = PullBlocks | BlockData | BlocksGone | BlocksFetched
+FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong | Beat | Seen | Blocks | Foreseen | FromTransfer
 
 
 def _read(kind: type, value: Any) -> object:

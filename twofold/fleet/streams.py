@@ -14,7 +14,7 @@ from twofold.engine.scheduler.queue import COMPLETION_WEIGHT, PROMPT_WEIGHT, Ten
 from twofold.engine.stream import OutputStream
 from twofold.fleet.resume import ToldRequest
 from twofold.fleet.routing.router import Choice
-from twofold.observe.served import ServedRequest, ServedRoute
+from twofold.observe.served import FetchedBlocks, ServedRequest, ServedRoute
 
 MAX_ENDS: Final = 3
 """Processes that may crash in a row with a request that gave no new token: then it is taken as the cause."""
@@ -31,6 +31,7 @@ class DispatchHandle:
     retries   how often it went on elsewhere, because a replica ended or stopped answering
     choice    where it went first, and why, ``placed_s`` seconds after its arrival; None while no replica was there
     served    the record of its request
+    fetched   what it fetched from another replica
     progress  is called with how far it is, until its first token, if it asks for that
     """
 
@@ -40,6 +41,7 @@ class DispatchHandle:
     choice: Choice | None = None
     placed_s: float = 0.0
     served: ServedRequest | None = None
+    fetched: FetchedBlocks | None = None
     _left: asyncio.Future[RequestOutput | None] | None = None
 
     def route(self, output: RequestOutput | None) -> ServedRoute:
@@ -49,7 +51,7 @@ class DispatchHandle:
         predicted_s = None if choice.prediction is None else self.placed_s + choice.prediction.ttft_s
         took_s = None if output is None or self.retries else output.metrics.ttft_s
         error = (predicted_s - took_s) / took_s if predicted_s is not None and took_s else None
-        return ServedRoute(choice.replica, choice.reason, choice.cached, predicted_s, error)
+        return ServedRoute(choice.replica, choice.reason, choice.cached, predicted_s, error, self.fetched)
 
     def leave(self) -> asyncio.Future[RequestOutput | None]:
         """The job's reader has left. Returns the future for its output so far, None if that is unknown."""

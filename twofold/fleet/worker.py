@@ -50,8 +50,11 @@ from twofold.fleet.messages import (
     LENGTH,
     Abort,
     Beat,
+    BlockData,
     Codec,
+    EndTransfer,
     Failed,
+    FetchBlocks,
     Foresee,
     Foreseen,
     FromWorker,
@@ -61,8 +64,10 @@ from twofold.fleet.messages import (
     Look,
     Ping,
     Pong,
+    PullBlocks,
     Ready,
     Seen,
+    SendBlocks,
     SetPaused,
     StepOutputs,
     ToWorker,
@@ -70,6 +75,7 @@ from twofold.fleet.messages import (
     Watch,
 )
 from twofold.fleet.telling import WorkTeller
+from twofold.fleet.transfer import BlockTransfers
 from twofold.host.paths import CacheFolders
 
 CRASHED: Final = 70
@@ -249,6 +255,9 @@ class Service:
         self._progress: list[RequestProgress] = []
         self._lanes = self._engine.scheduler.lanes
         self._thread = EngineThread(self._engine, self._flush)
+        self._transfers = (
+            None if keys is None else BlockTransfers(self._thread, keys, loaded.runner.block_bytes, post, self._enter)
+        )
 
     def test(self) -> None:
         """Generates one token. Raises the error if that fails."""
@@ -267,14 +276,16 @@ class Service:
         """Handles a message, or passes it to the engine's thread."""
         match message:
             case EngineRequest():
-                aged = not self._shares_clock and message.arrival is not None
-                self._submit(replace(message, arrival=self._engine.now() - message.arrived) if aged else message)
-                if self._teller is not None:
-                    self._thread.call(self._count)
+                self._receive(message)
+            case FetchBlocks() | SendBlocks() | PullBlocks() | BlockData() | EndTransfer():
+                assert self._transfers is not None, "only a hub that gave keys relays blocks"
+                self._transfers.handle(message)
             case Abort(request_id):
+                self._drop(request_id)
                 leaving = self._thread.abort(request_id)
                 leaving.add_done_callback(lambda ended: self._on_gone(request_id, ended.result()))
             case SetPaused(request_id, paused):
+                self._drop(request_id, enter=True)
                 self._thread.call(lambda engine: self._pause(engine, request_id, paused=paused))
             case Watch(on):
                 self._thread.call(lambda engine: self._watch(engine, on=on))
@@ -338,6 +349,24 @@ class Service:
             self._thread.submit(request, outbox)
             if request.options.progress:
                 self._thread.call(lambda engine: self._begin_progress(engine, request.request_id))
+
+    def _enter(self, request: EngineRequest, fetch_s: float = 0.0) -> None:
+        """Passes a request to the engine, after so many seconds of fetching; on several threads."""
+        self._submit(replace(request, fetch_s=fetch_s) if fetch_s else request)
+        if self._teller is not None:
+            self._thread.call(self._count)
+
+    def _receive(self, request: EngineRequest) -> None:
+        if not self._shares_clock and request.arrival is not None:
+            request = replace(request, arrival=self._engine.now() - request.arrived)
+        if self._transfers is None or not self._transfers.hold(request):
+            self._enter(request)
+
+    def _drop(self, request_id: str, *, enter: bool = False) -> None:
+        """A request that waits for blocks does not wait any more; it may enter the engine without them."""
+        held = None if self._transfers is None else self._transfers.drop(request_id)
+        if held is not None and enter:
+            self._enter(held)
 
     def _count(self, _: Engine) -> None:
         """A request has reached the engine, or was refused."""

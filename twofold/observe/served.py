@@ -33,12 +33,24 @@ class AskedParams:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchedBlocks:
+    """What a prompt fetched from the replica ``source``: blocks of ``nbytes`` bytes together, in so many seconds."""
+
+    source: int
+    blocks: int
+    tokens: int
+    nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class ServedRoute:
     """Where a prompt went first.
 
     cached       cached tokens of it there, as far as the hub knew; None from routers that use no caches
     predicted_s  predicted TTFT, from the arrival; None from routers that predict nothing
     error        (predicted − measured) / measured TTFT, unless the prompt went on elsewhere; None without both
+    fetched      the blocks that it fetched from another replica; None without any
     """
 
     replica: int
@@ -46,6 +58,7 @@ class ServedRoute:
     cached: int | None
     predicted_s: float | None
     error: float | None
+    fetched: FetchedBlocks | None = None
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from twofold.core.report import RequestMetrics
 from twofold.core.request import TTL_SECONDS
 from twofold.core.step import FinishReason
 from twofold.observe.billing import Bill, LineKind
-from twofold.observe.served import ServedRequest
+from twofold.observe.served import FetchedBlocks, ServedRequest, ServedRoute
 from twofold.planner.predict.phase import PhaseCost, phase_floor
 from twofold.planner.predict.steps import StepPredictor
 
@@ -137,6 +137,19 @@ class ReferenceBill(ReplyObject):
     lines: list[BillLineRecord]
 
 
+class FetchRecord(ReplyObject):
+    """Keys and values that a prompt fetched from another replica instead of computing them."""
+
+    replica: NonNegativeInt
+    tokens: NonNegativeInt
+    bytes: NonNegativeInt
+    seconds: NonNegativeFloat
+
+    @classmethod
+    def of(cls, fetched: FetchedBlocks) -> FetchRecord:
+        return cls(fetched.source, fetched.tokens, fetched.nbytes, fetched.seconds)
+
+
 class RouteRecord(ReplyObject):
     """Where a prompt went first. ``error`` is above 0 if its first token was predicted too late."""
 
@@ -145,6 +158,12 @@ class RouteRecord(ReplyObject):
     cached_tokens: NonNegativeInt | None
     predicted_ttft_s: NonNegativeFloat | None
     error: float | None
+    fetched: FetchRecord | None
+
+    @classmethod
+    def of(cls, route: ServedRoute) -> RouteRecord:
+        fetched = None if route.fetched is None else FetchRecord.of(route.fetched)
+        return cls(route.replica, route.reason, route.cached, route.predicted_s, route.error, fetched)
 
 
 class RequestRecord(ReplyObject, kw_only=True):
@@ -195,11 +214,7 @@ def record_data(served: ServedRequest, steps: StepPredictor | None = None) -> Re
         prompts=[_prompt(report, steps) for report in served.reports[:MAX_PROMPTS_SHOWN]],
         prompts_left_out=max(0, len(served.reports) - MAX_PROMPTS_SHOWN),
         cost=None if served.bill is None else _bill(served.bill),
-        routes=[
-            RouteRecord(each.replica, each.reason, each.cached, each.predicted_s, each.error)
-            for each in served.routes[:MAX_PROMPTS_SHOWN]
-        ]
-        or UNSET,
+        routes=[RouteRecord.of(each) for each in served.routes[:MAX_PROMPTS_SHOWN]] or UNSET,
         compression=UNSET if served.compression is None else CompressionReply.of(served.compression),
         timeline=Timeline.of(served.reports[0]) if served.reports else UNSET,
         at_prices=[

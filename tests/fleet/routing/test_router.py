@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.fleet.routing.replicas import Standing, model
 from tests.planner.simulate.support import linear, setting_with
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
-from twofold.fleet.routing.router import Choice, Predicted, RoutedRequest, make_router, predict
+from twofold.fleet.routing.router import BlockFetch, Choice, Predicted, RoutedRequest, make_router, predict
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
 from twofold.planner.simulate.jobs import SimulatedJob
@@ -20,8 +20,8 @@ from twofold.planner.simulate.routing import learned_step_time
 NAMES = ("round-robin", "least-loaded", "longest-match", "predicted")
 
 
-def request(tokens: int = 100, matched: Sequence[int] = (0, 0, 0), **targets: float) -> RoutedRequest:
-    return RoutedRequest(tokens, lambda: matched, **targets)
+def request(tokens: int = 100, matched: Sequence[int] = (0, 0, 0), tpot_target_s: float | None = None) -> RoutedRequest:
+    return RoutedRequest(tokens, lambda: matched, tpot_target_s)
 
 
 def prompts(*tokens: int) -> StepShape:
@@ -125,3 +125,17 @@ def test_predictions_are_what_replicas_then_take(kind: type[FastReplica] | type[
     assert job.last_s is not None
     assert found.ttft_s == pytest.approx(job.first_s - 0.2, rel=0.1), "within two steps"
     assert found.tpot_s == pytest.approx((job.last_s - job.first_s) / 499, rel=0.3)
+
+
+def test_a_fetch_is_chosen_if_it_is_sooner_than_computing() -> None:
+    def choose(seconds: float) -> Choice:
+        fetch = BlockFetch(1, 30, 16, 30 * 4096, seconds)
+        asked = RoutedRequest(500, lambda: (0,), None, lambda _, cached: None if any(cached) else fetch)
+        return chosen([Standing()], asked)
+
+    assert (choose(100.0).fetch, choose(100.0).cached) == (None, 0)
+    quick = choose(0.001)
+    assert quick.fetch is not None
+    assert quick.cached == quick.fetch.tokens == 480
+    assert quick.prediction is not None
+    assert quick.prediction.ttft_s == pytest.approx(predict(Standing().ahead(), 500, 480).ttft_s + 0.001)

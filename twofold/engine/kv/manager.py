@@ -468,6 +468,11 @@ class BlockManager:
         )
         return KVPicture(tuple(pools), self._tree.outline())
 
+    @property
+    def moving(self) -> bool:
+        """Whether recorded moves are not done: until then new blocks must not be filled from elsewhere."""
+        return bool(self._allocator.moves)
+
     def take_moves(self) -> tuple[BlockMove, ...]:
         """The moves recorded since the last call, in the order in which they have to be done."""
         moves, self._allocator.moves = tuple(self._allocator.moves), []

@@ -39,12 +39,14 @@ class RoutedRequest:
 
     tokens         of its prompt
     matched        returns the cached tokens of the prompt by replica; called only by routers that use caches
+    fetch          says what a replica could fetch of a prompt, given the cached tokens by replica; None: nothing
     tpot_target_s  of its tier; None: any
     """
 
     tokens: int
     matched: Callable[[], Sequence[int]]
     tpot_target_s: float | None = None
+    fetch: Callable[[int, Sequence[int]], BlockFetch | None] | None = None
 
 
 class WorkAhead(NamedTuple):
@@ -91,13 +93,30 @@ class RoutePrediction(NamedTuple):
         return self.queue_s + self.prefill_s
 
 
+class BlockFetch(NamedTuple):
+    """The first ``blocks`` blocks of a prompt come from the replica ``source``. The target lacks ``nbytes`` bytes of
+    them, which are predicted to take so many seconds."""
+
+    source: int
+    blocks: int
+    block_size: int
+    nbytes: int
+    seconds: float
+
+    @property
+    def tokens(self) -> int:
+        return self.blocks * self.block_size
+
+
 class Choice(NamedTuple):
-    """Where a request goes, and why. ``cached`` and ``prediction`` are None from routers that do not use them."""
+    """Where a request goes, and why. ``cached`` and ``prediction`` are None from routers that do not use them.
+    With a ``fetch``, ``cached`` are the tokens that are cached after it."""
 
     replica: int
     reason: str
     cached: int | None = None
     prediction: RoutePrediction | None = None
+    fetch: BlockFetch | None = None
 
 
 class Router(Protocol):
@@ -184,6 +203,14 @@ class Predicted:
         unknown = known[0] if known else StepTimeModel.of_weights(PRIOR)
         matched = request.matched()
         found = {number: predict(work, request.tokens, matched[number], unknown) for number, work in works.items()}
+        fetches: dict[int, BlockFetch] = {}
+        for number, work in works.items():
+            fetch = None if request.fetch is None else request.fetch(number, matched)
+            if fetch is None:
+                continue
+            sooner = _after_fetch(work, request.tokens, fetch, unknown)
+            if sooner.ttft_s < found[number].ttft_s:
+                fetches[number], found[number] = fetch, sooner
         seconds = {number: each.ttft_s for number, each in found.items()}
         if self._distort is not None:
             seconds = {number: self._distort(each) for number, each in seconds.items()}
@@ -193,8 +220,9 @@ class Predicted:
         reason = "least predicted TTFT"
         if target is not None:
             reason += " within the TPOT target" if fit else "; none meets the TPOT target"
-        known_here = works[number].step_time.ready
-        return Choice(number, reason, matched[number], found[number] if known_here else None)
+        known_here, fetched = works[number].step_time.ready, fetches.get(number)
+        cached = matched[number] if fetched is None else fetched.tokens
+        return Choice(number, reason, cached, found[number] if known_here else None, fetched)
 
 
 def predict(work: WorkAhead, tokens: int, cached: int, unknown: StepTimeModel | None = None) -> RoutePrediction:
@@ -212,6 +240,12 @@ def predict(work: WorkAhead, tokens: int, cached: int, unknown: StepTimeModel | 
     ttft_s = work.busy_s + _seconds(seconds, _sum(decode, everything)) + (steps - 1) * step_s
     tpot_s = _seconds(seconds, _sum(decode, StepShape(1, 1, tokens + 1, tokens + 1)))
     return RoutePrediction(queue_s, ttft_s - queue_s, tpot_s)
+
+
+def _after_fetch(work: WorkAhead, tokens: int, fetch: BlockFetch, unknown: StepTimeModel) -> RoutePrediction:
+    """Predicts a prompt whose blocks are fetched before it waits."""
+    found = predict(work, tokens, fetch.tokens, unknown)
+    return found._replace(prefill_s=found.prefill_s + fetch.seconds)
 
 
 def make_router(name: str, distort: Callable[[float], float] | None = None) -> Router:

@@ -203,6 +203,9 @@ class RequestMetricsObserver:
             ERRORS,
             *MODEL,
         )
+        self._fetched = counter(
+            "twofold:fetched_bytes", "Bytes of keys and values fetched from other replicas, by the chosen one.", *MODEL
+        )
         self._took = counter("twofold:phase_seconds", "Seconds of requests whose limit is known.", *MODEL, "phase")
         self._limit = counter(
             "twofold:phase_limit_seconds", "The least seconds possible on this machine.", *MODEL, "phase"
@@ -279,6 +282,8 @@ class RequestMetricsObserver:
         for route in served.routes:
             if route.error is not None:
                 self._route_errors.observe(abs(route.error), served.model, str(route.replica))
+            if route.fetched is not None:
+                self._fetched.add(route.fetched.nbytes, served.model, str(route.replica))
         for report in served.reports:
             for histogram, of_report in self._of_reports:
                 if (value := of_report(report)) is not None:

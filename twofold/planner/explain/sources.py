@@ -33,7 +33,9 @@ HINT: Final = (
     "Give a request's record (GET /v1/twofold/requests/ID), a reply with one, the output of `twofold run --json`, or a "
     "document of `twofold bench`."
 )
-BEFORE: Final = frozenset({WaitReason.BLOCKS, WaitReason.TURN, WaitReason.GRAMMAR, WaitReason.LOADING})
+BEFORE: Final = frozenset(
+    {WaitReason.BLOCKS, WaitReason.TURN, WaitReason.GRAMMAR, WaitReason.LOADING, WaitReason.FETCHING}
+)
 """Waits before a prompt's steps; seconds of them beyond the queue's were between the prompt's steps."""
 BOUNDS: Final[Mapping[str, Literal["memory", "arithmetic"]]] = {"memory": "memory", "arithmetic": "arithmetic"}
 MIN_STALL: Final = 0.001

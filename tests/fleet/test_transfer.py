@@ -1,0 +1,233 @@
+"""Blocks that one worker process fetches from another: their bits, their bytes, and what happens when a fetch fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.fleet.conftest import ENGINE, named, until
+from tests.support.tiny import TinyModel, TinyOptions
+from twofold.core.params import SamplingParams
+from twofold.core.record import WaitReason
+from twofold.core.request import EngineRequest, RequestOptions
+from twofold.engine.outputs import RequestOutput
+from twofold.fleet.fleet import Fleet
+from twofold.fleet.messages import BlockData, Ping
+from twofold.fleet.reading import ModelReading, read_file
+from twofold.fleet.relay import FIRST_RATE, FIXED_S, LinkRates
+from twofold.fleet.replica import RestartPolicy
+from twofold.fleet.routing.router import Choice, RoundRobin, RoutedReplica, RoutedRequest
+from twofold.fleet.streams import DispatchHandle
+from twofold.host.paths import CacheFolders
+
+TOKENS = 200
+BLOCK = 16
+BLOCKS = TOKENS // BLOCK
+SEEDED = SamplingParams(seed=5, temperature=1.0, max_tokens=12, ignore_eos=True, logprobs=3)
+Change = Callable[[BlockData], BlockData]
+
+
+class InTurn(RoundRobin):
+    """Replicas in turn, which fetch whatever another one has."""
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[RoutedReplica]) -> Choice | None:
+        choice = super().choose(request, replicas)
+        if choice is None or request.fetch is None:
+            return choice
+        return choice._replace(fetch=request.fetch(choice.replica, request.matched()))
+
+
+@asynccontextmanager
+async def pair(reading: ModelReading, **options: Any) -> AsyncIterator[Fleet]:
+    policy = RestartPolicy(pause_s=0.02)
+    model = Fleet("tiny", reading, {**ENGINE, **options}, policy=policy, replicas=2, router=InTurn())
+    await model.start()
+    try:
+        yield model
+        await idle(model)
+    finally:
+        await model.close()
+
+
+async def idle(model: Fleet) -> None:
+    """No worker holds a block, and no transfer is under way."""
+    model.requests.check_idle()
+
+    def free() -> bool:
+        for replica in model.replicas.values():
+            replica.send(Ping())
+        snapshots = [replica.snapshot for replica in model.replicas.values()]
+        return not len(model.relay) and all(each is not None and not each.blocks.held for each in snapshots)
+
+    await until(free)
+
+
+async def run(model: Fleet, request: EngineRequest, request_id: str) -> tuple[RequestOutput, DispatchHandle]:
+    handle = DispatchHandle()
+    output = [delta async for delta in model.run(named(request, request_id), handle)][-1].request
+    assert output is not None
+    return output, handle
+
+
+def prompt(salt: str = "") -> EngineRequest:
+    ids = tuple((31 + i * i * 7) % 250 for i in range(TOKENS))
+    return EngineRequest(ids, SEEDED, RequestOptions(cache_salt=salt))
+
+
+def bits(output: RequestOutput) -> object:
+    return [(each.token_ids, each.text, each.logprobs) for each in output.outputs]
+
+
+@pytest.mark.parametrize("kv", ["f16", "q8", "k8v4"])
+def test_fetched_blocks_have_the_bits_of_computed_ones(tiny_gguf: Callable[[TinyOptions], TinyModel], kv: str) -> None:
+    reading = read_file(tiny_gguf(TinyOptions(head_dim=64)).path, CacheFolders.of().create())
+
+    async def fetch() -> None:
+        async with pair(reading, kv_cache_dtype=kv) as model:
+            computed, first = await run(model, prompt(), "a")
+            fetched, second = await run(model, prompt(), "b")
+            assert first.choice is not None
+            assert second.choice is not None
+            assert (first.choice.replica, second.choice.replica) == (0, 1)
+            assert first.fetched is None
+            assert second.fetched is not None
+            size = model.ready.engine.groups[0].block_bytes
+            assert (second.fetched.source, second.fetched.blocks) == (0, BLOCKS)
+            assert second.fetched.nbytes == BLOCKS * size
+            assert fetched.metrics.cached_tokens == BLOCKS * BLOCK
+            assert fetched.metrics.record.stalls[WaitReason.FETCHING] > 0
+            assert WaitReason.FETCHING not in computed.metrics.record.stalls
+            assert bits(fetched) == bits(computed)
+            assert second.route(fetched).fetched == second.fetched
+            for number in range(2):  # another tenant, on both replicas
+                output, handle = await run(model, prompt("another"), f"another{number}")
+                assert (handle.fetched is None) == (number == 0)
+                assert output.metrics.cached_tokens == number * BLOCKS * BLOCK
+
+    asyncio.run(fetch())
+
+
+DAMAGE: tuple[Change, ...] = (
+    lambda data: BlockData(data.number, data.place, data.digest, bytes(len(data.payload))),
+    lambda data: BlockData(data.number, data.place, data.digest, data.payload[:-1]),
+    lambda data: BlockData(data.number, data.place, bytes(32), data.payload),
+    lambda data: BlockData(data.number, data.place + 1, data.digest, data.payload),
+    lambda data: BlockData(data.number, data.place, b"", b""),
+)
+
+
+def test_a_damaged_block_is_computed(reading: ModelReading) -> None:
+    async def fetch() -> None:
+        async with pair(reading) as model:
+            heard, changes = model.on_message, iter(DAMAGE)
+
+            def hear(replica: Any, message: Any) -> None:
+                if isinstance(message, BlockData) and message.place == 5:
+                    message = next(changes)(message)
+                heard(replica, message)
+
+            model.on_message = hear  # type: ignore[method-assign]
+            for number in range(len(DAMAGE)):
+                computed, _ = await run(model, prompt(str(number)), f"a{number}")
+                output, _ = await run(model, prompt(str(number)), f"b{number}")
+                assert output.metrics.cached_tokens == 5 * BLOCK
+                assert bits(output) == bits(computed)
+            assert not list(changes)
+
+    asyncio.run(fetch())
+
+
+@pytest.mark.parametrize(("place", "end"), [(0, signal.SIGKILL), (6, signal.SIGKILL), (6, signal.SIGSTOP)])
+def test_a_source_that_ends_leaves_the_rest_to_be_computed(reading: ModelReading, place: int, end: int) -> None:
+    async def fetch() -> None:
+        async with pair(reading) as model:
+            computed, _ = await run(model, prompt(), "a")
+            heard, source = model.on_message, model.replicas[0].pid
+            assert source is not None
+
+            def hear(replica: Any, message: Any) -> None:
+                if isinstance(message, BlockData) and message.place >= place:
+                    if message.place == place:
+                        os.kill(source, end)
+                    return
+                heard(replica, message)
+
+            model.on_message = hear  # type: ignore[method-assign]
+            output, handle = await run(model, prompt(), "b")
+            assert handle.retries == 0
+            assert output.metrics.cached_tokens == place * BLOCK
+            assert bits(output) == bits(computed)
+            if end == signal.SIGSTOP:
+                os.kill(source, signal.SIGCONT)
+            await until(lambda: all(each.state == "ready" for each in model.replicas.values()))
+
+    asyncio.run(fetch())
+
+
+def test_an_aborted_request_leaves_its_blocks_in_the_cache(reading: ModelReading) -> None:
+    async def fetch() -> None:
+        async with pair(reading) as model:
+            await run(model, prompt(), "a")
+            heard = model.on_message
+            began, rest = asyncio.Event(), list[tuple[Any, Any]]()
+
+            def hear(replica: Any, message: Any) -> None:
+                if isinstance(message, BlockData):
+                    began.set()
+                    rest.append((replica, message))
+                else:
+                    heard(replica, message)
+
+            model.on_message = hear  # type: ignore[method-assign]
+            asked = asyncio.create_task(run(model, prompt(), "b"))
+            await began.wait()
+            asked.cancel()
+            await asyncio.wait([asked])
+            model.on_message = heard  # type: ignore[method-assign]
+            for each in rest:
+                heard(*each)
+            await until(lambda: not len(model.relay))
+            await run(model, prompt(), "c")
+            again, _ = await run(model, prompt(), "d")
+            assert again.metrics.cached_tokens == BLOCKS * BLOCK
+
+    asyncio.run(fetch())
+
+
+def test_a_source_without_the_blocks_any_more_says_so(reading: ModelReading) -> None:
+    async def fetch() -> None:
+        async with pair(reading) as model:
+            computed, _ = await run(model, prompt(), "a")
+            send = model.replicas[0].send
+
+            def shorten(message: Any) -> None:
+                ids = getattr(message, "token_ids", None)
+                if ids is not None and hasattr(message, "salt"):
+                    message.token_ids = (*ids[:48], *(1 for _ in ids[48:]))
+                send(message)
+
+            model.replicas[0].send = shorten  # type: ignore[method-assign]
+            output, handle = await run(model, prompt(), "b")
+            assert handle.fetched is not None
+            assert handle.fetched.blocks == 3
+            assert bits(output) == bits(computed)
+
+    asyncio.run(fetch())
+
+
+def test_rates_are_learned_for_each_pair_and_forgotten_with_a_replica() -> None:
+    rates = LinkRates()
+    assert rates.seconds(0, 1, 10**6) == pytest.approx(FIXED_S + 10**6 / FIRST_RATE)
+    rates.learn(0, 1, 10**6, FIXED_S + 0.1)
+    assert rates.seconds(0, 1, 10**6) == pytest.approx(FIXED_S + 0.1)
+    assert rates.seconds(1, 0, 10**6) == pytest.approx(FIXED_S + 10**6 / FIRST_RATE)
+    rates.learn(0, 1, 10**6, FIXED_S + 0.01)
+    assert FIXED_S + 0.01 < rates.seconds(0, 1, 10**6) < FIXED_S + 0.1
+    rates.forget(1)
+    assert rates.seconds(0, 1, 10**6) == pytest.approx(FIXED_S + 10**6 / FIRST_RATE)

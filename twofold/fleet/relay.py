@@ -1,0 +1,174 @@
+"""Transfers of blocks between replicas, in the hub: it relays what their workers send, and ends what takes too long.
+
+Laws
+    A transfer ends: when its target reports, when either replica is lost, or at its deadline. Both workers hear that.
+    Data passes only from the source to the target of a transfer, in order, and only as many blocks as were chosen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, Protocol
+
+from twofold.core.request import EngineRequest
+from twofold.fleet.messages import (
+    BlockData,
+    BlocksFetched,
+    BlocksGone,
+    EndTransfer,
+    FetchBlocks,
+    FromTransfer,
+    PullBlocks,
+    Ready,
+    SendBlocks,
+    ToWorker,
+)
+from twofold.fleet.routing.router import BlockFetch, Choice
+from twofold.fleet.streams import DispatchHandle
+from twofold.observe.served import FetchedBlocks
+
+FIRST_RATE: Final = 1e8
+"""Bytes per second of a pair of replicas until a transfer between them was measured."""
+FIXED_S: Final = 0.005
+"""Seconds of a transfer beside those of its bytes."""
+RATE_WEIGHT: Final = 0.3
+MAX_FETCHES: Final = 4
+"""Transfers to one replica at once; further requests compute."""
+LIMIT_S: Final = 2.0
+"""A transfer ends after this time and four times its prediction."""
+
+
+class LinkRates:
+    """Bytes per second between pairs of replicas, by the transfers so far."""
+
+    def __init__(self) -> None:
+        self._rates: dict[tuple[int, int], float] = {}
+
+    def seconds(self, source: int, target: int, nbytes: int) -> float:
+        """Predicted seconds of a transfer."""
+        return FIXED_S + nbytes / self._rates.get((source, target), FIRST_RATE)
+
+    def learn(self, source: int, target: int, nbytes: int, seconds: float) -> None:
+        rate, pair = nbytes / max(seconds - FIXED_S, 1e-4), (source, target)
+        known = self._rates.get(pair)
+        self._rates[pair] = rate if known is None else known + RATE_WEIGHT * (rate - known)
+
+    def forget(self, replica: int) -> None:
+        """A replica was lost; another one may get its number."""
+        self._rates = {pair: rate for pair, rate in self._rates.items() if replica not in pair}
+
+
+@dataclass(slots=True)
+class _Transfer:
+    fetch: BlockFetch
+    target: int
+    handle: DispatchHandle
+    deadline: asyncio.TimerHandle
+    next: int | None = None
+
+
+class Peer(Protocol):
+    """A replica: the message that it sent when it was ready."""
+
+    ready: Ready | None
+
+    def send(self, message: ToWorker) -> None: ...
+
+
+class BlockRelay:
+    """The transfers between the replicas of a fleet."""
+
+    def __init__(self, replicas: Mapping[int, Peer]) -> None:
+        self.rates = LinkRates()
+        self._replicas = replicas
+        self._numbers = count(1)
+        self._transfers: dict[int, _Transfer] = {}
+
+    def __len__(self) -> int:
+        return len(self._transfers)
+
+    def find(self, numbers: Sequence[int], target: int, cached: Sequence[int]) -> BlockFetch | None:
+        """What the ``target``-th of the replicas ``numbers`` could fetch of a prompt, given the cached tokens of each;
+        None if no other one has more, or if attention windows have gaps in their blocks."""
+        best, ready = max(range(len(cached)), key=cached.__getitem__), self._replicas[numbers[target]].ready
+        if ready is None or any(group.window is not None for group in ready.engine.groups):
+            return None
+        size = ready.engine.block_size
+        blocks, have = cached[best] // size, cached[target] // size
+        if blocks <= have:
+            return None
+        nbytes = (blocks - have) * ready.engine.groups[0].block_bytes
+        seconds = self.rates.seconds(numbers[best], numbers[target], nbytes)
+        return BlockFetch(numbers[best], blocks, size, nbytes, seconds)
+
+    def begin(self, request: EngineRequest, choice: Choice, handle: DispatchHandle) -> None:
+        """Begins a transfer for a request that is sent to its replica next."""
+        fetch, target = choice.fetch, choice.replica
+        assert fetch is not None, "it fetches"
+        if sum(each.target == target for each in self._transfers.values()) >= MAX_FETCHES:
+            return
+        number = next(self._numbers)
+        limit_s = LIMIT_S + 4 * fetch.seconds
+        deadline = asyncio.get_running_loop().call_later(limit_s, self._end, number)
+        self._transfers[number] = _Transfer(fetch, target, handle, deadline)
+        prefix = request.token_ids[: fetch.blocks * fetch.block_size]
+        self._send(fetch.source, SendBlocks(number, request.options.cache_salt, prefix))
+        self._send(target, FetchBlocks(number, request.request_id, fetch.blocks))
+
+    def hear(self, replica: int, message: FromTransfer) -> None:
+        """Takes a message about a transfer. One that does not fit is ignored."""
+        transfer = self._transfers.get(message.number)
+        if transfer is None:
+            return
+        from_target = isinstance(message, PullBlocks | BlocksFetched)
+        if replica != (transfer.target if from_target else transfer.fetch.source):
+            return
+        match message:
+            case PullBlocks():
+                if transfer.next is None:
+                    transfer.next = message.first
+                self._send(transfer.fetch.source, message)
+            case BlockData():
+                if transfer.next != message.place or message.place >= transfer.fetch.blocks:
+                    self._end(message.number)
+                    return
+                transfer.next += 1
+                self._send(transfer.target, message)
+            case BlocksGone():
+                self._send(transfer.target, EndTransfer(message.number))
+            case BlocksFetched():
+                self._finish(message, transfer)
+
+    def lose(self, replica: int) -> None:
+        """A replica is lost or does not answer: its transfers end."""
+        self.rates.forget(replica)
+        for number, transfer in list(self._transfers.items()):
+            if replica in (transfer.target, transfer.fetch.source):
+                self._end(number)
+
+    def close(self) -> None:
+        for number in list(self._transfers):
+            self._end(number)
+
+    def _finish(self, message: BlocksFetched, transfer: _Transfer) -> None:
+        source, tokens = transfer.fetch.source, message.blocks * transfer.fetch.block_size
+        if message.bytes > 0:
+            self.rates.learn(source, transfer.target, message.bytes, message.seconds)
+        if message.blocks > 0:
+            transfer.handle.fetched = FetchedBlocks(source, message.blocks, tokens, message.bytes, message.seconds)
+        self._end(message.number)
+
+    def _end(self, number: int) -> None:
+        transfer = self._transfers.pop(number)
+        transfer.deadline.cancel()
+        for replica in (transfer.fetch.source, transfer.target):
+            self._send(replica, EndTransfer(number))
+
+    def _send(self, number: int, message: ToWorker) -> None:
+        """Sends a message to a replica, if it is there."""
+        replica = self._replicas.get(number)
+        if replica is not None:
+            replica.send(message)

@@ -1,0 +1,266 @@
+"""Blocks of keys and values on their way from one replica to another, through the hub: the workers' side.
+
+    hub → target      FetchBlocks, then the request that waits for them
+    hub → source      SendBlocks: hold the blocks of this prefix
+    target → source   PullBlocks: send blocks up to this one. At most WINDOW_BYTES, or two blocks, are on their way
+    source → target   BlockData, one block a message, in order; BlocksGone if it has no more
+    target → hub      BlocksFetched; the request enters the engine, whatever arrived
+    hub → both        EndTransfer: a replica was lost, or it takes too long
+
+The target takes blocks of its cache, fills them and publishes them in its prefix tree, as a load from the KV store
+does; no step reads them before. It accepts a block if it has the right number, size and keyed digest, and computes the
+rest of the prompt. Both sides hold their blocks until the end of the transfer, so none is evicted while it is read or
+filled. A transfer belongs to one request, and its blocks to the request's cache salt.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final
+
+from blake3 import blake3
+
+from twofold.core.request import EngineRequest
+from twofold.engine.engine import Engine
+from twofold.engine.kv.block_tables import BlockTables
+from twofold.engine.kv.names import BlockKeys
+from twofold.engine.loop import EngineThread
+from twofold.fleet.messages import (
+    BlockData,
+    BlocksFetched,
+    BlocksGone,
+    EndTransfer,
+    FetchBlocks,
+    FromWorker,
+    PullBlocks,
+    SendBlocks,
+    ToTransfer,
+)
+
+log = logging.getLogger("twofold.serve")
+WINDOW_BYTES: Final = 1 << 20
+"""Bytes of one transfer that may be on their way, so that tokens on the same connections wait little."""
+SPARE: Final = 0.1
+"""Share of the blocks that a fetch leaves to sequences."""
+BlockBytes = Callable[[int, Sequence[int]], Sequence[memoryview]]
+
+
+@dataclass(slots=True)
+class _Sending:
+    """Blocks that are held for another replica: those before ``sent`` were sent, those before ``upto`` asked for."""
+
+    salt: str
+    tables: BlockTables | None
+    blocks: int
+    sent: int = 0
+    upto: int = 0
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """Blocks that are filled for a request: those before ``have`` are there, from ``first`` on they were fetched."""
+
+    request: EngineRequest
+    end: int
+    began: float
+    tables: BlockTables | None = None
+    first: int = 0
+    have: int = 0
+    nbytes: int = 0
+
+
+class BlockTransfers:
+    """The transfers of one worker, on a thread of its own. ``enter`` passes a request to the engine, with the seconds
+    that it has waited."""
+
+    def __init__(
+        self,
+        thread: EngineThread,
+        keys: BlockKeys,
+        block_bytes: BlockBytes,
+        post: Callable[[FromWorker], None],
+        enter: Callable[[EngineRequest, float], None],
+    ) -> None:
+        self._engine = thread
+        self._keys = keys
+        self._block_bytes = block_bytes
+        self._post = post
+        self._enter = enter
+        self._thread = ThreadPoolExecutor(1, "twofold-blocks")
+        self._expected: dict[str, FetchBlocks] = {}
+        self._held: dict[str, EngineRequest] = {}
+        self._lock = Lock()
+        self._fetches: dict[int, _Fetch] = {}
+        self._sending: dict[int, _Sending] = {}
+
+    # -- requests, on the thread that receives messages ---------------------------------------------------------------
+
+    def hold(self, request: EngineRequest) -> bool:
+        """Keeps a request until its blocks are there; False if it waits for none."""
+        wanted = self._expected.pop(request.request_id, None)
+        if wanted is None:
+            return False
+        with self._lock:
+            self._held[request.request_id] = request
+        fetch = _Fetch(request, wanted.blocks, time.monotonic())
+        self._thread.submit(self._guarded, self._begin, wanted.number, fetch)
+        return True
+
+    def drop(self, request_id: str) -> EngineRequest | None:
+        """Takes a request that waits for blocks, which may arrive all the same; None if it does not wait."""
+        with self._lock:
+            return self._held.pop(request_id, None)
+
+    def handle(self, message: FetchBlocks | ToTransfer) -> None:
+        """Handles a message of the hub, all but FetchBlocks on the thread of transfers."""
+        match message:
+            case FetchBlocks():
+                self._expected[message.request_id] = message
+            case SendBlocks():
+                self._thread.submit(self._guarded, self._open, message.number, message)
+            case PullBlocks():
+                self._thread.submit(self._guarded, self._pull, message.number, message)
+            case BlockData():
+                self._thread.submit(self._guarded, self._fill, message.number, message)
+            case EndTransfer():
+                self._thread.submit(self._guarded, self._end, message.number, message)
+
+    # -- on the thread of transfers -----------------------------------------------------------------------------------
+
+    def _guarded(self, step: Callable[..., None], number: int, argument: object) -> None:
+        """A request enters the engine, whatever happens to its blocks."""
+        try:
+            step(number, argument)
+        except Exception as error:
+            log.warning("blocks could not be fetched or sent: %r", error)
+            if number in self._fetches:
+                self._finish(number)
+            elif isinstance(argument, _Fetch):
+                self._report(number, argument)
+
+    def _open(self, number: int, wanted: SendBlocks) -> None:
+        """Holds the blocks that the prefix tree has of a prefix."""
+        text = array("i", wanted.token_ids)
+
+        def take(engine: Engine) -> tuple[BlockTables | None, int]:
+            manager = engine.scheduler.manager
+            whole, _ = manager.kept(text, wanted.salt)
+            if not whole or manager.moving:
+                return None, 0
+            held = text[: whole * manager.block_size]
+            return manager.reserve(held, wanted.salt, whole, whole, (0,), engine.now()), whole
+
+        tables, blocks = self._engine.call(take).result()
+        self._sending[number] = _Sending(wanted.salt, tables, blocks if tables is not None else 0)
+
+    def _pull(self, number: int, asked: PullBlocks) -> None:
+        """Sends blocks as far as they are asked for."""
+        sending = self._sending.get(number)
+        if sending is None:
+            return
+        if not sending.upto:
+            sending.sent = asked.first
+        sending.upto = max(sending.upto, asked.upto)
+        while sending.sent < min(sending.upto, sending.blocks):
+            assert sending.tables is not None, "it has blocks"
+            place = sending.sent
+            payload = b"".join(self._block_bytes(0, sending.tables.blocks[0][place : place + 1]))
+            self._post(BlockData(number, place, self._digest(sending.salt, number, place, payload), payload))
+            sending.sent += 1
+        if sending.sent < sending.upto:
+            self._post(BlocksGone(number))
+
+    def _begin(self, number: int, fetch: _Fetch) -> None:
+        """Takes blocks for what the prefix tree lacks, and asks for their contents."""
+        salt = fetch.request.options.cache_salt
+
+        def take(engine: Engine) -> tuple[BlockTables | None, int]:
+            manager = engine.scheduler.manager
+            text = array("i", fetch.request.token_ids[: fetch.end * manager.block_size])
+            fetch.end = min(fetch.end, len(text) // manager.block_size)
+            keep, _ = manager.kept(text, salt)
+            if keep >= fetch.end or manager.moving:
+                return None, keep
+            return manager.reserve(text, salt, keep, fetch.end, (0,), engine.now(), spare=SPARE), keep
+
+        fetch.tables, fetch.first = self._engine.call(take).result()
+        fetch.have = fetch.first
+        if fetch.tables is None:
+            self._report(number, fetch)
+            return
+        self._fetches[number] = fetch
+        self._ask(number, fetch)
+
+    def _ask(self, number: int, fetch: _Fetch) -> None:
+        size = sum(view.nbytes for view in self._block_bytes(0, [0]))
+        upto = min(fetch.end, fetch.have + max(2, WINDOW_BYTES // size))
+        self._post(PullBlocks(number, fetch.first, upto))
+
+    def _fill(self, number: int, data: BlockData) -> None:
+        fetch = self._fetches.get(number)
+        if fetch is None:
+            return
+        assert fetch.tables is not None, "it has blocks"
+        views = self._block_bytes(0, fetch.tables.blocks[0][fetch.have : fetch.have + 1])
+        size = sum(view.nbytes for view in views)
+        digest = self._digest(fetch.request.options.cache_salt, number, data.place, data.payload)
+        if data.place != fetch.have or len(data.payload) != size or not hmac.compare_digest(digest, data.digest):
+            log.warning("a replica sent a damaged block; the rest of the prompt is computed")
+            self._finish(number)
+            return
+        at, payload = 0, memoryview(data.payload)
+        for view in views:
+            view[:] = payload[at : at + view.nbytes]
+            at += view.nbytes
+        fetch.have += 1
+        fetch.nbytes += size
+        if fetch.have == fetch.end:
+            self._finish(number)
+        else:
+            self._ask(number, fetch)
+
+    def _end(self, number: int, _: object) -> None:
+        """The hub ends a transfer."""
+        if number in self._fetches:
+            self._finish(number)
+        sending = self._sending.pop(number, None)
+        if sending is not None and sending.tables is not None:
+            tables = sending.tables
+            self._engine.call(lambda engine: engine.scheduler.manager.close(tables, engine.now())).result()
+
+    def _finish(self, number: int) -> None:
+        """Publishes the blocks that are there; the request enters the engine."""
+        fetch = self._fetches.pop(number)
+        tables = fetch.tables
+        assert tables is not None, "it has blocks"
+
+        def publish(engine: Engine) -> None:
+            manager, now = engine.scheduler.manager, engine.now()
+            tokens = array("i", fetch.request.token_ids)
+            manager.publish(tables, tokens, fetch.have * manager.block_size, now)
+            manager.close(tables, now)
+
+        published = self._engine.call(publish)
+        self._report(number, fetch)  # it enters the engine after the blocks
+        published.result()
+
+    def _report(self, number: int, fetch: _Fetch) -> None:
+        seconds = time.monotonic() - fetch.began
+        self._post(BlocksFetched(number, fetch.have - fetch.first, fetch.nbytes, seconds))
+        with self._lock:  # an abort comes before it, or after the request has entered
+            request = self._held.pop(fetch.request.request_id, None)
+            if request is not None:
+                self._enter(request, seconds)
+
+    def _digest(self, salt: str, number: int, place: int, payload: bytes) -> bytes:
+        """The MAC of a block of a transfer, which only a worker of this fleet can compute."""
+        key = blake3(self._keys.secret + self._keys.root(salt)).digest()
+        mac = blake3(number.to_bytes(8, "little") + place.to_bytes(8, "little"), key=key)
+        return mac.update(payload).digest()
