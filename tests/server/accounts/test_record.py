@@ -158,7 +158,15 @@ def test_routes_are_in_the_record() -> None:
             "cached_tokens": 32,
             "predicted_ttft_s": 0.12,
             "error": 0.2,
+            "fetched": None,
         },
-        {"replica": 0, "reason": "its turn", "cached_tokens": None, "predicted_ttft_s": None, "error": None},
+        {
+            "replica": 0,
+            "reason": "its turn",
+            "cached_tokens": None,
+            "predicted_ttft_s": None,
+            "error": None,
+            "fetched": None,
+        },
     ]
     assert "routes" not in record(report())
