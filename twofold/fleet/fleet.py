@@ -27,7 +27,7 @@ from typing import Any, Final, Literal, Protocol
 from twofold.api.base import ModelFacts
 from twofold.backends.sampling.philox import derive_seed
 from twofold.core.clock import MonotonicClock
-from twofold.core.errors import ParameterError, ResourceError, TwofoldError, WorkerError
+from twofold.core.errors import NotFoundError, ParameterError, ResourceError, TwofoldError, WorkerError
 from twofold.core.forecast import Forecast
 from twofold.core.lanes import LaneEvent
 from twofold.core.params import SamplingParams
@@ -75,8 +75,7 @@ FleetState = Literal["loading", "ready", "failed", "closed"]
 log = logging.getLogger("twofold.serve")
 ABSENT_S: Final = 30.0
 """How long requests wait for a node when the last one has left."""
-WATCHED: Final = 0
-"""The replica whose lanes and blocks live views show."""
+MAX_REPLICAS: Final = 64
 
 
 class EngineObserver(Protocol):
@@ -138,7 +137,8 @@ class Fleet:
         self.replicas = {
             number: FleetReplica(name, number, self._load, self, self._policy) for number in range(replicas)
         }
-        self._own = replicas
+        self._starts = replicas
+        self._changing = asyncio.Lock()
         node_options = dict(options if node_options is None else node_options)
         self._node_load = LoadModel("", node_options, shares_clock=False, keys=self._keys)
         self._node_options = EngineOptions(**node_options)
@@ -211,8 +211,13 @@ class Fleet:
         """Asks the engine for a picture of its KV cache, which observers get."""
         self._tell_watched(Look())
 
+    @property
+    def _shown(self) -> int:
+        """The replica whose lanes and blocks live views show."""
+        return min(self.replicas, default=0)
+
     def _tell_watched(self, message: Watch | Look) -> None:
-        replica = self.replicas.get(WATCHED)
+        replica = self.replicas.get(self._shown)
         if replica is not None and replica.state == "ready":
             replica.send(message)
 
@@ -266,9 +271,102 @@ class Fleet:
     def join(self, node: NodeLink) -> None:
         """Takes a node as a further replica, for as long as its connection lasts."""
         self._abandoned = False
-        number = next(number for number in count(self._own) if number not in self.replicas)
+        number = next(number for number in count(self._starts) if number not in self.replicas)
         replica = self.replicas[number] = FleetReplica(self.name, number, self._node_load, self, self._policy, node)
         replica.start()
+
+    # -- lifecycle of replicas -----------------------------------------------------------------------------------------
+
+    @property
+    def own(self) -> list[FleetReplica]:
+        """The replicas of this machine, by number."""
+        return [each for _, each in sorted(self.replicas.items()) if each.node is None]
+
+    async def drain(self, number: int) -> None:
+        """Moves the requests of a replica to the others, and ends its process; a node leaves.
+
+        Raises NotFoundError, and ParameterError if no other replica is ready.
+        """
+        async with self._changing:
+            await self._drain(number)
+
+    async def restart(self) -> None:
+        """Replaces the processes of this machine's replicas, one after the other. Their requests move to the others; a
+        single replica's wait. Raises the error of a replica that fails; the later ones are not replaced then."""
+        async with self._changing:
+            for replica in self.own:
+                if replica.state in ("ready", "silent"):
+                    self._empty(replica)
+                    await replica.replace()
+                await self._until_loaded([replica])
+
+    async def scale(self, replicas: int) -> None:
+        """Starts replicas on this machine or drains them, those with the highest numbers first.
+
+        Raises ParameterError, and the error of a replica that cannot be loaded: the new ones are closed then.
+        """
+        if not 1 <= replicas <= MAX_REPLICAS:
+            raise ParameterError(f"replicas must be from 1 to {MAX_REPLICAS}, not {replicas}.", param="replicas")
+        if replicas > 1 and self._load.options.get("kv_store") is not None:
+            raise ParameterError("A KV store has one writer: it takes one replica.", param="replicas")
+        async with self._changing:
+            for replica in self.own[replicas:]:
+                await self._drain(replica.number)
+            new = [self._add() for _ in range(replicas - len(self.own))]
+            try:
+                await self._until_loaded(new)
+            except BaseException:
+                for replica in new:
+                    await self._remove(replica)
+                raise
+
+    def _add(self) -> FleetReplica:
+        number = next(number for number in count() if number not in self.replicas)
+        replica = self.replicas[number] = FleetReplica(self.name, number, self._load, self, self._policy)
+        replica.start()
+        return replica
+
+    async def _drain(self, number: int) -> None:
+        replica = self.replicas.get(number)
+        if replica is None:
+            known = ", ".join(map(str, sorted(self.replicas)))
+            raise NotFoundError(f"{self.name} has no replica {number}.", hint=f"Its replicas: {known}.")
+        if not any(each.usable for each in self.replicas.values() if each is not replica):
+            raise ParameterError(
+                f"Replica {number} is the only one of {self.name} that is ready.",
+                param="replica",
+                hint="`twofold fleet restart` replaces its process; `twofold unload` ends it.",
+            )
+        self._empty(replica)
+        if replica.node is None:
+            await self._remove(replica)
+        else:
+            await replica.leave(WorkerError("The server has drained this node.", hint="Start it again to join."))
+
+    def _empty(self, replica: FleetReplica) -> None:
+        """Moves the requests of a replica to others."""
+        log.info("replica %d of the model %s is drained", replica.number, self.name)
+        replica.draining = True
+        self.requests.lose(replica)
+        self.requests.assign()
+
+    async def _remove(self, replica: FleetReplica) -> None:
+        await replica.close()
+        shown = self._shown
+        self.replicas.pop(replica.number, None)
+        if self.requests.line.prefixes is not None:
+            self.requests.line.prefixes.leave(replica.number)
+        if self.watched and self._shown != shown:
+            self._tell_watched(Watch(True))
+
+    async def _until_loaded(self, replicas: Sequence[FleetReplica]) -> None:
+        """Waits until replicas are ready. Raises the error of one that is not."""
+        while any(each.state == "loading" or each.draining for each in replicas):
+            self._changed.clear()
+            await self._changed.wait()
+        for each in replicas:
+            if each.state in ("failed", "closed"):
+                raise each.error or self._unavailable()
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -338,7 +436,7 @@ class Fleet:
             prefixes.join(replica.number, ready.engine.groups[0].blocks)
             prefixes.tell_all(replica.number, 0, ())
         self._changed.set()
-        if self.watched and replica.number == WATCHED:
+        if self.watched and replica.number == self._shown:
             replica.send(Watch(True))
         self.requests.assign()
 
@@ -399,7 +497,7 @@ class Fleet:
 
     def on_outputs(self, replica: FleetReplica, step: StepOutputs) -> None:
         now, number = self._clock.now(), replica.number
-        if step.lanes and number == WATCHED:
+        if step.lanes and number == self._shown:
             for observer in self._observers:
                 observer.on_lanes(self.name, step.lanes, partial(self._served, replica))
         for progress in step.progress:

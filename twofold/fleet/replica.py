@@ -10,6 +10,7 @@
                loading         its process ended, or was killed because it stayed silent
     any        closed          ``close`` is called, or a node's connection ended
 
+A replica that is drained gets no requests any more: it is closed then, or its process is replaced by another one.
 If processes end in quick succession without an output, the pause before the next start doubles, and finally the replica
 fails. What becomes of the requests that it had is decided by its owner, the fleet.
 """
@@ -118,6 +119,8 @@ class FleetReplica:
     requests  number of requests that the owner has given it
     load      its work, if its process tells that; None before it is loaded
     listing   whether it was asked for the names of all its blocks
+    draining  whether it gets no requests any more, until its process is replaced
+    restarts  number of unexpected ends of its process
     """
 
     def __init__(
@@ -140,6 +143,8 @@ class FleetReplica:
         self.requests = 0
         self.load: ReplicaLoad | None = None
         self.listing = False
+        self.draining = False
+        self.restarts = 0
         self.node = node
         self._clock = MonotonicClock()
         self._load = load
@@ -161,7 +166,7 @@ class FleetReplica:
     @property
     def usable(self) -> bool:
         """Whether requests may be sent to it."""
-        return self.state == "ready"
+        return self.state == "ready" and not self.draining
 
     def takes(self, tenant: str) -> bool:
         """Whether a request of the tenant may be sent to it now."""
@@ -206,6 +211,18 @@ class FleetReplica:
             with suppress(asyncio.CancelledError):
                 await life
 
+    async def replace(self) -> None:
+        """Ends the process of a drained replica; another one is started."""
+        if self._link is not None:
+            await self._link.close(self._end_s)
+
+    async def leave(self, error: TwofoldError) -> None:
+        """Ends the connection of a drained node, which gets the error as the reason."""
+        assert self.node is not None
+        self.node.refuse(error)
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
     def send(self, message: ToWorker | EngineRequest) -> None:
         """Sends a message; does nothing without a process."""
         if self._link is not None:
@@ -248,8 +265,12 @@ class FleetReplica:
             for task in watching:
                 task.cancel()
             self._link = None
-            end_s = END_S if self._load.options.get("kv_store") is None else SAVE_S + END_S
-            self._on_exit(await asyncio.shield(asyncio.ensure_future(link.close(end_s))))
+            self._on_exit(await asyncio.shield(asyncio.ensure_future(link.close(self._end_s))))
+
+    @property
+    def _end_s(self) -> float:
+        """Seconds that a process gets to end."""
+        return END_S if self._load.options.get("kv_store") is None else SAVE_S + END_S
 
     def _on_exit(self, end: WorkerEnd) -> None:
         """Handles the end of the process."""
@@ -273,7 +294,12 @@ class FleetReplica:
             self.state = "closed"
             self._owner.on_end(self, error, served=False, by_itself=end.by_itself)
             return
+        if self.draining:
+            self.state, self.draining = "loading", False
+            self._owner.on_end(self, error, served=False, by_itself=False)
+            return
         now = time.monotonic()
+        self.restarts += 1
         if end.by_itself:
             self._exits.append(now)
         while self._exits and now - self._exits[0] > self._policy.ends_within_s:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from twofold.core.errors import BusyError, ResourceError, TwofoldError, WorkerError
+from twofold.core.errors import BusyError, ParameterError, ResourceError, TwofoldError, WorkerError
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.engine.config import EngineOptions
 from twofold.engine.draft_source import find_draft
@@ -279,6 +279,34 @@ class ModelRegistry:
         else:
             await self._unload(model)
         return model
+
+    async def scale(self, name: str, replicas: int) -> Fleet:
+        """Starts or drains replicas of a loaded model on this machine. Raises the errors of ``Fleet.scale`` and
+        ``fleet``, and ResourceError if the memory budget has no room for them."""
+        model, fleet = self.find(name, exactly=True), self.fleet(name)
+        before, each = len(fleet.own), fleet.own_bytes
+        needed = each * max(0, replicas - before)
+        if sum(other.reserved for other in self.models if other.holds) + needed > self._budget:
+            raise ResourceError(
+                f"{replicas} replicas of {model.names[0]} take {each * replicas:,} bytes of memory; {self._budget:,} may "
+                "be used by all models.",
+                hint="Raise --memory-budget, or lower --kv-cache-memory-bytes.",
+            )
+        model.reserved += needed
+        try:
+            await fleet.scale(replicas)
+        finally:
+            if model.worker is fleet:
+                model.reserved = each * len(fleet.own)
+                model.kv_bytes = (model.kv_bytes or 0) // max(1, before) * len(fleet.own)
+        return fleet
+
+    def fleet(self, name: str) -> Fleet:
+        """A loaded model. Raises ModelNotFoundError, and ParameterError if it is not loaded."""
+        model = self.find(name, exactly=True)
+        if model.worker is None:
+            raise ParameterError(f"{model.names[0]} is not loaded.", param="model", hint="`twofold load` loads it.")
+        return model.worker
 
     @asynccontextmanager
     async def lease(self, name: str | None, *, keep_s: float | None = None) -> AsyncGenerator[Fleet, None]:
