@@ -28,8 +28,8 @@ async def fleet_of(reading: ModelReading, replicas: int) -> Fleet:
 def expected(reading: ModelReading) -> list[list[int]]:
     """The tokens of each request without others."""
     with LLM(str(reading.path), **ENGINE) as llm:
-        prompts = [{"prompt_token_ids": list(job_of(number).token_ids)} for number in range(STREAMS)]
-        alone = [llm.generate([prompt], PARAMS)[0] for prompt in prompts]
+        ids = [list(job_of(number).token_ids) for number in range(STREAMS)]
+        alone = [llm.generate([{"prompt_token_ids": each}], PARAMS)[0] for each in ids]
     return [list(each.outputs[0].token_ids) for each in alone]
 
 

@@ -6,14 +6,16 @@ import os
 import re
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.fleet import ask, comparable, questions
+from benchmarks.fleet import Question, ask, comparable, questions
 from tests.fleet.nodes import LiveNode, live_node, until
 from tests.server.live import LiveServer, live_server
 from tests.support.tiny import TinyModel, TinyOptions
@@ -184,3 +186,33 @@ def test_flags_that_do_not_go_together(
     folder = ["--data-folder", str(tmp_path)] if flags[0] == "serve" else []
     assert main([*flags, *folder]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_requests_of_a_terminated_node_go_on_elsewhere(model: Path, certificates: Path, tmp_path: Path) -> None:
+    """One of two nodes gets SIGTERM under streams and exits with 0. The other one, then alone, finishes its stream."""
+    body = {"model": "m", "prompt": "The city of", "max_tokens": 900, "ignore_eos": True, "temperature": 0.9, "seed": 1}
+    streamed = Question("/v1/completions", body, stream=True)
+    with hub(tmp_path / "hub", model, certificates) as (live, first):
+        whole = comparable(ask(live.url, streamed))
+        join = ("--join", f"127.0.0.1:{port_of(live)}", "--fleet-certs", str(certificates), "--threads", "1")
+        with (
+            live_node(tmp_path / "second.log", f"m={model}", *join) as second,
+            ThreadPoolExecutor(4) as pool,
+        ):
+            second.wait_for("Ready")
+            for node, others in ((first, 4), (second, 1)):
+                running = [pool.submit(ask, live.url, streamed) for _ in range(others)]
+                time.sleep(0.3)
+                assert not any(each.done() for each in running)
+                node.process.terminate()
+                assert [comparable(each.result()) for each in running] == [whole] * others
+                assert node.process.wait(30) == 0, node.log.read_text()
+                assert "drained" in node.log.read_text()
+
+
+def test_a_node_without_a_server_ends_at_once(model: Path, certificates: Path, tmp_path: Path) -> None:
+    join = ("--join", f"127.0.0.1:{_free_port()}", "--fleet-certs", str(certificates), "--threads", "1")
+    with live_node(tmp_path / "node.log", f"m={model}", *join) as node:
+        node.wait_for("failed")
+        node.process.terminate()
+        assert node.process.wait(5) == 0

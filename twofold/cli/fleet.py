@@ -47,10 +47,10 @@ def node(
     ] = None,
     name: Annotated[str | None, Parameter(help="Name in the server's log (default: the host name).")] = None,
 ) -> None:
-    """Run replicas of a model for a server on another machine, until it is interrupted."""
+    """Run replicas of a model for a server on another machine, until SIGTERM, after which others take over."""
     from twofold.fleet.certificates import context  # noqa: PLC0415 - start-up time
     from twofold.fleet.joining import FleetAddress  # noqa: PLC0415
-    from twofold.fleet.node import NodeSettings, serve_hub  # noqa: PLC0415
+    from twofold.fleet.node import NodeSettings, serve_until_terminated  # noqa: PLC0415
     from twofold.formats.fetch import sources  # noqa: PLC0415
     from twofold.host.machine import read_cpu  # noqa: PLC0415
     from twofold.host.paths import CacheFolders  # noqa: PLC0415
@@ -82,4 +82,4 @@ def node(
         say=note,
     )
     note(f"Joining {join} with {named.names[0]}")
-    asyncio.run(serve_hub(settings))
+    asyncio.run(serve_until_terminated(settings))

@@ -76,6 +76,7 @@ log = logging.getLogger("twofold.serve")
 ABSENT_S: Final = 30.0
 """How long requests wait for a node when the last one has left."""
 MAX_REPLICAS: Final = 64
+LEAVE_CHECK_S: Final = 0.02
 
 
 class EngineObserver(Protocol):
@@ -139,6 +140,7 @@ class Fleet:
         }
         self._starts = replicas
         self._changing = asyncio.Lock()
+        self._leaves: set[asyncio.Task[None]] = set()
         node_options = dict(options if node_options is None else node_options)
         self._node_load = LoadModel("", node_options, shares_clock=False, keys=self._keys)
         self._node_options = EngineOptions(**node_options)
@@ -263,6 +265,9 @@ class Fleet:
         if self._absent is not None:
             self._absent.cancel()
         replicas = list(self.replicas.values())
+        for leave in self._leaves:
+            leave.cancel()
+        await asyncio.gather(*self._leaves, return_exceptions=True)
         await asyncio.gather(*(each.close() for each in replicas))
         for each in replicas:
             self.requests.lose(each)
@@ -273,6 +278,7 @@ class Fleet:
         self._abandoned = False
         number = next(number for number in count(self._starts) if number not in self.replicas)
         replica = self.replicas[number] = FleetReplica(self.name, number, self._node_load, self, self._policy, node)
+        node.on_leave = partial(self._begin_leave, replica)
         replica.start()
 
     # -- lifecycle of replicas -----------------------------------------------------------------------------------------
@@ -341,7 +347,24 @@ class Fleet:
         if replica.node is None:
             await self._remove(replica)
         else:
-            await replica.leave(WorkerError("The server has drained this node.", hint="Start it again to join."))
+            await replica.leave()
+
+    def _begin_leave(self, replica: FleetReplica) -> None:
+        """A node wants to end."""
+        if not replica.draining:
+            replica.draining = True
+            task = asyncio.create_task(self._let_leave(replica), name=f"leave {replica.number} of {self.name}")
+            self._leaves.add(task)
+            task.add_done_callback(self._leaves.discard)
+
+    async def _let_leave(self, replica: FleetReplica) -> None:
+        """Ends a node's connection when others have its requests. While no other replica is ready, it keeps them."""
+        self.requests.line.lose(replica.number)
+        self.requests.assign()
+        while replica.requests and not any(each.usable for each in self.replicas.values()):
+            await asyncio.sleep(LEAVE_CHECK_S)
+        self._empty(replica)
+        await replica.leave()
 
     def _empty(self, replica: FleetReplica) -> None:
         """Moves the requests of a replica to others."""

@@ -22,9 +22,12 @@ from twofold.fleet.messages import (
     HELLO_BYTES,
     MAX_FRAME_BYTES,
     Codec,
+    Drained,
+    FromNode,
     FromWorker,
     Hello,
     JoinRefused,
+    Leave,
     ToWorker,
     Unframer,
     WorkerCrashed,
@@ -171,18 +174,20 @@ class NodeLink(_Framed):
     differ, so requests are sent with their age.
 
     greeted   set when the hello is there, or the connection has ended without one
+    on_leave  is called when the node wants to end
     """
 
     pid = None
 
     def __init__(self) -> None:
-        super().__init__(HELLO_BYTES, Hello | WorkerCrashed | FromWorker, self._hear)
+        super().__init__(HELLO_BYTES, Hello | FromNode, self._hear)
         self._end = WorkerEnd("its connection ended", by_itself=False)
         self.greeted = asyncio.Event()
         self._on_message: OnMessage | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._clock = MonotonicClock()
         self.hello: Hello | None = None
+        self.on_leave: Callable[[], object] = self.kill
 
     @property
     def name(self) -> str:
@@ -203,6 +208,10 @@ class NodeLink(_Framed):
         self.write(JoinRefused(error))
         if self._transport is not None:
             self._transport.close()
+
+    def dismiss(self) -> None:
+        """The node may end; it closes the connection."""
+        self.write(Drained())
 
     def kill(self) -> None:
         if self._transport is not None:
@@ -226,6 +235,8 @@ class NodeLink(_Framed):
             self.greeted.set()
         elif self._on_message is None or isinstance(message, Hello):
             raise TypeError("a node waits for its model")
+        elif isinstance(message, Leave):
+            self.on_leave()
         elif isinstance(message, WorkerCrashed):
             self._end = WorkerEnd(message.cause[:40], by_itself=True)
         else:

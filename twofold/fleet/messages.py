@@ -4,7 +4,8 @@
     payload   msgpack: [tag, field, …]; requests and other records of the engine are maps, errors [class, message, hint,
               {more}]. The first one of a node has at most HELLO_BYTES
 
-    node → server     Hello first; WorkerCrashed last, if its worker did. The server replies LoadModel or JoinRefused
+    node → server     Hello first; WorkerCrashed last, if its worker did. The server replies LoadModel or JoinRefused.
+                      Leave, to which it replies Drained once the node's requests go on elsewhere
     server → worker   LoadModel first; then requests, Abort, SetPaused, Ping, Watch, Look, Foresee, ListBlocks
     worker → server   Ready or Unloadable first; then StepOutputs after each step with output, Failed, Gone, Pong, Seen,
                       Blocks. Beat at any time
@@ -72,6 +73,14 @@ class JoinRefused(WorkerMessage, tag="refused"):
     """The server does not take the node."""
 
     error: TwofoldError
+
+
+class Leave(WorkerMessage, tag="leave"):
+    """A node wants to end: its requests shall go on elsewhere."""
+
+
+class Drained(WorkerMessage, tag="drained"):
+    """The node has no requests any more and may end; it shall not join again."""
 
 
 class LoadModel(WorkerMessage, tag="load"):
@@ -282,9 +291,10 @@ class Seen(WorkerMessage, tag="seen"):
 ToTransfer = SendBlocks | PullBlocks | BlockData | EndTransfer
 ToService = EngineRequest | Abort | SetPaused | Ping | Watch | Look | Foresee | ListBlocks | FetchBlocks
 ToWorker = LoadModel | ToService | ToTransfer
-FromHub = LoadModel | JoinRefused
+FromHub = LoadModel | JoinRefused | Drained
 FromTransfer = PullBlocks | BlockData | BlocksGone | BlocksFetched
 FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong | Beat | Seen | Blocks | Foreseen | FromTransfer
+FromNode = FromWorker | WorkerCrashed | Leave
 
 
 def _read(kind: type, value: Any) -> object:

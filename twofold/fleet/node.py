@@ -3,6 +3,8 @@
 Each replica has a connection of its own. The node sends its hello, waits until the hub loads the model, starts a worker
 process with its own file, and passes frames on in both directions. When the connection ends, so does the process: its
 requests go on elsewhere, and a worker without a hub is of no use. Then the node joins again.
+
+A node that shall end asks the hub to let it leave, and serves until other replicas have its requests.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ import signal
 import socket
 import ssl
 from asyncio.subprocess import Process
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -31,6 +33,7 @@ from twofold.fleet.messages import (
     FromHub,
     Hello,
     JoinRefused,
+    Leave,
     LoadModel,
     Ready,
     Unloadable,
@@ -47,6 +50,9 @@ MAX_PAUSE_S: Final = 5.0
 """Pauses between two attempts to join; each is twice as long as the one before."""
 REFUSED: Final = b"\x92\xa7refused"
 """How the payload of JoinRefused begins: an array of two, the first of which is the tag."""
+DRAINED: Final = b"\x91\xa7drained"
+"""The payload of Drained."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +77,13 @@ class NodeSettings:
     say: Callable[[str], None] = log.info
 
 
-async def serve_hub(settings: NodeSettings) -> None:
-    """Joins the hub, again and again, until it refuses the node, or the model cannot be loaded. Raises that error."""
+async def serve_hub(settings: NodeSettings, leaving: asyncio.Event | None = None) -> None:
+    """Joins the hub, again and again, until it refuses the node, or the model cannot be loaded. Raises that error.
+    Returns when the hub has drained the node, which ``leaving`` asks for."""
+    leaving = leaving or asyncio.Event()
     digest = await asyncio.to_thread(file_digest, settings.path)
     hello = Hello(twofold_version(), NUMERICS, settings.name, settings.model, digest)
-    slots = [asyncio.create_task(_slot(settings, hello)) for _ in range(settings.replicas)]
+    slots = [asyncio.create_task(_slot(settings, hello, leaving)) for _ in range(settings.replicas)]
     try:
         await asyncio.gather(*slots)
     finally:
@@ -85,13 +93,28 @@ async def serve_hub(settings: NodeSettings) -> None:
         await asyncio.gather(*slots, return_exceptions=True)
 
 
-async def _slot(settings: NodeSettings, hello: Hello) -> None:
+async def serve_until_terminated(settings: NodeSettings) -> None:
+    """Serves the hub until SIGTERM, which makes the node leave; a second one ends the process at once."""
+    leaving, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def leave() -> None:
+        loop.remove_signal_handler(signal.SIGTERM)
+        settings.say("Leaving: other replicas take over the requests")
+        leaving.set()
+
+    loop.add_signal_handler(signal.SIGTERM, leave)
+    await serve_hub(settings, leaving)
+
+
+async def _slot(settings: NodeSettings, hello: Hello, leaving: asyncio.Event) -> None:
     """One replica, with one connection after the other."""
     pause, hub = MIN_PAUSE_S, f"{settings.host}:{settings.port}"
-    while True:
-        connection = _Connection(settings, hello)
+    while not leaving.is_set():
+        connection = _Connection(settings, hello, leaving)
         try:
-            await connection.serve()
+            if await connection.serve():
+                settings.say(f"The hub has drained a replica of {settings.model}")
+                return
             log.warning("the connection to %s ended", hub)
         except BusyError as error:
             log.warning("the hub is not ready: %s", error)
@@ -99,43 +122,59 @@ async def _slot(settings: NodeSettings, hello: Hello) -> None:
             log.warning("the connection to %s failed: %s", hub, error or "it ended")
         if connection.loaded:
             pause = MIN_PAUSE_S
-        await asyncio.sleep(pause)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await leaving.wait()
         pause = min(2 * pause, MAX_PAUSE_S)
 
 
 class _Connection:
     """One connection to the hub and the worker process behind it. ``loaded``: the worker has loaded the model."""
 
-    def __init__(self, settings: NodeSettings, hello: Hello) -> None:
+    def __init__(self, settings: NodeSettings, hello: Hello, leaving: asyncio.Event) -> None:
         self.loaded = False
+        self._leaving = leaving
         self._settings = settings
         self._hello = hello
         self._from_hub, self._from_worker = Codec(FromHub), Codec(Ready | Unloadable)
 
-    async def serve(self) -> None:
-        """Joins and serves until the connection or the process ends. Raises the hub's error if it refuses the node, the
-        worker's if it cannot load the model, OSError and EOFError."""
+    async def serve(self) -> bool:
+        """Joins and serves until the connection or the process ends; returns whether the hub has drained it. Raises the
+        hub's error if it refuses the node, the worker's if it cannot load the model, OSError and EOFError."""
         settings = self._settings
         name = None if settings.context is None else HOST
         try:
-            reader, writer = await asyncio.open_connection(
-                settings.host, settings.port, ssl=settings.context, server_hostname=name
+            reader, writer = await self._unless_leaving(
+                asyncio.open_connection(settings.host, settings.port, ssl=settings.context, server_hostname=name)
             )
         except ssl.SSLCertVerificationError as error:
             raise _wrong_certificate(settings, error) from error
         try:
             keep_alive(writer.get_extra_info("socket"))
             writer.write(self._from_hub.frame(self._hello))
-            load = await self._first(reader)
+            load = await self._unless_leaving(self._first(reader))
             options = {**load.options, **settings.options}
             first = LoadModel(str(settings.path), options, load.shares_clock, load.keys)
-            await self._relay(self._from_hub.frame(first), reader, writer)
+            return await self._relay(self._from_hub.frame(first), reader, writer)
         except ssl.SSLError as error:
             if "ALERT" in (error.reason or ""):  # the hub says what it does not like
                 raise _wrong_certificate(settings, error) from error
             raise
         finally:
             writer.transport.abort()
+
+    async def _unless_leaving(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of work that comes before a replica has requests. Raises EOFError if the node shall leave."""
+        tasks = asyncio.create_task(work), asyncio.create_task(self._leaving.wait())
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not tasks[0].done():
+                raise EOFError("the node leaves")
+            return tasks[0].result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _first(self, reader: asyncio.StreamReader) -> LoadModel:
         """The hub's first message, if it takes the node."""
@@ -151,8 +190,9 @@ class _Connection:
         assert isinstance(first, LoadModel)
         return first
 
-    async def _relay(self, load: bytearray, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Runs a worker for the connection, until one of them ends. Raises the error with which either of them ends."""
+    async def _relay(self, load: bytearray, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Runs a worker for the connection, until one of them ends; returns whether the hub has drained it. Raises the
+        error with which either of them ends."""
         ours, theirs = socket.socketpair()
         out_of_memory = out_of_memory_kills()
         with theirs:
@@ -162,9 +202,10 @@ class _Connection:
         ways = [
             asyncio.create_task(self._pass_requests(reader, to_worker)),
             asyncio.create_task(self._pass_outputs(from_worker, writer)),
+            asyncio.create_task(self._ask_to_leave(writer)),
         ]
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ways[:2], return_when=asyncio.FIRST_COMPLETED)
             if ways[1].done() and (crash := await _crash(process, out_of_memory)) is not None:
                 writer.write(self._from_hub.frame(crash))
             with suppress(OSError):
@@ -180,17 +221,26 @@ class _Connection:
         for result in results:
             if isinstance(result, TwofoldError):
                 raise result
+        return results[0] is True
 
-    async def _pass_requests(self, hub: asyncio.StreamReader, worker: asyncio.StreamWriter) -> None:
-        """Passes the hub's frames on. Raises its error if it refuses what the worker has loaded."""
+    async def _ask_to_leave(self, hub: asyncio.StreamWriter) -> None:
+        await self._leaving.wait()
+        hub.write(self._from_hub.frame(Leave()))
+
+    async def _pass_requests(self, hub: asyncio.StreamReader, worker: asyncio.StreamWriter) -> bool:
+        """Passes the hub's frames on; returns whether it has drained the node. Raises its error if it refuses what the
+        worker has loaded."""
         with suppress(OSError, EOFError):
             while True:
                 frame = await _frame(hub)
                 if frame.startswith(REFUSED, LENGTH.size):
                     refused: JoinRefused = self._from_hub.message(memoryview(frame)[LENGTH.size :])
                     raise refused.error
+                if len(frame) == LENGTH.size + len(DRAINED) and frame.endswith(DRAINED):
+                    return True
                 worker.write(frame)
                 await worker.drain()
+        return False
 
     async def _pass_outputs(self, worker: asyncio.StreamReader, hub: asyncio.StreamWriter) -> None:
         """Passes the worker's frames on, each as a whole; a hub that does not keep up stops the reading. Raises the

@@ -216,11 +216,13 @@ class FleetReplica:
         if self._link is not None:
             await self._link.close(self._end_s)
 
-    async def leave(self, error: TwofoldError) -> None:
-        """Ends the connection of a drained node, which gets the error as the reason."""
+    async def leave(self) -> None:
+        """Ends the connection of a drained node, which does not join again."""
         assert self.node is not None
-        self.node.refuse(error)
+        self.node.dismiss()
         if self._task is not None:
+            await asyncio.wait([self._task], timeout=END_S)
+            self.node.kill()
             await asyncio.wait([self._task])
 
     def send(self, message: ToWorker | EngineRequest) -> None:

@@ -288,8 +288,8 @@ class ModelRegistry:
         needed = each * max(0, replicas - before)
         if sum(other.reserved for other in self.models if other.holds) + needed > self._budget:
             raise ResourceError(
-                f"{replicas} replicas of {model.names[0]} take {each * replicas:,} bytes of memory; {self._budget:,} may "
-                "be used by all models.",
+                f"{replicas} replicas of {model.names[0]} take {each * replicas:,} bytes of memory, and all models "
+                f"together may use {self._budget:,}.",
                 hint="Raise --memory-budget, or lower --kv-cache-memory-bytes.",
             )
         model.reserved += needed
