@@ -34,6 +34,7 @@ ENGINE: Final = {"threads": 1, "kv_cache_memory_bytes": 1 << 29, "max_model_len"
 class One:
     """The replica ``number``, which may fetch if that is predicted to be sooner."""
 
+    name: ClassVar[str] = "one"
     watches: ClassVar[bool] = True
     predicts: ClassVar[bool] = True
 

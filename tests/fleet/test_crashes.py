@@ -84,6 +84,7 @@ def test_requests_go_on_after_a_kill(reading: ModelReading) -> None:
 class Ending:
     """A router whose first ``most`` choices end the process of the replica with a signal."""
 
+    name: ClassVar[str] = "ending"
     watches: ClassVar[bool] = False
     predicts: ClassVar[bool] = False
 

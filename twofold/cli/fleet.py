@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from twofold.cli import replicas as running
 from twofold.cli.console import DownloadProgress, note
 from twofold.cli.options import BYTES
 from twofold.core.errors import ParameterError
@@ -16,7 +17,9 @@ from twofold.core.errors import ParameterError
 MAX_REPLICAS = 64
 MAX_NAME = 64
 
-app = App(name="fleet", help="Make the certificates with which machines of a fleet know each other.")
+app = App(name="fleet", help="Replicas of a running server's models, and the certificates of a fleet's machines.")
+for _command in (running.status, running.drain, running.restart, running.scale):
+    app.command(_command)
 
 
 @app.command

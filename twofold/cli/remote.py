@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import quote
 
@@ -28,7 +29,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 def ps(*, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> None:
     """List the models of a running server: loaded or not, in use or idle."""
-    models = _request(url, api_key, "GET", MODELS)["data"]
+    models = ask(url, api_key, "GET", MODELS)["data"]
     if json:
         print_json(models)
         return
@@ -37,7 +38,7 @@ def ps(*, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> No
 
 def load(model: Model, /, *, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> None:
     """Load a model of a running server, and wait until it is loaded."""
-    found = _request(url, api_key, "POST", f"{MODELS}/{quote(model)}/load", LOAD_TIMEOUT_S)
+    found = ask(url, api_key, "POST", f"{MODELS}/{quote(model)}/load", LOAD_TIMEOUT_S)
     print_json(found) if json else note(f"Loaded {found['id']}.")
 
 
@@ -51,7 +52,7 @@ def unload(
     json: Json = False,
 ) -> None:
     """Unload a model of a running server, once its running requests have finished. Later requests load it again."""
-    found = _request(url, api_key, "POST", f"{MODELS}/{quote(model)}/unload")
+    found = ask(url, api_key, "POST", f"{MODELS}/{quote(model)}/unload")
     until = time.monotonic() + timeout
     if found["state"] == "ready" and not json:
         note(f"Waiting for {count(found['running'] + found['waiting'], 'request')} of {found['id']}.")
@@ -62,7 +63,7 @@ def unload(
                 hint="It is unloaded when its last request ends; raise --timeout to wait longer.",
             )
         time.sleep(POLL_S)
-        found = next(each for each in _request(url, api_key, "GET", MODELS)["data"] if each["id"] == found["id"])
+        found = next(each for each in ask(url, api_key, "GET", MODELS)["data"] if each["id"] == found["id"])
     print_json(found) if json else note(f"Unloaded {found['id']}.")
 
 
@@ -81,18 +82,28 @@ def stop(
     if model is not None:
         unload(model, timeout=timeout, url=url, api_key=api_key)
         return
-    _request(url, api_key, "POST", "/v1/twofold/shutdown")
+    ask(url, api_key, "POST", "/v1/twofold/shutdown")
     note(f"The server at {url} is stopping; running requests may finish.")
 
 
-def _request(url: str, api_key: str | None, method: str, path: str, limit_s: float = RESPONSE_TIMEOUT_S) -> Any:
+def ask(
+    url: str,
+    api_key: str | None,
+    method: str,
+    path: str,
+    limit_s: float = RESPONSE_TIMEOUT_S,
+    sent: Mapping[str, Any] | None = None,
+) -> Any:
     """The JSON in a server's response. Raises AccessError, NotFoundError, UsageError or NetworkError for an error."""
     import orjson  # noqa: PLC0415 - start-up time
 
     from twofold.bench.client.target import ServerTarget, exchange  # noqa: PLC0415
 
-    key = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
-    status, _, body = exchange(ServerTarget.of(url), method, path, None, key, limit_s)
+    headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+    if sent is not None:
+        headers["content-type"] = "application/json"
+    data = None if sent is None else orjson.dumps(sent)
+    status, _, body = exchange(ServerTarget.of(url), method, path, data, headers, limit_s)
     try:
         found = orjson.loads(body)
         message = None if status == 200 else str(found["error"]["message"])

@@ -103,7 +103,7 @@ class Fleet:
     reading    the model file without its weights
     options    ``EngineKeywords`` to load it with; nodes get ``node_options`` instead, if there are such
     error      why it failed
-    routes     whether requests are routed to several replicas
+    routes     whether requests are routed to several replicas, by ``router``
     watched    whether its engine sends events of lanes
     ceilings   predicts steps on this machine; None until the machine was measured
     """
@@ -146,8 +146,8 @@ class Fleet:
         self._node_options = EngineOptions(**node_options)
         self._absent: asyncio.TimerHandle | None = None
         self._abandoned = False
-        router = router or (Predicted() if routes else LeastLoaded())
-        self.requests = Dispatch(self.replicas, router, self._clock.now)
+        self.router = router or (Predicted() if routes else LeastLoaded())
+        self.requests = Dispatch(self.replicas, self.router, self._clock.now)
         self.relay = BlockRelay(self.replicas)
         self.requests.line.fetch, self.requests.before_sending = self.relay.find, self.relay.begin
         self._numbers = count(2)
@@ -370,6 +370,7 @@ class Fleet:
         """Moves the requests of a replica to others."""
         log.info("replica %d of the model %s is drained", replica.number, self.name)
         replica.draining = True
+        self.relay.lose(replica.number)
         self.requests.lose(replica)
         self.requests.assign()
 

@@ -43,6 +43,7 @@ from twofold.server.http.estimate import EstimateEndpoint
 from twofold.server.http.live import LiveService
 from twofold.server.http.models import ModelsEndpoint, OllamaEndpoint
 from twofold.server.http.planner import PlannerEndpoint
+from twofold.server.http.replicas import ReplicasEndpoint
 from twofold.server.http.root import RootEndpoint
 from twofold.server.http.status import AdminEndpoint, StatusEndpoint
 from twofold.server.http.tokens import TokensEndpoint
@@ -119,7 +120,7 @@ def all_routes(
         return document
 
     models, ollama = ModelsEndpoint(registry), OllamaEndpoint(registry)
-    tokens = TokensEndpoint(registry, stores.responses)
+    tokens, replicas = TokensEndpoint(registry, stores.responses), ReplicasEndpoint(registry)
     root = RootEndpoint(registry, page)
     routes: dict[str, Mapping[str, Handler]] = {
         **{path: {"POST": handler} for path, handler in _generating(stores.responses, registry).items()},
@@ -154,6 +155,9 @@ def all_routes(
         "/v1/twofold/models": {"GET": admin.list},
         "/v1/twofold/models/{model:path}/load": {"POST": admin.load},
         "/v1/twofold/models/{model:path}/unload": {"POST": admin.unload},
+        "/v1/twofold/models/{model:path}/replicas": {"POST": replicas.scale},
+        "/v1/twofold/models/{model:path}/replicas/drain": {"POST": replicas.drain},
+        "/v1/twofold/models/{model:path}/replicas/restart": {"POST": replicas.restart},
         "/v1/twofold/shutdown": {"POST": admin.shutdown},
         **_stored(stores),
     }

@@ -123,6 +123,7 @@ class Router(Protocol):
     """Chooses replicas. ``watches``: whether it depends on open requests, so that ends must be known in order;
     ``predicts``: whether it depends on their work."""
 
+    name: ClassVar[str]
     watches: ClassVar[bool]
     predicts: ClassVar[bool]
 
@@ -134,6 +135,7 @@ class Router(Protocol):
 class RoundRobin:
     """Ready replicas in turn."""
 
+    name: ClassVar[str] = "round-robin"
     watches: ClassVar[bool] = False
     predicts: ClassVar[bool] = False
 
@@ -151,6 +153,7 @@ class RoundRobin:
 class LeastLoaded:
     """The replica with the fewest open requests; ties go to the next one after the last choice."""
 
+    name: ClassVar[str] = "least-loaded"
     watches: ClassVar[bool] = True
     predicts: ClassVar[bool] = False
 
@@ -168,6 +171,7 @@ class LeastLoaded:
 class LongestMatch:
     """The replica with the longest cached prefix, unless it has too many open requests; ties go to the least loaded."""
 
+    name: ClassVar[str] = "longest-match"
     watches: ClassVar[bool] = True
     predicts: ClassVar[bool] = False
 
@@ -188,6 +192,7 @@ class Predicted:
     ``distort`` changes each predicted TTFT before it is compared: simulations try errors with it.
     """
 
+    name: ClassVar[str] = "predicted"
     watches: ClassVar[bool] = True
     predicts: ClassVar[bool] = True
 
@@ -250,16 +255,12 @@ def _after_fetch(work: WorkAhead, tokens: int, fetch: BlockFetch, unknown: StepT
 
 def make_router(name: str, distort: Callable[[float], float] | None = None) -> Router:
     """The router of that name. Raises ParameterError with the closest name for any other."""
-    if name == "predicted":
+    if name == Predicted.name:
         return Predicted(distort)
-    makers: Mapping[str, Callable[[], Router]] = {
-        "round-robin": RoundRobin,
-        "least-loaded": LeastLoaded,
-        "longest-match": LongestMatch,
-    }
+    makers: Mapping[str, Callable[[], Router]] = {each.name: each for each in (RoundRobin, LeastLoaded, LongestMatch)}
     if name in makers:
         return makers[name]()
-    hint = did_you_mean(name, (*makers, "predicted"))
+    hint = did_you_mean(name, (*makers, Predicted.name))
     raise ParameterError(f"There is no router {name!r:.40}.", param="router", hint=hint)
 
 

@@ -16,6 +16,7 @@ from twofold.server.config import ServerConfig
 from twofold.server.edge.keys import MetricsView
 from twofold.server.edge.middleware import ABOUT_PATH
 from twofold.server.http.endpoints import EndpointRequest
+from twofold.server.http.replicas import FleetReply, fleet_reply
 from twofold.server.models.registry import ModelRegistry, ModelState, ServedModel
 
 OWN_PATHS: Final = "/v1/twofold/"
@@ -33,7 +34,7 @@ class LoadTimes(ReplyObject):
 
 class AboutModel(ReplyObject, kw_only=True):
     """A model. ``tools`` and ``thinking`` are null until its file was read, ``context`` and ``load`` until it is
-    loaded."""
+    loaded. ``fleet`` is for administrators."""
 
     id: str
     names: Sequence[str]
@@ -43,6 +44,7 @@ class AboutModel(ReplyObject, kw_only=True):
     tools: bool | None
     thinking: bool | None
     load: LoadTimes | None
+    fleet: FleetReply | None
     error: str | None
 
 
@@ -113,7 +115,7 @@ class AboutEndpoint:
             version=twofold_version(),
             keyed=bool(caller.id),
             sees=caller.sees,
-            models=[_model(model) for model in self.registry.models],
+            models=[_model(model, admin=caller.admin) for model in self.registry.models],
             tiers={name: self._tier(config.tiers, name) for name in caller.tiers},
             limits=AboutLimits(
                 n=MAX_N, logprobs=MAX_LOGPROBS, body_bytes=config.body.bytes, seconds=config.queue.seconds
@@ -141,7 +143,7 @@ def features(paths: Mapping[str, object]) -> list[str]:
     return sorted(own - {ABOUT_PATH.removeprefix(OWN_PATHS)})
 
 
-def _model(model: ServedModel) -> AboutModel:
+def _model(model: ServedModel, *, admin: bool) -> AboutModel:
     reading, worker = model.reading, model.worker
     load = None
     if worker is not None and model.state == "ready":
@@ -156,5 +158,6 @@ def _model(model: ServedModel) -> AboutModel:
         tools=None if reading is None else reading.tokenizer.has_chat_template,
         thinking=None if reading is None else reading.format.thinking is not None,
         load=load,
+        fleet=fleet_reply(worker) if admin and worker is not None else None,
         error=None if model.error is None else str(model.error),
     )

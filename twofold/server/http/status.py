@@ -118,27 +118,27 @@ class AdminEndpoint:
         self._stop = stop
 
     async def list(self, asked: EndpointRequest) -> ModelUseList:
-        _check_admin(asked)
+        check_admin(asked)
         return ModelUseList(data=[_model_use(model) for model in self._registry.models])
 
     async def load(self, asked: EndpointRequest) -> ModelUseReply:
         """Responds once the model is loaded."""
-        _check_admin(asked)
+        check_admin(asked)
         return _model_use(await self._registry.load(asked.path["model"]))
 
     async def unload(self, asked: EndpointRequest) -> ModelUseReply:
         """Responds once the model is unloaded; at once if requests use it, which delay the unloading until they end."""
-        _check_admin(asked)
+        check_admin(asked)
         return _model_use(await self._registry.unload(asked.path["model"]))
 
     async def shutdown(self, asked: EndpointRequest) -> ServerStatus:
         """Responds before the server ends: requests in progress may finish within --shutdown-timeout."""
-        _check_admin(asked)
+        check_admin(asked)
         self._stop()
         return ServerStatus("stopping")
 
 
-def _check_admin(asked: EndpointRequest) -> None:
+def check_admin(asked: EndpointRequest) -> None:
     if not asked.context.caller.admin:
         raise ForbiddenError("This key has no admin rights.", hint="twofold keys add NAME --admin makes one.")
 

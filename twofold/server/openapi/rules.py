@@ -175,3 +175,6 @@ OLLAMA_TEXT: Final = (
     RequestRule("suffix needs a model with fill-in-the-middle tokens.", "middle of a text"),
 )
 OLLAMA_EMBEDDING: Final = (*EMBEDDING, OLLAMA_PENALTIES)
+LOADED: Final = RequestRule("The model is loaded.", "model")
+REPLICAS: Final = RequestRule("The model is loaded, and has no KV store if it gets several replicas.", "replicas")
+DRAINED: Final = RequestRule("Another replica is ready.", "replica")

@@ -24,6 +24,7 @@ from twofold.server.http.models import (
     OllamaProcesses,
     OllamaTags,
 )
+from twofold.server.http.replicas import DrainOrder, FleetReply, ScaleOrder
 from twofold.server.http.root import RootReply
 from twofold.server.http.status import MAX_SHOWN, ModelUseList, ModelUseReply, ServerStatus, VersionReply
 from twofold.server.openapi import rules
@@ -139,6 +140,32 @@ ADMINISTRATION: Final = (
         "unloadModel",
         "Unloads a model, at the end of its last request. Later requests load it again.",
         ModelUseReply,
+    ),
+    _post(
+        "/v1/twofold/models/{model}/replicas",
+        "scaleModel",
+        "Starts or drains replicas on the server's machine, and replies once they are ready or gone.",
+        FleetReply,
+        failures=LOADING,
+        body=RequestBody(ScaleOrder),
+        rules=(rules.REPLICAS,),
+    ),
+    _post(
+        "/v1/twofold/models/{model}/replicas/drain",
+        "drainReplica",
+        "Moves the requests of a replica to others and ends it; a node leaves.",
+        FleetReply,
+        failures=LOADING,
+        body=RequestBody(DrainOrder),
+        rules=(rules.DRAINED,),
+    ),
+    _post(
+        "/v1/twofold/models/{model}/replicas/restart",
+        "restartReplicas",
+        "Replaces the processes of the server's own replicas one after the other, and replies when all are ready.",
+        FleetReply,
+        failures=LOADING,
+        rules=(rules.LOADED,),
     ),
     _post(
         "/v1/twofold/shutdown",

@@ -1,0 +1,112 @@
+"""The replicas of a model: their states, for GET /v1/twofold/server, and handlers that drain, replace, start and end
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from msgspec import Meta
+
+from twofold.api.body import NonNegativeFloat, NonNegativeInt, ReplyObject, RequestObject
+from twofold.fleet.fleet import MAX_REPLICAS, Fleet
+from twofold.fleet.replica import FleetReplica
+from twofold.server.http.endpoints import EndpointRequest
+from twofold.server.http.status import check_admin
+from twofold.server.models.registry import ModelRegistry
+
+
+class ReplicaBlocks(ReplyObject):
+    """Blocks of a KV cache: free, unused but findable, and held by sequences."""
+
+    free: NonNegativeInt
+    cached: NonNegativeInt
+    held: NonNegativeInt
+
+
+class ReplicaReply(ReplyObject, kw_only=True):
+    """A replica of a model. ``node`` and ``pid``: the machine that has joined, or the process on this one; ``state``:
+    loading, ready, silent, failed, or draining. ``requests`` were sent to it, and ``waiting`` sequences wait there.
+    ``step_time_error`` is the recent mean error of its step-time model. This and ``blocks`` are null until it has
+    reported them."""
+
+    number: NonNegativeInt
+    node: str | None
+    pid: NonNegativeInt | None
+    state: str
+    requests: NonNegativeInt
+    waiting: NonNegativeInt
+    blocks: ReplicaBlocks | None
+    step_time_error: NonNegativeFloat | None
+    restarts: NonNegativeInt
+    error: str | None
+
+
+class FleetReply(ReplyObject, kw_only=True):
+    """The replicas of a model; ``waiting`` requests have no replica yet."""
+
+    router: str
+    waiting: NonNegativeInt
+    replicas: list[ReplicaReply]
+
+
+class ScaleOrder(RequestObject):
+    """The number of replicas on the server's machine."""
+
+    replicas: Annotated[int, Meta(ge=1, le=MAX_REPLICAS)]
+
+
+class DrainOrder(RequestObject):
+    """The number of a replica."""
+
+    replica: NonNegativeInt
+
+
+class ReplicasEndpoint:
+    """Handlers for administrators. Each responds when it is done, with the replicas afterwards."""
+
+    def __init__(self, registry: ModelRegistry) -> None:
+        self._registry = registry
+
+    async def drain(self, asked: EndpointRequest) -> FleetReply:
+        check_admin(asked)
+        order = await asked.read(DrainOrder.read)
+        return await self._change(asked, lambda fleet: fleet.drain(order.replica))
+
+    async def restart(self, asked: EndpointRequest) -> FleetReply:
+        check_admin(asked)
+        return await self._change(asked, Fleet.restart)
+
+    async def scale(self, asked: EndpointRequest) -> FleetReply:
+        check_admin(asked)
+        order = await asked.read(ScaleOrder.read)
+        return fleet_reply(await self._registry.scale(asked.path["model"], order.replicas))
+
+    async def _change(self, asked: EndpointRequest, change: Callable[[Fleet], Awaitable[None]]) -> FleetReply:
+        fleet = self._registry.fleet(asked.path["model"])
+        await change(fleet)
+        return fleet_reply(fleet)
+
+
+def fleet_reply(fleet: Fleet) -> FleetReply:
+    return FleetReply(
+        router=fleet.router.name,
+        waiting=fleet.requests.waiting,
+        replicas=[_replica(each) for _, each in sorted(fleet.replicas.items())],
+    )
+
+
+def _replica(replica: FleetReplica) -> ReplicaReply:
+    last = replica.snapshot
+    return ReplicaReply(
+        number=replica.number,
+        node=None if replica.node is None else replica.node.name,
+        pid=replica.pid,
+        state="draining" if replica.draining else replica.state,
+        requests=replica.requests,
+        waiting=replica.waiting,
+        blocks=None if last is None else ReplicaBlocks(last.blocks.free, last.blocks.cached, last.blocks.held),
+        step_time_error=None if last is None else last.prediction_error,
+        restarts=replica.restarts,
+        error=None if replica.error is None else str(replica.error),
+    )
