@@ -280,13 +280,15 @@ def fleet(model: str, replicas: int) -> Iterator[Serving]:
         yield server
 
 
-def faults(model: str, replicas: int, most: int, every_s: float, clients: int, seed: int) -> dict[str, Any]:
+def faults(
+    model: str, replicas: int, most: int, every_s: float, clients: int, seed: int, stops: float
+) -> dict[str, Any]:
     """Runs the load under faults; returns the figures."""
     asked = questions("m", seed, 64)
     with fleet(model, 1) as calm:
         whole = {each.key: comparable(ask(calm.url, each)) for each in {each.key: each for each in asked}.values()}
     with fleet(model, replicas) as server:
-        injector = Injector(server.pid, seed, most, every_s)
+        injector = Injector(server.pid, seed, most, every_s, stops=stops)
         injecting = threading.Thread(target=injector.run)
         injecting.start()
         began = time.monotonic()
@@ -369,6 +371,7 @@ def main() -> None:
     real.add_argument("--replicas", type=int, default=3)
     real.add_argument("--faults", type=int, default=1000)
     real.add_argument("--every", type=float, default=0.4, help="mean seconds between two faults")
+    real.add_argument("--stops", type=float, default=0.35, help="share of SIGSTOPs, the rest are kills")
     real.add_argument("--clients", type=int, default=6)
     real.add_argument("--seed", type=int, default=1)
     remote = parts.add_parser("machines")
@@ -388,7 +391,7 @@ def main() -> None:
     if given.part == "machines":
         found = machine_faults(given.model, given.nodes, given.faults, given.every, given.clients, given.seed)
     else:
-        found = faults(given.model, given.replicas, given.faults, given.every, given.clients, given.seed)
+        found = faults(given.model, given.replicas, given.faults, given.every, given.clients, given.seed, given.stops)
     print(json.dumps(found))
     if found["different"] or found["errors"]:
         raise SystemExit(1)

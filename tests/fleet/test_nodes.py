@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import random
 import signal
 import ssl
 from collections.abc import AsyncIterator
@@ -25,7 +26,7 @@ from twofold.fleet.dispatch import Dispatch
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.joining import FleetAddress, NodeListener, check_node, check_ready
 from twofold.fleet.link import NodeLink
-from twofold.fleet.messages import Codec, Hello
+from twofold.fleet.messages import LENGTH, Codec, FromHub, Hello, LoadModel
 from twofold.fleet.node import NodeSettings, serve_hub
 from twofold.fleet.reading import ModelReading, file_digest
 from twofold.host.versions import NUMERICS, twofold_version
@@ -206,6 +207,46 @@ def test_the_first_frame_of_a_node_is_short(reading: ModelReading) -> None:
             assert model.replicas == {}
 
     asyncio.run(attack())
+
+
+@pytest.mark.parametrize("framed", [True, False])
+def test_garbage_of_a_certified_peer_harms_nobody(reading: ModelReading, certificates: Path, *, framed: bool) -> None:
+    """Peers with a node's certificate and hello send random bytes, or random frames, while a replica generates."""
+    chance = random.Random(5)
+    made = Hello(twofold_version(), NUMERICS, "garbage", "tiny", file_digest(reading.path))
+
+    async def attack(port: int, tls: ssl.SSLContext | None) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=HOST)
+        try:
+            writer.write(Codec(Hello).frame(made))
+            (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+            assert isinstance(Codec(FromHub).message(await reader.readexactly(length)), LoadModel)
+            data = chance.randbytes(chance.randrange(64, 4096))
+            writer.write(LENGTH.pack(len(data)) + data if framed else b"\xff" + data)
+            async with asyncio.timeout(10):
+                with suppress(ConnectionError):
+                    await reader.read()
+        finally:
+            writer.transport.abort()
+
+    async def serve() -> list[Any]:
+        async with hub(reading, certificates, replicas=1) as (model, port):
+            await model.start()
+            running = [asyncio.create_task(whole(model, job_of(n, LONG), f"job-{n}")) for n in range(4)]
+            await until(lambda: model.under_way == len(running))
+            tls = node_of(reading, port, certificates).context
+            for number in range(8):
+                await attack(port, tls)
+                assert number or model.under_way, "the garbage held its connection until the answers ended"
+            await until(lambda: len(model.replicas) == 1)
+            return [*await asyncio.gather(*running), await whole(model, job_of(9, LONG), "after")]
+
+    outputs = asyncio.run(serve())
+    with LLM(reading.path, **ENGINE) as llm:
+        for number, output in zip((0, 1, 2, 3, 9), outputs, strict=True):
+            assert (
+                output.outputs == llm.generate([{"prompt_token_ids": list(job_of(number).token_ids)}], LONG)[0].outputs
+            )
 
 
 @pytest.mark.parametrize(
