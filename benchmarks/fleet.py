@@ -3,12 +3,14 @@
     python -m benchmarks.fleet faults MODEL --replicas 3 --faults 1000
     python -m benchmarks.fleet machines MODEL --nodes 2 --faults 100
     python -m benchmarks.fleet simulate --schedules 100000
+    python -m benchmarks.fleet drain|restart|scale MODEL
 
 ``faults`` starts one server with one replica, whose answers are the reference, and one with several, whose processes
 are killed (SIGKILL) or stopped for a while (SIGSTOP) at random under load. Every answer must equal the reference: text,
 log-probabilities, finish reasons and usage. ``machines`` does so with nodes in network namespaces
 (root only): cables are pulled, workers and nodes killed and stopped, and garbage is sent to the port for nodes.
-``simulate`` runs random schedules on a virtual clock. The last line is JSON.
+``simulate`` runs random schedules on a virtual clock. ``drain``, ``restart`` and ``scale`` change the replicas
+while clients wait (``benchmarks.fleet_lifecycle``). The last line is JSON.
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from benchmarks.fleet_lifecycle import body_of, drain_under_streams, restart_under_load, scale_up
 from benchmarks.fleet_machines import NODE_PORT, MachineFaults, machines
 from benchmarks.fleet_simulation import simulate
 from benchmarks.http.processes import Recipe, Serving, serving
@@ -352,6 +356,32 @@ def machine_faults(model: str, nodes: int, most: int, every_s: float, clients: i
                 process.wait()
 
 
+def changes(part: str, model: str, tokens: int, begin_s: float) -> dict[str, Any]:
+    """Drains, restarts or scales replicas; returns the figures."""
+
+    def answer(url: str, body: dict[str, Any]) -> str:
+        return comparable(ask(url, Question("/v1/completions", body, stream=True)))
+
+    if part == "scale":
+        with fleet(model, 1) as server:
+            return scale_up(server.url, lambda body: answer(server.url, body))
+    if part == "drain":
+        with fleet(model, 1) as calm, ThreadPoolExecutor(STREAMS) as pool:
+            bodies = [body_of(number, tokens) for number in range(STREAMS)]
+            expected = list(pool.map(lambda body: answer(calm.url, body), bodies))
+        with fleet(model, 2) as server:
+            return drain_under_streams(server.url, expected, tokens, lambda body: answer(server.url, body), begin_s)
+    asked, stop = questions("m", 1, 24), threading.Event()
+    with fleet(model, 1) as calm:
+        whole = {each.key: comparable(ask(calm.url, each)) for each in {each.key: each for each in asked}.values()}
+    with fleet(model, 4) as server:
+        seconds, outcome = restart_under_load(
+            server.url, stop, lambda: under_faults(server.url, asked, lambda each: whole[each.key], stop, 6)
+        )
+    return {"replicas": 4, "restart_s": round(seconds, 1), **figures(outcome)}
+
+
+STREAMS: Final = 32
 QUANTILES: Final = (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
 
 
@@ -384,16 +414,23 @@ def main() -> None:
     virtual = parts.add_parser("simulate")
     virtual.add_argument("--schedules", type=int, default=100_000)
     virtual.add_argument("--seed", type=int, default=0)
+    for part in ("drain", "restart", "scale"):
+        changed = parts.add_parser(part)
+        changed.add_argument("model", help="path of a GGUF file, or a name")
+        changed.add_argument("--tokens", type=int, default=400, help="of each stream that is drained")
+        changed.add_argument("--after", type=float, default=1.0, help="seconds from its start to the drain")
     given = parser.parse_args()
     if given.part == "simulate":
         print(json.dumps(simulated(given.schedules, given.seed)))
         return
     if given.part == "machines":
         found = machine_faults(given.model, given.nodes, given.faults, given.every, given.clients, given.seed)
+    elif given.part in ("drain", "restart", "scale"):
+        found = changes(given.part, given.model, given.tokens, given.after)
     else:
         found = faults(given.model, given.replicas, given.faults, given.every, given.clients, given.seed, given.stops)
     print(json.dumps(found))
-    if found["different"] or found["errors"]:
+    if found.get("different") or found.get("errors"):
         raise SystemExit(1)
 
 
