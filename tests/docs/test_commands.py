@@ -20,6 +20,7 @@ NOT_RUN = {
     "twofold chat": "a conversation; tests/cli runs the command",
     "twofold serve": "a server that stays; tests/server starts it",
     "twofold ps": "needs a running server",
+    "twofold fleet": "needs a running server; tests/cli/test_replicas.py runs it",
     "twofold load": "needs a running server",
     "twofold unload": "needs a running server",
     "twofold stop": "needs a running server",
