@@ -341,7 +341,7 @@ class SimulatedReplica:
         self.quiet += 1
         if self.state == "ready" and self.quiet * CHECK_S > SILENT_S:
             self.state = "silent"
-            self.hub.requests.lose(self)
+            self.hub.requests.lose(self, "silent")
             self.hub.requests.assign()
 
     def break_connection(self, *, kill: bool) -> None:
@@ -366,7 +366,9 @@ class SimulatedReplica:
     def _ended(self, connection: Connection, *, crashed: bool) -> None:
         if self.connection is connection:
             self.connection, self.state = None, "down"
-            self.hub.requests.lose(self, WorkerError("It crashed.") if crashed else None)
+            self.hub.requests.lose(
+                self, "crashed" if crashed else "ended", WorkerError("It crashed.") if crashed else None
+            )
             self.hub.requests.assign()
             self.hub.world.after(self.hub.world.chance.uniform(0.1, 2.0), self.start)
 

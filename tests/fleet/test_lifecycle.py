@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.fleet.conftest import ENGINE, QUICK, job_of, until, until_idle, whole
+from tests.fleet.conftest import ENGINE, LONG, QUICK, job_of, named, until, until_idle, whole
 from twofold.core.errors import NotFoundError, ParameterError, ResourceError
 from twofold.core.params import SamplingParams
 from twofold.engine.llm import LLM
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.reading import ModelReading
+from twofold.fleet.streams import DispatchHandle
+from twofold.observe.served import MoveCause, ServedMove
 
 PARAMS = SamplingParams(seed=11, max_tokens=150, ignore_eos=True)
 STREAMS = 12
+
+
+def kill(fleet: Fleet) -> None:
+    pid = fleet.replicas[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
 
 
 async def fleet_of(reading: ModelReading, replicas: int) -> Fleet:
@@ -78,6 +88,32 @@ def test_a_restart_replaces_every_process(
             await fleet.close()
 
     runner.run(restarted())
+
+
+@pytest.mark.parametrize("cause", ["drained", "ended"])
+def test_a_route_says_where_its_request_continued_and_why(
+    runner: asyncio.Runner, reading: ModelReading, cause: MoveCause
+) -> None:
+    async def moved() -> None:
+        fleet = await fleet_of(reading, 2)
+        try:
+            for number in range(2):  # one of them goes to replica 0
+                handle = DispatchHandle()
+                stream = fleet.run(named(job_of(number, LONG), f"r{number}"), handle)
+                await anext(stream)
+                if handle.choice is not None and handle.choice.replica == 0:
+                    break
+                async for _delta in stream:
+                    pass
+            assert handle.route(None).replica == 0
+            await fleet.drain(0) if cause == "drained" else kill(fleet)
+            async for _delta in stream:
+                pass
+            assert handle.route(None).moves == (ServedMove(1, cause),)
+        finally:
+            await fleet.close()
+
+    runner.run(moved())
 
 
 def test_scaling_starts_and_drains_replicas(

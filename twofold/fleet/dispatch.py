@@ -28,6 +28,7 @@ from twofold.fleet.routing.index import PrefixIndex
 from twofold.fleet.routing.load import SentPrompt
 from twofold.fleet.routing.router import Choice, Router
 from twofold.fleet.streams import MAX_ENDS, DispatchHandle, RequestStream
+from twofold.observe.served import MoveCause
 
 
 class DispatchTarget(Place, Protocol):
@@ -163,7 +164,7 @@ class Dispatch(Generic[R]):
                     self._grant(entry, replica)
         return closed
 
-    def lose(self, replica: R, error: TwofoldError | None = None) -> None:
+    def lose(self, replica: R, cause: MoveCause, error: TwofoldError | None = None) -> None:
         """Takes its requests from a replica. With an ``error`` its process has crashed, perhaps because of one of them:
         a request with MAX_ENDS crashes gets the error."""
         for lease, (stream, holder) in list(self.leaving.items()):
@@ -175,6 +176,7 @@ class Dispatch(Generic[R]):
         for request_id, lease in self.leases.lose(replica.number):
             stream, entry = self.streams[request_id], self._entries[request_id]
             stream.handle.retries += 1
+            stream.handle.lost = cause
             entry.tokens = len(stream.request.token_ids) + stream.told.tokens
             stream.ends += error is not None
             if error is not None and stream.ends >= MAX_ENDS:

@@ -270,7 +270,7 @@ class Fleet:
         await asyncio.gather(*self._leaves, return_exceptions=True)
         await asyncio.gather(*(each.close() for each in replicas))
         for each in replicas:
-            self.requests.lose(each)
+            self.requests.lose(each, "ended")
         self.requests.fail_all(ResourceError(f"The model {self.name} was unloaded.", hint="Retry."))
 
     def join(self, node: NodeLink) -> None:
@@ -371,7 +371,7 @@ class Fleet:
         log.info("replica %d of the model %s is drained", replica.number, self.name)
         replica.draining = True
         self.relay.lose(replica.number)
-        self.requests.lose(replica)
+        self.requests.lose(replica, "drained")
         self.requests.assign()
 
     async def _remove(self, replica: FleetReplica) -> None:
@@ -473,14 +473,14 @@ class Fleet:
 
     def on_silent(self, replica: FleetReplica) -> None:
         self.relay.lose(replica.number)
-        self.requests.lose(replica)
+        self.requests.lose(replica, "silent")
         self.requests.assign()
 
     def on_end(self, replica: FleetReplica, error: WorkerError, *, served: bool, by_itself: bool) -> None:
         if self.requests.line.prefixes is not None:
             self.requests.line.prefixes.leave(replica.number)
         self.relay.lose(replica.number)
-        self.requests.lose(replica, error if by_itself else None)
+        self.requests.lose(replica, "crashed" if by_itself else "ended", error if by_itself else None)
         if replica.node is not None:
             del self.replicas[replica.number]
         states = {each.state for each in self.replicas.values()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from twofold.core.forecast import RequestProgress
@@ -14,7 +14,7 @@ from twofold.engine.scheduler.queue import COMPLETION_WEIGHT, PROMPT_WEIGHT, Ten
 from twofold.engine.stream import OutputStream
 from twofold.fleet.resume import ToldRequest
 from twofold.fleet.routing.router import Choice
-from twofold.observe.served import FetchedBlocks, ServedRequest, ServedRoute
+from twofold.observe.served import FetchedBlocks, MoveCause, ServedMove, ServedRequest, ServedRoute
 
 MAX_ENDS: Final = 3
 """Processes that may crash in a row with a request that gave no new token: then it is taken as the cause."""
@@ -32,6 +32,8 @@ class DispatchHandle:
     choice    where it went first, and why, ``placed_s`` seconds after its arrival; None while no replica was there
     served    the record of its request
     fetched   what it fetched from another replica
+    lost      why the last replica lost it, until it continues at another one
+    moves     where it continued
     progress  is called with how far it is, until its first token, if it asks for that
     """
 
@@ -42,6 +44,8 @@ class DispatchHandle:
     placed_s: float = 0.0
     served: ServedRequest | None = None
     fetched: FetchedBlocks | None = None
+    lost: MoveCause | None = None
+    moves: list[ServedMove] = field(default_factory=list)
     _left: asyncio.Future[RequestOutput | None] | None = None
 
     def route(self, output: RequestOutput | None) -> ServedRoute:
@@ -51,7 +55,8 @@ class DispatchHandle:
         predicted_s = None if choice.prediction is None else self.placed_s + choice.prediction.ttft_s
         took_s = None if output is None or self.retries else output.metrics.ttft_s
         error = (predicted_s - took_s) / took_s if predicted_s is not None and took_s else None
-        return ServedRoute(choice.replica, choice.reason, choice.cached, predicted_s, error, self.fetched)
+        moves = tuple(self.moves)
+        return ServedRoute(choice.replica, choice.reason, choice.cached, predicted_s, error, self.fetched, moves)
 
     def leave(self) -> asyncio.Future[RequestOutput | None]:
         """The job's reader has left. Returns the future for its output so far, None if that is unknown."""
@@ -105,6 +110,9 @@ class RequestStream(OutputStream):
         if self.handle.choice is None:
             self.handle.choice, self.handle.placed_s = choice, placed_at - self.request.arrived
             account.service += PROMPT_WEIGHT * (len(self.request.token_ids) - (choice.cached or 0))
+        elif self.handle.lost is not None:
+            self.handle.moves.append(ServedMove(choice.replica, self.handle.lost))
+            self.handle.lost = None
 
     def next_try(self, lease: str) -> EngineRequest:
         """The request for the next replica, under the id of its lease."""

@@ -6,7 +6,7 @@ It has sizes, times and names, and no text that a caller or a model wrote.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 
 from twofold.core.params import RequestParams, SamplingParams
 from twofold.core.report import RequestMetrics
@@ -43,6 +43,18 @@ class FetchedBlocks:
     seconds: float
 
 
+MoveCause = Literal["drained", "silent", "crashed", "ended"]
+"""Why a replica lost its requests: ``ended`` from outside, without a fault of its process."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedMove:
+    """The replica that continued a request, and why the one before could not."""
+
+    replica: int
+    cause: MoveCause
+
+
 @dataclass(frozen=True, slots=True)
 class ServedRoute:
     """Where a prompt went first.
@@ -51,6 +63,7 @@ class ServedRoute:
     predicted_s  predicted TTFT, from the arrival; None from routers that predict nothing
     error        (predicted − measured) / measured TTFT, unless the prompt went on elsewhere; None without both
     fetched      the blocks that it fetched from another replica; None without any
+    moves        where it continued, in order
     """
 
     replica: int
@@ -59,6 +72,7 @@ class ServedRoute:
     predicted_s: float | None
     error: float | None
     fetched: FetchedBlocks | None = None
+    moves: tuple[ServedMove, ...] = ()
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from twofold.core.report import RequestMetrics
 from twofold.core.request import TTL_SECONDS
 from twofold.core.step import FinishReason
 from twofold.observe.billing import Bill, LineKind
-from twofold.observe.served import FetchedBlocks, ServedRequest, ServedRoute
+from twofold.observe.served import FetchedBlocks, MoveCause, ServedRequest, ServedRoute
 from twofold.planner.predict.phase import PhaseCost, phase_floor
 from twofold.planner.predict.steps import StepPredictor
 
@@ -150,8 +150,17 @@ class FetchRecord(ReplyObject):
         return cls(fetched.source, fetched.tokens, fetched.nbytes, fetched.seconds)
 
 
+class MoveRecord(ReplyObject):
+    """The replica that continued a request, and why the one before could not: it was drained, was silent, crashed, or
+    ended from outside."""
+
+    replica: NonNegativeInt
+    cause: MoveCause
+
+
 class RouteRecord(ReplyObject):
-    """Where a prompt went first. ``error`` is above 0 if its first token was predicted too late."""
+    """Where a prompt went first, and where it continued. ``error`` is above 0 if its first token was predicted too
+    late."""
 
     replica: NonNegativeInt
     reason: str
@@ -159,11 +168,13 @@ class RouteRecord(ReplyObject):
     predicted_ttft_s: NonNegativeFloat | None
     error: float | None
     fetched: FetchRecord | None
+    moves: list[MoveRecord]
 
     @classmethod
     def of(cls, route: ServedRoute) -> RouteRecord:
         fetched = None if route.fetched is None else FetchRecord.of(route.fetched)
-        return cls(route.replica, route.reason, route.cached, route.predicted_s, route.error, fetched)
+        moves = [MoveRecord(each.replica, each.cause) for each in route.moves]
+        return cls(route.replica, route.reason, route.cached, route.predicted_s, route.error, fetched, moves)
 
 
 class RequestRecord(ReplyObject, kw_only=True):

@@ -16,6 +16,7 @@ from tests.server.accounts.requests import served
 from tests.support.metrics import request_metrics
 from twofold.core.errors import ParameterError
 from twofold.core.record import WaitReason
+from twofold.observe.served import FetchedBlocks, ServedMove, ServedRoute
 from twofold.planner.explain.report import case_of, explain
 from twofold.planner.explain.scenario import Observed, waterfall
 from twofold.planner.explain.sources import read_observed
@@ -51,7 +52,7 @@ def total(seen: Observed) -> float:
     return waterfall(None, seen).seconds
 
 
-def record(*, ceilings: bool = True, reports: int = 1) -> dict[str, Any]:
+def record(*, ceilings: bool = True, reports: int = 1, routes: tuple[ServedRoute, ...] = ()) -> dict[str, Any]:
     """As the server writes it: 0.2 s of queue, 0.5 s of prefill, 1 s of decode with 0.3 s of others' prompts in it.
 
     Decode ran beside another sequence.
@@ -63,7 +64,7 @@ def record(*, ceilings: bool = True, reports: int = 1) -> dict[str, Any]:
     work.stall(WaitReason.PREFILL, 0.3)
     report = request_metrics("r", 0.0, 0.2, 0.7, 1.7, 1.7, 41, 0, 38, ("stop",), work)
     known = steps_of(SMOLLM2_135M, "Q4_1") if ceilings else None
-    found: dict[str, Any] = data_of(record_data(served(reports=(report,) * reports), known))
+    found: dict[str, Any] = data_of(record_data(served(reports=(report,) * reports, routes=routes), known))
     return found
 
 
@@ -112,6 +113,32 @@ def test_what_drafts_gained() -> None:
     assert read({**RUN, "speculation": drafts}).notes == (note,)
     lost = read({**RUN, "speculation": {**drafts, "saved_s": -0.25}}).notes
     assert lost[0].endswith("412 steps saved, 250 ms lost.")
+
+
+def test_the_replica_of_a_prompt_and_where_it_continued() -> None:
+    fetched = FetchedBlocks(0, 2, 64, 1_200_000, 0.003)
+    moves = (ServedMove(0, "drained"), ServedMove(2, "silent"))
+    routes = (
+        ServedRoute(1, "least predicted TTFT", 96, 0.12, 0.2, fetched),
+        ServedRoute(2, "least predicted TTFT", 1, 0.12, None, moves=moves),
+        ServedRoute(0, "its turn", None, None, None),
+    )
+    whole = record(reports=3, routes=routes)
+    plain = len(read(record()).notes)
+    assert [read(whole, str(prompt)).notes[plain:] for prompt in range(3)] == [
+        (
+            "It went to replica 1 (least predicted TTFT); predicted TTFT 120 ms, measured 100 ms: 20% too long; "
+            "96 tokens cached there; 64 tokens (1.2 MB) fetched from replica 0 in 3 ms.",
+        ),
+        (
+            "It went to replica 2 (least predicted TTFT); predicted TTFT 120 ms; 1 token cached there.",
+            "It continued on replica 0: replica 2 was drained.",
+            "It continued on replica 2: replica 0 did not answer.",
+        ),
+        ("It went to replica 0 (its turn).",),
+    ]
+    del whole["routes"][1]["moves"]
+    assert len(read(whole, "1").notes) == plain + 1, "a record from before there were moves"
 
 
 def test_a_record_without_ceilings() -> None:

@@ -17,7 +17,7 @@ from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.host.settings import parse_toml
 from twofold.observe.billing import PriceSheet, make_bill
-from twofold.observe.served import ServedRoute
+from twofold.observe.served import ServedMove, ServedRoute
 from twofold.planner.predict.phase import PhaseCost, phase_floor
 from twofold.server.accounting import RecentRequests
 from twofold.server.records import record_data
@@ -149,7 +149,11 @@ def test_a_kept_record_does_not_grow_with_the_completion() -> None:
 
 
 def test_routes_are_in_the_record() -> None:
-    routes = (ServedRoute(1, "least predicted TTFT", 32, 0.12, 0.2), ServedRoute(0, "its turn", None, None, None))
+    moves = (ServedMove(0, "drained"), ServedMove(2, "crashed"))
+    routes = (
+        ServedRoute(1, "least predicted TTFT", 32, 0.12, 0.2, moves=moves),
+        ServedRoute(0, "its turn", None, None, None),
+    )
     found = record(report(), routes=routes)
     assert found["routes"] == [
         {
@@ -159,6 +163,7 @@ def test_routes_are_in_the_record() -> None:
             "predicted_ttft_s": 0.12,
             "error": 0.2,
             "fetched": None,
+            "moves": [{"replica": 0, "cause": "drained"}, {"replica": 2, "cause": "crashed"}],
         },
         {
             "replica": 0,
@@ -167,6 +172,7 @@ def test_routes_are_in_the_record() -> None:
             "predicted_ttft_s": None,
             "error": None,
             "fetched": None,
+            "moves": [],
         },
     ]
     assert "routes" not in record(report())

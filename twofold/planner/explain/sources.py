@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from statistics import median
@@ -25,7 +25,7 @@ from twofold.core.record import WaitReason
 from twofold.core.typed_fields import TypedFields
 from twofold.core.units import count
 from twofold.planner.explain.scenario import Goal, Observed, ObservedDrafts, Phase, PhaseName
-from twofold.planner.explain.words import EXACT, drafts_note, listed, verdict
+from twofold.planner.explain.words import EXACT, drafts_note, listed, size, verdict
 
 RECORD: Final = "twofold.request"
 BENCH: Final = "twofold.bench/"
@@ -38,6 +38,13 @@ BEFORE: Final = frozenset(
 )
 """Waits before a prompt's steps; seconds of them beyond the queue's were between the prompt's steps."""
 BOUNDS: Final[Mapping[str, Literal["memory", "arithmetic"]]] = {"memory": "memory", "arithmetic": "arithmetic"}
+MOVES: Final = {
+    "drained": "was drained",
+    "silent": "did not answer",
+    "crashed": "crashed",
+    "ended": "ended",
+}
+"""Why a request continued elsewhere, by the cause in its record."""
 MIN_STALL: Final = 0.001
 """Stalls below this share of a request's time are not described."""
 LONG_GAP: Final = 3.0
@@ -154,7 +161,7 @@ def _read_record(record: SourceFields, prompt: int) -> Observed:
         loaded=own.count("loaded_tokens", 0),
         load_s=own.numbers("stalls_s").get(WaitReason.LOADING.name.lower(), 0.0),
         drafts=_drafts(own),
-        notes=(*_unequal(share), *_speculation(own), *_engine_error(own)),
+        notes=(*_unequal(share), *_speculation(own), *_engine_error(own), *_routes(record, prompt, len(prompts))),
     )
 
 
@@ -282,6 +289,36 @@ def _engine_error(prompt: SourceFields) -> tuple[str, ...]:
     return (
         f"The engine predicted {duration(predicted)} for {duration(took)} of steps: {verdict(predicted / took - 1)}.",
     )
+
+
+def _routes(record: SourceFields, prompt: int, prompts: int) -> Iterator[str]:
+    """Which replica the prompt went to, and where it continued; nothing for a model with one replica."""
+    routes = record.parts("routes") if "routes" in record else []
+    for route in [routes[prompt]] if len(routes) == prompts else routes:
+        yield _route(route)
+        before = route.count("replica")
+        for move in route.parts("moves") if "moves" in route else []:
+            cause, after = move.text("cause"), move.count("replica")
+            yield f"It continued on replica {after}: replica {before} {MOVES.get(cause, cause)}."
+            before = after
+
+
+def _route(route: SourceFields) -> str:
+    """It went to replica 1 (least predicted TTFT); predicted TTFT 120 ms, measured 100 ms: 20% too long."""
+    reason = route.text("reason")
+    figures = []
+    if "predicted_ttft_s" in route:
+        predicted = route.number("predicted_ttft_s")
+        figures.append(f"predicted TTFT {duration(predicted)}")
+        if "error" in route and (error := route.number("error", least=-1.0)) > -1:
+            figures[0] += f", measured {duration(predicted / (1 + error))}: {verdict(error)}"
+    if "cached_tokens" in route:
+        figures.append(f"{count(route.count('cached_tokens'), 'token')} cached there")
+    if (fetched := route.part("fetched")) is not None:
+        tokens, nbytes = count(fetched.count("tokens"), "token"), size(fetched.number("bytes"))
+        source, took = fetched.count("replica"), duration(fetched.number("seconds"))
+        figures.append(f"{tokens} ({nbytes}) fetched from replica {source} in {took}")
+    return "; ".join([f"It went to replica {route.count('replica')} ({reason})", *figures]) + "."
 
 
 def _read_bench(document: SourceFields, pick: str, goal: Goal) -> Observed:
