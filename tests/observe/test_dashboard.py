@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.observe.served import failed, served, snapshot, step
 from tests.structure.sources import ROOT
 from twofold.observe.metrics.server import ServerMetrics
-from twofold.observe.served import ServedRoute
+from twofold.observe.served import FetchedBlocks, ServedRoute
 
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy" / "grafana" / "twofold.json").read_text("utf-8"))
 ALERTS = (ROOT / "deploy" / "alerts.yml").read_text("utf-8")
@@ -46,7 +46,8 @@ def exported() -> dict[str, set[str]]:
     metrics = ServerMetrics()
     metrics.on_step("small", step())
     metrics.on_snapshot("small", snapshot())
-    metrics.on_served(served(cache_asked=True, routes=(ServedRoute(0, "its turn", None, 0.2, 0.1),)))
+    route = ServedRoute(0, "its turn", None, 0.2, 0.1, FetchedBlocks(1, 2, 32, 4096, 0.1))
+    metrics.on_served(served(cache_asked=True, routes=(route,)))
     metrics.on_served(failed(503, "BusyError"))
     body = asyncio.run(metrics.read()).body.decode()
     samples = [sample for family in text_string_to_metric_families(body) for sample in family.samples]
