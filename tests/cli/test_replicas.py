@@ -55,6 +55,10 @@ def test_replicas_are_listed_replaced_started_and_drained(
 ) -> None:
     first = replicas(capsys, server)
     assert [(each["number"], each["state"], each["node"]) for each in first] == [(0, "ready", None), (1, "ready", None)]
+    page = server.get("/metrics", headers={"authorization": f"Bearer {KEY}"}).text
+    for number in range(2):
+        assert f'twofold:replicas{{engine="{number}",model_name="tiny",node="",state="ready"}} 1.0' in page
+        assert f'twofold:replica_requests{{engine="{number}",model_name="tiny",node=""}} 0.0' in page
     code, out = run(capsys, server, "status")
     assert code == 0
     assert f"process {first[0]['pid']}" in out

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.observe.served import failed, served, snapshot, step
 from tests.structure.sources import ROOT
+from twofold.observe.metrics.replicas import ReplicaFigures
 from twofold.observe.metrics.server import ServerMetrics
 from twofold.observe.served import FetchedBlocks, ServedRoute
 
@@ -49,6 +50,7 @@ def exported() -> dict[str, set[str]]:
     route = ServedRoute(0, "its turn", None, 0.2, 0.1, FetchedBlocks(1, 2, 32, 4096, 0.1))
     metrics.on_served(served(cache_asked=True, routes=(route,)))
     metrics.on_served(failed(503, "BusyError"))
+    metrics.replicas.read = lambda: [ReplicaFigures("small", 1, "attic", "ready", 3)]
     body = asyncio.run(metrics.read()).body.decode()
     samples = [sample for family in text_string_to_metric_families(body) for sample in family.samples]
     return {sample.name: set(sample.labels) for sample in samples}

@@ -15,6 +15,7 @@ from tests.observe.served import failed, report, served, snapshot, step
 from tests.support.clock import VirtualClock
 from twofold.core.errors import ParameterError
 from twofold.core.report import DraftCounts
+from twofold.observe.metrics.replicas import ReplicaFigures
 from twofold.observe.metrics.requests import Objective
 from twofold.observe.metrics.server import ServerMetrics
 from twofold.observe.served import FetchedBlocks, ServedRoute
@@ -123,6 +124,19 @@ def test_errors_and_fetches_of_routes_are_counted_by_replica(metrics: ServerMetr
     assert page("twofold:route_prediction_error_count", engine="1") == 1
     assert not list(page.samples("twofold:route_prediction_error_count", engine="0"))
     assert page("twofold:fetched_bytes_total", engine="1") == 4096
+
+
+def test_replicas_are_those_of_now_and_not_for_tenants(metrics: ServerMetrics, clock: VirtualClock) -> None:
+    found = [ReplicaFigures("small", 0, "", "ready", 3), ReplicaFigures("small", 1, "attic", "draining", 0)]
+    metrics.replicas.read = lambda: found
+    page = Scrape(metrics)
+    assert page("twofold:replicas", engine="0", node="", state="ready") == 1
+    assert page("twofold:replicas", engine="1", node="attic", state="draining") == 1
+    assert page("twofold:replica_requests", engine="0", node="") == 3
+    assert "attic" not in asyncio.run(metrics.read(tenant="acme")).body.decode()
+    found.pop()
+    clock.advance(2.0)
+    assert [sample.labels["engine"] for sample in Scrape(metrics).samples("twofold:replicas")] == ["0"]
 
 
 def test_times_are_those_of_each_phase(metrics: ServerMetrics) -> None:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, Literal
 
 from starlette.types import ASGIApp
@@ -48,6 +49,7 @@ from twofold.server.http.endpoints import EndpointResponse, Site
 from twofold.server.http.estimate import EstimateEndpoint
 from twofold.server.http.live import LiveService
 from twofold.server.http.planner import PlannerEndpoint
+from twofold.server.http.replicas import replica_figures
 from twofold.server.http.status import AdminEndpoint, StatusEndpoint
 from twofold.server.models.registry import ModelRegistry, ServedModel
 from twofold.server.openapi.document import document
@@ -103,6 +105,7 @@ class Server:
         self._metrics = ServerMetrics(config.objectives)
         board = LiveBoard(self._metrics.recent)
         self._registry = ModelRegistry(config.offers, config.registry, [self._metrics, board], progress, say)
+        self._metrics.replicas.read = partial(replica_figures, self._registry)
         self._live = LiveService(self._registry, board)
         self._usage = UsageStore(self._folder.path / "usage.sqlite")
         references = ReferencePrices(read_table())

@@ -30,6 +30,9 @@ from prometheus_client.utils import floatToGoString
 OTHER: Final = "other"
 """Replaces all values of a label beyond its limit."""
 
+NODE: Final = "node"
+"""The label with the name of a machine of a fleet, which tenants do not see."""
+
 Labels = tuple[str, ...]
 REQUEST_SECONDS: Final = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
@@ -81,7 +84,9 @@ class Values:
         return metric
 
     def only(self, label: str, value: str) -> Values:
-        """The series with this value of the label; all series if the family lacks the label."""
+        """The series with this value of the label; all series if the family lacks the label, but none by NODE."""
+        if NODE in self.of.labels:
+            return Values(self.of, (), self.make)
         if label not in self.of.labels:
             return self
         index = self.of.labels.index(label)

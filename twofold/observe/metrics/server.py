@@ -24,6 +24,7 @@ from twofold.core.report import EngineSnapshot
 from twofold.observe.metrics.engine import EngineMetrics
 from twofold.observe.metrics.instruments import Instruments, Snapshot, Values
 from twofold.observe.metrics.recent import Recent
+from twofold.observe.metrics.replicas import ReplicaMetrics
 from twofold.observe.metrics.requests import DEFAULT_OBJECTIVES, Objective, RequestMetricsObserver
 
 MIN_AGE_S: Final = 1.0
@@ -45,7 +46,8 @@ FORMATS: Final[dict[str, tuple[Callable[[Collector], bytes], str]]] = {
 class ServerMetrics(EngineMetrics):
     """``EngineObserver`` and ``ServedObserver``. Everything but the writing of pages runs on the event loop.
 
-    ``objectives`` has the latency targets of tiers; a tier without an entry has none. ``read`` is ``MetricsPage.read``.
+    ``objectives`` has the latency targets of tiers; a tier without an entry has none. ``replicas.read`` is set by the
+    server. ``read`` is ``MetricsPage.read``.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class ServerMetrics(EngineMetrics):
     ) -> None:
         now, self.instruments = (clock or MonotonicClock()).now, Instruments()
         super().__init__(self.instruments)
+        self.replicas = ReplicaMetrics(self.instruments)
         self.recent = Recent(self.instruments, now)
         self._requests = RequestMetricsObserver(self.instruments, self.recent, objectives)
         self.on_served = self._requests.on_served

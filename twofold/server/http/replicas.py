@@ -11,6 +11,7 @@ from msgspec import Meta
 from twofold.api.body import NonNegativeFloat, NonNegativeInt, ReplyObject, RequestObject
 from twofold.fleet.fleet import MAX_REPLICAS, Fleet
 from twofold.fleet.replica import FleetReplica
+from twofold.observe.metrics.replicas import ReplicaFigures
 from twofold.server.http.endpoints import EndpointRequest
 from twofold.server.http.status import check_admin
 from twofold.server.models.registry import ModelRegistry
@@ -96,13 +97,27 @@ def fleet_reply(fleet: Fleet) -> FleetReply:
     )
 
 
+def replica_figures(registry: ModelRegistry) -> list[ReplicaFigures]:
+    """The replicas of all loaded models, for metrics."""
+    return [
+        ReplicaFigures(model.names[0], number, "" if each.node is None else each.node.name, _state(each), each.requests)
+        for model in registry.models
+        if model.worker is not None
+        for number, each in sorted(model.worker.replicas.items())
+    ]
+
+
+def _state(replica: FleetReplica) -> str:
+    return "draining" if replica.draining else replica.state
+
+
 def _replica(replica: FleetReplica) -> ReplicaReply:
     last = replica.snapshot
     return ReplicaReply(
         number=replica.number,
         node=None if replica.node is None else replica.node.name,
         pid=replica.pid,
-        state="draining" if replica.draining else replica.state,
+        state=_state(replica),
         requests=replica.requests,
         waiting=replica.waiting,
         blocks=None if last is None else ReplicaBlocks(last.blocks.free, last.blocks.cached, last.blocks.held),
