@@ -13,6 +13,7 @@ from playwright.sync_api import Page, expect
 from tests.server.live import LiveServer
 from tests.web.browser import Watch
 from tests.web.looks import faults_of_looks
+from tests.web.stage import ABOUT
 
 
 def requests(server: LiveServer, count: int = 3, tokens: int = 40) -> list[threading.Thread]:
@@ -64,6 +65,31 @@ def test_a_step_is_chosen_by_keyboard_and_marked_everywhere(page: Page, server: 
     fold.press("Escape")
     page.get_by_role("button", name="Continue").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
+
+
+@pytest.mark.browser
+def test_the_replicas_of_a_fleet_are_listed_and_followed(page: Page, server: LiveServer) -> None:
+    about = server.get(ABOUT).json()
+    fleet = about["models"][0]["fleet"]
+    (own,) = fleet["replicas"]
+    node = {**own, "number": 1, "node": "attic", "pid": None, "state": "silent", "requests": 3, "step_s": 0.0123}
+    failed = {**own, "number": 2, "pid": None, "state": "failed", "error": "The process crashed.", "restarts": 5}
+    fleet["replicas"] = [own, node]
+    page.route(f"**{ABOUT}", lambda route: route.fulfill(json=about))
+    page.goto(f"{server.url}/#/engine")
+    table = page.get_by_role("table", name="Replicas")
+    expect(table.get_by_role("row")).to_have_count(3)
+    expect(table.get_by_role("row", name="0 process")).to_contain_text("ready")
+    expect(table.get_by_role("row", name="1 attic silent")).to_contain_text("12.3 ms")
+    fleet["replicas"].append(failed)
+    expect(table).to_contain_text("failed: The process crashed.")
+    page.locator("[aria-label=Replicas]").scroll_into_view_if_needed()
+    assert faults_of_looks(page, "replicas") == []
+    page.get_by_role("link", name="Chat").first.click()
+    fleet["replicas"] = [own]
+    page.get_by_role("link", name="Engine").first.click()
+    expect(page.get_by_role("img", name="Rows of the steps")).to_be_visible()
+    expect(table).not_to_be_visible()
 
 
 @pytest.mark.browser

@@ -117,6 +117,7 @@ class FleetReplica:
     snapshot  the last one of its engine
     waiting   sequences that waited before its last step, and requests since then
     requests  number of requests that the owner has given it
+    step_s    seconds of its last step; None before
     load      its work, if its process tells that; None before it is loaded
     listing   whether it was asked for the names of all its blocks
     draining  whether it gets no requests any more, until its process is replaced
@@ -141,6 +142,7 @@ class FleetReplica:
         self.snapshot: EngineSnapshot | None = None
         self.waiting = 0
         self.requests = 0
+        self.step_s: float | None = None
         self.load: ReplicaLoad | None = None
         self.listing = False
         self.draining = False
@@ -277,7 +279,7 @@ class FleetReplica:
     def _on_exit(self, end: WorkerEnd) -> None:
         """Handles the end of the process."""
         self.waiting = 0
-        self.snapshot = self.load = None
+        self.snapshot = self.load = self.step_s = None
         error = WorkerError(
             f"The process of the model {self.name} exited ({end.cause}).",
             hint="Retry; the process is being restarted.",
@@ -368,10 +370,10 @@ class FleetReplica:
             case Unloadable(error):
                 self._fail(error)
             case StepOutputs():
+                if message.reports:
+                    self.waiting, self.step_s = message.reports[-1].waiting, message.reports[-1].seconds
                 if message.snapshot is not None:
                     self._take_snapshot(message.snapshot)
-                elif message.reports:
-                    self.waiting = message.reports[-1].waiting
                 if message.deltas:
                     self._exits.clear()
                 self._unanswered = 0

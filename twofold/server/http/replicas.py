@@ -28,8 +28,8 @@ class ReplicaBlocks(ReplyObject):
 class ReplicaReply(ReplyObject, kw_only=True):
     """A replica of a model. ``node`` and ``pid``: the machine that has joined, or the process on this one; ``state``:
     loading, ready, silent, failed, or draining. ``requests`` were sent to it, and ``waiting`` sequences wait there.
-    ``step_time_error`` is the recent mean error of its step-time model. This and ``blocks`` are null until it has
-    reported them."""
+    ``step_s`` is the time of its last step, ``step_time_error`` the recent mean error of its step-time model. These and
+    ``blocks`` are null until it has reported them."""
 
     number: NonNegativeInt
     node: str | None
@@ -38,6 +38,7 @@ class ReplicaReply(ReplyObject, kw_only=True):
     requests: NonNegativeInt
     waiting: NonNegativeInt
     blocks: ReplicaBlocks | None
+    step_s: NonNegativeFloat | None
     step_time_error: NonNegativeFloat | None
     restarts: NonNegativeInt
     error: str | None
@@ -121,6 +122,7 @@ def _replica(replica: FleetReplica) -> ReplicaReply:
         requests=replica.requests,
         waiting=replica.waiting,
         blocks=None if last is None else ReplicaBlocks(last.blocks.free, last.blocks.cached, last.blocks.held),
+        step_s=replica.step_s,
         step_time_error=None if last is None else last.prediction_error,
         restarts=replica.restarts,
         error=None if replica.error is None else str(replica.error),

@@ -15,6 +15,7 @@ import { firstAfter, stepOf, tokensIn } from "../live/state.js";
 import { choose, createModel, watch } from "./model.js";
 import { lanesTable, lately, roofline, stepsTable, stepText, summary } from "./numbers.js";
 import { canvas, liveTable, panel, tools } from "./parts.js";
+import { createReplicas } from "./replicas.js";
 
 /** @typedef {import("./model.js").Model} Model */
 
@@ -67,9 +68,10 @@ function createParts(model) {
 
 /** @type {import("../views.js").ViewModule["mount"]} */
 export function mount(root, app) {
-  const { element, end } = createEngine(app);
+  const { element, end } = createEngine(app), replicas = createReplicas(app);
+  element.querySelector(".column")?.append(replicas.element);
   root.append(element);
-  return end;
+  return () => (end(), replicas.end());
 }
 
 /**
