@@ -202,6 +202,7 @@ def test_a_plan_for_cpus_has_the_commands_that_serve_it(capsys: pytest.CaptureFi
         for command in commands:
             app().parse_args(shlex.split(command, comments=True)[1:])
         assert len(commands) == 1 + bool(nodes)
+        assert "--replicas" not in " ".join(commands), "a replica takes a machine"
         assert f"--max-num-seqs {best['batch_limit']} --max-num-batched-tokens 512" in commands[0]
         assert "--kv-cache-dtype q8" in commands[0]
         assert ("on 2 more" in commands[-1]) == bool(nodes)

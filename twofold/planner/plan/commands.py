@@ -1,5 +1,9 @@
-"""The commands that serve a plan, where Twofold itself can."""
+"""The commands that serve a plan, where Twofold itself can.
 
+They start one replica on each machine, without ``--replicas``: a replica of a plan takes all devices of its machine, and
+a CPU with all its cores is one device. Several replicas on a machine would each read the weights for their own rows, so one
+engine with all threads is never slower.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence
