@@ -157,3 +157,26 @@ def test_keys_are_made_listed_and_removed(tmp_path: Path, capsys: pytest.Capture
         assert main(["keys", "rm", name, *file]) == 0
     assert main(["keys", "ls", *file]) == 0
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--replicas", "2", "--router", "predictd"), 'Did you mean "predicted"?'),
+        (("--replicas", "2", "--router", "x"), 'Choose from: "predicted", "round-robin", "least-loaded"'),
+        (("--router", "predicted"), "One replica gets all requests, so it needs no --router."),
+        (("--router", "round-robin", "--replicas", "65"), "replicas must be from 1 to 64."),
+    ],
+)
+def test_a_router_that_cannot_be_is_one_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], message: str
+) -> None:
+    assert main(["serve", "smollm2-135m", *flags, "--data-folder", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("error:") == 1
+
+
+def test_nodes_need_a_router_too(tmp_path: Path) -> None:
+    made = config(ServeOptions(router="round-robin", listen_nodes="127.0.0.1:0", data_folder=tmp_path))
+    assert (made.registry.router, made.registry.replicas) == ("round-robin", 1)

@@ -14,7 +14,6 @@ from twofold.cli.console import DownloadProgress, note
 from twofold.cli.options import BYTES
 from twofold.core.errors import ParameterError
 
-MAX_REPLICAS = 64
 MAX_NAME = 64
 
 app = App(name="fleet", help="Replicas of a running server's models, and the certificates of a fleet's machines.")
@@ -52,7 +51,7 @@ def node(
 ) -> None:
     """Run replicas of a model for a server on another machine, until SIGTERM, after which others take over."""
     from twofold.fleet.certificates import context  # noqa: PLC0415 - start-up time
-    from twofold.fleet.joining import FleetAddress  # noqa: PLC0415
+    from twofold.fleet.joining import MAX_REPLICAS, FleetAddress  # noqa: PLC0415
     from twofold.fleet.node import NodeSettings, serve_until_terminated  # noqa: PLC0415
     from twofold.formats.fetch import sources  # noqa: PLC0415
     from twofold.host.machine import read_cpu  # noqa: PLC0415

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 STDERR = 2
 NEVER = "never"
-MAX_REPLICAS = 64
 
 
 @Parameter(name="*", group="Server")
@@ -183,7 +182,7 @@ class ServeOptions:
 
     def _nodes(self, engine: Mapping[str, Any]) -> FleetAddress | None:
         """Where nodes may join. Raises ParameterError for options of replicas that do not go together."""
-        from twofold.fleet.joining import FleetAddress  # noqa: PLC0415 - start-up time
+        from twofold.fleet.joining import MAX_REPLICAS, FleetAddress  # noqa: PLC0415 - start-up time
 
         least = 1 if self.listen_nodes is None else 0
         if not least <= self.replicas <= MAX_REPLICAS:

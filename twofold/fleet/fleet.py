@@ -38,7 +38,7 @@ from twofold.engine.config import EngineOptions
 from twofold.engine.kv.names import BlockKeys
 from twofold.engine.outputs import OutputDelta
 from twofold.fleet.dispatch import Dispatch
-from twofold.fleet.joining import check_ready
+from twofold.fleet.joining import MAX_REPLICAS, check_ready
 from twofold.fleet.link import NodeLink
 from twofold.fleet.messages import (
     BlockData,
@@ -75,7 +75,6 @@ FleetState = Literal["loading", "ready", "failed", "closed"]
 log = logging.getLogger("twofold.serve")
 ABSENT_S: Final = 30.0
 """How long requests wait for a node when the last one has left."""
-MAX_REPLICAS: Final = 64
 LEAVE_CHECK_S: Final = 0.02
 
 

@@ -27,6 +27,8 @@ HANDSHAKE_S: Final = 0.09
 """Seconds after which a peer that has not proved who it is is disconnected."""
 MAX_UNKNOWN: Final = 64
 """Maximum number of connections of peers that have not said hello."""
+MAX_REPLICAS: Final = 64
+"""Maximum number of worker processes of a model on one machine."""
 MAX_NODES: Final = 256
 """Maximum number of connections of nodes."""
 BUSY_RETRY_S: Final = 5.0

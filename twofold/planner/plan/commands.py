@@ -4,6 +4,7 @@ They start one replica on each machine, without ``--replicas``: a replica of a p
 a CPU with all its cores is one device. Several replicas on a machine would each read the weights for their own rows, so one
 engine with all threads is never slower.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence

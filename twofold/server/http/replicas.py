@@ -9,7 +9,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from twofold.api.body import NonNegativeFloat, NonNegativeInt, ReplyObject, RequestObject
-from twofold.fleet.fleet import MAX_REPLICAS, Fleet
+from twofold.fleet.fleet import Fleet
+from twofold.fleet.joining import MAX_REPLICAS
 from twofold.fleet.replica import FleetReplica
 from twofold.observe.metrics.replicas import ReplicaFigures
 from twofold.server.http.endpoints import EndpointRequest
