@@ -1,8 +1,8 @@
 """The commands that serve a plan, where Twofold itself can.
 
-They start one replica on each machine, without ``--replicas``: a replica of a plan takes all devices of its machine, and
-a CPU with all its cores is one device. Several replicas on a machine would each read the weights for their own rows, so one
-engine with all threads is never slower.
+They start one replica on each machine, without ``--replicas``: a CPU with all its cores is one device of a plan, and a
+replica takes whole devices. Several replicas on it would each read the weights for their own rows; one engine with all
+threads reads them once for all.
 """
 
 from __future__ import annotations
