@@ -40,7 +40,7 @@ from twofold.engine.scheduler.step_time import StepShape
 from twofold.fleet.dispatch import Dispatch
 from twofold.fleet.messages import Abort, SetPaused
 from twofold.fleet.routing.load import ReplicaLoad, SentPrompt
-from twofold.fleet.routing.router import WorkAhead, make_router
+from twofold.fleet.routing.router import Role, WorkAhead, make_router
 from twofold.fleet.streams import MAX_ENDS, DispatchHandle, RequestStream
 
 SILENT_S: Final = 1.5
@@ -272,6 +272,7 @@ class SimulatedReplica:
     hub: Hub
     slots: int
     load: ReplicaLoad
+    role: Role = "both"
     requests: int = 0
     waiting: int = 0
     state: str = "down"

@@ -20,7 +20,7 @@ from twofold.engine.scheduler.queue import COMPLETION_WEIGHT, PROMPT_WEIGHT
 from twofold.engine.scheduler.step_time import StepShape
 from twofold.fleet.line import WaitingLine, WaitingRequest
 from twofold.fleet.routing.index import PrefixIndex
-from twofold.fleet.routing.router import Predicted, RoundRobin, WorkAhead
+from twofold.fleet.routing.router import Predicted, Role, RoundRobin, WorkAhead
 from twofold.fleet.streams import DispatchHandle, RequestStream
 
 BLOCK = 16
@@ -34,6 +34,7 @@ class Standing:
     room: int = 0
     requests: int = 0
     usable: bool = True
+    role: Role = "both"
     pending: StepShape = field(default_factory=StepShape)
 
     def takes(self, tenant: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import platform
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
@@ -47,6 +47,12 @@ def node(
         BYTES,
         Parameter(help="KV cache of each worker, e.g. 2G (default: as the server's, or by free memory)."),
     ] = None,
+    role: Annotated[
+        Literal["both", "prefill", "decode"],
+        Parameter(
+            help="Phase that its replicas compute: prompts go to those that prefill, and continue where that is sooner."
+        ),
+    ] = "both",
     name: Annotated[str | None, Parameter(help="Name in the server's log (default: the host name).")] = None,
 ) -> None:
     """Run replicas of a model for a server on another machine, until SIGTERM, after which others take over."""
@@ -80,6 +86,7 @@ def node(
         name=(name or platform.node())[:MAX_NAME],
         context=tls,
         replicas=replicas,
+        role=role,
         options=options,
         say=note,
     )

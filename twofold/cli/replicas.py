@@ -14,7 +14,7 @@ from twofold.core.errors import AccessError, UsageError
 from twofold.core.units import count
 
 ABOUT = "/v1/twofold/server"
-TITLES = ("MODEL", "REPLICA", "WHERE", "STATE", "REQUESTS", "WAITING", "KV BLOCKS HELD", "CACHED", "RESTARTS")
+TITLES = ("MODEL", "REPLICA", "ROLE", "WHERE", "STATE", "REQUESTS", "WAITING", "KV BLOCKS HELD", "CACHED", "RESTARTS")
 ModelOption = Annotated[str | None, Parameter(help="Name of the model on the server (default: its only loaded one).")]
 
 
@@ -98,4 +98,14 @@ def _row(model: str, replica: dict[str, Any]) -> tuple[str, ...]:
     held, cached = ("-", "-") if blocks is None else (str(blocks["held"]), str(blocks["cached"]))
     counts = (replica["requests"], replica["waiting"])
     state = replica["state"] if replica["error"] is None else f"{replica['state']}: {replica['error']}"
-    return (model, str(replica["number"]), where, state, *map(str, counts), held, cached, str(replica["restarts"]))
+    return (
+        model,
+        str(replica["number"]),
+        replica["role"],
+        where,
+        state,
+        *map(str, counts),
+        held,
+        cached,
+        str(replica["restarts"]),
+    )

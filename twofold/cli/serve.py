@@ -20,6 +20,7 @@ from twofold.core.units import GIB, MIB, count, parse_duration
 if TYPE_CHECKING:
     from twofold.fleet.joining import FleetAddress
     from twofold.fleet.ray import RayPlan
+    from twofold.fleet.routing.router import Role
     from twofold.observe.metrics.requests import Objective
     from twofold.observe.served import ServedObserver
     from twofold.server.admission import Tiers
@@ -69,6 +70,12 @@ class ServeOptions:
             "--listen-nodes also 0: only nodes compute."
         ),
     ] = 1
+    prefill_replicas: Annotated[
+        int, Parameter(help="Replicas that prefill; requests continue at others where that is predicted to be sooner.")
+    ] = 0
+    decode_replicas: Annotated[
+        int, Parameter(help="Replicas that get no prompts while others are there (default: --replicas is their sum).")
+    ] = 0
     listen_nodes: Annotated[
         str | None, Parameter(help="Address HOST:PORT at which nodes may join as further replicas.")
     ] = None
@@ -138,7 +145,7 @@ class ServeOptions:
         from twofold.server.models.registry import RegistrySettings  # noqa: PLC0415
 
         nodes, ray = self._nodes(engine), self._ray(engine)
-        if self.router is not None and self.replicas == 1 and nodes is None:
+        if self.router is not None and self._own == 1 and nodes is None:
             hint = "Add --replicas 2, or remove --router."
             raise ParameterError("One replica gets all requests, so it needs no --router.", param="router", hint=hint)
         budget = None if self.memory_budget is None else int(_positive("memory_budget", self.memory_budget) * GIB)
@@ -151,7 +158,8 @@ class ServeOptions:
                 memory_budget=budget,
                 accept_any=self.accept_any_model,
                 idle_unload_s=idle_s,
-                replicas=self.replicas if ray is None else 0,
+                replicas=self._own if ray is None else 0,
+                roles=self._roles(),
                 nodes=nodes,
                 ray=ray,
                 router=self.router or "predicted",
@@ -180,12 +188,50 @@ class ServeOptions:
             private_key=self.ssl_keyfile,
         )
 
+    @property
+    def _own(self) -> int:
+        """Replicas on this machine."""
+        roles = self.prefill_replicas + self.decode_replicas
+        return roles if self.replicas == 1 and roles else self.replicas
+
+    def _roles(self) -> tuple[Role, ...]:
+        """Roles of the first replicas. Raises ParameterError for numbers that do not go together."""
+        prefill, decode = self.prefill_replicas, self.decode_replicas
+        param = "prefill_replicas" if prefill < 0 else "decode_replicas"
+        if min(prefill, decode) < 0:
+            raise ParameterError(f"{param} must be at least 0.", param=param)
+        if not prefill + decode:
+            return ()
+        if self.ray is not None:
+            raise ParameterError(
+                "Nodes that Ray runs prefill and decode.",
+                param=param,
+                hint="Remove --prefill-replicas and --decode-replicas.",
+            )
+        both, nodes = self._own - prefill - decode, self.listen_nodes is not None
+        if both < 0:
+            raise ParameterError(
+                f"{prefill} replicas that prefill and {decode} that decode are more than {self._own}.",
+                param="replicas",
+                hint=f"Leave out --replicas, or raise it to {prefill + decode}.",
+            )
+        if not (prefill or both or nodes) or not (decode or both or nodes):
+            lacks, other = ("prefills", "prefill") if not prefill else ("decodes", "decode")
+            raise ParameterError(
+                f"No replica {lacks}.",
+                param=f"{other}_replicas",
+                hint=f"Add --{other}-replicas 1, or raise --replicas.",
+            )
+        first: tuple[Role, ...] = ("prefill",)
+        second: tuple[Role, ...] = ("decode",)
+        return first * prefill + second * decode
+
     def _nodes(self, engine: Mapping[str, Any]) -> FleetAddress | None:
         """Where nodes may join. Raises ParameterError for options of replicas that do not go together."""
         from twofold.fleet.joining import MAX_REPLICAS, FleetAddress  # noqa: PLC0415 - start-up time
 
         least = 1 if self.listen_nodes is None else 0
-        if not least <= self.replicas <= MAX_REPLICAS:
+        if not least <= self._own <= MAX_REPLICAS:
             hint = "0 requires --listen-nodes." if not self.replicas else None
             raise ParameterError(f"replicas must be from {least} to {MAX_REPLICAS}.", param="replicas", hint=hint)
         nodes = None
@@ -193,7 +239,7 @@ class ServeOptions:
             nodes = FleetAddress.of(self.listen_nodes, self.fleet_certs, "listen_nodes")
         elif self.fleet_certs is not None:
             raise ParameterError("--fleet-certs requires --listen-nodes.", param="fleet_certs")
-        if (self.replicas > 1 or nodes is not None) and engine.get("kv_store") is not None:
+        if (self._own > 1 or nodes is not None) and engine.get("kv_store") is not None:
             hint = "Remove one of them."
             message = "A KV store belongs to one engine, so --kv-store cannot be used with several replicas or nodes."
             raise ParameterError(message, param="kv_store", hint=hint)

@@ -54,7 +54,7 @@ R = TypeVar("R", bound=DispatchTarget)
 class Dispatch(Generic[R]):
     """The requests of a model. ``replicas`` is the list of its owner, which calls ``assign`` when one becomes usable or
     tells its work, and ``lose`` when one is not usable any more. ``before_sending`` is called with each request that
-    fetches blocks."""
+    fetches blocks, ``on_first`` after the first token that a replica gives of a request."""
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class Dispatch(Generic[R]):
         self._replicas = replicas
         self._clock = clock
         self.before_sending: Callable[[EngineRequest, Choice, DispatchHandle], None] | None = None
+        self.on_first: Callable[[str], None] | None = None
 
     @property
     def waiting(self) -> int:
@@ -188,6 +189,19 @@ class Dispatch(Generic[R]):
             if error is None:
                 replica.send(Abort(lease))
 
+    def move(self, request_id: str, choice: Choice) -> None:
+        """A request continues at the chosen replica; the one that has it is told to abort it."""
+        holder, entry = self.leases.holder(request_id), self._entries[request_id]
+        assert holder is not None, "a replica has it"
+        lease, number = holder
+        self._replicas[number].close_request(entry.tenant)
+        self._replicas[number].send(Abort(lease))
+        self.leases.release(request_id)
+        self.streams[request_id].handle.lost = "handover"
+        entry.tokens = len(entry.request.token_ids) + self.streams[request_id].told.tokens
+        entry.choice, entry.placed_at = choice, self._clock()
+        self._grant(entry, self._replicas[choice.replica])
+
     def fail(self, stream: RequestStream, error: TwofoldError) -> None:
         """Ends a request with an error."""
         if not stream.over:
@@ -210,6 +224,8 @@ class Dispatch(Generic[R]):
             stream = self.streams[request_id]
             first = not stream.proven
             stream.hear(delta, now)
+            if first and self.on_first is not None and not stream.over:
+                self.on_first(request_id)
             if first and self._suspects:  # they may wait for it
                 self.assign()
         elif (leaving := self.leaving.get(lease)) is not None and leaving[1] is replica:

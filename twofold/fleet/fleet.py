@@ -38,6 +38,7 @@ from twofold.engine.config import EngineOptions
 from twofold.engine.kv.names import BlockKeys
 from twofold.engine.outputs import OutputDelta
 from twofold.fleet.dispatch import Dispatch
+from twofold.fleet.handover import Handovers
 from twofold.fleet.joining import MAX_REPLICAS, check_ready
 from twofold.fleet.link import NodeLink
 from twofold.fleet.messages import (
@@ -63,7 +64,7 @@ from twofold.fleet.reading import ModelReading, model_identity
 from twofold.fleet.relay import BlockRelay
 from twofold.fleet.replica import FleetReplica, RestartPolicy
 from twofold.fleet.routing.index import PrefixIndex
-from twofold.fleet.routing.router import LeastLoaded, Predicted, Router
+from twofold.fleet.routing.router import LeastLoaded, Predicted, Role, Router
 from twofold.fleet.streams import DispatchHandle
 from twofold.host.versions import NUMERICS, twofold_version
 from twofold.observe.served import ServedRequest
@@ -119,9 +120,11 @@ class Fleet:
         router: Router | None = None,
         node_options: Mapping[str, Any] | None = None,
         routes: bool | None = None,
+        roles: Sequence[Role] = (),
     ) -> None:
         """``router`` chooses between replicas; the default is by predicted TTFT. ``routes``: they tell their work and
-        their blocks, and requests wait here until one has room; None: if there are several."""
+        their blocks, and requests wait here until one has room; None: if there are several. ``roles``: those of the
+        first replicas; the others prefill and decode."""
         self.name = name
         self._reading = reading
         versions = {"version": twofold_version(), "numerics": NUMERICS}
@@ -135,7 +138,10 @@ class Fleet:
         self._load = LoadModel(str(reading.path), dict(options), keys=self._keys)
         self._policy = policy or RestartPolicy()
         self.replicas = {
-            number: FleetReplica(name, number, self._load, self, self._policy) for number in range(replicas)
+            number: FleetReplica(
+                name, number, self._load, self, self._policy, role=roles[number] if number < len(roles) else "both"
+            )
+            for number in range(replicas)
         }
         self._starts = replicas
         self._changing = asyncio.Lock()
@@ -149,6 +155,7 @@ class Fleet:
         self.requests = Dispatch(self.replicas, self.router, self._clock.now)
         self.relay = BlockRelay(self.replicas)
         self.requests.line.fetch, self.requests.before_sending = self.relay.find, self.relay.begin
+        self.handovers = Handovers(self.requests, self.replicas, self.relay, self._clock.now)
         self._numbers = count(2)
         self._closed = False
         self._changed = asyncio.Event()
@@ -272,11 +279,13 @@ class Fleet:
             self.requests.lose(each, "ended")
         self.requests.fail_all(ResourceError(f"The model {self.name} was unloaded.", hint="Retry."))
 
-    def join(self, node: NodeLink) -> None:
+    def join(self, node: NodeLink, role: Role = "both") -> None:
         """Takes a node as a further replica, for as long as its connection lasts."""
         self._abandoned = False
         number = next(number for number in count(self._starts) if number not in self.replicas)
-        replica = self.replicas[number] = FleetReplica(self.name, number, self._node_load, self, self._policy, node)
+        replica = self.replicas[number] = FleetReplica(
+            self.name, number, self._node_load, self, self._policy, node, role
+        )
         node.on_leave = partial(self._begin_leave, replica)
         replica.start()
 
@@ -314,6 +323,12 @@ class Fleet:
             raise ParameterError(f"replicas must be from 1 to {MAX_REPLICAS}, not {replicas}.", param="replicas")
         if replicas > 1 and self._load.options.get("kv_store") is not None:
             raise ParameterError("A KV store has one writer: it takes one replica.", param="replicas")
+        if any(each.role != "both" for each in self.own):
+            raise ParameterError(
+                f"The replicas of {self.name} have roles, so their number stays as it is.",
+                param="replicas",
+                hint="Restart the server with other numbers, or let a node with a role join.",
+            )
         async with self._changing:
             for replica in self.own[replicas:]:
                 await self._drain(replica.number)
@@ -543,6 +558,10 @@ class Fleet:
         replica.load.tell(told.received, told.work, now)
         if self.requests.line.requests:
             self.requests.assign()
+        self._hear_blocks(replica, told, prefixes)
+        self.handovers.review()
+
+    def _hear_blocks(self, replica: FleetReplica, told: ToldWork, prefixes: PrefixIndex) -> None:
         if not (told.added or told.removed) or replica.listing:
             return
         if not prefixes.tell(replica.number, told.event, told.added, told.removed):

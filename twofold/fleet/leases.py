@@ -1,7 +1,7 @@
 """Which replica works on which request: leases, each with the number of its try. Pure: no clock, no I/O.
 
     waiting → leased    ``grant``: one replica gets the request
-    leased  → waiting   ``lose``: its replica ended, or stopped answering
+    leased  → waiting   ``lose``: its replica ended, or stopped answering; ``release``: it moves
     any     → gone      ``end``: the request has ended, or its reader has left
 
 Laws
@@ -80,6 +80,11 @@ class Leases(Generic[R]):
             waiting = {*self._waiting, *(request_id for request_id, _ in lost)}
             self._waiting = {request_id: None for request_id in self._tries if request_id in waiting}
         return lost
+
+    def release(self, request_id: str) -> None:
+        """Ends the lease of a request, which waits again."""
+        del self.leased[self._lease.pop(request_id)]
+        self._waiting[request_id] = None
 
     def end(self, request_id: str) -> None:
         """Removes a request with its lease, if it has one."""

@@ -7,6 +7,7 @@ tenant that received the least service from all replicas together, then first co
 
     A replica that is lost leaves its queue to the others: its requests are placed again.
     A replica without a queue takes the head of the longest one, if its first token is predicted sooner there.
+    A replica that only decodes gets prompts only while no other one is usable.
     A request whose time is up goes to a replica at once, which ends it as an engine does.
 
 It has no I/O; time comes from ``clock``.
@@ -24,7 +25,7 @@ from twofold.core.request import MAX_PRIORITY, EngineRequest, RequestOptions, Sc
 from twofold.engine.scheduler.queue import Heap, TenantAccount, TenantAccounts, WaitingQueue
 from twofold.engine.scheduler.step_time import PRIOR, StepShape, StepTimeModel
 from twofold.fleet.routing.index import PrefixIndex
-from twofold.fleet.routing.router import BlockFetch, Choice, RoutedRequest, Router, WorkAhead, predict
+from twofold.fleet.routing.router import BlockFetch, Choice, Role, RoutedRequest, Router, WorkAhead, predict
 
 AGEING_S: Final = 10.0
 """Seconds of waiting after which a class is as urgent as the next more urgent one, as in engines."""
@@ -35,6 +36,7 @@ class Place(Protocol):
 
     number: int
     requests: int
+    role: Role
 
     @property
     def usable(self) -> bool: ...
@@ -185,27 +187,28 @@ class WaitingLine(Generic[R]):
         usable = [each for number, each in self._replicas.items() if each.usable and number not in closed]
         if not usable or not self.requests:
             return
-        self._place(usable)
+        prefill = _for_prompts(usable)
+        self._place(prefill)
         yield from self._due()
         for replica in usable:
             queue = self._queue(replica)
             while (head := queue.waiting.head()) is not None and replica.takes(head.tenant):
                 yield self._leave(head)
-        for replica in usable if self.requests else ():
+        for replica in prefill if self.requests else ():
             while not self._queue(replica).waiting and (head := self._help(replica)) is not None:
                 yield self._leave(head)
 
     def choose(self, request: EngineRequest, among: Sequence[R] | None = None, tokens: int = 0) -> Choice | None:
         """Where a request of so many ``tokens`` (or those of its prompt) would be placed now, with the number of the
         replica; None if none is usable."""
-        usable = [replica for replica in among or self._replicas.values() if replica.usable]
+        usable = _for_prompts([replica for replica in among or self._replicas.values() if replica.usable])
         now, queues = self._clock(), [self._queue(replica) for replica in usable]
         for queue in queues:
             queue.now, queue.priority = now, request.options.priority
         numbers = [replica.number for replica in usable]
         length = tokens or len(request.token_ids)
         fetch = None if self.fetch is None else partial(self.fetch, numbers)
-        routed = RoutedRequest(length, lambda: self._cached(request, numbers), request.options.tpot_target_s, fetch)
+        routed = RoutedRequest(length, lambda: self.cached(request, numbers), request.options.tpot_target_s, fetch)
         choice = self._router.choose(routed, queues)
         return None if choice is None else choice._replace(replica=numbers[choice.replica])
 
@@ -241,8 +244,8 @@ class WaitingLine(Generic[R]):
         head = None if longest is None else longest.waiting.head()
         if longest is None or head is None or not replica.takes(head.tenant):
             return None
-        cached = self._cached(head.request, [replica.number])[0]
-        found = predict(replica.ahead(now), head.tokens, cached, self._unknown(now))
+        cached = self.cached(head.request, [replica.number])[0]
+        found = predict(replica.ahead(now), head.tokens, cached, self.unknown(now))
         if found.ttft_s >= waits[longest]:
             return None
         longest.remove(head)
@@ -252,14 +255,14 @@ class WaitingLine(Generic[R]):
     def _wait_s(self, queue: _Queue[R], now: float) -> float:
         """Seconds until everything in a queue is computed."""
         queue.now, queue.priority = now, MAX_PRIORITY
-        return predict(queue.ahead(), 1, 0, self._unknown(now)).queue_s
+        return predict(queue.ahead(), 1, 0, self.unknown(now)).queue_s
 
-    def _unknown(self, now: float) -> StepTimeModel:
+    def unknown(self, now: float) -> StepTimeModel:
         """Predicts for replicas that have not run enough steps: the model of one that has."""
         models = (queue.replica.ahead(now).step_time for queue in self._queues.values())
         return next((model for model in models if model.ready), StepTimeModel.of_weights(PRIOR))
 
-    def _cached(self, request: EngineRequest, numbers: Sequence[int]) -> list[int]:
+    def cached(self, request: EngineRequest, numbers: Sequence[int]) -> list[int]:
         """Cached tokens of a prompt at these replicas."""
         if self.prefixes is None or isinstance(request.params, ScoringParams):
             return [0] * len(numbers)
@@ -271,6 +274,11 @@ class WaitingLine(Generic[R]):
         if queue is None:
             queue = self._queues[replica.number] = _Queue(replica, self._accounts)
         return queue
+
+
+def _for_prompts(usable: list[R]) -> list[R]:
+    """Those that prefill; all of them if none does."""
+    return [replica for replica in usable if replica.role != "decode"] or usable
 
 
 def _sum(*shapes: StepShape) -> StepShape:

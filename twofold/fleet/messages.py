@@ -34,6 +34,7 @@ from twofold.core.step_bytes import from_plain, to_plain
 from twofold.engine.kv.names import BlockKeys
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.scheduler.forecast import EngineWork
+from twofold.fleet.routing.router import Role
 
 MAX_FRAME_BYTES: Final = 1 << 30
 HELLO_BYTES: Final = 4096
@@ -54,6 +55,7 @@ class Hello(WorkerMessage, tag="hello"):
     node                its name in logs
     model               the name under which the server knows the model
     digest              of the model's file (``fleet.reading.file_digest``), which must be the server's
+    role                what its replica is for
     """
 
     version: str
@@ -61,6 +63,7 @@ class Hello(WorkerMessage, tag="hello"):
     node: str
     model: str
     digest: str
+    role: Role = "both"
 
 
 class WorkerCrashed(WorkerMessage, tag="crashed"):
@@ -226,6 +229,14 @@ class FetchBlocks(WorkerMessage, tag="fetch_blocks"):
     blocks: int
 
 
+class PrefetchBlocks(WorkerMessage, tag="prefetch_blocks"):
+    """Fetches the blocks of these tokens of a cache salt, for a request that may come."""
+
+    number: int
+    salt: str
+    token_ids: tuple[int, ...]
+
+
 class PullBlocks(WorkerMessage, tag="pull_blocks"):
     """Asks for blocks ``first`` … ``upto`` − 1 of a transfer; ``first`` stays the same in later ones."""
 
@@ -288,7 +299,7 @@ class Seen(WorkerMessage, tag="seen"):
     picture: KVPicture
 
 
-ToTransfer = SendBlocks | PullBlocks | BlockData | EndTransfer
+ToTransfer = SendBlocks | PrefetchBlocks | PullBlocks | BlockData | EndTransfer
 ToService = EngineRequest | Abort | SetPaused | Ping | Watch | Look | Foresee | ListBlocks | FetchBlocks
 ToWorker = LoadModel | ToService | ToTransfer
 FromHub = LoadModel | JoinRefused | Drained

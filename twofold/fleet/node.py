@@ -40,6 +40,7 @@ from twofold.fleet.messages import (
     WorkerCrashed,
 )
 from twofold.fleet.reading import file_digest
+from twofold.fleet.routing.router import Role
 from twofold.host.versions import NUMERICS, twofold_version
 
 log = logging.getLogger("twofold.node")
@@ -73,6 +74,7 @@ class NodeSettings:
     name: str
     context: ssl.SSLContext | None = None
     replicas: int = 1
+    role: Role = "both"
     options: Mapping[str, Any] = field(default_factory=dict)
     say: Callable[[str], None] = log.info
 
@@ -82,7 +84,7 @@ async def serve_hub(settings: NodeSettings, leaving: asyncio.Event | None = None
     Returns when the hub has drained the node, which ``leaving`` asks for."""
     leaving = leaving or asyncio.Event()
     digest = await asyncio.to_thread(file_digest, settings.path)
-    hello = Hello(twofold_version(), NUMERICS, settings.name, settings.model, digest)
+    hello = Hello(twofold_version(), NUMERICS, settings.name, settings.model, digest, settings.role)
     slots = [asyncio.create_task(_slot(settings, hello, leaving)) for _ in range(settings.replicas)]
     try:
         await asyncio.gather(*slots)

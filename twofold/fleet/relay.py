@@ -8,8 +8,9 @@ Laws
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Final, Protocol
 
@@ -21,6 +22,7 @@ from twofold.fleet.messages import (
     EndTransfer,
     FetchBlocks,
     FromTransfer,
+    PrefetchBlocks,
     PullBlocks,
     Ready,
     SendBlocks,
@@ -65,7 +67,7 @@ class LinkRates:
 class _Transfer:
     fetch: BlockFetch
     target: int
-    handle: DispatchHandle
+    done: Callable[[FetchedBlocks | None], None]
     deadline: asyncio.TimerHandle
     next: int | None = None
 
@@ -108,15 +110,32 @@ class BlockRelay:
         """Begins a transfer for a request that is sent to its replica next."""
         fetch, target = choice.fetch, choice.replica
         assert fetch is not None, "it fetches"
-        if sum(each.target == target for each in self._transfers.values()) >= MAX_FETCHES:
+        if self.busy(target):
             return
+        number = self._open(request, fetch, target, partial(setattr, handle, "fetched"))
+        self._send(target, FetchBlocks(number, request.request_id, fetch.blocks))
+
+    def prefetch(
+        self, request: EngineRequest, fetch: BlockFetch, target: int, done: Callable[[FetchedBlocks | None], None]
+    ) -> None:
+        """Begins a transfer for a request that runs elsewhere. ``done`` is called at its end, with None if nothing was
+        transferred."""
+        number = self._open(request, fetch, target, done)
+        self._send(target, PrefetchBlocks(number, request.options.cache_salt, request.token_ids[: fetch.tokens]))
+
+    def busy(self, target: int) -> bool:
+        """Whether a replica has as many transfers as it may."""
+        return sum(each.target == target for each in self._transfers.values()) >= MAX_FETCHES
+
+    def _open(
+        self, request: EngineRequest, fetch: BlockFetch, target: int, done: Callable[[FetchedBlocks | None], None]
+    ) -> int:
         number = next(self._numbers)
         limit_s = LIMIT_S + 4 * fetch.seconds
         deadline = asyncio.get_running_loop().call_later(limit_s, self._end, number)
-        self._transfers[number] = _Transfer(fetch, target, handle, deadline)
-        prefix = request.token_ids[: fetch.blocks * fetch.block_size]
-        self._send(fetch.source, SendBlocks(number, request.options.cache_salt, prefix))
-        self._send(target, FetchBlocks(number, request.request_id, fetch.blocks))
+        self._transfers[number] = _Transfer(fetch, target, done, deadline)
+        self._send(fetch.source, SendBlocks(number, request.options.cache_salt, request.token_ids[: fetch.tokens]))
+        return number
 
     def hear(self, replica: int, message: FromTransfer) -> None:
         """Takes a message about a transfer. One that does not fit is ignored."""
@@ -157,15 +176,15 @@ class BlockRelay:
         source, tokens = transfer.fetch.source, message.blocks * transfer.fetch.block_size
         if message.bytes > 0:
             self.rates.learn(source, transfer.target, message.bytes, message.seconds)
-        if message.blocks > 0:
-            transfer.handle.fetched = FetchedBlocks(source, message.blocks, tokens, message.bytes, message.seconds)
-        self._end(message.number)
+        found = FetchedBlocks(source, message.blocks, tokens, message.bytes, message.seconds)
+        self._end(message.number, found if message.blocks > 0 else None)
 
-    def _end(self, number: int) -> None:
+    def _end(self, number: int, found: FetchedBlocks | None = None) -> None:
         transfer = self._transfers.pop(number)
         transfer.deadline.cancel()
         for replica in (transfer.fetch.source, transfer.target):
             self._send(replica, EndTransfer(number))
+        transfer.done(found)
 
     def _send(self, number: int, message: ToWorker) -> None:
         """Sends a message to a replica, if it is there."""

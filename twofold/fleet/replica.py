@@ -48,7 +48,7 @@ from twofold.fleet.messages import (
     Unloadable,
 )
 from twofold.fleet.routing.load import ReplicaLoad, SentPrompt
-from twofold.fleet.routing.router import WorkAhead
+from twofold.fleet.routing.router import Role, WorkAhead
 
 ReplicaState = Literal["loading", "ready", "silent", "failed", "closed"]
 
@@ -122,6 +122,7 @@ class FleetReplica:
     listing   whether it was asked for the names of all its blocks
     draining  whether it gets no requests any more, until its process is replaced
     restarts  number of unexpected ends of its process
+    role      what it is for
     """
 
     def __init__(
@@ -132,8 +133,10 @@ class FleetReplica:
         owner: ReplicaOwner,
         policy: RestartPolicy,
         node: NodeLink | None = None,
+        role: Role = "both",
     ) -> None:
         self.name = name
+        self.role: Role = role
         self.number = number
         self.state: ReplicaState = "loading"
         self.error: TwofoldError | None = None
@@ -177,6 +180,10 @@ class FleetReplica:
     def ahead(self, now: float) -> WorkAhead:
         """The work before a request that is sent to it now."""
         return IDLE if self.load is None else self.load.ahead(now)
+
+    def prompt_share(self, now: float) -> float:
+        """The share of its time that prompts take, lately."""
+        return 0.0 if self.load is None else self.load.prompt_share(now)
 
     def open_request(self, prompt: SentPrompt, tenant: str) -> None:
         """A request of the tenant is sent to it."""

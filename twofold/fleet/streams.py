@@ -14,7 +14,7 @@ from twofold.engine.scheduler.queue import COMPLETION_WEIGHT, PROMPT_WEIGHT, Ten
 from twofold.engine.stream import OutputStream
 from twofold.fleet.resume import ToldRequest
 from twofold.fleet.routing.router import Choice
-from twofold.observe.served import FetchedBlocks, MoveCause, ServedMove, ServedRequest, ServedRoute
+from twofold.observe.served import FetchedBlocks, Handover, MoveCause, ServedMove, ServedRequest, ServedRoute
 
 MAX_ENDS: Final = 3
 """Processes that may crash in a row with a request that gave no new token: then it is taken as the cause."""
@@ -32,8 +32,9 @@ class DispatchHandle:
     choice    where it went first, and why, ``placed_s`` seconds after its arrival; None while no replica was there
     served    the record of its request
     fetched   what it fetched from another replica
-    lost      why the last replica lost it, until it continues at another one
+    lost      why it left the last replica, until it continues at another one
     moves     where it continued
+    handover  how it moved, or why it did not, if a replica is for decode
     progress  is called with how far it is, until its first token, if it asks for that
     """
 
@@ -46,6 +47,7 @@ class DispatchHandle:
     fetched: FetchedBlocks | None = None
     lost: MoveCause | None = None
     moves: list[ServedMove] = field(default_factory=list)
+    handover: Handover | None = None
     _left: asyncio.Future[RequestOutput | None] | None = None
 
     def route(self, output: RequestOutput | None) -> ServedRoute:
@@ -55,8 +57,8 @@ class DispatchHandle:
         predicted_s = None if choice.prediction is None else self.placed_s + choice.prediction.ttft_s
         took_s = None if output is None or self.retries else output.metrics.ttft_s
         error = (predicted_s - took_s) / took_s if predicted_s is not None and took_s else None
-        moves = tuple(self.moves)
-        return ServedRoute(choice.replica, choice.reason, choice.cached, predicted_s, error, self.fetched, moves)
+        more = self.fetched, tuple(self.moves), self.handover
+        return ServedRoute(choice.replica, choice.reason, choice.cached, predicted_s, error, *more)
 
     def leave(self) -> asyncio.Future[RequestOutput | None]:
         """The job's reader has left. Returns the future for its output so far, None if that is unknown."""

@@ -1,6 +1,6 @@
 """Blocks of keys and values on their way from one replica to another, through the hub: the workers' side.
 
-    hub → target      FetchBlocks, then the request that waits for them
+    hub → target      FetchBlocks, then the request that waits for them; or PrefetchBlocks
     hub → source      SendBlocks: hold the blocks of this prefix
     target → source   PullBlocks: send blocks up to this one. At most WINDOW_BYTES, or two blocks, are on their way
     source → target   BlockData, one block a message, in order; BlocksGone if it has no more
@@ -39,6 +39,7 @@ from twofold.fleet.messages import (
     EndTransfer,
     FetchBlocks,
     FromWorker,
+    PrefetchBlocks,
     PullBlocks,
     SendBlocks,
     ToTransfer,
@@ -65,11 +66,14 @@ class _Sending:
 
 @dataclass(slots=True)
 class _Fetch:
-    """Blocks that are filled for a request: those before ``have`` are there, from ``first`` on they were fetched."""
+    """Blocks of a text that are filled, up to the block ``end``: those before ``have`` are there, from ``first`` on
+    they were fetched. A request may wait for them."""
 
-    request: EngineRequest
+    salt: str
+    text: Sequence[int]
     end: int
     began: float
+    request_id: str | None = None
     tables: BlockTables | None = None
     first: int = 0
     have: int = 0
@@ -109,7 +113,8 @@ class BlockTransfers:
             return False
         with self._lock:
             self._held[request.request_id] = request
-        fetch = _Fetch(request, wanted.blocks, time.monotonic())
+        salt, began = request.options.cache_salt, time.monotonic()
+        fetch = _Fetch(salt, request.token_ids, wanted.blocks, began, request.request_id)
         self._thread.submit(self._guarded, self._begin, wanted.number, fetch)
         return True
 
@@ -123,6 +128,9 @@ class BlockTransfers:
         match message:
             case FetchBlocks():
                 self._expected[message.request_id] = message
+            case PrefetchBlocks(number, salt, token_ids):
+                fetch = _Fetch(salt, token_ids, len(token_ids), time.monotonic())
+                self._thread.submit(self._guarded, self._begin, number, fetch)
             case SendBlocks():
                 self._thread.submit(self._guarded, self._open, message.number, message)
             case PullBlocks():
@@ -179,11 +187,11 @@ class BlockTransfers:
 
     def _begin(self, number: int, fetch: _Fetch) -> None:
         """Takes blocks for what the prefix tree lacks, and asks for their contents."""
-        salt = fetch.request.options.cache_salt
+        salt = fetch.salt
 
         def take(engine: Engine) -> tuple[BlockTables | None, int]:
             manager = engine.scheduler.manager
-            text = array("i", fetch.request.token_ids[: fetch.end * manager.block_size])
+            text = array("i", fetch.text[: fetch.end * manager.block_size])
             fetch.end = min(fetch.end, len(text) // manager.block_size)
             keep, _ = manager.kept(text, salt)
             if keep >= fetch.end or manager.moving:
@@ -210,7 +218,7 @@ class BlockTransfers:
         assert fetch.tables is not None, "it has blocks"
         views = self._block_bytes(0, fetch.tables.blocks[0][fetch.have : fetch.have + 1])
         size = sum(view.nbytes for view in views)
-        digest = self._digest(fetch.request.options.cache_salt, number, data.place, data.payload)
+        digest = self._digest(fetch.salt, number, data.place, data.payload)
         if data.place != fetch.have or len(data.payload) != size or not hmac.compare_digest(digest, data.digest):
             log.warning("a replica sent a damaged block; the rest of the prompt is computed")
             self._finish(number)
@@ -243,7 +251,7 @@ class BlockTransfers:
 
         def publish(engine: Engine) -> None:
             manager, now = engine.scheduler.manager, engine.now()
-            tokens = array("i", fetch.request.token_ids)
+            tokens = array("i", fetch.text)
             manager.publish(tables, tokens, fetch.have * manager.block_size, now)
             manager.close(tables, now)
 
@@ -254,8 +262,10 @@ class BlockTransfers:
     def _report(self, number: int, fetch: _Fetch) -> None:
         seconds = time.monotonic() - fetch.began
         self._post(BlocksFetched(number, fetch.have - fetch.first, fetch.nbytes, seconds))
+        if fetch.request_id is None:
+            return
         with self._lock:  # an abort comes before it, or after the request has entered
-            request = self._held.pop(fetch.request.request_id, None)
+            request = self._held.pop(fetch.request_id, None)
             if request is not None:
                 self._enter(request, seconds)
 

@@ -64,6 +64,7 @@ from twofold.fleet.messages import (
     Look,
     Ping,
     Pong,
+    PrefetchBlocks,
     PullBlocks,
     Ready,
     Seen,
@@ -277,7 +278,7 @@ class Service:
         match message:
             case EngineRequest():
                 self._receive(message)
-            case FetchBlocks() | SendBlocks() | PullBlocks() | BlockData() | EndTransfer():
+            case FetchBlocks() | PrefetchBlocks() | SendBlocks() | PullBlocks() | BlockData() | EndTransfer():
                 assert self._transfers is not None, "only a hub that gave keys relays blocks"
                 self._transfers.handle(message)
             case Abort(request_id):

@@ -43,8 +43,8 @@ class FetchedBlocks:
     seconds: float
 
 
-MoveCause = Literal["drained", "silent", "crashed", "ended"]
-"""Why a replica lost its requests: ``ended`` from outside, without a fault of its process."""
+MoveCause = Literal["drained", "silent", "crashed", "ended", "handover"]
+"""Why a request left its replica: ``ended`` from outside, without a fault of its process; ``handover``: to gain time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,22 @@ class ServedMove:
 
 
 @dataclass(frozen=True, slots=True)
+class Handover:
+    """Where a request continued after ``tokens`` tokens, so that one replica prefills and another one decodes.
+
+    replica  None: it stayed where it was, because the best other replica gained nothing
+    gain_s   predicted seconds by which that ends it sooner
+    nbytes   of its blocks that were transferred, in ``seconds``
+    """
+
+    replica: int | None
+    tokens: int
+    gain_s: float
+    nbytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class ServedRoute:
     """Where a prompt went first.
 
@@ -64,6 +80,7 @@ class ServedRoute:
     error        (predicted − measured) / measured TTFT, unless the prompt went on elsewhere; None without both
     fetched      the blocks that it fetched from another replica; None without any
     moves        where it continued, in order
+    handover     None if no replica is for decode, or it ended before
     """
 
     replica: int
@@ -73,6 +90,7 @@ class ServedRoute:
     error: float | None
     fetched: FetchedBlocks | None = None
     moves: tuple[ServedMove, ...] = ()
+    handover: Handover | None = None
 
 
 @dataclass(slots=True)

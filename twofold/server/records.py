@@ -22,7 +22,7 @@ from twofold.core.report import RequestMetrics
 from twofold.core.request import TTL_SECONDS
 from twofold.core.step import FinishReason
 from twofold.observe.billing import Bill, LineKind
-from twofold.observe.served import FetchedBlocks, MoveCause, ServedRequest, ServedRoute
+from twofold.observe.served import FetchedBlocks, Handover, MoveCause, ServedRequest, ServedRoute
 from twofold.planner.predict.phase import PhaseCost, phase_floor
 from twofold.planner.predict.steps import StepPredictor
 
@@ -151,11 +151,26 @@ class FetchRecord(ReplyObject):
 
 
 class MoveRecord(ReplyObject):
-    """The replica that continued a request, and why the one before could not: it was drained, was silent, crashed, or
-    ended from outside."""
+    """The replica that continued a request, and why the one before did not: it was drained, was silent, crashed,
+    ended from outside, or handed it over."""
 
     replica: NonNegativeInt
     cause: MoveCause
+
+
+class HandoverRecord(ReplyObject):
+    """Where a request continued after ``tokens`` tokens; ``replica`` is null if no other one was predicted to end it
+    sooner. ``gain_s`` is the predicted gain; blocks of ``bytes`` bytes were transferred in so many seconds."""
+
+    replica: NonNegativeInt | None
+    tokens: NonNegativeInt
+    gain_s: float
+    bytes: NonNegativeInt
+    seconds: NonNegativeFloat
+
+    @classmethod
+    def of(cls, handover: Handover) -> HandoverRecord:
+        return cls(handover.replica, handover.tokens, handover.gain_s, handover.nbytes, handover.seconds)
 
 
 class RouteRecord(ReplyObject):
@@ -169,12 +184,14 @@ class RouteRecord(ReplyObject):
     error: float | None
     fetched: FetchRecord | None
     moves: list[MoveRecord]
+    handover: HandoverRecord | None
 
     @classmethod
     def of(cls, route: ServedRoute) -> RouteRecord:
         fetched = None if route.fetched is None else FetchRecord.of(route.fetched)
         moves = [MoveRecord(each.replica, each.cause) for each in route.moves]
-        return cls(route.replica, route.reason, route.cached, route.predicted_s, route.error, fetched, moves)
+        handover = None if route.handover is None else HandoverRecord.of(route.handover)
+        return cls(route.replica, route.reason, route.cached, route.predicted_s, route.error, fetched, moves, handover)
 
 
 class RequestRecord(ReplyObject, kw_only=True):

@@ -16,7 +16,7 @@ from tests.server.accounts.requests import served
 from tests.support.metrics import request_metrics
 from twofold.core.errors import ParameterError
 from twofold.core.record import WaitReason
-from twofold.observe.served import FetchedBlocks, ServedMove, ServedRoute
+from twofold.observe.served import FetchedBlocks, Handover, ServedMove, ServedRoute
 from twofold.planner.explain.report import case_of, explain
 from twofold.planner.explain.scenario import Observed, waterfall
 from twofold.planner.explain.sources import read_observed
@@ -139,6 +139,20 @@ def test_the_replica_of_a_prompt_and_where_it_continued() -> None:
     ]
     del whole["routes"][1]["moves"]
     assert len(read(whole, "1").notes) == plain + 1, "a record from before there were moves"
+
+
+def test_what_it_brought_that_another_replica_decodes() -> None:
+    route = ServedRoute(0, "its turn", None, None, None)
+    moved = replace(route, moves=(ServedMove(1, "handover"),), handover=Handover(1, 3, 0.5, 4_600_000, 0.05))
+    stayed = replace(route, handover=Handover(None, 9, -0.02))
+    whole, plain = record(reports=2, routes=(moved, stayed)), len(read(record()).notes)
+    assert [read(whole, str(prompt)).notes[plain + 1 :] for prompt in range(2)] == [
+        (
+            "It continued on replica 1: replica 0 handed it over.",
+            "That was after 3 tokens, for a predicted gain of 500 ms; 4.6 MB were transferred in 50 ms.",
+        ),
+        ("It stayed there: the best replica that decodes was predicted to end it 20 ms later.",),
+    ]
 
 
 def test_a_record_without_ceilings() -> None:

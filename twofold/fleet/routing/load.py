@@ -19,6 +19,9 @@ STEPS: Final = 2
 """Steps of prompts that are sent ahead: one that runs, and the next one, so that the engine need not wait for it."""
 BESIDE: Final = 2
 """Sequences that may wait in an engine for a slot or for blocks, so that it has one when they become free."""
+SHARE_S: Final = 10.0
+"""Time constant of a replica's share of time on prompts."""
+MAX_SHARE: Final = 0.95
 GREEDY: Final = 2
 """A tenant that has so many requests fewer than another one at a replica gets a request there: the engine then shares
 its slots evenly."""
@@ -48,6 +51,7 @@ class ReplicaLoad:
         self._since = 0.0
         self._sent: deque[SentPrompt] = deque()
         self._count = 0
+        self._prompt_s = self._prompt_at = 0.0
 
     def learn(self, weights: Sequence[float] | None) -> None:
         """The weights of the replica's step-time model; None before it predicts."""
@@ -66,6 +70,16 @@ class ReplicaLoad:
             self._since = now  # it was idle, and begins at once
         self._sent.append(prompt)
         self._count += 1
+        more = StepShape().plus(prompt.cached, prompt.tokens - prompt.cached, prompt.completions)
+        self._prompt_s, self._prompt_at = self._prompts(now) + (self.step_time.predict(more) or 0.0), now
+
+    def prompt_share(self, now: float) -> float:
+        """The share of its time that the prompts sent lately take, by its step-time model: each counts for SHARE_S."""
+        return min(MAX_SHARE, self._prompts(now) / SHARE_S)
+
+    def _prompts(self, now: float) -> float:
+        """Seconds of the prompts sent so far; half of them are forgotten in SHARE_S · ln 2."""
+        return self._prompt_s * math.exp((self._prompt_at - now) / SHARE_S)
 
     def takes(self, tenant: str) -> bool:
         """Whether a request of a tenant may be sent to it: it has less than STEPS steps of prompts before it, and soon

@@ -24,11 +24,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol
 
 from twofold.core.errors import ParameterError, did_you_mean
 from twofold.engine.scheduler.step_time import PRIOR, StepShape, StepTimeModel
 
+Role = Literal["both", "prefill", "decode"]
+"""What a replica is for. Prompts go to those that prefill; later, requests may move to those that decode
+(``fleet.handover``)."""
 BOUND: Final = 1.25
 """Multiple of the mean number of open requests above which a replica gets no request for its cache."""
 

@@ -12,6 +12,7 @@ A bench has only the times that its client saw; the rest is inferred:
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +44,7 @@ MOVES: Final = {
     "silent": "did not answer",
     "crashed": "crashed",
     "ended": "ended",
+    "handover": "handed it over",
 }
 """Why a request continued elsewhere, by the cause in its record."""
 MIN_STALL: Final = 0.001
@@ -301,6 +303,18 @@ def _routes(record: SourceFields, prompt: int, prompts: int) -> Iterator[str]:
             cause, after = move.text("cause"), move.count("replica")
             yield f"It continued on replica {after}: replica {before} {MOVES.get(cause, cause)}."
             before = after
+        if (handover := route.part("handover")) is not None:
+            yield _handover(handover)
+
+
+def _handover(handover: SourceFields) -> str:
+    """What it brought, or would have brought, that another replica decodes."""
+    gain = handover.number("gain_s", least=-math.inf)
+    if "replica" not in handover:
+        return f"It stayed there: the best replica that decodes was predicted to end it {duration(-gain)} later."
+    tokens, moved = count(handover.count("tokens"), "token"), size(handover.number("bytes"))
+    took = duration(handover.number("seconds"))
+    return f"That was after {tokens}, for a predicted gain of {duration(gain)}; {moved} were transferred in {took}."
 
 
 def _route(route: SourceFields) -> str:

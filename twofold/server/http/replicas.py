@@ -12,6 +12,7 @@ from twofold.api.body import NonNegativeFloat, NonNegativeInt, ReplyObject, Requ
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.joining import MAX_REPLICAS
 from twofold.fleet.replica import FleetReplica
+from twofold.fleet.routing.router import Role
 from twofold.observe.metrics.replicas import ReplicaFigures
 from twofold.server.http.endpoints import EndpointRequest
 from twofold.server.http.status import check_admin
@@ -33,6 +34,7 @@ class ReplicaReply(ReplyObject, kw_only=True):
     ``blocks`` are null until it has reported them."""
 
     number: NonNegativeInt
+    role: Role
     node: str | None
     pid: NonNegativeInt | None
     state: str
@@ -117,6 +119,7 @@ def _replica(replica: FleetReplica) -> ReplicaReply:
     last = replica.snapshot
     return ReplicaReply(
         number=replica.number,
+        role=replica.role,
         node=None if replica.node is None else replica.node.name,
         pid=replica.pid,
         state=_state(replica),

@@ -32,7 +32,7 @@ from twofold.fleet.messages import Hello
 from twofold.fleet.ray import RayNodes, RayPlan
 from twofold.fleet.reading import ModelReading, file_digest, read_file
 from twofold.fleet.replica import RestartPolicy
-from twofold.fleet.routing.router import make_router
+from twofold.fleet.routing.router import Role, make_router
 from twofold.formats.fetch import sources
 from twofold.formats.fetch.names import ALIASES
 from twofold.host.machine import read_cpu, read_memory
@@ -63,6 +63,7 @@ class RegistrySettings:
     sampling       default sampling parameters, which override those of a model's file
     idle_unload_s  idle time after which a model is unloaded; None: never
     replicas       worker processes of each model, which share its memory and the machine's threads
+    roles          of the first of them; the others prefill and decode
     nodes          where nodes may join as further replicas; None: nowhere
     router         name of the router that chooses between them
     ray            nodes that a Ray cluster runs
@@ -73,6 +74,7 @@ class RegistrySettings:
     accept_any: bool = False
     idle_unload_s: float | None = None
     replicas: int = 1
+    roles: Sequence[Role] = ()
     nodes: FleetAddress | None = None
     router: str = "predicted"
     ray: RayPlan | None = None
@@ -97,7 +99,7 @@ class ServedModel:
     dismissed  it is unloaded when its last lease ends
     unloading  task that ends its process
     fleet      ``worker`` from the time when it begins to load
-    nodes      connections of nodes that joined
+    nodes      connections of nodes that joined, with their roles
     digest     of its file, with the time of the file; None until a node asked
     """
 
@@ -114,7 +116,7 @@ class ServedModel:
         self.context: int | None = None
         self.worker: Fleet | None = None
         self.fleet: Fleet | None = None
-        self.nodes: set[NodeLink] = set()
+        self.nodes: dict[NodeLink, Role] = {}
         self.digest: tuple[float, str] | None = None
         self.loading: asyncio.Task[None] | None = None
         self.error: TwofoldError | None = None
@@ -234,9 +236,10 @@ class ModelRegistry:
         if model.digest is None or model.digest[0] != changed:
             model.digest = changed, await asyncio.to_thread(file_digest, model.path)
         check_node(hello, model.digest[1])
-        model.nodes = {each for each in model.nodes if not each.ended.is_set()} | {link}
+        model.nodes = {each: role for each, role in model.nodes.items() if not each.ended.is_set()}
+        model.nodes[link] = hello.role
         if model.fleet is not None and model.fleet.state != "closed":
-            model.fleet.join(link)
+            model.fleet.join(link, hello.role)
 
     def _read_ahead(self) -> None:
         """Reads the cached files of all models but the first; requests for an invalid one get its error later."""
@@ -389,10 +392,11 @@ class ModelRegistry:
                 router=make_router(settings.router) if several else None,
                 routes=several,
                 node_options=for_nodes,
+                roles=settings.roles,
             )
             model.fleet = worker
-            for link in [each for each in model.nodes if not each.ended.is_set()]:
-                worker.join(link)
+            for link, role in [each for each in model.nodes.items() if not each[0].ended.is_set()]:
+                worker.join(link, role)
             waits = model is self.models[0] and model.context is None  # the server starts with its first node
             await worker.start(None if waits else ABSENT_S)
             model.kv_bytes = planned.kv_cache * replicas

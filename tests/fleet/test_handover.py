@@ -1,0 +1,159 @@
+"""Requests that one replica prefills and another one continues: their bits, their blocks, and when they stay."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.fleet.conftest import ENGINE, named, until
+from tests.fleet.test_transfer import bits, idle
+from twofold.core.params import SamplingParams
+from twofold.core.request import EngineRequest, RequestOptions
+from twofold.engine.outputs import RequestOutput
+from twofold.fleet import handover
+from twofold.fleet.fleet import Fleet
+from twofold.fleet.messages import BlockData
+from twofold.fleet.reading import ModelReading
+from twofold.fleet.replica import RestartPolicy
+from twofold.fleet.routing.router import Role
+from twofold.fleet.streams import DispatchHandle
+
+TOKENS = 200
+BLOCK = 16
+PARAMS = SamplingParams(seed=5, temperature=1.0, max_tokens=300, ignore_eos=True, logprobs=3, presence_penalty=0.4)
+
+
+@asynccontextmanager
+async def fleet(reading: ModelReading, *roles: Role, **options: Any) -> AsyncIterator[Fleet]:
+    policy = RestartPolicy(pause_s=0.02)
+    model = Fleet("tiny", reading, {**ENGINE, **options}, policy=policy, replicas=len(roles), roles=roles)
+    await model.start()
+    try:
+        yield model
+        await idle(model)
+    finally:
+        await model.close()
+
+
+def prompt(number: int = 0, params: SamplingParams = PARAMS, *, stream: bool = True) -> EngineRequest:
+    ids = tuple((31 + number + i * i * 7) % 250 for i in range(TOKENS))
+    return EngineRequest(ids, params, RequestOptions(), stream=stream)
+
+
+async def run(model: Fleet, request: EngineRequest, name: str) -> tuple[RequestOutput, DispatchHandle]:
+    handle = DispatchHandle()
+    deltas = [delta async for delta in model.run(named(request, name), handle)]
+    output = deltas[-1].request
+    assert output is not None
+    if request.stream:
+        for each in output.outputs:
+            told = [token for delta in deltas if delta.index == each.index for token in delta.token_ids]
+            assert tuple(told) == each.token_ids
+    return output, handle
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every move gains."""
+    monkeypatch.setattr(handover, "MIN_GAIN", -1e9)
+
+
+CASES = {
+    "stream": prompt(),
+    "whole": prompt(1, stream=False),
+    "several": prompt(2, replace(PARAMS, n=3)),
+    "greedy": prompt(3, replace(PARAMS, temperature=0.0, repetition_penalty=1.2)),
+}
+
+
+@pytest.mark.usefixtures("always")
+def test_a_request_continues_at_a_replica_that_decodes_with_the_same_bits(reading: ModelReading) -> None:
+    async def part() -> None:
+        async with fleet(reading, "both") as alone:
+            plain = {name: (await run(alone, request, name))[0] for name, request in CASES.items()}
+        async with fleet(reading, "prefill", "decode") as model:
+            size = model.ready.engine.groups[0].block_bytes
+            for name, request in CASES.items():
+                output, handle = await run(model, request, name)
+                assert bits(output) == bits(plain[name]), name
+                assert handle.choice is not None
+                assert handle.choice.replica == 0
+                assert handle.retries == 0
+                moved = handle.handover
+                if moved is None:  # its tokens are reported four times a second
+                    assert name == "whole"
+                    continue
+                assert moved.replica == 1
+                assert moved.nbytes == TOKENS // BLOCK * size
+                assert 0 < moved.tokens < output.metrics.output_tokens
+                assert handle.route(output).handover == moved
+            both = await asyncio.gather(*(run(model, prompt(10 + i), f"many{i}") for i in range(6)))
+            assert sum(handle.handover is not None and handle.handover.replica == 1 for _, handle in both) >= 4
+
+    asyncio.run(part())
+
+
+def test_a_request_stays_where_moving_gains_nothing(reading: ModelReading) -> None:
+    async def part() -> None:
+        async with fleet(reading, "prefill", "decode") as model:
+            for number in range(3):
+                _, handle = await run(model, prompt(number), f"{number}")
+            assert handle.handover is not None
+            assert handle.handover.replica is None
+            assert handle.handover.nbytes == 0
+
+    asyncio.run(part())
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_transfer_that_breaks_leaves_the_request_where_it_is(reading: ModelReading, number: int) -> None:
+    async def part() -> None:
+        async with fleet(reading, "both") as alone:
+            plain, _ = await run(alone, prompt(), "a")
+        async with fleet(reading, "prefill", "decode") as model:
+            heard, pid = model.on_message, model.replicas[number].pid
+            assert pid is not None
+
+            def hear(replica: Any, message: Any) -> None:
+                if isinstance(message, BlockData) and message.place == 5:
+                    os.kill(pid, signal.SIGKILL)
+                heard(replica, message)
+
+            model.on_message = hear  # type: ignore[method-assign]
+            output, _ = await run(model, prompt(), "a")
+            assert bits(output) == bits(plain)
+            await until(lambda: all(each.state == "ready" for each in model.replicas.values()))
+
+    asyncio.run(part())
+
+
+def test_prompts_go_to_replicas_that_decode_only_while_no_other_is_usable(reading: ModelReading) -> None:
+    async def part() -> None:
+        async with fleet(reading, "prefill", "decode") as model:
+            first = [await run(model, prompt(number), f"{number}") for number in range(3)]
+            assert {handle.choice.replica for _, handle in first if handle.choice} == {0}
+            await model.drain(0)
+            _, handle = await run(model, prompt(9), "later")
+            assert handle.choice is not None
+            assert handle.choice.replica == 1
+
+    asyncio.run(part())
+
+
+@pytest.mark.parametrize(("roles", "moves"), [(("both", "both"), False), (("both", "decode"), True)])
+@pytest.mark.usefixtures("always")
+def test_replicas_without_a_role_keep_their_requests(reading: ModelReading, roles: Sequence[Role], moves: bool) -> None:
+    async def part() -> None:
+        async with fleet(reading, *roles) as model:
+            _, handle = await run(model, prompt(), "a")
+            assert (handle.handover is not None) == moves
+
+    asyncio.run(part())
