@@ -40,7 +40,7 @@ from twofold.engine.scheduler.step_time import StepShape
 from twofold.fleet.dispatch import Dispatch
 from twofold.fleet.messages import Abort, SetPaused
 from twofold.fleet.routing.load import ReplicaLoad, SentPrompt
-from twofold.fleet.routing.router import Role, WorkAhead, make_router
+from twofold.fleet.routing.router import Choice, Role, WorkAhead, make_router
 from twofold.fleet.streams import MAX_ENDS, DispatchHandle, RequestStream
 
 SILENT_S: Final = 1.5
@@ -54,6 +54,9 @@ CRASHES: Final = 7
 """Maximum number of tokens of a request that crashes processes, and of no other."""
 CRASH_SHARE: Final = 0.02
 """Share of such requests."""
+ROLES: Final = ("both", "both", "prefill", "decode")
+MOVE_SHARE: Final = 0.2
+"""Share of first tokens after which a request may move to another replica."""
 END_S: Final = 120.0
 """Virtual seconds within which everything must have ended, once there are no more faults."""
 
@@ -272,7 +275,7 @@ class SimulatedReplica:
     hub: Hub
     slots: int
     load: ReplicaLoad
-    role: Role = "both"
+    role: Role
     requests: int = 0
     waiting: int = 0
     state: str = "down"
@@ -380,10 +383,13 @@ class Hub:
     def __init__(self, world: World, replicas: int, slots: int, router: str) -> None:
         self.world = world
         self.leased: set[str] = set()
+        self.moves = 0
         self.replicas = {
-            number: SimulatedReplica(number, self, slots, ReplicaLoad(slots, ROWS)) for number in range(replicas)
+            number: SimulatedReplica(number, self, slots, ReplicaLoad(slots, ROWS), world.chance.choice(ROLES))
+            for number in range(replicas)
         }
         self.requests: Dispatch[SimulatedReplica] = Dispatch(self.replicas, make_router(router), lambda: world.now)
+        self.requests.on_first = self._on_first
         world.after(CHECK_S, self._check)
         for each in self.replicas.values():
             each.start()
@@ -395,6 +401,20 @@ class Hub:
             return False
         processes = [each.process for each in self.replicas.values() if each.state == "ready"]
         return len(processes) == len(self.replicas) and not any(p is None or p.jobs or p.inbox for p in processes)
+
+    def _on_first(self, request_id: str) -> None:
+        """A request may move soon, as if its blocks had been transferred."""
+        holder, chance = self.requests.leases.holder(request_id), self.world.chance
+        if chance.random() < MOVE_SHARE:
+            self.world.after(chance.uniform(0.0, 1.0), lambda: self._move(request_id, holder))
+
+    def _move(self, request_id: str, holder: tuple[str, int] | None) -> None:
+        if holder is None or self.requests.leases.holder(request_id) != holder:
+            return
+        targets = [number for number, each in self.replicas.items() if each.usable and number != holder[1]]
+        if targets:
+            self.moves += 1
+            self.requests.move(request_id, Choice(self.world.chance.choice(targets), "it moves"))
 
     def _check(self) -> None:
         for each in self.replicas.values():
@@ -462,7 +482,7 @@ def simulate(seed: int) -> dict[str, int]:
         world = World(chance)
         hub = Hub(world, chance.randint(1, 4), slots=chance.choice((1, 2, 8)), router=chance.choice(ROUTERS))
         readers: list[Reader] = []
-        counts = {"requests": chance.randint(1, 12), "faults": 0, "failed": 0, "blamed": 0, "tries": 0}
+        counts = {"requests": chance.randint(1, 12), "faults": 0, "failed": 0, "blamed": 0, "tries": 0, "moves": 0}
         for number in range(counts["requests"]):
             world.after(chance.uniform(0.0, 6.0), lambda number=number: readers.append(Reader(hub, number)))  # type: ignore[misc]
         for _ in range(chance.randint(0, 10)):
@@ -482,7 +502,7 @@ def simulate(seed: int) -> dict[str, int]:
             assert not replica.process.jobs, "law 4: a process holds a request"
         counts["failed"] = sum(reader.failed for reader in readers)
         counts["blamed"] = sum(reader.blamed for reader in readers)
-        counts["tries"] = len(hub.leased)
+        counts["tries"], counts["moves"] = len(hub.leased), hub.moves
         return counts
 
     return asyncio.run(schedule())

@@ -17,6 +17,7 @@ def test_the_laws_hold_in_random_schedules() -> None:
     for seed in range(SCHEDULES):
         counts.update(simulate(seed))
     assert counts["faults"] > SCHEDULES
+    assert counts["moves"] > SCHEDULES / 5
     assert counts["tries"] > counts["requests"] * 1.1
     assert counts["failed"] > SCHEDULES / 20
     assert counts["blamed"] < counts["failed"] / 50

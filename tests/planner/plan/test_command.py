@@ -208,12 +208,29 @@ def test_a_plan_for_cpus_has_the_commands_that_serve_it(capsys: pytest.CaptureFi
         assert ("on 2 more" in commands[-1]) == bool(nodes)
 
 
+def test_a_plan_with_prefill_and_decode_apart_has_commands_with_roles(capsys: pytest.CaptureFixture[str]) -> None:
+    choice = ChoiceOptions(tp="1", weights="stored", kv="q8", chunk="512")
+    traffic = TrafficOptions(rate=12, input_tokens="1000", output_tokens="200")
+    model, machine, slo = "llama-3.2-1b", "epyc-9654", "ttft=3s,tpot=200ms"
+    plan(model=model, hardware=machine, slo=slo, traffic=traffic, choice=choice, json=True, simulate=False)
+    found = json.loads(capsys.readouterr().out)["plans"]
+    split = next(each for each in found if each["decode"])
+    for command in split["commands"]:
+        app().parse_args(shlex.split(command, comments=True)[1:])
+    _, server, *nodes = split["commands"]
+    assert "--prefill-replicas 1" in server
+    numbers = {"prefill": split["prefill"] - 1, "decode": split["decode"]}
+    roles = [f"--role {role}  # on {number} more" for role, number in numbers.items() if number]
+    assert [role in node for node, role in zip(nodes, roles, strict=True)] == [True] * len(roles)
+    plan(model=model, hardware=machine, slo=slo, traffic=traffic, choice=choice, simulate=False)
+    assert "Prefill and decode apart: ×" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
         ({}, "on CPUs, not on h100"),
         ({"machine": "epyc-9654", "tp": 2}, "no tensor parallelism"),
-        ({"machine": "epyc-9654", "split": True}, "does not separate prefill from decode"),
     ],
 )
 def test_what_twofold_cannot_serve_is_named(changed: dict[str, Any], why: str) -> None:

@@ -23,8 +23,6 @@ def obstacle(configuration: Configuration) -> str | None:
         return f"it computes on CPUs, not on {configuration.machine.name}"
     if configuration.tp > 1:
         return "it has no tensor parallelism"
-    if configuration.split:
-        return "it does not separate prefill from decode"
     if not configuration.stored:
         return f"it does not convert weights to {configuration.weights}"
     if configuration.how.kv not in KV_FORMATS.values():
@@ -42,11 +40,14 @@ def fleet_commands(plan: CapacityPlan) -> Sequence[str]:
     settings = f"--max-num-seqs {plan.batch_limit} --max-num-batched-tokens {configuration.chunk} --kv-cache-dtype {kv}"
     if configuration.speculation and configuration.speculation.draft:
         settings += """ --speculative-config '{"method": "draft_model", "model": "DRAFT"}'"""
-    nodes = plan.count.replicas - 1
-    if not nodes:
+    number = plan.count
+    if number.replicas == 1:
         return [f"twofold serve MODEL {settings}"]
+    own = "" if number.both else " --prefill-replicas 1"
+    join = f"twofold node MODEL --join SERVER:{PORT} --fleet-certs certs"
+    nodes = {"": number.both - 1, " --role prefill": number.prefill - 1, " --role decode": number.decode}
     return [
         "twofold fleet init certs",
-        f"twofold serve MODEL {settings} --listen-nodes 0.0.0.0:{PORT} --fleet-certs certs",
-        f"twofold node MODEL --join SERVER:{PORT} --fleet-certs certs  # on {nodes} more",
+        f"twofold serve MODEL {settings}{own} --listen-nodes 0.0.0.0:{PORT} --fleet-certs certs",
+        *(f"{join}{role}  # on {more} more" for role, more in nodes.items() if more > 0),
     ]

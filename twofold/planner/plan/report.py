@@ -226,6 +226,7 @@ def study_lines(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Ite
     best = study.plans[0]
     yield f"About the first ({best.configuration.name}):"
     yield from (f"  {reason}" for reason in best.reasons)
+    yield from (f"  {line}" for line in _split_lines(study))
     yield from (f"  {line}" for line in _serving_lines(best))
     yield "Levers that need your decision, for the mean request:"
     yield from (f"  {offer.words}" for offer in offers(best, traffic))
@@ -237,6 +238,23 @@ def study_lines(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Ite
         yield "~ marks estimates from means and variances, without a simulation."
     yield ""
     yield plot(frontier_chart(study, slo, priced=best.cost is not None))
+
+
+def _split_lines(study: PlanStudy) -> Iterator[str]:
+    """What it brings that some replicas only prefill and others only decode."""
+    split, both = (
+        next((plan for plan in study.plans if plan.configuration.split == split), None) for split in (True, False)
+    )
+    if split is not None and both is not None:
+        gain = (both.cost or both.devices) / (split.cost or split.devices)
+        words = f"×{gain:.2f} of requests per cost" if gain != 1 else "no difference in cost"
+        why = ""
+        if gain < 1:
+            why = f": prefill is {share(split.prompt_share)} utilized, and idle replicas cannot help the other phase"
+        yield (
+            f"Prefill and decode apart: {words} ({count(split.devices, 'device')} instead of {both.devices}; "
+            f"TPOT {duration(split.tpot.at)} instead of {duration(both.tpot.at)}){why}."
+        )
 
 
 def _serving_lines(plan: CapacityPlan) -> Iterator[str]:
