@@ -144,7 +144,7 @@ class ServeOptions:
         from twofold.server.models.named_models import read_named_models  # noqa: PLC0415
         from twofold.server.models.registry import RegistrySettings  # noqa: PLC0415
 
-        nodes, ray = self._nodes(engine), self._ray(engine)
+        roles, nodes, ray = self._roles(), self._nodes(engine), self._ray(engine)
         if self.router is not None and self._own == 1 and nodes is None:
             hint = "Add --replicas 2, or remove --router."
             raise ParameterError("One replica gets all requests, so it needs no --router.", param="router", hint=hint)
@@ -159,7 +159,7 @@ class ServeOptions:
                 accept_any=self.accept_any_model,
                 idle_unload_s=idle_s,
                 replicas=self._own if ray is None else 0,
-                roles=self._roles(),
+                roles=roles,
                 nodes=nodes,
                 ray=ray,
                 router=self.router or "predicted",

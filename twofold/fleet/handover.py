@@ -27,7 +27,7 @@ from twofold.fleet.dispatch import Dispatch, DispatchTarget
 from twofold.fleet.relay import BlockRelay
 from twofold.fleet.routing.router import BlockFetch, Choice, Role, predict
 from twofold.fleet.streams import RequestStream
-from twofold.observe.served import FetchedBlocks, Handover
+from twofold.observe.served import FetchedBlocks, ServedHandover
 
 REVIEW_S: Final = 0.25
 """Interval at which requests that stayed are looked at again: prompts may arrive behind them."""
@@ -136,7 +136,7 @@ class Handovers(Generic[R]):
             return
         least = MIN_GAIN * self._tokens_left(stream) * self._step_s(source, stream, now)
         if best.gain_s <= least or candidate.tries >= MAX_TRIES:
-            stream.handle.handover = Handover(None, stream.told.tokens, best.gain_s)
+            stream.handle.handover = ServedHandover(None, stream.told.tokens, best.gain_s)
         elif best.fetch is None:
             self._move(request_id, best, None)
         else:
@@ -193,5 +193,5 @@ class Handovers(Generic[R]):
     def _move(self, request_id: str, offer: _Offer, found: FetchedBlocks | None) -> None:
         stream = self._candidates.pop(request_id).stream
         moved = (0, 0.0) if found is None else (found.nbytes, found.seconds)
-        stream.handle.handover = Handover(offer.replica, stream.told.tokens, offer.gain_s, *moved)
+        stream.handle.handover = ServedHandover(offer.replica, stream.told.tokens, offer.gain_s, *moved)
         self._requests.move(request_id, Choice(offer.replica, "sooner at a replica that decodes", offer.cached))

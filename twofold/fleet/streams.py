@@ -14,7 +14,7 @@ from twofold.engine.scheduler.queue import COMPLETION_WEIGHT, PROMPT_WEIGHT, Ten
 from twofold.engine.stream import OutputStream
 from twofold.fleet.resume import ToldRequest
 from twofold.fleet.routing.router import Choice
-from twofold.observe.served import FetchedBlocks, Handover, MoveCause, ServedMove, ServedRequest, ServedRoute
+from twofold.observe.served import FetchedBlocks, MoveCause, ServedHandover, ServedMove, ServedRequest, ServedRoute
 
 MAX_ENDS: Final = 3
 """Processes that may crash in a row with a request that gave no new token: then it is taken as the cause."""
@@ -47,7 +47,7 @@ class DispatchHandle:
     fetched: FetchedBlocks | None = None
     lost: MoveCause | None = None
     moves: list[ServedMove] = field(default_factory=list)
-    handover: Handover | None = None
+    handover: ServedHandover | None = None
     _left: asyncio.Future[RequestOutput | None] | None = None
 
     def route(self, output: RequestOutput | None) -> ServedRoute:

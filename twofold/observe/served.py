@@ -44,7 +44,7 @@ class FetchedBlocks:
 
 
 MoveCause = Literal["drained", "silent", "crashed", "ended", "handover"]
-"""Why a request left its replica: ``ended`` from outside, without a fault of its process; ``handover``: to gain time."""
+"""Why a request left its replica. ``ended``: from outside, not by a fault; ``handover``: to end sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class ServedMove:
 
 
 @dataclass(frozen=True, slots=True)
-class Handover:
+class ServedHandover:
     """Where a request continued after ``tokens`` tokens, so that one replica prefills and another one decodes.
 
     replica  None: it stayed where it was, because the best other replica gained nothing
@@ -90,7 +90,7 @@ class ServedRoute:
     error: float | None
     fetched: FetchedBlocks | None = None
     moves: tuple[ServedMove, ...] = ()
-    handover: Handover | None = None
+    handover: ServedHandover | None = None
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from twofold.core.report import RequestMetrics
 from twofold.core.request import TTL_SECONDS
 from twofold.core.step import FinishReason
 from twofold.observe.billing import Bill, LineKind
-from twofold.observe.served import FetchedBlocks, Handover, MoveCause, ServedRequest, ServedRoute
+from twofold.observe.served import FetchedBlocks, MoveCause, ServedHandover, ServedRequest, ServedRoute
 from twofold.planner.predict.phase import PhaseCost, phase_floor
 from twofold.planner.predict.steps import StepPredictor
 
@@ -169,7 +169,7 @@ class HandoverRecord(ReplyObject):
     seconds: NonNegativeFloat
 
     @classmethod
-    def of(cls, handover: Handover) -> HandoverRecord:
+    def of(cls, handover: ServedHandover) -> HandoverRecord:
         return cls(handover.replica, handover.tokens, handover.gain_s, handover.nbytes, handover.seconds)
 
 

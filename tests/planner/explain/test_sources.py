@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tests.server.accounts.requests import served
 from tests.support.metrics import request_metrics
 from twofold.core.errors import ParameterError
 from twofold.core.record import WaitReason
-from twofold.observe.served import FetchedBlocks, Handover, ServedMove, ServedRoute
+from twofold.observe.served import FetchedBlocks, ServedHandover, ServedMove, ServedRoute
 from twofold.planner.explain.report import case_of, explain
 from twofold.planner.explain.scenario import Observed, waterfall
 from twofold.planner.explain.sources import read_observed
@@ -143,8 +144,8 @@ def test_the_replica_of_a_prompt_and_where_it_continued() -> None:
 
 def test_what_it_brought_that_another_replica_decodes() -> None:
     route = ServedRoute(0, "its turn", None, None, None)
-    moved = replace(route, moves=(ServedMove(1, "handover"),), handover=Handover(1, 3, 0.5, 4_600_000, 0.05))
-    stayed = replace(route, handover=Handover(None, 9, -0.02))
+    moved = replace(route, moves=(ServedMove(1, "handover"),), handover=ServedHandover(1, 3, 0.5, 4_600_000, 0.05))
+    stayed = replace(route, handover=ServedHandover(None, 9, -0.02))
     whole, plain = record(reports=2, routes=(moved, stayed)), len(read(record()).notes)
     assert [read(whole, str(prompt)).notes[plain + 1 :] for prompt in range(2)] == [
         (

@@ -17,7 +17,7 @@ from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.host.settings import parse_toml
 from twofold.observe.billing import PriceSheet, make_bill
-from twofold.observe.served import ServedMove, ServedRoute
+from twofold.observe.served import ServedHandover, ServedMove, ServedRoute
 from twofold.planner.predict.phase import PhaseCost, phase_floor
 from twofold.server.accounting import RecentRequests
 from twofold.server.records import record_data
@@ -152,7 +152,7 @@ def test_routes_are_in_the_record() -> None:
     moves = (ServedMove(0, "drained"), ServedMove(2, "crashed"))
     routes = (
         ServedRoute(1, "least predicted TTFT", 32, 0.12, 0.2, moves=moves),
-        ServedRoute(0, "its turn", None, None, None),
+        ServedRoute(0, "its turn", None, None, None, handover=ServedHandover(None, 4, -0.1)),
     )
     found = record(report(), routes=routes)
     assert found["routes"] == [
@@ -164,6 +164,7 @@ def test_routes_are_in_the_record() -> None:
             "error": 0.2,
             "fetched": None,
             "moves": [{"replica": 0, "cause": "drained"}, {"replica": 2, "cause": "crashed"}],
+            "handover": None,
         },
         {
             "replica": 0,
@@ -173,6 +174,7 @@ def test_routes_are_in_the_record() -> None:
             "error": None,
             "fetched": None,
             "moves": [],
+            "handover": {"replica": None, "tokens": 4, "gain_s": -0.1, "bytes": 0, "seconds": 0.0},
         },
     ]
     assert "routes" not in record(report())
