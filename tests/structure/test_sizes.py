@@ -13,8 +13,8 @@ from twofold.web.page import WebPage, sources
 MAX_FILE_LINES = 600
 MAX_SCRIPT_LINES = 399
 MAX_PAGE_FILES = 7
-MAX_PAGE_BYTES = 257_300
-MAX_PAGE_GZIP_BYTES = 79_800
+MAX_PAGE_BYTES = 259_400
+MAX_PAGE_GZIP_BYTES = 80_400
 """Of all files of the web page as they are shipped, of which a view loads its own when it is opened. The goals are
 150 kB and 48 kB. deno lint measures their functions."""
 MAX_FIRST_BYTES = 151_700
