@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -29,6 +30,8 @@ def status(*, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -
     for model in models:
         fleet = model["fleet"]
         note(f"{model['id']}: router {fleet['router']}, {count(fleet['waiting'], 'request')} without a replica")
+        if (scaling := fleet["autoscale"]) is not None:
+            note(f"{model['id']}: {_decision(scaling)}")
 
 
 def drain(
@@ -90,6 +93,15 @@ def _only(url: str, api_key: str | None) -> str:
         found = f"has several loaded models: {', '.join(names)}" if names else "has no loaded model"
         raise UsageError(f"{url} {found}.", hint="Name one with --model; twofold ps lists the models.")
     return names[0]
+
+
+def _decision(scaling: dict[str, Any]) -> str:
+    """The last decision of the autoscaler in words."""
+    bounds, at = f"{scaling['minimum']} to {scaling['maximum']}", datetime.fromtimestamp(scaling["at"]).astimezone()
+    text = f"autoscale of {bounds} wants {scaling['wanted']} at {at:%H:%M:%S}: {scaling['reason']}"
+    if scaling["measured"] is not None:
+        text += f"; measured {scaling['measured']:.0%}"
+    return text if scaling["problem"] is None else f"{text}; not done: {scaling['problem']}"
 
 
 def _row(model: str, replica: dict[str, Any]) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from twofold.fleet.joining import FleetAddress
     from twofold.fleet.ray import RayPlan
     from twofold.fleet.routing.router import Role
+    from twofold.fleet.scale import ScaleRange
     from twofold.observe.metrics.requests import Objective
     from twofold.observe.served import ServedObserver
     from twofold.server.admission import Tiers
@@ -85,6 +86,13 @@ class ServeOptions:
     router: Annotated[
         RouterFlag | None, Parameter(help="How requests are spread over several replicas (default: predicted).")
     ] = None
+    autoscale: Annotated[
+        str | None,
+        Parameter(help="Least and most replicas, e.g. 1:4: their number follows the traffic, towards --slo."),
+    ] = None
+    attainment: Annotated[
+        float | None, Parameter(help="With --autoscale: share of requests that shall meet --slo (default: 0.9).")
+    ] = None
     ray: Annotated[
         str | None,
         Parameter(help="Address of a Ray cluster, or auto; it runs the replicas, which join at --listen-nodes."),
@@ -144,8 +152,8 @@ class ServeOptions:
         from twofold.server.models.named_models import read_named_models  # noqa: PLC0415
         from twofold.server.models.registry import RegistrySettings  # noqa: PLC0415
 
-        roles, nodes, ray = self._roles(), self._nodes(engine), self._ray(engine)
-        if self.router is not None and self._own == 1 and nodes is None:
+        roles, nodes, ray, autoscale = self._roles(), self._nodes(engine), self._ray(engine), self._autoscale(engine)
+        if self.router is not None and self._own == 1 and nodes is None and autoscale is None:
             hint = "Add --replicas 2, or remove --router."
             raise ParameterError("One replica gets all requests, so it needs no --router.", param="router", hint=hint)
         budget = None if self.memory_budget is None else int(_positive("memory_budget", self.memory_budget) * GIB)
@@ -158,10 +166,11 @@ class ServeOptions:
                 memory_budget=budget,
                 accept_any=self.accept_any_model,
                 idle_unload_s=idle_s,
-                replicas=self._own if ray is None else 0,
+                replicas=autoscale.minimum if autoscale is not None else self._own if ray is None else 0,
                 roles=roles,
                 nodes=nodes,
                 ray=ray,
+                autoscale=autoscale,
                 router=self.router or "predicted",
                 sampling=sampling,
             ),
@@ -255,6 +264,36 @@ class ServeOptions:
             message = "--ray requires --listen-nodes HOST:PORT, where its nodes join this server."
             raise ParameterError(message, param="ray")
         return RayPlan.of(self.ray, self.replicas, engine.get("threads"))
+
+    def _autoscale(self, engine: Mapping[str, Any]) -> ScaleRange | None:
+        """Between which numbers the replicas change. Raises ParameterError."""
+        if self.autoscale is None:
+            if self.attainment is not None:
+                raise ParameterError("--attainment is the goal of --autoscale, which is not given.", param="attainment")
+            return None
+        from twofold.fleet.scale import ScaleRange  # noqa: PLC0415 - start-up time
+        from twofold.host.machine import read_cpu  # noqa: PLC0415
+
+        message, hint = None, None
+        if self.listen_nodes is not None or self.ray is not None:
+            message = "--autoscale starts and ends replicas of this machine, so it cannot be used with nodes or Ray."
+            hint = "Remove --listen-nodes and --ray; Ray's own autoscaler gives a cluster machines."
+        elif self._own != 1:
+            message, hint = "--autoscale chooses the number of replicas.", "Remove the numbers of replicas; MIN are there at first."
+        elif engine.get("kv_store") is not None:
+            message = "A KV store belongs to one engine, so --kv-store cannot be used with --autoscale."
+        if message is not None:
+            raise ParameterError(message, param="autoscale", hint=hint)
+        found = ScaleRange.parse(self.autoscale, 0.9 if self.attainment is None else self.attainment)
+        threads, cores = engine.get("threads") or 1, read_cpu().usable_cores
+        if found.maximum * threads > cores:
+            raise ParameterError(
+                f"{found.maximum} replicas with {count(threads, 'thread')} each need more than the {cores} cores that "
+                "there are: they would slow each other down.",
+                param="autoscale",
+                hint="Lower MAX of --autoscale, or --threads.",
+            )
+        return found
 
     def _tiers(self, token_budget: str) -> Tiers:
         from twofold.host.settings import read_toml  # noqa: PLC0415
@@ -371,6 +410,8 @@ def _announce(config: ServerConfig, models: Sequence[ServedModel], url: str) -> 
         replicas = config.registry.replicas
         threads = count(config.registry.engine.get("threads") or read_cpu().usable_cores, "thread")
         shared = f" on {replicas} replicas" if replicas > 1 else ""
+        if (autoscale := config.registry.autoscale) is not None:
+            shared += f"; autoscale from {autoscale.minimum} to {autoscale.maximum} replicas"
         own = f"KV cache {first.kv_bytes / MIB:,.0f} MiB, {threads}{shared}" if replicas else "only nodes compute"
         note(f"  context {first.context:,} tokens, {own}")
         note(f"  sampling defaults: {first.reading.sampling}")

@@ -65,6 +65,7 @@ from twofold.fleet.relay import BlockRelay
 from twofold.fleet.replica import FleetReplica, RestartPolicy
 from twofold.fleet.routing.index import PrefixIndex
 from twofold.fleet.routing.router import LeastLoaded, Predicted, Role, Router
+from twofold.fleet.scale import ScaleDecision
 from twofold.fleet.streams import DispatchHandle
 from twofold.host.versions import NUMERICS, twofold_version
 from twofold.observe.served import ServedRequest
@@ -106,6 +107,7 @@ class Fleet:
     routes     whether requests are routed to several replicas, by ``router``
     watched    whether its engine sends events of lanes
     ceilings   predicts steps on this machine; None until the machine was measured
+    decision   the last one of the autoscaler; None without one
     """
 
     def __init__(
@@ -165,6 +167,7 @@ class Fleet:
         self.error: TwofoldError | None = None
         self.failed_at = 0.0
         self.watched = False
+        self.decision: ScaleDecision | None = None
 
     @property
     def state(self) -> FleetState:

@@ -51,6 +51,7 @@ from twofold.server.http.live import LiveService
 from twofold.server.http.planner import PlannerEndpoint
 from twofold.server.http.replicas import replica_figures
 from twofold.server.http.status import AdminEndpoint, StatusEndpoint
+from twofold.server.models.autoscaler import Autoscaler, on_process
 from twofold.server.models.registry import ModelRegistry, ServedModel
 from twofold.server.openapi.document import document
 from twofold.server.planning.jobs import PlanJobs
@@ -106,19 +107,19 @@ class Server:
         board = LiveBoard(self._metrics.recent)
         self._registry = ModelRegistry(config.offers, config.registry, [self._metrics, board], progress, say)
         self._metrics.replicas.read = partial(replica_figures, self._registry)
+        self._planner = PlannerProcess()
+        self._autoscaler = self._make_autoscaler()
         self._live = LiveService(self._registry, board)
         self._usage = UsageStore(self._folder.path / "usage.sqlite")
         references = ReferencePrices(read_table())
-        self._accounting = Accounting(
-            config.prices, RecentRequests(), self._usage, [self._metrics, *observers], references, Estimates()
-        )
+        observers = [self._metrics, *observers, *([] if self._autoscaler is None else [self._autoscaler])]
+        self._accounting = Accounting(config.prices, RecentRequests(), self._usage, observers, references, Estimates())
         self._cache = (
             None
             if config.response_cache is None
             else ResponseCache(self._folder.path / "answers.sqlite", config.response_cache, time.time)
         )
         self._pool = WorkPool()
-        self._planner = PlannerProcess()
         self._admission = Admission(config.tiers, config.queue)
         self._runner = RequestRunner(self._registry, self._admission, self._accounting, self._pool, self._cache)
         self._quotas = Quotas()
@@ -157,9 +158,17 @@ class Server:
                 serving = asyncio.create_task(web.serve([listening]))
                 try:
                     await self._start(lambda: announce(self._config.url(listening.getsockname()[1])))
+                    if self._autoscaler is not None:
+                        stack.callback(asyncio.create_task(self._autoscaler.run()).cancel)
                     await self._signals.get()
                 finally:
                     await self._end(web, serving)
+
+    def _make_autoscaler(self) -> Autoscaler | None:
+        bounds, objectives = self._config.registry.autoscale, self._config.objectives
+        if bounds is None:
+            return None
+        return Autoscaler(self._registry, bounds, objectives, on_process(self._planner), self._metrics.instruments)
 
     def models(self) -> Sequence[ServedModel]:
         """The served models; the first one is loaded at the start."""

@@ -13,6 +13,7 @@ from twofold.fleet.fleet import Fleet
 from twofold.fleet.joining import MAX_REPLICAS
 from twofold.fleet.replica import FleetReplica
 from twofold.fleet.routing.router import Role
+from twofold.fleet.scale import ScaleDecision, ScaleForecast
 from twofold.observe.metrics.replicas import ReplicaFigures
 from twofold.server.http.endpoints import EndpointRequest
 from twofold.server.http.status import check_admin
@@ -47,12 +48,33 @@ class ReplicaReply(ReplyObject, kw_only=True):
     error: str | None
 
 
+class ScaleReply(ReplyObject, kw_only=True):
+    """The last decision of the autoscaler, ``at`` seconds since 1970: the ``wanted`` replicas, from ``minimum`` to
+    ``maximum``, and why. ``attainment``: the share of the last minutes' ``requests`` that would meet their objective,
+    by number of replicas; ``measured``: the share of those that ended which did. ``hopeless`` ones miss it on an idle
+    replica, too. ``cut``: what was left out of the simulation; ``problem``: why the decision was not followed."""
+
+    wanted: NonNegativeInt
+    minimum: NonNegativeInt
+    maximum: NonNegativeInt
+    reason: str
+    attainment: dict[str, float]
+    measured: float | None
+    requests: NonNegativeInt
+    hopeless: NonNegativeInt
+    cut: str | None
+    at: NonNegativeFloat
+    problem: str | None
+
+
 class FleetReply(ReplyObject, kw_only=True):
-    """The replicas of a model; ``waiting`` requests have no replica yet."""
+    """The replicas of a model; ``waiting`` requests have no replica yet. ``autoscale`` is null without --autoscale, and
+    before its first decision."""
 
     router: str
     waiting: NonNegativeInt
     replicas: list[ReplicaReply]
+    autoscale: ScaleReply | None
 
 
 class ScaleOrder(RequestObject):
@@ -98,6 +120,24 @@ def fleet_reply(fleet: Fleet) -> FleetReply:
         router=fleet.router.name,
         waiting=fleet.requests.waiting,
         replicas=[_replica(each) for _, each in sorted(fleet.replicas.items())],
+        autoscale=None if fleet.decision is None else _decision(fleet.decision),
+    )
+
+
+def _decision(last: ScaleDecision) -> ScaleReply:
+    found = last.forecast or ScaleForecast(last.wanted, {}, spare=False)
+    return ScaleReply(
+        wanted=last.wanted,
+        minimum=last.minimum,
+        maximum=last.maximum,
+        reason=last.reason,
+        attainment={str(replicas): share for replicas, share in found.attainment.items()},
+        measured=last.measured,
+        requests=found.requests,
+        hopeless=found.hopeless,
+        cut=found.cut,
+        at=last.at,
+        problem=last.problem,
     )
 
 

@@ -33,6 +33,7 @@ from twofold.fleet.ray import RayNodes, RayPlan
 from twofold.fleet.reading import ModelReading, file_digest, read_file
 from twofold.fleet.replica import RestartPolicy
 from twofold.fleet.routing.router import Role, make_router
+from twofold.fleet.scale import ScaleRange
 from twofold.formats.fetch import sources
 from twofold.formats.fetch.names import ALIASES
 from twofold.host.machine import read_cpu, read_memory
@@ -67,6 +68,7 @@ class RegistrySettings:
     nodes          where nodes may join as further replicas; None: nowhere
     router         name of the router that chooses between them
     ray            nodes that a Ray cluster runs
+    autoscale      between which numbers the replicas change; ``replicas`` are there at first
     """
 
     engine: Mapping[str, Any] = field(default_factory=dict)
@@ -78,8 +80,13 @@ class RegistrySettings:
     nodes: FleetAddress | None = None
     router: str = "predicted"
     ray: RayPlan | None = None
+    autoscale: ScaleRange | None = None
     sampling: SamplingDefaults = NONE
     restart_policy: RestartPolicy = field(default_factory=RestartPolicy)
+
+    @property
+    def max_replicas(self) -> int:
+        return self.replicas if self.autoscale is None else self.autoscale.maximum
 
 
 class ServedModel:
@@ -287,6 +294,9 @@ class ModelRegistry:
         """Starts or drains replicas of a loaded model on this machine. Raises the errors of ``Fleet.scale`` and
         ``fleet``, and ResourceError if the memory budget has no room for them."""
         model, fleet = self.find(name, exactly=True), self.fleet(name)
+        if self._settings.ray is not None:
+            message = "The replicas of this server run on its Ray cluster, so they are not started here."
+            raise ParameterError(message, param="replicas", hint="Start the server with another number of --replicas.")
         before, each = len(fleet.own), fleet.own_bytes
         needed = each * max(0, replicas - before)
         if sum(other.reserved for other in self.models if other.holds) + needed > self._budget:
@@ -380,7 +390,7 @@ class ModelRegistry:
             reading = await asyncio.to_thread(self._read, model)
             planned = await self._reserve(model, reading)
             settings = self._settings
-            replicas, several = settings.replicas, settings.replicas != 1 or settings.nodes is not None
+            replicas, several = settings.replicas, settings.max_replicas != 1 or settings.nodes is not None
             options, for_nodes = self._engine_options(planned)
             worker = Fleet(
                 model.names[0],
@@ -420,8 +430,8 @@ class ModelRegistry:
         else:
             common = dict(settings.engine)
         options = {**common, "kv_cache_memory_bytes": planned.kv_cache or None}
-        if settings.replicas > 1 and options.get("threads") is None:
-            options["threads"] = max(1, read_cpu().usable_cores // settings.replicas)
+        if settings.max_replicas > 1 and options.get("threads") is None:
+            options["threads"] = max(1, read_cpu().usable_cores // settings.max_replicas)
         return options, {**common, "threads": None, "isa": None}
 
     def _read(self, model: ServedModel) -> ModelReading:
@@ -453,7 +463,7 @@ class ModelRegistry:
             room = room_for(reading.nbytes, others, self._budget)
             draft, weights = reading.draft, reading.nbytes + reading.draft_bytes
             replicas = self._settings.replicas
-            planned = plan(self._options, reading.spec, weights, room // replicas, draft)
+            planned = plan(self._options, reading.spec, weights, room // self._settings.max_replicas, draft)
             needed = planned.bytes * replicas
             while sum(each.reserved for each in self.models if each.holds) + needed > self._budget:
                 leaving = [other.unloading for other in self.models if other.unloading is not None]

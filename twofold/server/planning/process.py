@@ -29,7 +29,7 @@ SECONDS: Final = 10.0
 """Maximum processor time of a task."""
 IDLE_S: Final = 30.0
 QUEUED_MS: Final = 60_000
-COSTS_MS: Final[Mapping[str, int]] = {"explain": 100, "curve": 100, "price": 50, "plan": 2000}
+COSTS_MS: Final[Mapping[str, int]] = {"explain": 100, "curve": 100, "price": 50, "plan": 2000, "scale": 2000}
 """Estimates, by which callers share the process; a plan is worth many explanations."""
 FEWER: Final = "Ask for less at once: fewer machines, batches, chunks or alternatives."
 

@@ -3,11 +3,14 @@ with ``--json``. Values are those of the checked bodies; ``here`` describes the 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
+
+import msgspec
 
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.kv_layout import find_kv_format
@@ -39,6 +42,8 @@ from twofold.server.planning.plain import from_plain
 CURVE_SCHEMA: Final = "twofold.curve/1"
 BATCHES: Final = tuple(2**n for n in range(10))
 HOUR_S: Final = 3600
+SCALE_S: Final = 5.0
+"""Processor time of simulations of replicas; then the forecast says what is known."""
 SAMPLES: Final = 4096
 """Requests that represent the traffic of a plan, as in ``twofold plan``."""
 
@@ -269,9 +274,21 @@ def _weights(name: str) -> ValueFormat | None:
     return None if name == WEIGHTS[0] else find_format(name)
 
 
+def scale(values: Values) -> Mapping[str, Any]:
+    """How many replicas a model's last requests need: a ``ScaleForecast`` of a ``ScaleQuestion``."""
+    from twofold.fleet.scale import ScaleQuestion, forecast  # noqa: PLC0415 - start-up time
+
+    began = time.process_time()
+    found = forecast(msgspec.convert(values, ScaleQuestion), lambda: time.process_time() > began + SCALE_S)
+    found = msgspec.structs.replace(found, seconds=time.process_time() - began)
+    plain: Mapping[str, Any] = msgspec.to_builtins(found, str_keys=True)
+    return plain
+
+
 TASKS: Final[Mapping[str, Callable[[Values], Mapping[str, Any]]]] = {
     "explain": explain,
     "curve": curve,
     "price": price,
     "plan": plan,
+    "scale": scale,
 }

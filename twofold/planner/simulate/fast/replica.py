@@ -15,6 +15,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
+from operator import add, sub
 from typing import Final
 
 from twofold.core.model import read_positions, visible
@@ -40,6 +41,7 @@ class FastReplica(Replica):
 
     _prompts   sequences in prefill, by job number; ``_chunks``: their rows in the planned step
     _returning preempted sequences, as a heap in order of admission; they are admitted before ``_waiting``
+    _queued    rows of the prompts in ``_waiting`` and not arrived yet, as if they were one step
     _refused   the last job refused for lack of blocks, and the free blocks at its latest refusal
     _blocked   whether no sequence ended or was preempted since then
     _shares    whether any job so far may share a prefix; before that the cache is not searched
@@ -65,6 +67,7 @@ class FastReplica(Replica):
         positions = setting.blocks * setting.block_size
         self._linear = None if len(windows) > 1 or windows[0] else LinearStepTimes(seconds, positions)
         self._waiting: deque[Running] = deque()
+        self._queued = StepShape()
         self._returning: list[tuple[tuple[float, int], Running]] = []
         self._prompts: dict[int, Running] = {}
         self._chunks: dict[int, tuple[Running, int]] = {}
@@ -130,11 +133,16 @@ class FastReplica(Replica):
             pending = pending.plus(sequence.computed, sequence.known - sequence.computed, 1)
         for _, sequence in self._returning:
             pending = pending.plus(0, sequence.known, 1)
-        waiting = (*(sequence.job for sequence in self._waiting), *(job for _, job in self._inbox))
-        for job in waiting:
-            pending = pending.plus(job.matched, job.prompt - job.matched, 1)
+        pending = StepShape(*map(add, pending, self._queued))
         decode = StepShape(count, count, seen, seen)
         return WorkAhead(decode, pending, self._setting.rows, self._step_time, max(0.0, self._now - now))
+
+    def submit(self, job: SimulatedJob, at_s: float) -> None:
+        super().submit(job, at_s)
+        self._queued = self._queued.plus(job.matched, job.prompt - job.matched, 1)
+
+    def _unqueue(self, job: SimulatedJob) -> None:
+        self._queued = StepShape(*map(sub, self._queued, StepShape().plus(job.matched, job.prompt - job.matched, 1)))
 
     def check_idle(self) -> None:
         """Asserts that an idle replica holds no blocks."""
@@ -150,6 +158,7 @@ class FastReplica(Replica):
     def _arrive(self, at_s: float, job: SimulatedJob) -> None:
         limit = job.prompt + job.output
         if limit > self._setting.context or limit - 1 > self._cache.total * self._size:
+            self._unqueue(job)
             self._end(JobResult(job, None, None, None))
         else:
             sequence = Running(job, at_s)
@@ -190,7 +199,7 @@ class FastReplica(Replica):
         if self._returning:
             heappop(self._returning)
         else:
-            self._waiting.popleft()
+            self._unqueue(self._waiting.popleft().job)
 
     def _load(self, store: CountedStore, head: Running) -> bool:
         """Lets the head of the queue load its prefix from the store, if that pays and its blocks will last."""
@@ -434,6 +443,7 @@ class FastReplica(Replica):
             sequence.admitted_s, sequence.first_s, sequence.cached = held.begun_s, held.first_s, held.copied
             if held.first_s is not None and held.job.output == 1:
                 self._waiting.remove(sequence)
+                self._unqueue(sequence.job)
                 del self._unstarted[held.job.number]
                 host.release(held.job.number)
                 self._end(JobResult(held.job, sequence.admitted_s, self._now, self._now, held.copied))
