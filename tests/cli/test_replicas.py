@@ -103,3 +103,24 @@ def test_only_administrators_may(
     code, out = run(capsys, server, *words, key=key)
     assert code != 0
     assert "key" in out
+
+
+def test_autoscaling_shows_its_decision(
+    capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    options = ("--threads", "1", "--autoscale", "1:2", "--attainment", "0.95", "--api-key", KEY)
+    sizes = ("--kv-cache-memory-bytes", "8M", "--memory-budget", "100M")
+    with live_server(tmp_path_factory.mktemp("autoscale"), f"tiny={tiny}", *options, *sizes) as live:
+        code, out = run(capsys, live, "status", "--json")
+        assert code == 0, out
+        (fleet,) = json.loads(out)
+        decision = fleet["autoscale"]
+        assert (decision["minimum"], decision["maximum"], decision["wanted"]) == (1, 2, 1)
+        assert decision["problem"] is None
+        code, out = run(capsys, live, "status")
+        assert code == 0
+        assert "autoscale of 1 to 2 wants 1 at " in out
+        assert "no request in the last minutes" in out
+        page = live.get("/metrics", headers={"Authorization": f"Bearer {KEY}"}).text
+        assert 'twofold:autoscale_replicas{model_name="tiny"} 1.0' in page
+        assert "autoscale from 1 to 2 replicas" in live.log.read_text()

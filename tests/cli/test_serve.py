@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from twofold.cli.main import main
 from twofold.cli.serve import ENGINE, ServedEngineOptions, ServeOptions
 from twofold.core.errors import ParameterError
+from twofold.fleet.scale import ScaleRange
+from twofold.host.machine import read_cpu
 from twofold.observe.metrics.requests import DEFAULT_OBJECTIVES, Objective
 from twofold.server.config import ServerConfig
 
@@ -51,6 +54,32 @@ def test_flags_become_a_configuration(tmp_path: Path) -> None:
     assert made.response_cache is not None
     assert (made.response_cache.max_bytes, made.response_cache.seeded) == (2 << 20, True)
     assert made.url(1234) == "http://127.0.0.1:1234"
+
+
+def test_autoscaling_has_bounds_and_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twofold.host.machine.read_cpu", lambda: replace(read_cpu(), usable_cores=4))
+    made = config(ServeOptions(autoscale="2:4", router="least-loaded")).registry
+    assert (made.autoscale, made.replicas, made.max_replicas) == (ScaleRange(2, 4, 0.9), 2, 4)
+    assert config(ServeOptions(autoscale="1:2", attainment=0.95)).registry.autoscale == ScaleRange(1, 2, 0.95)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (ServeOptions(autoscale="4"), "MIN:MAX"),
+        (ServeOptions(autoscale="1:2", attainment=2.0), "attainment"),
+        (ServeOptions(attainment=0.9), "--autoscale, which is not given"),
+        (ServeOptions(autoscale="1:2", replicas=2), "chooses the number"),
+        (ServeOptions(autoscale="1:2", listen_nodes="127.0.0.1:0"), "nodes or Ray"),
+        (ServeOptions(autoscale="1:5"), "5 replicas with 1 thread each need more than the 4 cores"),
+    ],
+)
+def test_autoscaling_that_cannot_work_is_refused(
+    monkeypatch: pytest.MonkeyPatch, options: ServeOptions, message: str
+) -> None:
+    monkeypatch.setattr("twofold.host.machine.read_cpu", lambda: replace(read_cpu(), usable_cores=4))
+    with pytest.raises(ParameterError, match=message):
+        config(options)
 
 
 def test_sizes_and_durations_have_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

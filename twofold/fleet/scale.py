@@ -14,7 +14,7 @@ Requests that miss the objective on an idle replica, too, do not count: no numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
@@ -22,6 +22,7 @@ import msgspec
 
 from twofold.bench.load.base import Shared
 from twofold.core.errors import ParameterError
+from twofold.core.units import count
 from twofold.engine.kv.manager import GroupSize
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 from twofold.fleet.joining import MAX_REPLICAS
@@ -299,14 +300,11 @@ def _told(asked: ScaleQuestion, found: ScaleForecast) -> str:
     if not found.requests:
         return "no request in the last minutes"
     least, share = found.replicas, found.attainment.get(found.replicas)
-    shares = " ".join(f"{replicas}:{each:.0%}" for replicas, each in _near(found, asked.present))
-    verb = "may meet" if share is None else "meets" if share >= asked.attainment else "comes closest to"
-    text = f"{least} {verb} the objective for {asked.attainment:.0%} of {found.requests} requests ({shares})"
+    near = {n: each for n, each in found.attainment.items() if abs(n - least) <= 1 or n == asked.present}
+    shares = ", ".join(f"{n}: {each:.0%}" for n, each in near.items())
+    verb = "may meet" if share is None else "can meet" if share >= asked.attainment else "cannot meet"
+    text = f"{count(least, 'replica')} {verb} the objective for {asked.attainment:.0%} of {found.requests} requests"
+    text += f" ({shares})" if shares else ""
     if found.hopeless:
-        text += f"; {found.hopeless} miss it alone, too"
+        text += f"; {found.hopeless} miss it on an idle replica, too"
     return text if found.cut is None else f"{text}; {found.cut} were left out"
-
-
-def _near(found: ScaleForecast, present: int) -> Sequence[tuple[int, float]]:
-    """The shares of the chosen number, its neighbours and the present one."""
-    return [(n, share) for n, share in found.attainment.items() if abs(n - found.replicas) <= 1 or n == present]

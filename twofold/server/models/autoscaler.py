@@ -20,6 +20,7 @@ import msgspec
 from twofold.core.clock import MonotonicClock
 from twofold.core.errors import TwofoldError
 from twofold.core.params import SamplingParams
+from twofold.core.units import count
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.scale import (
     MAX_REQUESTS,
@@ -153,15 +154,15 @@ class Autoscaler:
         self._shown[name] = set(shares)
         for replicas, share in shares.items():
             self._share.set(share, name, replicas)
-        if before is None or (before.wanted, before.problem) != (decision.wanted, decision.problem):
-            log.info("autoscale of %s: %d replicas wanted: %s", name, decision.wanted, decision.reason)
+        if before is None or before.wanted != decision.wanted:
+            log.info("autoscale of %s: %s wanted: %s", name, count(decision.wanted, "replica"), decision.reason)
         if decision.wanted != decision.present:
             try:
                 await self._registry.scale(name, decision.wanted)
             except TwofoldError as error:
-                fleet.decision = msgspec.structs.replace(decision, problem=str(error))
-                if before is None or before.problem != str(error):
-                    log.warning("autoscale of %s failed: %s", name, error)
+                decision = fleet.decision = msgspec.structs.replace(decision, problem=str(error))
+        if decision.problem is not None and (before is None or before.problem != decision.problem):
+            log.warning("autoscale of %s failed: %s", name, decision.problem)
 
     def _traffic(self, name: str) -> _Traffic:
         if name not in self._models:
@@ -207,8 +208,8 @@ def _open(fleet: Fleet, ended: list[PastRequest]) -> Iterator[PastRequest]:
         most = params.max_tokens if isinstance(params, SamplingParams) and params.max_tokens else usual
         output = max(stream.told.tokens, min(most, usual)) if sampled else 1
         cached = 0 if handle.choice is None else handle.choice.cached or 0
-        count = request.completions
-        yield from _sequences(request.arrived, len(request.token_ids), cached, output * count, count, tier)
+        many = request.completions
+        yield from _sequences(request.arrived, len(request.token_ids), cached, output * many, many, tier)
 
 
 def _sequences(
