@@ -96,6 +96,15 @@ def test_what_no_number_of_replicas_can_meet_does_not_count() -> None:
     assert found.attainment[1] >= 0.9
 
 
+def test_no_replica_is_given_up_while_most_requests_miss_in_any_case() -> None:
+    asked = question([PastRequest(float(at), 2000, 0, 10) for at in range(10)], present=3)
+    found = forecast(asked)
+    assert (found.replicas, found.hopeless, found.spare) == (1, 10, False)
+    wanted, reason = ScaleRule().decide(asked, found, 0.0)
+    assert wanted == 3
+    assert reason.endswith("10 miss it on an idle replica, too; kept, because fewer would delay those further")
+
+
 def test_cached_tokens_are_not_computed_again() -> None:
     fresh = [PastRequest(number * 0.2, 800, 0, 2) for number in range(60)]
     cached = [each._replace(cached=760) for each in fresh]

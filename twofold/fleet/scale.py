@@ -115,7 +115,8 @@ class ScaleForecast(msgspec.Struct, frozen=True):
     replicas    the least number that meets the objective; the most that there may be if none does
     attainment  the share of the requests that meet it, by number of replicas: of ``replicas``, one fewer and one more,
                 and of those that were there, as far as they may be
-    spare       whether one replica fewer than there are meets it even if requests arrive HEADROOM times as fast
+    spare       whether one replica fewer than there are meets it even if requests arrive HEADROOM times as fast; never
+                if so many are ``hopeless`` that the objective cannot be met: fewer replicas would delay them further
     requests    that were simulated; ``hopeless`` of them miss the objective on an idle replica
     cut         what was left out, if anything: requests (the oldest ones), or simulations (for lack of time): then
                 ``replicas`` is the least number that is known to do, or that may do
@@ -152,7 +153,7 @@ def forecast(question: ScaleQuestion, expired: Callable[[], bool] = lambda: Fals
         for near in (low - 1, low, low + 1, asked.present):
             if minimum <= near <= asked.maximum:
                 trials.share(near)
-        if low < asked.present:
+        if low < asked.present and not trials.lost:
             spare = trials.share(asked.present - 1, HEADROOM) >= asked.attainment
     except _ExpiredError:
         cut = "simulations"
@@ -179,6 +180,11 @@ class _Trials:
         groups = (GroupSize(None, engine.blocks),)
         self._setting = EngineSetting(groups, sequences=engine.slots, rows=rows, block_size=engine.block_size)
         self.hopeless = [not self._meets(number, *self._alone(each)) for number, each in enumerate(self.requests)]
+
+    @property
+    def lost(self) -> bool:
+        """Whether too many requests are hopeless."""
+        return sum(self.hopeless) > (1 - self._question.attainment) * len(self.requests)
 
     def share(self, replicas: int, speed: float = 1.0) -> float:
         """The share of the requests that meet their objective, of all or of the recent ones, whichever is less."""
@@ -285,7 +291,7 @@ class ScaleRule:
         if least > present or not found.spare:
             self._since = None
             if least < present:
-                why += f"; kept, because {present - 1} would not at {HEADROOM:g} times the rate"
+                why += f"; kept, because {_kept(asked, found)}"
             return max(least, present), why
         if self._since is None:
             self._since = now
@@ -293,6 +299,15 @@ class ScaleRule:
             return present, f"{why}; one is given up in {self.quiet_s - quiet_s:.0f} s if that stays so"
         self._since = None
         return present - 1, why
+
+
+def _kept(asked: ScaleQuestion, found: ScaleForecast) -> str:
+    """Why no replica is given up."""
+    if found.cut == "simulations":
+        return "it is not known what fewer would do"
+    if found.hopeless > (1 - asked.attainment) * found.requests:
+        return "fewer would delay those further"
+    return f"{asked.present - 1} would not at {HEADROOM:g} times the rate"
 
 
 def _told(asked: ScaleQuestion, found: ScaleForecast) -> str:
