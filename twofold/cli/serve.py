@@ -279,7 +279,8 @@ class ServeOptions:
             message = "--autoscale starts and ends replicas of this machine, so it cannot be used with nodes or Ray."
             hint = "Remove --listen-nodes and --ray; Ray's own autoscaler gives a cluster machines."
         elif self._own != 1:
-            message, hint = "--autoscale chooses the number of replicas.", "Remove the numbers of replicas; MIN are there at first."
+            message = "--autoscale chooses the number of replicas."
+            hint = "Remove --replicas, --prefill-replicas and --decode-replicas; MIN are there at first."
         elif engine.get("kv_store") is not None:
             message = "A KV store belongs to one engine, so --kv-store cannot be used with --autoscale."
         if message is not None:

@@ -293,10 +293,10 @@ class ModelRegistry:
     async def scale(self, name: str, replicas: int) -> Fleet:
         """Starts or drains replicas of a loaded model on this machine. Raises the errors of ``Fleet.scale`` and
         ``fleet``, and ResourceError if the memory budget has no room for them."""
-        model, fleet = self.find(name, exactly=True), self.fleet(name)
         if self._settings.ray is not None:
             message = "The replicas of this server run on its Ray cluster, so they are not started here."
             raise ParameterError(message, param="replicas", hint="Start the server with another number of --replicas.")
+        model, fleet = self.find(name, exactly=True), self.fleet(name)
         before, each = len(fleet.own), fleet.own_bytes
         needed = each * max(0, replicas - before)
         if sum(other.reserved for other in self.models if other.holds) + needed > self._budget:
