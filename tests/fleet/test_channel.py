@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from twofold.engine.outputs import OutputDelta
-from twofold.fleet import worker as service
+from twofold.fleet import channel as service
+from twofold.fleet.channel import Channel
 from twofold.fleet.messages import Abort, Codec, FromWorker, Ping, Pong, StepOutputs, Unframer
-from twofold.fleet.worker import Channel
 
 
 def a_step(text: str) -> StepOutputs:

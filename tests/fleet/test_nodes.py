@@ -27,7 +27,7 @@ from twofold.fleet.fleet import Fleet
 from twofold.fleet.joining import FleetAddress, NodeListener, check_node, check_ready
 from twofold.fleet.link import NodeLink
 from twofold.fleet.messages import LENGTH, Codec, FromHub, Hello, LoadModel
-from twofold.fleet.node import NodeSettings, serve_hub
+from twofold.fleet.node import NodeSettings, serve_hubs
 from twofold.fleet.reading import ModelReading, file_digest
 from twofold.host.versions import NUMERICS, twofold_version
 
@@ -61,8 +61,7 @@ async def hub(reading: ModelReading, folder: Path | None, replicas: int = 0) -> 
 def node_of(reading: ModelReading, port: int, folder: Path | None, **more: Any) -> NodeSettings:
     tls = None if folder is None else context(folder, "node")
     return NodeSettings(
-        host="127.0.0.1",
-        port=port,
+        hubs=[FleetAddress("127.0.0.1", port, folder)],
         model="tiny",
         path=reading.path,
         name="here",
@@ -85,7 +84,7 @@ def test_requests_go_on_when_a_node_leaves(reading: ModelReading, certificates: 
 
     async def serve() -> list[Any]:
         async with hub(reading, folder) as (model, port):
-            nodes = asyncio.create_task(serve_hub(node_of(reading, port, folder, replicas=2)))
+            nodes = asyncio.create_task(serve_hubs(node_of(reading, port, folder, replicas=2)))
             await model.start()
             await until(lambda: sum(each.usable for each in model.replicas.values()) == 2, 30)
             running = [asyncio.create_task(whole(model, job_of(n, LONG), f"job-{n}")) for n in range(4)]
@@ -127,7 +126,7 @@ def test_a_crash_of_a_node_is_told_apart_from_a_kill(
 
     async def serve() -> Any:
         async with hub(reading, None) as (model, port):
-            nodes = asyncio.create_task(serve_hub(node_of(reading, port, None)))
+            nodes = asyncio.create_task(serve_hubs(node_of(reading, port, None)))
             await model.start()
             running = asyncio.create_task(whole(model, job_of(1, LONG), "one"))
             await until(lambda: any(each.told.tokens > 5 for each in model.requests.streams.values()))
@@ -266,7 +265,7 @@ def test_a_node_that_differs_is_refused(
 
     async def join() -> None:
         async with hub(reading, certificates) as (_, port):
-            await serve_hub(node_of(reading, port, certificates))
+            await serve_hubs(node_of(reading, port, certificates))
 
     with pytest.raises(ParameterError, match=message):
         asyncio.run(join())
@@ -291,7 +290,7 @@ def test_a_node_with_less_context_is_not_used(reading: ModelReading) -> None:
             settings = node_of(reading, port, None)
             small = replace(settings, options={"threads": 1, "max_model_len": 128})
             with pytest.raises(ParameterError, match="those of the hub's replicas"):
-                await serve_hub(small)
+                await serve_hubs(small)
             await until(lambda: len(model.replicas) == 1)
             assert (await whole(model, job_of(1), "one")).finished
 
@@ -326,7 +325,7 @@ def test_requests_without_a_replica_get_one_error(reading: ModelReading, monkeyp
 
     async def serve() -> None:
         async with hub(reading, None) as (model, port):
-            nodes = asyncio.create_task(serve_hub(node_of(reading, port, None)))
+            nodes = asyncio.create_task(serve_hubs(node_of(reading, port, None)))
             await model.start()
             running = asyncio.create_task(whole(model, job_of(1, LONG), "one"))
             await until(lambda: model.under_way)
@@ -335,7 +334,7 @@ def test_requests_without_a_replica_get_one_error(reading: ModelReading, monkeyp
                 with pytest.raises(WorkerError, match="no node has joined"):
                     await waiting
             model.requests.check_idle()
-            nodes = asyncio.create_task(serve_hub(node_of(reading, port, None)))
+            nodes = asyncio.create_task(serve_hubs(node_of(reading, port, None)))
             await until(lambda: model.state == "ready", 20)
             assert list(model.replicas) == [0], "a node that joins again has its number again"
             assert (await whole(model, job_of(2), "three")).finished
@@ -371,7 +370,7 @@ def test_strangers_take_a_bounded_number_of_connections(reading: ModelReading, m
         async with hub(reading, None) as (model, port):
             silent = [asyncio.create_task(_answer(port, b"")) for _ in range(7)]
             await until(lambda: len(made) == 2)
-            nodes = asyncio.create_task(serve_hub(node_of(reading, port, None)))
+            nodes = asyncio.create_task(serve_hubs(node_of(reading, port, None)))
             assert await asyncio.gather(*silent) == [b""] * 7
             await until(lambda: model.state == "ready", 20)
             await ended(nodes)

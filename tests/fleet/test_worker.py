@@ -26,7 +26,7 @@ from twofold.fleet.messages import (
     SetPaused,
     StepOutputs,
 )
-from twofold.fleet.worker import Service
+from twofold.fleet.service import Service
 
 __all__ = ["make_loaded", "tokenizer"]
 
@@ -38,12 +38,14 @@ class Opened:
 
     def __init__(self, make_loaded: MakeLoaded, **options: Any) -> None:
         self.said: list[FromWorker] = []
-        self.service = Service(make_loaded(context=512, **options), self.said.append)
+        self.service = Service(make_loaded(context=512, **options))
         self.service.test()
+        self.hub = self.service.open(self.said.append)
+        self.service.begin(self.hub)
 
     def generate(self, request_id: str, params: SamplingParams = SHORT) -> None:
         request = named(job_of(len(request_id), params), request_id)
-        self.service.handle(replace(request, arrival=time.perf_counter()))
+        self.hub.handle(replace(request, arrival=time.perf_counter()))
 
     def until(self, kind: type[FromWorker], count: int = 1) -> list[Any]:
         """Messages of a kind, once there are so many."""
@@ -110,15 +112,15 @@ def test_snapshots_are_sent_at_intervals_and_at_the_end(opened: Opened) -> None:
 def test_an_abort_frees_all_and_says_so(opened: Opened) -> None:
     opened.generate("one", LONG)
     opened.until(StepOutputs)
-    opened.service.handle(Abort("one"))
-    opened.service.handle(Abort("never seen"))
+    opened.hub.handle(Abort("one"))
+    opened.hub.handle(Abort("never seen"))
     assert [gone.request_id for gone in opened.until(Gone, 2)] == ["one", "never seen"]
 
 
 def test_requests_aborted_while_a_grammar_compiles_send_nothing_more(opened: Opened) -> None:
     for number in range(20):
         opened.generate(f"form-{number}", FORM)
-        opened.service.handle(Abort(f"form-{number}"))
+        opened.hub.handle(Abort(f"form-{number}"))
     opened.generate("last", FORM)
     opened.ended("last")
     opened.until(Gone, 20)
@@ -127,17 +129,17 @@ def test_requests_aborted_while_a_grammar_compiles_send_nothing_more(opened: Ope
 
 def test_a_paused_request_resumes_where_it_was(opened: Opened) -> None:
     opened.generate("one", SamplingParams(temperature=0, max_tokens=60, ignore_eos=True))
-    opened.service.handle(SetPaused("one", True))
-    opened.service.handle(Ping())
+    opened.hub.handle(SetPaused("one", True))
+    opened.hub.handle(Ping())
     pong = opened.until(Pong)[0]
     assert pong.snapshot.running == 0
-    opened.service.handle(SetPaused("one", False))
+    opened.hub.handle(SetPaused("one", False))
     opened.ended("one")
 
 
 def test_an_impossible_request_fails_with_its_own_error(opened: Opened) -> None:
     opened.generate("form", SamplingParams(structured_outputs=StructuredOutputsParams(regex="((")))
-    opened.service.handle(EngineRequest((4000,), PoolingParams(), request_id="text"))
+    opened.hub.handle(EngineRequest((4000,), PoolingParams(), request_id="text"))
     failed = {said.request_id: said.error for said in opened.until(Failed, 2)}
     assert {name: type(error) for name, error in failed.items()} == {"form": ParameterError, "text": ParameterError}
 

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from twofold.cli import replicas as running
 from twofold.cli.console import DownloadProgress, note
-from twofold.cli.options import BYTES
+from twofold.cli.options import BYTES, LIST
 from twofold.core.errors import ParameterError
 
 MAX_NAME = 64
@@ -36,7 +36,11 @@ def init(folder: Annotated[Path, Parameter(help="Folder to write; it must not ha
 def node(
     model: Annotated[str, Parameter(help="As for `twofold serve`: a name, or ALIAS=NAME; the server's name for it.")],
     *,
-    join: Annotated[str, Parameter(help="Address HOST:PORT at which the server awaits nodes.")],
+    join: Annotated[
+        list[str],
+        LIST,
+        Parameter(help="Address HOST:PORT at which a server awaits nodes; repeatable for several servers."),
+    ],
     fleet_certs: Annotated[
         Path | None, Parameter(help="Folder of the fleet's certificates; on the server's own machine none are needed.")
     ] = None,
@@ -55,7 +59,10 @@ def node(
     ] = "both",
     name: Annotated[str | None, Parameter(help="Name in the server's log (default: the host name).")] = None,
 ) -> None:
-    """Run replicas of a model for a server on another machine, until SIGTERM, after which others take over."""
+    """Run replicas of a model for servers on other machines, until SIGTERM, after which others take over.
+
+    Several servers share one copy of the model in each worker process.
+    """
     from twofold.fleet.certificates import context  # noqa: PLC0415 - start-up time
     from twofold.fleet.joining import MAX_REPLICAS, FleetAddress  # noqa: PLC0415
     from twofold.fleet.node import NodeSettings, serve_until_terminated  # noqa: PLC0415
@@ -71,7 +78,9 @@ def node(
         raise ParameterError(f"threads must be from 1 to {cores}.", param="threads")
     if kv_cache_memory_bytes is not None and kv_cache_memory_bytes < 1:
         raise ParameterError("kv_cache_memory_bytes must be at least 1.", param="kv_cache_memory_bytes")
-    hub = FleetAddress.of(join, fleet_certs, "join")
+    hubs = [FleetAddress.of(each, fleet_certs, "join") for each in join]
+    if len(set(hubs)) < len(hubs):
+        raise ParameterError("join names a server twice.", param="join", hint="Give each server once.")
     tls = None if fleet_certs is None else context(fleet_certs, "node")
     (named,) = read_named_models((model,))
     path = sources.resolve(named.source, cache=CacheFolders.of().create().models, progress=DownloadProgress()).path
@@ -79,8 +88,7 @@ def node(
     if kv_cache_memory_bytes is not None:
         options["kv_cache_memory_bytes"] = kv_cache_memory_bytes
     settings = NodeSettings(
-        host=hub.host,
-        port=hub.port,
+        hubs=hubs,
         model=named.names[0],
         path=path,
         name=(name or platform.node())[:MAX_NAME],
@@ -90,5 +98,5 @@ def node(
         options=options,
         say=note,
     )
-    note(f"Joining {join} with {named.names[0]}")
+    note(f"Joining {', '.join(map(str, hubs))} with {named.names[0]}")
     asyncio.run(serve_until_terminated(settings))

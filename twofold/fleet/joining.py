@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +43,9 @@ class FleetAddress:
     host: str
     port: int
     certificates: Path | None = None
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @classmethod
     def of(cls, text: str, certificates: Path | None, param: str) -> FleetAddress:
@@ -129,8 +132,7 @@ class NodeListener:
     @property
     def address(self) -> str:
         """HOST:PORT for --join."""
-        host = self._address.host
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return str(replace(self._address, port=self.port))
 
     async def start(self) -> None:
         """Raises ParameterError for unusable certificates, ResourceError if the address cannot be bound."""

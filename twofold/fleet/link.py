@@ -272,9 +272,9 @@ def python_command(*arguments: str) -> list[str]:
     return [sys.executable, *([] if Path.cwd() == ROOT else ["-P"]), *arguments]
 
 
-async def start_worker(descriptor: int) -> Process:
-    """Starts a worker process. Raises ResourceError if that fails."""
-    command = python_command("-m", "twofold.fleet", str(descriptor))
+async def start_worker(descriptor: int, *more: str) -> Process:
+    """Starts a worker process, with ``more`` arguments. Raises ResourceError if that fails."""
+    command = python_command("-m", "twofold.fleet", str(descriptor), *more)
     try:
         return await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, pass_fds=(descriptor,))
     except OSError as error:

@@ -1,10 +1,11 @@
-"""A node: replicas of a model on this machine, for a hub that is elsewhere.
+"""A node: replicas of a model on this machine, for one or several hubs that are elsewhere.
 
-Each replica has a connection of its own. The node sends its hello, waits until the hub loads the model, starts a worker
-process with its own file, and passes frames on in both directions. When the connection ends, so does the process: its
-requests go on elsewhere, and a worker without a hub is of no use. Then the node joins again.
+Each replica has a connection to each hub. The node sends its hello, waits until the hub loads the model, starts a
+worker process with its own file unless it runs for another hub, and passes frames on in both directions. When the
+connection ends, the worker ends the hub's requests, which go on elsewhere; a worker without a hub is of no use and ends,
+too. Then the node joins again.
 
-A node that shall end asks the hub to let it leave, and serves until other replicas have its requests.
+A node that shall end asks its hubs to let it leave, and serves until other replicas have their requests.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import socket
 import ssl
-from asyncio.subprocess import Process
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -25,7 +25,8 @@ import msgspec
 
 from twofold.core.errors import BusyError, ParameterError, TwofoldError, WorkerError
 from twofold.fleet.certificates import HOST
-from twofold.fleet.link import END_S, end_worker, keep_alive, out_of_memory_kills, start_worker
+from twofold.fleet.joining import FleetAddress
+from twofold.fleet.link import END_S, keep_alive
 from twofold.fleet.messages import (
     LENGTH,
     MAX_FRAME_BYTES,
@@ -37,8 +38,8 @@ from twofold.fleet.messages import (
     LoadModel,
     Ready,
     Unloadable,
-    WorkerCrashed,
 )
+from twofold.fleet.node_worker import NodeWorker, RunningWorker
 from twofold.fleet.reading import file_digest
 from twofold.fleet.routing.router import Role
 from twofold.host.versions import NUMERICS, twofold_version
@@ -46,6 +47,8 @@ from twofold.host.versions import NUMERICS, twofold_version
 log = logging.getLogger("twofold.node")
 MAX_FIRST_BYTES: Final = 1 << 20
 """Maximum length of the hub's first frame, which has the options of the engine."""
+REFUSED_PAUSE_S: Final = 30.0
+"""Pause before a hub that refused the node is asked again, while others take it."""
 MIN_PAUSE_S: Final = 0.25
 MAX_PAUSE_S: Final = 5.0
 """Pauses between two attempts to join; each is twice as long as the one before."""
@@ -58,7 +61,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """What a node offers, and to which hub.
+    """What a node offers, and to which hubs.
 
     model      the name under which the hub serves it; ``path`` is its file here
     context    of TLS; None on loopback
@@ -67,8 +70,7 @@ class NodeSettings:
     say        prints a sentence to the user
     """
 
-    host: str
-    port: int
+    hubs: Sequence[FleetAddress]
     model: str
     path: Path
     name: str
@@ -79,24 +81,29 @@ class NodeSettings:
     say: Callable[[str], None] = log.info
 
 
-async def serve_hub(settings: NodeSettings, leaving: asyncio.Event | None = None) -> None:
-    """Joins the hub, again and again, until it refuses the node, or the model cannot be loaded. Raises that error.
-    Returns when the hub has drained the node, which ``leaving`` asks for."""
+async def serve_hubs(settings: NodeSettings, leaving: asyncio.Event | None = None) -> None:
+    """Joins the hubs, again and again, until all of them refuse the node, or the model cannot be loaded. Raises that
+    error. Returns when all hubs have drained the node, which ``leaving`` asks for."""
     leaving = leaving or asyncio.Event()
     digest = await asyncio.to_thread(file_digest, settings.path)
     hello = Hello(twofold_version(), NUMERICS, settings.name, settings.model, digest, settings.role)
-    slots = [asyncio.create_task(_slot(settings, hello, leaving)) for _ in range(settings.replicas)]
+    await _together([_Replica(settings, hello, leaving).serve() for _ in range(settings.replicas)])
+
+
+async def _together(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Runs all of these, until the first error, which ends the others."""
+    tasks = [asyncio.create_task(each) for each in work]
     try:
-        await asyncio.gather(*slots)
+        await asyncio.gather(*tasks)
     finally:
-        for slot in slots:
-            if not slot.cancelling():  # a second time would interrupt the end of its process
-                slot.cancel()
-        await asyncio.gather(*slots, return_exceptions=True)
+        for task in tasks:
+            if not task.cancelling():  # a second time would interrupt the end of its process
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def serve_until_terminated(settings: NodeSettings) -> None:
-    """Serves the hub until SIGTERM, which makes the node leave; a second one ends the process at once."""
+    """Serves the hubs until SIGTERM, which makes the node leave; a second one ends the process at once."""
     leaving, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def leave() -> None:
@@ -105,62 +112,108 @@ async def serve_until_terminated(settings: NodeSettings) -> None:
         leaving.set()
 
     loop.add_signal_handler(signal.SIGTERM, leave)
-    await serve_hub(settings, leaving)
+    await serve_hubs(settings, leaving)
 
 
-async def _slot(settings: NodeSettings, hello: Hello, leaving: asyncio.Event) -> None:
-    """One replica, with one connection after the other."""
-    pause, hub = MIN_PAUSE_S, f"{settings.host}:{settings.port}"
-    while not leaving.is_set():
-        connection = _Connection(settings, hello, leaving)
-        try:
-            if await connection.serve():
-                settings.say(f"The hub has drained a replica of {settings.model}")
-                return
-            log.warning("the connection to %s ended", hub)
-        except BusyError as error:
-            log.warning("the hub is not ready: %s", error)
-        except (OSError, EOFError) as error:
-            log.warning("the connection to %s failed: %s", hub, error or "it ended")
-        if connection.loaded:
-            pause = MIN_PAUSE_S
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await leaving.wait()
-        pause = min(2 * pause, MAX_PAUSE_S)
+class _Replica:
+    """One replica and its hubs: each of them has one connection after the other, and all share the worker process.
+
+    A hub that refuses the node is asked again after REFUSED_PAUSE_S, for it may be started with other options; the
+    error is raised when no other hub is left.
+    """
+
+    def __init__(self, settings: NodeSettings, hello: Hello, leaving: asyncio.Event) -> None:
+        self._settings = settings
+        self._hello = hello
+        self._leaving = leaving
+        self._worker = NodeWorker()
+        self._refused: dict[FleetAddress, str] = {}
+        self._left: set[FleetAddress] = set()
+
+    async def serve(self) -> None:
+        """Serves the hubs until all have drained the replica. Raises the last one's error if all others refuse it."""
+        await _together([self._serve_hub(hub) for hub in self._settings.hubs])
+
+    async def _serve_hub(self, hub: FleetAddress) -> None:
+        pause = MIN_PAUSE_S
+        while not self._leaving.is_set():
+            accepted = partial(self._refused.pop, hub, None)
+            connection = _Connection(self._settings, hub, self._hello, self._worker, self._leaving, accepted)
+            wait_s = pause
+            try:
+                if await connection.serve():
+                    self._settings.say(f"The hub {hub} has drained a replica of {self._settings.model}")
+                    break
+                log.warning("the connection to %s ended", hub)
+            except BusyError as error:
+                accepted()
+                log.warning("the hub %s is not ready: %s", hub, error)
+            except TwofoldError as error:
+                self._note_refusal(hub, error)
+                wait_s = REFUSED_PAUSE_S
+            except (OSError, EOFError) as error:
+                accepted()
+                log.warning("the connection to %s failed: %s", hub, error or "it ended")
+            if connection.loaded:
+                wait_s = pause = MIN_PAUSE_S
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._leaving.wait()
+            pause = min(2 * pause, MAX_PAUSE_S)
+        self._left.add(hub)
+
+    def _note_refusal(self, hub: FleetAddress, error: TwofoldError) -> None:
+        """Says once why a hub cannot be served. Raises the error if no other one is left."""
+        before, self._refused[hub] = self._refused.get(hub), str(error)
+        if not set(self._settings.hubs) - self._left - self._refused.keys():
+            raise error
+        if before != str(error):
+            self._settings.say(f"Not serving {hub}: {error} {error.hint or ''}".rstrip())
 
 
 class _Connection:
-    """One connection to the hub and the worker process behind it. ``loaded``: the worker has loaded the model."""
+    """One connection to a hub and the worker process behind it. ``loaded``: the worker has loaded the model; then
+    ``on_load`` is called."""
 
-    def __init__(self, settings: NodeSettings, hello: Hello, leaving: asyncio.Event) -> None:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        hub: FleetAddress,
+        hello: Hello,
+        worker: NodeWorker,
+        leaving: asyncio.Event,
+        on_load: Callable[[], object],
+    ) -> None:
         self.loaded = False
         self._leaving = leaving
         self._settings = settings
+        self._hub = hub
+        self._worker = worker
+        self._on_load = on_load
         self._hello = hello
         self._from_hub, self._from_worker = Codec(FromHub), Codec(Ready | Unloadable)
 
     async def serve(self) -> bool:
         """Joins and serves until the connection or the process ends; returns whether the hub has drained it. Raises the
         hub's error if it refuses the node, the worker's if it cannot load the model, OSError and EOFError."""
-        settings = self._settings
+        settings, hub = self._settings, self._hub
         name = None if settings.context is None else HOST
         try:
             reader, writer = await self._unless_leaving(
-                asyncio.open_connection(settings.host, settings.port, ssl=settings.context, server_hostname=name)
+                asyncio.open_connection(hub.host, hub.port, ssl=settings.context, server_hostname=name)
             )
         except ssl.SSLCertVerificationError as error:
-            raise _wrong_certificate(settings, error) from error
+            raise _wrong_certificate(hub, error) from error
         try:
             keep_alive(writer.get_extra_info("socket"))
             writer.write(self._from_hub.frame(self._hello))
             load = await self._unless_leaving(self._first(reader))
             options = {**load.options, **settings.options}
             first = LoadModel(str(settings.path), options, load.shares_clock, load.keys)
-            return await self._relay(self._from_hub.frame(first), reader, writer)
+            return await self._use_worker(first, reader, writer)
         except ssl.SSLError as error:
             if "ALERT" in (error.reason or ""):  # the hub says what it does not like
-                raise _wrong_certificate(settings, error) from error
+                raise _wrong_certificate(hub, error) from error
             raise
         finally:
             writer.transport.abort()
@@ -192,15 +245,27 @@ class _Connection:
         assert isinstance(first, LoadModel)
         return first
 
-    async def _relay(self, load: bytearray, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Runs a worker for the connection, until one of them ends; returns whether the hub has drained it. Raises the
-        error with which either of them ends."""
-        ours, theirs = socket.socketpair()
-        out_of_memory = out_of_memory_kills()
-        with theirs:
-            process = await start_worker(theirs.fileno())
-        from_worker, to_worker = await asyncio.open_unix_connection(sock=ours)
-        to_worker.write(load)
+    async def _use_worker(self, load: LoadModel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Joins the worker process for as long as the connection lasts; returns whether the hub has drained it."""
+        hub = str(self._hub)
+        try:
+            running = await self._worker.join(hub, load)
+        except TwofoldError as error:
+            writer.write(self._from_hub.frame(Unloadable(error)))
+            await self._finish(writer)
+            raise
+        try:
+            return await self._relay(running, load, reader, writer)
+        finally:
+            await asyncio.shield(asyncio.ensure_future(self._worker.leave(hub, running)))
+
+    async def _relay(
+        self, running: RunningWorker, load: LoadModel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        """Passes frames on until either side ends; returns whether the hub has drained the replica. Raises the error
+        with which either of them ends."""
+        from_worker, to_worker = await asyncio.open_unix_connection(sock=running.connect())
+        to_worker.write(self._from_hub.frame(load))
         ways = [
             asyncio.create_task(self._pass_requests(reader, to_worker)),
             asyncio.create_task(self._pass_outputs(from_worker, writer)),
@@ -208,22 +273,25 @@ class _Connection:
         ]
         try:
             await asyncio.wait(ways[:2], return_when=asyncio.FIRST_COMPLETED)
-            if ways[1].done() and (crash := await _crash(process, out_of_memory)) is not None:
+            if ways[1].done() and (crash := await running.crash()) is not None:
                 writer.write(self._from_hub.frame(crash))
-            with suppress(OSError):
-                writer.close()
-                async with asyncio.timeout(END_S):
-                    await writer.wait_closed()  # the worker's last message is why it ends
+            await self._finish(writer)  # the worker's last message is why it ends
         finally:
             for way in ways:
                 way.cancel()
             results = await asyncio.gather(*ways, return_exceptions=True)
             to_worker.transport.abort()
-            await asyncio.shield(asyncio.ensure_future(end_worker(process, END_S)))
         for result in results:
             if isinstance(result, TwofoldError):
                 raise result
         return results[0] is True
+
+    async def _finish(self, hub: asyncio.StreamWriter) -> None:
+        """Closes the connection to the hub when it has what was written, or END_S later."""
+        with suppress(OSError):
+            hub.close()
+            async with asyncio.timeout(END_S):
+                await hub.wait_closed()
 
     async def _ask_to_leave(self, hub: asyncio.StreamWriter) -> None:
         await self._leaving.wait()
@@ -262,7 +330,8 @@ class _Connection:
             if isinstance(message, Unloadable):
                 raise message.error
             self.loaded = True
-            self._settings.say(f"Ready: a replica of {self._settings.model}")
+            self._on_load()
+            self._settings.say(f"Ready: a replica of {self._settings.model} for {self._hub}")
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes:
@@ -274,17 +343,9 @@ async def _frame(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(length)
 
 
-async def _crash(process: Process, out_of_memory: int | None) -> WorkerCrashed | None:
-    """How a process ended that closed its socket; None if it was killed from outside."""
-    status = await end_worker(process, END_S)
-    if status == -signal.SIGKILL and out_of_memory_kills() == out_of_memory:
-        return None
-    return WorkerCrashed(f"signal {-status}" if status < 0 else f"exit status {status}")
-
-
-def _wrong_certificate(settings: NodeSettings, error: ssl.SSLError) -> ParameterError:
+def _wrong_certificate(hub: FleetAddress, error: ssl.SSLError) -> ParameterError:
     return ParameterError(
-        f"{settings.host}:{settings.port} and this node have no certificates of one fleet: {error.reason or error}.",
+        f"{hub} and this node have no certificates of one fleet: {error.reason or error}.",
         param="fleet_certs",
         hint="Copy ca.pem and node.pem from the folder that `twofold fleet init` wrote.",
     )

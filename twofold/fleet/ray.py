@@ -33,7 +33,7 @@ from twofold.core.errors import ParameterError, ResourceError, TwofoldError
 from twofold.fleet.certificates import context
 from twofold.fleet.joining import FleetAddress
 from twofold.fleet.link import END_S, python_command
-from twofold.fleet.node import NodeSettings, serve_hub
+from twofold.fleet.node import NodeSettings, serve_hubs
 from twofold.formats.fetch import sources
 from twofold.host.paths import CacheFolders
 
@@ -177,15 +177,14 @@ class RayNode:
             tls = None if folder is None else context(folder, "node")
             path = sources.resolve(source, cache=CacheFolders.of().create().models).path
             settings = NodeSettings(
-                host=hub.host,
-                port=hub.port,
+                hubs=(hub,),
                 model=model,
                 path=path,
                 name=name,
                 context=tls,
                 options={"threads": plan.threads},
             )
-            asyncio.run(serve_hub(settings))
+            asyncio.run(serve_hubs(settings))
         except TwofoldError as error:
             return str(error)
         return "it ended"

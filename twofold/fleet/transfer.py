@@ -140,6 +140,13 @@ class BlockTransfers:
             case EndTransfer():
                 self._thread.submit(self._guarded, self._end, message.number, message)
 
+    def close(self) -> None:
+        """Ends all transfers, and waits for that. No request enters the engine afterwards."""
+        with self._lock:
+            self._held.clear()
+        self._thread.submit(self._end_all)
+        self._thread.shutdown()
+
     # -- on the thread of transfers -----------------------------------------------------------------------------------
 
     def _guarded(self, step: Callable[..., None], number: int, argument: object) -> None:
@@ -242,6 +249,10 @@ class BlockTransfers:
         if sending is not None and sending.tables is not None:
             tables = sending.tables
             self._engine.call(lambda engine: engine.scheduler.manager.close(tables, engine.now())).result()
+
+    def _end_all(self) -> None:
+        for number in {*self._fetches, *self._sending}:
+            self._guarded(self._end, number, None)
 
     def _finish(self, number: int) -> None:
         """Publishes the blocks that are there; the request enters the engine."""

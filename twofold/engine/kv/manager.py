@@ -242,9 +242,14 @@ class BlockManager:
         return tuple(slots.free for slots in self._slots)
 
     def name_blocks(self, keys: BlockKeys) -> BlockJournal:
-        """Names the blocks of the first group that enter and leave the prefix cache from now on."""
-        journal = self._tree.journal = BlockJournal(keys)
+        """Names the blocks of the first group that are in the prefix cache, and those that enter and leave it."""
+        journal = BlockJournal(keys)
+        self._tree.keep_journal(journal)
         return journal
+
+    def end_names(self, journal: BlockJournal) -> None:
+        """Ends a journal of ``name_blocks``."""
+        self._tree.journals.remove(journal)
 
     def largest(self) -> int:
         """The maximum number of positions of one sequence, with all pools to itself and steps of one row."""

@@ -33,7 +33,7 @@ MAX_OUTLINE: Final = 200
 
 
 class PrefixTree:
-    """The tree over these pools, one for each group; the widest group is the first. ``journal`` names its blocks."""
+    """The tree over these pools, one for each group; the widest group is the first. ``journals`` name its blocks."""
 
     def __init__(self, pools: Sequence[BlockPool], windows: Sequence[AttentionWindow], counters: CacheCounters) -> None:
         self._pools = pools
@@ -45,7 +45,7 @@ class PrefixTree:
         self._owner: list[list[RadixNode | None]] = [[None] * pool.blocks for pool in pools]
         self._place = [array("i", bytes(4 * pool.blocks)) for pool in pools]
         self._roots: dict[str, Root] = {}
-        self.journal: BlockJournal | None = None
+        self.journals: list[BlockJournal] = []
 
     def follow(self, salt: str, text: bytes) -> Path:
         """The places that the text's whole blocks have in the tree, whether or not all their blocks are there."""
@@ -88,6 +88,18 @@ class PrefixTree:
                 return self._append(node, text[done * size :], [own[done:] for own in blocks])
             node = child
         return node
+
+    def keep_journal(self, journal: BlockJournal) -> None:
+        """Keeps a journal from now on, which gets the names of all blocks that are there; O(tokens)."""
+        waiting: list[RadixNode] = [child for root in self._roots.values() for child in root.children.values()]
+        while waiting:
+            node = waiting.pop()
+            waiting.extend(node.children.values())  # a block is named by the one before, which is further up
+            for index, block in enumerate(node.blocks[0]):
+                if block != ABSENT:
+                    journal.add(block, *self._named_by(node, index))
+        journal.take()
+        self.journals.append(journal)
 
     def texts(self) -> list[tuple[str, array[int]]]:
         """The texts of all paths with their salts, the most recently used first; O(tokens)."""
@@ -251,8 +263,10 @@ class PrefixTree:
         self._pools[group].keep(block)
         self._owner[group][block] = node
         self._place[group][block] = place
-        if self.journal is not None and not group:
-            self.journal.add(block, *self._named_by(node, place - node.start))
+        if self.journals and not group:
+            named = self._named_by(node, place - node.start)
+            for journal in self.journals:
+                journal.add(block, *named)
 
     def _named_by(self, node: RadixNode, index: int) -> tuple[int | str, bytes]:
         """The block before a place in a node, or the salt, and the tokens of the place."""
@@ -264,8 +278,9 @@ class PrefixTree:
 
     def _forget(self, group: int, block: int) -> None:
         self._pools[group].forget(block)
-        if self.journal is not None and not group:
-            self.journal.remove(block)
+        if not group:
+            for journal in self.journals:
+                journal.remove(block)
         self._owner[group][block] = None
         self._counters.evicted += 1
 
