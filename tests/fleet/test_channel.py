@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from twofold.engine.outputs import OutputDelta
-from twofold.fleet import channel as service
+from twofold.fleet import channel
 from twofold.fleet.channel import Channel
 from twofold.fleet.messages import Abort, Codec, FromWorker, Ping, Pong, StepOutputs, Unframer
 
@@ -41,7 +41,7 @@ def test_messages_arrive_in_order_however_slowly_they_are_read() -> None:
 
 
 def test_a_server_that_reads_nothing_makes_senders_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "MAX_UNSENT", 1 << 20)
+    monkeypatch.setattr(channel, "MAX_UNSENT", 1 << 20)
     ours, theirs = socket.socketpair()
     with ours:
         end = Channel(theirs)
@@ -65,3 +65,13 @@ def test_a_channel_receives_until_the_server_is_gone() -> None:
     assert end.receive() is None
     end.send(Pong(None))
     end.drain()
+
+
+def test_a_hub_that_reads_nothing_is_disconnected_where_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "MAX_UNSENT", 1 << 20)
+    ours, theirs = socket.socketpair()
+    with ours:
+        end = Channel(theirs, patient=False)
+        send_all(end, ["x" * (1 << 20)] * 4)  # returns although nobody has read
+        assert end.receive() is None
+        end.close()

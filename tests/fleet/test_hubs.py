@@ -5,53 +5,64 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fleet.conftest import ENGINE, LONG, QUICK, job_of, until, whole
+from tests.fleet.conftest import ENGINE, LONG, QUICK, Listener, job_of, until, until_idle, whole
 from tests.fleet.test_nodes import ended
-from twofold.core.errors import ParameterError
-from twofold.core.request import RequestOptions
+from twofold.core.errors import ParameterError, ResourceError
+from twofold.core.lanes import LaneKind
+from twofold.core.request import EngineRequest, RequestOptions
 from twofold.engine.llm import LLM
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.joining import FleetAddress, NodeListener, check_node
 from twofold.fleet.link import NodeLink
-from twofold.fleet.messages import Hello
+from twofold.fleet.messages import LENGTH, Codec, Hello, LoadModel
 from twofold.fleet.node import NodeSettings, serve_hubs
 from twofold.fleet.reading import ModelReading, file_digest
+from twofold.fleet.replica import FleetReplica
 
 
 @asynccontextmanager
-async def hub(reading: ModelReading, port: int = 0, **engine: Any) -> AsyncIterator[tuple[Fleet, int]]:
+async def hub(
+    reading: ModelReading, port: int = 0, listener: Listener | None = None, **engine: Any
+) -> AsyncIterator[tuple[Fleet, int]]:
     """A model without replicas of its own, and the port for nodes."""
-    model = Fleet("tiny", reading, ENGINE | engine, policy=QUICK, replicas=0)
+    observers = [] if listener is None else [listener]
+    model = Fleet("tiny", reading, ENGINE | engine, observers, QUICK, replicas=0)
     digest = file_digest(reading.path)
 
     async def admit(node: NodeLink, hello: Hello) -> None:
         check_node(hello, digest)
         model.join(node)
 
-    listener = NodeListener(FleetAddress("127.0.0.1", port), admit)
-    await listener.start()
+    nodes = NodeListener(FleetAddress("127.0.0.1", port), admit)
+    await nodes.start()
     try:
-        yield model, listener.port
+        yield model, nodes.port
     finally:
-        await listener.close()
+        await nodes.close()
         await model.close()
 
 
-@asynccontextmanager
-async def node(reading: ModelReading, *ports: int, said: list[str] | None = None) -> AsyncIterator[asyncio.Task[None]]:
-    """A node of the hubs at these ports."""
-    hubs = [FleetAddress("127.0.0.1", port) for port in ports]
+def settings_of(
+    reading: ModelReading, *ports: int, said: list[str] | None = None, more: tuple[str, int] | None = None
+) -> NodeSettings:
+    """A node of the hubs at these ports, and of one ``more`` address."""
+    hubs = [FleetAddress("127.0.0.1", port) for port in ports] + ([FleetAddress(*more)] if more else [])
     say = (said if said is not None else []).append
-    settings = NodeSettings(hubs=hubs, model="tiny", path=reading.path, name="here", options={"threads": 1}, say=say)
-    task = asyncio.create_task(serve_hubs(settings))
+    return NodeSettings(hubs=hubs, model="tiny", path=reading.path, name="here", options={"threads": 1}, say=say)
+
+
+@asynccontextmanager
+async def node(reading: ModelReading, *ports: int, **more: Any) -> AsyncIterator[None]:
+    task = asyncio.create_task(serve_hubs(settings_of(reading, *ports, **more)))
     try:
-        yield task
+        yield
     finally:
         await ended(task)
 
@@ -78,6 +89,23 @@ def alone(reading: ModelReading) -> list[Any]:
         return [llm.generate([{"prompt_token_ids": list(job_of(n).token_ids)}], LONG)[0].outputs for n in range(8)]
 
 
+def running(model: Fleet, numbers: range, name: str = "job-{}") -> list[asyncio.Task[Any]]:
+    """Jobs that have begun. Those of two hubs have the same ids."""
+    return [
+        asyncio.create_task(whole(model, job_of(number, LONG), name.format(place)))
+        for place, number in enumerate(numbers)
+    ]
+
+
+async def outputs(jobs: list[asyncio.Task[Any]]) -> list[Any]:
+    return [each.outputs for each in await asyncio.gather(*jobs)]
+
+
+def replica_of(model: Fleet) -> FleetReplica:
+    (replica,) = model.replicas.values()
+    return replica
+
+
 def test_two_hubs_share_one_worker(reading: ModelReading, alone: list[Any]) -> None:
     """Both use the same ids of requests at the same time; each sees the work of both, and gets its own answers."""
 
@@ -86,168 +114,208 @@ def test_two_hubs_share_one_worker(reading: ModelReading, alone: list[Any]) -> N
             await ready(one, two)
             pids = workers()
             assert len(pids) == 1
-            running = [
-                asyncio.create_task(whole(model, job_of(number, LONG), f"job-{number % 4}"))
-                for number, model in enumerate([one] * 4 + [two] * 4)
-            ]
-            await until(lambda: min(tokens(one), tokens(two)) > 5, 20)
+            jobs = running(one, range(2)), running(two, range(2, 4))
             for model in (one, two):
-                (replica,) = model.replicas.values()
-                await until(lambda each=replica: each.snapshot and each.snapshot.waiting >= 1)  # type: ignore[misc]
-                assert replica.snapshot is not None
-                assert replica.snapshot.running + replica.snapshot.waiting > 4, "the other hub's requests count, too"
-                assert replica.requests <= 4
-            outputs = await asyncio.gather(*running)
-            assert [output.outputs for output in outputs] == alone
-            assert [output.request_id for output in outputs] == [f"job-{number % 4}" for number in range(8)]
+                replica = replica_of(model)
+                await until(lambda each=replica: each.snapshot and each.snapshot.running == 4, 20)  # type: ignore[misc]
+                assert replica.requests == 2
+                await until(lambda each=replica: each.ahead(0).decode.rows == 4)  # type: ignore[misc]
+            jobs[0].extend(running(one, range(4, 6), "more-{}"))
+            jobs[1].extend(running(two, range(6, 8), "more-{}"))
+            assert await outputs(jobs[0]) == alone[:2] + alone[4:6]
+            assert await outputs(jobs[1]) == alone[2:4] + alone[6:]
             for model in (one, two):
+                await until_idle(model)
                 model.requests.check_idle()
             assert workers() == pids
 
     asyncio.run(serve())
 
 
-def test_a_hub_that_dies_takes_only_its_own_requests(reading: ModelReading, alone: list[Any]) -> None:
-    """It comes back at its address, gets its replica again, and knows what the worker has cached."""
+def test_a_cut_connection_ends_only_its_own_requests(reading: ModelReading, alone: list[Any]) -> None:
+    """Its hub gets the replica again, and continues them there."""
 
     async def serve() -> None:
-        async with hub(reading) as (two, second):
-            async with hub(reading) as (one, first), node(reading, first, second) as joined:
-                await ready(one, two)
-                pids = workers()
-                lost = [asyncio.create_task(whole(one, job_of(n, LONG), f"job-{n}")) for n in range(2)]
-                kept = [asyncio.create_task(whole(two, job_of(n, LONG), f"job-{n}")) for n in range(2, 4)]
-                await until(lambda: min(tokens(one), tokens(two)) > 5, 20)
-                (link,) = (each.node for each in one.replicas.values())
-                assert link is not None
-                link.kill()  # its requests wait until it has joined again
-                assert [each.outputs for each in await asyncio.gather(*kept)] == alone[2:4]
-                assert [each.outputs for each in await asyncio.gather(*lost)] == alone[:2]
-                assert workers() == pids
-                gone = asyncio.create_task(whole(one, job_of(4, LONG), "gone"))
-                kept = [asyncio.create_task(whole(two, job_of(5, LONG), "gone"))]
-                await until(lambda: min(tokens(one), tokens(two)) > 5, 20)
-                await ended(gone)  # type: ignore[arg-type]
-                await one.close()
-                listening = one
-                assert listening.state == "closed"
-                assert (await kept[0]).outputs == alone[5]
-                assert not joined.done()
-                (replica,) = two.replicas.values()
-                await until(lambda: replica.snapshot is not None and replica.snapshot.running == 0)
-                assert workers() == pids
+        async with hub(reading) as (one, first), hub(reading) as (two, second), node(reading, first, second):
+            await ready(one, two)
+            pids = workers()
+            jobs = running(one, range(2)), running(two, range(2, 4))
+            await until(lambda: min(tokens(one), tokens(two)) > 5, 20)
+            link = replica_of(one).node
+            assert link is not None
+            link.kill()
+            assert await outputs(jobs[1]) == alone[2:4]
+            assert await outputs(jobs[0]) == alone[:2]
+            assert [replica_of(two).node is link, workers()] == [False, pids]
+            assert all(each.handle.retries == 0 for each in two.requests.streams.values())
 
     asyncio.run(serve())
 
 
 def test_a_hub_comes_back(reading: ModelReading, alone: list[Any]) -> None:
-    """A second server at the same address is joined, and learns which blocks the worker has cached."""
+    """A second server at the address of one that has ended is joined, and learns which blocks the worker has cached.
+    What the first one had left is aborted."""
+    prompt = EngineRequest(tuple(range(100)), LONG, RequestOptions(cache_salt="one"))
 
     async def serve() -> None:
-        async with hub(reading) as (two, second):
+        async with hub(reading) as (two, second), AsyncExitStack() as until_end:
             async with hub(reading) as (one, first):
-                joined = node(reading, first, second)
-                await joined.__aenter__()
+                await until_end.enter_async_context(node(reading, first, second))
                 await ready(one, two)
                 pids = workers()
-                prompt = job_of(8)
-                long = prompt.__class__(tuple(range(100)), LONG, RequestOptions(cache_salt="one"))
-                before = await whole(one, long, "cached")
-                kept = asyncio.create_task(whole(two, job_of(1, LONG), "kept"))
-                await until(lambda: tokens(two) > 5, 20)
+                before = await whole(one, prompt, "cached")
+                kept = running(two, range(1, 2))
+                left = running(one, range(2))
+                await until(lambda: min(tokens(one), tokens(two)) > 5, 20)
+            for each in left:
+                with pytest.raises(ResourceError, match="unloaded"):
+                    await each
             async with hub(reading, first) as (again, _):
                 await ready(again)
                 prefixes = again.requests.line.prefixes
-                await until(lambda: prefixes is not None and len(prefixes) > 0)
-                after = await whole(again, long, "cached")
-                assert after.outputs == before.outputs
-                assert after.metrics.cached_tokens >= 80
-                assert (await kept).outputs == alone[1]
+                await until(lambda: prefixes is not None and len(prefixes) > 5)
+                after = await whole(again, prompt, "cached")
+                assert (after.outputs, after.metrics.cached_tokens >= 96) == (before.outputs, True)
+                assert await outputs(kept) == alone[1:2]
+                await until_idle(two)
                 assert workers() == pids
-                await joined.__aexit__(None, None, None)
 
     asyncio.run(serve())
 
 
 def test_a_hub_with_other_options_is_refused(
-    reading: ModelReading, alone: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    reading: ModelReading, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Both sides say which option it is. It is taken when the other hub has left."""
+    """Both sides say which options these are. It is taken when the other hub has gone."""
     monkeypatch.setattr("twofold.fleet.node.REFUSED_PAUSE_S", 0.1)
     said: list[str] = []
 
     async def serve() -> None:
-        async with hub(reading, block_size=32, seed=7) as (other, second):
-            async with hub(reading) as (one, first), node(reading, first, said=said) as only:
-                await ready(one)
-                await ended(only)
-            async with hub(reading, first) as (one, _), node(reading, first, second, said=said):
-                await until(lambda: one.replicas or other.replicas, 10)
-                await until(lambda: any("Not serving" in each for each in said), 20)
-                taken, refused = (one, other) if f"Not serving 127.0.0.1:{second}" in said[-1] else (other, one)
-                await ready(taken)
-                assert (await whole(taken, job_of(1, LONG), "one")).finished
-                assert not any(each.usable for each in refused.replicas.values())
-                await until(lambda: len([each for each in caplog.messages if "cannot be used" in each]) > 1)
-                assert sum("Not serving" in each for each in said) == 1, "it is asked again, and said once"
-                assert len(workers()) == 1
-                (link,) = (each.node for each in taken.replicas.values())
-                assert link is not None
-                await taken.drain_last() if hasattr(taken, "drain_last") else link.dismiss()
-                await ready(refused)
-                assert (await whole(refused, job_of(1, LONG), "two")).finished
+        async with hub(reading, block_size=32, seed=7) as (other, second), hub(reading) as (one, first):
+            joined = asyncio.create_task(serve_hubs(settings_of(reading, first, second, said=said)))
+            await until(lambda: any("Not serving" in each for each in said), 20)
+            taken, refused = (one, other) if f"Not serving 127.0.0.1:{second}" in " ".join(said) else (other, one)
+            await ready(taken)
+            assert (await whole(taken, job_of(1, LONG), "one")).finished
+            await until(lambda: len([each for each in caplog.messages if "cannot be used" in each]) > 1)
+            assert sum("Not serving" in each for each in said) == 1, "it is asked again, and said once"
+            assert (len(workers()), refused.state) == (1, "loading")
+            replica = replica_of(taken)
+            replica.draining = True
+            await replica.leave()
+            await ready(refused)
+            assert (await whole(refused, job_of(1, LONG), "two")).finished
+            await ended(joined)
 
     asyncio.run(serve())
     (message,) = [each for each in said if "Not serving" in each]
-    assert "block_size=" in message
-    assert "seed=" in message
+    assert all(each in message for each in ("block_size=32", "block_size=16", "seed=7", "seed=0", "same options"))
     assert "threads" not in message
 
 
-def test_a_node_that_all_hubs_refuse_ends(reading: ModelReading, tiny_gguf: Any) -> None:
-    """With the error of the last one; and one server under two addresses is noticed."""
+def test_one_server_under_two_addresses_is_noticed(reading: ModelReading) -> None:
+    said: list[str] = []
 
     async def join() -> None:
-        async with hub(reading) as (one, first), node(reading, first) as only:
+        async with hub(reading) as (one, port), node(reading, port, said=said, more=("localhost", port)):
             await ready(one)
-            hubs = [FleetAddress("127.0.0.1", first), FleetAddress("localhost", first)]
-            said: list[str] = []
-            settings = NodeSettings(hubs=hubs, model="tiny", path=reading.path, name="twice", say=said.append)
-            twice = asyncio.create_task(serve_hubs(settings))
             await until(lambda: any("addresses of one server" in each for each in said), 20)
-            await ended(twice)
-            await ended(only)
-        path = reading.path.with_name("other.gguf")
-        path.write_bytes(reading.path.read_bytes()[:-1] + b"x")
+            assert sum(each.usable for each in one.replicas.values()) == 1
+
+    asyncio.run(join())
+
+
+def test_a_node_that_all_hubs_refuse_ends(reading: ModelReading, tmp_path: Path) -> None:
+    other = tmp_path / "other.gguf"
+    other.write_bytes(reading.path.read_bytes()[:-1] + b"x")
+
+    async def join() -> None:
         async with hub(reading) as (_, first), hub(reading) as (_, second):
-            hubs = [FleetAddress("127.0.0.1", port) for port in (first, second)]
-            await serve_hubs(NodeSettings(hubs=hubs, model="tiny", path=path, name="other"))
+            await serve_hubs(replace(settings_of(reading, first, second), path=other))
 
     with pytest.raises(ParameterError, match="another one than the hub"):
         asyncio.run(join())
 
 
 def test_a_drained_node_leaves_one_hub(reading: ModelReading, alone: list[Any]) -> None:
-    """Requests of the other hub notice nothing; the node ends when all have drained it."""
+    """Requests of the other hub notice nothing. A node that shall end leaves all."""
 
     async def serve() -> None:
+        leaving = asyncio.Event()
         async with hub(reading) as (one, first), hub(reading) as (two, second):
-            async with node(reading, first, second) as shared, node(reading, first) as spare:
+            shared = asyncio.create_task(serve_hubs(settings_of(reading, first, second), leaving))
+            await ready(one, two)
+            (number,) = one.replicas
+            async with node(reading, first):
                 await until(lambda: sum(each.usable for each in one.replicas.values()) == 2, 30)
-                await ready(two)
-                pids = workers()
-                assert len(pids) == 2
-                moved = [asyncio.create_task(whole(one, job_of(n, LONG), f"job-{n}")) for n in range(3)]
-                kept = asyncio.create_task(whole(two, job_of(3, LONG), "job-1"))
+                jobs = running(one, range(3)), running(two, range(3, 4))
                 await until(lambda: min(tokens(one), tokens(two)) > 5, 20)
-                for number in list(one.replicas):
-                    with_spare = len(one.replicas) == 2
-                    if with_spare:
-                        await one.drain(number)
-                assert [each.outputs for each in await asyncio.gather(*moved)] == alone[:3]
-                assert (await kept).outputs == alone[3]
-                assert shared.done() + spare.done() <= 1
-                await ready(two)
-                assert (await whole(two, job_of(4, LONG), "after")).outputs == alone[4]
+                await one.drain(number)
+                assert await outputs(jobs[0]) == alone[:3]
+                assert await outputs(jobs[1]) == alone[3:4]
+                assert (number in one.replicas, shared.done()) == (False, False)
+                jobs = running(one, range(3)), running(two, range(4, 5))
+                await until(lambda: tokens(two) > 5, 20)
+                leaving.set()  # it finishes what no other replica takes
+                assert await outputs(jobs[1]) == alone[4:5]
+                await shared
+                assert (len(two.replicas), len(one.replicas)) == (0, 1)
+                await asyncio.gather(*jobs[0])
 
     asyncio.run(serve())
+
+
+def test_garbage_of_one_hub_harms_no_other(reading: ModelReading, alone: list[Any]) -> None:
+    """A hub that sends what is no message, or no message that a worker takes then, loses its connection only."""
+    sent = [b"\x04\x00\x00\x00junk", bytes(Codec(LoadModel).frame(LoadModel("", dict(ENGINE))))]
+    codec, connections = Codec(LoadModel), list[int]()
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+        await reader.readexactly(length)
+        writer.write(codec.frame(LoadModel("", dict(ENGINE), shares_clock=False)))
+        await asyncio.sleep(0.2)
+        writer.write(sent[len(connections) % 2])
+        await reader.read()
+        connections.append(1)
+        writer.close()
+
+    async def serve() -> None:
+        server = await asyncio.start_server(greet, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, hub(reading) as (one, first), node(reading, first, port):
+            await ready(one)
+            pids = workers()
+            jobs = running(one, range(4))
+            assert await outputs(jobs) == alone[:4]
+            await until(lambda: len(connections) >= 2, 20)
+            assert workers() == pids
+
+    asyncio.run(serve())
+
+
+def test_each_hub_watches_its_own_requests(reading: ModelReading) -> None:
+    """Both see all lanes, but the ids of their own requests only."""
+    listeners = Listener(), Listener()
+
+    async def serve() -> None:
+        async with (
+            hub(reading, listener=listeners[0]) as (one, first),
+            hub(reading, listener=listeners[1]) as (two, second),
+            node(reading, first, second),
+        ):
+            await ready(one, two)
+            one.watch(on=True)
+            jobs = running(one, range(1), "first")
+            await until(lambda: tokens(one) > 5, 20)
+            two.watch(on=True)
+            jobs += running(two, range(1, 2), "second")
+            await asyncio.gather(*jobs)
+            await until_idle(one)
+            await until_idle(two)
+
+    asyncio.run(serve())
+    for listener, names in zip(listeners, (["first", ""], ["", "second"]), strict=True):
+        arrived = [event.text for event in listener.lanes if event.kind is LaneKind.ARRIVE]
+        assert arrived == names
+        assert sum(event.kind is LaneKind.END for event in listener.lanes) == 2

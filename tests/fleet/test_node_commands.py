@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
 import shutil
@@ -9,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,7 @@ def test_certificates_of_two_fleets_are_noticed(
         (["node", "m", "--join", "127.0.0.1:0"], "HOST:PORT"),
         (["node", "m", "--join", "127.0.0.1:1", "--role", "encode"], "prefill"),
         (["node", "m", "--join", "10.0.0.1:7000"], "needs certificates"),
+        (["node", "m", "--join", "127.0.0.1:1", "--join", "127.0.0.1:1"], "names a server twice"),
         (["node", "m", "--join", "127.0.0.1:1", "--replicas", "0"], "from 1 to 64"),
         (["node", "m", "--join", "127.0.0.1:1", "--threads", "0"], "threads must be"),
         (["node", "m", "--join", "127.0.0.1:1", "--kv-cache-memory-bytes", "0"], "at least 1"),
@@ -222,3 +224,35 @@ def test_a_node_without_a_server_ends_at_once(model: Path, certificates: Path, t
         node.wait_for("failed")
         node.process.terminate()
         assert node.process.wait(5) == 0
+
+
+def test_two_servers_share_a_node(model: Path, tmp_path: Path) -> None:
+    """One of them is killed under streams; the other one's answer is untouched. It comes back to the same worker."""
+    body = {"model": "m", "prompt": "The city of", "max_tokens": 900, "ignore_eos": True, "temperature": 0.9, "seed": 1}
+    streamed = Question("/v1/completions", body, stream=True)
+    ports = _free_port(), _free_port()
+
+    def server(name: str, port: int) -> AbstractContextManager[LiveServer]:
+        listen = ("--replicas", "0", "--listen-nodes", f"127.0.0.1:{port}")
+        return live_server(_made(tmp_path / name), f"m={model}", *listen, *ENGINE)
+
+    join = [word for port in ports for word in ("--join", f"127.0.0.1:{port}")]
+    with live_node(tmp_path / "node.log", f"m={model}", *join, "--threads", "1") as node:
+        with server("one", ports[0]) as one, server("two", ports[1]) as two, ThreadPoolExecutor(2) as pool:
+            node.wait_for("Ready", 2)
+            pids = node.worker_pids()
+            assert len(pids) == 1
+            whole = comparable(ask(two.url, streamed))
+            lost, kept = (pool.submit(ask, each.url, streamed) for each in (one, two))
+            time.sleep(0.3)
+            assert not kept.done()
+            one.process.kill()
+            assert comparable(kept.result()) == whole
+            with pytest.raises((OSError, RuntimeError, http.client.HTTPException)):
+                lost.result()
+            with server("again", ports[0]) as again:
+                assert comparable(ask(again.url, streamed)) == whole
+                assert node.worker_pids() == pids
+                node.process.terminate()
+                assert node.process.wait(30) == 0
+                assert node.log.read_text().count("has drained") == 2

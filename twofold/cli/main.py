@@ -42,7 +42,7 @@ COMMANDS: Final = {
     "run": ("twofold.cli.run:run", "Run one prompt."),
     "chat": ("twofold.cli.chat.command:chat", "Chat with a model in the terminal."),
     "serve": ("twofold.cli.serve:serve", "Serve models over HTTP with OpenAI-, Anthropic- and Ollama-compatible APIs."),
-    "node": ("twofold.cli.fleet:node", "Run replicas of a model for a server on another machine."),
+    "node": ("twofold.cli.fleet:node", "Run replicas of a model for servers on other machines."),
     "fleet": ("twofold.cli.fleet:app", "Replicas of a running server's models, and certificates of a fleet."),
     "ps": ("twofold.cli.remote:ps", "List the models of a running server: loaded or not, in use or idle."),
     "load": ("twofold.cli.remote:load", "Load a model of a running server."),

@@ -173,7 +173,8 @@ class Fleet:
     def state(self) -> FleetState:
         if self._closed:
             return "closed"
-        states = {replica.state for replica in self.replicas.values()}
+        gone = {each for each in self.replicas.values() if each.node is not None and each.state == "failed"}
+        states = {each.state for each in self.replicas.values() if each not in gone}
         if "ready" in states:
             return "ready"
         return "failed" if states == {"failed"} or self.error is not None else "loading"

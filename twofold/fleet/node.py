@@ -2,8 +2,8 @@
 
 Each replica has a connection to each hub. The node sends its hello, waits until the hub loads the model, starts a
 worker process with its own file unless it runs for another hub, and passes frames on in both directions. When the
-connection ends, the worker ends the hub's requests, which go on elsewhere; a worker without a hub is of no use and ends,
-too. Then the node joins again.
+connection ends, the worker ends the hub's requests, which go on elsewhere; a worker without a hub is of no use and
+ends, too. Then the node joins again.
 
 A node that shall end asks its hubs to let it leave, and serves until other replicas have their requests.
 """
@@ -190,6 +190,7 @@ class _Connection:
         self._hub = hub
         self._worker = worker
         self._on_load = on_load
+        self._writer: asyncio.StreamWriter | None = None
         self._hello = hello
         self._from_hub, self._from_worker = Codec(FromHub), Codec(Ready | Unloadable)
 
@@ -197,14 +198,8 @@ class _Connection:
         """Joins and serves until the connection or the process ends; returns whether the hub has drained it. Raises the
         hub's error if it refuses the node, the worker's if it cannot load the model, OSError and EOFError."""
         settings, hub = self._settings, self._hub
-        name = None if settings.context is None else HOST
         try:
-            reader, writer = await self._unless_leaving(
-                asyncio.open_connection(hub.host, hub.port, ssl=settings.context, server_hostname=name)
-            )
-        except ssl.SSLCertVerificationError as error:
-            raise _wrong_certificate(hub, error) from error
-        try:
+            reader, writer = await self._unless_leaving(self._dial())
             keep_alive(writer.get_extra_info("socket"))
             writer.write(self._from_hub.frame(self._hello))
             load = await self._unless_leaving(self._first(reader))
@@ -212,11 +207,21 @@ class _Connection:
             first = LoadModel(str(settings.path), options, load.shares_clock, load.keys)
             return await self._use_worker(first, reader, writer)
         except ssl.SSLError as error:
-            if "ALERT" in (error.reason or ""):  # the hub says what it does not like
+            alert = "ALERT" in (error.reason or "")  # the hub says what it does not like
+            if alert or isinstance(error, ssl.SSLCertVerificationError):
                 raise _wrong_certificate(hub, error) from error
             raise
         finally:
-            writer.transport.abort()
+            if self._writer is not None:
+                self._writer.transport.abort()
+
+    async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connects to the hub. The writer is kept here, in case the result is not wanted any more."""
+        tls = self._settings.context
+        reader, self._writer = await asyncio.open_connection(
+            self._hub.host, self._hub.port, ssl=tls, server_hostname=None if tls is None else HOST
+        )
+        return reader, self._writer
 
     async def _unless_leaving(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of work that comes before a replica has requests. Raises EOFError if the node shall leave."""
