@@ -2,6 +2,7 @@
 
     python -m benchmarks.fleet faults MODEL --replicas 3 --faults 1000
     python -m benchmarks.fleet machines MODEL --nodes 2 --faults 100
+    python -m benchmarks.fleet hubs MODEL --nodes 2 --faults 40
     python -m benchmarks.fleet simulate --schedules 100000
     python -m benchmarks.fleet drain|restart|scale MODEL
 
@@ -9,6 +10,8 @@
 are killed (SIGKILL) or stopped for a while (SIGSTOP) at random under load. Every answer must equal the reference: text,
 log-probabilities, finish reasons and usage. ``machines`` does so with nodes in network namespaces
 (root only): cables are pulled, workers and nodes killed and stopped, and garbage is sent to the port for nodes.
+``hubs`` has two servers over the same nodes: servers and workers are killed and stopped. Answers that were open at a
+server when it was killed end with an error and are counted as ``cut``; all others must equal the reference.
 ``simulate`` runs random schedules on a virtual clock. ``drain``, ``restart`` and ``scale`` change the replicas
 while clients wait (``benchmarks.fleet_lifecycle``). The last line is JSON.
 """
@@ -31,10 +34,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from benchmarks.fleet_hubs import Hub, HubFaults, at_once, shared
 from benchmarks.fleet_lifecycle import body_of, drain_under_streams, restart_under_load, scale_up
 from benchmarks.fleet_machines import NODE_PORT, MachineFaults, machines
 from benchmarks.fleet_simulation import simulate
@@ -238,24 +243,37 @@ class Outcome:
     different: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     gaps_s: list[float] = field(default_factory=list)
+    cut: int = 0
 
 
 def under_faults(
-    url: str, asked: Sequence[Question], expected: Callable[[Question], str], stop: threading.Event, clients: int
+    url: str,
+    asked: Sequence[Question],
+    expected: Callable[[Question], str],
+    stop: threading.Event,
+    clients: int,
+    excuses: Callable[[float], bool] = lambda _: False,
 ) -> Outcome:
-    """Asks the questions over and over with several clients until ``stop`` is set."""
+    """Asks the questions over and over with several clients until ``stop`` is set. An error of a request that began at
+    a time counts as ``cut`` if that ``excuses`` it."""
     outcome, lock, turns = Outcome(), threading.Lock(), iter(_forever(asked))
 
     def client() -> None:
         while not stop.is_set():
             with lock:
                 question = next(turns)
+            began = time.monotonic()
             try:
                 answer = ask(url, question)
                 found = comparable(answer)
             except Exception as error:  # every failure of a client is a finding
+                excused = excuses(began)
                 with lock:
-                    outcome.errors.append(f"{type(error).__name__}: {error}"[:300])
+                    outcome.cut += excused
+                    if not excused:
+                        outcome.errors.append(f"{type(error).__name__}: {error}"[:300])
+                if excused:
+                    stop.wait(0.2)
                 continue
             with lock:
                 outcome.answers += 1
@@ -356,6 +374,35 @@ def machine_faults(model: str, nodes: int, most: int, every_s: float, clients: i
                 process.wait()
 
 
+def hub_faults(model: str, nodes: int, most: int, every_s: float, clients: int, seed: int) -> dict[str, Any]:
+    """Runs the load on two servers that share nodes, under faults; returns the figures of both together."""
+    asked = questions("m", seed, 64)
+    with fleet(model, 1) as calm:
+        whole = {each.key: comparable(ask(calm.url, each)) for each in {each.key: each for each in asked}.values()}
+    twofold = (sys.executable, "-m", "twofold")
+    hubs = [Hub((*twofold, "serve", f"m={model}", *ENGINE)) for _ in range(2)]
+    outcomes: list[Outcome] = []
+    with shared(hubs, (*twofold, "node", f"m={model}", "--threads", "1"), nodes) as pids:
+        injector = HubFaults(hubs, pids, seed, most, every_s)
+
+        def load(hub: Hub) -> None:
+            stop, excuses = injector.stop, hub.excuses
+            outcomes.append(under_faults(hub.url, asked, lambda each: whole[each.key], stop, clients, excuses))
+
+        began = time.monotonic()
+        at_once([injector.run, *(partial(load, hub) for hub in hubs)])
+        seconds = round(time.monotonic() - began, 1)
+    both = Outcome()
+    for each in outcomes:
+        both.answers += each.answers
+        both.cut += each.cut
+        both.different += each.different
+        both.errors += each.errors
+        both.gaps_s += each.gaps_s
+    counts = {"nodes": nodes, "seconds": seconds, "faults": dict(injector.counts), "most_models": injector.models}
+    return {**counts, "cut": both.cut, **figures(both)}
+
+
 def changes(part: str, model: str, tokens: int, begin_s: float) -> dict[str, Any]:
     """Drains, restarts or scales replicas; returns the figures."""
 
@@ -411,6 +458,13 @@ def main() -> None:
     remote.add_argument("--every", type=float, default=1.0, help="mean seconds between two faults")
     remote.add_argument("--clients", type=int, default=4)
     remote.add_argument("--seed", type=int, default=1)
+    several = parts.add_parser("hubs")
+    several.add_argument("model", help="path of a GGUF file")
+    several.add_argument("--nodes", type=int, default=2)
+    several.add_argument("--faults", type=int, default=40)
+    several.add_argument("--every", type=float, default=1.0, help="mean seconds between two faults")
+    several.add_argument("--clients", type=int, default=2, help="of each server")
+    several.add_argument("--seed", type=int, default=1)
     virtual = parts.add_parser("simulate")
     virtual.add_argument("--schedules", type=int, default=100_000)
     virtual.add_argument("--seed", type=int, default=0)
@@ -425,6 +479,8 @@ def main() -> None:
         return
     if given.part == "machines":
         found = machine_faults(given.model, given.nodes, given.faults, given.every, given.clients, given.seed)
+    elif given.part == "hubs":
+        found = hub_faults(given.model, given.nodes, given.faults, given.every, given.clients, given.seed)
     elif given.part in ("drain", "restart", "scale"):
         found = changes(given.part, given.model, given.tokens, given.after)
     else:

@@ -237,22 +237,26 @@ def test_two_servers_share_a_node(model: Path, tmp_path: Path) -> None:
         return live_server(_made(tmp_path / name), f"m={model}", *listen, *ENGINE)
 
     join = [word for port in ports for word in ("--join", f"127.0.0.1:{port}")]
-    with live_node(tmp_path / "node.log", f"m={model}", *join, "--threads", "1") as node:
-        with server("one", ports[0]) as one, server("two", ports[1]) as two, ThreadPoolExecutor(2) as pool:
-            node.wait_for("Ready", 2)
-            pids = node.worker_pids()
-            assert len(pids) == 1
-            whole = comparable(ask(two.url, streamed))
-            lost, kept = (pool.submit(ask, each.url, streamed) for each in (one, two))
-            time.sleep(0.3)
-            assert not kept.done()
-            one.process.kill()
-            assert comparable(kept.result()) == whole
-            with pytest.raises((OSError, RuntimeError, http.client.HTTPException)):
-                lost.result()
-            with server("again", ports[0]) as again:
-                assert comparable(ask(again.url, streamed)) == whole
-                assert node.worker_pids() == pids
-                node.process.terminate()
-                assert node.process.wait(30) == 0
-                assert node.log.read_text().count("has drained") == 2
+    with (
+        live_node(tmp_path / "node.log", f"m={model}", *join, "--threads", "1") as node,
+        server("one", ports[0]) as one,
+        server("two", ports[1]) as two,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        node.wait_for("Ready", 2)
+        pids = node.worker_pids()
+        assert len(pids) == 1
+        whole = comparable(ask(two.url, streamed))
+        lost, kept = (pool.submit(ask, each.url, streamed) for each in (one, two))
+        time.sleep(0.3)
+        assert not kept.done()
+        one.process.kill()
+        assert comparable(kept.result()) == whole
+        with pytest.raises((OSError, RuntimeError, http.client.HTTPException)):
+            lost.result()
+        with server("again", ports[0]) as again:
+            assert comparable(ask(again.url, streamed)) == whole
+            assert node.worker_pids() == pids
+            node.process.terminate()
+            assert node.process.wait(30) == 0
+            assert node.log.read_text().count("has drained") == 2
