@@ -272,8 +272,8 @@ def under_faults(
                     outcome.cut += excused
                     if not excused:
                         outcome.errors.append(f"{type(error).__name__}: {error}"[:300])
-                if excused:
-                    stop.wait(0.2)
+                while excuses(time.monotonic()) and not stop.wait(0.1):
+                    pass  # it is down
                 continue
             with lock:
                 outcome.answers += 1

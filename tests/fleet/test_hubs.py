@@ -14,6 +14,7 @@ import pytest
 
 from tests.fleet.conftest import ENGINE, LONG, QUICK, Listener, job_of, until, until_idle, whole
 from tests.fleet.test_nodes import ended
+from tests.fleet.test_transfer import InTurn, prompt
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.lanes import LaneKind
 from twofold.core.request import EngineRequest, RequestOptions
@@ -21,19 +22,24 @@ from twofold.engine.llm import LLM
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.joining import FleetAddress, NodeListener, check_node
 from twofold.fleet.link import NodeLink
-from twofold.fleet.messages import LENGTH, Codec, Hello, LoadModel
+from twofold.fleet.messages import LENGTH, BlockData, Codec, Hello, LoadModel, Ping
 from twofold.fleet.node import NodeSettings, serve_hubs
 from twofold.fleet.reading import ModelReading, file_digest
 from twofold.fleet.replica import FleetReplica
+from twofold.fleet.routing.router import Router
 
 
 @asynccontextmanager
 async def hub(
-    reading: ModelReading, port: int = 0, listener: Listener | None = None, **engine: Any
+    reading: ModelReading,
+    port: int = 0,
+    listener: Listener | None = None,
+    router: Router | None = None,
+    **engine: Any,
 ) -> AsyncIterator[tuple[Fleet, int]]:
     """A model without replicas of its own, and the port for nodes."""
     observers = [] if listener is None else [listener]
-    model = Fleet("tiny", reading, ENGINE | engine, observers, QUICK, replicas=0)
+    model = Fleet("tiny", reading, ENGINE | engine, observers, QUICK, replicas=0, router=router)
     digest = file_digest(reading.path)
 
     async def admit(node: NodeLink, hello: Hello) -> None:
@@ -319,3 +325,40 @@ def test_each_hub_watches_its_own_requests(reading: ModelReading) -> None:
         arrived = [event.text for event in listener.lanes if event.kind is LaneKind.ARRIVE]
         assert arrived == names
         assert sum(event.kind is LaneKind.END for event in listener.lanes) == 2
+
+
+def test_a_hub_that_dies_in_a_transfer_leaves_no_block(reading: ModelReading) -> None:
+    """Its relay ends while one worker fetches from another: both free what they hold, and the other hub goes on."""
+
+    async def serve() -> None:
+        async with hub(reading) as (two, second), AsyncExitStack() as until_end:
+            async with hub(reading, router=InTurn()) as (one, first):
+                for _ in range(2):
+                    await until_end.enter_async_context(node(reading, first, second))
+                await until(lambda: all(sum(r.usable for r in each.replicas.values()) == 2 for each in (one, two)), 30)
+                heard, reached = one.on_message, asyncio.Event()
+
+                def hear(replica: FleetReplica, message: Any) -> None:
+                    if isinstance(message, BlockData) and message.place == 5:
+                        reached.set()  # and never arrives
+                    else:
+                        heard(replica, message)
+
+                one.on_message = hear  # type: ignore[method-assign]
+                before = await whole(one, prompt(), "a")
+                waiting = asyncio.create_task(whole(one, prompt(), "b"))
+                await reached.wait()
+            with pytest.raises(ResourceError):
+                await waiting
+            replicas = list(two.replicas.values())
+
+            def free() -> bool:
+                for replica in replicas:
+                    replica.send(Ping())
+                return all(each.snapshot is not None and each.snapshot.blocks.held == 0 for each in replicas)
+
+            await until(free)
+            after = await whole(two, prompt(), "a")
+            assert [each.token_ids for each in after.outputs] == [each.token_ids for each in before.outputs]
+
+    asyncio.run(serve())
