@@ -38,6 +38,7 @@ from twofold.fleet.messages import (
     ListBlocks,
     Look,
     Ping,
+    PrefetchBlocks,
     PullBlocks,
     Ready,
     Seen,
@@ -112,7 +113,7 @@ class HubSession:
         match message:
             case EngineRequest():
                 self._receive(message)
-            case FetchBlocks() | SendBlocks() | PullBlocks() | BlockData() | EndTransfer():
+            case FetchBlocks() | PrefetchBlocks() | SendBlocks() | PullBlocks() | BlockData() | EndTransfer():
                 assert self._transfers is not None, "only a hub that gave keys relays blocks"
                 self._transfers.handle(message)
             case Abort(request_id):
