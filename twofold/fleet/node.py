@@ -282,10 +282,10 @@ class _Connection:
                 writer.write(self._from_hub.frame(crash))
             await self._finish(writer)  # the worker's last message is why it ends
         finally:
+            to_worker.transport.abort()  # before anything that a cancellation may interrupt
             for way in ways:
                 way.cancel()
             results = await asyncio.gather(*ways, return_exceptions=True)
-            to_worker.transport.abort()
         for result in results:
             if isinstance(result, TwofoldError):
                 raise result
