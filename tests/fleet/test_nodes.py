@@ -118,9 +118,9 @@ def test_a_crash_of_a_node_is_told_apart_from_a_kill(
     lost: list[object] = []
     lose = Dispatch.lose
 
-    def note(self: Any, replica: Any, error: Any = None) -> None:
+    def note(self: Any, replica: Any, cause: Any, error: Any = None) -> None:
         lost.append(error)
-        lose(self, replica, error)
+        lose(self, replica, cause, error)
 
     monkeypatch.setattr(Dispatch, "lose", note)
 

@@ -16,6 +16,8 @@ from twofold.core.errors import ParameterError
 
 MAX_NAME = 64
 
+RoleFlag = Literal["both", "prefill", "decode"]
+
 app = App(name="fleet", help="Replicas of a running server's models, and the certificates of a fleet's machines.")
 for _command in (running.status, running.drain, running.restart, running.scale):
     app.command(_command)
@@ -51,12 +53,7 @@ def node(
         BYTES,
         Parameter(help="KV cache of each worker, e.g. 2G (default: as the server's, or by free memory)."),
     ] = None,
-    role: Annotated[
-        Literal["both", "prefill", "decode"],
-        Parameter(
-            help="Phase that its replicas compute: prompts go to those that prefill, and continue where that is sooner."
-        ),
-    ] = "both",
+    role: Annotated[RoleFlag, Parameter(help="Phase of requests that its replicas compute.")] = "both",
     name: Annotated[str | None, Parameter(help="Name in the server's log (default: the host name).")] = None,
 ) -> None:
     """Run replicas of a model for servers on other machines, until SIGTERM, after which others take over.
@@ -85,8 +82,7 @@ def node(
     (named,) = read_named_models((model,))
     path = sources.resolve(named.source, cache=CacheFolders.of().create().models, progress=DownloadProgress()).path
     options: dict[str, Any] = {"threads": threads or max(1, cores // replicas)}
-    if kv_cache_memory_bytes is not None:
-        options["kv_cache_memory_bytes"] = kv_cache_memory_bytes
+    options |= {} if kv_cache_memory_bytes is None else {"kv_cache_memory_bytes": kv_cache_memory_bytes}
     settings = NodeSettings(
         hubs=hubs,
         model=named.names[0],
