@@ -14,9 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.observe.served import failed, served, snapshot, step
 from tests.structure.sources import ROOT
+from twofold.fleet.scale import ScaleRange
 from twofold.observe.metrics.replicas import ReplicaFigures
 from twofold.observe.metrics.server import ServerMetrics
 from twofold.observe.served import FetchedBlocks, ServedRoute
+from twofold.server.models.autoscaler import Autoscaler
 
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy" / "grafana" / "twofold.json").read_text("utf-8"))
 ALERTS = (ROOT / "deploy" / "alerts.yml").read_text("utf-8")
@@ -41,6 +43,14 @@ def expressions() -> Iterator[str]:
     )
 
 
+def _autoscaler(metrics: ServerMetrics) -> tuple[Any, Any]:
+    """The gauges of a server that scales."""
+    registry: Any = None
+    ask: Any = None
+    scaler = Autoscaler(registry, ScaleRange(1, 2, 0.9), {}, ask, metrics.instruments)
+    return scaler._wanted, scaler._share
+
+
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
     """The labels of every series of a server that has seen everything, by the series' name."""
@@ -51,6 +61,9 @@ def exported() -> dict[str, set[str]]:
     metrics.on_served(served(cache_asked=True, routes=(route,)))
     metrics.on_served(failed(503, "BusyError"))
     metrics.replicas.read = lambda: [ReplicaFigures("small", 1, "attic", "ready", 3)]
+    wanted, share = _autoscaler(metrics)
+    wanted.set(2, "small")
+    share.set(0.9, "small", "2")
     body = asyncio.run(metrics.read()).body.decode()
     samples = [sample for family in text_string_to_metric_families(body) for sample in family.samples]
     return {sample.name: set(sample.labels) for sample in samples}
@@ -117,7 +130,9 @@ def test_the_data_source_and_the_model_are_chosen_above() -> None:
 
 
 def own_families() -> set[str]:
-    names = {snapshot.family().name for snapshot in ServerMetrics().instruments.snapshots()}
+    metrics = ServerMetrics()
+    _autoscaler(metrics)
+    names = {snapshot.family().name for snapshot in metrics.instruments.snapshots()}
     return {name for name in names if name.startswith("twofold:")}
 
 
