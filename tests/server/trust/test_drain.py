@@ -63,7 +63,7 @@ def test_running_requests_finish_and_new_ones_are_refused(tiny: TinyModel, tmp_p
         ends, whole, late, seconds = asyncio.run(drain(live))
     for end in ends:
         assert end.events[-1] == "[DONE]"
-        assert sum('"content":' in event for event in end.events) >= TOKENS / 8  # deltas of a busy machine are joined
+        assert sum('"content":' in event for event in end.events) >= TOKENS / 4
         assert json.loads(end.events[-2])["choices"][0]["finish_reason"] == "length"
     assert whole.status == 200
     assert all(late)
