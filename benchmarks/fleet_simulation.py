@@ -2,7 +2,7 @@
 
 Every connection keeps the order of its messages, as TCP does, and delays each of them at random; a broken connection
 loses what was under way, in both directions or, at worst, delivers it late, when the replica has another one. A
-partition holds back what is sent until it ends. Replicas tell their work and take requests only up to a bound, so
+partition holds back what is sent until it ends. Replicas report their work and take requests only up to a bound, so
 requests wait at the hub, and replicas without a queue help others. Replicas are killed and restarted, and hang for a
 while. A few requests crash each process that begins them. The hub notices silence after 1.5 s, and the end of a
 connection within 0.5 s.
@@ -217,10 +217,12 @@ class Process:
         match message:
             case EngineRequest():
                 self.received += 1
-                told = [list(each.token_ids) for each in message.told] or [[] for _ in range(message.completions)]
-                ended = [each.finish_reason is not None for each in message.told] or [False] * message.completions
-                left = len(message.token_ids) + sum(map(len, told))
-                self.jobs[message.request_id] = Job(message, left, told, ended)
+                delivered = [list(each.token_ids) for each in message.delivered] or [
+                    [] for _ in range(message.completions)
+                ]
+                ended = [each.finish_reason is not None for each in message.delivered] or [False] * message.completions
+                left = len(message.token_ids) + sum(map(len, delivered))
+                self.jobs[message.request_id] = Job(message, left, delivered, ended)
             case Abort(lease):
                 self.jobs.pop(lease, None)
                 self._tell(lease)
@@ -254,13 +256,13 @@ def _text(tokens: tuple[int, ...] | list[int]) -> str:
 
 def _output(job: Job) -> RequestOutput:
     """The whole output, as an engine gives it: completions that have ended elsewhere are empty."""
-    told = job.request.told or [None] * len(job.tokens)
+    delivered = job.request.delivered or [None] * len(job.tokens)
     known = [
         [] if before is not None and before.finish_reason is not None else tokens
-        for before, tokens in zip(told, job.tokens, strict=True)
+        for before, tokens in zip(delivered, job.tokens, strict=True)
     ]
     outputs = tuple(CompletionOutput(i, _text(t), tuple(t), None, None, "length", None) for i, t in enumerate(known))
-    begun = [0 if before is None else len(before.token_ids) for before in told]
+    begun = [0 if before is None else len(before.token_ids) for before in delivered]
     times = tuple((1.0,) * (len(tokens) - start) for tokens, start in zip(job.tokens, begun, strict=True))
     reasons: tuple[FinishReason, ...] = tuple("length" for _ in known)
     metrics = RequestMetrics(0.0, 0.5, 1.0, 2.0, times, 1, finish_reasons=reasons)
@@ -335,7 +337,7 @@ class SimulatedReplica:
             for delta in deltas:
                 self.hub.requests.hear(self, delta, self.hub.world.now)
             if connection is self.connection:
-                self.load.tell(received, work, self.hub.world.now)
+                self.load.report(received, work, self.hub.world.now)
                 self.hub.requests.assign()
         elif message != "beat":
             self.hub.requests.hear_gone(self, message, None)

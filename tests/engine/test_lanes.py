@@ -1,4 +1,4 @@
-"""What lanes tell of a run, against the trace file of the same run; and time between requests."""
+"""The lanes of a run against the trace file of the same run; and time between requests."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_messages_arrive_in_order_however_slowly_they_are_read() -> None:
     sent = ["x" * (number * 3000) for number in range(60)]
     with ours:
         end = Channel(theirs)
-        send_all(end, sent)  # returns although nobody has read
+        send_all(end, sent)  # does not wait for a reader
         assert read_texts(ours, len(sent)) == sent
         end.drain()
 
@@ -72,6 +72,6 @@ def test_a_hub_that_reads_nothing_is_disconnected_where_others_wait(monkeypatch:
     ours, theirs = socket.socketpair()
     with ours:
         end = Channel(theirs, patient=False)
-        send_all(end, ["x" * (1 << 20)] * 4)  # returns although nobody has read
+        send_all(end, ["x" * (1 << 20)] * 4)  # does not wait for a reader
         assert end.receive() is None
         end.close()

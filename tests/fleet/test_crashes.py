@@ -63,7 +63,7 @@ def test_requests_go_on_after_a_kill(reading: ModelReading) -> None:
             jobs += [job_of(n) for n in range(5, 9)]
             running = [asyncio.create_task(whole(model, job, f"job-{n}")) for n, job in enumerate(jobs)]
             await until(lambda: model.under_way == len(jobs))
-            await until(lambda: all(model.requests.streams[f"job-{n}"].told.tokens > 5 for n in range(4)))
+            await until(lambda: all(model.requests.streams[f"job-{n}"].delivered.tokens > 5 for n in range(4)))
             os.kill(pid_of(model), signal.SIGKILL)
             await until(lambda: model.state == "loading")
             outputs = await asyncio.gather(*running)

@@ -253,9 +253,9 @@ def test_a_watched_engine_tells_its_lanes_and_a_look_its_blocks(reading: ModelRe
             model.look()
             await until(lambda: listener.pictures and any(event.kind == "." for event in listener.lanes))
             model.watch(on=False)
-            told = len(listener.lanes)
+            count = len(listener.lanes)
             await whole(model, job_of(3), "three")
-            assert len(listener.lanes) == told
+            assert len(listener.lanes) == count
             (group,) = model.ready.engine.groups
             assert group.blocks == listener.pictures[0].groups[0].blocks
             assert model.ready.engine.slots == 4

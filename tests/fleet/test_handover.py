@@ -54,8 +54,8 @@ async def run(model: Fleet, request: EngineRequest, name: str) -> tuple[RequestO
     assert output is not None
     if request.stream:
         for each in output.outputs:
-            told = [token for delta in deltas if delta.index == each.index for token in delta.token_ids]
-            assert tuple(told) == each.token_ids
+            delivered = [token for delta in deltas if delta.index == each.index for token in delta.token_ids]
+            assert tuple(delivered) == each.token_ids
     return output, handle
 
 

@@ -85,7 +85,7 @@ async def ready(*models: Fleet) -> None:
 
 def tokens(model: Fleet) -> int:
     """Tokens of the request that has the fewest."""
-    return min((each.told.tokens for each in model.requests.streams.values()), default=0)
+    return min((each.delivered.tokens for each in model.requests.streams.values()), default=0)
 
 
 @pytest.fixture(scope="module")
@@ -328,7 +328,7 @@ def test_each_hub_watches_its_own_requests(reading: ModelReading) -> None:
 
 
 def test_a_hub_that_dies_in_a_transfer_leaves_no_block(reading: ModelReading) -> None:
-    """Its relay ends while one worker fetches from another: both free what they hold, and the other hub goes on."""
+    """The hub ends while one worker fetches from another. Both free the blocks; the other hub continues."""
 
     async def serve() -> None:
         async with hub(reading) as (two, second), AsyncExitStack() as until_end:

@@ -55,7 +55,7 @@ class Scene:
         self.prefixes = PrefixIndex(BlockKeys(b"s" * 32, b"i"), BLOCK)
         for number in self.replicas:
             self.prefixes.join(number, 1000)
-            self.prefixes.tell_all(number, 0, [])
+            self.prefixes.report_all(number, 0, [])
         self.line = WaitingLine(self.replicas, router or Predicted(), lambda: self.now, self.prefixes)
         self.count = 0
 
@@ -107,7 +107,7 @@ def test_the_next_request_of_a_session_waits_for_the_replica_with_its_prefix() -
     scene = Scene(Standing(0), Standing(1, pending=StepShape().plus(0, 200, 1)))
     ids = tuple(range(900))
     names = [name for _, name, _ in BlockKeys(b"s" * 32, b"i").names("", _bytes(ids), 4 * BLOCK)]
-    scene.prefixes.tell(1, 1, names, [])
+    scene.prefixes.report(1, 1, names, [])
     entry = scene.add_prompt(ids)
     assert scene.take() == []
     assert entry.choice is not None
@@ -140,7 +140,7 @@ def test_a_replica_does_not_help_where_the_prefix_makes_waiting_shorter() -> Non
     scene = Scene(Standing(0), Standing(1))
     ids = tuple(range(3200))
     names = [name for _, name, _ in BlockKeys(b"s" * 32, b"i").names("", _bytes(ids), 4 * BLOCK)]
-    scene.prefixes.tell(0, 1, names, [])
+    scene.prefixes.report(0, 1, names, [])
     for _ in range(3):
         scene.add_prompt(ids)
     scene.replicas[1].room = 3

@@ -90,7 +90,7 @@ def test_requests_go_on_when_a_node_leaves(reading: ModelReading, certificates: 
             running = [asyncio.create_task(whole(model, job_of(n, LONG), f"job-{n}")) for n in range(4)]
             await until(lambda: model.under_way == len(running))
             for _ in range(2):
-                await until(lambda: min(each.told.tokens for each in model.requests.streams.values()) > 5, 30)
+                await until(lambda: min(each.delivered.tokens for each in model.requests.streams.values()) > 5, 30)
                 usable = [each for each in model.replicas.values() if each.usable and each.requests]
                 assert usable[0].node is not None
                 usable[0].node.kill()
@@ -129,7 +129,7 @@ def test_a_crash_of_a_node_is_told_apart_from_a_kill(
             nodes = asyncio.create_task(serve_hubs(node_of(reading, port, None)))
             await model.start()
             running = asyncio.create_task(whole(model, job_of(1, LONG), "one"))
-            await until(lambda: any(each.told.tokens > 5 for each in model.requests.streams.values()))
+            await until(lambda: any(each.delivered.tokens > 5 for each in model.requests.streams.values()))
             (pid,) = _workers()
             os.kill(pid, number)
             output = await running

@@ -12,11 +12,11 @@ import pytest
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.errors import ParameterError
 from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams, StructuredOutputsParams, ThinkingParams
-from twofold.core.request import EngineRequest, PoolingParams, RequestOptions, ScoringParams, ToldCompletion
+from twofold.core.request import DeliveredCompletion, EngineRequest, PoolingParams, RequestOptions, ScoringParams
 from twofold.engine.llm import LLM
 from twofold.engine.loop import EngineClient
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.fleet.resume import ToldRequest
+from twofold.fleet.resume import DeliveredRequest
 
 TOOL = {"type": "object", "properties": {"name": {"enum": ["f", "g"]}, "arguments": {"type": "object"}}}
 CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"]}
@@ -84,16 +84,16 @@ def deltas_of(client: EngineClient, request: EngineRequest, taken: int | None = 
 
 def disturbed(clients: list[EngineClient], request: EngineRequest, chance: random.Random) -> tuple[str, RequestOutput]:
     """A request that is cut up to three times. Returns the text of its first completion by deltas, and its output."""
-    told, begun, text = ToldRequest(request), request.told, ""
+    delivered, begun, text = DeliveredRequest(request), request.delivered, ""
     cuts = [chance.choice((1, 2, 3, 5, 8, 13, 21)) for _ in range(chance.randint(1, 3))]
     for number, cut in enumerate([*cuts, None]):
-        asked = told.rest(f"try-{number}")
-        begun = asked.told
+        asked = delivered.rest(f"try-{number}")
+        begun = asked.delivered
         for delta in deltas_of(chance.choice(clients), asked, cut):
             text += delta.text if delta.index == 0 else ""
             if delta.request is not None:
-                return text, told.whole(delta.request, begun)
-            told.add(delta, time.perf_counter())
+                return text, delivered.whole(delta.request, begun)
+            delivered.add(delta, time.perf_counter())
     raise AssertionError("it has no end")
 
 
@@ -131,19 +131,19 @@ def test_texts_whose_characters_are_cut_stay_whole(clients: list[EngineClient]) 
 
 
 @pytest.mark.parametrize(
-    "told",
+    "delivered",
     [
-        (ToldCompletion((1,)), ToldCompletion((2,))),
-        (ToldCompletion((1,), "stop"),),
-        (ToldCompletion((100_000,)),),
-        (ToldCompletion((1,) * 48),),
+        (DeliveredCompletion((1,)), DeliveredCompletion((2,))),
+        (DeliveredCompletion((1,), "stop"),),
+        (DeliveredCompletion((100_000,)),),
+        (DeliveredCompletion((1,) * 48),),
     ],
 )
-def test_told_tokens_are_checked(clients: list[EngineClient], told: tuple[ToldCompletion, ...]) -> None:
+def test_delivered_tokens_are_checked(clients: list[EngineClient], delivered: tuple[DeliveredCompletion, ...]) -> None:
     with pytest.raises(ParameterError):
-        clients[0].engine.check(EngineRequest(PROMPT, BASE, told=told))
+        clients[0].engine.check(EngineRequest(PROMPT, BASE, delivered=delivered))
 
 
 def test_a_request_that_has_waited_once_has_no_queue_limit() -> None:
     request = EngineRequest(PROMPT, BASE, RequestOptions(queue_limit_s=1.0))
-    assert ToldRequest(request).rest("next").options.queue_limit_s is None
+    assert DeliveredRequest(request).rest("next").options.queue_limit_s is None

@@ -1,4 +1,4 @@
-"""Two worker processes tell their work and their blocks, and the hub routes by them."""
+"""Two worker processes report their work and their blocks, and the hub routes by them."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_blocks_are_asked_for_again_after_a_missing_change_and_forgotten_with_a_
             ids = prompt(1).token_ids
             assert prefixes.cached("", ids, 2) == [96, 96]
             assert first.metrics.cached_tokens == 0
-            prefixes.tell(0, 99, [b"x" * 16], [])  # as if changes were missing
+            prefixes.report(0, 99, [b"x" * 16], [])  # as if changes were missing
             assert prefixes.cached("", ids, 2) == [0, 96]
             await run(model, prompt(2), "c")
             await run(model, prompt(3), "d")
@@ -137,7 +137,7 @@ def test_requests_wait_at_the_hub_and_all_are_answered(reading: ModelReading) ->
             while not all(task.done() for task in tasks):
                 await asyncio.sleep(0.001)
                 given = max(replica.requests for replica in model.replicas.values())
-                assert given <= 2 * slots + BESIDE  # those that have ended are told of a little later
+                assert given <= 2 * slots + BESIDE  # those that have ended are reported a little later
                 most = max(most, model.requests.waiting)
             assert most >= 30 - 2 * (2 * slots + BESIDE)
             assert [task.result()[0].outputs[0].token_ids for task in tasks] == alone

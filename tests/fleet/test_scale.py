@@ -150,7 +150,7 @@ def test_a_live_budget_takes_more_steps_for_a_prompt() -> None:
 # -- when a forecast is followed ---------------------------------------------------------------------------------------
 
 
-def told(replicas: int, *, spare: bool = False) -> ScaleForecast:
+def answer(replicas: int, *, spare: bool = False) -> ScaleForecast:
     return ScaleForecast(replicas, {replicas: 0.95}, spare, requests=10)
 
 
@@ -161,20 +161,20 @@ def decide() -> Callable[[float, int, ScaleForecast], int]:
 
 
 def test_it_scales_up_at_once(decide: Callable[[float, int, ScaleForecast], int]) -> None:
-    assert decide(0.0, 1, told(4)) == 4
-    assert decide(10.0, 4, told(4)) == 4
+    assert decide(0.0, 1, answer(4)) == 4
+    assert decide(10.0, 4, answer(4)) == 4
 
 
 def test_it_scales_down_one_by_one_after_quiet_times(decide: Callable[[float, int, ScaleForecast], int]) -> None:
-    spare = told(1, spare=True)
+    spare = answer(1, spare=True)
     assert [decide(at, 4, spare) for at in (0.0, 60.0, 119.0, 120.0)] == [4, 4, 4, 3]
     assert [decide(at, 3, spare) for at in (130.0, 240.0, 250.0)] == [3, 3, 2]
 
 
-@pytest.mark.parametrize("between", [told(5), told(4), told(1)])
+@pytest.mark.parametrize("between", [answer(5), answer(4), answer(1)])
 def test_a_quiet_time_begins_again(decide: Callable[[float, int, ScaleForecast], int], between: ScaleForecast) -> None:
     """After a need for more, for all, or a lack of headroom."""
-    spare = told(1, spare=True)
+    spare = answer(1, spare=True)
     assert decide(0.0, 4, spare) == 4
     assert decide(100.0, 4, between) == max(4, between.replicas)
     assert [decide(at, 4, spare) for at in (110.0, 229.0, 230.0)] == [4, 4, 3]
@@ -185,11 +185,11 @@ def test_the_reason_is_in_words() -> None:
     _, reason = ScaleRule().decide(question([]), found, 0.0)
     assert reason == (
         "2 replicas can meet the objective for 90% of 50 requests (1: 40%, 2: 95%, 3: 100%); "
-        "3 miss it on an idle replica, too; requests were left out"
+        "3 miss it on an idle replica, too; some requests were omitted"
     )
-    _, reason = ScaleRule().decide(question([], 3), told(2), 0.0)
+    _, reason = ScaleRule().decide(question([], 3), answer(2), 0.0)
     assert reason.endswith("kept, because 2 would not at 1.25 times the rate")
-    _, reason = ScaleRule().decide(question([], 3), told(2, spare=True), 0.0)
+    _, reason = ScaleRule().decide(question([], 3), answer(2, spare=True), 0.0)
     assert reason.endswith("one is given up in 120 s if that stays so")
 
 

@@ -28,9 +28,9 @@ def a_delta(text: str = "") -> OutputDelta:
 
 
 def a_stream(
-    tell: Callable[[bool], None] = lambda _: None, direct: Callable[[OutputDelta], bool] | None = None
+    pause: Callable[[bool], None] = lambda _: None, direct: Callable[[OutputDelta], bool] | None = None
 ) -> RequestStream:
-    return RequestStream(REQUEST, DispatchHandle(direct), tell)
+    return RequestStream(REQUEST, DispatchHandle(direct), pause)
 
 
 def test_deltas_come_in_order_before_an_error() -> None:
@@ -158,21 +158,21 @@ def test_a_reader_that_left_leaves_the_stream_whole() -> None:
 def test_the_request_is_paused_above_one_mark_and_resumed_below_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(water, "HIGH_WATER", 4 * water.DELTA_BYTES)
     monkeypatch.setattr(water, "LOW_WATER", 2 * water.DELTA_BYTES)
-    told: list[bool] = []
+    calls: list[bool] = []
 
     async def read() -> list[list[bool]]:
-        stream, history = a_stream(told.append), []
+        stream, history = a_stream(calls.append), []
         for _ in range(6):
             stream.push(a_delta())
-            history.append(list(told))
+            history.append(list(calls))
         for _ in range(6):
             await stream.take()
-            history.append(list(told))
+            history.append(list(calls))
         return history
 
     history = asyncio.run(read())
-    assert [len(told) for told in history] == [0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2]
-    assert told == [True, False]
+    assert [len(calls) for calls in history] == [0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2]
+    assert calls == [True, False]
 
 
 def test_a_stream_with_too_many_unread_bytes_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

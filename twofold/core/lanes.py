@@ -5,8 +5,8 @@
     ADMIT      slot, cached, loaded                       runs in a slot; ``loaded`` of its cached tokens came from disk
     COMPUTE    computed tokens                            has computed so much of its prompt, or of a preempted text
     FIRST                                                 has its first token
-    TOKENS     tokens so far                              has more tokens; several steps are told together
-    DRAFTS     drafted, accepted so far                   had draft tokens; several steps are told together
+    TOKENS     tokens so far                              has more tokens; one event for several steps
+    DRAFTS     drafted, accepted so far                   had draft tokens; one event for several steps
     PREEMPT    swapped blocks              cause          lost its slot: for "blocks", or to another "tenant"
     RETURN     slot, computed tokens                      runs again
     HOLD                                                  is paused, because its client does not read

@@ -62,7 +62,7 @@ class RequestOptions:
     speculation     draft tokens may be proposed, and computed beside the newest token
     prediction      token ids of the completion that the caller expects, as a source of draft tokens
     timeline        its report lists its steps, and its deltas say when and how their tokens were made
-    progress        its caller is told how far it is until its first token
+    progress        its caller gets its progress until its first token
     """
 
     priority: int = 0
@@ -139,7 +139,7 @@ TextOrTokens: TypeAlias = str | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ToldCompletion:
+class DeliveredCompletion:
     """The part of a completion that the caller has from another engine. With a finish reason it has all of it."""
 
     token_ids: tuple[int, ...] = ()
@@ -158,7 +158,7 @@ class EngineRequest:
     stream      whether deltas are sent as they are made, or all at the end
     answered    number of tokens at the end of the prompt that begin the completion: its text goes on where theirs ends,
                 even within a character
-    told        the part of each completion that another engine has computed, or nothing: deltas have what follows it,
+    delivered   the part of each completion that another engine has computed, or nothing: deltas have what follows it,
                 and the output has the text and the tokens of all of it, but log-probabilities and times of the rest
                 only. Completions that have ended are not computed, and their outputs are empty
     fetch_s     seconds in which it waited for blocks of another replica, before the engine got it
@@ -172,7 +172,7 @@ class EngineRequest:
     arrival: float | None = None
     stream: bool = True
     answered: int = 0
-    told: tuple[ToldCompletion, ...] = ()
+    delivered: tuple[DeliveredCompletion, ...] = ()
     fetch_s: float = 0.0
 
     @property

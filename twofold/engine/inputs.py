@@ -13,12 +13,12 @@ from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.request import (
     STORED_TTL,
+    DeliveredCompletion,
     EngineRequest,
     PoolingParams,
     RequestOptions,
     ScoringParams,
     TextOrTokens,
-    ToldCompletion,
 )
 from twofold.engine.grammar.source import OutputGrammar
 from twofold.engine.grammar.thinking import completion_constraint
@@ -67,7 +67,7 @@ class InputProcessor:
             self._check_tokens("logit_bias", params.biases)
             if params.thinking is not None:
                 self._check_tokens("thinking", (*params.thinking.start, *params.thinking.end))
-        self._check_told(request)
+        self._check_delivered(request)
         if self._engine.scheduler.store is None and any(pin.ttl == STORED_TTL for pin in request.options.cache_pins):
             raise ParameterError(
                 f"Caching a prompt for {STORED_TTL} requires a KV store, and this engine has none.",
@@ -89,7 +89,7 @@ class InputProcessor:
             case ScoringParams(alternatives):
                 scoring = SamplingParams(temperature=0, prompt_logprobs=alternatives)
                 sequence = self._sequence(request, scoring, 0, samples=False, reports_prompt=True)
-                return Generation(request, self._engine, {0: sequence}, scoring, (ToldCompletion(),))
+                return Generation(request, self._engine, {0: sequence}, scoring, (DeliveredCompletion(),))
             case other:
                 raise AssertionError(f"a request of {type(other).__name__}")
 
@@ -119,9 +119,9 @@ class InputProcessor:
         sampled = replace(params, logprobs=params.logprobs or 0) if params.answers > params.n else params
         sequences: dict[int, Sequence] = {}
         trace = RequestTrace() if request.options.timeline else None
-        told = request.told or (ToldCompletion(),) * params.answers
+        delivered = request.delivered or (DeliveredCompletion(),) * params.answers
         first: Sequence | None = None
-        for index, known in enumerate(told):
+        for index, known in enumerate(delivered):
             if known.finish_reason is not None:
                 continue
             sequences[index] = sequence = self._sequence(
@@ -134,7 +134,7 @@ class InputProcessor:
             )
             sequence.tokens.extend(known.token_ids)
             first = first or sequence
-        return Generation(request, self._engine, sequences, params, told)
+        return Generation(request, self._engine, sequences, params, delivered)
 
     def _beams(self, request: EngineRequest, params: BeamSearchParams) -> BeamSearch:
         longest = min(params.max_tokens, self._context - len(request.token_ids))
@@ -167,19 +167,21 @@ class InputProcessor:
             **more,
         )
 
-    def _check_told(self, request: EngineRequest) -> None:
-        """Raises ParameterError if the told part of completions cannot belong to the request."""
-        told, params = request.told, request.params
-        if not told:
+    def _check_delivered(self, request: EngineRequest) -> None:
+        """Raises ParameterError if the delivered part of completions cannot belong to the request."""
+        delivered, params = request.delivered, request.params
+        if not delivered:
             return
         sampled = params.answers if isinstance(params, SamplingParams) else 0
-        if len(told) != sampled or all(known.finish_reason is not None for known in told):
-            raise ParameterError("told must have each completion, of which one has not ended.", param="told")
+        if len(delivered) != sampled or all(known.finish_reason is not None for known in delivered):
+            raise ParameterError("delivered must have each completion, of which one has not ended.", param="delivered")
         longest = self._longest(request, params)
-        for known in told:
-            self._check_tokens("told", known.token_ids)
+        for known in delivered:
+            self._check_tokens("delivered", known.token_ids)
             if known.finish_reason is None and len(request.token_ids) + len(known.token_ids) >= longest:
-                raise ParameterError("told has a completion that reached its limit and has not ended.", param="told")
+                raise ParameterError(
+                    "delivered has a completion that reached its limit and has not ended.", param="delivered"
+                )
 
     def _longest(self, request: EngineRequest, params: RequestParams) -> int:
         """The maximum number of tokens of the prompt and a completion."""

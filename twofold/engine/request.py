@@ -21,7 +21,7 @@ from twofold.core.errors import TwofoldError
 from twofold.core.params import BeamSearchParams, SamplingParams
 from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
-from twofold.core.request import EngineRequest, PoolingParams, ToldCompletion
+from twofold.core.request import DeliveredCompletion, EngineRequest, PoolingParams
 from twofold.core.step import HIDDEN_SCALE, FinishReason, PositionLogprobs, TokenEvent, TokenLogprob
 from twofold.core.timeline import RequestTimeline
 from twofold.engine.outputs import CompletionOutput, Logprob, Logprobs, OutputDelta, RequestOutput
@@ -62,7 +62,7 @@ class SequenceCompletion:
         self._stops = StopStrings(params.stop_strings, include=params.include_stop_str_in_output)
         self._stop_reason: str | int | None = None
 
-    def restore(self, known: ToldCompletion) -> None:
+    def restore(self, known: DeliveredCompletion) -> None:
         """Takes the tokens that the caller has, whose text is not sent again."""
         self.finish = known.finish_reason
         if self.finish is None:
@@ -281,7 +281,7 @@ class ActiveRequest(ABC):
 class Generation(ActiveRequest):
     """Completions that are sampled independently. With ``best_of`` all deltas are sent at the end.
 
-    ``told`` has each completion, and ``sequences`` has by index those that the caller does not have whole.
+    ``delivered`` has each completion, and ``sequences`` has by index those that the caller does not have whole.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class Generation(ActiveRequest):
         engine: EngineState,
         sequences: Mapping[int, Sequence],
         params: SamplingParams,
-        told: List[ToldCompletion],
+        delivered: List[DeliveredCompletion],
     ) -> None:
         super().__init__(request, engine, list(sequences.values()))
         self._params = params
@@ -298,7 +298,7 @@ class Generation(ActiveRequest):
         self._prompt_logprobs = None if params.prompt_logprobs is None else [None]
         before = request.token_ids[len(request.token_ids) - min(request.answered, MAX_CHARACTER_BYTES) :]
         self._completions: dict[int, SequenceCompletion] = {}
-        for index, known in enumerate(told):
+        for index, known in enumerate(delivered):
             completion = SequenceCompletion(request.request_id, index, engine.tokenizer, params, before)
             completion.restore(known)
             key = sequences[index].sequence_id if index in sequences else -1 - index

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Role = Literal["hub", "node"]
 HOST: Final = "hub.twofold.invalid"
-"""The name in a hub's certificate; a name of the reserved domain .invalid is nobody's."""
+"""The name in a hub's certificate; no host has a name of the reserved domain .invalid."""
 AUTHORITY: Final = "ca.pem"
 YEARS: Final = 10
 

@@ -3,9 +3,9 @@
 It has no processes, no sockets and no clock, so a simulation can run it (``benchmarks/fleet_simulation.py``).
 
 Laws
-    Each token is told once, in order: only the replica that has the lease of a request is heard.
-    What a replica gets of a request is what its reader was told, so the next token is the one after it.
-    A replica that loses a lease is told to abort, as long as it can be reached.
+    Each token is delivered once, in order: only the replica that has the lease of a request is heard.
+    What a replica gets of a request is what was delivered to its reader, so the next token is the one after it.
+    A replica that loses a lease gets an abort, as long as it can be reached.
     Without requests nothing is held: no lease, no stream, no replica with requests.
     Tenants of a class that wait get the same service from all replicas together (``fleet.line``).
 """
@@ -53,7 +53,7 @@ R = TypeVar("R", bound=DispatchTarget)
 
 class Dispatch(Generic[R]):
     """The requests of a model. ``replicas`` is the list of its owner, which calls ``assign`` when one becomes usable or
-    tells its work, and ``lose`` when one is not usable any more. ``before_sending`` is called with each request that
+    reports its work, and ``lose`` when one is not usable any more. ``before_sending`` is called with each request that
     fetches blocks, ``on_first`` after the first token that a replica gives of a request."""
 
     def __init__(
@@ -178,7 +178,7 @@ class Dispatch(Generic[R]):
             stream, entry = self.streams[request_id], self._entries[request_id]
             stream.handle.retries += 1
             stream.handle.lost = cause
-            entry.tokens = len(stream.request.token_ids) + stream.told.tokens
+            entry.tokens = len(stream.request.token_ids) + stream.delivered.tokens
             stream.ends += error is not None
             if error is not None and stream.ends >= MAX_ENDS:
                 self.fail(stream, error)
@@ -190,7 +190,7 @@ class Dispatch(Generic[R]):
                 replica.send(Abort(lease))
 
     def move(self, request_id: str, choice: Choice) -> None:
-        """A request continues at the chosen replica; the one that has it is told to abort it."""
+        """A request continues at the chosen replica; the one that has it gets an abort."""
         holder, entry = self.leases.holder(request_id), self._entries[request_id]
         assert holder is not None, "a replica has it"
         lease, number = holder
@@ -198,7 +198,7 @@ class Dispatch(Generic[R]):
         self._replicas[number].send(Abort(lease))
         self.leases.release(request_id)
         self.streams[request_id].handle.lost = "handover"
-        entry.tokens = len(entry.request.token_ids) + self.streams[request_id].told.tokens
+        entry.tokens = len(entry.request.token_ids) + self.streams[request_id].delivered.tokens
         entry.choice, entry.placed_at = choice, self._clock()
         self._grant(entry, self._replicas[choice.replica])
 
@@ -212,7 +212,7 @@ class Dispatch(Generic[R]):
         for stream in self.streams.values():
             self.fail(stream, error)
 
-    # -- what replicas tell --------------------------------------------------------------------------------------------
+    # -- what replicas report ------------------------------------------------------------------------------------------
 
     def hear(self, replica: R, delta: OutputDelta, now: float) -> None:
         """Passes a delta on, unless its lease has ended."""

@@ -57,8 +57,8 @@ from twofold.fleet.messages import (
     Ready,
     Seen,
     StepOutputs,
-    ToldWork,
     Watch,
+    WorkReport,
 )
 from twofold.fleet.reading import ModelReading, model_identity
 from twofold.fleet.relay import BlockRelay
@@ -124,7 +124,7 @@ class Fleet:
         routes: bool | None = None,
         roles: Sequence[Role] = (),
     ) -> None:
-        """``router`` chooses between replicas; the default is by predicted TTFT. ``routes``: they tell their work and
+        """``router`` chooses between replicas; the default is by predicted TTFT. ``routes``: they report their work and
         their blocks, and requests wait here until one has room; None: if there are several. ``roles``: those of the
         first replicas; the others prefill and decode."""
         self.name = name
@@ -217,18 +217,18 @@ class Fleet:
     def watch(self, *, on: bool) -> None:
         """Starts or ends the events of lanes, also of later processes."""
         self.watched = on
-        self._tell_watched(Watch(on))
+        self._send_watched(Watch(on))
 
     def look(self) -> None:
         """Asks the engine for a picture of its KV cache, which observers get."""
-        self._tell_watched(Look())
+        self._send_watched(Look())
 
     @property
     def _shown(self) -> int:
         """The replica whose lanes and blocks live views show."""
         return min(self.replicas, default=0)
 
-    def _tell_watched(self, message: Watch | Look) -> None:
+    def _send_watched(self, message: Watch | Look) -> None:
         replica = self.replicas.get(self._shown)
         if replica is not None and replica.state == "ready":
             replica.send(message)
@@ -399,7 +399,7 @@ class Fleet:
         if self.requests.line.prefixes is not None:
             self.requests.line.prefixes.leave(replica.number)
         if self.watched and self._shown != shown:
-            self._tell_watched(Watch(True))
+            self._send_watched(Watch(True))
 
     async def _until_loaded(self, replicas: Sequence[FleetReplica]) -> None:
         """Waits until replicas are ready. Raises the error of one that is not."""
@@ -450,7 +450,7 @@ class Fleet:
         hint = "Retry when a node has joined (`twofold node MODEL --join HOST:PORT`)."
         return WorkerError(f"The model {self.name} has no replica: no node has joined for it.", hint=hint)
 
-    # -- what replicas tell --------------------------------------------------------------------------------------------
+    # -- what replicas report ------------------------------------------------------------------------------------------
 
     def on_ready(self, replica: FleetReplica) -> None:
         ready = replica.ready
@@ -476,7 +476,7 @@ class Fleet:
                 self.requests.line.prefixes = PrefixIndex(self._keys, ready.engine.block_size)
         if (prefixes := self.requests.line.prefixes) is not None:
             prefixes.join(replica.number, ready.engine.groups[0].blocks)
-            prefixes.tell_all(replica.number, 0, ())
+            prefixes.report_all(replica.number, 0, ())
         self._changed.set()
         if self.watched and replica.number == self._shown:
             replica.send(Watch(True))
@@ -535,7 +535,7 @@ class Fleet:
             case Pong(snapshot):
                 self._on_snapshot(replica, snapshot)
             case Blocks(event, names) if self.requests.line.prefixes is not None:
-                replica.listing = not self.requests.line.prefixes.tell_all(replica.number, event, names)
+                replica.listing = not self.requests.line.prefixes.report_all(replica.number, event, names)
 
     def on_outputs(self, replica: FleetReplica, step: StepOutputs) -> None:
         now, number = self._clock.now(), replica.number
@@ -551,24 +551,24 @@ class Fleet:
                 observer.on_step(self.name, report, number)
         if step.snapshot is not None:
             self._on_snapshot(replica, step.snapshot)
-        if step.told is not None:
-            self._hear_told(replica, step.told, now)
+        if step.work is not None:
+            self._hear_report(replica, step.work, now)
 
-    def _hear_told(self, replica: FleetReplica, told: ToldWork, now: float) -> None:
+    def _hear_report(self, replica: FleetReplica, report: WorkReport, now: float) -> None:
         """Notes the work of a replica and which blocks it has; asks for all of them if an event is missing."""
         prefixes = self.requests.line.prefixes
         if replica.load is None or prefixes is None:
             return
-        replica.load.tell(told.received, told.work, now)
+        replica.load.report(report.received, report.work, now)
         if self.requests.line.requests:
             self.requests.assign()
-        self._hear_blocks(replica, told, prefixes)
+        self._hear_blocks(replica, report, prefixes)
         self.handovers.review()
 
-    def _hear_blocks(self, replica: FleetReplica, told: ToldWork, prefixes: PrefixIndex) -> None:
-        if not (told.added or told.removed) or replica.listing:
+    def _hear_blocks(self, replica: FleetReplica, report: WorkReport, prefixes: PrefixIndex) -> None:
+        if not (report.added or report.removed) or replica.listing:
             return
-        if not prefixes.tell(replica.number, told.event, told.added, told.removed):
+        if not prefixes.report(replica.number, report.event, report.added, report.removed):
             replica.listing = True
             replica.send(ListBlocks())
 

@@ -112,7 +112,7 @@ class Handovers(Generic[R]):
         """A request ended, or is elsewhere."""
         each = self._candidates.pop(request_id)
         if each.stream.over:
-            tokens = each.stream.told.tokens / max(1, each.stream.request.completions)
+            tokens = each.stream.delivered.tokens / max(1, each.stream.request.completions)
             self._length += LENGTH_WEIGHT * (tokens - self._length)
 
     def _targets(self, source: int) -> list[R]:
@@ -136,7 +136,7 @@ class Handovers(Generic[R]):
             return
         least = MIN_GAIN * self._tokens_left(stream) * self._step_s(source, stream, now)
         if best.gain_s <= least or candidate.tries >= MAX_TRIES:
-            stream.handle.handover = ServedHandover(None, stream.told.tokens, best.gain_s)
+            stream.handle.handover = ServedHandover(None, stream.delivered.tokens, best.gain_s)
         elif best.fetch is None:
             self._move(request_id, best, None)
         else:
@@ -149,13 +149,13 @@ class Handovers(Generic[R]):
         """What moving to a replica would bring; None without predictions."""
         line, request = self._requests.line, stream.request
         here, there = self._step_s(source, stream, now), self._step_s(target.number, stream, now)
-        if not isinstance(request.params, SamplingParams) or not stream.told.completions:
+        if not isinstance(request.params, SamplingParams) or not stream.delivered.completions:
             return None
         numbers = [source, target.number]
         cached = line.cached(request, numbers)
         fetch = self._relay.find(numbers, 1, cached)
         reach = cached[1] if fetch is None else fetch.tokens
-        tokens = len(request.token_ids) + stream.told.tokens
+        tokens = len(request.token_ids) + stream.delivered.tokens
         pause_s = predict(target.ahead(now), tokens, reach, line.unknown(now)).ttft_s
         left = self._tokens_left(stream) - (0.0 if fetch is None else fetch.seconds / here)
         return _Offer(target.number, left * (here - there) - pause_s, reach, fetch)
@@ -165,14 +165,14 @@ class Handovers(Generic[R]):
         what is there."""
         params = stream.request.params
         limit = params.max_tokens if isinstance(params, SamplingParams) else None
-        made = stream.told.tokens / max(1, stream.request.completions)
+        made = stream.delivered.tokens / max(1, stream.request.completions)
         return self._length if limit is None else max(0.0, min(self._length, limit - made))
 
     def _step_s(self, number: int, stream: RequestStream, now: float) -> float:
         """Seconds of a token of the request at a replica, which has it already or would have it."""
         replica, count = self._replicas[number], stream.request.completions
         work = replica.ahead(now)
-        position = len(stream.request.token_ids) + stream.told.tokens // max(1, count) + 1
+        position = len(stream.request.token_ids) + stream.delivered.tokens // max(1, count) + 1
         own = StepShape(count, count, count * position, count * position)
         here = self._requests.leases.holder(stream.request.request_id)
         has = here is not None and here[1] == number and work.decode.rows >= count
@@ -193,5 +193,5 @@ class Handovers(Generic[R]):
     def _move(self, request_id: str, offer: _Offer, found: FetchedBlocks | None) -> None:
         stream = self._candidates.pop(request_id).stream
         moved = (0, 0.0) if found is None else (found.nbytes, found.seconds)
-        stream.handle.handover = ServedHandover(offer.replica, stream.told.tokens, offer.gain_s, *moved)
+        stream.handle.handover = ServedHandover(offer.replica, stream.delivered.tokens, offer.gain_s, *moved)
         self._requests.move(request_id, Choice(offer.replica, "sooner at a replica that decodes", offer.cached))

@@ -32,7 +32,7 @@ MAX_REPLICAS: Final = 64
 MAX_NODES: Final = 256
 """Maximum number of connections of nodes."""
 BUSY_RETRY_S: Final = 5.0
-TELL_S: Final = 10.0
+LOG_S: Final = 10.0
 """Minimum seconds between two lines of the log about refused connections."""
 
 
@@ -121,7 +121,7 @@ class NodeListener:
         self._links: set[NodeLink] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unknown = asyncio.Semaphore(MAX_UNKNOWN)
-        self._refused, self._told_at = 0, -math.inf
+        self._refused, self._logged_at = 0, -math.inf
 
     @property
     def port(self) -> int:
@@ -199,13 +199,13 @@ class NodeListener:
         await link.ended.wait()
 
     def _refuse_peer(self, error: OSError) -> None:
-        """Logs that a peer was refused, but not more often than once in TELL_S."""
+        """Logs that a peer was refused, but not more often than once in LOG_S."""
         self._refused += 1
         now = time.monotonic()
-        if now - self._told_at >= TELL_S:
+        if now - self._logged_at >= LOG_S:
             why = str(error) or type(error).__name__
             log.warning("%d connections to the port for nodes were refused; the last one: %s", self._refused, why)
-            self._refused, self._told_at = 0, now
+            self._refused, self._logged_at = 0, now
 
 
 def _bound(address: FleetAddress) -> socket.socket:

@@ -6,7 +6,7 @@
 
 Laws
     A request has at most one lease, and a lease at most one request.
-    A lease's id is never used again, so what a replica tells under an earlier one is recognised and dropped.
+    A lease's id is never used again, so what a replica reports under an earlier one is recognised and dropped.
     Requests that wait are granted in the order in which they arrived.
     Without requests there are no leases.
 """
@@ -66,7 +66,7 @@ class Leases(Generic[R]):
         return None if lease is None else (lease, self.leased[lease][1])
 
     def request_of(self, lease: str, replica: R) -> str | None:
-        """The request that a replica tells about; None if it has no such lease any more."""
+        """The request that a replica reports about; None if it has no such lease any more."""
         request_id, holder = self.leased.get(lease, (None, None))
         return request_id if holder == replica else None
 

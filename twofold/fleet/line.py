@@ -55,7 +55,7 @@ R = TypeVar("R", bound=Place)
 class WaitingRequest:
     """A request that waits, or has waited.
 
-    tokens      of its prompt, and of its completions as far as they were told
+    tokens      of its prompt, and of its completions as far as they were delivered
     choice      where it was placed, ``placed_at`` this time; None before
     fresh       the rows that its replica has to compute
     """

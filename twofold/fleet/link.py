@@ -204,7 +204,7 @@ class NodeLink(_Framed):
         self.write(message)
 
     def refuse(self, error: TwofoldError) -> None:
-        """Tells the node why it cannot join, and closes the connection."""
+        """Sends the node the reason for the refusal, and closes the connection."""
         self.write(JoinRefused(error))
         if self._transport is not None:
             self._transport.close()

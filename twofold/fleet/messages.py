@@ -90,7 +90,7 @@ class LoadModel(WorkerMessage, tag="load"):
     """Loads the model file ``path`` with these ``EngineKeywords``. A node fills in the path of its own file.
 
     shares_clock   whether the server's clock is this machine's; otherwise ``arrival`` of a request is its age
-    keys           names its cached blocks, which it then tells, with its work; None: it tells neither
+    keys           names its cached blocks, which it then reports, with its work; None: it reports neither
     """
 
     path: str
@@ -164,7 +164,7 @@ class Unloadable(WorkerMessage, tag="unloadable"):
     error: TwofoldError
 
 
-class ToldWork(WorkerMessage):
+class WorkReport(WorkerMessage):
     """What routing needs of a worker, as of its last step.
 
     received    requests that have reached the engine since it started
@@ -188,7 +188,7 @@ class StepOutputs(WorkerMessage, tag="step"):
     snapshot: EngineSnapshot | None
     lanes: list[LaneEvent] = []
     progress: list[RequestProgress] = []
-    told: ToldWork | None = None
+    work: WorkReport | None = None
 
 
 class Failed(WorkerMessage, tag="failed"):

@@ -54,7 +54,7 @@ class RunningWorker:
         return ours
 
     async def crash(self) -> WorkerCrashed | None:
-        """How the process ended, if it ends now; None if it goes on, or was killed from outside."""
+        """Waits up to END_S for the process to end. Returns its crash; None if it goes on or was killed by others."""
         try:
             async with asyncio.timeout(END_S):
                 status = await self.process.wait()

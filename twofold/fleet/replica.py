@@ -54,7 +54,7 @@ ReplicaState = Literal["loading", "ready", "silent", "failed", "closed"]
 
 log = logging.getLogger("twofold.serve")
 IDLE: Final = WorkAhead(StepShape(), StepShape(), 1, StepTimeModel())
-"""The work of a replica that does not tell its own."""
+"""The work of a replica that does not report its own."""
 CHECK_S: Final = 0.25
 """Interval at which a replica's silence is checked."""
 
@@ -84,7 +84,7 @@ class RestartPolicy:
 
 
 class ReplicaOwner(Protocol):
-    """What a replica tells its owner, on the event loop."""
+    """What a replica reports to its owner, on the event loop."""
 
     def on_ready(self, replica: FleetReplica) -> None:
         """The model is loaded."""
@@ -118,7 +118,7 @@ class FleetReplica:
     waiting   sequences that waited before its last step, and requests since then
     requests  number of requests that the owner has given it
     step_s    seconds of its last step; None before
-    load      its work, if its process tells that; None before it is loaded
+    load      its work, if its process reports that; None before it is loaded
     listing   whether it was asked for the names of all its blocks
     draining  whether it gets no requests any more, until its process is replaced
     restarts  number of unexpected ends of its process

@@ -1,11 +1,11 @@
-"""A request that goes on elsewhere: from what its caller was told, to the request for the next replica.
+"""A request that goes on elsewhere: from what was delivered to its caller, to the request for the next replica.
 
 Samples depend only on the seed and the position, so another replica of the same model goes on with the same tokens.
 Everything else that a completion depends on is a function of its tokens: penalties, stop strings, the state of a
-grammar, a thinking budget. So the next replica gets the tokens told so far, and its deltas begin after them.
+grammar, a thinking budget. So the next replica gets the tokens delivered so far, and its deltas begin after them.
 
 What its tokens do not say stays here: their log-probabilities and their times, and the completions that have ended.
-Beam searches, embeddings, scores and ``best_of`` tell nothing before their end, so they start over.
+Beam searches, embeddings, scores and ``best_of`` deliver nothing before their end, so they start over.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dataclasses import dataclass, field, replace
 from twofold.core.params import SamplingParams
 from twofold.core.record import Pause
 from twofold.core.report import RequestMetrics
-from twofold.core.request import EngineRequest, RequestOptions, ToldCompletion
+from twofold.core.request import DeliveredCompletion, EngineRequest, RequestOptions
 from twofold.core.step import FinishReason
 from twofold.engine.outputs import CompletionOutput, Logprobs, OutputDelta, RequestOutput
 
 
 @dataclass(slots=True)
-class Told:
+class DeliveredPart:
     """The part of a completion that its caller has. ``times``: when its tokens arrived, on the hub's clock."""
 
     token_ids: list[int] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Told:
     stop_reason: str | int | None = None
 
     def add(self, delta: OutputDelta, now: float) -> None:
-        """Adds what a delta tells."""
+        """Adds what a delta delivers."""
         self.token_ids += delta.token_ids
         self.text.append(delta.text)
         self.logprobs += delta.logprobs or ()
@@ -42,23 +42,23 @@ class Told:
             self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
 
 
-class ToldRequest:
-    """What the caller of a request, which has arrived, was told of each of its completions."""
+class DeliveredRequest:
+    """What the caller of a request, which has arrived, has of each of its completions."""
 
     def __init__(self, request: EngineRequest) -> None:
         params = request.params
         grows = isinstance(params, SamplingParams) and params.answers == params.n
         self.request = request
-        self.completions = [Told() for _ in range(request.completions if grows else 0)]
+        self.completions = [DeliveredPart() for _ in range(request.completions if grows else 0)]
         self.noted: list[tuple[OutputDelta, float]] = []
 
     @property
     def tokens(self) -> int:
         self._fold()
-        return sum(len(told.token_ids) for told in self.completions)
+        return sum(len(delivered.token_ids) for delivered in self.completions)
 
     def add(self, delta: OutputDelta, now: float) -> None:
-        """Adds what a delta tells, unless the completions are told at the end, all at once."""
+        """Adds what a delta delivers, unless the completions are delivered at the end, all at once."""
         if self.completions:
             self.noted.append((delta, now))
 
@@ -68,19 +68,19 @@ class ToldRequest:
         request = replace(self.request, request_id=request_id, options=options)
         if not self.tokens:
             return request
-        told = tuple(ToldCompletion(tuple(each.token_ids), each.finish_reason) for each in self.completions)
-        return replace(request, told=told)
+        delivered = tuple(DeliveredCompletion(tuple(each.token_ids), each.finish_reason) for each in self.completions)
+        return replace(request, delivered=delivered)
 
-    def whole(self, output: RequestOutput, told: Sequence[ToldCompletion]) -> RequestOutput:
-        """The output of the request, made of the last replica's, which had begun after ``told``."""
+    def whole(self, output: RequestOutput, delivered: Sequence[DeliveredCompletion]) -> RequestOutput:
+        """The output of the request, made of the last replica's, which had begun after ``delivered``."""
         output = replace(output, request_id=self.request.request_id, prompt_token_ids=self.request.token_ids)
         ahead_s = output.metrics.arrival - self.request.arrived
         if ahead_s:
             output = replace(output, metrics=_by_our_clock(output.metrics, ahead_s))
-        if not told:
+        if not delivered:
             return output
         self._fold()
-        pairs = list(zip(output.outputs, self._at(told), strict=True))
+        pairs = list(zip(output.outputs, self._at(delivered), strict=True))
         return replace(
             output,
             outputs=tuple(_joined(rest, before) for rest, before in pairs),
@@ -93,12 +93,12 @@ class ToldRequest:
             self.completions[delta.index].add(delta, now)
         self.noted.clear()
 
-    def _at(self, told: Sequence[ToldCompletion]) -> list[Told]:
-        """What was told when the last replica began: deltas of it were added since."""
+    def _at(self, delivered: Sequence[DeliveredCompletion]) -> list[DeliveredPart]:
+        """What was delivered when the last replica began: deltas of it were added since."""
         parts = []
-        for each, begun in zip(self.completions, told, strict=True):
+        for each, begun in zip(self.completions, delivered, strict=True):
             count = len(begun.token_ids)
-            part = Told(each.token_ids[:count], each.text, each.logprobs[:count], each.times[:count])
+            part = DeliveredPart(each.token_ids[:count], each.text, each.logprobs[:count], each.times[:count])
             part.finish_reason = begun.finish_reason
             part.stop_reason = each.stop_reason
             parts.append(part)
@@ -109,8 +109,8 @@ def _without_queue_limit(options: RequestOptions) -> RequestOptions:
     return options if options.queue_limit_s is None else replace(options, queue_limit_s=None)
 
 
-def _joined(rest: CompletionOutput, before: Told) -> CompletionOutput:
-    """A completion: the part told before, with the last replica's."""
+def _joined(rest: CompletionOutput, before: DeliveredPart) -> CompletionOutput:
+    """A completion: the part delivered before, with the last replica's."""
     logprobs = None if rest.logprobs is None else (*before.logprobs, *rest.logprobs)
     if before.finish_reason is not None:
         rest = replace(
@@ -145,10 +145,10 @@ def _by_our_clock(metrics: RequestMetrics, ahead_s: float) -> RequestMetrics:
     )
 
 
-def _metrics(metrics: RequestMetrics, told: Sequence[Told]) -> RequestMetrics:
-    """Metrics with the times of told tokens. Phases follow each other, so the queue ends before the first token; the
-    work and the waits are those of the last replica, and it alone knows its steps."""
-    times = tuple((*before.times, *after) for before, after in zip(told, metrics.token_times, strict=True))
+def _metrics(metrics: RequestMetrics, delivered: Sequence[DeliveredPart]) -> RequestMetrics:
+    """Metrics with the times of delivered tokens. Phases follow each other, so the queue ends before the first token;
+    the work and the waits are those of the last replica, and it alone knows its steps."""
+    times = tuple((*before.times, *after) for before, after in zip(delivered, metrics.token_times, strict=True))
     first = min(each[0] for each in times if each)
     scheduled = metrics.first_scheduled
     return replace(

@@ -118,8 +118,8 @@ class ScaleForecast(msgspec.Struct, frozen=True):
     spare       whether one replica fewer than there are meets it even if requests arrive HEADROOM times as fast; never
                 if so many are ``hopeless`` that the objective cannot be met: fewer replicas would delay them further
     requests    that were simulated; ``hopeless`` of them miss the objective on an idle replica
-    cut         what was left out, if anything: requests (the oldest ones), or simulations (for lack of time): then
-                ``replicas`` is the least number that is known to do, or that may do
+    cut         what it omits: "requests" (the oldest ones) or "simulations" (for lack of time); None: nothing.
+                Then ``replicas`` is the least number that is known to suffice, or that may suffice
     seconds     of processor time that it took
     """
 
@@ -287,7 +287,7 @@ class ScaleRule:
     def decide(self, asked: ScaleQuestion, found: ScaleForecast, now: float) -> tuple[int, str]:
         """The wanted number of replicas and the reason, at this time of any clock in seconds."""
         present, least = asked.present, found.replicas
-        why = _told(asked, found)
+        why = _in_words(asked, found)
         if least > present or not found.spare:
             self._since = None
             if least < present:
@@ -310,7 +310,7 @@ def _kept(asked: ScaleQuestion, found: ScaleForecast) -> str:
     return f"{asked.present - 1} would not at {HEADROOM:g} times the rate"
 
 
-def _told(asked: ScaleQuestion, found: ScaleForecast) -> str:
+def _in_words(asked: ScaleQuestion, found: ScaleForecast) -> str:
     """A forecast in words."""
     if not found.requests:
         return "no request in the last minutes"
@@ -322,4 +322,4 @@ def _told(asked: ScaleQuestion, found: ScaleForecast) -> str:
     text += f" ({shares})" if shares else ""
     if found.hopeless:
         text += f"; {found.hopeless} miss it on an idle replica, too"
-    return text if found.cut is None else f"{text}; {found.cut} were left out"
+    return text if found.cut is None else f"{text}; some {found.cut} were omitted"

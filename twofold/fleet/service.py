@@ -19,8 +19,8 @@ from twofold.engine.loop import EngineThread
 from twofold.engine.outputs import OutputDelta
 from twofold.engine.scheduler.lanes import TELL_S
 from twofold.fleet.messages import FromWorker, Pong, Ready
+from twofold.fleet.reporting import WorkReporter
 from twofold.fleet.session import HubSession, SharedEngine, for_server
-from twofold.fleet.telling import WorkTeller
 
 SNAPSHOT_S: Final = 0.25
 PROGRESS_S: Final = 0.1
@@ -37,7 +37,7 @@ class Service:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._engine = assemble(loaded, MonotonicClock())
-        self._work = WorkTeller(self._engine)
+        self._work = WorkReporter(self._engine)
         self._hubs: list[HubSession] = []
         self._snapshot_at = self._sent_at = self._progress_at = 0.0
         self._lanes = self._engine.scheduler.lanes
@@ -73,11 +73,11 @@ class Service:
         shares_clock: bool = True,
         keys: BlockKeys | None = None,
     ) -> HubSession:
-        """The session of a hub, which is told nothing before ``begin``."""
+        """Opens the session of a hub, which gets no reports before ``begin``."""
         return HubSession(self._shared, post, prefix, shares_clock=shares_clock, keys=keys)
 
     def begin(self, hub: HubSession, ready: Ready | None = None) -> None:
-        """Tells a hub that the model is ready, and from now on what is new."""
+        """Sends a hub that the model is ready, and from now on all reports."""
 
         def begin(_: Engine) -> None:
             hub.begin(ready)
@@ -96,7 +96,7 @@ class Service:
     def on_step(self, report: StepReport) -> None:
         """``Observer``: the report is sent with the next message, at the latest with the next snapshot."""
         for hub in self._hubs:
-            hub.report(report)
+            hub.add_report(report)
         if report.ended - self._progress_at >= PROGRESS_S and any(hub.asking for hub in self._hubs):
             self._progress_at = report.ended
             noted = [hub.note_progress() for hub in self._hubs if hub.asking]
@@ -104,7 +104,7 @@ class Service:
                 self._send()
         since = report.ended - self._sent_at
         due = report.ended - self._snapshot_at >= SNAPSHOT_S or (since >= TELL_S and self._lanes.watched)
-        read = bool(report.prefill_rows) and any(hub.tells for hub in self._hubs)
+        read = bool(report.prefill_rows) and any(hub.reports for hub in self._hubs)
         if due or read:
             self._send(read=read)
 
@@ -116,7 +116,7 @@ class Service:
             self._hubs.remove(hub)
 
     def _watch(self, hub: HubSession, on: bool) -> None:
-        """The first events of a hub tell what all sequences do; those before them are for the others."""
+        """The first events of a hub show what all sequences do; those before them are for the others."""
         if hub.watching == on:
             return
         self._share_lanes()
@@ -145,16 +145,16 @@ class Service:
             self._send()
 
     def _send(self, *, read: bool = False) -> None:
-        """Tells the hubs what is new: after prompt rows were ``read``, all of them."""
+        """Sends outputs and reports to the hubs: after prompt rows were ``read``, to all of them."""
         now, current = self._engine.now(), None
         self._sent_at = now
         if now - self._snapshot_at >= SNAPSHOT_S or not self._engine.has_work:
             self._snapshot_at = now
             current = snapshot(self._engine)
         self._share_lanes()
-        work = self._work.work() if any(hub.tells for hub in self._hubs) else None
+        work = self._work.work() if any(hub.reports for hub in self._hubs) else None
         for hub in self._hubs:
-            hub.tell(current, work, always=read)
+            hub.send(current, work, always=read)
 
 
 def facts(loaded: LoadedModel) -> EngineFacts:

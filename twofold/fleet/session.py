@@ -1,8 +1,8 @@
-"""One hub of a worker: the requests that it has sent, and what it is told.
+"""One hub of a worker: the requests that it has sent, and what is reported to it.
 
 Several hubs may share a worker (``fleet.worker``). In the engine the ids of each one's requests begin with a prefix of
 its own, so two hubs may use the same id; none hears of another one's requests, whose work it sees in snapshots, in the
-work that it is told, and in the reports of steps.
+work that is reported to it, and in the reports of steps.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from twofold.fleet.messages import (
     ToWorker,
     Watch,
 )
-from twofold.fleet.telling import HubTeller
+from twofold.fleet.reporting import HubReporter
 from twofold.fleet.transfer import BlockBytes, BlockTransfers
 
 
 class SharedEngine(NamedTuple):
     """The engine of a worker, for the sessions of its hubs; its calls are made on the engine's thread.
 
-    leave   ends a session: it is told nothing any more
-    send    tells all hubs what is new
+    leave   ends a session: nothing is reported to it any more
+    send    reports to all hubs what is new
     pong    answers a hub's ping
     watch   starts or ends the events of lanes for a session
     """
@@ -74,7 +74,7 @@ class HubSession:
     """A hub's use of a worker. ``post`` sends it a message, on several threads. ``shares_clock`` and ``keys`` as in
     ``LoadModel``; ``prefix`` begins the ids of its requests in the engine.
 
-    tells     whether it is told the engine's work and its blocks
+    reports   whether the engine's work and its blocks are reported to it
     watching  whether it gets the events of lanes
     asking    its requests that ask for their progress, by their ids in the engine
     """
@@ -89,13 +89,13 @@ class HubSession:
         keys: BlockKeys | None = None,
     ) -> None:
         self.prefix, self.post = prefix, post
-        self.tells, self.watching = keys is not None, False
+        self.reports, self.watching = keys is not None, False
         self.asking: dict[str, None] = {}
         self._shared = shared
         self._engine, self._thread = shared.engine, shared.thread
         self._shares_clock = shares_clock
         self._keys = keys
-        self._teller: HubTeller | None = None
+        self._reporter: HubReporter | None = None
         self._transfers = (
             None if keys is None else BlockTransfers(shared.thread, keys, shared.block_bytes, post, self._enter)
         )
@@ -161,7 +161,7 @@ class HubSession:
             self._thread.submit(own, outbox)
             if request.options.progress:
                 self._thread.call(lambda _: self._begin_progress(own.request_id))
-        if self.tells:
+        if self.reports:
             self._thread.call(self._count)
 
     def _drop(self, request_id: str, *, enter: bool = False) -> None:
@@ -181,8 +181,8 @@ class HubSession:
         if ready is not None:
             self.post(ready)
         if self._keys is not None:
-            self._teller = HubTeller(self._engine.scheduler.manager, self._keys)
-            blocks = self._teller.blocks()
+            self._reporter = HubReporter(self._engine.scheduler.manager, self._keys)
+            blocks = self._reporter.blocks()
             if blocks.names:
                 self.post(blocks)
 
@@ -203,7 +203,7 @@ class HubSession:
         """A request without a stream has ended."""
         self._whole.pop(request_id, None)
 
-    def report(self, report: StepReport) -> None:
+    def add_report(self, report: StepReport) -> None:
         """Adds the report of a step to the next message."""
         self._reports.append(report)
 
@@ -221,7 +221,7 @@ class HubSession:
         """Adds events of lanes to the next message: those of all hubs, but no id of another one's request."""
         self._lanes += [self._own_lane(event) for event in events] if self.prefix else events
 
-    def tell(self, current: EngineSnapshot | None, work: EngineWork | None, *, always: bool) -> None:
+    def send(self, current: EngineSnapshot | None, work: EngineWork | None, *, always: bool) -> None:
         """Sends what is new. Without ``always``, only if the hub waits for it: for outputs, progress, or lanes."""
         if current is not None:
             for outbox in list(self._whole.values()):
@@ -232,8 +232,8 @@ class HubSession:
         reports, self._reports = self._reports, []
         progress, self._progress = self._progress, []
         lanes, self._lanes = self._lanes, []
-        told = None if self._teller is None or work is None else self._teller.told(self._received, work)
-        self.post(StepOutputs(deltas, reports, current, lanes, progress, told))
+        report = None if self._reporter is None or work is None else self._reporter.report(self._received, work)
+        self.post(StepOutputs(deltas, reports, current, lanes, progress, report))
 
     def _own_lane(self, event: LaneEvent) -> LaneEvent:
         if event.kind is not LaneKind.ARRIVE:
@@ -243,8 +243,8 @@ class HubSession:
 
     def _leave(self, _: Engine) -> None:
         self._shared.watch(self, False)
-        if self._teller is not None:
-            self._teller.close()
+        if self._reporter is not None:
+            self._reporter.close()
         self._shared.leave(self)
         self._thread.abort_all(self.prefix)
         if not self._engine.has_work:
@@ -255,8 +255,8 @@ class HubSession:
         self._received += 1
 
     def _list_blocks(self, _: Engine) -> None:
-        assert self._teller is not None, "only a hub that gave keys asks for names"
-        self.post(self._teller.blocks())
+        assert self._reporter is not None, "only a hub that gave keys asks for names"
+        self.post(self._reporter.blocks())
 
     def _begin_progress(self, request_id: str) -> None:
         """Sends how far a new request is, and notes that it asks."""

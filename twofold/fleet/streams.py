@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from twofold.core.forecast import RequestProgress
-from twofold.core.request import EngineRequest, ToldCompletion
+from twofold.core.request import DeliveredCompletion, EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.scheduler.queue import COMPLETION_WEIGHT, PROMPT_WEIGHT, TenantAccount
 from twofold.engine.stream import OutputStream
-from twofold.fleet.resume import ToldRequest
+from twofold.fleet.resume import DeliveredRequest
 from twofold.fleet.routing.router import Choice
 from twofold.observe.served import FetchedBlocks, MoveCause, ServedHandover, ServedMove, ServedRequest, ServedRoute
 
@@ -76,20 +76,20 @@ class DispatchHandle:
 class RequestStream(OutputStream):
     """The stream of ``request``.
 
-    told    what its reader was told, or will be as soon as it reads
+    delivered  what was delivered to its reader, or will be as soon as it reads
     begun   the part of it that the last replica had when it began
     ends    replicas that crashed with the request since its last token
     proven  whether its present replica has given a token of it
-    account its tenant's, which counts its prompt once and each token that is told
+    account its tenant's, which counts its prompt once and each token that is delivered
     """
 
     def __init__(self, request: EngineRequest, handle: DispatchHandle, pause: Callable[[bool], None]) -> None:
         super().__init__(pause, MAX_UNREAD)
         self.request = request
         self.handle = handle
-        self.told = ToldRequest(request)
-        self._note = self.told.noted.append if self.told.completions else None
-        self.begun: tuple[ToldCompletion, ...] = ()
+        self.delivered = DeliveredRequest(request)
+        self._note = self.delivered.noted.append if self.delivered.completions else None
+        self.begun: tuple[DeliveredCompletion, ...] = ()
         self.ends = 0
         self.proven = False
         self.account = TenantAccount()
@@ -118,8 +118,8 @@ class RequestStream(OutputStream):
 
     def next_try(self, lease: str) -> EngineRequest:
         """The request for the next replica, under the id of its lease."""
-        request = self.told.rest(lease) if self.began else replace(self.request, request_id=lease)
-        self.begun = request.told
+        request = self.delivered.rest(lease) if self.began else replace(self.request, request_id=lease)
+        self.begun = request.delivered
         self.proven = False
         return request
 
@@ -135,7 +135,7 @@ class RequestStream(OutputStream):
                 self.began = True
                 return
         elif delta.request is not None:
-            whole = self.told.whole(delta.request, self.begun)
+            whole = self.delivered.whole(delta.request, self.begun)
             self.account.service += COMPLETION_WEIGHT * (whole.metrics.output_tokens - self._charged)
             delta = replace(delta, request=whole)
         if delta.request_id != self.request.request_id:
@@ -165,4 +165,4 @@ class RequestStream(OutputStream):
     def settle(self, output: RequestOutput | None = None) -> None:
         """Gives the handle the request's output so far: ``output`` of a replica, or else that of the last delta."""
         assert self._left is not None, "settle must follow leave"
-        self._left.set_result(self.whole if output is None else self.told.whole(output, self.begun))
+        self._left.set_result(self.whole if output is None else self.delivered.whole(output, self.begun))

@@ -49,7 +49,12 @@ class IndexBesideDictionary(RuleBasedStateMachine):
         self.late = [each for each in self.late if each[0] != replica]
 
     @precondition(lambda self: self.blocks)
-    @rule(data=st.data(), added=some_names, removed=some_names, fate=st.sampled_from(["told", "told", "lost", "twice"]))
+    @rule(
+        data=st.data(),
+        added=some_names,
+        removed=some_names,
+        fate=st.sampled_from(["reported", "reported", "lost", "twice"]),
+    )
     def change(self, data: st.DataObject, added: set[bytes], removed: set[bytes], fate: str) -> None:
         replica = data.draw(st.sampled_from(sorted(self.blocks)))
         self.blocks[replica] = (self.blocks[replica] - removed) | added
@@ -59,26 +64,26 @@ class IndexBesideDictionary(RuleBasedStateMachine):
             self.late.append(event)
             return
         for _ in range(2 if fate == "twice" else 1):
-            self.tell(*event)
+            self.report(*event)
 
     @precondition(lambda self: self.late)
     @rule(data=st.data())
     def tell_late(self, data: st.DataObject) -> None:
-        self.tell(*self.late.pop(data.draw(st.integers(0, len(self.late) - 1))))
+        self.report(*self.late.pop(data.draw(st.integers(0, len(self.late) - 1))))
 
     @precondition(lambda self: self.blocks)
     @rule(data=st.data())
-    def tell_all(self, data: st.DataObject) -> None:
+    def report_all(self, data: st.DataObject) -> None:
         replica = data.draw(st.sampled_from(sorted(self.blocks)))
-        fits = self.index.tell_all(replica, self.sent[replica], self.blocks[replica])
+        fits = self.index.report_all(replica, self.sent[replica], self.blocks[replica])
         assert fits == (len(self.blocks[replica]) <= POOL)
         self.known[replica] = set(self.blocks[replica]) if fits else None
         self.late = [each for each in self.late if each[0] != replica or data.draw(st.booleans())]
         self.last = getattr(self, "last", {}) | {replica: self.sent[replica]}
 
-    def tell(self, replica: int, number: int, added: set[bytes], removed: set[bytes]) -> None:
+    def report(self, replica: int, number: int, added: set[bytes], removed: set[bytes]) -> None:
         """Tells the index, and changes the dictionary by the laws."""
-        complete = self.index.tell(replica, number, added, removed)
+        complete = self.index.report(replica, number, added, removed)
         known = self.known[replica]
         if known is None:
             assert not complete
@@ -116,7 +121,7 @@ def test_a_block_takes_at_most_128_bytes(blocks: int) -> None:
         index = BlockIndex()
         for replica in range(2):
             index.join(replica, blocks)
-            index.tell_all(replica, 0, (name(number + replica * blocks // 2) for number in range(blocks)))
+            index.report_all(replica, 0, (name(number + replica * blocks // 2) for number in range(blocks)))
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -128,11 +133,11 @@ def test_a_replica_that_lies_about_its_size_has_no_blocks() -> None:
     index = BlockIndex()
     index.join(0, 10)
     index.join(1, 100)
-    assert index.tell_all(1, 0, map(name, range(100)))
-    assert not index.tell_all(0, 0, map(name, range(11)))
+    assert index.report_all(1, 0, map(name, range(100)))
+    assert not index.report_all(0, 0, map(name, range(11)))
     assert index.matched(map(name, range(100)), 2) == [0, 100]
-    assert index.tell_all(0, 4, map(name, range(10)))
-    assert not index.tell(0, 5, [name(10)], [])
+    assert index.report_all(0, 4, map(name, range(10)))
+    assert not index.report(0, 5, [name(10)], [])
     assert len(index) == 100
 
 

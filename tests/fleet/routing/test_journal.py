@@ -1,4 +1,4 @@
-"""The index of a hub, told the changes of a prefix tree, knows what the tree would find."""
+"""The index of a hub, after reports of the changes of a prefix tree, knows what the tree would find."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def test_the_index_finds_what_the_tree_finds(layout: str) -> None:
     random, twin = Random(layout), Twin(LAYOUTS[layout], True)
     journal, index = twin.manager.name_blocks(KEYS), PrefixIndex(KEYS, BLOCK)
     index.join(0, twin.groups[0].blocks)
-    index.tell_all(0, 0, [])
+    index.report_all(0, 0, [])
     event = 0
     for _ in range(EVENTS):
         happen(random, twin)
         if random.random() < 0.3:
             added, removed = journal.take()
             event += 1
-            assert index.tell(0, event, added, removed)
+            assert index.report(0, event, added, removed)
             assert len(index) == len(journal.names)
             for text in twin.texts:
                 tokens = text.tokens + array("i", [7])
@@ -38,7 +38,7 @@ def test_the_index_finds_what_the_tree_finds(layout: str) -> None:
                 else:  # other groups may have lost what a row reads
                     assert found >= twin.manager.matched(tokens, text.salt) // BLOCK * BLOCK
     assert event > EVENTS / 5
-    index.tell_all(0, event, journal.names)
+    index.report_all(0, event, journal.names)
     index.check()
 
 

@@ -1,4 +1,4 @@
-"""What the hub makes of the work that a replica told, and of what was sent to it since."""
+"""What the hub makes of the work that a replica reported, and of what was sent to it since."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def test_requests_count_until_the_replica_has_received_them() -> None:
     replica = load()
     replica.send(SentPrompt(100, 20), 1.0)
     replica.send(SentPrompt(50, 0), 1.0)
-    replica.tell(1, EngineWork(pending=prompts(80), chunk=ROWS, running=1), 2.0)
+    replica.report(1, EngineWork(pending=prompts(80), chunk=ROWS, running=1), 2.0)
     work = replica.ahead(2.0)
     step = 64  # of the 80 rows under way, the rest and the second request wait
     assert work.pending.rows == 80 - step + 50
-    replica.tell(2, EngineWork(chunk=ROWS), 3.0)
+    replica.report(2, EngineWork(chunk=ROWS), 3.0)
     assert replica.ahead(3.0).pending.rows == 0
 
 
 def test_the_step_under_way_ends_when_it_is_predicted_to() -> None:
     replica = load()
     decode = StepShape(4, 4, 400, 400)
-    replica.tell(0, EngineWork(decode, prompts(40), 60, 5), 10.0)
+    replica.report(0, EngineWork(decode, prompts(40), 60, 5), 10.0)
     whole = model().predict(StepShape(*(one + other for one, other in zip(decode, prompts(40), strict=True))))
     assert whole is not None
     assert replica.ahead(10.0).busy_s == pytest.approx(whole)
@@ -52,7 +52,7 @@ def test_the_step_under_way_ends_when_it_is_predicted_to() -> None:
 
 def test_an_idle_replica_begins_when_a_request_arrives() -> None:
     replica = load()
-    replica.tell(0, EngineWork(chunk=ROWS), 0.0)
+    replica.report(0, EngineWork(chunk=ROWS), 0.0)
     assert replica.ahead(5.0).busy_s == 0.0
     alone = predict(replica.ahead(5.0), 48, 0).ttft_s
     replica.send(SentPrompt(48, 0), 5.0)
@@ -67,7 +67,7 @@ def test_a_replica_takes_two_steps_of_prompts() -> None:
         sent += 20
     assert STEPS * ROWS <= sent < STEPS * ROWS + 20
     busy = load(slots=100)
-    busy.tell(0, EngineWork(StepShape(8, 8, 800, 800), prompts(20), 16, 9), 0.0)
+    busy.report(0, EngineWork(StepShape(8, 8, 800, 800), prompts(20), 16, 9), 0.0)
     assert busy.takes("")
     busy.send(SentPrompt(12, 0), 0.0)
     assert not busy.takes("")
@@ -80,7 +80,7 @@ def test_a_replica_takes_as_many_sequences_as_have_slots_soon() -> None:
         sent += 2
     assert sent == 4 + BESIDE
     short_of_blocks = load(slots=64)
-    short_of_blocks.tell(0, EngineWork(StepShape(8, 8, 8, 8), StepShape(), ROWS, 8, queued=BESIDE), 0.0)
+    short_of_blocks.report(0, EngineWork(StepShape(8, 8, 8, 8), StepShape(), ROWS, 8, queued=BESIDE), 0.0)
     assert not short_of_blocks.takes("")
 
 
@@ -88,7 +88,7 @@ def test_a_full_replica_takes_a_tenant_that_has_fewer_requests_there() -> None:
     """So that its engine shares slots evenly, as it does with requests that wait in its own queue."""
     replica = load(slots=4)
     replica.tenants["busy"] = 4
-    replica.tell(0, EngineWork(StepShape(4, 4, 400, 400), StepShape(), ROWS, 4, queued=BESIDE), 0.0)
+    replica.report(0, EngineWork(StepShape(4, 4, 400, 400), StepShape(), ROWS, 4, queued=BESIDE), 0.0)
     assert not replica.takes("busy")
     assert replica.takes("late")
     replica.tenants["late"] = 3

@@ -164,3 +164,33 @@ def test_replicas_that_ray_runs_are_not_scaled_here(offers: tuple[NamedModel, ..
     registry = ModelRegistry(offers[:1], RegistrySettings(engine=ENGINE, replicas=0, ray=RayPlan("auto", 2, 1)))
     with pytest.raises(ParameterError, match="Ray cluster"):
         asyncio.run(registry.scale("first", 3))
+
+
+def test_an_unexpected_fault_ends_no_later_decision(
+    offers: tuple[NamedModel, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = 0
+
+    async def broken(_: ScaleQuestion) -> ScaleForecast:
+        nonlocal asked
+        asked += 1
+        raise RuntimeError("a fault of the simulation")
+
+    async def scaled() -> None:
+        registry = ModelRegistry(offers[:1], settings())
+        try:
+            async with registry.lease(None) as fleet:
+                load = fleet.own[0].load
+                assert load is not None
+                load.learn(PRIOR)
+                scaler = Autoscaler(registry, BOUNDS, {}, broken, Instruments(), check_s=0.01)
+                scaler.on_served(served(model=offers[0].names[0]))
+                running = asyncio.create_task(scaler.run())
+                await until(lambda: asked >= 2)
+                running.cancel()
+        finally:
+            await registry.close()
+
+    with caplog.at_level(logging.ERROR, "twofold.serve"):
+        asyncio.run(scaled())
+    assert "a fault of the simulation" in caplog.text

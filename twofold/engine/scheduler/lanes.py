@@ -44,7 +44,7 @@ class Lanes:
         return events
 
     def watch(self, live: Iterable[tuple[Sequence, tuple[float, WaitReason] | None]], now: float) -> None:
-        """Starts to keep events. The first ones tell what the ``live`` sequences do, each given with its wait for a
+        """Starts to keep events. The first ones show what the ``live`` sequences do, each given with its wait for a
         cause: when it began, and the cause."""
         if self.watched:
             return
@@ -95,7 +95,7 @@ class Lanes:
             swapped = 0 if sequence.swapped is None else sequence.swapped.blocks
             self._add(LaneKind.PREEMPT, sequence, now, (swapped,), cause)
 
-    def tell(self, kind: LaneKind, sequence: Sequence, now: float, *values: int) -> None:
+    def add(self, kind: LaneKind, sequence: Sequence, now: float, *values: int) -> None:
         """Adds an event, if somebody watches."""
         if self.watched:
             self._add(kind, sequence, now, values)
@@ -107,7 +107,7 @@ class Lanes:
         if first:
             self._add(LaneKind.FIRST, sequence, now)
 
-    def tell_tokens(self, running: Iterable[Sequence], now: float) -> None:
+    def add_tokens(self, running: Iterable[Sequence], now: float) -> None:
         """Adds the tokens of all running sequences, if the last time is TELL_S ago; called while watched."""
         if now - self._told_at >= TELL_S:
             self._told_at = now

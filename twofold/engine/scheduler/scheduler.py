@@ -196,7 +196,7 @@ class Scheduler:
                 self._waits.leave_queue(sequence, now)
                 self._waits.enter_queue(sequence, now)
                 self.queue.put_back(sequence)
-                self.lanes.tell(LaneKind.QUEUE, sequence, now)
+                self.lanes.add(LaneKind.QUEUE, sequence, now)
 
     def watch(self, now: float) -> None:
         """Starts to keep the events of ``lanes``."""
@@ -279,7 +279,7 @@ class Scheduler:
         gained = [self._gain(sequence, step, result, work, now) for sequence, step, result in live]
         self.steps += 1
         if self.lanes.watched:
-            self.lanes.tell_tokens(self._running.values(), now)
+            self.lanes.add_tokens(self._running.values(), now)
         return [event for event in gained if event is not None]
 
     def end(self, sequence_id: int, now: float, reason: FinishReason = "abort") -> bool:
@@ -307,7 +307,7 @@ class Scheduler:
         self._waits.leave_queue(sequence, now)
         self._waits.enter_queue(sequence, now, WaitReason.READER)
         self._parked[sequence_id] = sequence
-        self.lanes.tell(LaneKind.HOLD, sequence, now)
+        self.lanes.add(LaneKind.HOLD, sequence, now)
 
     def resume(self, sequence_id: int, now: float) -> None:
         """Queues a paused sequence again, ahead of sequences of its tenant that arrived later."""
@@ -316,7 +316,7 @@ class Scheduler:
             sequence.paused = False
             self._waits.leave_queue(sequence, now)
             self._waits.enter_queue(sequence, now)
-            self.lanes.tell(LaneKind.QUEUE, sequence, now)
+            self.lanes.add(LaneKind.QUEUE, sequence, now)
             if not sequence.resting:
                 del self._parked[sequence_id]
                 self.queue.add(sequence)
@@ -428,7 +428,7 @@ class Scheduler:
         self.queue.remove(head)
         self._waits.leave_queue(head, now)
         self._waits.enter_queue(head, now, WaitReason.LOADING)
-        self.lanes.tell(LaneKind.LOAD, head, now, prefix.tokens)
+        self.lanes.add(LaneKind.LOAD, head, now, prefix.tokens)
         return True
 
     def _start(self, sequence: Sequence, now: float) -> bool:

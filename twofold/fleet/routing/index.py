@@ -1,13 +1,13 @@
-"""Which replicas hold which blocks of keys and values, as far as they told.
+"""Which replicas hold which blocks of keys and values, as far as they reported.
 
 A block is known by its name, a keyed digest of all tokens up to its end (``engine.kv.names``), so a replica that has
 a block's name holds a prefix only if it has those of the blocks before, too.
 
-Replicas tell names that they added and removed, in numbered events, and all their names when they join or when an
+Replicas report names that they added and removed, in numbered events, and all their names when they join or when an
 event is missing. Laws:
     1. The index has a name with a replica if the replica's last list and the events since then added it and did not
        remove it, and all events since then arrived.
-    2. A replica after a missing event, or with more names than its pool has blocks, has none until it tells all again.
+    2. A replica after a missing event, or with more names than its pool has blocks, has none until it reports all.
     3. So there are at most as many names as all pools have blocks together.
 
 A name takes at most 128 bytes: 16 of its own in an object of 49, and an entry of the dictionary. Equal sets of replicas
@@ -52,7 +52,7 @@ class BlockIndex:
         return len(self._replicas)
 
     def join(self, replica: int, pool: int) -> None:
-        """A replica with ``pool`` blocks joins, and has none until it tells all its names."""
+        """A replica with ``pool`` blocks joins, and has none until it reports all its names."""
         self.leave(replica)
         self._holders[replica] = _Holder(pool)
 
@@ -61,18 +61,18 @@ class BlockIndex:
         if self._holders.pop(replica, None) is not None:
             self._clear(replica)
 
-    def tell_all(self, replica: int, number: int, names: Iterable[bytes]) -> bool:
-        """A replica tells all its names, as they are after event ``number``. Returns False if they are too many."""
+    def report_all(self, replica: int, number: int, names: Iterable[bytes]) -> bool:
+        """A replica reports all its names, as they are after event ``number``. Returns False if they are too many."""
         holder = self._holders[replica]
         if holder.held:
             self._clear(replica)
         holder.held, holder.number = 0, number
         return self._add(replica, holder, names)
 
-    def tell(self, replica: int, number: int, added: Iterable[bytes], removed: Iterable[bytes]) -> bool:
+    def report(self, replica: int, number: int, added: Iterable[bytes], removed: Iterable[bytes]) -> bool:
         """Event ``number`` of a replica: it removed blocks, then added others. Events before those known are ignored.
 
-        Returns False if the replica has to tell all its names: an event is missing, or it has too many names.
+        Returns False if the replica has to report all its names: an event is missing, or it has too many names.
         """
         holder = self._holders[replica]
         if holder.number is None:

@@ -1,6 +1,6 @@
-"""The work of a replica, as its hub knows it: what the replica told after its last step, and what was sent to it since.
+"""The work of a replica, as its hub knows it: what it reported after its last step, and what was sent to it since.
 
-A step that began when the replica told is under way: it ends after as many seconds as the replica's step-time model
+A step that began when the replica reported is under way: it ends after as many seconds as the replica's step-time model
 says, less those that have passed. The rows in it do not wait any more.
 """
 
@@ -39,7 +39,7 @@ class ReplicaLoad:
     """The load of a replica. Times are seconds on the hub's clock.
 
     slots     most running sequences of its engine, with at most ``rows`` rows a step
-    step_time its step-time model, as last told
+    step_time its step-time model, as last reported
     tenants   open requests by tenant
     """
 
@@ -58,8 +58,8 @@ class ReplicaLoad:
         if weights is not None:
             self.step_time = StepTimeModel.of_weights(weights)
 
-    def tell(self, received: int, work: EngineWork, now: float) -> None:
-        """The replica told its work, after it had received so many requests."""
+    def report(self, received: int, work: EngineWork, now: float) -> None:
+        """The replica reported its work, after it had received so many requests."""
         while self._sent and self._count - len(self._sent) < received:
             self._sent.popleft()
         self._work, self._since = work, now
@@ -107,6 +107,6 @@ class ReplicaLoad:
         known = self.step_time if self.step_time.ready else StepTimeModel.of_weights(PRIOR)
         step_s, passed_s = known.predict(step) or 0.0, max(0.0, now - self._since)
         if not pending.rows:
-            passed_s = math.fmod(passed_s, step_s) if step_s else 0.0  # it tells rarely while nobody streams
+            passed_s = math.fmod(passed_s, step_s) if step_s else 0.0  # without open streams it reports rarely
         left = StepShape(*(round((1 - part) * own) + more for own, more in zip(pending, sent, strict=True)))
         return WorkAhead(decode, left, decode.rows + chunk, self.step_time, max(0.0, step_s - passed_s))

@@ -66,7 +66,7 @@ class ExactReplica(Replica):
         self._recording: LiveRecording | None = None
 
     def record(self, recording: LiveRecording) -> None:
-        """Tells ``recording`` of each step from now on."""
+        """Adds each step to ``recording`` from now on."""
         self._recording = recording
         self.scheduler.watch(self._now)
 

@@ -1,4 +1,4 @@
-"""What simulated replicas tell routers: step-time models learned from predicted steps, and errors of predictions."""
+"""What simulated replicas report to routers: step-time models from predicted steps, and errors of predictions."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class ScaleReply(ReplyObject, kw_only=True):
     """The last decision of the autoscaler, ``at`` seconds since 1970: the ``wanted`` replicas, from ``minimum`` to
     ``maximum``, and why. ``attainment``: the share of the last minutes' ``requests`` that would meet their objective,
     by number of replicas; ``measured``: the share of those that ended which did. ``hopeless`` ones miss it on an idle
-    replica, too. ``cut``: what was left out of the simulation; ``problem``: why the decision was not followed."""
+    replica, too. ``cut``: what the simulation omits; ``problem``: why the decision was not followed."""
 
     wanted: NonNegativeInt
     minimum: NonNegativeInt

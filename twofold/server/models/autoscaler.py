@@ -112,7 +112,11 @@ class Autoscaler:
     async def run(self) -> None:
         """Decides again and again, until it is cancelled."""
         while True:
-            await asyncio.gather(*map(self.check, self._registry.models))
+            models = self._registry.models
+            results = await asyncio.gather(*map(self.check, models), return_exceptions=True)
+            for model, result in zip(models, results, strict=True):
+                if isinstance(result, Exception):  # a fault of ours must not end all later decisions
+                    log.error("autoscale of %s failed", model.names[0], exc_info=result)
             await asyncio.sleep(self._check_s)
 
     async def check(self, model: ServedModel) -> None:
@@ -206,7 +210,7 @@ def _open(fleet: Fleet, ended: list[PastRequest]) -> Iterator[PastRequest]:
         params, tier = request.params, "default" if handle.served is None else handle.served.tier
         sampled = isinstance(params, SamplingParams)
         most = params.max_tokens if isinstance(params, SamplingParams) and params.max_tokens else usual
-        output = max(stream.told.tokens, min(most, usual)) if sampled else 1
+        output = max(stream.delivered.tokens, min(most, usual)) if sampled else 1
         cached = 0 if handle.choice is None else handle.choice.cached or 0
         many = request.completions
         yield from _sequences(request.arrived, len(request.token_ids), cached, output * many, many, tier)

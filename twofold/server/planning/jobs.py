@@ -106,6 +106,6 @@ class PlanJobs:
 
 
 def _retrieve(task: asyncio.Task[bytes]) -> None:
-    """Marks the error of a job as seen: it is told when the job is read."""
+    """Marks the error of a job as seen: the reader of the job gets it."""
     if not task.cancelled():
         task.exception()

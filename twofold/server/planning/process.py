@@ -150,8 +150,8 @@ def _error(kind: str, reply: str) -> TwofoldError:
     if kind != REFUSED:
         log.error("a calculation failed: %s", reply)
         return TwofoldError("The calculation failed.", hint="The server log has the cause.")
-    told = json.loads(reply)
-    message, hint, param = told["message"], told["hint"], told["param"]
-    if told["unknown_model"]:
+    fault = json.loads(reply)
+    message, hint, param = fault["message"], fault["hint"], fault["param"]
+    if fault["unknown_model"]:
         return ModelNotFoundError(message, hint=hint)
     return ParameterError(message, param=param or "scenario", hint=hint)

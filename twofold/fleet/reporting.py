@@ -1,4 +1,4 @@
-"""What a worker tells hubs that route requests: its work, and which blocks its prefix cache holds."""
+"""What a worker reports to hubs that route requests: its work, and which blocks its prefix cache holds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.names import BlockKeys
 from twofold.engine.scheduler.forecast import EngineWork
 from twofold.engine.scheduler.sequence import Sequence
-from twofold.fleet.messages import Blocks, ToldWork
+from twofold.fleet.messages import Blocks, WorkReport
 
 
-class WorkTeller:
+class WorkReporter:
     """The work of an engine, on its thread."""
 
     def __init__(self, engine: Engine) -> None:
@@ -35,21 +35,21 @@ class WorkTeller:
         return self._engine.scheduler.manager.matched(sequence.tokens, sequence.options.cache_salt)
 
 
-class HubTeller:
-    """What one hub is told of an engine, whose blocks are named with the hub's keys; on the engine's thread."""
+class HubReporter:
+    """What is reported to one hub of an engine, whose blocks are named with the hub's keys; on the engine's thread."""
 
     def __init__(self, manager: BlockManager, keys: BlockKeys) -> None:
         self._manager = manager
         self._journal = manager.name_blocks(keys)
         self._event = 0
 
-    def told(self, received: int, work: EngineWork) -> ToldWork:
+    def report(self, received: int, work: EngineWork) -> WorkReport:
         """The work of the engine, which has received so many requests of the hub, and the changes of its blocks since
         the last call."""
         added, removed = self._journal.take()
         if added or removed:
             self._event += 1
-        return ToldWork(received, work, self._event, added, removed)
+        return WorkReport(received, work, self._event, added, removed)
 
     def blocks(self) -> Blocks:
         """The names of all blocks. The changes so far are in it."""
