@@ -2,6 +2,7 @@
 
     python -m benchmarks.fleet faults MODEL --replicas 3 --faults 1000
     python -m benchmarks.fleet machines MODEL --nodes 2 --faults 100
+    python -m benchmarks.fleet gaps MODEL --fault kill|stop|cable
     python -m benchmarks.fleet hubs MODEL --nodes 2 --faults 40
     python -m benchmarks.fleet simulate --schedules 100000
     python -m benchmarks.fleet drain|restart|scale MODEL
@@ -10,6 +11,7 @@
 are killed (SIGKILL) or stopped for a while (SIGSTOP) at random under load. Every answer must equal the reference: text,
 log-probabilities, finish reasons and usage. ``machines`` does so with nodes in network namespaces
 (root only): cables are pulled, workers and nodes killed and stopped, and garbage is sent to the port for nodes.
+``gaps`` aims each fault at the replica of an open stream (``benchmarks.fleet_gaps``).
 ``hubs`` has two servers over the same nodes: servers and workers are killed and stopped. Answers that were open at a
 server when it was killed end with an error and are counted as ``cut``; all others must equal the reference.
 ``simulate`` runs random schedules on a virtual clock. ``drain``, ``restart`` and ``scale`` change the replicas
@@ -30,7 +32,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -39,9 +41,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from benchmarks.fleet_gaps import expected, gaps, kill, stop
 from benchmarks.fleet_hubs import Hub, HubFaults, at_once, shared
 from benchmarks.fleet_lifecycle import body_of, drain_under_streams, restart_under_load, scale_up
-from benchmarks.fleet_machines import NODE_PORT, MachineFaults, machines
+from benchmarks.fleet_machines import NODE_PORT, Machine, MachineFaults, machines, plug, pull
 from benchmarks.fleet_simulation import simulate
 from benchmarks.http.processes import Recipe, Serving, serving
 
@@ -235,6 +238,17 @@ def _wake(pid: int) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """Machines with nodes: ``recipe`` starts the hub, ``start`` a node again, whose process is in ``started``."""
+
+    hub: Machine
+    others: list[Machine]
+    recipe: Recipe
+    started: dict[int, subprocess.Popen[bytes]]
+    start: Callable[[int], None]
+
+
 @dataclass(slots=True)
 class Outcome:
     """What clients saw: answers, those that differ from the reference, errors, and gaps between events."""
@@ -333,11 +347,9 @@ def figures(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def machine_faults(model: str, nodes: int, most: int, every_s: float, clients: int, seed: int) -> dict[str, Any]:
-    """Runs the load on a hub that computes nothing, with nodes on other machines, under faults; returns the figures."""
-    asked = questions("m", seed, 64)
-    with fleet(model, 1) as calm:
-        whole = {each.key: comparable(ask(calm.url, each)) for each in {each.key: each for each in asked}.values()}
+@contextmanager
+def joined(model: str, nodes: int) -> Iterator[Machines]:
+    """Nodes on machines of their own, ready to join a hub."""
     twofold = (sys.executable, "-m", "twofold")
     with tempfile.TemporaryDirectory() as folder, machines(nodes) as (hub, others):
         certificates = ("--fleet-certs", f"{folder}/certificates")
@@ -347,15 +359,33 @@ def machine_faults(model: str, nodes: int, most: int, every_s: float, clients: i
         def start(number: int) -> None:
             if number in started:
                 started[number].wait()
-            join = ("--join", f"{others[number].address}:{NODE_PORT}", *certificates, "--threads", "1")
-            command = [*others[number].prefix, *twofold, "node", f"m={model}", *join]
+            join = ("--join", f"{others[number].address}:{NODE_PORT}", "--name", f"node{number}", *certificates)
+            command = [*others[number].prefix, *twofold, "node", f"m={model}", *join, "--threads", "1"]
             started[number] = subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
+        serve = (*twofold, "serve", f"m={model}", "--port", "{port}", "--data-folder", "{folder}", *ENGINE)
+        listen = ("--replicas", "0", "--listen-nodes", f"0.0.0.0:{NODE_PORT}", *certificates)
+        for number in range(nodes):
+            start(number)
+        try:
+            yield Machines(hub, others, Recipe("twofold", (*serve, *listen), "/ready"), started, start)
+        finally:
+            for process in started.values():
+                process.terminate()
+                process.wait()
+
+
+def machine_faults(model: str, nodes: int, most: int, every_s: float, clients: int, seed: int) -> dict[str, Any]:
+    """Runs the load on a hub that computes nothing, with nodes on other machines, under faults; returns the figures."""
+    asked = questions("m", seed, 64)
+    with fleet(model, 1) as calm:
+        whole = {each.key: comparable(ask(calm.url, each)) for each in {each.key: each for each in asked}.values()}
+    with joined(model, nodes) as found:
+
         def load() -> dict[str, Any]:
-            serve = (*twofold, "serve", f"m={model}", "--port", "{port}", "--data-folder", "{folder}", *ENGINE)
-            listen = ("--replicas", "0", "--listen-nodes", f"0.0.0.0:{NODE_PORT}", *certificates)
-            with serving(Recipe("twofold", (*serve, *listen), "/ready")) as server:
-                injector = MachineFaults(hub, others, lambda number: started[number].pid, start, seed, most, every_s)
+            with serving(found.recipe) as server:
+                pid_of = lambda number: found.started[number].pid  # noqa: E731
+                injector = MachineFaults(found.hub, found.others, pid_of, found.start, seed, most, every_s)
                 injecting = threading.Thread(target=injector.run)
                 injecting.start()
                 began = time.monotonic()
@@ -364,14 +394,28 @@ def machine_faults(model: str, nodes: int, most: int, every_s: float, clients: i
                 seconds = round(time.monotonic() - began, 1)
             return {"nodes": nodes, "seconds": seconds, "faults": dict(injector.counts), **figures(outcome)}
 
-        for number in range(nodes):
-            start(number)
-        try:
-            return hub.run(load)
-        finally:
-            for process in started.values():
-                process.terminate()
-                process.wait()
+        return found.hub.run(load)
+
+
+def aimed_faults(model: str, fault: str, trials: int) -> dict[str, Any]:
+    """Lets the replica of each of several streams fail; returns the figures of ``fleet_gaps``."""
+    with fleet(model, 1) as calm:
+        texts = expected(calm.url, trials)
+    if fault != "cable":
+        with fleet(model, 2) as server:
+            return {"fault": fault, **gaps(server.url, texts, {"kill": kill, "stop": stop}[fault])}
+    with joined(model, 2) as found:
+
+        def unplug(replica: Mapping[str, Any]) -> Callable[[], None]:
+            node = found.others[int(replica["node"].removeprefix("node"))]
+            pull(found.hub, node)
+            return partial(plug, found.hub, node)
+
+        def load() -> dict[str, Any]:
+            with serving(found.recipe) as server:
+                return gaps(server.url, texts, unplug)
+
+        return {"fault": fault, **found.hub.run(load)}
 
 
 def hub_faults(model: str, nodes: int, most: int, every_s: float, clients: int, seed: int) -> dict[str, Any]:
@@ -458,6 +502,10 @@ def main() -> None:
     remote.add_argument("--every", type=float, default=1.0, help="mean seconds between two faults")
     remote.add_argument("--clients", type=int, default=4)
     remote.add_argument("--seed", type=int, default=1)
+    aimed = parts.add_parser("gaps")
+    aimed.add_argument("model", help="path of a GGUF file")
+    aimed.add_argument("--fault", choices=("kill", "stop", "cable"), default="kill")
+    aimed.add_argument("--trials", type=int, default=20)
     several = parts.add_parser("hubs")
     several.add_argument("model", help="path of a GGUF file")
     several.add_argument("--nodes", type=int, default=2)
@@ -479,6 +527,8 @@ def main() -> None:
         return
     if given.part == "machines":
         found = machine_faults(given.model, given.nodes, given.faults, given.every, given.clients, given.seed)
+    elif given.part == "gaps":
+        found = aimed_faults(given.model, given.fault, given.trials)
     elif given.part == "hubs":
         found = hub_faults(given.model, given.nodes, given.faults, given.every, given.clients, given.seed)
     elif given.part in ("drain", "restart", "scale"):

@@ -136,6 +136,22 @@ def test_an_empty_replica_helps_the_longest_queue() -> None:
     assert "sooner" in taken[2][0].choice.reason
 
 
+def test_a_tenant_that_received_less_gets_the_turn_of_another_queue() -> None:
+    scene = Scene(Standing(0), Standing(1), router=RoundRobin())
+    much, little, _, late = (scene.add(tenant=each) for each in ("much", "little", "much", "little"))
+    assert scene.take() == []
+    scene.line.account(much).service = 500.0
+    scene.replicas[0].room = 1
+    assert scene.take() == [(little, 0)]
+    assert little.choice is not None
+    assert "received less" in little.choice.reason
+    scene.line.account(little).service = 450.0
+    scene.replicas[0].room = 1
+    assert scene.take() == [(much, 0)], "with the other request little would have more"
+    scene.replicas[1].room = 1
+    assert scene.take() == [(late, 1)]
+
+
 def test_a_replica_does_not_help_where_the_prefix_makes_waiting_shorter() -> None:
     scene = Scene(Standing(0), Standing(1))
     ids = tuple(range(3200))

@@ -5,6 +5,8 @@ there as late as possible: when the replica has less than two steps of prompts b
 Until then it waits in a queue for that replica, in the order of an engine's own queue: urgent classes first, then the
 tenant that received the least service from all replicas together, then first come, first served.
 
+    A tenant that received less than the one whose turn it is, and has nothing in this queue, gets the turn: its first
+    request leaves the queue of another replica.
     A replica that is lost leaves its queue to the others: its requests are placed again.
     A replica without a queue takes the head of the longest one, if its first token is predicted sooner there.
     A replica that only decodes gets prompts only while no other one is usable.
@@ -22,7 +24,7 @@ from operator import add, sub
 from typing import Final, Generic, Protocol, TypeVar
 
 from twofold.core.request import MAX_PRIORITY, EngineRequest, RequestOptions, ScoringParams
-from twofold.engine.scheduler.queue import Heap, TenantAccount, TenantAccounts, WaitingQueue
+from twofold.engine.scheduler.queue import PROMPT_WEIGHT, Heap, TenantAccount, TenantAccounts, WaitingQueue
 from twofold.engine.scheduler.step_time import PRIOR, StepShape, StepTimeModel
 from twofold.fleet.routing.index import PrefixIndex
 from twofold.fleet.routing.router import BlockFetch, Choice, Role, RoutedRequest, Router, WorkAhead, predict
@@ -191,8 +193,8 @@ class WaitingLine(Generic[R]):
         self._place(prefill)
         yield from self._due()
         for replica in usable:
-            queue = self._queue(replica)
-            while (head := queue.waiting.head()) is not None and replica.takes(head.tenant):
+            while (head := self._next(replica)) is not None and replica.takes(head.tenant):
+                self._move(head, replica, "its tenant received less than those in this queue")
                 yield self._leave(head)
         for replica in prefill if self.requests else ():
             while not self._queue(replica).waiting and (head := self._help(replica)) is not None:
@@ -248,9 +250,31 @@ class WaitingLine(Generic[R]):
         found = predict(replica.ahead(now), head.tokens, cached, self.unknown(now))
         if found.ttft_s >= waits[longest]:
             return None
-        longest.remove(head)
-        self._put(head, Choice(replica.number, "sooner than in the queue of another one", cached, found))
+        self._move(head, replica, "sooner than in the queue of another one")
         return head
+
+    def _next(self, replica: R) -> WaitingRequest | None:
+        """The head of its queue, or the first request of a tenant that would not have received more even with it."""
+        head = self._queue(replica).waiting.head()
+        if head is None:
+            return None
+        accounts = self._accounts.of(head.options.priority)
+        least = accounts.least()
+        if least is None or least == head.tenant:
+            return head
+        found = (queue.waiting.first_of(least, head.options.priority) for queue in self._queues.values())
+        other = min((each for each in found if each is not None), key=lambda each: each.sequence_id)
+        less = accounts.account(least).service + PROMPT_WEIGHT * other.tokens <= accounts.account(head.tenant).service
+        return other if less else head
+
+    def _move(self, entry: WaitingRequest, replica: R, why: str) -> None:
+        """Places a waiting request at another replica."""
+        assert entry.choice is not None
+        if entry.choice.replica != replica.number:
+            choice = self.choose(entry.request, [replica], entry.tokens)
+            assert choice is not None
+            self._queues[entry.choice.replica].remove(entry)
+            self._put(entry, choice._replace(reason=why))
 
     def _wait_s(self, queue: _Queue[R], now: float) -> float:
         """Seconds until everything in a queue is computed."""

@@ -221,7 +221,7 @@ class ClassAccounts:
         """One more sequence of the tenant waits."""
         account = self.account(tenant)
         if not account.waiting:
-            least = self.first(self._waiting)
+            least = self.least()
             if least is not None:
                 self._floor = max(self._floor, self._accounts[least].service)
             account.service = max(account.service, self._floor)
@@ -236,6 +236,10 @@ class ClassAccounts:
             self._waiting.drop(tenant)
             if not self._waiting:
                 self._floor = max(self._floor, account.service)
+
+    def least(self) -> str | None:
+        """The waiting tenant that received the least service; None if none waits."""
+        return self.first(self._waiting)
 
     def first(self, tenants: Heap[str]) -> str | None:
         """The tenant of a heap by service that received the least."""
@@ -311,6 +315,11 @@ class _Class:
         tenant = self._accounts.first(self._tenants)
         return None if tenant is None else self._queues[tenant].first()
 
+    def first_of(self, tenant: str) -> int | None:
+        """The next new sequence of a tenant."""
+        queue = self._queues.get(tenant)
+        return None if queue is None else queue.first()
+
     def _note(self, sequence: Waiting) -> None:
         self.oldest.put(sequence.sequence_id, (sequence.arrival, sequence.sequence_id))
 
@@ -372,6 +381,12 @@ class WaitingQueue(Generic[W]):
         number = self._classes[priority].first()
         assert number is not None, "a class in the queue is empty"
         return self._sequences[number]
+
+    def first_of(self, tenant: str, priority: int) -> W | None:
+        """The next new sequence of a tenant in a class; None without one."""
+        found = self._classes.get(priority)
+        number = None if found is None else found.first_of(tenant)
+        return None if number is None else self._sequences[number]
 
     def _enter(self, sequence: W) -> None:
         assert sequence not in self, "a sequence is in the queue once"
