@@ -65,13 +65,16 @@ class Scene:
         return self.add_prompt(ids, **options)
 
     def add_prompt(self, ids: tuple[int, ...], **options: Any) -> WaitingRequest:
-        self.count += 1
-        asked = RequestOptions(**options)
-        entry = self.line.entry(
-            EngineRequest(ids, SamplingParams(), asked, request_id=f"{self.count}", arrival=self.now)
-        )
+        entry = self.entry_of(ids, **options)
         self.line.add(entry)
         return entry
+
+    def entry_of(self, ids: tuple[int, ...], **options: Any) -> WaitingRequest:
+        self.count += 1
+        asked = RequestOptions(**options)
+        return self.line.entry(
+            EngineRequest(ids, SamplingParams(), asked, request_id=f"{self.count}", arrival=self.now)
+        )
 
     def take(self) -> list[tuple[WaitingRequest, int]]:
         taken = []
@@ -161,6 +164,33 @@ def test_a_replica_does_not_help_where_the_prefix_makes_waiting_shorter() -> Non
         scene.add_prompt(ids)
     scene.replicas[1].room = 3
     assert scene.take() == []
+
+
+def test_a_forecast_counts_what_waits_for_the_replica_and_is_as_urgent() -> None:
+    scene = Scene(Standing(0), Standing(1), router=RoundRobin())
+    for _ in range(4):
+        scene.add(400)
+    scene.add(900, priority=1)
+    scene.take()
+    asked = scene.entry_of((1,) * 100).request
+    seconds = [scene.line.before(asked, number) for number in (0, 1)]
+    assert [ahead for ahead, _ in seconds] == [2, 2]
+    assert seconds[0][1] == pytest.approx(seconds[1][1])
+    assert seconds[0][1] > 0
+    batch = scene.entry_of((1,) * 100, priority=1).request
+    assert [scene.line.before(batch, number)[0] for number in (0, 1)] == [3, 2]
+    assert Scene(Standing(0)).line.before(asked, 0) == (0, 0.0)
+
+
+def test_requests_that_ask_for_their_progress_have_places() -> None:
+    scene, entries = Scene(Standing(0), Standing(1), router=RoundRobin()), list[WaitingRequest]()
+    for number in range(6):
+        scene.now += 1.0
+        entries.append(scene.add(progress=number > 1))
+        scene.take()
+    found = {entry.sequence_id: (replica.number, ahead) for entry, replica, ahead in scene.line.places()}
+    places = ((0, 1), (1, 1), (0, 2), (1, 2))
+    assert found == {entry.sequence_id: place for entry, place in zip(entries[2:], places, strict=True)}
 
 
 def test_requests_of_a_lost_replica_are_placed_again() -> None:

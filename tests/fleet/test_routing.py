@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from tests.fleet.conftest import ENGINE, QUICK, named, until
+from twofold.core.forecast import RequestProgress
 from twofold.core.params import SamplingParams
 from twofold.core.request import EngineRequest, RequestOptions
 from twofold.engine.outputs import RequestOutput
@@ -167,3 +168,39 @@ def test_a_request_that_waits_at_the_hub_is_refused_in_time(reading: ModelReadin
             model.requests.check_idle()
 
     asyncio.run(wait())
+
+
+def test_forecasts_and_places_count_what_waits_at_the_hub(reading: ModelReading) -> None:
+    seen: list[RequestProgress] = []
+
+    async def last(model: Fleet) -> None:
+        options = RequestOptions(progress=True)
+        request = replace(prompt(99), options=options, request_id="last")
+        async for _ in model.run(request, DispatchHandle(progress=seen.append)):
+            pass
+
+    async def crowd() -> None:
+        async with pair(reading, RoundRobin()) as model:
+            await until(lambda: len(model.requests.usable) == 2)
+            for number in range(4):
+                await run(model, prompt(number), f"warm{number}")
+            idle = await model.forecast(prompt(98))
+            long = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
+            tasks = [
+                asyncio.create_task(run(model, replace(prompt(n, 60 + n), params=long), f"r{n}")) for n in range(40)
+            ]
+            await until(lambda: len(model.requests.line.requests) > 20)
+            tasks.append(asyncio.create_task(last(model)))
+            busy = await model.forecast(prompt(98))
+            assert idle.ahead == 0
+            assert busy.ahead >= 5
+            await asyncio.gather(*tasks)
+
+    asyncio.run(crowd())
+    first = seen[0]
+    assert (first.request_id, first.cached, first.done, first.of) == ("last", 0, 0, 100)
+    assert first.ahead is not None
+    assert first.ahead >= 5
+    assert first.first_token_s is None
+    places = [each.ahead for each in seen if each.ahead is not None]
+    assert places[-1] < places[0]

@@ -165,6 +165,15 @@ class Dispatch(Generic[R]):
                     self._grant(entry, replica)
         return closed
 
+    def show_places(self) -> None:
+        """Gives requests that wait here their places in the queue, if they ask for their progress."""
+        now = self._clock()
+        for entry, replica, ahead in self.line.places():
+            request = entry.request
+            if (asker := self.streams[request.request_id].handle.progress) is not None:
+                waiting = ahead + replica.waiting
+                asker(RequestProgress(request.request_id, now - entry.arrival, waiting, 0, 0, len(request.token_ids)))
+
     def lose(self, replica: R, cause: MoveCause, error: TwofoldError | None = None) -> None:
         """Takes its requests from a replica. With an ``error`` its process has crashed, perhaps because of one of them:
         a request with MAX_ENDS crashes gets the error."""

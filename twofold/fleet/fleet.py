@@ -238,7 +238,10 @@ class Fleet:
         choice = self.requests.line.choose(job)
         if choice is None:
             raise self._unavailable()
-        return await self.replicas[choice.replica].forecast(job)
+        ahead, wait_s = self.requests.line.before(job, choice.replica)
+        found = await self.replicas[choice.replica].forecast(job)
+        queue_s = None if found.queue_s is None else found.queue_s + wait_s
+        return replace(found, ahead=found.ahead + ahead, queue_s=queue_s)
 
     @property
     def own_bytes(self) -> int:
@@ -488,6 +491,7 @@ class Fleet:
     def on_beat(self) -> None:
         if self.requests.line.requests:
             self.requests.assign()
+            self.requests.show_places()
 
     def on_silent(self, replica: FleetReplica) -> None:
         self.relay.lose(replica.number)

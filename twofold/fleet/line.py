@@ -17,6 +17,7 @@ It has no I/O; time comes from ``clock``.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -213,6 +214,24 @@ class WaitingLine(Generic[R]):
         routed = RoutedRequest(length, lambda: self.cached(request, numbers), request.options.tpot_target_s, fetch)
         choice = self._router.choose(routed, queues)
         return None if choice is None else choice._replace(replica=numbers[choice.replica])
+
+    def before(self, request: EngineRequest, number: int) -> tuple[int, float]:
+        """How many requests wait for a replica before such a one, and the seconds of their prompts."""
+        queue, now, priority = self._queue(self._replicas[number]), self._clock(), request.options.priority
+        ahead = len(queue.waiting.before(priority, now))
+        if not ahead:
+            return 0, 0.0
+        queue.now, queue.priority = now, priority
+        here, there = (predict(work, 1, 0, self.unknown(now)) for work in (queue.ahead(), queue.replica.ahead(now)))
+        return ahead, max(0.0, here.queue_s - there.queue_s)
+
+    def places(self) -> Iterator[tuple[WaitingRequest, R, int]]:
+        """The placed requests that ask for their progress, their replicas, and how many wait here before each."""
+        for queue in self._queues.values():
+            asking = [entry for entry in queue.waiting if entry.options.progress]
+            urgencies = queue.waiting.urgencies() if asking else []
+            for entry in asking:
+                yield entry, queue.replica, bisect_left(urgencies, queue.waiting.urgency(entry))
 
     def _place(self, usable: list[R]) -> None:
         """Places the requests that have no replica, in order of arrival."""

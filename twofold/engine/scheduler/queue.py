@@ -16,7 +16,7 @@ while time passes, and a raised counter is compared only when its tenant is firs
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -339,6 +339,9 @@ class WaitingQueue(Generic[W]):
 
     def __contains__(self, sequence: W) -> bool:
         return sequence.sequence_id in self._sequences
+
+    def __iter__(self) -> Iterator[W]:
+        return iter(self._sequences.values())
 
     def account(self, sequence: W) -> TenantAccount:
         """The account of the sequence's tenant in its class."""
