@@ -190,11 +190,11 @@ def test_forecasts_and_places_count_what_waits_at_the_hub(reading: ModelReading)
                 asyncio.create_task(run(model, replace(prompt(n, 60 + n), params=long), f"r{n}")) for n in range(40)
             ]
             await until(lambda: len(model.requests.line.requests) > 20)
-            tasks.append(asyncio.create_task(last(model)))
+            ended = asyncio.create_task(last(model))
             busy = await model.forecast(prompt(98))
             assert idle.ahead == 0
             assert busy.ahead >= 5
-            await asyncio.gather(*tasks)
+            await asyncio.gather(ended, *tasks)
 
     asyncio.run(crowd())
     first = seen[0]
