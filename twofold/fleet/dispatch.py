@@ -54,7 +54,8 @@ R = TypeVar("R", bound=DispatchTarget)
 class Dispatch(Generic[R]):
     """The requests of a model. ``replicas`` is the list of its owner, which calls ``assign`` when one becomes usable or
     reports its work, and ``lose`` when one is not usable any more. ``before_sending`` is called with each request that
-    fetches blocks, ``on_first`` after the first token that a replica gives of a request."""
+    fetches blocks, ``on_sent`` after each was sent to a replica, ``on_first`` after the first token that one gives of
+    it."""
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class Dispatch(Generic[R]):
         self._replicas = replicas
         self._clock = clock
         self.before_sending: Callable[[EngineRequest, Choice, DispatchHandle], None] | None = None
+        self.on_sent: Callable[[str], None] | None = None
         self.on_first: Callable[[str], None] | None = None
 
     @property
@@ -135,6 +137,8 @@ class Dispatch(Generic[R]):
         replica.send(request)
         if stream.paused:
             replica.send(SetPaused(lease, True))
+        if self.on_sent is not None:
+            self.on_sent(request_id)
 
     def _part_suspects(self) -> set[int]:
         """Sends suspects to replicas, and returns those that must get no other request. Until a suspect has given a

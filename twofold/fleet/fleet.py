@@ -155,7 +155,7 @@ class Fleet:
         self._abandoned = False
         self.router = router or (Predicted() if routes else LeastLoaded())
         self.requests = Dispatch(self.replicas, self.router, self._clock.now)
-        self.relay = BlockRelay(self.replicas)
+        self.relay = BlockRelay(self.replicas, self._clock.now)
         self.requests.line.fetch, self.requests.before_sending = self.relay.find, self.relay.begin
         self.handovers = Handovers(self.requests, self.replicas, self.relay, self._clock.now)
         self._numbers = count(2)

@@ -8,9 +8,12 @@ that decodes, if it is predicted to end sooner there:
     n     = tokens that it has still to generate: as many as requests of the model usually do, up to its limit
     pause = predicted TTFT of what has to be computed there again: the prompt's last block, and the tokens so far
 
-Its blocks are transferred while it continues where it is, so only the pause delays its tokens. If a transfer fails, or
-the other replica gets no room meanwhile, it stays. Moving is what happens after a failure, too: the same lease, resume
-and bits (``fleet.dispatch``, ``fleet.resume``).
+Its blocks are transferred while its prompt is computed, part after part, if the gain is predicted then already: each
+part has what was computed when it begins, and the next one begins when it has arrived. So few are missing at the first
+token, and these are transferred while it continues where it is: only the pause delays its tokens. If a transfer fails,
+or the other replica gets no room meanwhile, it stays. The blocks of parts are cached there like any others, and nothing
+holds them. Moving is what happens after a failure, too: the same lease, resume and bits (``fleet.dispatch``,
+``fleet.resume``).
 """
 
 from __future__ import annotations
@@ -55,12 +58,41 @@ R = TypeVar("R", bound=HandoverTarget)
 
 @dataclass(slots=True)
 class _Candidate:
-    """A request that may move away from the replica that has this lease of it."""
+    """A request that may move away from the replica that has this lease of it.
+
+    target   where its blocks were transferred last
+    moving   whether a transfer is under way
+    tries    transfers that brought nothing
+    early    bytes of its blocks that were transferred before its first token
+    nbytes   of all of them
+    seconds  of the transfers after the first token
+    """
 
     stream: RequestStream
     lease: str
+    target: int | None = None
     moving: bool = False
     tries: int = 0
+    early: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+
+    def arrive(self, found: FetchedBlocks | None) -> None:
+        """A transfer has ended."""
+        self.moving = False
+        if found is None:
+            self.tries += self.stream.proven
+            return
+        self.nbytes += found.nbytes
+        if self.stream.proven:
+            self.seconds += found.seconds
+        else:
+            self.early += found.nbytes
+
+    def note(self, replica: int | None, gain_s: float) -> None:
+        """Notes in its record that it moves to a replica, or that it stays."""
+        tokens = self.stream.delivered.tokens
+        self.stream.handle.handover = ServedHandover(replica, tokens, gain_s, self.nbytes, self.seconds, self.early)
 
 
 class _Offer(NamedTuple):
@@ -85,14 +117,18 @@ class Handovers(Generic[R]):
         self._candidates: dict[str, _Candidate] = {}
         self._length = FIRST_LENGTH
         self._next = 0.0
-        requests.on_first = self._begin
+        requests.on_sent, requests.on_first = self._add, self._hurry
 
-    def _begin(self, request_id: str) -> None:
-        """A replica has given the first token of a request."""
+    def _add(self, request_id: str) -> None:
+        """A replica gets a request."""
         holder = self._requests.leases.holder(request_id)
         assert holder is not None, "it has a replica"
         if self._targets(holder[1]):
             self._candidates[request_id] = _Candidate(self._requests.streams[request_id], holder[0])
+
+    def _hurry(self, request_id: str) -> None:
+        """A replica has given the first token of a request."""
+        if request_id in self._candidates:
             self._next = 0.0
 
     def review(self) -> None:
@@ -111,7 +147,7 @@ class Handovers(Generic[R]):
     def _drop(self, request_id: str) -> None:
         """A request ended, or is elsewhere."""
         each = self._candidates.pop(request_id)
-        if each.stream.over:
+        if each.stream.over and each.stream.delivered.tokens:
             tokens = each.stream.delivered.tokens / max(1, each.stream.request.completions)
             self._length += LENGTH_WEIGHT * (tokens - self._length)
 
@@ -125,36 +161,44 @@ class Handovers(Generic[R]):
 
     def _consider(self, request_id: str, candidate: _Candidate, source: int, now: float) -> None:
         stream = candidate.stream
+        able = [each for each in self._targets(source) if each.usable and each.takes(stream.request.options.tenant)]
+        able = [each for each in able if each.number == candidate.target] or able
         offers = [
             offer
-            for each in self._targets(source)
-            if each.usable and each.takes(stream.request.options.tenant) and not self._relay.busy(each.number)
-            if (offer := self._offer(stream, source, each, now)) is not None
+            for each in able
+            if not self._relay.busy(each.number) and (offer := self._offer(candidate, source, each, now)) is not None
         ]
         best = max(offers, key=lambda offer: offer.gain_s, default=None)
         if best is None:
             return
         least = MIN_GAIN * self._tokens_left(stream) * self._step_s(source, stream, now)
         if best.gain_s <= least or candidate.tries >= MAX_TRIES:
-            stream.handle.handover = ServedHandover(None, stream.delivered.tokens, best.gain_s)
+            candidate.note(None, best.gain_s)
         elif best.fetch is None:
-            self._move(request_id, best, None)
+            del self._candidates[request_id]
+            candidate.note(best.replica, best.gain_s)
+            choice = Choice(best.replica, "sooner at a replica that decodes", best.cached)
+            self._requests.move(request_id, choice)
         else:
-            candidate.moving = True
-            candidate.tries += 1
-            done = partial(self._arrive, request_id, candidate, best)
-            self._relay.prefetch(stream.request, best.fetch, best.replica, done)
+            candidate.moving, candidate.target = True, best.replica
+            self._relay.prefetch(stream.request, best.fetch, best.replica, partial(self._arrive, request_id, candidate))
 
-    def _offer(self, stream: RequestStream, source: int, target: R, now: float) -> _Offer | None:
-        """What moving to a replica would bring; None without predictions."""
-        line, request = self._requests.line, stream.request
-        here, there = self._step_s(source, stream, now), self._step_s(target.number, stream, now)
+    def _offer(self, candidate: _Candidate, source: int, target: R, now: float) -> _Offer | None:
+        """What moving to a replica would bring; None without predictions, and before the first token if there is
+        nothing to transfer."""
+        stream, line = candidate.stream, self._requests.line
+        request = stream.request
         if not isinstance(request.params, SamplingParams) or not stream.delivered.completions:
             return None
-        numbers = [source, target.number]
+        numbers, last = [source, target.number], len(request.token_ids) - 1
         cached = line.cached(request, numbers)
+        if not stream.proven and (candidate.early or cached[0] > cached[1]):  # with those of the step under way
+            cached[0] = min(last, cached[0] + self._replicas[source].ahead(now).rows)
         fetch = self._relay.find(numbers, 1, cached)
-        reach = cached[1] if fetch is None else fetch.tokens
+        if fetch is None and not stream.proven:
+            return None
+        reach = cached[1] if fetch is None else fetch.tokens if stream.proven else last - last % fetch.block_size
+        here, there = self._step_s(source, stream, now), self._step_s(target.number, stream, now)
         tokens = len(request.token_ids) + stream.delivered.tokens
         pause_s = predict(target.ahead(now), tokens, reach, line.unknown(now)).ttft_s
         left = self._tokens_left(stream) - (0.0 if fetch is None else fetch.seconds / here)
@@ -175,23 +219,14 @@ class Handovers(Generic[R]):
         position = len(stream.request.token_ids) + stream.delivered.tokens // max(1, count) + 1
         own = StepShape(count, count, count * position, count * position)
         here = self._requests.leases.holder(stream.request.request_id)
-        has = here is not None and here[1] == number and work.decode.rows >= count
+        has = stream.proven and here is not None and here[1] == number and work.decode.rows >= count
         shape = work.decode if has else StepShape(*map(add, work.decode, own))
         model = work.step_time if work.step_time.ready else self._requests.line.unknown(now)
         return (model.predict(shape) or 0.0) / (1.0 - replica.prompt_share(now))
 
-    def _arrive(self, request_id: str, candidate: _Candidate, offer: _Offer, found: FetchedBlocks | None) -> None:
-        """A transfer has ended."""
-        candidate.moving = False
-        holder, target = self._requests.leases.holder(request_id), self._replicas.get(offer.replica)
-        if holder is None or holder[0] != candidate.lease or target is None or offer.fetch is None:
-            return
-        whole = found is not None and found.nbytes == offer.fetch.nbytes
-        if whole and target.usable and target.takes(candidate.stream.request.options.tenant):
-            self._move(request_id, offer, found)
-
-    def _move(self, request_id: str, offer: _Offer, found: FetchedBlocks | None) -> None:
-        stream = self._candidates.pop(request_id).stream
-        moved = (0, 0.0) if found is None else (found.nbytes, found.seconds)
-        stream.handle.handover = ServedHandover(offer.replica, stream.delivered.tokens, offer.gain_s, *moved)
-        self._requests.move(request_id, Choice(offer.replica, "sooner at a replica that decodes", offer.cached))
+    def _arrive(self, request_id: str, candidate: _Candidate, found: FetchedBlocks | None) -> None:
+        """A transfer has ended: the request moves, or the next blocks follow."""
+        candidate.arrive(found)
+        holder = self._requests.leases.holder(request_id)
+        if found is not None and holder is not None and holder[0] == candidate.lease:
+            self._consider(request_id, candidate, holder[1], self._clock())

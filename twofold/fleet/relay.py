@@ -28,7 +28,7 @@ from twofold.fleet.messages import (
     SendBlocks,
     ToWorker,
 )
-from twofold.fleet.routing.router import BlockFetch, Choice
+from twofold.fleet.routing.router import BlockFetch, Choice, WorkAhead
 from twofold.fleet.streams import DispatchHandle
 from twofold.observe.served import FetchedBlocks
 
@@ -70,12 +70,15 @@ class _Transfer:
     done: Callable[[FetchedBlocks | None], None]
     deadline: asyncio.TimerHandle
     next: int | None = None
+    first_at: float | None = None
 
 
 class Peer(Protocol):
-    """A replica: the message that it sent when it was ready."""
+    """A replica: the message that it sent when it was ready, and its work."""
 
     ready: Ready | None
+
+    def ahead(self, now: float) -> WorkAhead: ...
 
     def send(self, message: ToWorker) -> None: ...
 
@@ -83,9 +86,10 @@ class Peer(Protocol):
 class BlockRelay:
     """The transfers between the replicas of a fleet."""
 
-    def __init__(self, replicas: Mapping[int, Peer]) -> None:
+    def __init__(self, replicas: Mapping[int, Peer], clock: Callable[[], float]) -> None:
         self.rates = LinkRates()
         self._replicas = replicas
+        self._clock = clock
         self._numbers = count(1)
         self._transfers: dict[int, _Transfer] = {}
 
@@ -103,8 +107,9 @@ class BlockRelay:
         if blocks <= have:
             return None
         nbytes = (blocks - have) * ready.engine.groups[0].block_bytes
-        seconds = self.rates.seconds(numbers[best], numbers[target], nbytes)
-        return BlockFetch(numbers[best], blocks, size, nbytes, seconds)
+        source = numbers[best]
+        seconds = self.rates.seconds(source, numbers[target], nbytes)
+        return BlockFetch(source, blocks, size, nbytes, seconds, self._replicas[source].ahead(self._clock()).busy_s)
 
     def begin(self, request: EngineRequest, choice: Choice, handle: DispatchHandle) -> None:
         """Begins a transfer for a request that is sent to its replica next."""
@@ -131,7 +136,7 @@ class BlockRelay:
         self, request: EngineRequest, fetch: BlockFetch, target: int, done: Callable[[FetchedBlocks | None], None]
     ) -> int:
         number = next(self._numbers)
-        limit_s = LIMIT_S + 4 * fetch.seconds
+        limit_s = LIMIT_S + 4 * (fetch.wait_s + fetch.seconds)
         deadline = asyncio.get_running_loop().call_later(limit_s, self._end, number)
         self._transfers[number] = _Transfer(fetch, target, done, deadline)
         self._send(fetch.source, SendBlocks(number, request.options.cache_salt, request.token_ids[: fetch.tokens]))
@@ -155,6 +160,7 @@ class BlockRelay:
                     self._end(message.number)
                     return
                 transfer.next += 1
+                transfer.first_at = self._clock() if transfer.first_at is None else transfer.first_at
                 self._send(transfer.target, message)
             case BlocksGone():
                 self._send(transfer.target, EndTransfer(message.number))
@@ -174,8 +180,9 @@ class BlockRelay:
 
     def _finish(self, message: BlocksFetched, transfer: _Transfer) -> None:
         source, tokens = transfer.fetch.source, message.blocks * transfer.fetch.block_size
-        if message.bytes > 0:
-            self.rates.learn(source, transfer.target, message.bytes, message.seconds)
+        if message.blocks > 1 and transfer.first_at is not None:  # without the wait for the first one
+            later = message.bytes * (message.blocks - 1) // message.blocks
+            self.rates.learn(source, transfer.target, later, FIXED_S + self._clock() - transfer.first_at)
         found = FetchedBlocks(source, message.blocks, tokens, message.bytes, message.seconds)
         self._end(message.number, found if message.blocks > 0 else None)
 

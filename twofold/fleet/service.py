@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from twofold.core.clock import MonotonicClock
@@ -48,6 +49,7 @@ class Service:
             loaded.runner.block_bytes,
             self._leave,
             self._send,
+            partial(self._send, read=True),
             self._pong,
             self._watch,
         )
@@ -145,7 +147,7 @@ class Service:
             self._send()
 
     def _send(self, *, read: bool = False) -> None:
-        """Sends outputs and reports to the hubs: after prompt rows were ``read``, to all of them."""
+        """Sends outputs and reports to the hubs: after prompt rows were ``read`` or blocks arrived, to all of them."""
         now, current = self._engine.now(), None
         self._sent_at = now
         if now - self._snapshot_at >= SNAPSHOT_S or not self._engine.has_work:

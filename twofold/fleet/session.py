@@ -57,6 +57,7 @@ class SharedEngine(NamedTuple):
 
     leave   ends a session: nothing is reported to it any more
     send    reports to all hubs what is new
+    report  reports to all hubs that route requests the work and the blocks, too
     pong    answers a hub's ping
     watch   starts or ends the events of lanes for a session
     """
@@ -66,6 +67,7 @@ class SharedEngine(NamedTuple):
     block_bytes: BlockBytes
     leave: Callable[[HubSession], None]
     send: Callable[[], None]
+    report: Callable[[], None]
     pong: Callable[[HubSession], None]
     watch: Callable[[HubSession, bool], None]
 
@@ -97,7 +99,9 @@ class HubSession:
         self._keys = keys
         self._reporter: HubReporter | None = None
         self._transfers = (
-            None if keys is None else BlockTransfers(shared.thread, keys, shared.block_bytes, post, self._enter)
+            None
+            if keys is None
+            else BlockTransfers(shared.thread, keys, shared.block_bytes, post, self._enter, shared.report)
         )
         self._received = 0
         self._deltas: list[OutputDelta] = []

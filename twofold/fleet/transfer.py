@@ -1,10 +1,11 @@
 """Blocks of keys and values on their way from one replica to another, through the hub: the workers' side.
 
     hub → target      FetchBlocks, then the request that waits for them; or PrefetchBlocks
-    hub → source      SendBlocks: hold the blocks of this prefix
+    hub → source      SendBlocks: hold the blocks of this prefix, as far as they are computed when its step ends
     target → source   PullBlocks: send blocks up to this one. At most WINDOW_BYTES, or two blocks, are on their way
     source → target   BlockData, one block a message, in order; BlocksGone if it has no more
-    target → hub      BlocksFetched; the request enters the engine, whatever arrived
+    target → hub      BlocksFetched; the request enters the engine, whatever arrived. Of a prefetch, the names of the
+                      blocks come before
     hub → both        EndTransfer: a replica was lost, or it takes too long
 
 The target takes blocks of its cache, fills them and publishes them in its prefix tree, as a load from the KV store
@@ -22,6 +23,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Final
 
@@ -55,11 +57,12 @@ BlockBytes = Callable[[int, Sequence[int]], Sequence[memoryview]]
 
 @dataclass(slots=True)
 class _Sending:
-    """Blocks that are held for another replica: those before ``sent`` were sent, those before ``upto`` asked for."""
+    """Blocks that are held for another replica: those before ``sent`` were sent, those before ``upto`` asked for.
+    ``blocks`` is None until the source's step has ended."""
 
     salt: str
-    tables: BlockTables | None
-    blocks: int
+    tables: BlockTables | None = None
+    blocks: int | None = None
     sent: int = 0
     upto: int = 0
 
@@ -82,7 +85,7 @@ class _Fetch:
 
 class BlockTransfers:
     """The transfers of one worker, on a thread of its own. ``enter`` passes a request to the engine, with the seconds
-    that it has waited."""
+    that it has waited; ``report`` reports the engine's blocks to its hubs, on the engine's thread."""
 
     def __init__(
         self,
@@ -91,12 +94,14 @@ class BlockTransfers:
         block_bytes: BlockBytes,
         post: Callable[[FromWorker], None],
         enter: Callable[[EngineRequest, float], None],
+        report: Callable[[], None],
     ) -> None:
         self._engine = thread
         self._keys = keys
         self._block_bytes = block_bytes
         self._post = post
         self._enter = enter
+        self._report_blocks = report
         self._thread = ThreadPoolExecutor(1, "twofold-blocks")
         self._expected: dict[str, FetchBlocks] = {}
         self._held: dict[str, EngineRequest] = {}
@@ -161,28 +166,35 @@ class BlockTransfers:
                 self._report(number, argument)
 
     def _open(self, number: int, wanted: SendBlocks) -> None:
-        """Holds the blocks that the prefix tree has of a prefix."""
+        """Holds the blocks that the prefix tree has of a prefix. Other transfers go on until the engine's step ends."""
         text = array("i", wanted.token_ids)
+        sending = self._sending[number] = _Sending(wanted.salt)
 
-        def take(engine: Engine) -> tuple[BlockTables | None, int]:
+        def take(engine: Engine) -> None:
             manager = engine.scheduler.manager
             whole, _ = manager.kept(text, wanted.salt)
-            if not whole or manager.moving:
-                return None, 0
-            held = text[: whole * manager.block_size]
-            return manager.reserve(held, wanted.salt, whole, whole, (0,), engine.now()), whole
+            if whole and not manager.moving:
+                held = text[: whole * manager.block_size]
+                sending.tables = manager.reserve(held, wanted.salt, whole, whole, (0,), engine.now())
+            sending.blocks = 0 if sending.tables is None else whole
+            self._thread.submit(self._guarded, self._send, number, sending)
 
-        tables, blocks = self._engine.call(take).result()
-        self._sending[number] = _Sending(wanted.salt, tables, blocks if tables is not None else 0)
+        self._engine.call(take)
 
     def _pull(self, number: int, asked: PullBlocks) -> None:
-        """Sends blocks as far as they are asked for."""
+        """More blocks are asked for."""
         sending = self._sending.get(number)
         if sending is None:
             return
         if not sending.upto:
             sending.sent = asked.first
         sending.upto = max(sending.upto, asked.upto)
+        self._send(number, sending)
+
+    def _send(self, number: int, sending: _Sending) -> None:
+        """Sends blocks as far as they are held and asked for."""
+        if sending.blocks is None or number not in self._sending:
+            return
         while sending.sent < min(sending.upto, sending.blocks):
             assert sending.tables is not None, "it has blocks"
             place = sending.sent
@@ -246,9 +258,8 @@ class BlockTransfers:
         if number in self._fetches:
             self._finish(number)
         sending = self._sending.pop(number, None)
-        if sending is not None and sending.tables is not None:
-            tables = sending.tables
-            self._engine.call(lambda engine: engine.scheduler.manager.close(tables, engine.now())).result()
+        if sending is not None:
+            self._engine.call(partial(_release, sending))
 
     def _end_all(self) -> None:
         for number in {*self._fetches, *self._sending}:
@@ -265,8 +276,12 @@ class BlockTransfers:
             tokens = array("i", fetch.text)
             manager.publish(tables, tokens, fetch.have * manager.block_size, now)
             manager.close(tables, now)
+            if fetch.request_id is None:
+                self._report_blocks()
 
         published = self._engine.call(publish)
+        if fetch.request_id is None:
+            published.result()
         self._report(number, fetch)  # it enters the engine after the blocks
         published.result()
 
@@ -285,3 +300,9 @@ class BlockTransfers:
         key = blake3(self._keys.secret + self._keys.root(salt)).digest()
         mac = blake3(number.to_bytes(8, "little") + place.to_bytes(8, "little"), key=key)
         return mac.update(payload).digest()
+
+
+def _release(sending: _Sending, engine: Engine) -> None:
+    """Releases what is held for a transfer; after it was taken, as calls of the engine keep their order."""
+    if sending.tables is not None:
+        engine.scheduler.manager.close(sending.tables, engine.now())

@@ -61,7 +61,7 @@ class ServedHandover:
 
     replica  None: it stayed where it was, because the best other replica gained nothing
     gain_s   predicted seconds by which that ends it sooner
-    nbytes   of its blocks that were transferred, in ``seconds``
+    nbytes   of its blocks that were transferred, ``early`` of them before the first token, the others in ``seconds``
     """
 
     replica: int | None
@@ -69,6 +69,7 @@ class ServedHandover:
     gain_s: float
     nbytes: int = 0
     seconds: float = 0.0
+    early: int = 0
 
 
 @dataclass(frozen=True, slots=True)

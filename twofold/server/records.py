@@ -160,17 +160,20 @@ class MoveRecord(ReplyObject):
 
 class HandoverRecord(ReplyObject):
     """Where a request continued after ``tokens`` tokens; ``replica`` is null if no other one was predicted to end it
-    sooner. ``gain_s`` is the predicted gain; blocks of ``bytes`` bytes were transferred in so many seconds."""
+    sooner. ``gain_s`` is the predicted gain; blocks of ``bytes`` bytes were transferred, ``early_bytes`` of them before
+    the first token, the others in so many seconds."""
 
     replica: NonNegativeInt | None
     tokens: NonNegativeInt
     gain_s: float
     bytes: NonNegativeInt
+    early_bytes: NonNegativeInt
     seconds: NonNegativeFloat
 
     @classmethod
     def of(cls, handover: ServedHandover) -> HandoverRecord:
-        return cls(handover.replica, handover.tokens, handover.gain_s, handover.nbytes, handover.seconds)
+        moved = handover.nbytes, handover.early, handover.seconds
+        return cls(handover.replica, handover.tokens, handover.gain_s, *moved)
 
 
 class RouteRecord(ReplyObject):

@@ -174,7 +174,7 @@ def test_routes_are_in_the_record() -> None:
             "error": None,
             "fetched": None,
             "moves": [],
-            "handover": {"replica": None, "tokens": 4, "gain_s": -0.1, "bytes": 0, "seconds": 0.0},
+            "handover": {"replica": None, "tokens": 4, "gain_s": -0.1, "bytes": 0, "early_bytes": 0, "seconds": 0.0},
         },
     ]
     assert "routes" not in record(report())

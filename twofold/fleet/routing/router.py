@@ -98,13 +98,14 @@ class RoutePrediction(NamedTuple):
 
 class BlockFetch(NamedTuple):
     """The first ``blocks`` blocks of a prompt come from the replica ``source``. The target lacks ``nbytes`` bytes of
-    them, which are predicted to take so many seconds."""
+    them, which are predicted to take so many seconds after ``wait_s``, when the source's step ends."""
 
     source: int
     blocks: int
     block_size: int
     nbytes: int
     seconds: float
+    wait_s: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -253,7 +254,7 @@ def predict(work: WorkAhead, tokens: int, cached: int, unknown: StepTimeModel | 
 def _after_fetch(work: WorkAhead, tokens: int, fetch: BlockFetch, unknown: StepTimeModel) -> RoutePrediction:
     """Predicts a prompt whose blocks are fetched before it waits."""
     found = predict(work, tokens, fetch.tokens, unknown)
-    return found._replace(prefill_s=found.prefill_s + fetch.seconds)
+    return found._replace(prefill_s=found.prefill_s + fetch.wait_s + fetch.seconds)
 
 
 def make_router(name: str, distort: Callable[[float], float] | None = None) -> Router:
