@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,18 +14,22 @@ import pytest
 
 from tests.fleet.conftest import ENGINE, named, until
 from tests.fleet.test_transfer import bits, idle
+from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.params import SamplingParams
 from twofold.core.request import EngineRequest, RequestOptions
 from twofold.engine.outputs import RequestOutput
 from twofold.fleet import handover
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.messages import BlockData
-from twofold.fleet.reading import ModelReading
+from twofold.fleet.reading import ModelReading, read_file
 from twofold.fleet.replica import RestartPolicy
 from twofold.fleet.routing.router import Role
 from twofold.fleet.streams import DispatchHandle
+from twofold.host.paths import CacheFolders
 
 TOKENS = 200
+LONG = 1500
+CHUNK = {"max_num_batched_tokens": 16}
 BLOCK = 16
 PARAMS = SamplingParams(seed=5, temperature=1.0, max_tokens=300, ignore_eos=True, logprobs=3, presence_penalty=0.4)
 
@@ -42,8 +46,10 @@ async def fleet(reading: ModelReading, *roles: Role, **options: Any) -> AsyncIte
         await model.close()
 
 
-def prompt(number: int = 0, params: SamplingParams = PARAMS, *, stream: bool = True) -> EngineRequest:
-    ids = tuple((31 + number + i * i * 7) % 250 for i in range(TOKENS))
+def prompt(
+    number: int = 0, params: SamplingParams = PARAMS, *, stream: bool = True, tokens: int = TOKENS
+) -> EngineRequest:
+    ids = tuple((31 + number + i * i * 7) % 250 for i in range(tokens))
     return EngineRequest(ids, params, RequestOptions(), stream=stream)
 
 
@@ -63,6 +69,34 @@ async def run(model: Fleet, request: EngineRequest, name: str) -> tuple[RequestO
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every move gains."""
     monkeypatch.setattr(handover, "MIN_GAIN", -1e9)
+
+
+@pytest.fixture(scope="session")
+def roomy(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> ModelReading:
+    """A model whose context has room for LONG prompts."""
+    return read_file(tiny_gguf(TinyOptions(context=2048)).path, CacheFolders.of().create())
+
+
+@pytest.fixture
+def often(always: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 - it is used
+    """Every move gains, and is considered after each step."""
+    monkeypatch.setattr(handover, "REVIEW_S", 0.0)
+
+
+def long_prompt(number: int = 0) -> EngineRequest:
+    return prompt(number, replace(PARAMS, max_tokens=100), tokens=LONG)
+
+
+def watch_blocks(model: Fleet, call: Callable[[int], object]) -> None:
+    """Calls with the place of each block that arrives at the hub, before it is relayed."""
+    heard = model.on_message
+
+    def hear(replica: Any, message: Any) -> None:
+        if isinstance(message, BlockData):
+            call(message.place)
+        heard(replica, message)
+
+    model.on_message = hear  # type: ignore[method-assign]
 
 
 CASES = {
@@ -119,17 +153,79 @@ def test_a_transfer_that_breaks_leaves_the_request_where_it_is(reading: ModelRea
         async with fleet(reading, "both") as alone:
             plain, _ = await run(alone, prompt(), "a")
         async with fleet(reading, "prefill", "decode") as model:
-            heard, pid = model.on_message, model.replicas[number].pid
+            pid = model.replicas[number].pid
             assert pid is not None
-
-            def hear(replica: Any, message: Any) -> None:
-                if isinstance(message, BlockData) and message.place == 5:
-                    os.kill(pid, signal.SIGKILL)
-                heard(replica, message)
-
-            model.on_message = hear  # type: ignore[method-assign]
+            watch_blocks(model, lambda place: os.kill(pid, signal.SIGKILL) if place == 5 else None)
             output, _ = await run(model, prompt(), "a")
             assert bits(output) == bits(plain)
+            await until(lambda: all(each.state == "ready" for each in model.replicas.values()))
+
+    asyncio.run(part())
+
+
+@pytest.mark.usefixtures("often")
+def test_blocks_arrive_while_the_prompt_is_computed(roomy: ModelReading) -> None:
+    async def part() -> None:
+        async with fleet(roomy, "both", **CHUNK) as alone:
+            plain = [(await run(alone, long_prompt(number), f"{number}"))[0] for number in range(3)]
+        async with fleet(roomy, "prefill", "decode", **CHUNK) as model:
+            size = model.ready.engine.groups[0].block_bytes
+            places = list[int]()
+            watch_blocks(model, places.append)
+            for number, expected in enumerate(plain):
+                places.clear()
+                output, handle = await run(model, long_prompt(number), f"{number}")
+                assert bits(output) == bits(expected)
+                moved = handle.handover
+                assert moved is not None
+                assert moved.replica == 1
+                assert places == list(range(LONG // BLOCK)), "each block is transferred once"
+                assert moved.nbytes == len(places) * size
+                assert moved.nbytes / 2 < moved.early <= moved.nbytes
+
+    asyncio.run(part())
+
+
+@pytest.mark.usefixtures("often")
+def test_a_request_that_ends_during_its_prompt_holds_nothing(roomy: ModelReading) -> None:
+    async def part() -> None:
+        async with fleet(roomy, "prefill", "decode", **CHUNK) as model:
+            began = asyncio.Event()
+            watch_blocks(model, lambda place: began.set() if place == 9 else None)
+            asked = asyncio.create_task(run(model, long_prompt(), "a"))
+            await began.wait()
+            asked.cancel()
+            await asyncio.wait([asked])
+            await until(lambda: not model.requests.leaving)
+            await idle(model)
+            first, handle = await run(model, long_prompt(), "b")
+            assert first.metrics.cached_tokens >= 9 * BLOCK
+            assert handle.handover is not None
+            assert handle.handover.nbytes < LONG // BLOCK * model.ready.engine.groups[0].block_bytes
+
+    asyncio.run(part())
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_replica_that_ends_during_a_prompt_changes_no_bits(roomy: ModelReading, number: int) -> None:
+    async def part() -> None:
+        async with fleet(roomy, "both", **CHUNK) as alone:
+            plain, _ = await run(alone, long_prompt(), "a")
+        async with fleet(roomy, "prefill", "decode", **CHUNK) as model:
+            pid, ends = model.replicas[number].pid, list[bool]()
+            assert pid is not None
+
+            def end(place: int) -> None:
+                if place == 20 and not ends:
+                    ends.append(model.requests.streams["a"].proven)
+                    os.kill(pid, signal.SIGKILL)
+
+            watch_blocks(model, end)
+            output, handle = await run(model, long_prompt(), "a")
+            assert bits(output) == bits(plain)
+            assert ends == [False], "it ends before the first token"
+            assert handle.retries == (number == 0)
             await until(lambda: all(each.state == "ready" for each in model.replicas.values()))
 
     asyncio.run(part())
