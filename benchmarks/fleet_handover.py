@@ -94,6 +94,7 @@ async def measure(path: Path, pool: str, given: argparse.Namespace) -> dict[str,
         "moved": sum(each is not None and each.replica is not None for each in moved),
         "predicted_gain_s": round(statistics.median(gains), 3) if gains else None,
         "bytes": sum(each.nbytes for each in moved if each is not None),
+        "early_bytes": sum(each.early for each in moved if each is not None),
     }
 
 

@@ -146,6 +146,21 @@ def test_a_request_stays_where_moving_gains_nothing(reading: ModelReading) -> No
     asyncio.run(part())
 
 
+@pytest.mark.usefixtures("often")
+def test_no_block_moves_where_moving_gains_too_little(roomy: ModelReading, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handover, "MIN_GAIN", 1e9)
+
+    async def part() -> None:
+        async with fleet(roomy, "prefill", "decode", **CHUNK) as model:
+            places = list[int]()
+            watch_blocks(model, places.append)
+            _, handle = await run(model, long_prompt(), "a")
+            assert handle.handover is not None
+            assert (handle.handover.replica, handle.handover.nbytes, places) == (None, 0, [])
+
+    asyncio.run(part())
+
+
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_transfer_that_breaks_leaves_the_request_where_it_is(reading: ModelReading, number: int) -> None:
@@ -164,11 +179,13 @@ def test_a_transfer_that_breaks_leaves_the_request_where_it_is(reading: ModelRea
 
 
 @pytest.mark.usefixtures("often")
-def test_blocks_arrive_while_the_prompt_is_computed(roomy: ModelReading) -> None:
+@pytest.mark.parametrize("targets", [1, 2])
+def test_blocks_arrive_while_the_prompt_is_computed(roomy: ModelReading, targets: int) -> None:
     async def part() -> None:
         async with fleet(roomy, "both", **CHUNK) as alone:
             plain = [(await run(alone, long_prompt(number), f"{number}"))[0] for number in range(3)]
-        async with fleet(roomy, "prefill", "decode", **CHUNK) as model:
+        decode: Sequence[Role] = ["decode"] * targets
+        async with fleet(roomy, "prefill", *decode, **CHUNK) as model:
             size = model.ready.engine.groups[0].block_bytes
             places = list[int]()
             watch_blocks(model, places.append)
@@ -178,7 +195,7 @@ def test_blocks_arrive_while_the_prompt_is_computed(roomy: ModelReading) -> None
                 assert bits(output) == bits(expected)
                 moved = handle.handover
                 assert moved is not None
-                assert moved.replica == 1
+                assert moved.replica in range(1, targets + 1)
                 assert places == list(range(LONG // BLOCK)), "each block is transferred once"
                 assert moved.nbytes == len(places) * size
                 assert moved.nbytes / 2 < moved.early <= moved.nbytes

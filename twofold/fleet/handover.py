@@ -65,7 +65,7 @@ class _Candidate:
     tries    transfers that brought nothing
     early    bytes of its blocks that were transferred before its first token
     nbytes   of all of them
-    seconds  of the transfers after the first token
+    seconds  of the transfers after the first token, which was given at ``first_at``
     """
 
     stream: RequestStream
@@ -76,8 +76,9 @@ class _Candidate:
     early: int = 0
     nbytes: int = 0
     seconds: float = 0.0
+    first_at: float = 0.0
 
-    def arrive(self, found: FetchedBlocks | None) -> None:
+    def arrive(self, found: FetchedBlocks | None, now: float) -> None:
         """A transfer has ended."""
         self.moving = False
         if found is None:
@@ -85,7 +86,7 @@ class _Candidate:
             return
         self.nbytes += found.nbytes
         if self.stream.proven:
-            self.seconds += found.seconds
+            self.seconds += min(found.seconds, now - self.first_at)
         else:
             self.early += found.nbytes
 
@@ -128,8 +129,9 @@ class Handovers(Generic[R]):
 
     def _hurry(self, request_id: str) -> None:
         """A replica has given the first token of a request."""
-        if request_id in self._candidates:
-            self._next = 0.0
+        candidate = self._candidates.get(request_id)
+        if candidate is not None:
+            candidate.first_at, self._next = self._clock(), 0.0
 
     def review(self) -> None:
         """Moves requests that gain by it; called after a replica has reported its work."""
@@ -226,7 +228,7 @@ class Handovers(Generic[R]):
 
     def _arrive(self, request_id: str, candidate: _Candidate, found: FetchedBlocks | None) -> None:
         """A transfer has ended: the request moves, or the next blocks follow."""
-        candidate.arrive(found)
-        holder = self._requests.leases.holder(request_id)
+        now, holder = self._clock(), self._requests.leases.holder(request_id)
+        candidate.arrive(found, now)
         if found is not None and holder is not None and holder[0] == candidate.lease:
-            self._consider(request_id, candidate, holder[1], self._clock())
+            self._consider(request_id, candidate, holder[1], now)

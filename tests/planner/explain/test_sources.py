@@ -146,13 +146,18 @@ def test_what_it_brought_that_another_replica_decodes() -> None:
     route = ServedRoute(0, "its turn", None, None, None)
     moved = replace(route, moves=(ServedMove(1, "handover"),), handover=ServedHandover(1, 3, 0.5, 4_600_000, 0.05))
     stayed = replace(route, handover=ServedHandover(None, 9, -0.02))
-    whole, plain = record(reports=2, routes=(moved, stayed)), len(read(record()).notes)
-    assert [read(whole, str(prompt)).notes[plain + 1 :] for prompt in range(2)] == [
+    early = replace(route, handover=ServedHandover(1, 1, 0.5, 4_600_000, 0.005, 4_100_000))
+    whole, plain = record(reports=3, routes=(moved, stayed, early)), len(read(record()).notes)
+    assert [read(whole, str(prompt)).notes[plain + 1 :] for prompt in range(3)] == [
         (
             "It continued on replica 1: replica 0 handed it over.",
             "That was after 3 tokens, for a predicted gain of 500 ms; 4.6 MB were transferred in 50 ms.",
         ),
         ("It stayed there: the best replica that decodes was predicted to end it 20 ms later.",),
+        (
+            "That was after 1 token, for a predicted gain of 500 ms; 4.6 MB were transferred, 4.1 MB of them before "
+            "the first one and the others in 5 ms.",
+        ),
     ]
 
 

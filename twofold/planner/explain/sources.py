@@ -313,8 +313,10 @@ def _handover(handover: SourceFields) -> str:
     if "replica" not in handover:
         return f"It stayed there: the best replica that decodes was predicted to end it {duration(-gain)} later."
     tokens, moved = count(handover.count("tokens"), "token"), size(handover.number("bytes"))
-    took = duration(handover.number("seconds"))
-    return f"That was after {tokens}, for a predicted gain of {duration(gain)}; {moved} were transferred in {took}."
+    early = handover.number("early_bytes") if "early_bytes" in handover else 0.0
+    before = f", {size(early)} of them before the first one and the others" if early else ""
+    took = f"{moved} were transferred{before} in {duration(handover.number('seconds'))}"
+    return f"That was after {tokens}, for a predicted gain of {duration(gain)}; {took}."
 
 
 def _route(route: SourceFields) -> str:
