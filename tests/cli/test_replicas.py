@@ -62,7 +62,10 @@ def test_replicas_are_listed_replaced_started_and_drained(
     code, out = run(capsys, server, "status")
     assert code == 0
     assert f"process {first[0]['pid']}" in out
-    assert run(capsys, server, "restart")[0] == 0
+    assert run(capsys, server, "restart") == (
+        0,
+        "Restarted the replicas of tiny: each after its successor was ready.\n",
+    )
     assert not {each["pid"] for each in first} & {each["pid"] for each in replicas(capsys, server)}
     assert run(capsys, server, "scale", "3")[0] == 0
     assert [each["number"] for each in replicas(capsys, server)] == [0, 1, 2]

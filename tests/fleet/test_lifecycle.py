@@ -73,17 +73,32 @@ def test_the_requests_of_a_drained_replica_go_on_elsewhere(
     runner.run(drained())
 
 
+@pytest.mark.parametrize("room", [True, False])
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_restart_replaces_every_process(
-    runner: asyncio.Runner, reading: ModelReading, expected: list[list[int]], replicas: int
+    runner: asyncio.Runner, reading: ModelReading, expected: list[list[int]], replicas: int, room: bool
 ) -> None:
+    """With room for one more there is never one fewer."""
+    usable: list[int] = []
+
+    async def watch(fleet: Fleet) -> None:
+        while True:
+            usable.append(sum(each.usable for each in fleet.own))
+            await asyncio.sleep(0)
+
+    async def restart(fleet: Fleet) -> None:
+        watching = asyncio.create_task(watch(fleet))
+        assert await fleet.restart(room=room) == room
+        watching.cancel()
+
     async def restarted() -> None:
         fleet = await fleet_of(reading, replicas)
         try:
             before = {each.pid for each in fleet.own}
-            await under_load(fleet, fleet.restart, expected)
+            await under_load(fleet, lambda: restart(fleet), expected)
             assert len(before | {each.pid for each in fleet.own}) == 2 * replicas
             assert [(each.state, each.restarts) for each in fleet.own] == [("ready", 0)] * replicas
+            assert min(usable) == (replicas if room else replicas - 1)
         finally:
             await fleet.close()
 

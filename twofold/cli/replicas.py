@@ -50,10 +50,14 @@ def drain(
 
 
 def restart(*, model: ModelOption = None, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> None:
-    """Replace the server's own replicas one after the other; their requests continue on the others."""
+    """Replace a model's replicas one after the other, each after its successor is ready if there is room for one more.
+
+    Requests continue on the others.
+    """
     name = model or _only(url, api_key)
     found = _post(url, api_key, name, "/replicas/restart", None)
-    print_json(found) if json else note(f"Restarted the replicas of {name}.")
+    how = "in place, because there is no room for one more" if found["in_place"] else "each after its successor was ready"
+    print_json(found) if json else note(f"Restarted the replicas of {name}: {how}.")
 
 
 def scale(

@@ -311,15 +311,28 @@ class Fleet:
         async with self._changing:
             await self._drain(number)
 
-    async def restart(self) -> None:
-        """Replaces the processes of this machine's replicas, one after the other. Their requests move to the others; a
-        single replica's wait. Raises the error of a replica that fails; the later ones are not replaced then."""
+    async def restart(self, *, room: bool = True) -> bool:
+        """Replaces the processes of this machine's replicas, one after the other, and moves their requests.
+
+        With ``room`` for one more each new replica is ready before the old one is drained. Otherwise the old process
+        ends first, and a single replica's requests wait for the new one. Returns whether there was room. Raises the
+        error of a replica that fails; the later ones are not replaced then.
+        """
         async with self._changing:
-            for replica in self.own:
+            own = self.own
+            room = room and len(own) < MAX_REPLICAS and self._load.options.get("kv_store") is None
+            for replica in own:
+                if room:
+                    await self._start([replica.role])
+                    await self._drain(replica.number)
+                    continue
                 if replica.state in ("ready", "silent"):
                     self._empty(replica)
                     await replica.replace()
                 await self._until_loaded([replica])
+            how = "each after its successor was ready" if room else "in place, because there is no room for one more"
+            log.info("the replicas of the model %s were replaced: %s", self.name, how)
+            return room
 
     async def scale(self, replicas: int) -> None:
         """Starts replicas on this machine or drains them, those with the highest numbers first.
@@ -339,17 +352,22 @@ class Fleet:
         async with self._changing:
             for replica in self.own[replicas:]:
                 await self._drain(replica.number)
-            new = [self._add() for _ in range(replicas - len(self.own))]
-            try:
-                await self._until_loaded(new)
-            except BaseException:
-                for replica in new:
-                    await self._remove(replica)
-                raise
+            await self._start(["both"] * (replicas - len(self.own)))
 
-    def _add(self) -> FleetReplica:
+    async def _start(self, roles: Sequence[Role]) -> None:
+        """Starts a replica for each role and waits until they are ready. Raises the error of one that cannot be loaded:
+        all of them are closed then."""
+        new = [self._add(role) for role in roles]
+        try:
+            await self._until_loaded(new)
+        except BaseException:
+            for replica in new:
+                await self._remove(replica)
+            raise
+
+    def _add(self, role: Role) -> FleetReplica:
         number = next(number for number in count() if number not in self.replicas)
-        replica = self.replicas[number] = FleetReplica(self.name, number, self._load, self, self._policy)
+        replica = self.replicas[number] = FleetReplica(self.name, number, self._load, self, self._policy, role=role)
         replica.start()
         return replica
 

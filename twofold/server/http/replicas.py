@@ -3,10 +3,9 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from twofold.api.body import NonNegativeFloat, NonNegativeInt, ReplyObject, RequestObject
 from twofold.fleet.fleet import Fleet
@@ -77,6 +76,13 @@ class FleetReply(ReplyObject, kw_only=True):
     autoscale: ScaleReply | None
 
 
+class RestartReply(FleetReply, kw_only=True):
+    """The replicas of a model after a restart. ``in_place``: each old one ended before the new one was ready, because
+    there was no room for one more."""
+
+    in_place: bool
+
+
 class ScaleOrder(RequestObject):
     """The number of replicas on the server's machine."""
 
@@ -98,21 +104,20 @@ class ReplicasEndpoint:
     async def drain(self, asked: EndpointRequest) -> FleetReply:
         check_admin(asked)
         order = await asked.read(DrainOrder.read)
-        return await self._change(asked, lambda fleet: fleet.drain(order.replica))
+        fleet = self._registry.fleet(asked.path["model"])
+        await fleet.drain(order.replica)
+        return fleet_reply(fleet)
 
-    async def restart(self, asked: EndpointRequest) -> FleetReply:
+    async def restart(self, asked: EndpointRequest) -> RestartReply:
         check_admin(asked)
-        return await self._change(asked, Fleet.restart)
+        name = asked.path["model"]
+        room = await self._registry.restart(name)
+        return RestartReply(**structs.asdict(fleet_reply(self._registry.fleet(name))), in_place=not room)
 
     async def scale(self, asked: EndpointRequest) -> FleetReply:
         check_admin(asked)
         order = await asked.read(ScaleOrder.read)
         return fleet_reply(await self._registry.scale(asked.path["model"], order.replicas))
-
-    async def _change(self, asked: EndpointRequest, change: Callable[[Fleet], Awaitable[None]]) -> FleetReply:
-        fleet = self._registry.fleet(asked.path["model"])
-        await change(fleet)
-        return fleet_reply(fleet)
 
 
 def fleet_reply(fleet: Fleet) -> FleetReply:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -297,22 +297,41 @@ class ModelRegistry:
             message = "The replicas of this server run on its Ray cluster, so they are not started here."
             raise ParameterError(message, param="replicas", hint="Start the server with another number of --replicas.")
         model, fleet = self.find(name, exactly=True), self.fleet(name)
-        before, each = len(fleet.own), fleet.own_bytes
-        needed = each * max(0, replicas - before)
-        if sum(other.reserved for other in self.models if other.holds) + needed > self._budget:
+        each = fleet.own_bytes
+        needed = each * max(0, replicas - len(fleet.own))
+        if not self._has_room(needed):
             raise ResourceError(
                 f"{replicas} replicas of {model.names[0]} take {each * replicas:,} bytes of memory, and all models "
                 f"together may use {self._budget:,}.",
                 hint="Raise --memory-budget, or lower --kv-cache-memory-bytes.",
             )
+        with self._reserving(model, fleet, needed):
+            await fleet.scale(replicas)
+        return fleet
+
+    async def restart(self, name: str) -> bool:
+        """Replaces the replicas of a loaded model; returns whether the memory budget had room for one more, so that
+        each new one was ready before the old one ended. Raises the errors of ``Fleet.restart`` and ``fleet``."""
+        model, fleet = self.find(name, exactly=True), self.fleet(name)
+        room = self._has_room(fleet.own_bytes)
+        with self._reserving(model, fleet, fleet.own_bytes if room else 0):
+            return await fleet.restart(room=room)
+
+    def _has_room(self, needed: int) -> bool:
+        """Whether the budget has so many bytes beside the loaded models."""
+        return sum(model.reserved for model in self.models if model.holds) + needed <= self._budget
+
+    @contextmanager
+    def _reserving(self, model: ServedModel, fleet: Fleet, needed: int) -> Iterator[None]:
+        """Reserves bytes while replicas of a model change; afterwards it has those of its replicas."""
+        before, each = len(fleet.own), fleet.own_bytes
         model.reserved += needed
         try:
-            await fleet.scale(replicas)
+            yield
         finally:
             if model.worker is fleet:
                 model.reserved = each * len(fleet.own)
                 model.kv_bytes = (model.kv_bytes or 0) // max(1, before) * len(fleet.own)
-        return fleet
 
     def fleet(self, name: str) -> Fleet:
         """A loaded model. Raises ModelNotFoundError, and ParameterError if it is not loaded."""
@@ -465,7 +484,7 @@ class ModelRegistry:
             replicas = self._settings.replicas
             planned = plan(self._options, reading.spec, weights, room // self._settings.max_replicas, draft)
             needed = planned.bytes * replicas
-            while sum(each.reserved for each in self.models if each.holds) + needed > self._budget:
+            while not self._has_room(needed):
                 leaving = [other.unloading for other in self.models if other.unloading is not None]
                 if leaving:
                     await asyncio.wait(leaving)

@@ -24,7 +24,7 @@ from twofold.server.http.models import (
     OllamaProcesses,
     OllamaTags,
 )
-from twofold.server.http.replicas import DrainOrder, FleetReply, ScaleOrder
+from twofold.server.http.replicas import DrainOrder, FleetReply, RestartReply, ScaleOrder
 from twofold.server.http.root import RootReply
 from twofold.server.http.status import MAX_SHOWN, ModelUseList, ModelUseReply, ServerStatus, VersionReply
 from twofold.server.openapi import rules
@@ -162,8 +162,8 @@ ADMINISTRATION: Final = (
     _post(
         "/v1/twofold/models/{model}/replicas/restart",
         "restartReplicas",
-        "Replaces the processes of the server's own replicas one after the other, and replies when all are ready.",
-        FleetReply,
+        "Replaces the model's replicas one after the other, and replies when all are ready.",
+        RestartReply,
         failures=LOADING,
         rules=(rules.LOADED,),
     ),
