@@ -63,6 +63,14 @@ def test_autoscaling_has_bounds_and_a_share(monkeypatch: pytest.MonkeyPatch) -> 
     assert config(ServeOptions(autoscale="1:2", attainment=0.95)).registry.autoscale == ScaleRange(1, 2, 0.95)
 
 
+def test_autoscaling_on_a_cluster_does_not_depend_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
+    options = ServeOptions(ray="auto", listen_nodes="127.0.0.1:0", autoscale="2:64")
+    made = options.config(("smollm2-135m",), {"token_budget": "live", "threads": 8}).registry
+    assert made.ray is not None
+    assert (made.ray.replicas, made.replicas, made.max_replicas, made.autoscale) == (2, 0, 0, ScaleRange(2, 64))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -70,7 +78,7 @@ def test_autoscaling_has_bounds_and_a_share(monkeypatch: pytest.MonkeyPatch) -> 
         (ServeOptions(autoscale="1:2", attainment=2.0), "attainment"),
         (ServeOptions(attainment=0.9), "--autoscale, which is not given"),
         (ServeOptions(autoscale="1:2", replicas=2), "chooses the number"),
-        (ServeOptions(autoscale="1:2", listen_nodes="127.0.0.1:0"), "nodes or Ray"),
+        (ServeOptions(autoscale="1:2", listen_nodes="127.0.0.1:0"), "cannot start nodes"),
         (ServeOptions(autoscale="1:5"), "5 replicas with 1 thread each need more than the 4 cores"),
     ],
 )

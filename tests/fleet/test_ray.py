@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import signal
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from tests.support.tiny import TinyModel, TinyOptions
 from twofold.cli.serve import ServeOptions
 from twofold.core.errors import ParameterError
 
-ENGINE: Final = ("--kv-cache-memory-bytes", "8M", "--max-model-len", "1024", "--threads", "1", "--access-log", "off")
+ENGINE: Final = ("--kv-cache-memory-bytes", "8M", "--max-model-len", "1024", "--access-log", "off", "--threads")
 DETECTION: Final = {
     "health_check_initial_delay_ms": 500,
     "health_check_period_ms": 500,
@@ -68,32 +70,98 @@ def joined(server: LiveServer) -> int:
     return server.log.read_text().count("has joined")
 
 
+def fleet_of(server: LiveServer) -> dict[str, Any]:
+    """What `twofold fleet status --json` shows of the model."""
+    found: dict[str, Any] = server.get("/v1/twofold/server").json()["models"][0]["fleet"]
+    return found
+
+
+def ready(server: LiveServer) -> list[str]:
+    """The nodes that are ready."""
+    return sorted(each["node"] for each in fleet_of(server)["replicas"] if each["state"] == "ready")
+
+
+def change(server: LiveServer, path: str, body: dict[str, int] | None = None) -> dict[str, Any]:
+    """Scales, drains or restarts the model's replicas."""
+    with server.client() as client:
+        response = client.post(f"/v1/twofold/models/m/replicas{path}", json=body, timeout=WAIT_S)
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def while_asking(server: LiveServer, change: Callable[[], object]) -> dict[int, str]:
+    """The answers to requests that run while something changes."""
+    found: dict[int, str] = {}
+    asking = [threading.Thread(target=lambda n=number: found.update({n: answer(server, n)})) for number in range(4)]
+    for thread in asking:
+        thread.start()
+    change()
+    for thread in asking:
+        thread.join()
+    return found
+
+
+def asked_for(cluster: Any) -> list[dict[str, float]]:
+    """The machines that Ray's autoscaler is asked for."""
+    ray: Any = importlib.import_module("ray._raylet")
+    found = ray.GcsClient(address=cluster.address).internal_kv_get(b"autoscaler_resource_request")
+    bundles: list[dict[str, float]] = json.loads(found)
+    return bundles
+
+
 def kill(node: Any, kind: str) -> None:
     node.all_processes[kind][0].process.send_signal(signal.SIGKILL)
 
 
-def test_a_dead_node_and_a_dead_control_store_change_no_answer(
-    cluster: Any, tiny_gguf: Callable[[TinyOptions], TinyModel], tmp_path: Path
+@pytest.fixture(scope="module")
+def model(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> str:
+    return f"m={tiny_gguf(TinyOptions(context=2048)).path}"
+
+
+@pytest.fixture(scope="module")
+def expected(model: str, tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """The answers of a server without Ray."""
+    with live_server(tmp_path_factory.mktemp("calm"), model, *ENGINE, "1") as calm:
+        return {number: answer(calm, number) for number in range(4)}
+
+
+def test_scaling_changes_no_answer_and_waits_for_a_machine(
+    cluster: Any, model: str, expected: dict[int, str], tmp_path: Path
 ) -> None:
-    model = f"m={tiny_gguf(TinyOptions(context=2048)).path}"
-    (tmp_path / "calm").mkdir()
-    (tmp_path / "ray").mkdir()
-    with live_server(tmp_path / "calm", model, *ENGINE) as calm:
-        expected = [answer(calm, number) for number in range(4)]
+    """Each replica takes a whole machine, of which there are two."""
+    fleet = ("--ray", cluster.address, "--listen-nodes", "127.0.0.1:0", *ENGINE, "2")
+    with live_server(tmp_path, model, *fleet) as server:
+        assert while_asking(server, lambda: change(server, "", {"replicas": 2})) == expected
+        assert (ready(server), fleet_of(server)["problem"]) == (["ray:0", "ray:1"], None)
+        assert asked_for(cluster) == [{"CPU": 2}] * 2
+        assert while_asking(server, lambda: change(server, "", {"replicas": 1})) == expected
+        assert ready(server) == ["ray:0"]
+        assert asked_for(cluster) == [{"CPU": 2}]
+        assert not change(server, "/restart")["in_place"]
+        assert ready(server) == ["ray:1"]
+        waits = "1 of 3 replicas of m is not ready: no machine of the Ray cluster has 2 free CPUs; more were asked for."
+        assert change(server, "", {"replicas": 3})["problem"] == waits
+        assert (len(ready(server)), fleet_of(server)["problem"]) == (2, waits)
+        assert asked_for(cluster) == [{"CPU": 2}] * 3
+        machine = cluster.add_node(num_cpus=2)
+        until(lambda: fleet_of(server)["problem"] is None)
+        assert len(ready(server)) == 3
+        assert server.end() == 0
+    cluster.remove_node(machine)
+    assert asked_for(cluster) == []
+
+
+def test_a_dead_node_and_a_dead_control_store_change_no_answer(
+    cluster: Any, model: str, expected: dict[int, str], tmp_path: Path
+) -> None:
     fleet = ("--ray", cluster.address, "--replicas", "2", "--listen-nodes", "127.0.0.1:0")
-    with live_server(tmp_path / "ray", model, *fleet, *ENGINE) as server:
+    with live_server(tmp_path, model, *fleet, *ENGINE, "1") as server:
         until(lambda: joined(server) == 2)
-        found: dict[int, str] = {}
-        asking = [threading.Thread(target=lambda n=number: found.update({n: answer(server, n)})) for number in range(4)]
-        for thread in asking:
-            thread.start()
-        kill(cluster.worker_nodes.copy().pop(), "raylet")
-        for thread in asking:
-            thread.join()
-        assert [found[number] for number in range(4)] == expected
+        assert while_asking(server, lambda: kill(cluster.worker_nodes.copy().pop(), "raylet")) == expected
         until(lambda: joined(server) == 3)  # Ray starts the lost replica on the other machine
         kill(cluster.head_node, "gcs_server")
-        assert [answer(server, number) for number in range(4)] == expected
+        assert {number: answer(server, number) for number in range(4)} == expected
         assert server.end() == 0
 
 
@@ -103,7 +171,7 @@ def test_a_cluster_that_does_not_answer_ends_the_start(
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'twofold[ray]'")
     model = f"m={tiny_gguf(TinyOptions()).path}"
     fleet = ("--ray", "127.0.0.1:9", "--listen-nodes", "127.0.0.1:0")
-    with pytest.raises(AssertionError, match="Ray cannot be used"), live_server(tmp_path, model, *fleet, *ENGINE):
+    with pytest.raises(AssertionError, match="Ray cannot be used"), live_server(tmp_path, model, *fleet, *ENGINE, "1"):
         pass
 
 

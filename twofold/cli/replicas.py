@@ -30,7 +30,10 @@ def status(*, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -
     for model in models:
         fleet = model["fleet"]
         note(f"{model['id']}: router {fleet['router']}, {count(fleet['waiting'], 'request')} without a replica")
-        if (scaling := fleet["autoscale"]) is not None:
+        scaling = fleet["autoscale"]
+        if fleet["problem"] is not None and (scaling is None or scaling["problem"] != fleet["problem"]):
+            note(fleet["problem"])
+        if scaling is not None:
             note(f"{model['id']}: {_decision(scaling)}")
 
 
@@ -56,12 +59,18 @@ def restart(*, model: ModelOption = None, url: Url = DEFAULT_URL, api_key: Key =
     """
     name = model or _only(url, api_key)
     found = _post(url, api_key, name, "/replicas/restart", None)
-    how = "in place, because there is no room for one more" if found["in_place"] else "each after its successor was ready"
+    how = (
+        "in place, because one more cannot run beside them"
+        if found["in_place"]
+        else "each after its successor was ready"
+    )
     print_json(found) if json else note(f"Restarted the replicas of {name}: {how}.")
 
 
 def scale(
-    replicas: Annotated[int, Parameter(help="Number of replicas on the server's machine.")],
+    replicas: Annotated[
+        int, Parameter(help="Number of the model's replicas, not counting nodes that join by themselves.")
+    ],
     /,
     *,
     model: ModelOption = None,
@@ -69,10 +78,10 @@ def scale(
     api_key: Key = None,
     json: Json = False,
 ) -> None:
-    """Start or drain replicas on the server's machine."""
+    """Start or drain replicas of a model, on the server's machine or on its Ray cluster."""
     name = model or _only(url, api_key)
     found = _post(url, api_key, name, "/replicas", {"replicas": replicas})
-    print_json(found) if json else note(f"{name} has {count(replicas, 'replica')} on the server's machine.")
+    print_json(found) if json else note(found["problem"] or f"{name} has {count(replicas, 'replica')}.")
 
 
 def _post(url: str, api_key: str | None, model: str, path: str, body: dict[str, int] | None) -> Any:

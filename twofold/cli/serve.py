@@ -88,7 +88,10 @@ class ServeOptions:
     ] = None
     autoscale: Annotated[
         str | None,
-        Parameter(help="Least and most replicas, e.g. 1:4: their number follows the traffic, towards --slo."),
+        Parameter(
+            help="Least and most replicas, e.g. 1:4: their number follows the traffic, towards --slo. With --ray they "
+            "are on its cluster, else on this machine."
+        ),
     ] = None
     attainment: Annotated[
         float | None, Parameter(help="With --autoscale: share of requests that shall meet --slo (default: 0.9).")
@@ -152,7 +155,9 @@ class ServeOptions:
         from twofold.server.models.named_models import read_named_models  # noqa: PLC0415
         from twofold.server.models.registry import RegistrySettings  # noqa: PLC0415
 
-        roles, nodes, ray, autoscale = self._roles(), self._nodes(engine), self._ray(engine), self._autoscale(engine)
+        roles, nodes, autoscale = self._roles(), self._nodes(engine), self._autoscale(engine)
+        first = self._own if autoscale is None else autoscale.minimum
+        ray = self._ray(first, engine)
         if self.router is not None and self._own == 1 and nodes is None and autoscale is None:
             hint = "Add --replicas 2, or remove --router."
             raise ParameterError("One replica gets all requests, so it needs no --router.", param="router", hint=hint)
@@ -166,7 +171,7 @@ class ServeOptions:
                 memory_budget=budget,
                 accept_any=self.accept_any_model,
                 idle_unload_s=idle_s,
-                replicas=autoscale.minimum if autoscale is not None else self._own if ray is None else 0,
+                replicas=first if ray is None else 0,
                 roles=roles,
                 nodes=nodes,
                 ray=ray,
@@ -254,8 +259,8 @@ class ServeOptions:
             raise ParameterError(message, param="kv_store", hint=hint)
         return nodes
 
-    def _ray(self, engine: Mapping[str, Any]) -> RayPlan | None:
-        """The replicas that Ray runs. Raises ParameterError."""
+    def _ray(self, replicas: int, engine: Mapping[str, Any]) -> RayPlan | None:
+        """The replicas that Ray runs, so many at first. Raises ParameterError."""
         if self.ray is None:
             return None
         from twofold.fleet.ray import RayPlan  # noqa: PLC0415 - start-up time
@@ -263,7 +268,7 @@ class ServeOptions:
         if self.listen_nodes is None:
             message = "--ray requires --listen-nodes HOST:PORT, where its nodes join this server."
             raise ParameterError(message, param="ray")
-        return RayPlan.of(self.ray, self.replicas, engine.get("threads"))
+        return RayPlan.of(self.ray, replicas, engine.get("threads"))
 
     def _autoscale(self, engine: Mapping[str, Any]) -> ScaleRange | None:
         """Between which numbers the replicas change. Raises ParameterError."""
@@ -275,9 +280,9 @@ class ServeOptions:
         from twofold.host.machine import read_cpu  # noqa: PLC0415
 
         message, hint = None, None
-        if self.listen_nodes is not None or self.ray is not None:
-            message = "--autoscale starts and ends replicas of this machine, so it cannot be used with nodes or Ray."
-            hint = "Remove --listen-nodes and --ray; Ray's own autoscaler gives a cluster machines."
+        if self.listen_nodes is not None and self.ray is None:
+            message = "--autoscale cannot start nodes, so it cannot be used with --listen-nodes."
+            hint = "Remove --listen-nodes, or let a Ray cluster run the replicas with --ray."
         elif self._own != 1:
             message = "--autoscale chooses the number of replicas."
             hint = "Remove --replicas, --prefill-replicas and --decode-replicas; MIN are there at first."
@@ -287,7 +292,7 @@ class ServeOptions:
             raise ParameterError(message, param="autoscale", hint=hint)
         found = ScaleRange.parse(self.autoscale, 0.9 if self.attainment is None else self.attainment)
         threads, cores = engine.get("threads") or 1, read_cpu().usable_cores
-        if found.maximum * threads > cores:
+        if self.ray is None and found.maximum * threads > cores:
             raise ParameterError(
                 f"{found.maximum} replicas with {count(threads, 'thread')} each need more than the {cores} cores that "
                 "there are: they would slow each other down.",
@@ -411,9 +416,9 @@ def _announce(config: ServerConfig, models: Sequence[ServedModel], url: str) -> 
         replicas = config.registry.replicas
         threads = count(config.registry.engine.get("threads") or read_cpu().usable_cores, "thread")
         shared = f" on {replicas} replicas" if replicas > 1 else ""
-        if (autoscale := config.registry.autoscale) is not None:
-            shared += f"; autoscale from {autoscale.minimum} to {autoscale.maximum} replicas"
         own = f"KV cache {first.kv_bytes / MIB:,.0f} MiB, {threads}{shared}" if replicas else "only nodes compute"
+        if (autoscale := config.registry.autoscale) is not None:
+            own += f"; autoscale from {autoscale.minimum} to {autoscale.maximum} replicas"
         note(f"  context {first.context:,} tokens, {own}")
         note(f"  sampling defaults: {first.reading.sampling}")
     if others:

@@ -18,20 +18,19 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from twofold.api.base import ModelFacts
 from twofold.backends.sampling.philox import derive_seed
 from twofold.core.clock import MonotonicClock
 from twofold.core.errors import NotFoundError, ParameterError, ResourceError, TwofoldError, WorkerError
 from twofold.core.forecast import Forecast
-from twofold.core.lanes import LaneEvent
 from twofold.core.params import SamplingParams
-from twofold.core.report import EngineSnapshot, KVPicture, StepReport
+from twofold.core.report import EngineSnapshot
 from twofold.core.request import EngineRequest
 from twofold.engine.compress import ReadingTime
 from twofold.engine.config import EngineOptions
@@ -39,7 +38,7 @@ from twofold.engine.kv.names import BlockKeys
 from twofold.engine.outputs import OutputDelta
 from twofold.fleet.dispatch import Dispatch
 from twofold.fleet.handover import Handovers
-from twofold.fleet.joining import MAX_REPLICAS, check_ready
+from twofold.fleet.joining import check_number, check_ready
 from twofold.fleet.link import NodeLink
 from twofold.fleet.messages import (
     BlockData,
@@ -60,6 +59,8 @@ from twofold.fleet.messages import (
     Watch,
     WorkReport,
 )
+from twofold.fleet.observer import EngineObserver
+from twofold.fleet.placement import Cluster, Placement
 from twofold.fleet.reading import ModelReading, model_identity
 from twofold.fleet.relay import BlockRelay
 from twofold.fleet.replica import FleetReplica, RestartPolicy
@@ -78,22 +79,6 @@ log = logging.getLogger("twofold.serve")
 ABSENT_S: Final = 30.0
 """How long requests wait for a node when the last one has left."""
 LEAVE_CHECK_S: Final = 0.02
-
-
-class EngineObserver(Protocol):
-    """Receives the reports of the engines of all models, on the event loop."""
-
-    def on_step(self, model: str, report: StepReport, replica: int = 0) -> None: ...
-
-    def on_snapshot(self, model: str, snapshot: EngineSnapshot, replica: int = 0) -> None: ...
-
-    def on_lanes(self, model: str, events: Sequence[LaneEvent], served: Callable[[str], ServedRequest | None]) -> None:
-        """Events of a watched model; ``served`` returns the record of the request to which a job belongs."""
-
-    def on_picture(self, model: str, at: float, picture: KVPicture) -> None: ...
-
-    def on_restart(self, model: str, replica: int = 0) -> None:
-        """The replica's process ended unexpectedly and is restarted."""
 
 
 class Fleet:
@@ -123,10 +108,11 @@ class Fleet:
         node_options: Mapping[str, Any] | None = None,
         routes: bool | None = None,
         roles: Sequence[Role] = (),
+        cluster: Cluster | None = None,
     ) -> None:
         """``router`` chooses between replicas; the default is by predicted TTFT. ``routes``: they report their work and
         their blocks, and requests wait here until one has room; None: if there are several. ``roles``: those of the
-        first replicas; the others prefill and decode."""
+        first replicas; the others prefill and decode. ``cluster`` runs replicas, which join as nodes."""
         self.name = name
         self._reading = reading
         versions = {"version": twofold_version(), "numerics": NUMERICS}
@@ -146,6 +132,7 @@ class Fleet:
             for number in range(replicas)
         }
         self._starts = replicas
+        self._placement = None if cluster is None else Placement(cluster, name, self.replicas)
         self._changing = asyncio.Lock()
         self._leaves: set[asyncio.Task[None]] = set()
         node_options = dict(options if node_options is None else node_options)
@@ -300,8 +287,19 @@ class Fleet:
 
     @property
     def own(self) -> list[FleetReplica]:
-        """The replicas of this machine, by number."""
-        return [each for _, each in sorted(self.replicas.items()) if each.node is None]
+        """The replicas that the server starts, on this machine or on its cluster, by number."""
+        slots = () if self._placement is None else self._placement.slots
+        return [each for _, each in sorted(self.replicas.items()) if each.node is None or each.slot in slots]
+
+    @property
+    def size(self) -> int:
+        """How many such replicas there are, those included that a cluster has no room for yet."""
+        return len(self.own) if self._placement is None else len(self._placement.slots)
+
+    @property
+    def problem(self) -> str | None:
+        """Which replicas wait for room on a cluster, and why; None without any."""
+        return None if self._placement is None else self._placement.problem
 
     async def drain(self, number: int) -> None:
         """Moves the requests of a replica to the others, and ends its process; a node leaves.
@@ -312,51 +310,40 @@ class Fleet:
             await self._drain(number)
 
     async def restart(self, *, room: bool = True) -> bool:
-        """Replaces the processes of this machine's replicas, one after the other, and moves their requests.
+        """Replaces the processes of the server's replicas, one after the other, and moves their requests.
 
-        With ``room`` for one more each new replica is ready before the old one is drained. Otherwise the old process
-        ends first, and a single replica's requests wait for the new one. Returns whether there was room. Raises the
-        error of a replica that fails; the later ones are not replaced then.
+        With ``room`` for one more, also on the cluster, each new replica is ready before the old one is drained.
+        Otherwise the old process ends first, and a single replica's requests wait. Returns whether there was room.
+        Raises the error of a replica that fails; the later ones are not replaced then.
         """
         async with self._changing:
-            own = self.own
-            room = room and len(own) < MAX_REPLICAS and self._load.options.get("kv_store") is None
-            for replica in own:
-                if room:
-                    await self._start([replica.role])
-                    await self._drain(replica.number)
-                    continue
-                if replica.state in ("ready", "silent"):
-                    self._empty(replica)
-                    await replica.replace()
-                await self._until_loaded([replica])
-            how = "each after its successor was ready" if room else "in place, because there is no room for one more"
+            room = room and self._load.options.get("kv_store") is None
+            for replica in self.own:
+                room = room and await self._start([replica.role], keep=False)
+                await (self._drain(replica.number) if room else self._replace(replica))
+            how = "each after its successor was ready" if room else "in place, because one more cannot run beside them"
             log.info("the replicas of the model %s were replaced: %s", self.name, how)
             return room
 
     async def scale(self, replicas: int) -> None:
-        """Starts replicas on this machine or drains them, those with the highest numbers first.
+        """Starts replicas, on this machine or on the cluster, or drains them, those with the highest numbers first.
 
-        Raises ParameterError, and the error of a replica that cannot be loaded: the new ones are closed then.
+        Raises ParameterError, and the error of a replica that cannot be loaded here: the new ones are closed then. The
+        cluster may start replicas later; ``problem`` says so.
         """
-        if not 1 <= replicas <= MAX_REPLICAS:
-            raise ParameterError(f"replicas must be from 1 to {MAX_REPLICAS}, not {replicas}.", param="replicas")
-        if replicas > 1 and self._load.options.get("kv_store") is not None:
-            raise ParameterError("A KV store has one writer: it takes one replica.", param="replicas")
-        if any(each.role != "both" for each in self.own):
-            raise ParameterError(
-                f"The replicas of {self.name} have roles, so their number stays as it is.",
-                param="replicas",
-                hint="Restart the server with other numbers, or let a node with a role join.",
-            )
+        check_number(replicas, self._load.options, [each.role for each in self.own])
         async with self._changing:
-            for replica in self.own[replicas:]:
+            if self._placement is not None:
+                self._placement.give_up_missing(self.size - replicas)
+            for replica in self.own[::-1][: max(0, self.size - replicas)]:
                 await self._drain(replica.number)
-            await self._start(["both"] * (replicas - len(self.own)))
+            await self._start(["both"] * (replicas - self.size))
 
-    async def _start(self, roles: Sequence[Role]) -> None:
+    async def _start(self, roles: Sequence[Role], *, keep: bool = True) -> bool:
         """Starts a replica for each role and waits until they are ready. Raises the error of one that cannot be loaded:
-        all of them are closed then."""
+        all are closed then. Returns False if the cluster has no room; with ``keep`` it starts them later."""
+        if self._placement is not None:
+            return await self._placement.start(len(roles), keep=keep)
         new = [self._add(role) for role in roles]
         try:
             await self._until_loaded(new)
@@ -364,6 +351,17 @@ class Fleet:
             for replica in new:
                 await self._remove(replica)
             raise
+        return True
+
+    async def _replace(self, replica: FleetReplica) -> None:
+        """Ends the process of a replica, and waits for the one that is started instead."""
+        if replica.state in ("ready", "silent"):
+            self._empty(replica)
+            await replica.replace()
+        if replica.node is None:
+            await self._until_loaded([replica])
+        elif self._placement is not None:
+            await self._placement.until_joined([replica.slot])
 
     def _add(self, role: Role) -> FleetReplica:
         number = next(number for number in count() if number not in self.replicas)
@@ -386,6 +384,8 @@ class Fleet:
         if replica.node is None:
             await self._remove(replica)
         else:
+            if self._placement is not None:
+                self._placement.give_up([replica.slot])
             await replica.leave()
 
     def _begin_leave(self, replica: FleetReplica) -> None:

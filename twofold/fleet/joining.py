@@ -9,7 +9,7 @@ import math
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from twofold.engine.config import EngineOptions
 from twofold.fleet.certificates import context
 from twofold.fleet.link import NodeLink, keep_alive
 from twofold.fleet.messages import Hello, Ready
+from twofold.fleet.routing.router import Role
 from twofold.host.versions import NUMERICS, twofold_version
 
 log = logging.getLogger("twofold.serve")
@@ -103,6 +104,20 @@ def check_ready(ready: Ready, options: EngineOptions, context: int) -> None:
             "The node reports impossible sizes of its engine, such as a KV cache without room for one sequence.",
             param="join",
             hint="Install the same version on both.",
+        )
+
+
+def check_number(replicas: int, options: Mapping[str, Any], roles: Sequence[Role]) -> None:
+    """Raises ParameterError if a model with these ``EngineKeywords`` and roles of replicas cannot be scaled so."""
+    if not 1 <= replicas <= MAX_REPLICAS:
+        raise ParameterError(f"replicas must be from 1 to {MAX_REPLICAS}, not {replicas}.", param="replicas")
+    if replicas > 1 and options.get("kv_store") is not None:
+        raise ParameterError("A KV store has one writer: it takes one replica.", param="replicas")
+    if any(role != "both" for role in roles):
+        raise ParameterError(
+            "The model's replicas have roles, so their number stays as it is.",
+            param="replicas",
+            hint="Restart the server with other numbers, or let a node with a role join.",
         )
 
 

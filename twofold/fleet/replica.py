@@ -169,6 +169,11 @@ class FleetReplica:
         return None if self._link is None else self._link.pid
 
     @property
+    def slot(self) -> int | None:
+        """By which the server's cluster names it; None if no cluster runs it for this server."""
+        return None if self.node is None else self.node.slot
+
+    @property
     def usable(self) -> bool:
         """Whether requests may be sent to it."""
         return self.state == "ready" and not self.draining

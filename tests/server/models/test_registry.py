@@ -135,6 +135,22 @@ def test_a_leased_model_is_restarted_after_a_crash(offers: tuple[NamedModel, ...
     asyncio.run(crash())
 
 
+@pytest.mark.parametrize("budget", [ONE_MODEL, TWO_MODELS])
+def test_a_restart_starts_another_replica_first_where_memory_allows(
+    offers: tuple[NamedModel, ...], budget: int
+) -> None:
+    async def restarted() -> None:
+        async with opened(offers[:1], settings(budget)) as registry:
+            (model,) = registry.models
+            before, number = model.reserved, registry.fleet("first").own[0].number
+            assert await registry.restart("first") == (budget == TWO_MODELS)
+            (replica,) = registry.fleet("first").own
+            assert (replica.state, model.reserved) == ("ready", before)
+            assert (replica.number != number) == (budget == TWO_MODELS)
+
+    asyncio.run(restarted())
+
+
 def test_a_closed_registry_refuses_requests(offers: tuple[NamedModel, ...]) -> None:
     async def close() -> None:
         async with opened(offers, settings(ONE_MODEL), start=False) as registry:

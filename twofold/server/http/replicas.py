@@ -67,24 +67,26 @@ class ScaleReply(ReplyObject, kw_only=True):
 
 
 class FleetReply(ReplyObject, kw_only=True):
-    """The replicas of a model; ``waiting`` requests have no replica yet. ``autoscale`` is null without --autoscale, and
-    before its first decision."""
+    """The replicas of a model; ``waiting`` requests have no replica yet. ``problem`` says which replicas wait for room
+    on the Ray cluster, and is null otherwise. ``autoscale`` is null without --autoscale, and before its first decision.
+    """
 
     router: str
     waiting: NonNegativeInt
     replicas: list[ReplicaReply]
+    problem: str | None
     autoscale: ScaleReply | None
 
 
 class RestartReply(FleetReply, kw_only=True):
     """The replicas of a model after a restart. ``in_place``: each old one ended before the new one was ready, because
-    there was no room for one more."""
+    there was no room for one more beside them."""
 
     in_place: bool
 
 
 class ScaleOrder(RequestObject):
-    """The number of replicas on the server's machine."""
+    """The number of replicas that the server starts, on its machine or on its Ray cluster."""
 
     replicas: Annotated[int, Meta(ge=1, le=MAX_REPLICAS)]
 
@@ -125,6 +127,7 @@ def fleet_reply(fleet: Fleet) -> FleetReply:
         router=fleet.router.name,
         waiting=fleet.requests.waiting,
         replicas=[_replica(each) for _, each in sorted(fleet.replicas.items())],
+        problem=fleet.problem,
         autoscale=None if fleet.decision is None else _decision(fleet.decision),
     )
 

@@ -127,7 +127,7 @@ class Autoscaler:
             return
         asked, measured = self._question(fleet, traffic), self._measured(traffic)
         found: ScaleForecast | None = None
-        wanted, reason, problem = len(fleet.own), "the times of steps are not known yet", None
+        wanted, reason, problem = fleet.size, "the times of steps are not known yet", None
         if asked is not None:
             try:
                 found = await self._ask(asked) if asked.requests else forecast(asked)
@@ -137,7 +137,7 @@ class Autoscaler:
         traffic.next_s = self._now() + BUSY * (0.0 if found is None else found.seconds)
         decision = ScaleDecision(
             wanted=wanted,
-            present=len(fleet.own),
+            present=fleet.size,
             minimum=self._bounds.minimum,
             maximum=self._bounds.maximum,
             reason=reason,
@@ -165,8 +165,10 @@ class Autoscaler:
                 await self._registry.scale(name, decision.wanted)
             except TwofoldError as error:
                 decision = fleet.decision = msgspec.structs.replace(decision, problem=str(error))
+        if decision.problem is None and fleet.problem is not None:
+            decision = fleet.decision = msgspec.structs.replace(decision, problem=fleet.problem)
         if decision.problem is not None and (before is None or before.problem != decision.problem):
-            log.warning("autoscale of %s failed: %s", name, decision.problem)
+            log.warning("autoscale of %s is not done: %s", name, decision.problem)
 
     def _traffic(self, name: str) -> _Traffic:
         if name not in self._models:
@@ -197,7 +199,7 @@ class Autoscaler:
             bounds.attainment,
             bounds.minimum,
             bounds.maximum,
-            len(fleet.own),
+            fleet.size,
             fleet.router.name,
         )
 

@@ -22,14 +22,17 @@ from typing import Any, Final, Literal, TypeAlias
 
 from twofold.core.errors import BusyError, ParameterError, ResourceError, TwofoldError, WorkerError
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
+from twofold.core.units import count
 from twofold.engine.config import EngineOptions
 from twofold.engine.draft_source import find_draft
-from twofold.fleet.fleet import ABSENT_S, EngineObserver, Fleet
+from twofold.fleet.fleet import ABSENT_S, Fleet
 from twofold.fleet.joining import FleetAddress, NodeListener, check_node
 from twofold.fleet.link import NodeLink
 from twofold.fleet.memory import MemoryPlan, plan, room_for
 from twofold.fleet.messages import Hello
-from twofold.fleet.ray import RayNodes, RayPlan
+from twofold.fleet.observer import EngineObserver
+from twofold.fleet.ray import RayPlan
+from twofold.fleet.ray_nodes import RayNodes
 from twofold.fleet.reading import ModelReading, file_digest, read_file
 from twofold.fleet.replica import RestartPolicy
 from twofold.fleet.routing.router import Role, make_router
@@ -67,7 +70,7 @@ class RegistrySettings:
     roles          of the first of them; the others prefill and decode
     nodes          where nodes may join as further replicas; None: nowhere
     router         name of the router that chooses between them
-    ray            nodes that a Ray cluster runs
+    ray            replicas that a Ray cluster runs; ``replicas`` is 0 then
     autoscale      between which numbers the replicas change; ``replicas`` are there at first
     """
 
@@ -86,7 +89,8 @@ class RegistrySettings:
 
     @property
     def max_replicas(self) -> int:
-        return self.replicas if self.autoscale is None else self.autoscale.maximum
+        """The most replicas of a model on this machine."""
+        return self.replicas if self.autoscale is None or self.ray is not None else self.autoscale.maximum
 
 
 class ServedModel:
@@ -232,7 +236,7 @@ class ModelRegistry:
         models = [(model.names[0], model.source) for model in self.models]
         self.ray = RayNodes(self._settings.ray, join, models, self._settings.nodes.certificates)
         await self.ray.start()
-        self._say(f"Ray runs {self._settings.ray.replicas} nodes for each model")
+        self._say(f"Ray runs {count(self._settings.ray.replicas, 'replica')} of each model")
 
     async def _admit(self, link: NodeLink, hello: Hello) -> None:
         """Takes a node as a replica of its model, now or when the model is loaded. Raises TwofoldError."""
@@ -243,6 +247,7 @@ class ModelRegistry:
         if model.digest is None or model.digest[0] != changed:
             model.digest = changed, await asyncio.to_thread(file_digest, model.path)
         check_node(hello, model.digest[1])
+        link.slot = None if self.ray is None else self.ray.slot(model.names[0], hello.node)
         model.nodes = {each: role for each, role in model.nodes.items() if not each.ended.is_set()}
         model.nodes[link] = hello.role
         if model.fleet is not None and model.fleet.state != "closed":
@@ -291,11 +296,8 @@ class ModelRegistry:
         return model
 
     async def scale(self, name: str, replicas: int) -> Fleet:
-        """Starts or drains replicas of a loaded model on this machine. Raises the errors of ``Fleet.scale`` and
-        ``fleet``, and ResourceError if the memory budget has no room for them."""
-        if self._settings.ray is not None:
-            message = "The replicas of this server run on its Ray cluster, so they are not started here."
-            raise ParameterError(message, param="replicas", hint="Start the server with another number of --replicas.")
+        """Starts or drains replicas of a loaded model. Raises the errors of ``Fleet.scale`` and ``fleet``, and
+        ResourceError if the memory budget has no room for them here."""
         model, fleet = self.find(name, exactly=True), self.fleet(name)
         each = fleet.own_bytes
         needed = each * max(0, replicas - len(fleet.own))
@@ -422,6 +424,7 @@ class ModelRegistry:
                 routes=several,
                 node_options=for_nodes,
                 roles=settings.roles,
+                cluster=self.ray,
             )
             model.fleet = worker
             for link, role in [each for each in model.nodes.items() if not each[0].ended.is_set()]:

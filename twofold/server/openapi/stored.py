@@ -144,7 +144,7 @@ ADMINISTRATION: Final = (
     _post(
         "/v1/twofold/models/{model}/replicas",
         "scaleModel",
-        "Starts or drains replicas on the server's machine, and replies once they are ready or gone.",
+        "Starts or drains replicas, and replies once they are ready, gone, or wait for room on the Ray cluster.",
         FleetReply,
         failures=LOADING,
         body=RequestBody(ScaleOrder),
