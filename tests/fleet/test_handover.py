@@ -254,7 +254,7 @@ def test_prompts_go_to_replicas_that_decode_only_while_no_other_is_usable(readin
         async with fleet(reading, "prefill", "decode") as model:
             first = [await run(model, prompt(number), f"{number}") for number in range(3)]
             assert {handle.choice.replica for _, handle in first if handle.choice} == {0}
-            await model.drain(0)
+            await model.lifecycle.drain(0)
             _, handle = await run(model, prompt(9), "later")
             assert handle.choice is not None
             assert handle.choice.replica == 1

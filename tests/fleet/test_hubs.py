@@ -256,7 +256,7 @@ def test_a_drained_node_leaves_one_hub(reading: ModelReading, alone: list[Any]) 
                 await until(lambda: sum(each.usable for each in one.replicas.values()) == 2, 30)
                 jobs = running(one, range(3)), running(two, range(3, 4))
                 await until(lambda: min(tokens(one), tokens(two)) > 5, 20)
-                await one.drain(number)
+                await one.lifecycle.drain(number)
                 assert await outputs(jobs[0]) == alone[:3]
                 assert await outputs(jobs[1]) == alone[3:4]
                 assert (number in one.replicas, shared.done()) == (False, False)

@@ -60,13 +60,13 @@ def test_the_requests_of_a_drained_replica_go_on_elsewhere(
         fleet = await fleet_of(reading, 2)
         try:
             gone = fleet.replicas[0]
-            await under_load(fleet, lambda: fleet.drain(0), expected)
+            await under_load(fleet, lambda: fleet.lifecycle.drain(0), expected)
             assert list(fleet.replicas) == [1]
             assert (gone.state, gone.pid) == ("closed", None)
             with pytest.raises(ParameterError, match="the only one"):
-                await fleet.drain(1)
+                await fleet.lifecycle.drain(1)
             with pytest.raises(NotFoundError, match="no replica 0"):
-                await fleet.drain(0)
+                await fleet.lifecycle.drain(0)
         finally:
             await fleet.close()
 
@@ -83,21 +83,21 @@ def test_a_restart_replaces_every_process(
 
     async def watch(fleet: Fleet) -> None:
         while True:
-            usable.append(sum(each.usable for each in fleet.own))
+            usable.append(sum(each.usable for each in fleet.lifecycle.own))
             await asyncio.sleep(0)
 
     async def restart(fleet: Fleet) -> None:
         watching = asyncio.create_task(watch(fleet))
-        assert await fleet.restart(room=room) == room
+        assert await fleet.lifecycle.restart(room=room) == room
         watching.cancel()
 
     async def restarted() -> None:
         fleet = await fleet_of(reading, replicas)
         try:
-            before = {each.pid for each in fleet.own}
+            before = {each.pid for each in fleet.lifecycle.own}
             await under_load(fleet, lambda: restart(fleet), expected)
-            assert len(before | {each.pid for each in fleet.own}) == 2 * replicas
-            assert [(each.state, each.restarts) for each in fleet.own] == [("ready", 0)] * replicas
+            assert len(before | {each.pid for each in fleet.lifecycle.own}) == 2 * replicas
+            assert [(each.state, each.restarts) for each in fleet.lifecycle.own] == [("ready", 0)] * replicas
             assert min(usable) == (replicas if room else replicas - 1)
         finally:
             await fleet.close()
@@ -121,7 +121,7 @@ def test_a_route_says_where_its_request_continued_and_why(
                 async for _delta in stream:
                     pass
             assert handle.route(None).replica == 0
-            await fleet.drain(0) if cause == "drained" else kill(fleet)
+            await fleet.lifecycle.drain(0) if cause == "drained" else kill(fleet)
             async for _delta in stream:
                 pass
             assert handle.route(None).moves == (ServedMove(1, cause),)
@@ -137,13 +137,13 @@ def test_scaling_starts_and_drains_replicas(
     async def scaled() -> None:
         fleet = await fleet_of(reading, 2)
         try:
-            await under_load(fleet, lambda: fleet.scale(3), expected)
-            assert [each.state for each in fleet.own] == ["ready"] * 3
-            await under_load(fleet, lambda: fleet.scale(1), expected)
-            assert [each.number for each in fleet.own] == [0]
+            await under_load(fleet, lambda: fleet.lifecycle.scale(3), expected)
+            assert [each.state for each in fleet.lifecycle.own] == ["ready"] * 3
+            await under_load(fleet, lambda: fleet.lifecycle.scale(1), expected)
+            assert [each.number for each in fleet.lifecycle.own] == [0]
             for wrong in (0, 65):
                 with pytest.raises(ParameterError, match="from 1 to 64"):
-                    await fleet.scale(wrong)
+                    await fleet.lifecycle.scale(wrong)
         finally:
             await fleet.close()
 
@@ -156,8 +156,8 @@ def test_a_new_replica_that_cannot_load_leaves_the_others(runner: asyncio.Runner
         try:
             fleet._load.options["kv_cache_memory_bytes"] = 1
             with pytest.raises(ResourceError, match="1 may be used"):
-                await fleet.scale(3)
-            assert [each.state for each in fleet.own] == ["ready"] * 2
+                await fleet.lifecycle.scale(3)
+            assert [each.state for each in fleet.lifecycle.own] == ["ready"] * 2
         finally:
             await fleet.close()
 

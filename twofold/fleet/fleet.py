@@ -27,7 +27,7 @@ from typing import Any, Final, Literal
 from twofold.api.base import ModelFacts
 from twofold.backends.sampling.philox import derive_seed
 from twofold.core.clock import MonotonicClock
-from twofold.core.errors import NotFoundError, ParameterError, ResourceError, TwofoldError, WorkerError
+from twofold.core.errors import ParameterError, ResourceError, TwofoldError, WorkerError
 from twofold.core.forecast import Forecast
 from twofold.core.params import SamplingParams
 from twofold.core.report import EngineSnapshot
@@ -38,7 +38,8 @@ from twofold.engine.kv.names import BlockKeys
 from twofold.engine.outputs import OutputDelta
 from twofold.fleet.dispatch import Dispatch
 from twofold.fleet.handover import Handovers
-from twofold.fleet.joining import check_number, check_ready
+from twofold.fleet.joining import check_ready
+from twofold.fleet.lifecycle import Lifecycle, unavailable
 from twofold.fleet.link import NodeLink
 from twofold.fleet.messages import (
     BlockData,
@@ -78,7 +79,6 @@ FleetState = Literal["loading", "ready", "failed", "closed"]
 log = logging.getLogger("twofold.serve")
 ABSENT_S: Final = 30.0
 """How long requests wait for a node when the last one has left."""
-LEAVE_CHECK_S: Final = 0.02
 
 
 class Fleet:
@@ -126,15 +126,9 @@ class Fleet:
         self._load = LoadModel(str(reading.path), dict(options), keys=self._keys)
         self._policy = policy or RestartPolicy()
         self.replicas = {
-            number: FleetReplica(
-                name, number, self._load, self, self._policy, role=roles[number] if number < len(roles) else "both"
-            )
-            for number in range(replicas)
+            number: self._make(number, roles[number] if number < len(roles) else "both") for number in range(replicas)
         }
         self._starts = replicas
-        self._placement = None if cluster is None else Placement(cluster, name, self.replicas)
-        self._changing = asyncio.Lock()
-        self._leaves: set[asyncio.Task[None]] = set()
         node_options = dict(options if node_options is None else node_options)
         self._node_load = LoadModel("", node_options, shares_clock=False, keys=self._keys)
         self._node_options = EngineOptions(**node_options)
@@ -145,9 +139,12 @@ class Fleet:
         self.relay = BlockRelay(self.replicas, self._clock.now)
         self.requests.line.fetch, self.requests.before_sending = self.relay.find, self.relay.begin
         self.handovers = Handovers(self.requests, self.replicas, self.relay, self._clock.now)
+        placement = None if cluster is None else Placement(cluster, name, self.replicas)
+        self.lifecycle = Lifecycle(
+            name, self._load, self.replicas, self.requests, self.relay, self._make, self._forget, placement
+        )
         self._numbers = count(2)
         self._closed = False
-        self._changed = asyncio.Event()
         self._ready: Ready | None = None
         self._facts: ModelFacts | None = None
         self.ceilings: StepPredictor | None = None
@@ -245,8 +242,8 @@ class Fleet:
         try:
             async with asyncio.timeout(None if own else absent_s):
                 while any(each.state == "loading" for each in own) or (not own and self._ready is None):
-                    self._changed.clear()
-                    await self._changed.wait()
+                    self.lifecycle.changed.clear()
+                    await self.lifecycle.changed.wait()
         except TimeoutError:
             await self.close()
             raise self._no_replica() from None
@@ -260,14 +257,12 @@ class Fleet:
     async def close(self) -> None:
         """Ends the processes and all requests. Further calls do nothing."""
         self._closed = True
-        self._changed.set()
+        self.lifecycle.changed.set()
         self.relay.close()
         if self._absent is not None:
             self._absent.cancel()
         replicas = list(self.replicas.values())
-        for leave in self._leaves:
-            leave.cancel()
-        await asyncio.gather(*self._leaves, return_exceptions=True)
+        await self.lifecycle.close()
         await asyncio.gather(*(each.close() for each in replicas))
         for each in replicas:
             self.requests.lose(each, "ended")
@@ -280,156 +275,18 @@ class Fleet:
         replica = self.replicas[number] = FleetReplica(
             self.name, number, self._node_load, self, self._policy, node, role
         )
-        node.on_leave = partial(self._begin_leave, replica)
+        node.on_leave = partial(self.lifecycle.begin_leave, replica)
         replica.start()
 
-    # -- lifecycle of replicas -----------------------------------------------------------------------------------------
+    def _make(self, number: int, role: Role) -> FleetReplica:
+        return FleetReplica(self.name, number, self._load, self, self._policy, role=role)
 
-    @property
-    def own(self) -> list[FleetReplica]:
-        """The replicas that the server starts, on this machine or on its cluster, by number."""
-        slots = () if self._placement is None else self._placement.slots
-        return [each for _, each in sorted(self.replicas.items()) if each.node is None or each.slot in slots]
-
-    @property
-    def size(self) -> int:
-        """How many such replicas there are, those included that a cluster has no room for yet."""
-        return len(self.own) if self._placement is None else len(self._placement.slots)
-
-    @property
-    def problem(self) -> str | None:
-        """Which replicas wait for room on a cluster, and why; None without any."""
-        return None if self._placement is None else self._placement.problem
-
-    async def drain(self, number: int) -> None:
-        """Moves the requests of a replica to the others, and ends its process; a node leaves.
-
-        Raises NotFoundError, and ParameterError if no other replica is ready.
-        """
-        async with self._changing:
-            await self._drain(number)
-
-    async def restart(self, *, room: bool = True) -> bool:
-        """Replaces the processes of the server's replicas, one after the other, and moves their requests.
-
-        With ``room`` for one more, also on the cluster, each new replica is ready before the old one is drained.
-        Otherwise the old process ends first, and a single replica's requests wait. Returns whether there was room.
-        Raises the error of a replica that fails; the later ones are not replaced then.
-        """
-        async with self._changing:
-            room = room and self._load.options.get("kv_store") is None
-            for replica in self.own:
-                room = room and await self._start([replica.role], keep=False)
-                await (self._drain(replica.number) if room else self._replace(replica))
-            how = "each after its successor was ready" if room else "in place, because one more cannot run beside them"
-            log.info("the replicas of the model %s were replaced: %s", self.name, how)
-            return room
-
-    async def scale(self, replicas: int) -> None:
-        """Starts replicas, on this machine or on the cluster, or drains them, those with the highest numbers first.
-
-        Raises ParameterError, and the error of a replica that cannot be loaded here: the new ones are closed then. The
-        cluster may start replicas later; ``problem`` says so.
-        """
-        check_number(replicas, self._load.options, [each.role for each in self.own])
-        async with self._changing:
-            if self._placement is not None:
-                self._placement.give_up_missing(self.size - replicas)
-            for replica in self.own[::-1][: max(0, self.size - replicas)]:
-                await self._drain(replica.number)
-            await self._start(["both"] * (replicas - self.size))
-
-    async def _start(self, roles: Sequence[Role], *, keep: bool = True) -> bool:
-        """Starts a replica for each role and waits until they are ready. Raises the error of one that cannot be loaded:
-        all are closed then. Returns False if the cluster has no room; with ``keep`` it starts them later."""
-        if self._placement is not None:
-            return await self._placement.start(len(roles), keep=keep)
-        new = [self._add(role) for role in roles]
-        try:
-            await self._until_loaded(new)
-        except BaseException:
-            for replica in new:
-                await self._remove(replica)
-            raise
-        return True
-
-    async def _replace(self, replica: FleetReplica) -> None:
-        """Ends the process of a replica, and waits for the one that is started instead."""
-        if replica.state in ("ready", "silent"):
-            self._empty(replica)
-            await replica.replace()
-        if replica.node is None:
-            await self._until_loaded([replica])
-        elif self._placement is not None:
-            await self._placement.until_joined([replica.slot])
-
-    def _add(self, role: Role) -> FleetReplica:
-        number = next(number for number in count() if number not in self.replicas)
-        replica = self.replicas[number] = FleetReplica(self.name, number, self._load, self, self._policy, role=role)
-        replica.start()
-        return replica
-
-    async def _drain(self, number: int) -> None:
-        replica = self.replicas.get(number)
-        if replica is None:
-            known = ", ".join(map(str, sorted(self.replicas)))
-            raise NotFoundError(f"{self.name} has no replica {number}.", hint=f"Its replicas: {known}.")
-        if not any(each.usable for each in self.replicas.values() if each is not replica):
-            raise ParameterError(
-                f"Replica {number} is the only one of {self.name} that is ready.",
-                param="replica",
-                hint="`twofold fleet restart` replaces its process; `twofold unload` ends it.",
-            )
-        self._empty(replica)
-        if replica.node is None:
-            await self._remove(replica)
-        else:
-            if self._placement is not None:
-                self._placement.give_up([replica.slot])
-            await replica.leave()
-
-    def _begin_leave(self, replica: FleetReplica) -> None:
-        """A node wants to end."""
-        if not replica.draining:
-            replica.draining = True
-            task = asyncio.create_task(self._let_leave(replica), name=f"leave {replica.number} of {self.name}")
-            self._leaves.add(task)
-            task.add_done_callback(self._leaves.discard)
-
-    async def _let_leave(self, replica: FleetReplica) -> None:
-        """Ends a node's connection when others have its requests. While no other replica is ready, it keeps them."""
-        self.requests.line.lose(replica.number)
-        self.requests.assign()
-        while replica.requests and not any(each.usable for each in self.replicas.values()):
-            await asyncio.sleep(LEAVE_CHECK_S)
-        self._empty(replica)
-        await replica.leave()
-
-    def _empty(self, replica: FleetReplica) -> None:
-        """Moves the requests of a replica to others."""
-        log.info("replica %d of the model %s is drained", replica.number, self.name)
-        replica.draining = True
-        self.relay.lose(replica.number)
-        self.requests.lose(replica, "drained")
-        self.requests.assign()
-
-    async def _remove(self, replica: FleetReplica) -> None:
-        await replica.close()
-        shown = self._shown
-        self.replicas.pop(replica.number, None)
+    def _forget(self, replica: FleetReplica) -> None:
+        """A replica of the server is not there any more."""
         if self.requests.line.prefixes is not None:
             self.requests.line.prefixes.leave(replica.number)
-        if self.watched and self._shown != shown:
+        if self.watched and replica.number < self._shown:
             self._send_watched(Watch(True))
-
-    async def _until_loaded(self, replicas: Sequence[FleetReplica]) -> None:
-        """Waits until replicas are ready. Raises the error of one that is not."""
-        while any(each.state == "loading" or each.draining for each in replicas):
-            self._changed.clear()
-            await self._changed.wait()
-        for each in replicas:
-            if each.state in ("failed", "closed"):
-                raise each.error or self._unavailable()
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -464,8 +321,7 @@ class Fleet:
         return replace(request, params=params, arrival=self._clock.now())
 
     def _unavailable(self) -> TwofoldError:
-        reason = "It was unloaded." if self.error is None else str(self.error)
-        return WorkerError(f"The model {self.name} is not available. {reason}", hint="Retry later.")
+        return unavailable(self.name, self.error)
 
     def _no_replica(self) -> TwofoldError:
         hint = "Retry when a node has joined (`twofold node MODEL --join HOST:PORT`)."
@@ -498,7 +354,7 @@ class Fleet:
         if (prefixes := self.requests.line.prefixes) is not None:
             prefixes.join(replica.number, ready.engine.groups[0].blocks)
             prefixes.report_all(replica.number, 0, ())
-        self._changed.set()
+        self.lifecycle.changed.set()
         if self.watched and replica.number == self._shown:
             replica.send(Watch(True))
         self.requests.assign()
@@ -531,7 +387,7 @@ class Fleet:
         elif served:
             for observer in self._observers:
                 observer.on_restart(self.name, replica.number)
-        self._changed.set()
+        self.lifecycle.changed.set()
         self.requests.assign()
 
     def _give_up(self) -> None:

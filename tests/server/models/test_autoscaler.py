@@ -39,7 +39,7 @@ def settings(budget: int = ROOMY) -> RegistrySettings:
 
 def decode_s(fleet: Fleet) -> float:
     """Predicted seconds of a step with one row."""
-    load = fleet.own[0].load
+    load = fleet.lifecycle.own[0].load
     assert load is not None
     return load.step_time.predict(StepShape(1, 1, 100, 100)) or 0.0
 
@@ -62,7 +62,9 @@ def test_a_second_replica_comes_with_load_and_goes_without(offers: tuple[NamedMo
         try:
             async with registry.lease(None) as fleet:
                 await asyncio.gather(*(whole(fleet, job_of(number, PARAMS), f"w{number}") for number in range(4)))
-                await until(lambda: fleet.own[0].load is not None and fleet.own[0].load.step_time.ready)
+                await until(
+                    lambda: fleet.lifecycle.own[0].load is not None and fleet.lifecycle.own[0].load.step_time.ready
+                )
                 objectives = {"default": Objective(ttft_s=100 * decode_s(fleet))}
                 scaler = Autoscaler(
                     registry,
@@ -79,7 +81,7 @@ def test_a_second_replica_comes_with_load_and_goes_without(offers: tuple[NamedMo
                 ]
                 await until(lambda: fleet.requests.streams)
                 running = asyncio.create_task(scaler.run())
-                await until(lambda: len(fleet.own) == 2, 30.0)
+                await until(lambda: len(fleet.lifecycle.own) == 2, 30.0)
                 up = fleet.decision
                 outputs = await asyncio.gather(*requests)
                 assert [list(each.outputs[0].token_ids) for each in outputs] == expected
@@ -87,11 +89,11 @@ def test_a_second_replica_comes_with_load_and_goes_without(offers: tuple[NamedMo
                 assert (up.wanted, up.present) == (2, 1)
                 assert up.forecast is not None
                 assert up.forecast.attainment[1] < BOUNDS.attainment
-                await until(lambda: len(fleet.own) == 1, 30.0)
+                await until(lambda: len(fleet.lifecycle.own) == 1, 30.0)
                 assert fleet.decision is not None
                 await until_idle(fleet)
                 running.cancel()
-                assert (fleet.own[0].number, fleet.own[0].restarts) == (0, 0)
+                assert (fleet.lifecycle.own[0].number, fleet.lifecycle.own[0].restarts) == (0, 0)
         finally:
             planner.close()
             await registry.close()
@@ -122,7 +124,7 @@ def test_records_become_a_question_and_a_decision(
                 assert (fleet.decision.wanted, fleet.decision.reason) == (1, "no request in the last minutes")
                 for tier in ("default", "batch"):
                     scaler.on_served(served(model=model.names[0], tier=tier))
-                load = fleet.own[0].load
+                load = fleet.lifecycle.own[0].load
                 assert load is not None
                 load.step_time = StepTimeModel()
                 await scaler.check(model)
@@ -136,7 +138,7 @@ def test_records_become_a_question_and_a_decision(
                 assert (last.wanted, last.measured) == (2, 0.0)
                 assert last.problem is not None
                 assert "bytes of memory" in last.problem, "there is no room for the second replica"
-                assert len(fleet.own) == 1
+                assert len(fleet.lifecycle.own) == 1
                 await scaler.check(model)
                 await scaler.check(model)
                 assert fleet.decision.problem == "Too many calculations are waiting."
@@ -173,7 +175,7 @@ def test_an_unexpected_fault_ends_no_later_decision(
         registry = ModelRegistry(offers[:1], settings())
         try:
             async with registry.lease(None) as fleet:
-                load = fleet.own[0].load
+                load = fleet.lifecycle.own[0].load
                 assert load is not None
                 load.learn(PRIOR)
                 scaler = Autoscaler(registry, BOUNDS, {}, broken, Instruments(), check_s=0.01)

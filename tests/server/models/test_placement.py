@@ -106,12 +106,12 @@ async def opened(
 
 def ready(fleet: Fleet) -> list[int]:
     """Slots of the replicas that are ready."""
-    return sorted(each.slot for each in fleet.own if each.usable and each.slot is not None)
+    return sorted(each.slot for each in fleet.lifecycle.own if each.usable and each.slot is not None)
 
 
 def state(fleet: Fleet) -> tuple[list[int], int, str | None]:
     """Slots of the replicas that are ready, the number that there shall be, and what the others wait for."""
-    return ready(fleet), fleet.size, fleet.problem
+    return ready(fleet), fleet.lifecycle.size, fleet.lifecycle.problem
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +142,9 @@ def test_scaling_starts_and_drains_nodes(offers: tuple[NamedModel, ...], expecte
             assert state(fleet) == ([0, 1], 3, "1 of 3 replicas of first is not ready: no machine is free.")
             Machines.room = 3
             machines.run()
-            await until(lambda: fleet.problem is None, START_S)
+            await until(lambda: fleet.lifecycle.problem is None, START_S)
             assert state(fleet) == ([0, 1, 2], 3, None)
-            await fleet.drain(fleet.own[1].number)
+            await fleet.lifecycle.drain(fleet.lifecycle.own[1].number)
             assert state(fleet) == ([0, 2], 2, None), "a replica that is drained is given up"
             Machines.room = 0
             await registry.scale("first", 4)
@@ -160,10 +160,10 @@ def test_a_restart_starts_another_node_first_where_one_has_room(
 ) -> None:
     async def restarted() -> None:
         async with opened(offers, 1, room) as (registry, fleet, _):
-            (before,) = fleet.own
+            (before,) = fleet.lifecycle.own
             await under_load(fleet, lambda: registry.restart("first"), expected)
             assert state(fleet) == ([0 if room == 1 else 1], 1, None)
-            assert before not in fleet.own
+            assert before not in fleet.lifecycle.own
             assert await registry.restart("first") == (room == 2)
 
     asyncio.run(restarted())
@@ -184,11 +184,11 @@ def test_the_autoscaler_says_that_it_waits_for_a_machine(
                 await scaler.check(registry.models[0])
                 last = fleet.decision
                 assert last is not None
-                assert (last.wanted, last.problem) == (2, fleet.problem)
+                assert (last.wanted, last.problem) == (2, fleet.lifecycle.problem)
                 assert "1 of 2 replicas of first is not ready: no machine is free" in str(last.problem)
             Machines.room = 2
             machines.run()
-            await until(lambda: fleet.problem is None, START_S)
+            await until(lambda: fleet.lifecycle.problem is None, START_S)
             await scaler.check(registry.models[0])
             assert fleet.decision is not None
             assert (fleet.decision.wanted, fleet.decision.present, fleet.decision.problem) == (2, 2, None)

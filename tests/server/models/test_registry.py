@@ -142,9 +142,9 @@ def test_a_restart_starts_another_replica_first_where_memory_allows(
     async def restarted() -> None:
         async with opened(offers[:1], settings(budget)) as registry:
             (model,) = registry.models
-            before, number = model.reserved, registry.fleet("first").own[0].number
+            before, number = model.reserved, registry.fleet("first").lifecycle.own[0].number
             assert await registry.restart("first") == (budget == TWO_MODELS)
-            (replica,) = registry.fleet("first").own
+            (replica,) = registry.fleet("first").lifecycle.own
             assert (replica.state, model.reserved) == ("ready", before)
             assert (replica.number != number) == (budget == TWO_MODELS)
 

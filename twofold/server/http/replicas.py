@@ -107,7 +107,7 @@ class ReplicasEndpoint:
         check_admin(asked)
         order = await asked.read(DrainOrder.read)
         fleet = self._registry.fleet(asked.path["model"])
-        await fleet.drain(order.replica)
+        await fleet.lifecycle.drain(order.replica)
         return fleet_reply(fleet)
 
     async def restart(self, asked: EndpointRequest) -> RestartReply:
@@ -127,7 +127,7 @@ def fleet_reply(fleet: Fleet) -> FleetReply:
         router=fleet.router.name,
         waiting=fleet.requests.waiting,
         replicas=[_replica(each) for _, each in sorted(fleet.replicas.items())],
-        problem=fleet.problem,
+        problem=fleet.lifecycle.problem,
         autoscale=None if fleet.decision is None else _decision(fleet.decision),
     )
 

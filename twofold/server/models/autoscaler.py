@@ -127,7 +127,7 @@ class Autoscaler:
             return
         asked, measured = self._question(fleet, traffic), self._measured(traffic)
         found: ScaleForecast | None = None
-        wanted, reason, problem = fleet.size, "the times of steps are not known yet", None
+        wanted, reason, problem = fleet.lifecycle.size, "the times of steps are not known yet", None
         if asked is not None:
             try:
                 found = await self._ask(asked) if asked.requests else forecast(asked)
@@ -137,7 +137,7 @@ class Autoscaler:
         traffic.next_s = self._now() + BUSY * (0.0 if found is None else found.seconds)
         decision = ScaleDecision(
             wanted=wanted,
-            present=fleet.size,
+            present=fleet.lifecycle.size,
             minimum=self._bounds.minimum,
             maximum=self._bounds.maximum,
             reason=reason,
@@ -165,8 +165,8 @@ class Autoscaler:
                 await self._registry.scale(name, decision.wanted)
             except TwofoldError as error:
                 decision = fleet.decision = msgspec.structs.replace(decision, problem=str(error))
-        if decision.problem is None and fleet.problem is not None:
-            decision = fleet.decision = msgspec.structs.replace(decision, problem=fleet.problem)
+        if decision.problem is None and fleet.lifecycle.problem is not None:
+            decision = fleet.decision = msgspec.structs.replace(decision, problem=fleet.lifecycle.problem)
         if decision.problem is not None and (before is None or before.problem != decision.problem):
             log.warning("autoscale of %s is not done: %s", name, decision.problem)
 
@@ -199,7 +199,7 @@ class Autoscaler:
             bounds.attainment,
             bounds.minimum,
             bounds.maximum,
-            fleet.size,
+            fleet.lifecycle.size,
             fleet.router.name,
         )
 
@@ -229,7 +229,7 @@ def _sequences(
 
 def _limits(fleet: Fleet) -> EngineLimits | None:
     """The engine of a replica, with the mean weights of all step-time models; None before there are any."""
-    loads = [each.load for each in fleet.own if each.load is not None and each.load.step_time.ready]
+    loads = [each.load for each in fleet.lifecycle.own if each.load is not None and each.load.step_time.ready]
     if not loads:
         return None
     facts = fleet.ready.engine

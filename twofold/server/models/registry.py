@@ -296,11 +296,11 @@ class ModelRegistry:
         return model
 
     async def scale(self, name: str, replicas: int) -> Fleet:
-        """Starts or drains replicas of a loaded model. Raises the errors of ``Fleet.scale`` and ``fleet``, and
+        """Starts or drains replicas of a loaded model. Raises the errors of ``Lifecycle.scale`` and ``fleet``, and
         ResourceError if the memory budget has no room for them here."""
         model, fleet = self.find(name, exactly=True), self.fleet(name)
         each = fleet.own_bytes
-        needed = each * max(0, replicas - len(fleet.own))
+        needed = each * max(0, replicas - len(fleet.lifecycle.own))
         if not self._has_room(needed):
             raise ResourceError(
                 f"{replicas} replicas of {model.names[0]} take {each * replicas:,} bytes of memory, and all models "
@@ -308,16 +308,16 @@ class ModelRegistry:
                 hint="Raise --memory-budget, or lower --kv-cache-memory-bytes.",
             )
         with self._reserving(model, fleet, needed):
-            await fleet.scale(replicas)
+            await fleet.lifecycle.scale(replicas)
         return fleet
 
     async def restart(self, name: str) -> bool:
         """Replaces the replicas of a loaded model; returns whether the memory budget had room for one more, so that
-        each new one was ready before the old one ended. Raises the errors of ``Fleet.restart`` and ``fleet``."""
+        each new one was ready before the old one ended. Raises the errors of ``Lifecycle.restart`` and ``fleet``."""
         model, fleet = self.find(name, exactly=True), self.fleet(name)
         room = self._has_room(fleet.own_bytes)
         with self._reserving(model, fleet, fleet.own_bytes if room else 0):
-            return await fleet.restart(room=room)
+            return await fleet.lifecycle.restart(room=room)
 
     def _has_room(self, needed: int) -> bool:
         """Whether the budget has so many bytes beside the loaded models."""
@@ -326,14 +326,14 @@ class ModelRegistry:
     @contextmanager
     def _reserving(self, model: ServedModel, fleet: Fleet, needed: int) -> Iterator[None]:
         """Reserves bytes while replicas of a model change; afterwards it has those of its replicas."""
-        before, each = len(fleet.own), fleet.own_bytes
+        before, each = len(fleet.lifecycle.own), fleet.own_bytes
         model.reserved += needed
         try:
             yield
         finally:
             if model.worker is fleet:
-                model.reserved = each * len(fleet.own)
-                model.kv_bytes = (model.kv_bytes or 0) // max(1, before) * len(fleet.own)
+                model.reserved = each * len(fleet.lifecycle.own)
+                model.kv_bytes = (model.kv_bytes or 0) // max(1, before) * len(fleet.lifecycle.own)
 
     def fleet(self, name: str) -> Fleet:
         """A loaded model. Raises ModelNotFoundError, and ParameterError if it is not loaded."""
