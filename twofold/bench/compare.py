@@ -65,6 +65,7 @@ MEASURES: Final = ("ttft_s", "ttft_sent_s", "tpot_s", "e2e_s")
 
 Counts: TypeAlias = npt.NDArray[np.int32]
 Rows: TypeAlias = npt.NDArray[np.int64]
+Words: TypeAlias = npt.NDArray[np.uint32]
 
 MAX_RESAMPLES: Final = 1000
 MIN_RESAMPLES: Final = 200
@@ -403,8 +404,7 @@ class Resamples:
         n = len(values)
         block = block_length(values)
         size = max(MIN_RESAMPLES, min(MAX_RESAMPLES, MAX_CELLS // n))
-        starts = np.random.default_rng(seed).integers(0, n, (size, math.ceil(n / block)))
-        return cls(_counts(starts, block, n))
+        return cls(_counts(_starts(seed, (size, math.ceil(n / block)), n), block, n))
 
     def quantiles(self, series: Series, shares: Sequence[float]) -> Floats:
         """[shares, resamples]: nearest-rank quantiles of values.
@@ -455,6 +455,21 @@ def ratio_interval(a: Floats, b: Floats, confidence: float) -> tuple[float, floa
     low = known[math.floor(tail * (len(known) - 1))]
     high = known[math.ceil((1 - tail) * (len(known) - 1))]
     return float(low), float(high)
+
+
+def _starts(seed: int, shape: tuple[int, int], n: int) -> Rows:
+    """Where blocks start among n requests, at random. The web page draws the same numbers (bench/resample.js)."""
+    places = np.arange(math.prod(shape), dtype=np.uint32) * np.uint32(0x9E3779B9)
+    drawn = _mixed(places + _mixed(np.array([seed & 0xFFFFFFFF], np.uint32)))
+    starts: Rows = (drawn / 2.0**32 * n).astype(np.int64).reshape(shape)
+    return starts
+
+
+def _mixed(numbers: Words) -> Words:
+    """A hash of 32 bits of each number (Chris Wellons, "Prospecting for hash functions", 2018)."""
+    for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
+        numbers = (numbers ^ (numbers >> np.uint32(shift))) * np.uint32(factor)
+    return numbers ^ (numbers >> np.uint32(15))
 
 
 def _counts(starts: Rows, block: int, n: int) -> Counts:

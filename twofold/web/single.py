@@ -17,11 +17,11 @@ from twofold.web.page import sources, style_of
 ENTRY: Final = "bench/alone.js"
 
 
-def single_page(results: Iterable[tuple[str, bytes]], comparison: object = None) -> bytes:
-    """The page with results, each a name and a document of ``twofold bench`` in JSON, and with their comparison."""
+def single_page(results: Iterable[tuple[str, bytes]]) -> bytes:
+    """The page with results, each a name and a document of ``twofold bench`` in JSON."""
     found = sources()
-    documents = (b'{"name":%b,"document":%b}' % (_json(name), document) for name, document in results)
-    data = b'{"results":[%b],"comparison":%b}' % (b",".join(documents), _json(comparison))
+    documents = (b'{"name":%b,"document":%b}' % (json.dumps(name).encode(), document) for name, document in results)
+    data = b"[%b]" % b",".join(documents)
     script = Bundle(found).script(ENTRY)
     style = style_of(found)
     policy = (
@@ -37,10 +37,6 @@ def single_page(results: Iterable[tuple[str, bytes]], comparison: object = None)
         f'<script type="application/json" id="data">{text}</script>'
         f'<script type="module">{script}</script></body></html>\n'
     ).encode()
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value).encode()
 
 
 def _hash(text: str) -> str:

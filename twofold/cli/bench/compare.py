@@ -90,19 +90,10 @@ def view(
 
 
 def _page(paths: Sequence[Path]) -> bytes:
-    from twofold.bench.compare import compare as compared  # noqa: PLC0415
     from twofold.bench.report.document import read_file  # noqa: PLC0415
     from twofold.web.single import single_page  # noqa: PLC0415
 
-    documents = [read_file(path) for path in paths]
-    comparison = None
-    if len(documents) == 2:
-        with suppress(
-            ParameterError
-        ):  # they have too few requests, or no common rate: the page shows both all the same
-            comparison = compared(*documents).to_json()
-    shown = [(path.name, document.to_json()) for path, document in zip(paths, documents, strict=True)]
-    return single_page(shown, comparison)
+    return single_page((path.name, read_file(path).to_json()) for path in paths)
 
 
 def _print(found: Comparison) -> None:

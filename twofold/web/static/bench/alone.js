@@ -5,12 +5,12 @@ import { h } from "../core/dom.js";
 import { createTheme } from "../shell/theme.js";
 import { benchView } from "./view.js";
 
-const { results, comparison } = JSON.parse(document.getElementById("data")?.textContent ?? "{}");
+const results = JSON.parse(document.getElementById("data")?.textContent ?? "[]");
 const theme = createTheme();
 const said = h("p", { class: "hidden", role: "status" });
 const announce = (/** @type {string} */ text) => said.textContent = text;
 document.body.append(
   h("header", { class: "bar" }, h("b", {}, "Twofold bench"), h("div", { class: "spring" }), theme.button),
-  h("div", { class: "view" }, benchView(results, announce, comparison)),
+  h("div", { class: "view" }, benchView(results, announce)),
   said,
 );

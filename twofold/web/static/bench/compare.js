@@ -1,18 +1,31 @@
 // @ts-check
 /** Several results side by side: the settings that differ first, then their figures. */
 
-import { h } from "../core/dom.js";
+import { fill, h } from "../core/dom.js";
 import { number, seconds } from "../core/form.js";
 import { chartView } from "../draw/chart.js";
 import { wideTable } from "../draw/table.js";
+import { compared, isTime } from "./intervals.js";
 import { COLUMNS, curve, differences, figure, MEASURES, RATES, timeOf } from "./read.js";
 
-/**
- * @param {import("./read.js").Result[]} results
- * @param {any} [comparison]  of `twofold bench compare`, which has intervals
- */
-export function comparisonOf(results, comparison) {
+/** @param {import("./read.js").Result[]} results */
+export function comparisonOf(results) {
   const names = results.map((result) => result.name), differ = differences(results);
+  return [
+    h("h2", {}, "Settings that differ"),
+    differ.length ? wideTable("Settings that differ", ["setting", ...names], differ) : h("p", {}, "None."),
+    results.length === 2 ? verdicts(results) : figuresOf(results, "Two results have confidence intervals."),
+    chartView({
+      title: "Pace by output",
+      x: { label: "output tokens/s", kind: "log" },
+      y: { label: "TPOT P50", kind: "log", form: "seconds" },
+      marks: results.flatMap(curve),
+    }),
+  ];
+}
+
+/** The figures of the first run of each. @param {import("./read.js").Result[]} results @param {string} why  they have no intervals */
+function figuresOf(results, why) {
   const runs = results.map(({ document }) => document.runs[0]);
   const rows = MEASURES.flatMap(([words, group, name]) =>
     COLUMNS.filter((column) => column !== "max").map((column) => [
@@ -25,39 +38,59 @@ export function comparisonOf(results, comparison) {
     ...runs.map((run) => number(figure(run, "rates", "achieved", name))),
   ]);
   return [
-    h("h2", {}, "Settings that differ"),
-    differ.length ? wideTable("Settings that differ", ["setting", ...names], differ) : h("p", {}, "None."),
     h("h2", {}, "Figures"),
-    comparison ? verdicts(comparison) : [
-      h("p", { class: "faint" }, "twofold bench view a.json b.json tells differences from noise."),
-      wideTable("Figures", ["figure", ...names], [...rows, ...rates]),
-    ],
-    chartView({
-      title: "Pace by output",
-      x: { label: "output tokens/s", kind: "log" },
-      y: { label: "TPOT P50", kind: "log", form: "seconds" },
-      marks: results.flatMap(curve),
-    }),
+    h("p", { class: "faint" }, why),
+    wideTable("Figures", ["figure", ...results.map((result) => result.name)], [...rows, ...rates]),
   ];
 }
 
-/** @param {any} comparison */
-function verdicts({ pairs }) {
-  /** @param {number | null} ratio */
-  const change = (ratio) => ratio === null ? "" : `${ratio >= 1 ? "+" : ""}${((ratio - 1) * 100).toPrecision(3)}%`;
-  return /** @type {any[]} */ (pairs).map((pair, i) => {
-    const rows = /** @type {any[]} */ (pair.rows).map(({ measure, statistic, a, b, ratio, interval, verdict }) => {
-      const form = measure.endsWith("_s") && !measure.includes("per_s") ? seconds : number;
-      const band = interval ? `${change(interval.low)} … ${change(interval.high) || "∞"}` : "";
-      return [nameOf(measure, statistic), form(a), form(b), change(ratio), band, verdict];
-    });
-    return wideTable(`Comparison ${i + 1}`, ["figure", "a", "b", "change", "99% interval", "verdict on b"], rows);
-  });
+/** The figures of two results with intervals, which take a moment. @param {import("./read.js").Result[]} results */
+function verdicts(results) {
+  const shown = h("div", { "aria-live": "polite" }, h("p", { class: "faint" }, "Computing confidence intervals…"));
+  const [a, b] = results, head = ["figure", a.name, b.name, "change", "99% interval", `verdict on ${b.name}`];
+  compared(a.document, b.document).then(
+    (pairs) =>
+      fill(
+        shown,
+        pairs.map(({ point, rows }) => [
+          h("h2", {}, point ? `Figures at ${point}` : "Figures"),
+          wideTable(point ? `Comparison at ${point}` : "Comparison", head, rows.map(cellsOf)),
+        ]),
+      ),
+    (error) => fill(shown, figuresOf(results, error.message)),
+  );
+  return shown;
 }
 
-/** As twofold bench compare names it: TTFT P99. @param {string} measure @param {string} statistic */
-function nameOf(measure, statistic) {
-  const name = measure.endsWith("per_s") ? measure.replace("_per_s", "/s") : measure.replace(/_s$/, "");
-  const words = /^(ttft|tpot|itl|e2e)/.test(name) ? name.toUpperCase().replace("_SENT", " from send") : name;
-  return `${words.replaceAll("_", " ")}${statistic === "mean" ? "" : ` ${statistic.toUpperCase()}`}`;
+/** @param {import("./intervals.js").Row} row */
+function cellsOf({ measure, statistic, a, b, ratio, interval, verdict }) {
+  const form = isTime(measure) ? seconds : number;
+  const band = interval ? `${change(interval.low)} … ${change(interval.high)}` : "";
+  const name = NAMES[measure] ?? measure;
+  return [
+    statistic === "mean" ? name : `${name} ${statistic.toUpperCase()}`,
+    form(a),
+    form(b),
+    ratio === null ? "" : change(ratio),
+    band,
+    verdict,
+  ];
+}
+
+const NAMES = /** @type {Record<string, string>} */ ({
+  ttft_s: "TTFT",
+  ttft_sent_s: "TTFT from send",
+  tpot_s: "TPOT",
+  e2e_s: "E2E",
+  itl_s: "ITL",
+  requests_per_s: "requests/s",
+  output_tokens_per_s: "output tokens/s",
+  answered_share: "completed",
+  attainment: "met objectives",
+});
+
+/** @param {number} ratio */
+function change(ratio) {
+  const percent = Number((100 * (ratio - 1)).toFixed(6));
+  return ratio === Infinity ? "∞" : `${percent < 0 ? "" : "+"}${Number(percent.toPrecision(3))}%`;
 }

@@ -21,9 +21,8 @@ export function mount(root, app) {
 /**
  * @param {Result[]} given
  * @param {(text: string) => void} announce
- * @param {any} [comparison]  of the given results
  */
-export function benchView(given, announce, comparison) {
+export function benchView(given, announce) {
   /** @type {Result[]} */
   let results = given;
   const shown = h("div", { class: "result" }), faults = h("div", {});
@@ -42,10 +41,9 @@ export function benchView(given, announce, comparison) {
     announce(`${results.length} results are shown.`);
   };
   const show = () => {
-    const together = results.length > 1;
     fill(
       shown,
-      together ? comparisonOf(results, results === given ? comparison : undefined) : null,
+      results.length > 1 ? comparisonOf(results) : null,
       results.map((result) => {
         const remove = () => (results = results.filter((each) => each !== result), show());
         return resultOf(result, button("Remove", remove));

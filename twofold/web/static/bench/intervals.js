@@ -1,0 +1,195 @@
+// @ts-check
+/** Compares two results as `twofold bench compare` does (bench/compare.py): each figure is better, worse, or noise. */
+
+import { figure } from "./read.js";
+import { meanOf, medianOf, quantileOf, ratioInterval, resampled, seriesOf } from "./resample.js";
+
+/**
+ * @typedef {import("./resample.js").Series} Series
+ * @typedef {{low: number, high: number}} Interval
+ * @typedef {{measure: string, statistic: string, a: number, b: number, ratio: number | null,
+ *   interval: Interval | null, verdict: "better" | "worse" | "noise" | "unknown"}} Row
+ * @typedef {{name: string, n: number, order: Float64Array, measures: Record<string, Series>,
+ *   flows: Record<string, Series>, shares: Record<string, Series>}} Side
+ */
+
+const CONFIDENCE = 0.99;
+const MIN_REQUESTS = 10, SLICES = 48;
+/** Percentiles, and the minimum number of requests for each. */
+const PERCENTILES = /** @type {const} */ ([["p50", 0.5, 1], ["p90", 0.9, 30], ["p99", 0.99, 300]]);
+const MEASURES = ["ttft_s", "ttft_sent_s", "tpot_s", "e2e_s"];
+const FAILURES = ["refused", "failed", "broken", "late"];
+
+/**
+ * The figures of both at each load that they have in common. Throws an Error that says why there are none.
+ * @param {any} a  a document
+ * @param {any} b
+ * @returns {Promise<{point: string, rows: Row[]}[]>}
+ */
+export async function compared(a, b) {
+  const limits = objectivesOf([...a.runs, ...b.runs]), pairs = [];
+  for (const [point, one, two] of paired(a, b)) {
+    pairs.push({ point, rows: await rowsOf(sideOf(one, "first", limits), sideOf(two, "second", limits)) });
+  }
+  return pairs;
+}
+
+/** The runs at common loads. @param {any} a @param {any} b @returns {[string, any[], any[]][]} */
+function paired(a, b) {
+  const [first, second] = [a, b].map(({ runs }) => Map.groupBy(runs, ({ load }) => pointOf(load)));
+  if (first.size === 1 && second.size === 1) {
+    const [[point, one]] = first, [[other, two]] = second;
+    return [[point === other ? point : "", one, two]];
+  }
+  const both = [...first].flatMap(([point, runs]) => second.has(point) ? [[point, runs, second.get(point)]] : []);
+  if (!both.length) {
+    throw new Error("The results have no rate or concurrency in common. Measure both at the same rates.");
+  }
+  return /** @type {any} */ (both);
+}
+
+/** rate 4 and concurrency 8; empty for a load without either. @param {any} load */
+function pointOf(load) {
+  const found = { ...load.arrivals, ...load };
+  const names = ["rate", "concurrency"].filter((name) => typeof found[name] === "number");
+  return names.map((name) => `${name} ${found[name]}`).join(" and ");
+}
+
+/** Limits in seconds, of the first summary that has any. @param {any[]} runs @returns {[string, number][] | null} */
+function objectivesOf(runs) {
+  const found = runs.map((run) => run.summary?.goodput?.objectives).find((each) => Object.keys(each ?? {}).length);
+  return found ? ["ttft", "tpot", "itl", "e2e"].flatMap((name) => found[name] ? [[name, found[name]]] : []) : null;
+}
+
+/** @param {any[]} runs @param {string} name @param {[string, number][] | null} limits @returns {Side} */
+function sideOf(runs, name, limits) {
+  const parts = runs.map((run) => [run, run.requests.filter((/** @type {any} */ each) => each.measured)])
+    .filter(([, part]) => part.length);
+  const asked = parts.flatMap(([run, part]) => part.map((/** @type {any} */ each) => [run, each]));
+  if (asked.length < MIN_REQUESTS) {
+    throw new Error(
+      `The ${name} result has ${asked.length} measured requests; intervals need at least ${MIN_REQUESTS}.`,
+    );
+  }
+  const measures = Object.fromEntries(
+    MEASURES.map((measure) => [measure, seriesOf(asked.map(([run, each]) => failing(run, each, measure)))]),
+  );
+  const gaps = asked.map(([, each]) => each.gaps_us ?? []), ttft = measures.ttft_s;
+  if (asked.some(([, each]) => each.gaps_us)) {
+    const owner = Int32Array.from(gaps.flatMap((each, at) => each.map(() => at)));
+    measures.itl_s = { values: Float64Array.from(gaps.flat(), (gap) => gap * 1e-6), owner };
+  }
+  const flows = parts.map(([run, part]) => flowsOf(run, part));
+  const met = limits && seriesOf(asked.map(([run, each]) => isMet(run, each, limits)));
+  const order = new Float64Array(asked.length).fill(ttft.values.length ? medianOf(ttft.values) : 0);
+  ttft.owner.forEach((request, at) => order[request] = ttft.values[at]);
+  return {
+    name,
+    n: asked.length,
+    order,
+    measures,
+    flows: {
+      requests_per_s: seriesOf(flows.flatMap((each) => each.requests)),
+      output_tokens_per_s: seriesOf(flows.flatMap((each) => each.tokens)),
+    },
+    shares: {
+      answered_share: seriesOf(asked.map(([, each]) => Number(each.outcome === "ok"))),
+      ...(met?.values.length && { attainment: met }),
+    },
+  };
+}
+
+/** A measure, which is infinite if its request failed. @param {any} run @param {any} request @param {string} measure @returns {number | null} */
+function failing(run, request, measure) {
+  const { outcome } = request;
+  const failed = FAILURES.includes(outcome) || (outcome === "unfinished" && !run.interrupted);
+  return request[measure] ?? (failed ? Infinity : null);
+}
+
+/** Whether a request met the objectives: 1 or 0; null if that is unknown. @param {any} run @param {any} request @param {[string, number][]} limits */
+function isMet(run, request, limits) {
+  const { outcome, chunks, gaps_us: gaps } = request;
+  if (run.interrupted && outcome === "unfinished") return null;
+  if (outcome !== "ok" || !chunks) return 0;
+  if (!gaps && limits.some(([name]) => name === "itl")) return null;
+  const longest = /** @type {number[]} */ (gaps ?? []).reduce((most, gap) => Math.max(most, gap), 0) * 1e-6;
+  const met = limits.every(([name, limit]) => ((name === "itl" ? longest : request[`${name}_s`]) ?? 0) <= limit);
+  return Number(met);
+}
+
+/** The window of steady rates, or if it is empty the time of all requests. @param {any} run @param {any[]} measured @returns {[number, number]} */
+function windowOf(run, measured) {
+  const start = figure(run, "measured", "from_s"), end = figure(run, "measured", "until_s");
+  if (start !== null && end !== null && end > start) return [start, end];
+  return [
+    measured.reduce((least, each) => Math.min(least, each.due_s), Infinity),
+    measured.reduce((most, each) => Math.max(most, each.ended_s || each.due_s), -Infinity),
+  ];
+}
+
+/** Rates of complete responses and of their tokens, spread evenly over each, in slices of a run. @param {any} run @param {any[]} measured */
+function flowsOf(run, measured) {
+  const [from, until] = windowOf(run, measured), step = (until - from) / SLICES;
+  const edges = Array.from({ length: SLICES + 1 }, (_, at) => at === SLICES ? until : from + at * step);
+  const slice = Math.max(edges[1] - edges[0], 1e-9);
+  const done = /** @type {any[]} */ (run.requests).filter((each) => each.outcome === "ok");
+  const ended = edges.map((edge) => done.filter((each) => each.ended_s !== null && each.ended_s < edge).length);
+  const received = edges.map((edge) =>
+    done.reduce((sum, { first_s: first, last_s: last, output_tokens, chunks }) => {
+      if (first === null || last === null) return sum;
+      const part = Math.min(1, Math.max(0, (edge - first) / Math.max(last - first, 1e-9)));
+      return sum + part * (output_tokens || chunks);
+    }, 0)
+  );
+  /** @param {number[]} sums */
+  const rates = (sums) => sums.slice(1).map((sum, at) => (sum - sums[at]) / slice);
+  return { requests: rates(ended), tokens: rates(received) };
+}
+
+/** @param {Side} a @param {Side} b @returns {Promise<Row[]>} */
+async function rowsOf(a, b) {
+  const measures = Object.keys(a.measures).filter((name) => name in b.measures).map((name) => {
+    const n = Math.min(...[a, b].map((side) => new Set(side.measures[name].owner).size));
+    return { name, columns: PERCENTILES.filter(([, , needed]) => n >= needed) };
+  });
+  const rates = Object.keys(a.flows), shares = Object.keys(a.shares).filter((name) => name in b.shares);
+  const [one, two] = await Promise.all([a, b].map(async (side, seed) => {
+    const own = await resampled(side.order, seed, [
+      ...measures.map(({ name, columns }) => ({
+        series: side.measures[name],
+        shares: columns.map(([, quantile]) => quantile),
+      })),
+      ...shares.map((name) => ({ series: side.shares[name], shares: null })),
+    ]);
+    const flows = rates.map((name) =>
+      resampled(side.flows[name].values, seed, [{ series: side.flows[name], shares: null }])
+    );
+    return [...own.slice(0, measures.length), ...(await Promise.all(flows)).flat(), ...own.slice(measures.length)];
+  }));
+  const seen = [a, b].map((side) => [
+    ...measures.map(({ name, columns }) =>
+      columns.map(([, quantile]) => quantileOf(side.measures[name].values, quantile))
+    ),
+    ...rates.map((name) => [meanOf(side.flows[name].values)]),
+    ...shares.map((name) => [meanOf(side.shares[name].values)]),
+  ]);
+  const names = [...measures, ...[...rates, ...shares].map((name) => ({ name, columns: [["mean"]] }))];
+  return names.flatMap(({ name, columns }, at) =>
+    columns.map(([statistic], column) =>
+      rowOf(name, statistic, [seen[0][at][column], seen[1][at][column]], [one[at][column], two[at][column]])
+    )
+  );
+}
+
+/** Lower latencies are better, and higher rates and shares. @param {string} measure @param {string} statistic @param {number[]} seen @param {Float64Array[]} samples @returns {Row} */
+function rowOf(measure, statistic, [a, b], [first, second]) {
+  const ratio = a === Infinity && b === Infinity ? 1 : a ? b / a : null;
+  const interval = ratio === null ? null : ratioInterval(first, second, CONFIDENCE);
+  const row = { measure, statistic, a, b, ratio, interval };
+  if (!interval) return { ...row, verdict: "unknown" };
+  if (interval.low <= 1 && interval.high >= 1) return { ...row, verdict: "noise" };
+  return { ...row, verdict: (interval.high < 1) === isTime(measure) ? "better" : "worse" };
+}
+
+/** Whether a measure is a time in seconds. @param {string} measure */
+export const isTime = (measure) => measure.endsWith("_s") && !measure.endsWith("per_s");
