@@ -14,10 +14,11 @@ Deno.test("values are written as the reports write them", () => {
   assert.deepEqual([512, 1536, 470 * 2 ** 20].map(form.bytes), ["512 B", "1.5 KiB", "470 MiB"]);
   assert.equal(form.tokens(1), "1 token");
   assert.equal(form.tokens(1312), "1,312 tokens");
-  assert.deepEqual([0, 0.00321, 0.123, 12.3].map((value) => form.money(value)), [
+  assert.deepEqual([0, 0.00321, 0.123, 0.1, 12.3].map((value) => form.money(value)), [
     "$0.00",
     "$0.0032",
     "$0.123",
+    "$0.10",
     "$12.30",
   ]);
   assert.equal(form.money(4.1, "CHF"), "4.10 CHF");

@@ -128,8 +128,9 @@ Deno.test("a point lies under its roof where nothing is faster than the machine"
   assert.ok(point.y <= point.x * MACHINE.bytes_per_s);
   assert.match(
     stepText(live, live.steps[0]),
-    /^Step 0: 0 prompt rows and 4 decode rows; 25 ms, predicted 20 ms; the least/,
+    /^Step 0: 0 prompt rows and 4 decode rows; 25 ms, predicted 20 ms; this machine needs at least/,
   );
+  assert.match(stepText(live, { ...live.steps[0], decode: 1 }), /: 0 prompt rows and 1 decode row;/);
   const marks = /** @type {any} */ (roofline(live, live.steps, live.steps[0])).marks;
   assert.deepEqual(marks.map((/** @type {any} */ mark) => mark.label), [
     ...["limit of this machine", "predicted", "decode alone", "chosen step"],

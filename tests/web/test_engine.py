@@ -110,9 +110,12 @@ def test_a_recording_is_saved_and_replayed(watch: tuple[Page, Watch], server: Li
     numbers = [number for event in events for number in event["data"].get("steps", {}).get("n", ())]
     assert numbers == sorted(set(numbers))
     page.locator("input[type=file]").set_input_files(file)
-    expect(page.get_by_text("The recording has ended.")).to_be_visible()
+    expect(page.get_by_text("The recording has ended.")).not_to_have_class("fault")
     expect(page.locator(".said")).to_contain_text(f"Step {numbers[-1]:,}")
     page.locator("input[type=file]").set_input_files({"name": "a.jsonl", "mimeType": "text/plain", "buffer": b"{}"})
     expect(page.get_by_text("Line 1 is no event of a live stream.")).to_be_visible()
     page.get_by_role("button", name="Back to the server").click()
     expect(page.get_by_role("button", name="Record", exact=True)).to_be_visible()
+    page.locator("input[type=file]").set_input_files({"name": "a.jsonl", "mimeType": "text/plain", "buffer": b"{}"})
+    page.wait_for_timeout(1500)  # figures came since
+    expect(page.get_by_text("Line 1 is no event of a live stream.")).to_have_class("fault")

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from twofold.bench.draw.form import duration, number
+from twofold.bench.draw.form import duration, number, share
 from twofold.bench.metrics.distribution import Floats, Interval
 from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.record import plain
@@ -120,7 +120,9 @@ class ComparedFigure:
         return known if self.statistic == "mean" else f"{known} {self.statistic.upper()}"
 
     def _value(self, value: float | None) -> str:
-        return duration(value) if self.measure.endswith("_s") and "per" not in self.measure else number(value)
+        if self.measure.endswith("per_s"):
+            return number(value)
+        return duration(value) if self.measure.endswith("_s") else share(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 /** Several results side by side: the settings that differ first, then their figures. */
 
 import { fill, h } from "../core/dom.js";
-import { number, seconds } from "../core/form.js";
+import { number, seconds, share } from "../core/form.js";
 import { chartView } from "../draw/chart.js";
 import { wideTable } from "../draw/table.js";
 import { compared, isTime } from "./intervals.js";
-import { COLUMNS, curve, differences, figure, MEASURES, RATES, timeOf } from "./read.js";
+import { COLUMNS, curve, differences, figure, MEASURES, namesOf, RATES, timeOf } from "./read.js";
 
 /** @param {import("./read.js").Result[]} results */
 export function comparisonOf(results) {
@@ -14,9 +14,9 @@ export function comparisonOf(results) {
   return [
     h("h2", {}, "Settings that differ"),
     differ.length ? wideTable("Settings that differ", ["setting", ...names], differ) : h("p", {}, "None."),
-    results.length === 2 ? verdicts(results) : figuresOf(results, "Two results have confidence intervals."),
+    results.length === 2 ? verdicts(results) : figuresOf(results, "Confidence intervals need exactly two results."),
     chartView({
-      title: "Pace by output",
+      title: "TPOT and throughput",
       x: { label: "output tokens/s", kind: "log" },
       y: { label: "TPOT P50", kind: "log", form: "seconds" },
       marks: results.flatMap(curve),
@@ -24,23 +24,23 @@ export function comparisonOf(results) {
   ];
 }
 
-/** The figures of the first run of each. @param {import("./read.js").Result[]} results @param {string} why  they have no intervals */
+/** The figures of all runs. @param {import("./read.js").Result[]} results @param {string} why  they have no intervals */
 function figuresOf(results, why) {
-  const runs = results.map(({ document }) => document.runs[0]);
+  const runs = results.flatMap(({ document }) => document.runs);
   const rows = MEASURES.flatMap(([words, group, name]) =>
-    COLUMNS.filter((column) => column !== "max").map((column) => [
-      `${words} ${column.toUpperCase()}`,
+    COLUMNS.filter(([, column]) => column !== "max").map(([title, column]) => [
+      `${words} ${title}`,
       ...runs.map((run) => seconds(timeOf(run, group, name, column))),
     ])
   ).filter(([, ...cells]) => cells.some((cell) => cell !== "–"));
-  const rates = RATES.map((name) => [
-    name.replaceAll("_", " "),
+  const rates = RATES.map(([title, name]) => [
+    title,
     ...runs.map((run) => number(figure(run, "rates", "achieved", name))),
   ]);
   return [
     h("h2", {}, "Figures"),
     h("p", { class: "faint" }, why),
-    wideTable("Figures", ["figure", ...results.map((result) => result.name)], [...rows, ...rates]),
+    wideTable("Figures", ["figure", ...results.flatMap(namesOf)], [...rows, ...rates]),
   ];
 }
 
@@ -64,7 +64,7 @@ function verdicts(results) {
 
 /** @param {import("./intervals.js").Row} row */
 function cellsOf({ measure, statistic, a, b, ratio, interval, verdict }) {
-  const form = isTime(measure) ? seconds : number;
+  const form = isTime(measure) ? seconds : measure.endsWith("per_s") ? number : share;
   const band = interval ? `${change(interval.low)} … ${change(interval.high)}` : "";
   const name = NAMES[measure] ?? measure;
   return [

@@ -1,7 +1,7 @@
 // @ts-check
 /** Compares two results as `twofold bench compare` does (bench/compare.py): each figure is better, worse, or noise. */
 
-import { figure } from "./read.js";
+import { figure, pointOf } from "./read.js";
 import { meanOf, medianOf, quantileOf, ratioInterval, resampled, seriesOf } from "./resample.js";
 
 /**
@@ -36,7 +36,7 @@ export async function compared(a, b) {
 
 /** The runs at common loads. @param {any} a @param {any} b @returns {[string, any[], any[]][]} */
 function paired(a, b) {
-  const [first, second] = [a, b].map(({ runs }) => Map.groupBy(runs, ({ load }) => pointOf(load)));
+  const [first, second] = [a, b].map(({ runs }) => Map.groupBy(runs, pointOf));
   if (first.size === 1 && second.size === 1) {
     const [[point, one]] = first, [[other, two]] = second;
     return [[point === other ? point : "", one, two]];
@@ -46,13 +46,6 @@ function paired(a, b) {
     throw new Error("The results have no rate or concurrency in common. Measure both at the same rates.");
   }
   return /** @type {any} */ (both);
-}
-
-/** rate 4 and concurrency 8; empty for a load without either. @param {any} load */
-function pointOf(load) {
-  const found = { ...load.arrivals, ...load };
-  const names = ["rate", "concurrency"].filter((name) => typeof found[name] === "number");
-  return names.map((name) => `${name} ${found[name]}`).join(" and ");
 }
 
 /** Limits in seconds, of the first summary that has any. @param {any[]} runs @returns {[string, number][] | null} */

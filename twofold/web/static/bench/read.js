@@ -14,12 +14,22 @@ export const MEASURES = /** @type {const} */ ([
   ["TTFT", "latency", "ttft_s"],
   ["TTFT from send", "latency", "ttft_sent_s"],
   ["TPOT", "latency", "tpot_s"],
-  ["Inter-token latency", "itl", "gap_s"],
+  ["ITL", "itl", "gap_s"],
   ["E2E", "latency", "e2e_s"],
   ["schedule delay", "latency", "schedule_delay_s"],
 ]);
-export const COLUMNS = ["mean", "p50", "p90", "p99", "max"];
-export const RATES = ["requests_per_s", "output_tokens_per_s", "total_tokens_per_s"];
+export const COLUMNS = /** @type {const} */ ([
+  ["mean", "mean"],
+  ["P50", "p50"],
+  ["P90", "p90"],
+  ["P99", "p99"],
+  ["max", "max"],
+]);
+export const RATES = /** @type {const} */ ([
+  ["requests/s", "requests_per_s"],
+  ["output tokens/s", "output_tokens_per_s"],
+  ["total tokens/s", "total_tokens_per_s"],
+]);
 
 /**
  * The result in the text of a file. Throws an Error that says what to give instead.
@@ -53,11 +63,16 @@ export function timeOf(run, group, name, column) {
   return found === null && column !== "mean" && figure(run, group, name, "n") ? Infinity : found;
 }
 
-/** What a run was asked to do: its rate or its number of clients. @param {any} run */
+/** The load of a run: rate 4 and concurrency 8; empty for one without either. @param {any} run */
 export function pointOf({ load }) {
-  const named = [["rate", "requests/s"], ["concurrency", "at a time"]];
-  return named.flatMap(([name, unit]) => load[name] ? [`${load[name]} ${unit}`] : []).join(", ") || "one run";
+  const found = { ...load.arrivals, ...load };
+  const names = ["rate", "concurrency"].filter((name) => typeof found[name] === "number");
+  return names.map((name) => `${name} ${found[name]}`).join(" and ");
 }
+
+/** A name for each run of a result. @param {Result} result @returns {string[]} */
+export const namesOf = ({ name, document: { runs } }) =>
+  runs.map((/** @type {any} */ run) => runs.length > 1 ? `${name}, ${pointOf(run)}` : name);
 
 /** Settings by dotted names. @param {any} value @param {string} [before] @returns {[string, string][]} */
 function flat(value, before = "") {
@@ -68,9 +83,14 @@ function flat(value, before = "") {
 
 /** Settings in which results differ: name and the value of each. @param {Result[]} results @returns {string[][]} */
 export function differences(results) {
-  const all = results.map(({ document: { settings, target, machine, runs } }) =>
-    new Map(flat({ settings, target, machine, load: runs[0]?.load }))
-  );
+  const all = results.map(({ document: { settings, target, machine, runs } }) => {
+    const found = new Map(flat({ settings, target, machine }));
+    for (const [name, value] of /** @type {any[]} */ (runs).flatMap(({ load }) => flat({ load }))) {
+      const before = found.get(name)?.split(", ") ?? [];
+      found.set(name, [...new Set([...before, value])].join(", "));
+    }
+    return found;
+  });
   const names = [...new Set(all.flatMap((each) => [...each.keys()]))];
   const rows = names.map((name) => [name, ...all.map((each) => each.get(name) ?? "–")]);
   return rows.filter(([, first, ...others]) => others.some((value) => value !== first));
@@ -138,9 +158,9 @@ function output(requests) {
   }
   if (!arrivals.length) return null;
   const width = Math.max(1e-3, arrivals.reduce((most, [at]) => Math.max(most, at), 0)) / BINS;
-  const sums = new Float64Array(BINS + 1);
-  for (const [at, tokens] of arrivals) sums[Math.floor(at / width)] += tokens / width;
-  const points = [...sums].map((sum, i) => [i * width, sum]);
+  const sums = new Float64Array(BINS);
+  for (const [at, tokens] of arrivals) sums[Math.min(BINS - 1, Math.floor(at / width))] += tokens / width;
+  const points = [...sums, sums[BINS - 1]].map((sum, i) => [i * width, sum]);
   return {
     title: "Output",
     x: TIME,

@@ -8,7 +8,7 @@ import { signal } from "../core/signal.js";
 import { chartView } from "../draw/chart.js";
 import { wideTable } from "../draw/table.js";
 import { comparisonOf } from "./compare.js";
-import { chartsOf, COLUMNS, figure, MEASURES, pointOf, RATES, readResult, timeOf } from "./read.js";
+import { chartsOf, COLUMNS, figure, MEASURES, namesOf, pointOf, RATES, readResult, timeOf } from "./read.js";
 
 /** @typedef {import("./read.js").Result} Result */
 
@@ -71,8 +71,11 @@ export function benchView(given, announce) {
 }
 
 /** @param {Result} result @param {HTMLElement} remove */
-function resultOf({ name, document }, remove) {
-  const { target, runs, command } = document, zoom = signal(/** @type {import("../draw/chart.js").Zoom} */ (null));
+function resultOf(result, remove) {
+  const { name, document } = result,
+    names = namesOf(result),
+    { target, runs, command } = document,
+    zoom = signal(/** @type {import("../draw/chart.js").Zoom} */ (null));
   return h(
     "section",
     { "aria-label": name },
@@ -80,13 +83,15 @@ function resultOf({ name, document }, remove) {
     h("p", { class: "faint" }, `twofold bench ${command}, ${target.url}`),
     /** @type {any[]} */ (runs).map((run, i) => {
       const body = [
-        figuresOf(run, runs.length > 1 ? `${name}, ${pointOf(run)}` : name),
+        figuresOf(run, names[i]),
         chartsOf(run).map((chart) => {
           const timed = chart.x.label === "time since start", high = chart.title === "Requests" ? 420 : 220;
           return chartView(chart, timed ? { zoom, height: high } : { height: high });
         }),
       ];
-      return runs.length > 1 ? h("details", { open: i === 0 }, h("summary", {}, pointOf(run)), body) : body;
+      return runs.length > 1
+        ? h("details", { open: i === 0 }, h("summary", {}, pointOf(run) || "one run"), body)
+        : body;
     }),
   );
 }
@@ -95,9 +100,9 @@ function resultOf({ name, document }, remove) {
 function figuresOf(run, name) {
   const rows = MEASURES.map(([words, group, name]) => [
     words,
-    ...COLUMNS.map((column) => seconds(timeOf(run, group, name, column))),
+    ...COLUMNS.map(([, column]) => seconds(timeOf(run, group, name, column))),
   ]).filter(([, ...cells]) => cells.some((cell) => cell !== "–"));
-  const rates = RATES.map((name) => `${number(figure(run, "rates", "achieved", name))} ${name.replaceAll("_", " ")}`);
+  const rates = RATES.map(([title, name]) => `${number(figure(run, "rates", "achieved", name))} ${title}`);
   const ok = /** @type {any[]} */ (run.requests).filter((each) => each.outcome === "ok").length;
   return [
     h(
@@ -107,6 +112,6 @@ function figuresOf(run, name) {
         rates.join(", ")
       }.`,
     ),
-    wideTable(`Latency of ${name}`, ["measure", ...COLUMNS], rows),
+    wideTable(`Latency of ${name}`, ["measure", ...COLUMNS.map(([title]) => title)], rows),
   ];
 }

@@ -84,7 +84,8 @@ export function money(value, currency = "USD") {
   const none = missing(value);
   if (none !== null) return none;
   const known = /** @type {number} */ (value), size = Math.abs(known);
-  const text = size === 0 || size >= 0.995 ? size.toFixed(2) : plain(size, size < 0.01 ? 2 : 3);
+  const short = size === 0 || size >= 0.995 ? size.toFixed(2) : plain(size, size < 0.01 ? 2 : 3);
+  const text = short.replace(/\.\d$/, "$&0");
   const sign = known < 0 ? "-" : "";
   return currency in SYMBOLS ? `${sign}${SYMBOLS[currency]}${text}` : `${sign}${text} ${currency}`;
 }

@@ -42,9 +42,9 @@ export const RIGHT = 36;
 
 /**
  * Milliseconds along a sheet: the last `span` before `now`, with a line for each fifth of it.
- * @param {Sheet} sheet @param {number} now @param {number} span @param {boolean} [labels]
+ * @param {Sheet} sheet @param {number} now @param {number} span @param {string} [end]  the name of `now`; without it there are no labels
  */
-export function timeAxis({ c, w, h, ink }, now, span, labels) {
+export function timeAxis({ c, w, h, ink }, now, span, end) {
   const wide = w - RIGHT;
   const x = (/** @type {number} */ t) => Math.max(0, Math.min(wide, wide * (t - now + span) / span));
   c.strokeStyle = ink.rule;
@@ -54,11 +54,11 @@ export function timeAxis({ c, w, h, ink }, now, span, labels) {
     const at = Math.round(x(now - span * part / 5)) + 0.5, seconds = span * part / 5e3;
     c.beginPath();
     c.moveTo(at, 0);
-    c.lineTo(at, h - (labels ? 15 : 0));
+    c.lineTo(at, h - (end ? 15 : 0));
     c.stroke();
-    if (!labels || part === 5) continue;
+    if (!end || part === 5) continue;
     c.textAlign = part ? "center" : "right";
-    c.fillText(part ? `−${seconds} s` : "now", at, h - 3);
+    c.fillText(part ? `−${seconds} s` : end, at, h - 3);
   }
   return { x, wide, time: (/** @type {number} */ at) => now - span + span * at / wide };
 }

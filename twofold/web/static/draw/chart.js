@@ -107,7 +107,7 @@ function draw(chart, frame) {
   const [formX, formY] = [chart.x, chart.y].map(formOf), middle = (top + bottom) / 2;
   /** @type {DOMRect[]} */
   const texts = [];
-  const area = h("rect", { x: left, y: top, width: right - left, height: bottom - top });
+  const area = h("rect", { x: left - 4, y: top - 4, width: right - left + 8, height: bottom - top + 8 }); // whole dots
   return [
     h("defs", {}, h("clipPath", { id: clip }, area)),
     ticksOf(frame.x, Math.max(2, (right - left) / 90)).map((value) => [

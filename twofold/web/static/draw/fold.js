@@ -9,10 +9,10 @@ import { RIGHT, timeAxis } from "./canvas.js";
 
 /**
  * @param {import("./canvas.js").Sheet} sheet @param {Live} live
- * @param {{now: number, span: number, step: Step | null}} view
+ * @param {{now: number, span: number, step: Step | null, end: string}} view  `end`: the name of `now`
  */
-export function drawFold(sheet, live, { now, span, step }) {
-  const { c, w, h, ink } = sheet, { x, wide } = timeAxis(sheet, now, span, true);
+export function drawFold(sheet, live, { now, span, step, end }) {
+  const { c, w, h, ink } = sheet, { x, wide } = timeAxis(sheet, now, span, end);
   const from = firstAfter(live.steps, now - span), axis = Math.round((h - 16) * 0.62), bottom = h - 17;
   let most = 16, deepest = 4;
   for (let i = from; i < live.steps.length; i++) {

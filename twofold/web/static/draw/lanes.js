@@ -71,7 +71,7 @@ function drawCounts({ c, w, ink }, labels, slots, pitch) {
   c.textBaseline = "middle";
   for (let slot = 0; slot < slots; slot++) {
     const lane = labels.get(slot);
-    c.fillText(lane ? lane.first === null ? "…" : String(lane.tokens) : "–", w - RIGHT + 6, (slot + 0.5) * pitch);
+    if (lane) c.fillText(lane.first === null ? "…" : String(lane.tokens), w - RIGHT + 6, (slot + 0.5) * pitch);
   }
 }
 

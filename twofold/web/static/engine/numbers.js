@@ -2,7 +2,7 @@
 /** What the engine view says in words and numbers: the chosen step, the last five minutes, the roofline. */
 
 import { h } from "../core/dom.js";
-import { count, seconds, share } from "../core/form.js";
+import { count, seconds, share, tokens } from "../core/form.js";
 import { table, wideTable } from "../draw/table.js";
 import { HELD, lanesIn, roofPoint } from "../live/state.js";
 
@@ -23,12 +23,13 @@ const ms = (value) => seconds(value == null ? null : value / 1e3);
 /** A step in one sentence. @param {Live} live @param {Step} step */
 export function stepText(live, step) {
   const point = roofPoint(live, step), many = step.times > 1 ? ` (${step.times} steps)` : "";
+  const rows = [tokens(step.prefill, "prompt row"), tokens(step.decode, "decode row")].join(" and ");
   const drafts = step.drafts ? `, ${count(step.drafts)} of them drafts` : "";
   const parts = [
-    `Step ${count(step.n)}${many}: ${count(step.prefill)} prompt rows and ${count(step.decode)} decode rows${drafts}`,
+    `Step ${count(step.n)}${many}: ${rows}${drafts}`,
     `${ms(step.ms)}, predicted ${ms(step.foreseen)}`,
   ];
-  if (point) parts.push(`the least here ${ms(point.leastMs)}`);
+  if (point) parts.push(`this machine needs at least ${ms(point.leastMs)}`);
   return `${parts.join("; ")}. Prompts: ${HELD[step.why] ?? step.why}.`;
 }
 
@@ -84,7 +85,7 @@ export function lately(live, by) {
     MEASURES.map(([measure]) => seconds(of[measure]?.[at]));
   const rows = groups.filter(([, of]) => of.e2e).flatMap(([name, of]) => [
     [`${name || "no tenant"}, P50`, ...cells(of, 0), count(of.e2e[2])],
-    ["P99", ...cells(of, 1), by === "tiers" && told.met[name] ? `${goodput(told.met[name])} met` : ""],
+    ["P99", ...cells(of, 1), by === "tiers" && told.met[name] ? `${goodput(told.met[name])} in SLO` : ""],
   ]);
   const stalls = /** @type {[string, number][]} */ (Object.entries(told.stalls)).sort((a, b) => b[1] - a[1]);
   const facts = stalls.map(([cause, lost]) => [`stalls: ${cause}`, seconds(lost)]);
@@ -94,8 +95,8 @@ export function lately(live, by) {
   if (told.counts) facts.push(...countsOf(told.counts));
   facts.push(["error of predicted steps", share(told.error)]);
   return [
-    wideTable("Latencies", ["Requests", ...MEASURES.map(([, name]) => name), "Requests, met"], rows),
-    wideTable("Stalls and counts", ["Engine", "Sum"], facts),
+    wideTable("Latencies", ["", ...MEASURES.map(([, name]) => name), "Requests"], rows),
+    wideTable("Stalls and counts", ["Engine", "Total"], facts),
   ];
 }
 
@@ -105,7 +106,7 @@ const goodput = ([good, bad]) => share(good / (good + bad));
 /** @param {any} counts */
 const countsOf = ({ queries, hits, preemptions, swaps, evicted, drafted, accepted, loaded }) => [
   ["prompt tokens from the cache", share(queries ? hits / queries : null)],
-  ["preempted, of them swapped", `${count(preemptions)}, ${count(swaps)}`],
+  ["preempted (swapped)", `${count(preemptions)} (${count(swaps)})`],
   ["evicted blocks", count(evicted)],
   ["draft tokens accepted", drafted ? `${share(accepted / drafted)} of ${count(drafted)}` : "–"],
   ["tokens from the KV store", count(loaded)],

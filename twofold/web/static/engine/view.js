@@ -82,7 +82,11 @@ export function mount(root, app) {
 export function createEngine(app, beside = false) {
   const model = createModel(app), parts = createParts(model);
   const fault = faultLine("status"), { live, paused } = model, beatMs = model.calm ? 1000 : BEAT_MS;
-  const main = frame(parts, beside, [tools(model, fault.say, beside), fault.element]);
+  const say = (/** @type {string} */ text, wrong = true) => {
+    fault.say(text);
+    fault.element.classList.toggle("fault", wrong);
+  };
+  const main = frame(parts, beside, [tools(model, say, beside), fault.element]);
   let drawn = 0, told = -Infinity, ink = palette();
   const pace = paced(() => {
     drawn = performance.now();
@@ -105,14 +109,14 @@ export function createEngine(app, beside = false) {
   });
   effect(() => {
     for (const each of [model.words, model.chosen]) each.get();
-    say(model, parts);
+    describe(model, parts);
   });
   const map = () => drawMap(live, parts, ink);
   effect(() => {
     for (const each of [model.second, app.theme]) each.get();
     map();
   });
-  slow(model, parts, (message, old) => (fault.say(message), main.classList.toggle("old", old)));
+  slow(model, parts, (message, old, ended) => (say(message, !ended), main.classList.toggle("old", old)));
   effect(() => {
     app.model.get();
     app.api.key.get();
@@ -151,11 +155,11 @@ const linksOf = (model) => ({
 
 /**
  * What changes once a second, or when a step is chosen.
- * @param {Model} model @param {ReturnType<typeof createParts>} parts @param {(message: string, old: boolean) => void} tell
+ * @param {Model} model @param {ReturnType<typeof createParts>} parts @param {(message: string, old: boolean, ended: boolean) => void} tell
  */
 function slow(model, { roof, numbers }, tell) {
   const { live } = model;
-  let end = () => {};
+  let end = () => {}, before = "";
   effect(() => {
     for (const each of [model.second, model.paused, model.chosen, model.span]) each.get();
     const steps = live.steps.slice(firstAfter(live.steps, model.now() - model.span.peek()));
@@ -177,7 +181,9 @@ function slow(model, { roof, numbers }, tell) {
     const known = live.state === "ready" || live.state === "connecting";
     const told = live.state === "failed" ? "The model could not be loaded." : `The model is ${live.state}.`;
     const text = known ? message : [told, live.error].filter(Boolean).join(" ");
-    tell(text, !known || state === "lost" || state === "refused");
+    const old = !known || state === "lost" || state === "refused", now = `${text}${old}`;
+    if (now !== before) tell(text, old, state === "done"); // else what else was said stays
+    before = now;
   });
   effect(() => () => end());
 }
@@ -187,7 +193,8 @@ function draw(model, { fold, rows }, main, ink) {
   const { live } = model, { engine } = live.hello ?? {}, most = engine?.slots ?? 0;
   if (!fold.clientWidth) return;
   const step = model.chosen.peek(), now = model.now(), span = model.span.peek();
-  const view = { now, span, step, slots: Math.min(most || 8, Math.max(8, slotsUsed(live, now - span))) };
+  const end = model.paused.peek() === null ? "now" : "paused";
+  const view = { now, span, step, end, slots: Math.min(most || 8, Math.max(8, slotsUsed(live, now - span))) };
   const height = `${Math.max(150, Math.min(560, view.slots * 15)) + 30}px`;
   if (main.style.getPropertyValue("--lanes") !== height) main.style.setProperty("--lanes", height);
   drawFold(sheet(fold, ink), live, view);
@@ -195,7 +202,7 @@ function draw(model, { fold, rows }, main, ink) {
 }
 
 /** What the pictures show, in words. @param {Model} model @param {ReturnType<typeof createParts>} parts */
-function say({ live, chosen }, { steps, lanes, said }) {
+function describe({ live, chosen }, { steps, lanes, said }) {
   const last = chosen.peek() ?? live.steps.at(-1), [waiting, running] = live.queue;
   const text = last ? stepText(live, last) : "No step lately. Send a request.";
   retext(said, text);
@@ -214,7 +221,7 @@ function drawMap(live, { fold, rows, map, tree, blocks }, ink) {
   const cell = each > 1 ? `; a cell is ${each} blocks` : "";
   fill(
     blocks.note,
-    `${count(group.blocks)} of ${engine.block_size} tokens, ${bytes(size.blocks * size.block_bytes)}${cell}`,
+    `${count(group.blocks)} blocks of ${engine.block_size} tokens, ${bytes(size.blocks * size.block_bytes)}${cell}`,
   );
   const parts = partsOf(group).map((part) => `${count(part.count)} ${part.name}`);
   map.setAttribute("aria-label", `KV blocks: ${parts.join(", ")}.`);

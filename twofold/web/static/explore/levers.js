@@ -172,7 +172,12 @@ function waterfall(found) {
       preserveAspectRatio: "none",
       "aria-label": label,
     }, bars),
-    wideTable("Phases", head, [...phases.map((p) => row(p.name, p, causeOf(p))), row(h("b", {}, "total"), found, "")]),
+    wideTable(
+      "Phases",
+      head,
+      [...phases.map((p) => row(p.name, p, causeOf(p))), row(h("b", {}, "total"), found, "")],
+      REASONS,
+    ),
   );
 }
 
@@ -186,8 +191,8 @@ function causeOf({ parts_s: parts, bound, why }) {
 
 /** @param {number} value */
 const factor = (value) => `×${value.toFixed(2)}`;
-/** @param {string} text */
-const reason = (text) => h("span", { class: "why" }, text);
+/** A table whose last column is text. */
+const REASONS = "stats reasons";
 
 /** @param {any} found @param {Form} form */
 function levers(found, form) {
@@ -204,22 +209,22 @@ function levers(found, form) {
   const rows = all.filter((each) => each.status === "gains").map((each) => [
     named(each),
     ...[found.goal, "ttft", "tpot", "throughput"].map((goal) => factor(each.gains[goal])),
-    reason(`${each.what}. ${each.why} Costs: ${each.costs}.`),
+    `${each.what}. ${each.why} Costs: ${each.costs}.`,
   ]);
   const others = all.filter((each) => each.status !== "gains")
-    .map((each) => [named(each), STATES[each.status], reason(each.why)]);
+    .map((each) => [named(each), STATES[each.status], each.why]);
   const goal = GOALS.find(([name]) => name === found.goal)?.[1] ?? "";
   return h(
     "section",
     {},
     h("h3", {}, "Levers"),
     h("p", { class: "chips" }, turned.length ? turned : "Choose levers to combine them."),
-    wideTable("Levers that gain", ["lever", goal, "TTFT", "TPOT", "tokens/s", "why"], rows),
+    wideTable("Levers that gain", ["lever", goal, "TTFT", "TPOT", "tokens/s", "why"], rows, REASONS),
     h(
       "details",
       {},
       h("summary", {}, `${others.length} others`),
-      wideTable("Others", ["lever", "here", "why"], others),
+      wideTable("Others", ["lever", "here", "why"], others, REASONS),
     ),
   );
 }

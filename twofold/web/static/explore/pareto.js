@@ -81,10 +81,10 @@ function paretoChart(curves, state) {
     marks.unshift({ mark: "Band", points: corner, label: "meets the objective", series: 2 });
     marks.push({ mark: "Guide", axis: "y", value: edge, text: "objective" });
   }
-  const label = "nothing is cheaper and faster";
+  const label = "Pareto front: nothing is cheaper and faster";
   return {
     title: "Pace and cost by batch size",
-    note: "bands: the mean error of the predictions; machines that are always busy",
+    note: "Numbers: batch size. Bands: mean error of predictions. Machines at full load.",
     x: { label: "dollars per million output tokens", kind: "log", form: "money" },
     y: { label: PACES[Number(fast)][1], kind: "log", form: fast ? "number" : "seconds" },
     marks: [...marks, { mark: "StepLine", points: front.map(at), label, series: 6, dashed: true }],

@@ -139,7 +139,7 @@ function shown({ plans, tried, frontier, slo }) {
       x: { label: "dollars per hour, or devices", kind: "log" },
       y: { label: "seconds per output token", kind: "log", form: "seconds" },
       marks: [
-        { mark: "StepLine", points: points(frontier), label: "nothing is cheaper and faster", series: 5 },
+        { mark: "StepLine", points: points(frontier), label: "Pareto front: nothing is cheaper and faster", series: 5 },
         { mark: "Dots", points: points(met), titles, label: "meets the objectives", series: 2 },
         ...(slo.tpot ? [/** @type {const} */ ({ mark: "Guide", axis: "y", value: slo.tpot, text: "objective" })] : []),
       ],

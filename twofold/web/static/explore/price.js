@@ -82,7 +82,7 @@ function shown(found) {
   const kinds = Object.entries(prices).map(([kind, amount]) => `${kind.replaceAll("_", " ")} ${money(amount)}`);
   return [
     h("h2", {}, found.model),
-    wideTable("Cost", ["way", "a request", "a day", "a month"], rows),
+    wideTable("Cost", ["", "per request", "per day", "per month"], rows),
     h("p", { class: "faint" }, `Per million tokens: ${kinds.join(", ")}. Prices of ${found.prices_from}.`),
     own ? h("p", {}, ownWords(own)) : null,
     found.caching.state === "too short"
