@@ -3,8 +3,8 @@
 
 import { fill, h } from "../core/dom.js";
 import { count, seconds } from "../core/form.js";
-import { button, copyButton, strip } from "../core/parts.js";
-import { onEnd } from "../core/signal.js";
+import { button, choice, copyButton, strip } from "../core/parts.js";
+import { onEnd, signal } from "../core/signal.js";
 import { isJson, jsonView } from "../text/json.js";
 import { createMarkdown, showMarkdown } from "../text/md.js";
 import { CAN_MARK, marks } from "../text/marks.js";
@@ -254,26 +254,17 @@ function faultView(message, actions) {
 
 /** @param {ReturnType<typeof createText>} text @param {Message} message */
 function colourBar(text, message) {
-  const legend = h("span", { class: "legend" });
-  const buttons = COLOURS.map((colour) => act(colour, () => choose(colour)));
+  const legend = h("span", { class: "legend" }), shown = signal(text.colour);
   /** @param {import("../text/tokens.js").Colour} colour */
-  const choose = (colour) => {
+  const set = (colour) => {
     text.show(colour);
-    buttons.forEach((button) => button.setAttribute("aria-pressed", String(button.textContent === colour)));
+    shown.set(colour);
     fill(legend, scale(colour, message.record));
   };
-  buttons.forEach((button, index) => button.setAttribute("aria-pressed", String(COLOURS[index] === text.colour)));
-  const next = () => choose(COLOURS[(COLOURS.indexOf(text.colour) + 1) % COLOURS.length]);
-  const name = `Colour of tokens (${message.tokens?.length})`;
-  return {
-    element: h(
-      "span",
-      { class: "colours" },
-      h("span", { class: "seg", role: "group", "aria-label": name }, buttons),
-      legend,
-    ),
-    next,
-  };
+  const choices = COLOURS.map((colour) => /** @type {const} */ ([colour, colour]));
+  const buttons = choice(`Colour of tokens (${message.tokens?.length})`, { get: shown.get, set }, choices);
+  const next = () => set(COLOURS[(COLOURS.indexOf(text.colour) + 1) % COLOURS.length]);
+  return { element: h("span", { class: "colours" }, buttons, legend), next };
 }
 
 /** An answer. @param {Message} message @param {Actions} actions */

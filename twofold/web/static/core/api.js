@@ -9,14 +9,12 @@ import { eventsOf } from "./sse.js";
 export class ApiError extends Error {
   /**
    * @param {string} message
-   * @param {{status?: number, code?: string | null, param?: string | null, retryAfterS?: number | null}} [details]
+   * @param {{status?: number, retryAfterS?: number | null}} [details]
    */
-  constructor(message, { status = 0, code = null, param = null, retryAfterS = null } = {}) {
+  constructor(message, { status = 0, retryAfterS = null } = {}) {
     super(message);
     this.name = "ApiError";
     this.status = status;
-    this.code = code;
-    this.param = param;
     this.retryAfterS = retryAfterS;
   }
 
@@ -27,7 +25,7 @@ export class ApiError extends Error {
 }
 
 /**
- * @typedef {{signal?: AbortSignal, headers?: Record<string, string>}} CallOptions
+ * @typedef {{signal?: AbortSignal}} CallOptions
  * @typedef {import("./sse.js").ServerEvent} ServerEvent
  * @typedef {object} Api
  * @property {import("./signal.js").ReadSignal<string>} key  "" for none
@@ -35,7 +33,7 @@ export class ApiError extends Error {
  * @property {<T = any>(path: string, options?: CallOptions) => Promise<T>} get
  * @property {<T = any>(path: string, body: unknown, options?: CallOptions) => Promise<T>} post
  * @property {<T = any>(path: string, options?: CallOptions) => Promise<T>} remove  DELETE
- * @property {(path: string, body?: unknown, options?: CallOptions) => Promise<{response: Response, events: AsyncGenerator<ServerEvent, void, void>}>} stream
+ * @property {(path: string, body?: unknown, options?: CallOptions) => Promise<{events: AsyncGenerator<ServerEvent, void, void>}>} stream
  *   a POST with `body`, else a GET; rejects with an ApiError if the response is not a stream
  */
 
@@ -43,10 +41,9 @@ export class ApiError extends Error {
 export function createApi() {
   const kept = keptText("twofold.key", true), key = signal(kept.get());
   /** @param {string} method @param {string} path @param {unknown} body @param {CallOptions} options */
-  const call = async (method, path, body, { signal: abort, headers = {} }) => {
-    const sent = new Headers(headers);
+  const call = async (method, path, body, { signal: abort }) => {
+    const sent = new Headers(body === undefined ? {} : { "content-type": "application/json" });
     if (key.peek()) sent.set("authorization", `Bearer ${key.peek()}`);
-    if (body !== undefined) sent.set("content-type", "application/json");
     const response = await reach(path, {
       method,
       signal: abort,
@@ -67,10 +64,9 @@ export function createApi() {
     get: async (path, options = {}) => (await call("GET", path, undefined, options)).json(),
     post: async (path, body, options = {}) => (await call("POST", path, body, options)).json(),
     remove: async (path, options = {}) => (await call("DELETE", path, undefined, options)).json(),
-    stream: async (path, body, options = {}) => {
-      const response = await call(body === undefined ? "GET" : "POST", path, body, options);
-      return { response, events: eventsOf(response) };
-    },
+    stream: async (path, body, options = {}) => ({
+      events: eventsOf(await call(body === undefined ? "GET" : "POST", path, body, options)),
+    }),
   };
 }
 
@@ -106,9 +102,7 @@ export function errorFrom(text, details = {}) {
   try {
     const { error } = JSON.parse(text);
     if (typeof error === "string") return new ApiError(error, details);
-    if (typeof error?.message !== "string") return null;
-    const { code = null, param = null } = error;
-    return new ApiError(error.message, { ...details, code, param });
+    return typeof error?.message === "string" ? new ApiError(error.message, details) : null;
   } catch {
     return null;
   }

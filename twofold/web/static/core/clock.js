@@ -6,7 +6,7 @@
  * was asked for there is drawn when the tab is shown again.
  * @param {() => void} draw
  * @param {number} hz
- * @returns {{ask: () => void, now: () => void, end: () => void}} `now` draws what was asked for at once
+ * @returns {{ask: () => void, end: () => void}}
  */
 export function paced(draw, hz) {
   let wanted = false, frame = 0, last = -Infinity;
@@ -33,7 +33,6 @@ export function paced(draw, hz) {
       wanted = true;
       plan();
     },
-    now: run,
     end: () => {
       wanted = false;
       run();

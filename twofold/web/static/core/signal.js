@@ -2,12 +2,12 @@
 /**
  * Values that tell who reads them when they change.
  *
- * An effect runs at once, then after each change of what it read: synchronously, once for all changes of a `batch`.
- * It does not run if a computed value that it read was computed again with the same result.
+ * An effect runs at once, then after each change of what it read: synchronously, but after the effect that made the
+ * change, once for all its changes.
  */
 
 /**
- * @typedef {{version: number, observers: Set<Observer>, refresh: () => void}} Source
+ * @typedef {{version: number, observers: Set<Observer>}} Source
  * @typedef {{sources: Map<Source, number>, changed: () => void}} Observer
  */
 
@@ -27,7 +27,7 @@ let reader = null;
 let owner = null;
 /** @type {Set<() => void>} */
 const waiting = new Set();
-let depth = 0;
+let flushing = false;
 
 /** @param {Source} source */
 function track(source) {
@@ -43,13 +43,7 @@ function forget(observer) {
 }
 
 /** @param {Observer} observer */
-function stale(observer) {
-  for (const [source, version] of observer.sources) {
-    source.refresh();
-    if (source.version !== version) return true;
-  }
-  return false;
-}
+const isStale = ({ sources }) => [...sources].some(([source, version]) => source.version !== version);
 
 /**
  * The result of `read`, whose reads are recorded for `observer`.
@@ -69,26 +63,15 @@ function reading(observer, read) {
 }
 
 function flush() {
-  while (waiting.size > 0) {
-    const [run] = waiting;
-    waiting.delete(run);
-    run();
-  }
-}
-
-/**
- * Effects wait until `change` has returned.
- * @template T
- * @param {() => T} change
- * @returns {T}
- */
-export function batch(change) {
-  depth += 1;
+  if (flushing) return;
+  flushing = true;
   try {
-    return change();
+    for (const run of waiting) {
+      waiting.delete(run);
+      run();
+    }
   } finally {
-    if (depth === 1) flush();
-    depth -= 1;
+    flushing = false;
   }
 }
 
@@ -99,7 +82,7 @@ export function batch(change) {
  */
 export function signal(value) {
   /** @type {Source} */
-  const source = { version: 0, observers: new Set(), refresh: () => {} };
+  const source = { version: 0, observers: new Set() };
   return {
     get: () => (track(source), value),
     peek: () => value,
@@ -107,48 +90,9 @@ export function signal(value) {
       if (Object.is(next, value)) return;
       value = next;
       source.version += 1;
-      batch(() => [...source.observers].forEach((observer) => observer.changed()));
+      source.observers.forEach((observer) => observer.changed());
+      flush();
     },
-  };
-}
-
-/**
- * A value made of others, computed when it is read after one of them changed.
- * @template T
- * @param {() => T} compute
- * @returns {ReadSignal<T>}
- */
-export function computed(compute) {
-  /** @type {T} */
-  let value;
-  let dirty = true, known = false;
-  /** @type {Observer} */
-  const observer = {
-    sources: new Map(),
-    changed: () => {
-      if (dirty) return;
-      dirty = true;
-      [...source.observers].forEach((each) => each.changed());
-    },
-  };
-  /** @type {Source} */
-  const source = {
-    version: 0,
-    observers: new Set(),
-    refresh: () => {
-      if (!dirty) return;
-      dirty = false;
-      if (known && !stale(observer)) return;
-      forget(observer);
-      const next = reading(observer, compute);
-      if (!known || !Object.is(next, value)) source.version += 1;
-      value = next;
-      known = true;
-    },
-  };
-  return {
-    get: () => (source.refresh(), track(source), value),
-    peek: () => (source.refresh(), value),
   };
 }
 
@@ -173,7 +117,7 @@ export function effect(run) {
     clean = reading(observer, run);
   };
   const again = () => {
-    if (alive && stale(observer)) start();
+    if (alive && isStale(observer)) start();
   };
   const end = () => {
     alive = false;

@@ -3,12 +3,10 @@
 
 /**
  * @typedef {object} Store
- * @property {<T = any>(kind: string, id: string) => Promise<T | undefined>} get
  * @property {<T = any>(kind: string) => Promise<T[]>} all
  * @property {(kind: string, object: {id: string}) => Promise<void>} put
  * @property {(kind: string, id: string) => Promise<void>} remove
  * @property {(kind: string) => Promise<void>} clear
- * @property {() => void} close
  */
 
 /**
@@ -27,8 +25,6 @@ export async function openStore(name, version, kinds) {
   };
   const database = await result(asked);
   database.onversionchange = () => database.close();
-  /** @param {string} kind */
-  const reading = (kind) => database.transaction(kind).objectStore(kind);
   /** @param {string} kind @param {(objects: IDBObjectStore) => void} change */
   const write = (kind, change) => {
     const transaction = database.transaction(kind, "readwrite");
@@ -36,12 +32,10 @@ export async function openStore(name, version, kinds) {
     return done(transaction);
   };
   return {
-    get: (kind, id) => result(reading(kind).get(id)),
-    all: (kind) => result(reading(kind).getAll()),
+    all: (kind) => result(database.transaction(kind).objectStore(kind).getAll()),
     put: (kind, object) => write(kind, (objects) => objects.put(object)),
     remove: (kind, id) => write(kind, (objects) => objects.delete(id)),
     clear: (kind) => write(kind, (objects) => objects.clear()),
-    close: () => database.close(),
   };
 }
 

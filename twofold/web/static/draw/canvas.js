@@ -60,5 +60,5 @@ export function timeAxis({ c, w, h, ink }, now, span, end) {
     c.textAlign = part ? "center" : "right";
     c.fillText(part ? `−${seconds} s` : end, at, h - 3);
   }
-  return { x, wide, time: (/** @type {number} */ at) => now - span + span * at / wide };
+  return { x, wide };
 }

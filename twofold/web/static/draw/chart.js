@@ -174,12 +174,12 @@ function guide({ value = 0, text = "", axis }, { atX, atY, left, right, top, bot
   const line = { stroke: "var(--faint)", "stroke-dasharray": "3 3" };
   return axis === "x"
     ? [path(`M${atX(value)} ${top}V${bottom}`, line), say(atX(value) + 4, bottom - 5, text, "start")]
-    : [path(`M${left} ${atY(value)}H${right}`, line), say(right - 4, atY(value) - 4, text, "end")];
+    : [path(`M${left} ${atY(value)}H${right}`, line), say(right - 4, Math.max(top + 12, atY(value) - 4), text, "end")];
 }
 
 /** A text beside a point, unless it would cover another one. @param {Mark} mark @param {Frame} frame @param {DOMRect[]} texts */
 function label({ text = "", ...mark }, frame, texts) {
-  const wide = 6.2 * text.length, x = frame.atX(mark.x ?? 0) + 6, y = frame.atY(mark.y ?? 0) - 5;
+  const wide = 6.2 * text.length + 3, x = frame.atX(mark.x ?? 0) + 6, y = frame.atY(mark.y ?? 0) - 5;
   const turned = x + wide > frame.right, box = new DOMRect(turned ? x - wide - 12 : x, y - 10, wide, 13);
   /** @param {DOMRect} o */
   const covers = (o) => box.left < o.right && o.left < box.right && box.top < o.bottom && o.top < box.bottom;

@@ -28,9 +28,12 @@ export function table(caption, head, rows, kind = "stats") {
   );
 }
 
-/** The same, which can be moved sideways where it is too wide. @type {(...given: Parameters<typeof table>) => HTMLElement} */
-export const wideTable = (caption, head, rows, kind) =>
-  h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": caption }, table(caption, head, rows, kind));
+/** A place for a table, which can be moved sideways where it is too wide. @param {string} name @param {...Child} content */
+export const wide = (name, ...content) =>
+  h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": name }, content);
+
+/** A table in such a place. @type {(...given: Parameters<typeof table>) => HTMLElement} */
+export const wideTable = (caption, ...given) => wide(caption, table(caption, ...given));
 
 /**
  * A closed section that shows a table when it is opened: the rows are made then.

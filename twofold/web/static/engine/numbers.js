@@ -95,7 +95,9 @@ export function lately(live, by) {
   if (told.counts) facts.push(...countsOf(told.counts));
   facts.push(["error of predicted steps", share(told.error)]);
   return [
-    wideTable("Latencies", ["", ...MEASURES.map(([, name]) => name), "Requests"], rows),
+    !rows.length
+      ? h("p", { class: "faint" }, "No request has ended lately.")
+      : wideTable("Latencies", ["", ...MEASURES.map(([, name]) => name), "Requests"], rows),
     wideTable("Stalls and counts", ["Engine", "Total"], facts),
   ];
 }

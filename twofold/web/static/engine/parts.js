@@ -6,6 +6,7 @@ import { count } from "../core/form.js";
 import { button as chip, choice } from "../core/parts.js";
 import { effect } from "../core/signal.js";
 import { RIGHT } from "../draw/canvas.js";
+import { wide } from "../draw/table.js";
 import { stepAt } from "../live/state.js";
 import { choose, move, pause, record, replay, watch } from "./model.js";
 
@@ -101,7 +102,7 @@ export function tools(model, complain, few = false) {
 
 /** A table that is made while it is open, once a second. @param {Model} model @param {string} name @param {() => HTMLElement} make */
 export function liveTable(model, name, make) {
-  const place = h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": name });
+  const place = wide(name);
   const details = h("details", {}, h("summary", {}, "As a table"), place);
   const show = () => {
     if (details.open) fill(place, make());

@@ -4,7 +4,7 @@
 import { fill, h } from "../core/dom.js";
 import { count, seconds } from "../core/form.js";
 import { effect } from "../core/signal.js";
-import { table } from "../draw/table.js";
+import { table, wide } from "../draw/table.js";
 
 const EVERY_MS = 2000;
 const HEAD = ["replica", "where", "state", "requests", "waiting", "last step", "restarts"];
@@ -21,7 +21,7 @@ const row = ({ number, node, pid, state, error, requests, waiting, step_s, resta
 
 /** Reads them while the tab is seen, again and again if there are several. @param {import("../views.js").App} app */
 export function createReplicas(app) {
-  const place = h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Table of replicas" });
+  const place = wide("Table of replicas");
   const router = h("span", { class: "faint" });
   const element = h(
     "section",
