@@ -16,11 +16,10 @@ from playwright.sync_api import Browser, sync_playwright
 
 from tests.server.live import live_server
 from tests.support.tiny import TinyOptions, write_tiny
-from twofold.web.page import WebPage
+from tests.web.browser import serve_sources
 
-SCRIPT: Final = f"/web/{WebPage.read().version}/app.js"
-ANSWER: Final = """async ([module, size]) => {
-    const { text_md: { createMarkdown } } = await import(module);
+ANSWER: Final = """async (size) => {
+    const { createMarkdown } = await import("/sources/text/md.js");
     const part = "## Part\\n\\nSome **bold** text with `code`, a [link](https://a.example/b) and *more* of it, "
         + "which goes on for a while so that it fills some lines.\\n\\n- one\\n- two\\n  - three\\n\\n"
         + "```python\\nfor x in range(10):\\n    print(x)\\n```\\n\\n| a | b |\\n|---|---|\\n| 1 | 2 |\\n\\n";
@@ -43,8 +42,8 @@ ANSWER: Final = """async ([module, size]) => {
 }"""
 
 READY: Final = "() => performance.getEntriesByName('ready')[0]?.startTime"
-OPENED: Final = """async (module) => {
-    const { core_store: { openStore } } = await import(module);
+OPENED: Final = """async () => {
+    const { openStore } = await import("/sources/core/store.js");
     const store = await openStore("twofold", 1, ["conversations"]);
     const messages = Array.from({ length: 500 }, (_, n) => ({
         id: `m${n}`, parent: n ? `m${n - 1}` : "", role: n % 2 ? "assistant" : "user",
@@ -88,8 +87,9 @@ def main() -> None:
             page = chromium.new_page()
             page.goto(server.url)
             page.locator("#say").wait_for()
-            answer = page.evaluate(ANSWER, [SCRIPT, 100_000])
-            page.evaluate(OPENED, SCRIPT)
+            serve_sources(page)
+            answer = page.evaluate(ANSWER, 100_000)
+            page.evaluate(OPENED)
             page.reload()
             page.get_by_role("button", name="Long").wait_for()
             opened = float(page.evaluate(OPEN))

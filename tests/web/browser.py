@@ -27,6 +27,8 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
+from twofold.web.page import sources
+
 PICTURES: Final = "TWOFOLD_TEST_PICTURES"
 """The environment variable that names a folder for pictures of the page; without it none are kept."""
 REPORT_VIOLATIONS: Final = """addEventListener("securitypolicyviolation",
@@ -133,6 +135,17 @@ class Watch:
     def _requested(self, request: Request) -> None:
         if not request.url.startswith((self.origin, "data:", "blob:", "about:")):
             self.seen.append(f"request: {request.url}")
+
+
+def serve_sources(page: Page) -> None:
+    """Lets scripts in ``page`` import the modules of its sources from ``/sources/``."""
+    found = sources()
+    page.route(
+        "**/sources/**",
+        lambda route: route.fulfill(
+            body=found[route.request.url.partition("/sources/")[2]], content_type="text/javascript"
+        ),
+    )
 
 
 @contextmanager

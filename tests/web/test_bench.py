@@ -100,8 +100,8 @@ def _compared(page: Page) -> list[list[str]]:
 @pytest.mark.browser
 def test_files_are_read_in_the_page_and_never_sent(page: Page, server: LiveServer, files: list[Path]) -> None:
     page.goto(f"{server.url}/#/bench")
-    chooser = page.get_by_label("Result files (not uploaded)")
-    expect(chooser).to_be_visible()
+    chooser = page.get_by_label("Result files", exact=True)
+    expect(page.get_by_role("button", name="Choose result files")).to_be_visible()
     sent: list[str] = []
     page.on("request", lambda request: sent.append(f"{request.method} {request.url}"))
     chooser.set_input_files(files)

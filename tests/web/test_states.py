@@ -50,7 +50,7 @@ def bench(page: Page, state: str) -> Locator:
     if state == "empty":
         return page.get_by_text("Drop results of twofold bench here")
     text = b"{" if state == "error" else RESULT
-    page.get_by_label("Result files (not uploaded)").set_input_files(
+    page.get_by_label("Result files", exact=True).set_input_files(
         {"name": "a.json", "mimeType": "application/json", "buffer": text}
     )
     return page.get_by_role("alert") if state == "error" else page.get_by_role("img", name="Requests")

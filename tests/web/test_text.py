@@ -7,14 +7,13 @@ from typing import Final
 import pytest
 from playwright.sync_api import Page
 
+from tests.web.browser import serve_sources
 from tests.web.hostile import hostile_texts
-from twofold.web.page import WebPage
 
 pytestmark = pytest.mark.browser
 
-MODULE: Final = f"/web/{WebPage.read().version}/app.js"
-SHOW: Final = """async ([module, texts]) => {
-    const { text_md: { createMarkdown, showMarkdown, TAGS } } = await import(module);
+SHOW: Final = """async (texts) => {
+    const { createMarkdown, showMarkdown, TAGS } = await import("/sources/text/md.js");
     const names = new Set(["class", "href", "rel", "target", "start", "tabindex", "data-language", "type"]);
     const faults = [];
     let links = 0;
@@ -46,6 +45,7 @@ SHOW: Final = """async ([module, texts]) => {
 
 
 def test_hostile_texts_stay_text(page: Page) -> None:
-    told = page.evaluate(SHOW, [MODULE, hostile_texts(3_000)])
+    serve_sources(page)
+    told = page.evaluate(SHOW, hostile_texts(3_000))
     assert told["faults"] == []
     assert told["links"] > 500

@@ -244,11 +244,11 @@ def _mean(name: str, pair: tuple[Series, Series], samples: Sequence[Resamples]) 
 
 def _percentiles(name: str, pair: tuple[Series, Series], samples: Sequence[Resamples]) -> Iterator[ComparedFigure]:
     n = min(len(np.unique(series.owner)) for series in pair)
-    shares = {statistic: share for statistic, share, needed in PERCENTILES if n >= needed}
+    shares = {statistic: quantile for statistic, quantile, needed in PERCENTILES if n >= needed}
     ascending = [np.sort(series.values) for series in pair]
     resampled = [each.quantiles(series, tuple(shares.values())) for each, series in zip(samples, pair, strict=True)]
-    for at, (statistic, share) in enumerate(shares.items()):
-        seen = [nearest_rank(values, share) for values in ascending]
+    for at, (statistic, quantile) in enumerate(shares.items()):
+        seen = [nearest_rank(values, quantile) for values in ascending]
         yield _row(name, statistic, seen, [quantiles[at] for quantiles in resampled])
 
 

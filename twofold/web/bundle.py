@@ -1,7 +1,8 @@
 """The page's modules as a few files: what the shell and its first view need is one, so that they are there at once.
 
-Each module becomes a function that returns its exports, in the order in which they are imported. Their sources stay
-modules, one for each purpose; a browser asks for two or three files instead of dozens.
+A file has the texts of its modules, in the order in which they are imported, in one scope: so two modules of a file may
+not use one name for two things at their top level. Their sources stay modules, one for each purpose; a browser asks for
+two or three files instead of dozens.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 COMMENT: Final = re.compile(
@@ -17,7 +18,7 @@ COMMENT: Final = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 """Lines of comments in a module, and types inside of a line. No text in backquotes of ours contains either."""
-IMPORT: Final = re.compile(r'^import (\{[^}]*\}) from "([^"]+)";\n', re.MULTILINE)
+IMPORT: Final = re.compile(r'^import \{([^}]*)\} from "([^"]+)";\n', re.MULTILINE)
 LATER: Final = re.compile(r'\bimport\("([^"]+)"\)')
 EXPORT: Final = re.compile(r"^export ((?:async )?(?:function\*?|const|class) (\w+))", re.MULTILINE)
 SHARED: Final = "shared.js"
@@ -45,11 +46,11 @@ class Bundle:
         for target, needed in later.items():
             parts[f"{posixpath.dirname(target)}.js"] = dict.fromkeys(path for path in needed if uses[path] == 1)
         homes = {path: file for file, paths in parts.items() for path in paths}
-        return {file: self._file(paths, homes) for file, paths in parts.items()}
+        return {file: self._file(file, homes) for file in parts}
 
     def script(self, entry: str) -> str:
         """A module with all that it imports, as one script."""
-        return self._functions(self._needed(entry), {})
+        return "".join(self._text(path, {}) for path in self._needed(entry))
 
     def _needed(self, entry: str) -> dict[str, None]:
         """The paths of a module and of those that it imports, each after its own imports."""
@@ -61,38 +62,32 @@ class Bundle:
     def _targets(self, pattern: re.Pattern[str], path: str) -> list[str]:
         return [_resolved(path, found[found.re.groups]) for found in pattern.finditer(self._texts[path])]
 
-    def _file(self, paths: Iterable[str], homes: Mapping[str, str]) -> str:
-        own = dict.fromkeys(paths)
-        others: dict[str, dict[str, None]] = {}
-        for path in own:
-            for target in self._targets(IMPORT, path):
-                if target not in own:
-                    others.setdefault(homes[target], {})[_variable(target)] = None
-        imports = "".join(f'import {{ {", ".join(names)} }} from "./{file}";\n' for file, names in others.items())
-        exports = ", ".join(map(_variable, own))
-        return f"{imports}{self._functions(own, homes)}\nexport {{ {exports} }};\n"
+    def _file(self, file: str, homes: Mapping[str, str]) -> str:
+        imports: dict[str, set[str]] = {}
+        exports: set[str] = set()
+        for path, home in homes.items():
+            for found in IMPORT.finditer(self._texts[path]):
+                names = {name.strip() for name in found[1].split(",") if name.strip()}
+                target = homes[_resolved(path, found[2])]
+                if home == file != target:
+                    imports.setdefault(target, set()).update(names)
+                elif home != file == target:
+                    exports |= names
+            for target in self._targets(LATER, path):
+                if homes[target] == file:
+                    exports.update(found[2] for found in EXPORT.finditer(self._texts[target]))
+        head = "".join(
+            f'import {{ {", ".join(sorted(imports[each]))} }} from "./{each}";\n' for each in sorted(imports)
+        )
+        body = "".join(self._text(path, homes) for path, home in homes.items() if home == file)
+        return f"{head}{body}\nexport {{ {', '.join(sorted(exports))} }};\n"
 
-    def _functions(self, paths: Iterable[str], homes: Mapping[str, str]) -> str:
-        return "\n".join(self._function(path, homes) for path in paths)
-
-    def _function(self, path: str, homes: Mapping[str, str]) -> str:
-        def imported(found: re.Match[str]) -> str:
-            return f"const {found[1].replace(' as ', ': ')} = {_variable(_resolved(path, found[2]))};\n"
-
+    def _text(self, path: str, homes: Mapping[str, str]) -> str:
         def later(found: re.Match[str]) -> str:
-            target = _resolved(path, found[1])
-            return f'import("./{homes[target]}").then((file) => file.{_variable(target)})'
+            return f'import("./{homes[_resolved(path, found[1])]}")'
 
-        text = LATER.sub(later, IMPORT.sub(imported, self._texts[path]))
-        exports = ", ".join(found[2] for found in EXPORT.finditer(text))
-        text = EXPORT.sub(r"\1", text)
-        return f"const {_variable(path)} = (() => {{\n{text}\nreturn {{ {exports} }};\n}})();"
+        return EXPORT.sub(r"\1", LATER.sub(later, IMPORT.sub("", self._texts[path])))
 
 
 def _resolved(path: str, target: str) -> str:
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-
-
-def _variable(path: str) -> str:
-    """`core_dom` for `core/dom.js`."""
-    return re.sub(r"\W", "_", path.removesuffix(".js"))

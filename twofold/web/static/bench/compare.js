@@ -14,7 +14,7 @@ export function comparisonOf(results) {
   return [
     h("h2", {}, "Settings that differ"),
     differ.length ? wideTable("Settings that differ", ["setting", ...names], differ) : h("p", {}, "None."),
-    results.length === 2 ? verdicts(results) : figuresOf(results, "Confidence intervals need exactly two results."),
+    results.length === 2 ? verdicts(results) : allFigures(results, "Confidence intervals need exactly two results."),
     chartView({
       title: "TPOT and throughput",
       x: { label: "output tokens/s", kind: "log" },
@@ -25,7 +25,7 @@ export function comparisonOf(results) {
 }
 
 /** The figures of all runs. @param {import("./read.js").Result[]} results @param {string} why  they have no intervals */
-function figuresOf(results, why) {
+function allFigures(results, why) {
   const runs = results.flatMap(({ document }) => document.runs);
   const rows = MEASURES.flatMap(([words, group, name]) =>
     COLUMNS.filter(([, column]) => column !== "max").map(([title, column]) => [
@@ -57,7 +57,7 @@ function verdicts(results) {
           wideTable(point ? `Comparison at ${point}` : "Comparison", head, rows.map(cellsOf)),
         ]),
       ),
-    (error) => fill(shown, figuresOf(results, error.message)),
+    (error) => fill(shown, allFigures(results, error.message)),
   );
   return shown;
 }

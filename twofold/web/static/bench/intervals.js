@@ -2,22 +2,21 @@
 /** Compares two results as `twofold bench compare` does (bench/compare.py): each figure is better, worse, or noise. */
 
 import { figure, pointOf } from "./read.js";
-import { meanOf, medianOf, quantileOf, ratioInterval, resampled, seriesOf } from "./resample.js";
+import { blockLength, meanOf, medianOf, quantileOf, ratioInterval, resampled, seriesOf } from "./resample.js";
 
 /**
  * @typedef {import("./resample.js").Series} Series
- * @typedef {{low: number, high: number}} Interval
  * @typedef {{measure: string, statistic: string, a: number, b: number, ratio: number | null,
- *   interval: Interval | null, verdict: "better" | "worse" | "noise" | "unknown"}} Row
- * @typedef {{name: string, n: number, order: Float64Array, measures: Record<string, Series>,
- *   flows: Record<string, Series>, shares: Record<string, Series>}} Side
+ *   interval: {low: number, high: number} | null, verdict: "better" | "worse" | "noise" | "unknown"}} Row
+ * @typedef {{n: number, block: number, series: Record<string, Series>}} Side
  */
 
 const CONFIDENCE = 0.99;
 const MIN_REQUESTS = 10, SLICES = 48;
 /** Percentiles, and the minimum number of requests for each. */
 const PERCENTILES = /** @type {const} */ ([["p50", 0.5, 1], ["p90", 0.9, 30], ["p99", 0.99, 300]]);
-const MEASURES = ["ttft_s", "ttft_sent_s", "tpot_s", "e2e_s"];
+const MEAN = /** @type {const} */ ([["mean", null]]);
+const FIGURES = ["ttft_s", "ttft_sent_s", "tpot_s", "e2e_s"];
 const FAILURES = ["refused", "failed", "broken", "late"];
 
 /**
@@ -29,7 +28,7 @@ const FAILURES = ["refused", "failed", "broken", "late"];
 export async function compared(a, b) {
   const limits = objectivesOf([...a.runs, ...b.runs]), pairs = [];
   for (const [point, one, two] of paired(a, b)) {
-    pairs.push({ point, rows: await rowsOf(sideOf(one, "first", limits), sideOf(two, "second", limits)) });
+    pairs.push({ point, rows: await figuresOfBoth(sideOf(one, "first", limits), sideOf(two, "second", limits)) });
   }
   return pairs;
 }
@@ -64,32 +63,23 @@ function sideOf(runs, name, limits) {
       `The ${name} result has ${asked.length} measured requests; intervals need at least ${MIN_REQUESTS}.`,
     );
   }
-  const measures = Object.fromEntries(
-    MEASURES.map((measure) => [measure, seriesOf(asked.map(([run, each]) => failing(run, each, measure)))]),
-  );
-  const gaps = asked.map(([, each]) => each.gaps_us ?? []), ttft = measures.ttft_s;
-  if (asked.some(([, each]) => each.gaps_us)) {
-    const owner = Int32Array.from(gaps.flatMap((each, at) => each.map(() => at)));
-    measures.itl_s = { values: Float64Array.from(gaps.flat(), (gap) => gap * 1e-6), owner };
+  /** @param {(run: any, request: any) => number | null} of */
+  const each = (of) => seriesOf(asked.map(([run, request]) => of(run, request)));
+  /** @type {Record<string, Series>} */
+  const series = Object.fromEntries(FIGURES.map((measure) => [measure, each((...one) => failing(...one, measure))]));
+  const gaps = asked.map(([, { gaps_us }]) => gaps_us ?? []), flows = parts.map(([run, part]) => flowsOf(run, part));
+  if (asked.some(([, { gaps_us }]) => gaps_us)) {
+    const owner = Int32Array.from(gaps.flatMap((own, at) => own.map(() => at)));
+    series.itl_s = { values: Float64Array.from(gaps.flat(), (gap) => gap * 1e-6), owner };
   }
-  const flows = parts.map(([run, part]) => flowsOf(run, part));
-  const met = limits && seriesOf(asked.map(([run, each]) => isMet(run, each, limits)));
-  const order = new Float64Array(asked.length).fill(ttft.values.length ? medianOf(ttft.values) : 0);
-  ttft.owner.forEach((request, at) => order[request] = ttft.values[at]);
-  return {
-    name,
-    n: asked.length,
-    order,
-    measures,
-    flows: {
-      requests_per_s: seriesOf(flows.flatMap((each) => each.requests)),
-      output_tokens_per_s: seriesOf(flows.flatMap((each) => each.tokens)),
-    },
-    shares: {
-      answered_share: seriesOf(asked.map(([, each]) => Number(each.outcome === "ok"))),
-      ...(met?.values.length && { attainment: met }),
-    },
-  };
+  series.requests_per_s = seriesOf(flows.flatMap(({ requests }) => requests));
+  series.output_tokens_per_s = seriesOf(flows.flatMap(({ tokens }) => tokens));
+  series.answered_share = each((_, { outcome }) => Number(outcome === "ok"));
+  if (limits) series.attainment = each((...one) => isMet(...one, limits));
+  const { owner, values } = series.ttft_s, n = asked.length;
+  const order = new Float64Array(n).fill(values.length ? medianOf(values) : 0);
+  owner.forEach((request, at) => order[request] = values[at]);
+  return { n, block: blockLength(order), series };
 }
 
 /** A measure, which is infinite if its request failed. @param {any} run @param {any} request @param {string} measure @returns {number | null} */
@@ -140,38 +130,25 @@ function flowsOf(run, measured) {
 }
 
 /** @param {Side} a @param {Side} b @returns {Promise<Row[]>} */
-async function rowsOf(a, b) {
-  const measures = Object.keys(a.measures).filter((name) => name in b.measures).map((name) => {
-    const n = Math.min(...[a, b].map((side) => new Set(side.measures[name].owner).size));
-    return { name, columns: PERCENTILES.filter(([, , needed]) => n >= needed) };
-  });
-  const rates = Object.keys(a.flows), shares = Object.keys(a.shares).filter((name) => name in b.shares);
-  const [one, two] = await Promise.all([a, b].map(async (side, seed) => {
-    const own = await resampled(side.order, seed, [
-      ...measures.map(({ name, columns }) => ({
-        series: side.measures[name],
-        shares: columns.map(([, quantile]) => quantile),
-      })),
-      ...shares.map((name) => ({ series: side.shares[name], shares: null })),
-    ]);
-    const flows = rates.map((name) =>
-      resampled(side.flows[name].values, seed, [{ series: side.flows[name], shares: null }])
+async function figuresOfBoth(a, b) {
+  /** @type {Row[]} */
+  const rows = [];
+  for (const name in a.series) {
+    const pair = [a, b].map(({ series }) => series[name]);
+    const n = Math.min(...pair.map((series) => series ? new Set(series.owner).size : 0));
+    const columns = isTime(name) ? PERCENTILES.filter(([, , needed]) => n >= needed) : n ? MEAN : [];
+    const shares = columns.map(([, share]) => share);
+    if (!shares.length) continue;
+    const sources = pair.map(({ values }, at) =>
+      name.endsWith("per_s") ? { n: values.length, block: blockLength(values) } : [a, b][at]
     );
-    return [...own.slice(0, measures.length), ...(await Promise.all(flows)).flat(), ...own.slice(measures.length)];
-  }));
-  const seen = [a, b].map((side) => [
-    ...measures.map(({ name, columns }) =>
-      columns.map(([, quantile]) => quantileOf(side.measures[name].values, quantile))
-    ),
-    ...rates.map((name) => [meanOf(side.flows[name].values)]),
-    ...shares.map((name) => [meanOf(side.shares[name].values)]),
-  ]);
-  const names = [...measures, ...[...rates, ...shares].map((name) => ({ name, columns: [["mean"]] }))];
-  return names.flatMap(({ name, columns }, at) =>
-    columns.map(([statistic], column) =>
-      rowOf(name, statistic, [seen[0][at][column], seen[1][at][column]], [one[at][column], two[at][column]])
-    )
-  );
+    const samples = await Promise.all(pair.map((series, seed) => resampled(series, shares, sources[seed], seed)));
+    columns.forEach(([statistic, share], at) => {
+      const seen = pair.map(({ values }) => share === null ? meanOf(values) : quantileOf(values, share));
+      rows.push(rowOf(name, statistic, seen, samples.map((each) => each[at])));
+    });
+  }
+  return rows;
 }
 
 /** Lower latencies are better, and higher rates and shares. @param {string} measure @param {string} statistic @param {number[]} seen @param {Float64Array[]} samples @returns {Row} */

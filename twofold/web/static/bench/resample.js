@@ -71,41 +71,33 @@ function mixed(word) {
 }
 
 /**
- * A figure of several series in each of many resamples of their requests.
+ * Figures of a series in each of many resamples of its requests.
  *
- * @param {Float64Array} order  values of the requests in their order, which give the length of blocks
+ * @param {Series} series
+ * @param {readonly (number | null)[]} wanted  shares of quantiles; null: the mean
+ * @param {{n: number, block: number}} requests  and how many neighbours are taken together
  * @param {number} seed
- * @param {{series: Series, shares: readonly number[] | null}[]} wanted  the shares of quantiles; null: the mean
- * @returns {Promise<Float64Array[][]>}  NaN where a resample has no values
+ * @returns {Promise<Float64Array[]>}  NaN where a resample has no values
  */
-export async function resampled(order, seed, wanted) {
-  const n = order.length, block = blockLength(order), blocks = Math.ceil(n / block), start = mixed(seed);
+export async function resampled(series, wanted, { n, block }, seed) {
+  const { values, owner } = ascending(series), blocks = Math.ceil(n / block), start = mixed(seed);
   const size = Math.max(MIN_RESAMPLES, Math.min(MAX_RESAMPLES, Math.floor(MAX_CELLS / n)));
-  const parts = wanted.map(({ series, shares }) => {
-    const length = series.values.length, limit = Math.max(MIN_RESAMPLES, Math.floor(MAX_WORK / Math.max(1, length)));
-    const found = (shares ?? [0]).map(() => new Float64Array(size).fill(NaN));
-    return { ...(shares ? ascending(series) : series), shares, limit: shares ? limit : size, found };
-  });
-  const counts = new Int32Array(n);
-  for (let at = 0, work = 0; at < size; at++) {
-    work += n;
+  const most = wanted[0] === null ? size : Math.max(MIN_RESAMPLES, Math.floor(MAX_WORK / values.length));
+  const found = wanted.map(() => new Float64Array(size).fill(NaN)), counts = new Int32Array(n);
+  for (let at = 0, work = 0; at < size && at < most; at++) {
     counts.fill(0);
     for (let place = at * blocks; place < (at + 1) * blocks; place++) {
       const first = Math.floor(mixed(start + Math.imul(place, 0x9e3779b9)) / 2 ** 32 * n);
       for (let each = 0; each < block; each++) counts[(first + each) % n] += 1;
     }
-    for (const part of parts) {
-      if (at >= part.limit) continue;
-      work += part.values.length;
-      if (part.shares) quantiles(part, counts, part.shares, at);
-      else part.found[0][at] = mean(part, counts);
-    }
-    if (work > TURN) {
-      work = 0;
-      await new Promise((resolve) => setTimeout(resolve));
-    }
+    const total = owner.reduce((sum, request) => sum + counts[request], 0);
+    wanted.forEach((share, i) => found[i][at] = total ? figureOf(values, owner, counts, total, share) : NaN);
+    work += n + values.length;
+    if (work < TURN) continue;
+    work = 0;
+    await new Promise((resolve) => setTimeout(resolve));
   }
-  return parts.map((part) => part.found);
+  return found;
 }
 
 /** @param {Series} series @returns {Series} */
@@ -114,27 +106,17 @@ function ascending({ values, owner }) {
   return { values: Float64Array.from(order, (at) => values[at]), owner: Int32Array.from(order, (at) => owner[at]) };
 }
 
-/** @param {Series} series @param {Int32Array} counts */
-function mean({ values, owner }, counts) {
-  let sum = 0, total = 0;
-  for (let at = 0; at < values.length; at++) {
-    const count = counts[owner[at]];
-    sum += count * values[at];
-    total += count;
-  }
-  return sum / total;
-}
-
-/** Nearest ranks. @param {Series & {found: Float64Array[]}} series @param {Int32Array} counts @param {readonly number[]} shares @param {number} resample */
-function quantiles({ values, owner, found }, counts, shares, resample) {
-  let total = 0, passed = 0, at = -1;
-  for (let each = 0; each < owner.length; each++) total += counts[owner[each]];
-  if (!total) return;
-  shares.forEach((share, place) => {
-    const rank = share * total * (1 - 1e-12);
-    while (passed < rank) passed += counts[owner[++at]];
-    found[place][resample] = values[at];
-  });
+/**
+ * The mean of values, each `counts[owner]` times, or a nearest rank.
+ * @param {Float64Array} values  ascending @param {Int32Array} owner @param {Int32Array} counts @param {number} total  of the counts
+ * @param {number | null} share
+ */
+function figureOf(values, owner, counts, total, share) {
+  if (share === null) return values.reduce((sum, value, at) => sum + counts[owner[at]] * value, 0) / total;
+  const rank = share * total * (1 - 1e-12);
+  let at = -1;
+  for (let passed = 0; passed < rank;) passed += counts[owner[++at]];
+  return values[at];
 }
 
 /**

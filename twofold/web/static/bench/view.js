@@ -3,7 +3,7 @@
 
 import { fill, h } from "../core/dom.js";
 import { count, number, seconds } from "../core/form.js";
-import { button } from "../core/parts.js";
+import { button, filePicker } from "../core/parts.js";
 import { signal } from "../core/signal.js";
 import { chartView } from "../draw/chart.js";
 import { wideTable } from "../draw/table.js";
@@ -26,8 +26,7 @@ export function benchView(given, announce) {
   /** @type {Result[]} */
   let results = given;
   const shown = h("div", { class: "result" }), faults = h("div", {});
-  const input = h("input", { type: "file", id: "results", accept: ".json,application/json", multiple: true });
-  /** @param {FileList | File[]} files */
+  /** @param {File[]} files */
   const add = async (files) => {
     fill(faults);
     for (const file of files) {
@@ -40,6 +39,10 @@ export function benchView(given, announce) {
     show();
     announce(`${results.length} results are shown.`);
   };
+  const picker = filePicker(
+    { accept: ".json,application/json", multiple: true, "aria-label": "Result files" },
+    add,
+  );
   const show = () => {
     fill(
       shown,
@@ -48,10 +51,9 @@ export function benchView(given, announce) {
         const remove = () => (results = results.filter((each) => each !== result), show());
         return resultOf(result, button("Remove", remove));
       }),
-      results.length ? null : h("p", { class: "faint" }, "Drop results of twofold bench here, or choose files."),
+      results.length ? null : h("p", { class: "faint" }, "Drop results of twofold bench here."),
     );
   };
-  input.addEventListener("change", () => add(input.files ?? []));
   show();
   return h(
     "main",
@@ -64,7 +66,13 @@ export function benchView(given, announce) {
       },
     },
     h("h1", { class: "hidden" }, "Bench"),
-    h("p", { class: "parts" }, h("label", { for: "results" }, "Result files (not uploaded) "), input),
+    h(
+      "p",
+      { class: "parts row" },
+      button("Choose result files", () => picker.click()),
+      picker,
+      h("span", { class: "faint" }, "They stay in this browser."),
+    ),
     faults,
     shown,
   );

@@ -2,7 +2,7 @@
 /** The message box: text, files, chips of settings, and the button that sends or stops. */
 
 import { h } from "../core/dom.js";
-import { button as chip } from "../core/parts.js";
+import { button } from "../core/parts.js";
 import { effect } from "../core/signal.js";
 import { createFiles } from "./files.js";
 
@@ -14,10 +14,10 @@ export function createComposer({ send, stop, changed, busy }) {
   const box = h("textarea", { id: "say", rows: 2, placeholder: "Type a message", onkeydown: key, oninput: grow });
   const files = createFiles(() => grow());
   const chips = h("span", { class: "chips" }), guess = h("p", { class: "guess" });
-  const button = h("button", { class: "send", type: "submit" }, "Send");
-  effect(() => void (button.textContent = busy.get() ? "Stop" : "Send"));
-  const add = chip("Add files", () => files.picker.click());
-  const tools = h("div", { class: "row tools" }, add, files.picker, chips, h("span", { class: "spring" }), button);
+  const sender = h("button", { class: "send", type: "submit" }, "Send");
+  effect(() => void (sender.textContent = busy.get() ? "Stop" : "Send"));
+  const add = button("Add files", () => files.picker.click());
+  const tools = h("div", { class: "row tools" }, add, files.picker, chips, h("span", { class: "spring" }), sender);
   const label = h("label", { class: "hidden", for: "say" }, "Message");
   const element = h(
     "form",
@@ -25,7 +25,7 @@ export function createComposer({ send, stop, changed, busy }) {
       class: "composer",
       "aria-label": "Composer",
       onsubmit: submit,
-      ondrop: (/** @type {DragEvent} */ event) => files.attach(event.dataTransfer?.files ?? null),
+      ondrop: (/** @type {DragEvent} */ event) => files.attach([...event.dataTransfer?.files ?? []]),
     },
     files.wrong,
     h("div", { class: "box" }, label, files.attached, box, tools),

@@ -3,7 +3,7 @@
 
 import { fill, h } from "../core/dom.js";
 import { bytes } from "../core/form.js";
-import { button, faultLine } from "../core/parts.js";
+import { button, faultLine, filePicker } from "../core/parts.js";
 import { effect, signal } from "../core/signal.js";
 
 /** @typedef {{name: string, text: string}} Attached */
@@ -26,7 +26,7 @@ export function createFiles(changed) {
   const files = signal(/** @type {Attached[]} */ ([]));
   const wrong = faultLine();
   const attached = h("div", { class: "chips" });
-  const picker = h("input", { type: "file", multiple: true, hidden: true, onchange: () => attach(picker.files) });
+  const picker = filePicker({ multiple: true }, attach);
   let made = false;
   effect(() => {
     const remove = (/** @type {Attached} */ file) => files.set(files.peek().filter((each) => each !== file));
@@ -37,13 +37,12 @@ export function createFiles(changed) {
     if (made) changed();
   });
   made = true;
-  /** @param {FileList | null} list */
+  /** @param {File[]} list */
   async function attach(list) {
-    const done = await Promise.allSettled([...(list ?? [])].map(read));
+    const done = await Promise.allSettled(list.map(read));
     files.set([...files.peek(), ...done.flatMap((each) => (each.status === "fulfilled" ? [each.value] : []))]);
     const faults = done.flatMap((each) => (each.status === "rejected" ? [each.reason.message] : []));
     wrong.say(faults.join(" "));
-    picker.value = "";
   }
   return {
     attached,

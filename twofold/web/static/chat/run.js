@@ -30,7 +30,7 @@ export async function run(api, body, messages, { signal, text, changed }) {
       const chunk = JSON.parse(data), index = chunk.choices[0]?.index ?? 0, message = messages[index];
       if (chunk.twofold?.object === "twofold.request") messages.forEach((each) => (each.record = chunk.twofold));
       if (chunk.choices.length > 0) {
-        const piece = take(message, chunk, performance.now() - began, decoders[index]);
+        const piece = takeChunk(message, chunk, performance.now() - began, decoders[index]);
         if (piece) text(message, piece);
       }
       changed(progressOf(chunk.twofold));
@@ -89,7 +89,7 @@ function faultOf(error) {
 }
 
 /** Adds a chunk to its message; returns the new content. @param {Message} message @param {any} chunk @param {number} now @param {TextDecoder} decoder */
-function take(message, chunk, now, decoder) {
+function takeChunk(message, chunk, now, decoder) {
   const [{ delta, logprobs, finish_reason: finish, token_ids: ids = [] }] = chunk.choices;
   message.ids = (message.ids ?? []).concat(ids);
   if (delta.reasoning_content) message.reasoning = (message.reasoning ?? "") + delta.reasoning_content;

@@ -3,7 +3,7 @@
 
 import { fill, h } from "../core/dom.js";
 import { count, share } from "../core/form.js";
-import { button as chip, download, faultLine } from "../core/parts.js";
+import { button, download, faultLine, filePicker } from "../core/parts.js";
 import { effect, signal } from "../core/signal.js";
 import { phaseBar } from "./receipt.js";
 import { exported, imported, sums } from "./tree.js";
@@ -36,22 +36,14 @@ export function createSidebar(kept, { current, open, create }) {
     ...{ type: "search", placeholder: "Search", "aria-label": "Search conversations" },
     oninput: () => words.set(search.value),
   });
-  const picker = h("input", {
-    type: "file",
-    accept: ".json,application/json",
-    hidden: true,
-    tabindex: -1,
-    onchange: take,
-  });
-  async function take() {
+  const picker = filePicker({ accept: ".json,application/json" }, async ([file]) => {
     try {
-      for (const talk of imported(await (picker.files?.[0]?.text() ?? ""))) await kept.save(talk);
+      for (const talk of imported(await (file?.text() ?? ""))) await kept.save(talk);
       wrong.say(kept.fault.peek());
     } catch (error) {
       wrong.say(/** @type {Error} */ (error).message);
     }
-    picker.value = "";
-  }
+  });
   const clear = () => confirm("Delete all conversations in this browser?") && (kept.clear(), create());
   effect(() => fill(list, rows(found(kept.talks.get(), words.get()), current.get().id, open)));
   effect(() => void (sum.textContent = total(kept.talks.get())));
@@ -67,9 +59,9 @@ export function createSidebar(kept, { current, open, create }) {
     h(
       "div",
       { class: "chips" },
-      chip("Export", () => download(exported(kept.talks.peek()), "twofold-chats.json")),
-      chip("Import", () => picker.click()),
-      chip("Delete all", clear),
+      button("Export", () => download(exported(kept.talks.peek()), "twofold-chats.json")),
+      button("Import", () => picker.click()),
+      button("Delete all", clear),
     ),
     picker,
   );

@@ -16,11 +16,11 @@ function missing(value) {
 /** Three significant digits without an exponent. @param {number} value */
 function digits(value) {
   if (Math.abs(value) >= 100) return value.toFixed(0);
-  return plain(value, 3);
+  return withoutExponent(value, 3);
 }
 
 /** @param {number} value @param {number} precision */
-function plain(value, precision) {
+function withoutExponent(value, precision) {
   const text = Number(value.toPrecision(precision));
   return Math.abs(text) < 1e-6 && text !== 0 ? text.toFixed(12).replace(/0+$/, "") : String(text);
 }
@@ -54,7 +54,7 @@ export function share(value) {
   const none = missing(value);
   if (none !== null) return none;
   const known = /** @type {number} */ (value), precision = Math.abs(known) > 0.99 && Math.abs(known) < 1 ? 5 : 3;
-  return `${plain(known * 100, precision)}%`;
+  return `${withoutExponent(known * 100, precision)}%`;
 }
 
 /** 512 B, 1.5 KiB, 470 MiB. @param {Value} value */
@@ -84,7 +84,7 @@ export function money(value, currency = "USD") {
   const none = missing(value);
   if (none !== null) return none;
   const known = /** @type {number} */ (value), size = Math.abs(known);
-  const short = size === 0 || size >= 0.995 ? size.toFixed(2) : plain(size, size < 0.01 ? 2 : 3);
+  const short = size === 0 || size >= 0.995 ? size.toFixed(2) : withoutExponent(size, size < 0.01 ? 2 : 3);
   const text = short.replace(/\.\d$/, "$&0");
   const sign = known < 0 ? "-" : "";
   return currency in SYMBOLS ? `${sign}${SYMBOLS[currency]}${text}` : `${sign}${text} ${currency}`;

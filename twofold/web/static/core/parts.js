@@ -93,6 +93,19 @@ export function formDialog(id, title, parts, apply) {
   return { dialog, say: wrong.say };
 }
 
+/** A hidden chooser of files. @param {import("./dom.js").Props} props @param {(files: File[]) => void} take */
+export function filePicker(props, take) {
+  const picker = h("input", {
+    ...{ type: "file", hidden: true, tabindex: -1, ...props },
+    onchange: () => {
+      const files = [...picker.files ?? []];
+      picker.value = ""; // so that the same file can be chosen again
+      take(files);
+    },
+  });
+  return picker;
+}
+
 /** Saves a text as a file. @param {string} text @param {string} name @param {string} type */
 export function download(text, name, type = "application/json") {
   const url = URL.createObjectURL(new Blob([text], { type }));

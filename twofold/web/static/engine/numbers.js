@@ -97,7 +97,7 @@ export function lately(live, by) {
   return [
     !rows.length
       ? h("p", { class: "faint" }, "No request has ended lately.")
-      : wideTable("Latencies", ["", ...MEASURES.map(([, name]) => name), "Requests"], rows),
+      : wideTable("Latencies", ["Group", ...MEASURES.map(([, name]) => name), "Requests"], rows),
     wideTable("Stalls and counts", ["Engine", "Total"], facts),
   ];
 }

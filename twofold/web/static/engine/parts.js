@@ -3,7 +3,7 @@
 
 import { fill, h } from "../core/dom.js";
 import { count } from "../core/form.js";
-import { button as chip, choice } from "../core/parts.js";
+import { button, choice, filePicker } from "../core/parts.js";
 import { effect } from "../core/signal.js";
 import { RIGHT } from "../draw/canvas.js";
 import { wide } from "../draw/table.js";
@@ -56,8 +56,8 @@ function keys(event, model) {
 }
 
 /** @param {() => string | void} read @param {() => void} onclick @param {string} [label] */
-function button(read, onclick, label) {
-  const made = chip("", onclick, { "aria-label": label });
+function liveButton(read, onclick, label) {
+  const made = button("", onclick, { "aria-label": label });
   effect(() => fill(made, read() ?? ""));
   return made;
 }
@@ -72,18 +72,16 @@ export function tools(model, complain, few = false) {
     const step = last ? ` · step ${(last.ms / last.times).toFixed(1)} ms` : "";
     fill(now, h("b", {}, count(queue[1])), " running · ", h("b", {}, count(queue[0])), ` waiting${used}${step}`);
   });
-  const file = h("input", { type: "file", accept: ".jsonl", hidden: true, "aria-label": "Recording" });
-  file.addEventListener("change", async () => {
-    const chosen = file.files?.[0], text = await chosen?.text();
-    file.value = "";
+  const file = filePicker({ accept: ".jsonl", "aria-label": "Recording" }, async ([chosen]) => {
+    const text = await chosen?.text();
     try {
       if (text !== undefined) replay(model, text);
     } catch (error) {
       complain(/** @type {Error} */ (error).message);
     }
   });
-  const recording = button(() => model.recorded.get() ? "Save the recording" : "Record", () => record(model));
-  const back = button(() => "Back to the server", () => watch(model));
+  const recording = liveButton(() => model.recorded.get() ? "Save the recording" : "Record", () => record(model));
+  const back = liveButton(() => "Back to the server", () => watch(model));
   effect(() => {
     recording.hidden = model.replays.get();
     back.hidden = !model.replays.get();
@@ -93,10 +91,10 @@ export function tools(model, complain, few = false) {
     { class: "tools" },
     now,
     choice("Time shown", model.span, SPANS),
-    button(() => model.paused.get() === null ? "Pause" : "Continue", () => pause(model)),
-    button(() => "◀", () => move(model, -1), "Step back"),
-    button(() => "▶", () => move(model, 1), "Step forward"),
-    few ? [] : [recording, back, button(() => "Open a recording", () => file.click()), file],
+    liveButton(() => model.paused.get() === null ? "Pause" : "Continue", () => pause(model)),
+    liveButton(() => "◀", () => move(model, -1), "Step back"),
+    liveButton(() => "▶", () => move(model, 1), "Step forward"),
+    few ? [] : [recording, back, liveButton(() => "Open a recording", () => file.click()), file],
   );
 }
 

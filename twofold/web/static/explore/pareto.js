@@ -9,13 +9,13 @@ import { scenarioFields, scenarioOf } from "./levers.js";
 
 /** @typedef {import("./fields.js").Form} Form */
 
-const MACHINES = "h100:1,h200:1,l40s:1";
+const CURVES = "h100:1,h200:1,l40s:1";
 const PACES = /** @type {const} */ ([["tpot", "seconds per output token"], ["speed", "tokens per second and user"]]);
 
 /** @param {Form} form @param {string} model */
 export function paretoFields(form, model) {
   return [
-    textField(form, "machines", "Machines (name:devices=$/h)", { hint: MACHINES }),
+    textField(form, "machines", "Machines (name:devices=$/h)", { hint: CURVES }),
     ...scenarioFields(form, model),
     numberField(form, "limit", "TPOT objective (ms)", { high: 500, start: null }),
     choiceField(form, "pace", "Show pace as", PACES),
@@ -26,10 +26,10 @@ export function paretoFields(form, model) {
 export function paretoPart(root, app, form) {
   const ask = (/** @type {AbortSignal} */ signal) => {
     const state = form.state();
-    const machines = listOf(state.machines || MACHINES).map(machineOf);
+    const machines = listOf(state.machines || CURVES).map(machineOf);
     return app.api.post("/v1/twofold/curve", { ...scenarioOf(state, app.model.peek()), machines }, { signal });
   };
-  return asking(root, ask, (found) => shown(found, form.state()), app.announce);
+  return asking(root, ask, (found) => paretoOf(found, form.state()), app.announce);
 }
 
 /** `h100:4=2.50` as a machine of the body. @param {string} text */
@@ -39,7 +39,7 @@ export function machineOf(text) {
 }
 
 /** @param {any} found @param {import("./fields.js").State} state */
-function shown({ model, curves }, state) {
+function paretoOf({ model, curves }, state) {
   const all = /** @type {any[]} */ (curves);
   const priced = all.filter((each) => each.price_per_hour !== null);
   const missing = all.filter((each) => each.price_per_hour === null || !each.points.length);

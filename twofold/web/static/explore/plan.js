@@ -4,7 +4,7 @@
 import { ApiError } from "../core/api.js";
 import { fill, h } from "../core/dom.js";
 import { money, seconds, share } from "../core/form.js";
-import { button as chip } from "../core/parts.js";
+import { button } from "../core/parts.js";
 import { chartView } from "../draw/chart.js";
 import { wideTable } from "../draw/table.js";
 import { choiceField, faultOf, given, listOf, numberField, numberOf, textField } from "./fields.js";
@@ -62,12 +62,12 @@ export function planPart(root, app, form) {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
   const result = h("div", { "aria-live": "off" });
-  const button = chip("Find plans", () => job ? stop() : start(), { class: "send" });
+  const finder = button("Find plans", () => job ? stop() : start(), { class: "send" });
   const told = h("span", { class: "faint", role: "status" });
   const path = () => `/v1/twofold/plans/${job}`;
   const idle = () => {
     job = null;
-    button.textContent = "Find plans";
+    finder.textContent = "Find plans";
     told.textContent = "";
   };
   const fail = (/** @type {unknown} */ error) => {
@@ -88,34 +88,34 @@ export function planPart(root, app, form) {
       app.api.remove(path()).catch(() => {});
       idle();
       if (found.error) throw new ApiError([found.error.message, found.error.hint].join(" "), { status: 400 });
-      fill(result, ...shown(found.result));
+      fill(result, ...plansOf(found.result));
       app.announce(`${found.result.plans.length} plans found.`);
     } catch (error) {
       fail(error);
     }
   };
   async function start() {
-    button.disabled = true;
+    finder.disabled = true;
     try {
       job = (await app.api.post("/v1/twofold/plans", planBody(form.state()))).id;
-      button.textContent = "Stop";
+      finder.textContent = "Stop";
       poll();
     } catch (error) {
       fail(error);
     }
-    button.disabled = false;
+    finder.disabled = false;
   }
   function stop() {
     clearTimeout(timer);
     if (job) app.api.remove(path()).catch(() => {});
     idle();
   }
-  fill(root, h("h2", {}, "The cheapest way to serve traffic"), h("p", { class: "row" }, button, told), result);
+  fill(root, h("h2", {}, "The cheapest way to serve traffic"), h("p", { class: "row" }, finder, told), result);
   return { ask: () => {}, end: () => (ended = true, stop()) };
 }
 
 /** @param {any} found @returns {any[]} */
-function shown({ plans, tried, frontier, slo }) {
+function plansOf({ plans, tried, frontier, slo }) {
   const rows = /** @type {any[]} */ (plans).map((plan) => [
     `${plan.tp} × ${plan.hardware}, ${plan.model}`,
     ...[plan.dollars_per_hour, plan.dollars_per_million_output_tokens].map((amount) => money(amount)),

@@ -12,12 +12,12 @@ import { asking, choiceField, given, numberField, numberOf, textField } from "./
 const TTLS = /** @type {const} */ ([["5m", "5 minutes"], ["1h", "1 hour"]]);
 const WORDS = /** @type {Record<string, string>} */ (Object.fromEntries(TTLS));
 const TTL_S = /** @type {Record<string, number>} */ ({ "5m": 300, "1h": 3600 });
-const MODELS = ["claude-sonnet-4-6", "claude-opus-4-6", "openai/gpt-5", "google/gemini-2.5-pro"];
+const API_MODELS = ["claude-sonnet-4-6", "claude-opus-4-6", "openai/gpt-5", "google/gemini-2.5-pro"];
 
 /** @param {Form} form */
 export function priceFields(form) {
   return [
-    textField(form, "api", "API model", { hint: MODELS[0], known: MODELS }),
+    textField(form, "api", "API model", { hint: API_MODELS[0], known: API_MODELS }),
     numberField(form, "input", "Prompt tokens", { high: 200_000, start: 1000 }),
     numberField(form, "cached", "Shared prefix tokens", { low: 0, high: 100_000, start: 0 }),
     numberField(form, "output", "Output tokens", { high: 16_000, start: 300 }),
@@ -37,7 +37,7 @@ export function pricePart(root, app, form) {
     const own = s.hardware &&
       given({ hardware: s.hardware, model: s.own, tp: numberOf(s.tp), price_per_hour: numberOf(s.rent) });
     const body = given({
-      model: s.api || MODELS[0],
+      model: s.api || API_MODELS[0],
       input_tokens: numberOf(s.input),
       output_tokens: numberOf(s.output),
       cached: numberOf(s.cached),
@@ -47,7 +47,7 @@ export function pricePart(root, app, form) {
     });
     return app.api.post("/v1/twofold/price", body, { signal });
   };
-  return asking(root, ask, shown, app.announce);
+  return asking(root, ask, pricesOf, app.announce);
 }
 
 /**
@@ -70,7 +70,7 @@ export function caching(write, read, ttl) {
 }
 
 /** @param {any} found */
-function shown(found) {
+function pricesOf(found) {
   const { per_million: prices, own } = found, gap = 86_400 / found.workload.requests_per_day;
   const rows = /** @type {any[]} */ (found.options).map((each) => [
     each.ttl ? `cached for ${WORDS[each.ttl]}` : "without a cache",
@@ -82,7 +82,7 @@ function shown(found) {
   const kinds = Object.entries(prices).map(([kind, amount]) => `${kind.replaceAll("_", " ")} ${money(amount)}`);
   return [
     h("h2", {}, found.model),
-    wideTable("Cost", ["", "per request", "per day", "per month"], rows),
+    wideTable("Cost", ["option", "per request", "per day", "per month"], rows),
     h("p", { class: "faint" }, `Per million tokens: ${kinds.join(", ")}. Prices of ${found.prices_from}.`),
     own ? h("p", {}, ownWords(own)) : null,
     found.caching.state === "too short"

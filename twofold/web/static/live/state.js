@@ -76,7 +76,7 @@ function advance(live, data) {
   for (let i = 0; i < steps.n.length; i++) {
     live.steps.push(/** @type {any} */ (Object.fromEntries(names.map((name) => [name, steps[name][i]]))));
   }
-  for (const row of data.lanes) follow(live.lanes, row);
+  for (const row of data.lanes) followLane(live.lanes, row);
   forget(live);
 }
 
@@ -93,7 +93,7 @@ function forget(live) {
 }
 
 /** @param {Map<number, Lane>} lanes @param {any[]} row  [number, kind, milliseconds, …] */
-function follow(lanes, [number, kind, at, ...values]) {
+function followLane(lanes, [number, kind, at, ...values]) {
   if (kind === "+") {
     if (!lanes.has(number)) lanes.set(number, arrived(number, at, values[0]));
     return;

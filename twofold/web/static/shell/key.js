@@ -2,7 +2,7 @@
 /** The dialog for the API key. The key is kept in memory, or in the tab's session if the user wants that. */
 
 import { h } from "../core/dom.js";
-import { button as chip, formDialog } from "../core/parts.js";
+import { button, formDialog } from "../core/parts.js";
 
 /**
  * @param {import("../core/api.js").Api} api
@@ -21,17 +21,17 @@ export function createKeyDialog(api, changed) {
     field.value = "";
     changed();
   });
-  const button = chip("Key", () => open(), { hidden: true });
+  const opener = button("Key", () => open(), { hidden: true });
   /** @param {string} [message] why the last key did not do */
   function open(message = "") {
-    button.hidden = false;
+    opener.hidden = false;
     say(message);
     if (!dialog.open) dialog.showModal();
   }
   /** @param {boolean} keyed  the server has keys @param {boolean} now  and needs one now */
   function wanted(keyed, now) {
-    button.hidden = !keyed;
+    opener.hidden = !keyed;
     if (now) open();
   }
-  return { dialog, button, open, wanted };
+  return { dialog, button: opener, open, wanted };
 }

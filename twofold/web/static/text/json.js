@@ -3,7 +3,7 @@
 
 import { h } from "../core/dom.js";
 
-const MAX_OPEN = 3;
+const MAX_UNFOLDED = 3;
 
 /** @param {string} text */
 export function jsonView(text) {
@@ -35,7 +35,7 @@ function view(value, name, depth) {
   if (entries.length === 0) return h("div", { class: "leaf" }, label, list ? "[]" : "{}");
   return h(
     "details",
-    { open: depth < MAX_OPEN },
+    { open: depth < MAX_UNFOLDED },
     h("summary", {}, label, h("span", { class: "faint" }, size)),
     h("div", { class: "inner" }, entries.map(([key, each]) => view(each, key, depth + 1))),
   );

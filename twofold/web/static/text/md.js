@@ -112,7 +112,7 @@ function patch(parent, before, after) {
     const child = parent.childNodes[index];
     if (old === next) continue;
     if (old === undefined) parent.appendChild(made(next));
-    else if (typeof old === "string" && typeof next === "string") retext(/** @type {Text} */ (child), old, next);
+    else if (typeof old === "string" && typeof next === "string") retextNode(/** @type {Text} */ (child), old, next);
     else if (same(old, next)) patch(kidsOf(/** @type {Element} */ (child)), /** @type {any} */ (old).kids, next.kids);
     else child.replaceWith(made(next));
   }
@@ -120,7 +120,7 @@ function patch(parent, before, after) {
 }
 
 /** @param {Text} node @param {string} before @param {string} after */
-function retext(node, before, after) {
+function retextNode(node, before, after) {
   if (after.startsWith(before)) node.appendData(after.slice(before.length));
   else node.data = after;
 }
