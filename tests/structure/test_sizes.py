@@ -13,15 +13,15 @@ from twofold.web.page import WebPage, sources
 MAX_FILE_LINES = 600
 MAX_SCRIPT_LINES = 399
 MAX_PAGE_FILES = 7
-MAX_PAGE_BYTES = 259_400
-MAX_PAGE_GZIP_BYTES = 80_400
+MAX_PAGE_BYTES = 256_600
+MAX_PAGE_GZIP_BYTES = 80_900
 """Of all files of the web page as they are shipped, of which a view loads its own when it is opened. The goals are
 150 kB and 48 kB. deno lint measures their functions."""
-MAX_FIRST_BYTES = 151_700
-MAX_FIRST_GZIP_BYTES = 44_900
+MAX_FIRST_BYTES = 143_400
+MAX_FIRST_GZIP_BYTES = 43_100
 """Of the files before one can type. The goals are 75 kB and 25 kB."""
 MAX_FUNCTION_LINES = 60
-MAX_PACKAGE_LINES = 94_322
+MAX_PACKAGE_LINES = 94_321
 """Lower it after a cleanup. A commit that needs more lines raises it, and its message says what they are for."""
 
 
