@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -35,7 +36,7 @@ def chats(page: Page, state: str) -> Locator:
 
 
 def engine(page: Page, state: str) -> Locator:
-    shown = {"empty": page.locator("canvas.fold"), "busy": page.locator(".said", has_text="decode rows")}
+    shown = {"empty": page.locator("canvas.fold"), "busy": page.locator(".said", has_text=re.compile("decode rows?"))}
     return shown.get(state, page.locator(".fault", has_text=SAID.get(state, "The model is loading.")))
 
 
