@@ -119,6 +119,27 @@ def test_the_next_request_of_a_session_waits_for_the_replica_with_its_prefix() -
     assert scene.take() == [(entry, 1)]
 
 
+def test_blocks_of_a_prompt_are_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, ids, named = Scene(Standing(0), Standing(1)), tuple(range(900)), 0
+    names = [name for _, name, _ in BlockKeys(b"s" * 32, b"i").names("", _bytes(ids), 4 * BLOCK)]
+    scene.prefixes.report(1, 1, names, [])
+    name = BlockKeys.name
+
+    def counted(keys: BlockKeys, parent: bytes, tokens: bytes) -> bytes:
+        nonlocal named
+        named += 1
+        return name(keys, parent, tokens)
+
+    monkeypatch.setattr(BlockKeys, "name", counted)
+    entry = scene.add_prompt(ids)
+    scene.take()
+    assert [scene.line.cached(entry.request, [0, 1]) for _ in range(3)] == [[0, 896]] * 3
+    assert named == len(names) == 56
+    scene.line.forget(entry.request.request_id)
+    assert scene.line.cached(entry.request, [0, 1]) == [0, 896]
+    assert named == 2 * len(names)
+
+
 def _bytes(ids: tuple[int, ...]) -> bytes:
     return b"".join(token.to_bytes(4, "little") for token in ids)
 

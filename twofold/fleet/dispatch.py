@@ -274,7 +274,8 @@ class Dispatch(Generic[R]):
     def check_idle(self) -> None:
         """Asserts that nothing is held without requests."""
         assert self.streams or not (len(self.leases) or self.leaving), "a request was forgotten"
-        assert self.streams or not (self._entries or self.line.requests), "a request still waits"
+        left = self._entries or self.line.requests or self.line.names
+        assert self.streams or not left, "a request still waits"
         assert self.streams or not any(replica.requests for replica in self._replicas.values()), "a count is wrong"
 
     def _pause(self, request_id: str, *, paused: bool) -> None:
@@ -290,4 +291,5 @@ class Dispatch(Generic[R]):
             self._replicas[holder[1]].close_request(entry.tenant)
         else:
             self.line.remove(request_id)
+        self.line.forget(request_id)
         self.leases.end(request_id)

@@ -27,7 +27,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from twofold.core.request import MAX_PRIORITY, EngineRequest, RequestOptions, ScoringParams
 from twofold.engine.scheduler.queue import PROMPT_WEIGHT, Heap, TenantAccount, TenantAccounts, WaitingQueue
 from twofold.engine.scheduler.step_time import PRIOR, StepShape, StepTimeModel
-from twofold.fleet.routing.index import PrefixIndex
+from twofold.fleet.routing.index import BlockNames, PrefixIndex
 from twofold.fleet.routing.router import BlockFetch, Choice, Role, RoutedRequest, Router, WorkAhead, predict
 
 AGEING_S: Final = 10.0
@@ -123,7 +123,8 @@ class _Queue(Generic[R]):
 
 class WaitingLine(Generic[R]):
     """The requests that wait for one of the ``replicas``. ``prefixes`` knows what the replicas have cached, ``fetch``
-    what one of these numbers could fetch, given the cached tokens of each."""
+    what one of these numbers could fetch, given the cached tokens of each; ``names`` has the blocks of open requests, by
+    id, once they are named."""
 
     def __init__(
         self,
@@ -141,13 +142,19 @@ class WaitingLine(Generic[R]):
         self._queues: dict[int, _Queue[R]] = {}
         self._unplaced: dict[str, WaitingRequest] = {}
         self._limits: Heap[str] = Heap()
+        self.names: dict[str, BlockNames | None] = {}
         self._count = 0
         self.fetch: Callable[[Sequence[int], int, Sequence[int]], BlockFetch | None] | None = None
 
     def entry(self, request: EngineRequest) -> WaitingRequest:
-        """What stands for a request that has arrived, as long as it is open."""
+        """What stands for a request that has arrived, until ``forget``."""
         self._count += 1
+        self.names[request.request_id] = None
         return WaitingRequest(self._count, request, len(request.token_ids))
+
+    def forget(self, request_id: str) -> None:
+        """The request has ended."""
+        del self.names[request_id]
 
     def account(self, entry: WaitingRequest) -> TenantAccount:
         """The account of the request's tenant in its class."""
@@ -309,7 +316,11 @@ class WaitingLine(Generic[R]):
         """Cached tokens of a prompt at these replicas."""
         if self.prefixes is None or isinstance(request.params, ScoringParams):
             return [0] * len(numbers)
-        found = self.prefixes.cached(request.options.cache_salt, request.token_ids, 1 + max(numbers))
+        salt, known = request.options.cache_salt, self.names.get(request.request_id)
+        names = known or self.prefixes.names(salt, request.token_ids)
+        if request.request_id in self.names:
+            self.names[request.request_id] = names
+        found = self.prefixes.cached(salt, request.token_ids, 1 + max(numbers), names)
         return [found[number] for number in numbers]
 
     def _queue(self, replica: R) -> _Queue[R]:

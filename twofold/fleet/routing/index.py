@@ -17,7 +17,7 @@ are one integer, bit i for replica i.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -156,6 +156,20 @@ def cached_tokens(blocks: Sequence[int], block_size: int, tokens: int) -> list[i
     return [min(each * block_size, tokens - 1) for each in blocks]
 
 
+class BlockNames:
+    """The names of a prompt's blocks. Each is computed when it is first needed."""
+
+    def __init__(self, names: Iterator[bytes]) -> None:
+        self._known: list[bytes] = []
+        self._rest = names
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._known
+        for name in self._rest:
+            self._known.append(name)
+            yield name
+
+
 class PrefixIndex(BlockIndex):
     """The index of a fleet whose blocks of ``block_size`` tokens are named by ``keys``."""
 
@@ -163,9 +177,13 @@ class PrefixIndex(BlockIndex):
         super().__init__()
         self._keys, self._block_size = keys, block_size
 
-    def cached(self, salt: str, tokens: Sequence[int], replicas: int) -> list[int]:
-        """Tokens of a prompt that each of the replicas 0 … ``replicas`` − 1 holds. Computes names only as far as one
-        of them has blocks."""
+    def names(self, salt: str, tokens: Sequence[int]) -> BlockNames:
+        """The names of a prompt's first blocks."""
         text, size = array("i", tokens).tobytes(), self._block_size * TOKEN_BYTES
-        names = (name for _, name, _ in islice(self._keys.names(salt, text, size), MAX_BLOCKS))
-        return cached_tokens(self.matched(names, replicas), self._block_size, len(tokens))
+        return BlockNames(name for _, name, _ in islice(self._keys.names(salt, text, size), MAX_BLOCKS))
+
+    def cached(self, salt: str, tokens: Sequence[int], replicas: int, names: BlockNames | None = None) -> list[int]:
+        """Tokens of a prompt that each of the replicas 0 … ``replicas`` − 1 holds. Computes names only as far as one
+        of them has blocks; ``names`` are those of the prompt, if there are some already."""
+        found = self.matched(self.names(salt, tokens) if names is None else names, replicas)
+        return cached_tokens(found, self._block_size, len(tokens))
