@@ -123,7 +123,7 @@ class _Queue(Generic[R]):
 
 class WaitingLine(Generic[R]):
     """The requests that wait for one of the ``replicas``. ``prefixes`` knows what the replicas have cached, ``fetch``
-    what one of these numbers could fetch, given the cached tokens of each; ``names`` has the blocks of open requests, by
+    what one of these numbers could fetch, given the cached tokens of each; ``names`` has the blocks of open requests by
     id, once they are named."""
 
     def __init__(
