@@ -37,7 +37,6 @@ from twofold.fleet.node import NodeSettings, serve_hubs
 from twofold.formats.fetch import sources
 from twofold.host.paths import CacheFolders
 
-log = logging.getLogger("twofold.serve")
 AUTO: Final = "auto"
 CONNECT_S: Final = 5.0
 CHECK_S: Final = 0.5
