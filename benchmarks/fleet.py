@@ -495,24 +495,18 @@ def main() -> None:
     real.add_argument("--stops", type=float, default=0.35, help="share of SIGSTOPs, the rest are kills")
     real.add_argument("--clients", type=int, default=6)
     real.add_argument("--seed", type=int, default=1)
-    remote = parts.add_parser("machines")
-    remote.add_argument("model", help="path of a GGUF file")
-    remote.add_argument("--nodes", type=int, default=2)
-    remote.add_argument("--faults", type=int, default=100)
-    remote.add_argument("--every", type=float, default=1.0, help="mean seconds between two faults")
-    remote.add_argument("--clients", type=int, default=4)
-    remote.add_argument("--seed", type=int, default=1)
+    for part, most, clients in (("machines", 100, 4), ("hubs", 40, 2)):
+        remote = parts.add_parser(part)
+        remote.add_argument("model", help="path of a GGUF file")
+        remote.add_argument("--nodes", type=int, default=2)
+        remote.add_argument("--faults", type=int, default=most)
+        remote.add_argument("--every", type=float, default=1.0, help="mean seconds between two faults")
+        remote.add_argument("--clients", type=int, default=clients, help="of each server")
+        remote.add_argument("--seed", type=int, default=1)
     aimed = parts.add_parser("gaps")
     aimed.add_argument("model", help="path of a GGUF file")
     aimed.add_argument("--fault", choices=("kill", "stop", "cable"), default="kill")
     aimed.add_argument("--trials", type=int, default=20)
-    several = parts.add_parser("hubs")
-    several.add_argument("model", help="path of a GGUF file")
-    several.add_argument("--nodes", type=int, default=2)
-    several.add_argument("--faults", type=int, default=40)
-    several.add_argument("--every", type=float, default=1.0, help="mean seconds between two faults")
-    several.add_argument("--clients", type=int, default=2, help="of each server")
-    several.add_argument("--seed", type=int, default=1)
     virtual = parts.add_parser("simulate")
     virtual.add_argument("--schedules", type=int, default=100_000)
     virtual.add_argument("--seed", type=int, default=0)
@@ -525,12 +519,11 @@ def main() -> None:
     if given.part == "simulate":
         print(json.dumps(simulated(given.schedules, given.seed)))
         return
-    if given.part == "machines":
-        found = machine_faults(given.model, given.nodes, given.faults, given.every, given.clients, given.seed)
+    if given.part in ("machines", "hubs"):
+        inject = machine_faults if given.part == "machines" else hub_faults
+        found = inject(given.model, given.nodes, given.faults, given.every, given.clients, given.seed)
     elif given.part == "gaps":
         found = aimed_faults(given.model, given.fault, given.trials)
-    elif given.part == "hubs":
-        found = hub_faults(given.model, given.nodes, given.faults, given.every, given.clients, given.seed)
     elif given.part in ("drain", "restart", "scale"):
         found = changes(given.part, given.model, given.tokens, given.after)
     else:

@@ -68,7 +68,7 @@ class Lifecycle:
 
     @property
     def size(self) -> int:
-        """How many such replicas there are, those included that a cluster has no room for yet."""
+        """The number of such replicas, with those that wait for room on a cluster."""
         return len(self.own) if self._placement is None else len(self._placement.slots)
 
     @property
@@ -96,8 +96,7 @@ class Lifecycle:
             for replica in self.own:
                 room = room and await self._start([replica.role], keep=False)
                 await (self._drain(replica.number) if room else self._replace(replica))
-            how = "each after its successor was ready" if room else "in place, because one more cannot run beside them"
-            log.info("the replicas of the model %s were replaced: %s", self._name, how)
+            log.info("the replicas of the model %s were replaced%s", self._name, "" if room else " in place")
             return room
 
     async def scale(self, replicas: int) -> None:

@@ -58,7 +58,7 @@ R = TypeVar("R", bound=Place)
 class WaitingRequest:
     """A request that waits, or has waited.
 
-    tokens      of its prompt, and of its completions as far as they were delivered
+    tokens      of its prompt and of the delivered parts of its completions
     choice      where it was placed, ``placed_at`` this time; None before
     fresh       the rows that its replica has to compute
     """
@@ -147,7 +147,7 @@ class WaitingLine(Generic[R]):
         self.fetch: Callable[[Sequence[int], int, Sequence[int]], BlockFetch | None] | None = None
 
     def entry(self, request: EngineRequest) -> WaitingRequest:
-        """What stands for a request that has arrived, until ``forget``."""
+        """Makes the record of a request that has arrived. The line keeps the names of its blocks until ``forget``."""
         self._count += 1
         self.names[request.request_id] = None
         return WaitingRequest(self._count, request, len(request.token_ids))

@@ -54,7 +54,7 @@ class RunningWorker:
         return ours
 
     async def crash(self) -> WorkerCrashed | None:
-        """Waits up to END_S for the process to end. Returns its crash; None if it goes on or was killed by others."""
+        """Waits up to END_S for the process to end. Returns its crash; None if it still runs or others killed it."""
         try:
             async with asyncio.timeout(END_S):
                 status = await self.process.wait()

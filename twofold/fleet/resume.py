@@ -1,6 +1,6 @@
-"""A request that goes on elsewhere: from what was delivered to its caller, to the request for the next replica.
+"""Makes the request with which the next replica continues a request, from the part that its caller has.
 
-Samples depend only on the seed and the position, so another replica of the same model goes on with the same tokens.
+Samples depend only on the seed and the position, so another replica of the same model continues with the same tokens.
 Everything else that a completion depends on is a function of its tokens: penalties, stop strings, the state of a
 grammar, a thinking budget. So the next replica gets the tokens delivered so far, and its deltas begin after them.
 

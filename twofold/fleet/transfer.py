@@ -1,7 +1,7 @@
 """Blocks of keys and values on their way from one replica to another, through the hub: the workers' side.
 
     hub → target      FetchBlocks, then the request that waits for them; or PrefetchBlocks
-    hub → source      SendBlocks: hold the blocks of this prefix, as far as they are computed when its step ends
+    hub → source      SendBlocks: hold the blocks of this prefix that are computed when its step ends
     target → source   PullBlocks: send blocks up to this one. At most WINDOW_BYTES, or two blocks, are on their way
     source → target   BlockData, one block a message, in order; BlocksGone if it has no more
     target → hub      BlocksFetched; the request enters the engine, whatever arrived. Of a prefetch, the names of the
@@ -57,8 +57,8 @@ BlockBytes = Callable[[int, Sequence[int]], Sequence[memoryview]]
 
 @dataclass(slots=True)
 class _Sending:
-    """Blocks that are held for another replica: those before ``sent`` were sent, those before ``upto`` asked for.
-    ``blocks`` is None until the source's step has ended."""
+    """A transfer to another replica, for which this one holds ``blocks`` blocks; None until its step has ended. It has
+    sent the blocks before ``sent``, and the other replica has asked for those before ``upto``."""
 
     salt: str
     tables: BlockTables | None = None
@@ -166,7 +166,7 @@ class BlockTransfers:
                 self._report(number, argument)
 
     def _open(self, number: int, wanted: SendBlocks) -> None:
-        """Holds the blocks that the prefix tree has of a prefix. Other transfers go on until the engine's step ends."""
+        """Holds the blocks that the prefix tree has of a prefix. Other transfers continue until the step ends."""
         text = array("i", wanted.token_ids)
         sending = self._sending[number] = _Sending(wanted.salt)
 
@@ -182,7 +182,7 @@ class BlockTransfers:
         self._engine.call(take)
 
     def _pull(self, number: int, asked: PullBlocks) -> None:
-        """More blocks are asked for."""
+        """The target asks for more blocks."""
         sending = self._sending.get(number)
         if sending is None:
             return
@@ -192,7 +192,7 @@ class BlockTransfers:
         self._send(number, sending)
 
     def _send(self, number: int, sending: _Sending) -> None:
-        """Sends blocks as far as they are held and asked for."""
+        """Sends the blocks that it holds and that the target has asked for."""
         if sending.blocks is None or number not in self._sending:
             return
         while sending.sent < min(sending.upto, sending.blocks):
@@ -303,6 +303,6 @@ class BlockTransfers:
 
 
 def _release(sending: _Sending, engine: Engine) -> None:
-    """Releases what is held for a transfer; after it was taken, as calls of the engine keep their order."""
+    """Releases the blocks of a transfer. The engine runs its calls in order, so it has taken them before."""
     if sending.tables is not None:
         engine.scheduler.manager.close(sending.tables, engine.now())

@@ -1,4 +1,4 @@
-"""Which replicas hold which blocks of keys and values, as far as they reported.
+"""Which replicas hold which blocks of keys and values, by their reports.
 
 A block is known by its name, a keyed digest of all tokens up to its end (``engine.kv.names``), so a replica that has
 a block's name holds a prefix only if it has those of the blocks before, too.
