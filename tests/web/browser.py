@@ -130,7 +130,7 @@ class Watch:
 
     def _told(self, message: ConsoleMessage) -> None:
         if message.type == "error":
-            self.seen.append(f"console: {message.text}")
+            self.seen.append(f"console: {message.text} ({message.location['url']})")
 
     def _requested(self, request: Request) -> None:
         if not request.url.startswith((self.origin, "data:", "blob:", "about:")):

@@ -14,6 +14,7 @@ from tests.server.live import LiveServer, live_server
 from tests.support.tiny import TinyModel
 from tests.web.browser import Watch, watched
 from tests.web.stage import ABOUT, BUSY, CHAT, LIVE, Stage, chunk, progress, refusal, through, unfinished
+from tests.web.test_chat import settle
 from tests.web.test_engine import requests
 from tests.web.test_states import RESULT
 from twofold.web.page import WebPage
@@ -146,6 +147,7 @@ def test_a_full_store_is_said_and_loses_nothing_that_is_shown(browser: Browser, 
         page.add_init_script(FULL)
         page.goto(server.url)
         full = page.get_by_role("alert").get_by_text("The browser's store is full")
+        settle(page, max_tokens="24")  # a longer answer may not fit the context beside a second message
         say(page, "Hello")
         answered(page)
         expect(full).to_be_visible()
