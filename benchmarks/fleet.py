@@ -23,9 +23,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -34,22 +32,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from benchmarks.fleet_faults import HubFaults, MachineFaults, WorkerFaults
 from benchmarks.fleet_gaps import expected, gaps, kill, stop
-from benchmarks.fleet_hubs import Hub, HubFaults, at_once, shared
+from benchmarks.fleet_hubs import Hub, at_once, shared
 from benchmarks.fleet_lifecycle import body_of, drain_under_streams, restart_under_load, scale_up
-from benchmarks.fleet_machines import NODE_PORT, Machine, MachineFaults, machines, plug, pull
+from benchmarks.fleet_machines import NODE_PORT, Machine, machines, plug, pull
 from benchmarks.fleet_simulation import simulate
 from benchmarks.http.processes import Recipe, Serving, serving
 
 ENGINE: Final = ("--kv-cache-memory-bytes", "256M", "--max-model-len", "1024", "--threads", "1", "--log-level", "error")
-WORKER: Final = b"twofold.fleet"
 TIMEOUT_S: Final = 180.0
 CITY: Final = {
     "type": "object",
@@ -179,65 +176,6 @@ def comparable(answer: Answer) -> str:
     return json.dumps([sorted(answer.choices.items()), usage])
 
 
-# -- faults ------------------------------------------------------------------------------------------------------------
-
-
-def worker_pids(server: int) -> list[int]:
-    """The worker processes of a server."""
-    children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
-    found = []
-    for pid in map(int, children):
-        with suppress(OSError):
-            if WORKER in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found
-
-
-@dataclass(slots=True)
-class Injector:
-    """Kills or stops random worker processes of a server, at random times, until ``stop`` is set."""
-
-    server: int
-    seed: int
-    most: int
-    every_s: float
-    stopped_s: tuple[float, float] = (0.3, 3.0)
-    stops: float = 0.35
-    stop: threading.Event = field(default_factory=threading.Event)
-    kills: int = 0
-    pauses: int = 0
-
-    @property
-    def faults(self) -> int:
-        return self.kills + self.pauses
-
-    def run(self) -> None:
-        chance = random.Random(self.seed)
-        waking: list[threading.Timer] = []
-        while self.faults < self.most and not self.stop.wait(chance.expovariate(1 / self.every_s)):
-            pids = worker_pids(self.server)
-            if not pids:
-                continue
-            pid = chance.choice(pids)
-            with suppress(ProcessLookupError):
-                if chance.random() < self.stops:
-                    os.kill(pid, signal.SIGSTOP)
-                    waking.append(threading.Timer(chance.uniform(*self.stopped_s), _wake, (pid,)))
-                    waking[-1].start()
-                    self.pauses += 1
-                else:
-                    os.kill(pid, signal.SIGKILL)
-                    self.kills += 1
-        self.stop.set()
-        for timer in waking:
-            timer.join()
-
-
-def _wake(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGCONT)
-
-
 @dataclass(frozen=True, slots=True)
 class Machines:
     """Machines with nodes: ``recipe`` starts the hub, ``start`` a node again, whose process is in ``started``."""
@@ -260,6 +198,12 @@ class Outcome:
     cut: int = 0
 
 
+def reference(model: str, asked: Sequence[Question]) -> dict[str, str]:
+    """The answers of a server without faults, by question."""
+    with fleet(model, 1) as calm:
+        return {key: comparable(ask(calm.url, each)) for key, each in {each.key: each for each in asked}.items()}
+
+
 def under_faults(
     url: str,
     asked: Sequence[Question],
@@ -268,8 +212,8 @@ def under_faults(
     clients: int,
     excuses: Callable[[float], bool] = lambda _: False,
 ) -> Outcome:
-    """Asks the questions over and over with several clients until ``stop`` is set. An error of a request that began at
-    a time counts as ``cut`` if that ``excuses`` it."""
+    """Asks the questions over and over with several clients until ``stop`` is set. ``excuses`` says of the time when a
+    request began whether its error is expected; such errors count as ``cut``."""
     outcome, lock, turns = Outcome(), threading.Lock(), iter(_forever(asked))
 
     def client() -> None:
@@ -321,16 +265,15 @@ def faults(
 ) -> dict[str, Any]:
     """Runs the load under faults; returns the figures."""
     asked = questions("m", seed, 64)
-    with fleet(model, 1) as calm:
-        whole = {each.key: comparable(ask(calm.url, each)) for each in {each.key: each for each in asked}.values()}
+    whole = reference(model, asked)
     with fleet(model, replicas) as server:
-        injector = Injector(server.pid, seed, most, every_s, stops=stops)
+        injector = WorkerFaults(server=server.pid, seed=seed, most=most, every_s=every_s, stops=stops)
         injecting = threading.Thread(target=injector.run)
         injecting.start()
         began = time.monotonic()
         outcome = under_faults(server.url, asked, lambda each: whole[each.key], injector.stop, clients)
         injecting.join()
-    counts = {"kills": injector.kills, "stops": injector.pauses}
+    counts = {"kills": injector.counts["kill"], "stops": injector.counts["stop"]}
     return {"replicas": replicas, "seconds": round(time.monotonic() - began, 1), **counts, **figures(outcome)}
 
 
@@ -378,14 +321,21 @@ def joined(model: str, nodes: int) -> Iterator[Machines]:
 def machine_faults(model: str, nodes: int, most: int, every_s: float, clients: int, seed: int) -> dict[str, Any]:
     """Runs the load on a hub that computes nothing, with nodes on other machines, under faults; returns the figures."""
     asked = questions("m", seed, 64)
-    with fleet(model, 1) as calm:
-        whole = {each.key: comparable(ask(calm.url, each)) for each in {each.key: each for each in asked}.values()}
+    whole = reference(model, asked)
     with joined(model, nodes) as found:
 
         def load() -> dict[str, Any]:
             with serving(found.recipe) as server:
-                pid_of = lambda number: found.started[number].pid  # noqa: E731
-                injector = MachineFaults(found.hub, found.others, pid_of, found.start, seed, most, every_s)
+                injector = MachineFaults(
+                    hub=found.hub,
+                    machines=found.others,
+                    pids=lambda number: found.started[number].pid,
+                    restart=found.start,
+                    seed=seed,
+                    most=most,
+                    every_s=every_s,
+                    lasts_s=(0.5, 4.0),
+                )
                 injecting = threading.Thread(target=injector.run)
                 injecting.start()
                 began = time.monotonic()
@@ -421,13 +371,12 @@ def aimed_faults(model: str, fault: str, trials: int) -> dict[str, Any]:
 def hub_faults(model: str, nodes: int, most: int, every_s: float, clients: int, seed: int) -> dict[str, Any]:
     """Runs the load on two servers that share nodes, under faults; returns the figures of both together."""
     asked = questions("m", seed, 64)
-    with fleet(model, 1) as calm:
-        whole = {each.key: comparable(ask(calm.url, each)) for each in {each.key: each for each in asked}.values()}
+    whole = reference(model, asked)
     twofold = (sys.executable, "-m", "twofold")
-    hubs = [Hub((*twofold, "serve", f"m={model}", *ENGINE)) for _ in range(2)]
     outcomes: list[Outcome] = []
-    with shared(hubs, (*twofold, "node", f"m={model}", "--threads", "1"), nodes) as pids:
-        injector = HubFaults(hubs, pids, seed, most, every_s)
+    serve, node = (*twofold, "serve", f"m={model}", *ENGINE), (*twofold, "node", f"m={model}", "--threads", "1")
+    with shared(serve, node, nodes) as (hubs, pids):
+        injector = HubFaults(hubs=hubs, nodes=pids, seed=seed, most=most, every_s=every_s)
 
         def load(hub: Hub) -> None:
             stop, excuses = injector.stop, hub.excuses
@@ -443,7 +392,7 @@ def hub_faults(model: str, nodes: int, most: int, every_s: float, clients: int, 
         both.different += each.different
         both.errors += each.errors
         both.gaps_s += each.gaps_s
-    counts = {"nodes": nodes, "seconds": seconds, "faults": dict(injector.counts), "most_models": injector.models}
+    counts = {"nodes": nodes, "seconds": seconds, "faults": dict(injector.counts), "most_workers": injector.workers}
     return {**counts, "cut": both.cut, **figures(both)}
 
 
@@ -463,8 +412,7 @@ def changes(part: str, model: str, tokens: int, begin_s: float) -> dict[str, Any
         with fleet(model, 2) as server:
             return drain_under_streams(server.url, expected, tokens, lambda body: answer(server.url, body), begin_s)
     asked, stop = questions("m", 1, 24), threading.Event()
-    with fleet(model, 1) as calm:
-        whole = {each.key: comparable(ask(calm.url, each)) for each in {each.key: each for each in asked}.values()}
+    whole = reference(model, asked)
     with fleet(model, 4) as server:
         seconds, outcome = restart_under_load(
             server.url, stop, lambda: under_faults(server.url, asked, lambda each: whole[each.key], stop, 6)
@@ -501,7 +449,7 @@ def main() -> None:
         remote.add_argument("--nodes", type=int, default=2)
         remote.add_argument("--faults", type=int, default=most)
         remote.add_argument("--every", type=float, default=1.0, help="mean seconds between two faults")
-        remote.add_argument("--clients", type=int, default=clients, help="of each server")
+        remote.add_argument("--clients", type=int, default=clients, help="number of clients of each server")
         remote.add_argument("--seed", type=int, default=1)
     aimed = parts.add_parser("gaps")
     aimed.add_argument("model", help="path of a GGUF file")

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from benchmarks.fleet_gaps import replicas_of
+
 CHANGE_S: Final = 300.0
 STREAM: Final = {"model": "m", "prompt": "The city of", "temperature": 0.9, "ignore_eos": True}
 
@@ -30,9 +32,7 @@ def change(url: str, path: str, body: dict[str, Any] | None = None) -> float:
 
 def requests_of(url: str, replica: int) -> int:
     """Open requests of a replica."""
-    with urllib.request.urlopen(f"{url}/v1/twofold/server", timeout=CHANGE_S) as reply:
-        replicas = json.load(reply)["models"][0]["fleet"]["replicas"]
-    return sum(each["requests"] for each in replicas if each["number"] == replica)
+    return sum(each["requests"] for each in replicas_of(url) if each["number"] == replica)
 
 
 def drain_under_streams(

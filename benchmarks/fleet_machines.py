@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import random
 import shutil
-import signal
-import socket
-import ssl
 import subprocess
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 CLONE_NEWNET: Final = 0x40000000
@@ -107,77 +101,3 @@ def plug(hub: Machine, node: Machine) -> None:
 
 def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True)
-
-
-@dataclass(slots=True)
-class MachineFaults:
-    """Pulls cables, kills and stops workers of nodes, kills nodes, and sends garbage to the port for nodes, at random
-    times, until ``stop`` is set. ``nodes`` are the processes of the nodes, ``restart`` starts one again."""
-
-    hub: Machine
-    machines: Sequence[Machine]
-    pids: Callable[[int], int]
-    restart: Callable[[int], None]
-    seed: int
-    most: int
-    every_s: float
-    lasts_s: tuple[float, float] = (0.5, 4.0)
-    stop: threading.Event = field(default_factory=threading.Event)
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def run(self) -> None:
-        """One fault after the other; never two machines at once, so that one replica is left."""
-        chance = random.Random(self.seed)
-        while sum(self.counts.values()) < self.most and not self.stop.wait(chance.expovariate(1 / self.every_s)):
-            number = chance.randrange(len(self.machines))
-            kind = chance.choice(("cable", "kill worker", "stop worker", "kill node", "garbage"))
-            self._inject(kind, number, chance)
-            self.counts[kind] += 1
-        self.stop.set()
-
-    def _inject(self, kind: str, number: int, chance: random.Random) -> None:
-        seconds = chance.uniform(*self.lasts_s)
-        node, pid = self.machines[number], self.pids(number)
-        workers = children(pid)
-        if kind == "cable":
-            pull(self.hub, node)
-            self.stop.wait(seconds)
-            plug(self.hub, node)
-        elif kind == "garbage":
-            self.hub.run(lambda: garbage(NODE_PORT, chance))
-        elif kind == "kill node":
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            self.restart(number)
-        elif workers:
-            with suppress(ProcessLookupError):
-                if kind == "kill worker":
-                    os.kill(workers[0], signal.SIGKILL)
-                else:
-                    os.kill(workers[0], signal.SIGSTOP)
-                    self.stop.wait(seconds)
-                    os.kill(workers[0], signal.SIGCONT)
-
-
-def children(pid: int) -> list[int]:
-    """The child processes of a process; none if it has ended."""
-    with suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
-
-
-def garbage(port: int, chance: random.Random) -> None:
-    """Sends random bytes, or the beginning of a handshake, to a port of this machine."""
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 2) as peer:
-        if chance.random() < 0.5:
-            peer.sendall(chance.randbytes(chance.randrange(1, 5000)))
-        else:
-            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-            client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="hub.twofold.invalid")
-            with suppress(ssl.SSLWantReadError):
-                client.do_handshake()
-            hello = outgoing.read()
-            peer.sendall(hello[: chance.randrange(1, len(hello) + 1)])
-        peer.settimeout(2)
-        while peer.recv(4096):
-            pass

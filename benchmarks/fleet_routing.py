@@ -6,7 +6,7 @@
 ``ttft``: prompts, a part of which share their beginning, arrive at random at two replicas of one thread. After WARM
 requests the prediction of each is compared with its measured TTFT. ``tenants``: two tenants always have requests in the
 queue of four replicas, one of them long ones. Their service (prompt and completion tokens with the weights of the
-scheduler) is counted where tokens arrive, over SECONDS seconds. The last line is JSON.
+scheduler) is counted where tokens arrive, over SECONDS seconds after WARM_S seconds. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from twofold.host.paths import CacheFolders
 
 ENGINE: Final = {"threads": 1, "kv_cache_memory_bytes": 1 << 28, "max_model_len": 2048}
 WARM: Final = 10
+WARM_S: Final = 10.0
 IDLE_S: Final = 0.01
 """Seconds of predicted queue below which a replica counts as idle."""
 SHARED: Final = 4
@@ -119,14 +120,16 @@ async def tenants(path: Path, seconds: float) -> dict[str, Any]:
     await model.start()
     try:
         clients = [asyncio.create_task(client(tenant)) for tenant in sizes for _ in range(40)]
-        await asyncio.sleep(WARM)
+        await asyncio.sleep(WARM_S)
         service |= dict.fromkeys(service, 0.0)
         await asyncio.sleep(seconds)
         stop.set()
         found, waiting = dict(service), model.requests.waiting
         for task in clients:
             task.cancel()
-        await asyncio.gather(*clients, return_exceptions=True)
+        for ended in await asyncio.gather(*clients, return_exceptions=True):
+            if isinstance(ended, Exception):  # and no cancellation
+                raise ended
     finally:
         await model.close()
     ratio = found["long"] / found["short"]

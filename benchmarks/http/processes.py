@@ -60,7 +60,7 @@ class Serving:
 def serving(recipe: Recipe) -> Iterator[Serving]:
     """Starts a server and waits until it is ready. Raises WorkerError if it exits or is too slow."""
     with tempfile.TemporaryDirectory() as folder:
-        port = _free_port()
+        port = free_port()
         command = [part.format(port=port, folder=folder) for part in recipe.command]
         log = Path(folder) / "log"
         with log.open("wb") as output:
@@ -89,7 +89,7 @@ def cpu_s(pid: int, *, main_only: bool = False) -> float:
     return total / 1e9
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.fleet import Injector, ask, comparable, questions, under_faults
+from benchmarks.fleet import ask, comparable, questions, under_faults
+from benchmarks.fleet_faults import WorkerFaults
 from tests.server.live import live_server
 from tests.support.tiny import TinyModel, TinyOptions
 
@@ -23,14 +24,14 @@ def test_clients_see_no_fault(tiny_gguf: Callable[[TinyOptions], TinyModel], tmp
     with live_server(tmp_path / "calm", model, *ENGINE) as calm:
         whole = {each.key: comparable(ask(calm.url, each)) for each in asked}
     with live_server(tmp_path / "fleet", model, "--replicas", "3", *ENGINE) as live:
-        injector = Injector(live.process.pid, 5, FAULTS, EVERY_S, (0.1, 2.5))
+        injector = WorkerFaults(server=live.process.pid, seed=5, most=FAULTS, every_s=EVERY_S, lasts_s=(0.1, 2.5))
         injecting = threading.Thread(target=injector.run)
         injecting.start()
         outcome = under_faults(live.url, asked, lambda each: whole[each.key], injector.stop, 4)
         injecting.join()
-    assert injector.faults == FAULTS
-    assert injector.kills > 5
-    assert injector.pauses > 3
+    assert injector.counts.total() == FAULTS
+    assert injector.counts["kill"] > 5
+    assert injector.counts["stop"] > 3
     assert outcome.errors == []
     assert outcome.different == []
     assert outcome.answers >= 4  # each client waits for its last answer
