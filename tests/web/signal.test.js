@@ -49,6 +49,16 @@ Deno.test("after an effect that failed, others run", () => {
   assert.deepEqual(seen, [1, 2]);
 });
 
+Deno.test("if an effect fails, others that read the same run", () => {
+  const a = signal(1), seen = /** @type {number[]} */ ([]);
+  effect(() => {
+    if (a.get() === 2) throw new Error("no");
+  });
+  effect(() => void seen.push(a.get()));
+  assert.throws(() => a.set(2), /no/);
+  assert.deepEqual(seen, [1, 2]);
+});
+
 Deno.test("a scope ends its effects, which tidy up", () => {
   const a = signal(0), log = /** @type {string[]} */ ([]);
   const [, end] = scope(() =>

@@ -114,7 +114,7 @@ def test_files_are_read_in_the_page_and_never_sent(page: Page, server: LiveServe
     empty = document(record([failed(0, 0.1)])).to_json()
     chooser.set_input_files({"name": "empty.json", "mimeType": "application/json", "buffer": empty})
     expect(page.get_by_role("heading", name="Settings that differ")).to_be_visible()
-    expect(page.get_by_text("has 1 measured requests")).to_be_visible()  # so there are no intervals
+    expect(page.get_by_text("has 1 measured request;")).to_be_visible()  # so there are no intervals
     page.get_by_role("button", name="Remove").nth(1).click()
     expect(page.get_by_role("heading", name="Settings that differ")).to_have_count(0)
     assert accessibility_faults(page) == []

@@ -117,6 +117,7 @@ def test_a_recording_is_saved_and_replayed(watch: tuple[Page, Watch], server: Li
     expect(page.get_by_text("Line 1 is no event of a live stream.")).to_be_visible()
     page.get_by_role("button", name="Back to the server").click()
     expect(page.get_by_role("button", name="Record", exact=True)).to_be_visible()
+    expect(page.get_by_text("Line 1 is no event of a live stream.")).to_have_count(0)  # the stream is there
     page.locator("input[type=file]").set_input_files({"name": "a.jsonl", "mimeType": "text/plain", "buffer": b"{}"})
     page.wait_for_timeout(1500)  # figures came since
     expect(page.get_by_text("Line 1 is no event of a live stream.")).to_have_class("fault")

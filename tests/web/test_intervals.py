@@ -20,6 +20,7 @@ from twofold.bench.report.document import Document, Run
 
 STRICT: Final = Objectives(ttft=0.2, itl=0.05)
 CLOSED: Final = {"kind": "closed", "concurrency": 4}
+TRACE: Final = {"kind": "trace", "rate": 10 / 3}
 CASES: Final = {
     "another seed": (document(run(served(1))), document(run(served(2), objectives=STRICT))),
     "slower": (document(run(served(1, 60), objectives=STRICT)), document(run(served(2, 60, slower=1.5)))),
@@ -30,6 +31,10 @@ CASES: Final = {
     "warm-up": (
         document(run(served(1), rule=MeasurementRule(warmup_s=20, cooldown_s=10))),
         document(run(served(2), interrupted=True)),
+    ),
+    "traces": (
+        document(run(served(1, 40), TRACE), run(served(2, 40))),
+        document(run(served(3, 40), TRACE), run(served(4, 40))),
     ),
     "two loads": (
         document(run(served(1, 90)), run(served(2, 90), CLOSED), run(served(3, 90))),
@@ -57,16 +62,19 @@ def _close(found: Any, wanted: Any) -> bool:
     return bool(found == wanted)
 
 
+def _words(point: list[tuple[str, float]]) -> str:
+    return " and ".join(f"{name} {value:g}" for name, value in point)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_page_and_the_command_find_the_same_intervals(case: str, tmp_path: Path) -> None:
     a, b = CASES[case]
     done = _in_the_page(a, b, tmp_path)
     assert done.returncode == 0, done.stderr
-    found, wanted = json.loads(done.stdout), compare(a, b).to_json()["pairs"]
-    assert [each["point"] for each in found] == [
-        " and ".join(f"{name} {value:g}" for name, value in each["point"]) for each in wanted
-    ]
-    for one, other in zip(found, wanted, strict=True):
+    found, wanted = json.loads(done.stdout), compare(a, b).to_json()
+    assert [each["point"] for each in found["pairs"]] == [_words(each["point"]) for each in wanted["pairs"]]
+    assert found["alone"] == [_words(each) for each in wanted["alone"]]
+    for one, other in zip(found["pairs"], wanted["pairs"], strict=True):
         assert len(one["rows"]) == len(other["rows"])
         assert [row for row in zip(one["rows"], other["rows"], strict=True) if not _close(*row)] == []
 

@@ -8,13 +8,21 @@ import { wideTable } from "../draw/table.js";
 import { compared, isTime } from "./intervals.js";
 import { COLUMNS, curve, differences, figure, MEASURES, namesOf, RATES, timeOf } from "./read.js";
 
-/** @param {import("./read.js").Result[]} results */
-export function comparisonOf(results) {
+/**
+ * @param {import("./read.js").Result[]} given
+ * @param {(text: string) => void} announce
+ * @param {AbortSignal} stop  ends what is computed
+ */
+export function comparisonOf(given, announce, stop) {
+  const same = new Set(given.map(({ name }) => name)).size < given.length;
+  const results = same ? given.map((each, at) => ({ ...each, name: `${at + 1}: ${each.name}` })) : given;
   const names = results.map((result) => result.name), differ = differences(results);
   return [
     h("h2", {}, "Settings that differ"),
     differ.length ? wideTable("Settings that differ", ["setting", ...names], differ) : h("p", {}, "None."),
-    results.length === 2 ? verdicts(results) : allFigures(results, "Confidence intervals need exactly two results."),
+    results.length === 2
+      ? verdicts(results, announce, stop)
+      : allFigures(results, "Confidence intervals need exactly two results."),
     chartView({
       title: "TPOT and throughput",
       x: { label: "output tokens/s", kind: "log" },
@@ -44,20 +52,26 @@ function allFigures(results, why) {
   ];
 }
 
-/** The figures of two results with intervals, which take a moment. @param {import("./read.js").Result[]} results */
-function verdicts(results) {
-  const shown = h("div", { "aria-live": "polite" }, h("p", { class: "faint" }, "Computing confidence intervals…"));
+/**
+ * The figures of two results with intervals, which take a moment.
+ * @param {import("./read.js").Result[]} results @param {(text: string) => void} announce @param {AbortSignal} stop
+ */
+function verdicts(results, announce, stop) {
+  const shown = h("div", {}, h("p", { class: "faint" }, "Computing confidence intervals…"));
   const [a, b] = results, head = ["figure", a.name, b.name, "change", "99% interval", `verdict on ${b.name}`];
-  compared(a.document, b.document).then(
-    (pairs) =>
+  compared(a.document, b.document, stop).then(
+    ({ pairs, alone }) => {
       fill(
         shown,
         pairs.map(({ point, rows }) => [
           h("h2", {}, point ? `Figures at ${point}` : "Figures"),
           wideTable(point ? `Comparison at ${point}` : "Comparison", head, rows.map(cellsOf)),
         ]),
-      ),
-    (error) => fill(shown, allFigures(results, error.message)),
+        alone.length ? h("p", { class: "faint" }, `Only in one result: ${alone.join(", ")}.`) : null,
+      );
+      announce("The confidence intervals are computed.");
+    },
+    (error) => stop.aborted || fill(shown, allFigures(results, error.message)),
   );
   return shown;
 }

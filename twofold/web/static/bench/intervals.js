@@ -1,6 +1,7 @@
 // @ts-check
 /** Compares two results as `twofold bench compare` does (bench/compare.py): each figure is better, worse, or noise. */
 
+import { tokens } from "../core/form.js";
 import { figure, pointOf } from "./read.js";
 import { blockLength, meanOf, medianOf, quantileOf, ratioInterval, resampled, seriesOf } from "./resample.js";
 
@@ -20,31 +21,35 @@ const FIGURES = ["ttft_s", "ttft_sent_s", "tpot_s", "e2e_s"];
 const FAILURES = ["refused", "failed", "broken", "late"];
 
 /**
- * The figures of both at each load that they have in common. Throws an Error that says why there are none.
+ * The figures of both at each load that they have in common, and the loads that only one has (`alone`). Rejects with an
+ * Error that says why there are none, or if `stop` is aborted.
  * @param {any} a  a document
  * @param {any} b
- * @returns {Promise<{point: string, rows: Row[]}[]>}
+ * @param {AbortSignal} [stop]
+ * @returns {Promise<{pairs: {point: string, rows: Row[]}[], alone: string[]}>}
  */
-export async function compared(a, b) {
-  const limits = objectivesOf([...a.runs, ...b.runs]), pairs = [];
-  for (const [point, one, two] of paired(a, b)) {
-    pairs.push({ point, rows: await figuresOfBoth(sideOf(one, "first", limits), sideOf(two, "second", limits)) });
+export async function compared(a, b, stop) {
+  const limits = objectivesOf([...a.runs, ...b.runs]), { both, alone } = paired(a, b), pairs = [];
+  for (const [point, one, two] of both) {
+    const sides = [sideOf(one, "first", limits), sideOf(two, "second", limits)];
+    pairs.push({ point, rows: await figuresOfBoth(sides[0], sides[1], stop) });
   }
-  return pairs;
+  return { pairs, alone };
 }
 
-/** The runs at common loads. @param {any} a @param {any} b @returns {[string, any[], any[]][]} */
+/** The runs at common loads. @param {any} a @param {any} b @returns {{both: [string, any[], any[]][], alone: string[]}} */
 function paired(a, b) {
   const [first, second] = [a, b].map(({ runs }) => Map.groupBy(runs, pointOf));
   if (first.size === 1 && second.size === 1) {
     const [[point, one]] = first, [[other, two]] = second;
-    return [[point === other ? point : "", one, two]];
+    return { both: [[point === other ? point : "", one, two]], alone: [] };
   }
+  const alone = [...new Set([...first.keys()]).symmetricDifference(second)];
   const both = [...first].flatMap(([point, runs]) => second.has(point) ? [[point, runs, second.get(point)]] : []);
   if (!both.length) {
     throw new Error("The results have no rate or concurrency in common. Measure both at the same rates.");
   }
-  return /** @type {any} */ (both);
+  return { both: /** @type {any} */ (both), alone };
 }
 
 /** Limits in seconds, of the first summary that has any. @param {any[]} runs @returns {[string, number][] | null} */
@@ -60,7 +65,7 @@ function sideOf(runs, name, limits) {
   const asked = parts.flatMap(([run, part]) => part.map((/** @type {any} */ each) => [run, each]));
   if (asked.length < MIN_REQUESTS) {
     throw new Error(
-      `The ${name} result has ${asked.length} measured requests; intervals need at least ${MIN_REQUESTS}.`,
+      `The ${name} result has ${tokens(asked.length, "measured request")}; intervals need at least ${MIN_REQUESTS}.`,
     );
   }
   /** @param {(run: any, request: any) => number | null} of */
@@ -129,8 +134,8 @@ function flowsOf(run, measured) {
   return { requests: rates(ended), tokens: rates(received) };
 }
 
-/** @param {Side} a @param {Side} b @returns {Promise<Row[]>} */
-async function figuresOfBoth(a, b) {
+/** @param {Side} a @param {Side} b @param {AbortSignal} [stop] @returns {Promise<Row[]>} */
+async function figuresOfBoth(a, b, stop) {
   /** @type {Row[]} */
   const rows = [];
   for (const name in a.series) {
@@ -142,9 +147,13 @@ async function figuresOfBoth(a, b) {
     const sources = pair.map(({ values }, at) =>
       name.endsWith("per_s") ? { n: values.length, block: blockLength(values) } : [a, b][at]
     );
-    const samples = await Promise.all(pair.map((series, seed) => resampled(series, shares, sources[seed], seed)));
+    const samples = /** @type {Float64Array[][]} */ ([]);
+    for (const [seed, series] of pair.entries()) {
+      samples.push(await resampled(series, shares, sources[seed], seed, stop));
+    }
+    const ordered = pair.map(({ values }) => values.toSorted());
     columns.forEach(([statistic, share], at) => {
-      const seen = pair.map(({ values }) => share === null ? meanOf(values) : quantileOf(values, share));
+      const seen = pair.map(({ values }, i) => share === null ? meanOf(values) : quantileOf(ordered[i], share));
       rows.push(rowOf(name, statistic, seen, samples.map((each) => each[at])));
     });
   }

@@ -67,12 +67,12 @@ export function timeOf(run, group, name, column) {
 export function pointOf({ load }) {
   const found = { ...load.arrivals, ...load };
   const names = ["rate", "concurrency"].filter((name) => typeof found[name] === "number");
-  return names.map((name) => `${name} ${found[name]}`).join(" and ");
+  return names.map((name) => `${name} ${Number(found[name].toPrecision(6))}`).join(" and ");
 }
 
 /** A name for each run of a result. @param {Result} result @returns {string[]} */
 export const namesOf = ({ name, document: { runs } }) =>
-  runs.map((/** @type {any} */ run) => runs.length > 1 ? `${name}, ${pointOf(run)}` : name);
+  runs.map((/** @type {any} */ run) => runs.length > 1 ? [name, pointOf(run)].filter(Boolean).join(", ") : name);
 
 /** Settings by dotted names. @param {any} value @param {string} [before] @returns {[string, string][]} */
 function flat(value, before = "") {
@@ -85,10 +85,8 @@ function flat(value, before = "") {
 export function differences(results) {
   const all = results.map(({ document: { settings, target, machine, runs } }) => {
     const found = new Map(flat({ settings, target, machine }));
-    for (const [name, value] of /** @type {any[]} */ (runs).flatMap(({ load }) => flat({ load }))) {
-      const before = found.get(name)?.split(", ") ?? [];
-      found.set(name, [...new Set([...before, value])].join(", "));
-    }
+    const loads = Map.groupBy(/** @type {any[]} */ (runs).flatMap(({ load }) => flat({ load })), ([name]) => name);
+    for (const [name, values] of loads) found.set(name, [...new Set(values.map(([, value]) => value))].join(", "));
     return found;
   });
   const names = [...new Set(all.flatMap((each) => [...each.keys()]))];

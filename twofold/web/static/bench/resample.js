@@ -30,9 +30,8 @@ export function medianOf(values) {
   return ascending.length % 2 ? ascending[half] : (ascending[half - 1] + ascending[half]) / 2;
 }
 
-/** The smallest value that at least the share of the values do not exceed. @param {Float64Array} values @param {number} share */
-export const quantileOf = (values, share) =>
-  values.toSorted()[Math.max(0, Math.ceil(share * values.length - 1e-9) - 1)];
+/** The smallest value that at least the share of the values do not exceed. @param {Float64Array} ordered  ascending @param {number} share */
+export const quantileOf = (ordered, share) => ordered[Math.max(0, Math.ceil(share * ordered.length - 1e-9) - 1)];
 
 /** The number of consecutive values that count as one independent value, or more than `most`. @param {Float64Array} values @param {number} most */
 function correlationTime(values, most) {
@@ -77,9 +76,11 @@ function mixed(word) {
  * @param {readonly (number | null)[]} wanted  shares of quantiles; null: the mean
  * @param {{n: number, block: number}} requests  and how many neighbours are taken together
  * @param {number} seed
+ * @param {AbortSignal} [stop]  rejects what is not finished
  * @returns {Promise<Float64Array[]>}  NaN where a resample has no values
  */
-export async function resampled(series, wanted, { n, block }, seed) {
+export async function resampled(series, wanted, { n, block }, seed, stop) {
+  await turn(stop);
   const { values, owner } = ascending(series), blocks = Math.ceil(n / block), start = mixed(seed);
   const size = Math.max(MIN_RESAMPLES, Math.min(MAX_RESAMPLES, Math.floor(MAX_CELLS / n)));
   const most = wanted[0] === null ? size : Math.max(MIN_RESAMPLES, Math.floor(MAX_WORK / values.length));
@@ -92,12 +93,18 @@ export async function resampled(series, wanted, { n, block }, seed) {
     }
     const total = owner.reduce((sum, request) => sum + counts[request], 0);
     wanted.forEach((share, i) => found[i][at] = total ? figureOf(values, owner, counts, total, share) : NaN);
-    work += n + values.length;
+    work += n + (1 + wanted.length) * values.length;
     if (work < TURN) continue;
     work = 0;
-    await new Promise((resolve) => setTimeout(resolve));
+    await turn(stop);
   }
   return found;
+}
+
+/** Lets the browser draw. @param {AbortSignal} [stop] */
+async function turn(stop) {
+  await new Promise((resolve) => setTimeout(resolve));
+  stop?.throwIfAborted();
 }
 
 /** @param {Series} series @returns {Series} */

@@ -4,7 +4,7 @@
 import { fill, h } from "../core/dom.js";
 import { count, number, seconds } from "../core/form.js";
 import { button, filePicker } from "../core/parts.js";
-import { signal } from "../core/signal.js";
+import { onEnd, signal } from "../core/signal.js";
 import { chartView } from "../draw/chart.js";
 import { wideTable } from "../draw/table.js";
 import { comparisonOf } from "./compare.js";
@@ -24,29 +24,33 @@ export function mount(root, app) {
  */
 export function benchView(given, announce) {
   /** @type {Result[]} */
-  let results = given;
+  let results = given, stop = new AbortController();
   const shown = h("div", { class: "result" }), faults = h("div", {});
+  onEnd(() => stop.abort());
   /** @param {File[]} files */
   const add = async (files) => {
     fill(faults);
     for (const file of files) {
       try {
-        results = [...results, readResult(await file.text(), file.name)];
+        const text = await file.text();
+        results = [...results, readResult(text, file.name)];
       } catch (error) {
-        fill(faults, h("p", { class: "fault", role: "alert" }, error instanceof Error ? error.message : String(error)));
+        fill(faults, h("p", { class: "fault", role: "alert" }, /** @type {Error} */ (error).message));
       }
     }
     show();
-    announce(`${results.length} results are shown.`);
+    announce(results.length === 1 ? "1 result is shown." : `${results.length} results are shown.`);
   };
   const picker = filePicker(
     { accept: ".json,application/json", multiple: true, "aria-label": "Result files" },
     add,
   );
   const show = () => {
+    stop.abort();
+    stop = new AbortController();
     fill(
       shown,
-      results.length > 1 ? comparisonOf(results) : null,
+      results.length > 1 ? comparisonOf(results, announce, stop.signal) : null,
       results.map((result) => {
         const remove = () => (results = results.filter((each) => each !== result), show());
         return resultOf(result, button("Remove", remove));

@@ -15,7 +15,7 @@ import { isJson } from "../text/json.js";
 
 /** @type {(kind: Setting["kind"]) => (field: string, name: string, more?: Partial<Setting>) => Setting} */
 const of = (kind) => (field, name, more) => ({ field, name, kind, ...more });
-const a = {
+const setting = {
   number: of("number"),
   text: of("text"),
   lines: of("lines"),
@@ -25,34 +25,36 @@ const a = {
 };
 
 export const SETTINGS = [
-  a.number("temperature", "Temperature", { min: 0, max: 5, note: "0: always the most likely token" }),
-  a.number("max_tokens", "Max. tokens", { min: 1, note: "tokens of an answer" }),
-  a.number("n", "Completions", { min: 1, max: 16, note: "each is a branch" }),
-  a.number("seed", "Seed", { note: "the same seed gives the same answer" }),
-  a.number("top_p", "top-p", { min: 0.01, max: 1 }),
-  a.number("top_k", "top-k", { min: -1 }),
-  a.number("min_p", "min-p", { min: 0, max: 1 }),
-  a.number("presence_penalty", "Presence penalty", { min: -2, max: 2 }),
-  a.number("frequency_penalty", "Frequency penalty", { min: -2, max: 2 }),
-  a.number("repetition_penalty", "Repetition penalty", { min: 0.1, max: 5 }),
-  a.lines("stop", "Stop sequences", { note: "texts that end the answer, one per line" }),
-  a.number("top_logprobs", "Alternatives", { min: 0, max: 20, note: "of each token, for colours and branches" }),
-  a.select("reasoning_effort", "Thinking", { options: ["none", "minimal", "low", "medium", "high", "max"] }),
-  a.number("thinking_token_budget", "Thinking budget", { min: 0, note: "tokens" }),
-  a.select("form", "Output format", { options: ["JSON", "JSON schema", "regex", "choice", "grammar"] }),
-  a.text("form_text", "Format definition", { note: "a JSON schema, a regex, choices (one per line), or a grammar" }),
-  a.json("tools", "Tools", { note: "a JSON list of functions, as the API takes it" }),
-  a.select("tool_choice", "Tool choice", { options: ["none", "auto", "required"] }),
-  a.flag("clock", "Built-in clock", { note: "a tool that tells the time" }),
-  a.flag("calculator", "Built-in calculator"),
-  a.select("service_tier", "Tier", { options: ["default", "flex", "priority"] }),
-  a.number("priority", "Priority", { note: "a lower number goes first" }),
-  a.text("cache_salt", "Private cache", {
+  setting.number("temperature", "Temperature", { min: 0, max: 5, note: "0: always the most likely token" }),
+  setting.number("max_tokens", "Max. tokens", { min: 1, note: "tokens of an answer" }),
+  setting.number("n", "Completions", { min: 1, max: 16, note: "each is a branch" }),
+  setting.number("seed", "Seed", { note: "the same seed gives the same answer" }),
+  setting.number("top_p", "top-p", { min: 0.01, max: 1 }),
+  setting.number("top_k", "top-k", { min: -1 }),
+  setting.number("min_p", "min-p", { min: 0, max: 1 }),
+  setting.number("presence_penalty", "Presence penalty", { min: -2, max: 2 }),
+  setting.number("frequency_penalty", "Frequency penalty", { min: -2, max: 2 }),
+  setting.number("repetition_penalty", "Repetition penalty", { min: 0.1, max: 5 }),
+  setting.lines("stop", "Stop sequences", { note: "texts that end the answer, one per line" }),
+  setting.number("top_logprobs", "Alternatives", { min: 0, max: 20, note: "of each token, for colours and branches" }),
+  setting.select("reasoning_effort", "Thinking", { options: ["none", "minimal", "low", "medium", "high", "max"] }),
+  setting.number("thinking_token_budget", "Thinking budget", { min: 0, note: "tokens" }),
+  setting.select("form", "Output format", { options: ["JSON", "JSON schema", "regex", "choice", "grammar"] }),
+  setting.text("form_text", "Format definition", {
+    note: "a JSON schema, a regex, choices (one per line), or a grammar",
+  }),
+  setting.json("tools", "Tools", { note: "a JSON list of functions, as the API takes it" }),
+  setting.select("tool_choice", "Tool choice", { options: ["none", "auto", "required"] }),
+  setting.flag("clock", "Built-in clock", { note: "a tool that tells the time" }),
+  setting.flag("calculator", "Built-in calculator"),
+  setting.select("service_tier", "Tier", { options: ["default", "flex", "priority"] }),
+  setting.number("priority", "Priority", { note: "a lower number goes first" }),
+  setting.text("cache_salt", "Private cache", {
     note: "cached prompts are shared only with requests that have the same text here",
   }),
-  a.select("pin", "Cache lifetime", { options: ["5m", "30m", "1h", "24h"] }),
-  a.text("reference", "Reference price", { note: "the model at whose prices answers are compared" }),
-  a.json("other", "Other fields", { note: "a JSON object: any field of /openapi.json" }),
+  setting.select("pin", "Cache lifetime", { options: ["5m", "30m", "1h", "24h"] }),
+  setting.text("reference", "Reference price", { note: "the model at whose prices answers are compared" }),
+  setting.json("other", "Other fields", { note: "a JSON object: any field of /openapi.json" }),
 ];
 /** @type {Record<string, any>} */
 export const DEFAULTS = { top_logprobs: 4, reference: "claude-sonnet-4-6" };

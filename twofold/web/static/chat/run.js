@@ -22,7 +22,7 @@ export async function run(api, body, messages, { signal, text, changed }) {
   const began = performance.now();
   const decoders = messages.map(() => new TextDecoder("utf-8", { ignoreBOM: true }));
   try {
-    const { events } = await api.stream("/v1/chat/completions", body, { signal });
+    const events = await api.stream("/v1/chat/completions", body, { signal });
     for await (const { data } of events) {
       if (data === "[DONE]") return;
       const failed = errorFrom(data);

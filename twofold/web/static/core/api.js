@@ -33,7 +33,7 @@ export class ApiError extends Error {
  * @property {<T = any>(path: string, options?: CallOptions) => Promise<T>} get
  * @property {<T = any>(path: string, body: unknown, options?: CallOptions) => Promise<T>} post
  * @property {<T = any>(path: string, options?: CallOptions) => Promise<T>} remove  DELETE
- * @property {(path: string, body?: unknown, options?: CallOptions) => Promise<{events: AsyncGenerator<ServerEvent, void, void>}>} stream
+ * @property {(path: string, body?: unknown, options?: CallOptions) => Promise<AsyncGenerator<ServerEvent, void, void>>} stream
  *   a POST with `body`, else a GET; rejects with an ApiError if the response is not a stream
  */
 
@@ -64,9 +64,8 @@ export function createApi() {
     get: async (path, options = {}) => (await call("GET", path, undefined, options)).json(),
     post: async (path, body, options = {}) => (await call("POST", path, body, options)).json(),
     remove: async (path, options = {}) => (await call("DELETE", path, undefined, options)).json(),
-    stream: async (path, body, options = {}) => ({
-      events: eventsOf(await call(body === undefined ? "GET" : "POST", path, body, options)),
-    }),
+    stream: async (path, body, options = {}) =>
+      eventsOf(await call(body === undefined ? "GET" : "POST", path, body, options)),
   };
 }
 

@@ -1,9 +1,9 @@
 // @ts-check
 /**
- * Values that tell who reads them when they change.
+ * Values whose readers run again when they change.
  *
  * An effect runs at once, then after each change of what it read: synchronously, but after the effect that made the
- * change, once for all its changes.
+ * change, once for all its changes. What an effect changes in its first run is seen at once.
  */
 
 /**
@@ -72,6 +72,7 @@ function flush() {
     }
   } finally {
     flushing = false;
+    if (waiting.size > 0) flush(); // after an effect that failed
   }
 }
 

@@ -85,7 +85,7 @@ export function lately(live, by) {
     MEASURES.map(([measure]) => seconds(of[measure]?.[at]));
   const rows = groups.filter(([, of]) => of.e2e).flatMap(([name, of]) => [
     [`${name || "no tenant"}, P50`, ...cells(of, 0), count(of.e2e[2])],
-    ["P99", ...cells(of, 1), by === "tiers" && told.met[name] ? `${goodput(told.met[name])} in SLO` : ""],
+    ["P99", ...cells(of, 1), by === "tiers" && told.met[name] ? `${goodput(told.met[name])} met objectives` : ""],
   ]);
   const stalls = /** @type {[string, number][]} */ (Object.entries(told.stalls)).sort((a, b) => b[1] - a[1]);
   const facts = stalls.map(([cause, lost]) => [`stalls: ${cause}`, seconds(lost)]);
@@ -95,10 +95,10 @@ export function lately(live, by) {
   if (told.counts) facts.push(...countsOf(told.counts));
   facts.push(["error of predicted steps", share(told.error)]);
   return [
-    !rows.length
-      ? h("p", { class: "faint" }, "No request has ended lately.")
-      : wideTable("Latencies", ["Group", ...MEASURES.map(([, name]) => name), "Requests"], rows),
-    wideTable("Stalls and counts", ["Engine", "Total"], facts),
+    rows.length
+      ? wideTable("Latencies", ["Group", ...MEASURES.map(([, name]) => name), "Requests"], rows)
+      : h("p", { class: "faint" }, "No request ended in the last 5 minutes."),
+    wideTable("Stalls and counts", ["Engine", "Value"], facts),
   ];
 }
 

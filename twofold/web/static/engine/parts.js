@@ -73,9 +73,10 @@ export function tools(model, complain, few = false) {
     fill(now, h("b", {}, count(queue[1])), " running · ", h("b", {}, count(queue[0])), ` waiting${used}${step}`);
   });
   const file = filePicker({ accept: ".jsonl", "aria-label": "Recording" }, async ([chosen]) => {
-    const text = await chosen?.text();
+    if (!chosen) return;
+    complain("");
     try {
-      if (text !== undefined) replay(model, text);
+      replay(model, await chosen.text());
     } catch (error) {
       complain(/** @type {Error} */ (error).message);
     }

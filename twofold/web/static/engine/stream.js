@@ -21,7 +21,7 @@ export async function follow(api, model, { abort, take, tell }) {
   for (let tries = 0; !abort.aborted; tries++) {
     let waitS = Math.min(10, 2 ** tries / 2);
     try {
-      const { events } = await api.stream(path, undefined, { signal: abort });
+      const events = await api.stream(path, undefined, { signal: abort });
       for await (const { event, data } of events) {
         if (tries !== 0 || event === "hello") tell({ state: "open", message: "" });
         tries = 0;

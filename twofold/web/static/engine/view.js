@@ -182,7 +182,7 @@ function slow(model, { roof, numbers }, tell) {
     const told = live.state === "failed" ? "The model could not be loaded." : `The model is ${live.state}.`;
     const text = known ? message : [told, live.error].filter(Boolean).join(" ");
     const old = !known || state === "lost" || state === "refused", now = `${text}${old}`;
-    if (now !== before) tell(text, old, state === "done"); // else what else was said stays
+    if (now !== before) tell(text, old, state === "done"); // otherwise a complaint stays until the state changes
     before = now;
   });
   effect(() => () => end());
