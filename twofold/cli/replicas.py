@@ -60,7 +60,7 @@ def restart(*, model: ModelOption = None, url: Url = DEFAULT_URL, api_key: Key =
     name = model or _only(url, api_key)
     found = _post(url, api_key, name, "/replicas/restart", None)
     how = (
-        "in place, because one more cannot run beside them"
+        "in place, for lack of room or because of --kv-store"
         if found["in_place"]
         else "each after its successor was ready"
     )

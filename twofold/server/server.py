@@ -158,9 +158,7 @@ class Server:
                 serving = asyncio.create_task(web.serve([listening]))
                 try:
                     await self._start(lambda: announce(self._config.url(listening.getsockname()[1])))
-                    if self._autoscaler is not None:
-                        stack.callback(asyncio.create_task(self._autoscaler.run()).cancel)
-                    await self._signals.get()
+                    await self._until_signalled()
                 finally:
                     await self._end(web, serving)
 
@@ -177,6 +175,15 @@ class Server:
     def stop(self) -> None:
         """Shuts the server down as SIGTERM does; a second call ends it at once."""
         self._signals.put_nowait(signal.SIGTERM)
+
+    async def _until_signalled(self) -> None:
+        """Serves, and follows the traffic, until a signal ends the server."""
+        scaling = None if self._autoscaler is None else asyncio.create_task(self._autoscaler.run())
+        try:
+            await self._signals.get()
+        finally:
+            if scaling is not None:
+                scaling.cancel()
 
     async def _start(self, announce: Callable[[], None]) -> None:
         """Loads the first model, unless a signal ends the server first."""

@@ -161,6 +161,37 @@ def test_records_become_a_question_and_a_decision(
     ]
 
 
+def test_a_change_during_a_simulation_stays(offers: tuple[NamedModel, ...]) -> None:
+    """The simulation was about another number of replicas, whether it fails or not."""
+    fails = False
+
+    async def decided() -> None:
+        registry = ModelRegistry(offers[:1], settings())
+
+        async def changed(_: ScaleQuestion) -> ScaleForecast:
+            await registry.scale("first", 3 - len(fleet.lifecycle.own))
+            if fails:
+                raise BusyError("Too many calculations are waiting.", retry_after_s=1)
+            return ScaleForecast(1, {1: 1.0}, spare=True, seconds=0.0)
+
+        try:
+            async with registry.lease(None) as fleet:
+                load = fleet.lifecycle.own[0].load
+                assert load is not None
+                load.learn(PRIOR)
+                scaler = Autoscaler(registry, BOUNDS, {}, changed, Instruments())
+                scaler.on_served(served(model="first"))
+                for fails_now, replicas in ((False, 2), (True, 1)):
+                    nonlocal fails
+                    fails = fails_now
+                    await scaler.check(registry.models[0])
+                    assert (len(fleet.lifecycle.own), fleet.decision) == (replicas, None)
+        finally:
+            await registry.close()
+
+    asyncio.run(decided())
+
+
 def test_an_unexpected_fault_ends_no_later_decision(
     offers: tuple[NamedModel, ...], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.fleet.conftest import ENGINE, job_of, until, whole
 from tests.observe.served import served
+from twofold.core.errors import WorkerError
 from twofold.core.params import SamplingParams
 from twofold.engine.llm import LLM
 from twofold.fleet.fleet import Fleet
@@ -165,6 +166,23 @@ def test_a_restart_starts_another_node_first_where_one_has_room(
             assert state(fleet) == ([0 if room == 1 else 1], 1, None)
             assert before not in fleet.lifecycle.own
             assert await registry.restart("first") == (room == 2)
+
+    asyncio.run(restarted())
+
+
+def test_a_restart_ends_at_a_replica_that_does_not_come_back(
+    offers: tuple[NamedModel, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection to the cluster is lost, so no replica can be said to start."""
+
+    async def restarted() -> None:
+        async with opened(offers, 2, 2) as (registry, fleet, machines):
+            (_, kept) = fleet.lifecycle.own
+            monkeypatch.setattr(machines, "problems", lambda model: dict.fromkeys(machines.slots(model), "it is lost"))
+            with pytest.raises(WorkerError, match="it is lost"):
+                await registry.restart("first")
+            assert kept.usable
+            await until(lambda: ready(fleet) == [0, 1], START_S)
 
     asyncio.run(restarted())
 

@@ -151,6 +151,27 @@ def test_a_restart_starts_another_replica_first_where_memory_allows(
     asyncio.run(restarted())
 
 
+def test_a_drained_replica_gives_its_memory_back(offers: tuple[NamedModel, ...]) -> None:
+    """The budget has room for two. Changes at the same time are made one after the other."""
+
+    async def drained() -> None:
+        async with opened(offers[:1], settings(TWO_MODELS)) as registry:
+            (model,) = registry.models
+            one, cache = model.reserved, model.kv_bytes
+            assert cache is not None
+            await registry.scale("first", 2)
+            assert (model.reserved, model.kv_bytes) == (2 * one, 2 * cache)
+            await registry.drain("first", registry.fleet("first").lifecycle.own[0].number)
+            assert (model.reserved, model.kv_bytes) == (one, cache)
+            room, fleet = await asyncio.gather(registry.restart("first"), registry.scale("first", 2))
+            assert (room, len(fleet.lifecycle.own), model.reserved, model.kv_bytes) == (True, 2, 2 * one, 2 * cache)
+            with pytest.raises(ResourceError, match="bytes of memory"):
+                await registry.scale("first", 3)
+            assert model.reserved == 2 * one
+
+    asyncio.run(drained())
+
+
 def test_a_closed_registry_refuses_requests(offers: tuple[NamedModel, ...]) -> None:
     async def close() -> None:
         async with opened(offers, settings(ONE_MODEL), start=False) as registry:

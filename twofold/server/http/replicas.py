@@ -79,8 +79,8 @@ class FleetReply(ReplyObject, kw_only=True):
 
 
 class RestartReply(FleetReply, kw_only=True):
-    """The replicas of a model after a restart. ``in_place``: each old one ended before the new one was ready, because
-    there was no room for one more beside them."""
+    """The replicas of a model after a restart. ``in_place``: an old one ended before the new one was ready, because
+    there was no room for one more beside them, or because of a KV store."""
 
     in_place: bool
 
@@ -106,9 +106,7 @@ class ReplicasEndpoint:
     async def drain(self, asked: EndpointRequest) -> FleetReply:
         check_admin(asked)
         order = await asked.read(DrainOrder.read)
-        fleet = self._registry.fleet(asked.path["model"])
-        await fleet.lifecycle.drain(order.replica)
-        return fleet_reply(fleet)
+        return fleet_reply(await self._registry.drain(asked.path["model"], order.replica))
 
     async def restart(self, asked: EndpointRequest) -> RestartReply:
         check_admin(asked)

@@ -110,13 +110,15 @@ class Autoscaler:
                 self._traffic(served.model).ended.append((each, met))
 
     async def run(self) -> None:
-        """Decides again and again, until it is cancelled."""
+        """Decides about each model again and again, until it is cancelled."""
+        await asyncio.gather(*map(self._run, self._registry.models))
+
+    async def _run(self, model: ServedModel) -> None:
         while True:
-            models = self._registry.models
-            results = await asyncio.gather(*map(self.check, models), return_exceptions=True)
-            for model, result in zip(models, results, strict=True):
-                if isinstance(result, Exception):  # a fault of ours must not end all later decisions
-                    log.error("autoscale of %s failed", model.names[0], exc_info=result)
+            try:
+                await self.check(model)
+            except Exception:  # a fault of ours must not end all later decisions
+                log.exception("autoscale of %s failed", model.names[0])
             await asyncio.sleep(self._check_s)
 
     async def check(self, model: ServedModel) -> None:
@@ -135,6 +137,8 @@ class Autoscaler:
             except TwofoldError as error:
                 reason, problem = "the simulation failed", str(error)
         traffic.next_s = self._now() + BUSY * (0.0 if found is None else found.seconds)
+        if asked is not None and fleet.lifecycle.size != asked.present:
+            return  # another change came first, such as `twofold fleet scale`
         decision = ScaleDecision(
             wanted=wanted,
             present=fleet.lifecycle.size,

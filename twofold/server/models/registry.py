@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -101,6 +101,7 @@ class ServedModel:
     context    tokens; None until it was loaded
     reserved   bytes of its weights, its KV cache and its swap space; they count for the budget while ``holds`` is set
     kv_bytes   bytes of its KV cache; None until it was loaded
+    changing   is held while replicas are started or drained
     reading    its file without the weights; None until it was read. It is kept when the model is unloaded: making a
                tokenizer again takes a second
     error      why it could not be loaded
@@ -124,6 +125,7 @@ class ServedModel:
         self.reserved = 0
         self.kv_bytes: int | None = None
         self.holds = False
+        self.changing = asyncio.Lock()
         self.context: int | None = None
         self.worker: Fleet | None = None
         self.fleet: Fleet | None = None
@@ -298,42 +300,52 @@ class ModelRegistry:
     async def scale(self, name: str, replicas: int) -> Fleet:
         """Starts or drains replicas of a loaded model. Raises the errors of ``Lifecycle.scale`` and ``fleet``, and
         ResourceError if the memory budget has no room for them here."""
-        model, fleet = self.find(name, exactly=True), self.fleet(name)
-        each = fleet.own_bytes
-        needed = each * max(0, replicas - len(fleet.lifecycle.own))
-        if not self._has_room(needed):
-            raise ResourceError(
-                f"{replicas} replicas of {model.names[0]} take {each * replicas:,} bytes of memory, and all models "
-                f"together may use {self._budget:,}.",
-                hint="Raise --memory-budget, or lower --kv-cache-memory-bytes.",
-            )
-        with self._reserving(model, fleet, needed):
+        async with self._changing(name) as (model, fleet):
+            each = fleet.own_bytes
+            needed = each * max(0, replicas - len(fleet.lifecycle.own))
+            if not self._has_room(needed):
+                raise ResourceError(
+                    f"{replicas} replicas of {model.names[0]} take {each * replicas:,} bytes of memory, and all models "
+                    f"together may use {self._budget:,}.",
+                    hint="Raise --memory-budget, or lower --kv-cache-memory-bytes.",
+                )
+            model.reserved += needed
             await fleet.lifecycle.scale(replicas)
-        return fleet
+            return fleet
+
+    async def drain(self, name: str, replica: int) -> Fleet:
+        """Drains a replica of a loaded model. Raises the errors of ``Lifecycle.drain`` and ``fleet``."""
+        async with self._changing(name) as (_, fleet):
+            await fleet.lifecycle.drain(replica)
+            return fleet
 
     async def restart(self, name: str) -> bool:
-        """Replaces the replicas of a loaded model; returns whether the memory budget had room for one more, so that
-        each new one was ready before the old one ended. Raises the errors of ``Lifecycle.restart`` and ``fleet``."""
-        model, fleet = self.find(name, exactly=True), self.fleet(name)
-        room = self._has_room(fleet.own_bytes)
-        with self._reserving(model, fleet, fleet.own_bytes if room else 0):
+        """Replaces the replicas of a loaded model; returns whether each new one was ready before the old one ended:
+        this takes room for one more. Raises the errors of ``Lifecycle.restart`` and ``fleet``."""
+        async with self._changing(name) as (model, fleet):
+            room = self._has_room(fleet.own_bytes)
+            model.reserved += fleet.own_bytes if room else 0
             return await fleet.lifecycle.restart(room=room)
 
     def _has_room(self, needed: int) -> bool:
         """Whether the budget has so many bytes beside the loaded models."""
         return sum(model.reserved for model in self.models if model.holds) + needed <= self._budget
 
-    @contextmanager
-    def _reserving(self, model: ServedModel, fleet: Fleet, needed: int) -> Iterator[None]:
-        """Reserves bytes while replicas of a model change; afterwards it has those of its replicas."""
-        before, each = len(fleet.lifecycle.own), fleet.own_bytes
-        model.reserved += needed
-        try:
-            yield
-        finally:
-            if model.worker is fleet:
-                model.reserved = each * len(fleet.lifecycle.own)
-                model.kv_bytes = (model.kv_bytes or 0) // max(1, before) * len(fleet.lifecycle.own)
+    @asynccontextmanager
+    async def _changing(self, name: str) -> AsyncGenerator[tuple[ServedModel, Fleet], None]:
+        """A loaded model while its replicas change, which one caller at a time may do. Afterwards it has reserved what
+        they take. Raises the errors of ``fleet``."""
+        model = self.find(name, exactly=True)
+        async with model.changing:
+            fleet = self.fleet(name)
+            before = len(fleet.lifecycle.own)
+            try:
+                yield model, fleet
+            finally:
+                if model.worker is fleet:
+                    present = len(fleet.lifecycle.own)
+                    model.reserved = fleet.own_bytes * present
+                    model.kv_bytes = (model.kv_bytes or 0) // max(1, before) * present
 
     def fleet(self, name: str) -> Fleet:
         """A loaded model. Raises ModelNotFoundError, and ParameterError if it is not loaded."""
