@@ -67,6 +67,17 @@ def test_a_channel_receives_until_the_server_is_gone() -> None:
     end.drain()
 
 
+def test_a_large_message_disconnects_no_hub_that_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "MAX_UNSENT", 1 << 20)
+    ours, theirs = socket.socketpair()
+    sent = ["x" * (4 << 20), "beat", "beat"]
+    with ours:
+        end = Channel(theirs, patient=False)
+        send_all(end, sent)
+        assert read_texts(ours, len(sent)) == sent
+        end.close()
+
+
 def test_a_hub_that_reads_nothing_is_disconnected_where_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "MAX_UNSENT", 1 << 20)
     ours, theirs = socket.socketpair()

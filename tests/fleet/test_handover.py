@@ -242,7 +242,7 @@ def test_a_replica_that_ends_during_a_prompt_changes_no_bits(roomy: ModelReading
             watch_blocks(model, end)
             output, handle = await run(model, long_prompt(), "a")
             assert bits(output) == bits(plain)
-            assert ends, "it ends before the first token, unless the machine is very busy"
+            assert ends, "block 20 arrived"
             assert handle.retries == (number == 0)
             await until(lambda: all(each.state == "ready" for each in model.replicas.values()))
 

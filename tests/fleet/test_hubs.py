@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.fleet_faults import worker_pids
 from tests.fleet.conftest import ENGINE, LONG, QUICK, Listener, job_of, until, until_idle, whole
 from tests.fleet.test_nodes import ended
 from tests.fleet.test_transfer import InTurn, prompt
@@ -75,8 +76,7 @@ async def node(reading: ModelReading, *ports: int, **more: Any) -> AsyncIterator
 
 def workers() -> list[int]:
     """The worker processes of this process's nodes."""
-    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    return [int(pid) for pid in children if b"twofold.fleet" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return worker_pids(os.getpid())
 
 
 async def ready(*models: Fleet) -> None:
@@ -112,6 +112,13 @@ def replica_of(model: Fleet) -> FleetReplica:
     return replica
 
 
+def sees_four(model: Fleet) -> bool:
+    """Whether a hub knows that its replica runs four requests, two of which are its own."""
+    each = replica_of(model)
+    known = each.snapshot is not None and each.snapshot.running == 4
+    return known and each.requests == 2 and each.ahead(0).decode.rows == 4
+
+
 def test_two_hubs_share_one_worker(reading: ModelReading, alone: list[Any]) -> None:
     """Both use the same ids of requests at the same time; each sees the work of both, and gets its own answers."""
 
@@ -121,11 +128,7 @@ def test_two_hubs_share_one_worker(reading: ModelReading, alone: list[Any]) -> N
             pids = workers()
             assert len(pids) == 1
             jobs = running(one, range(2)), running(two, range(2, 4))
-            for model in (one, two):
-                replica = replica_of(model)
-                await until(lambda each=replica: each.snapshot and each.snapshot.running == 4, 20)  # type: ignore[misc]
-                assert replica.requests == 2
-                await until(lambda each=replica: each.ahead(0).decode.rows == 4)  # type: ignore[misc]
+            await until(lambda: sees_four(one) and sees_four(two), 20)
             jobs[0].extend(running(one, range(4, 6), "more-{}"))
             jobs[1].extend(running(two, range(6, 8), "more-{}"))
             assert await outputs(jobs[0]) == alone[:2] + alone[4:6]
@@ -147,13 +150,14 @@ def test_a_cut_connection_ends_only_its_own_requests(reading: ModelReading, alon
             pids = workers()
             jobs = running(one, range(2)), running(two, range(2, 4))
             await until(lambda: min(tokens(one), tokens(two)) > 5, 20)
-            link = replica_of(one).node
-            assert link is not None
-            link.kill()
+            cut, kept, others = replica_of(one).node, replica_of(two).node, list(two.requests.streams.values())
+            assert cut is not None
+            cut.kill()
             assert await outputs(jobs[1]) == alone[2:4]
             assert await outputs(jobs[0]) == alone[:2]
-            assert [replica_of(two).node is link, workers()] == [False, pids]
-            assert all(each.handle.retries == 0 for each in two.requests.streams.values())
+            assert (replica_of(two).node, workers()) == (kept, pids)
+            assert replica_of(one).node is not cut
+            assert [each.handle.retries for each in others] == [0, 0]
 
     asyncio.run(serve())
 
@@ -217,6 +221,38 @@ def test_a_hub_with_other_options_is_refused(
     (message,) = [each for each in said if "Not serving" in each]
     assert all(each in message for each in ("block_size=32", "block_size=16", "seed=7", "seed=0", "same options"))
     assert "threads" not in message
+
+
+def test_a_hub_that_refuses_a_loaded_worker_is_asked_seldom(
+    reading: ModelReading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses what the worker reports when it is ready, while another hub uses the worker."""
+    said: list[str] = []
+    refusing: list[Fleet] = []
+    asked, on_ready = 0, Fleet.on_ready
+
+    def refuse(self: Fleet, replica: FleetReplica) -> None:
+        nonlocal asked
+        if self not in refusing:
+            on_ready(self, replica)
+            return
+        asked += 1
+        replica.reject(ParameterError("The context is too short.", param="max_model_len"))
+
+    monkeypatch.setattr(Fleet, "on_ready", refuse)
+
+    async def serve() -> None:
+        async with hub(reading) as (one, first), hub(reading) as (two, second):
+            refusing.append(two)
+            async with node(reading, first, second, said=said):
+                await ready(one)
+                await until(lambda: any("Not serving" in each for each in said), 20)
+                await asyncio.sleep(1.5)  # without a pause it is asked four times a second
+                assert (await whole(one, job_of(1, LONG), "one")).finished
+
+    asyncio.run(serve())
+    assert asked == 1
+    assert sum("Not serving" in each for each in said) == 1
 
 
 def test_one_server_under_two_addresses_is_noticed(reading: ModelReading) -> None:

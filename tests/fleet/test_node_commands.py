@@ -6,7 +6,6 @@ import http.client
 import os
 import re
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.fleet import Question, ask, comparable, questions
+from benchmarks.http.processes import free_port
 from tests.fleet.nodes import LiveNode, live_node, until
 from tests.server.live import LiveServer, live_server
 from tests.support.tiny import TinyModel, TinyOptions
@@ -50,19 +50,12 @@ def for_nodes(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 @contextmanager
 def hub(folder: Path, model: Path, certificates: Path, *nodes: str) -> Iterator[tuple[LiveServer, LiveNode]]:
     """A server without replicas of its own, and one node. The port for nodes is the server's choice."""
-    port = _free_port()
+    port = free_port()
     listen = ("--replicas", "0", "--listen-nodes", f"127.0.0.1:{port}", "--fleet-certs", str(certificates))
     join = (f"m={model}", "--join", f"127.0.0.1:{port}", "--fleet-certs", str(certificates), "--threads", "1", *nodes)
     folder.mkdir()
     with live_node(folder / "node.log", *join) as node, live_server(folder, f"m={model}", *listen, *ENGINE) as live:
         yield live, node
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def port_of(live: LiveServer) -> int:
@@ -219,18 +212,24 @@ def test_the_requests_of_a_terminated_node_go_on_elsewhere(model: Path, certific
 
 
 def test_a_node_without_a_server_ends_at_once(model: Path, certificates: Path, tmp_path: Path) -> None:
-    join = ("--join", f"127.0.0.1:{_free_port()}", "--fleet-certs", str(certificates), "--threads", "1")
+    join = ("--join", f"127.0.0.1:{free_port()}", "--fleet-certs", str(certificates), "--threads", "1")
     with live_node(tmp_path / "node.log", f"m={model}", *join) as node:
         node.wait_for("failed")
         node.process.terminate()
         assert node.process.wait(5) == 0
 
 
+def _open_requests(server: LiveServer) -> int:
+    """Open requests of the replicas of a server."""
+    fleet = server.get("/v1/twofold/server").json()["models"][0]["fleet"]
+    return sum(each["requests"] for each in fleet["replicas"])
+
+
 def test_two_servers_share_a_node(model: Path, tmp_path: Path) -> None:
     """One of them is killed under streams; the other one's answer is untouched. It comes back to the same worker."""
     body = {"model": "m", "prompt": "The city of", "max_tokens": 900, "ignore_eos": True, "temperature": 0.9, "seed": 1}
     streamed = Question("/v1/completions", body, stream=True)
-    ports = _free_port(), _free_port()
+    ports = free_port(), free_port()
 
     def server(name: str, port: int) -> AbstractContextManager[LiveServer]:
         listen = ("--replicas", "0", "--listen-nodes", f"127.0.0.1:{port}")
@@ -248,7 +247,7 @@ def test_two_servers_share_a_node(model: Path, tmp_path: Path) -> None:
         assert len(pids) == 1
         whole = comparable(ask(two.url, streamed))
         lost, kept = (pool.submit(ask, each.url, streamed) for each in (one, two))
-        time.sleep(0.3)
+        until(lambda: all(_open_requests(each) for each in (one, two)), node.log)
         assert not kept.done()
         one.process.kill()
         assert comparable(kept.result()) == whole

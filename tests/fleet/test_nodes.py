@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from benchmarks.fleet_faults import worker_pids
 from tests.fleet.conftest import ENGINE, LONG, QUICK, SHORT, job_of, until, whole
 from twofold.core.errors import ParameterError, WorkerError
 from twofold.engine.config import EngineOptions
@@ -130,7 +131,7 @@ def test_a_crash_of_a_node_is_told_apart_from_a_kill(
             await model.start()
             running = asyncio.create_task(whole(model, job_of(1, LONG), "one"))
             await until(lambda: any(each.delivered.tokens > 5 for each in model.requests.streams.values()))
-            (pid,) = _workers()
+            (pid,) = worker_pids(os.getpid())
             os.kill(pid, number)
             output = await running
             found = list(lost)
@@ -143,12 +144,6 @@ def test_a_crash_of_a_node_is_told_apart_from_a_kill(
     with LLM(reading.path, **ENGINE) as llm:
         alone = llm.generate([{"prompt_token_ids": list(job_of(1).token_ids)}], LONG)[0]
     assert output.outputs == alone.outputs
-
-
-def _workers() -> list[int]:
-    """The worker processes of this process's nodes."""
-    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    return [int(pid) for pid in children if b"twofold.fleet" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 async def _answer(port: int, data: bytes, tls: ssl.SSLContext | None = None) -> bytes:

@@ -224,10 +224,10 @@ def test_a_source_without_the_blocks_any_more_says_so(reading: ModelReading) -> 
 def test_rates_are_learned_for_each_pair_and_forgotten_with_a_replica() -> None:
     rates = LinkRates()
     assert rates.seconds(0, 1, 10**6) == pytest.approx(FIXED_S + 10**6 / FIRST_RATE)
-    rates.learn(0, 1, 10**6, FIXED_S + 0.1)
+    rates.learn(0, 1, 10**6, 0.1)
     assert rates.seconds(0, 1, 10**6) == pytest.approx(FIXED_S + 0.1)
     assert rates.seconds(1, 0, 10**6) == pytest.approx(FIXED_S + 10**6 / FIRST_RATE)
-    rates.learn(0, 1, 10**6, FIXED_S + 0.01)
+    rates.learn(0, 1, 10**6, 0.01)
     assert FIXED_S + 0.01 < rates.seconds(0, 1, 10**6) < FIXED_S + 0.1
     rates.forget(1)
     assert rates.seconds(0, 1, 10**6) == pytest.approx(FIXED_S + 10**6 / FIRST_RATE)

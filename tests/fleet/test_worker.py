@@ -23,10 +23,11 @@ from twofold.fleet.messages import (
     Gone,
     Ping,
     Pong,
+    Ready,
     SetPaused,
     StepOutputs,
 )
-from twofold.fleet.service import Service
+from twofold.fleet.service import Service, facts
 
 __all__ = ["make_loaded", "tokenizer"]
 
@@ -38,10 +39,11 @@ class Opened:
 
     def __init__(self, make_loaded: MakeLoaded, **options: Any) -> None:
         self.said: list[FromWorker] = []
-        self.service = Service(make_loaded(context=512, **options))
+        loaded = make_loaded(context=512, **options)
+        self.service = Service(loaded)
         self.service.test()
         self.hub = self.service.open(self.said.append)
-        self.service.begin(self.hub)
+        self.service.begin(self.hub, Ready(512, 0, None, "f16", facts(loaded)))
 
     def generate(self, request_id: str, params: SamplingParams = SHORT) -> None:
         request = named(job_of(len(request_id), params), request_id)

@@ -56,7 +56,7 @@ def node(
     role: Annotated[RoleFlag, Parameter(help="Phase of requests that its replicas compute.")] = "both",
     name: Annotated[str | None, Parameter(help="Name in the server's log (default: the host name).")] = None,
 ) -> None:
-    """Run replicas of a model for servers on other machines, which share them, until SIGTERM; others then take over."""
+    """Run replicas of a model for servers on other machines. After SIGTERM other replicas take over its requests."""
     from twofold.fleet.certificates import context  # noqa: PLC0415 - start-up time
     from twofold.fleet.joining import MAX_REPLICAS, FleetAddress  # noqa: PLC0415
     from twofold.fleet.node import NodeSettings, serve_until_terminated  # noqa: PLC0415

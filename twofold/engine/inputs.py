@@ -174,13 +174,15 @@ class InputProcessor:
             return
         sampled = params.answers if isinstance(params, SamplingParams) else 0
         if len(delivered) != sampled or all(known.finish_reason is not None for known in delivered):
-            raise ParameterError("delivered must have each completion, of which one has not ended.", param="delivered")
+            raise ParameterError(
+                "delivered must have every completion, and one must not have ended.", param="delivered"
+            )
         longest = self._longest(request, params)
         for known in delivered:
             self._check_tokens("delivered", known.token_ids)
             if known.finish_reason is None and len(request.token_ids) + len(known.token_ids) >= longest:
                 raise ParameterError(
-                    "delivered has a completion that reached its limit and has not ended.", param="delivered"
+                    "delivered has a completion that has reached its limit without an end.", param="delivered"
                 )
 
     def _longest(self, request: EngineRequest, params: RequestParams) -> int:

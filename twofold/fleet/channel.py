@@ -17,8 +17,8 @@ MAX_UNSENT: Final = 64 << 20
 class Channel:
     """Messages over a connected socket. Any thread may send; one thread receives.
 
-    If MAX_UNSENT bytes wait to be read, senders of a ``patient`` channel wait, too; any other is closed, because its
-    senders have others to serve.
+    If more than MAX_UNSENT bytes wait, a ``patient`` channel makes senders wait. Any other channel closes the
+    connection, because its senders must not delay other hubs.
     """
 
     def __init__(self, connection: socket.socket, *, patient: bool = True) -> None:
@@ -50,9 +50,9 @@ class Channel:
         """Sends a message, which is lost if the server has closed its end."""
         frame = memoryview(self._codec.frame(message))
         with self._changed:
-            if self._bytes > MAX_UNSENT and not self._patient:
+            if self._full and not self._patient:
                 self.hang_up()
-            while self._bytes > MAX_UNSENT and self._patient:
+            while self._full and self._patient and not self._over:
                 self._changed.wait()
             if self._over:
                 return
@@ -62,6 +62,11 @@ class Channel:
                 self._waiting.append(frame)
                 self._bytes += len(frame)
                 self._changed.notify_all()
+
+    @property
+    def _full(self) -> bool:
+        """Whether more than MAX_UNSENT bytes wait besides the frame that is being written."""
+        return self._bytes - (len(self._waiting[0]) if self._waiting else 0) > MAX_UNSENT
 
     def hang_up(self) -> None:
         """Ends the connection, for both sides; what was not sent is lost."""

@@ -53,9 +53,9 @@ R = TypeVar("R", bound=DispatchTarget)
 
 class Dispatch(Generic[R]):
     """The requests of a model. ``replicas`` is the list of its owner, which calls ``assign`` when one becomes usable or
-    reports its work, and ``lose`` when one is not usable any more. ``before_sending`` is called with each request that
-    fetches blocks, ``on_sent`` after each was sent to a replica, ``on_first`` after the first token that one gives of
-    it."""
+    reports its work, and ``lose`` when one is not usable any more. ``before_sending`` is called before a request that
+    fetches blocks is sent, ``on_sent`` after any request was sent to a replica, ``on_first`` after a replica has given
+    its first token of a request."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Dispatch(Generic[R]):
     def _part_suspects(self) -> set[int]:
         """Sends suspects to replicas, and returns those that must get no other request. Until a suspect has given a
         token, it is the only such request of its replica, so that another request cannot crash the process in its
-        stead."""
+        stead. Requests of other hubs of the same node still can."""
         self._suspects = {
             request_id: entry
             for request_id, entry in self._suspects.items()

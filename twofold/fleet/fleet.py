@@ -64,7 +64,7 @@ from twofold.fleet.observer import EngineObserver
 from twofold.fleet.placement import Cluster, Placement
 from twofold.fleet.reading import ModelReading, model_identity
 from twofold.fleet.relay import BlockRelay
-from twofold.fleet.replica import FleetReplica, RestartPolicy
+from twofold.fleet.replica import FleetReplica, ReplicaState, RestartPolicy
 from twofold.fleet.routing.index import PrefixIndex
 from twofold.fleet.routing.router import LeastLoaded, Predicted, Role, Router
 from twofold.fleet.scale import ScaleDecision
@@ -77,6 +77,8 @@ from twofold.planner.predict.steps import StepPredictor
 FleetState = Literal["loading", "ready", "failed", "closed"]
 
 log = logging.getLogger("twofold.serve")
+PLACES_S: Final = 0.25
+"""Minimum seconds between two messages about places in the queue."""
 ABSENT_S: Final = 30.0
 """How long requests wait for a node when the last one has left."""
 
@@ -141,9 +143,10 @@ class Fleet:
         self.handovers = Handovers(self.requests, self.replicas, self.relay, self._clock.now)
         placement = None if cluster is None else Placement(cluster, name, self.replicas)
         self.lifecycle = Lifecycle(
-            name, self._load, self.replicas, self.requests, self.relay, self._make, self._forget, placement
+            name, self._load.options, self.replicas, self.requests, self.relay, self._make, self._forget, placement
         )
         self._numbers = count(2)
+        self._places_at = 0.0
         self._closed = False
         self._ready: Ready | None = None
         self._facts: ModelFacts | None = None
@@ -157,11 +160,15 @@ class Fleet:
     def state(self) -> FleetState:
         if self._closed:
             return "closed"
-        gone = {each for each in self.replicas.values() if each.node is not None and each.state == "failed"}
-        states = {each.state for each in self.replicas.values() if each not in gone}
+        states = self._states
         if "ready" in states:
             return "ready"
         return "failed" if states == {"failed"} or self.error is not None else "loading"
+
+    @property
+    def _states(self) -> set[ReplicaState]:
+        """The states of the replicas, without nodes that failed, whose connections are about to end."""
+        return {each.state for each in self.replicas.values() if each.node is None or each.state != "failed"}
 
     @property
     def facts(self) -> ModelFacts:
@@ -282,7 +289,7 @@ class Fleet:
         return FleetReplica(self.name, number, self._load, self, self._policy, role=role)
 
     def _forget(self, replica: FleetReplica) -> None:
-        """A replica of the server is not there any more."""
+        """Removes what is kept about a replica that has ended, and moves the live view to the next one."""
         if self.requests.line.prefixes is not None:
             self.requests.line.prefixes.leave(replica.number)
         if self.watched and replica.number < self._shown:
@@ -365,7 +372,9 @@ class Fleet:
     def on_beat(self) -> None:
         if self.requests.line.requests:
             self.requests.assign()
-            self.requests.show_places()
+            if (now := self._clock.now()) - self._places_at >= PLACES_S:
+                self._places_at = now
+                self.requests.show_places()
 
     def on_silent(self, replica: FleetReplica) -> None:
         self.relay.lose(replica.number)
@@ -379,9 +388,10 @@ class Fleet:
         self.requests.lose(replica, "crashed" if by_itself else "ended", error if by_itself else None)
         if replica.node is not None:
             del self.replicas[replica.number]
-        states = {each.state for each in self.replicas.values()}
+            self._forget(replica)
+        states = self._states
         if states == {"failed"}:
-            self._fail(next(iter(self.replicas.values())).error)
+            self._fail(next(each.error for each in self.replicas.values() if each.state == "failed"))
         elif not states and self._absent is None and not self._closed:
             self._absent = asyncio.get_running_loop().call_later(ABSENT_S, self._give_up)
         elif served:

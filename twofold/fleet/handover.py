@@ -8,12 +8,11 @@ that decodes, if it is predicted to end sooner there:
     n     = tokens that it has still to generate: as many as requests of the model usually do, up to its limit
     pause = predicted TTFT of what has to be computed there again: the prompt's last block, and the tokens so far
 
-Its blocks are transferred while its prompt is computed, part after part, if the gain is predicted then already: each
-part has what was computed when it begins, and the next one begins when it has arrived. So few are missing at the first
-token, and these are transferred while it continues where it is: only the pause delays its tokens. If a transfer fails,
-or the other replica gets no room meanwhile, it stays. The blocks of parts are cached there like any others, and nothing
-holds them. Moving is what happens after a failure, too: the same lease, resume and bits (``fleet.dispatch``,
-``fleet.resume``).
+If a gain is predicted while its prompt is computed, its blocks are transferred in parts. Each part has the blocks that
+are computed when the part begins; the next part begins when it has arrived. The blocks that are missing at the first
+token are transferred while the request continues where it is, so only the pause delays its tokens. If a transfer
+fails, or the other replica has no room, the request stays. Transferred blocks are cached like others and may be
+evicted. A move uses the same lease, resume and bits as a move after a failure (``fleet.dispatch``, ``fleet.resume``).
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class _Candidate:
 
     target   where its blocks were transferred last
     moving   whether a transfer is under way
-    tries    transfers that brought nothing
+    tries    transfers after the first token that brought nothing
     early    bytes of its blocks that were transferred before its first token
     nbytes   of all of them
     seconds  of the transfers after the first token, which was given at ``first_at``

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 from twofold.core.errors import NotFoundError, ParameterError, TwofoldError, WorkerError
 from twofold.fleet.dispatch import Dispatch
 from twofold.fleet.joining import check_number
-from twofold.fleet.messages import LoadModel
 from twofold.fleet.placement import Placement
 from twofold.fleet.relay import BlockRelay
 from twofold.fleet.replica import FleetReplica
@@ -38,7 +37,7 @@ class Lifecycle:
     def __init__(
         self,
         name: str,
-        load: LoadModel,
+        options: Mapping[str, Any],
         replicas: dict[int, FleetReplica],
         requests: Dispatch[FleetReplica],
         relay: BlockRelay,
@@ -47,15 +46,17 @@ class Lifecycle:
         placement: Placement | None,
     ) -> None:
         self.changed = asyncio.Event()
-        self._name, self._options = name, load.options
+        self._name, self._options = name, options
         self._replicas, self._requests, self._relay = replicas, requests, relay
         self._make, self._forget = make, forget
         self._placement = placement
         self._changing = asyncio.Lock()
+        self._closed = False
         self._leaves: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Ends waiting for the requests of nodes that leave."""
+        """Ends waiting for the requests of nodes that leave. No replica is started afterwards."""
+        self._closed = True
         for leave in self._leaves:
             leave.cancel()
         await asyncio.gather(*self._leaves, return_exceptions=True)
@@ -89,11 +90,18 @@ class Lifecycle:
 
         With ``room`` for one more, also on the cluster, each new replica is ready before the old one is drained.
         Otherwise the old process ends first, and a single replica's requests wait. Returns whether there was room.
-        Raises the error of a replica that fails; the later ones are not replaced then.
+        Raises ParameterError if the server starts none, and the error of a replica that fails; the later ones are not
+        replaced then.
         """
         async with self._changing:
+            if not self.size:
+                raise ParameterError(
+                    f"The server starts no replica of {self._name}: all are nodes that join by themselves.",
+                    param="model",
+                    hint="`twofold fleet drain` makes a node leave.",
+                )
             room = room and self._options.get("kv_store") is None
-            for replica in self.own:
+            for replica in self._present(self.own):
                 room = room and await self._start([replica.role], keep=False)
                 await (self._drain(replica.number) if room else self._replace(replica))
             log.info("the replicas of the model %s were replaced%s", self._name, "" if room else " in place")
@@ -109,9 +117,13 @@ class Lifecycle:
         async with self._changing:
             if self._placement is not None:
                 self._placement.give_up_missing(self.size - replicas)
-            for replica in self.own[::-1][: max(0, self.size - replicas)]:
+            for replica in self._present(self.own[::-1][: max(0, self.size - replicas)]):
                 await self._drain(replica.number)
             await self._start(["both"] * (replicas - self.size))
+
+    def _present(self, replicas: Sequence[FleetReplica]) -> Iterator[FleetReplica]:
+        """Those of the replicas that are still there when it is their turn."""
+        return (each for each in replicas if self._replicas.get(each.number) is each)
 
     async def _start(self, roles: Sequence[Role], *, keep: bool = True) -> bool:
         """Starts a replica for each role and waits until they are ready. Raises the error of one that cannot be loaded:
@@ -134,10 +146,13 @@ class Lifecycle:
             await replica.replace()
         if replica.node is None:
             await self._until_loaded([replica])
-        elif self._placement is not None:
-            await self._placement.until_joined([replica.slot])
+        elif self._placement is not None and not await self._placement.until_joined([replica.slot]):
+            why = self._placement.problem or f"A replica of {self._name} is not ready."
+            raise WorkerError(why, hint="The other replicas were not replaced. Retry when it is ready.")
 
     def _add(self, role: Role) -> FleetReplica:
+        if self._closed:
+            raise unavailable(self._name, None)
         number = next(number for number in count() if number not in self._replicas)
         replica = self._replicas[number] = self._make(number, role)
         replica.start()

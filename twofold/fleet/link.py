@@ -173,7 +173,7 @@ class NodeLink(_Framed):
     frame is a Hello; then ``open`` makes it the link of a replica, or ``refuse`` ends it. The clocks of the machines
     differ, so requests are sent with their age.
 
-    slot      by which the cluster names the replica, if one runs it for this hub
+    slot      number of the replica on the cluster; None if no cluster runs it for this hub
     greeted   set when the hello is there, or the connection has ended without one
     on_leave  is called when the node wants to end
     """

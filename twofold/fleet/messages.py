@@ -261,12 +261,14 @@ class BlocksGone(WorkerMessage, tag="blocks_gone"):
 
 
 class BlocksFetched(WorkerMessage, tag="blocks_fetched"):
-    """A transfer has ended at its target, which has so many more blocks after so many seconds."""
+    """A transfer has ended at its target, which has so many more blocks after so many seconds. For ``publish_s`` more
+    it waited until they were in its prefix cache."""
 
     number: int
     blocks: int
     bytes: int
     seconds: float
+    publish_s: float = 0.0
 
 
 class EndTransfer(WorkerMessage, tag="end_transfer"):

@@ -2,8 +2,8 @@
 
 Each replica has a connection to each hub. The node sends its hello, waits until the hub loads the model, starts a
 worker process with its own file unless it runs for another hub, and passes frames on in both directions. When the
-connection ends, the worker ends the hub's requests, which go on elsewhere; a worker without a hub is of no use and
-ends, too. Then the node joins again.
+connection ends, the worker ends the hub's requests, which go on elsewhere; the worker ends with its last hub. Then the
+node joins again.
 
 A node that shall end asks its hubs to let it leave, and serves until other replicas have their requests.
 """
@@ -128,6 +128,7 @@ class _Replica:
         self._leaving = leaving
         self._worker = NodeWorker()
         self._refused: dict[FleetAddress, str] = {}
+        self._said: dict[FleetAddress, str] = {}
         self._left: set[FleetAddress] = set()
 
     async def serve(self) -> None:
@@ -150,11 +151,12 @@ class _Replica:
                 log.warning("the hub %s is not ready: %s", hub, error)
             except TwofoldError as error:
                 self._note_refusal(hub, error)
-                wait_s = REFUSED_PAUSE_S
             except (OSError, EOFError) as error:
                 accepted()
                 log.warning("the connection to %s failed: %s", hub, error or "it ended")
-            if connection.loaded:
+            if hub in self._refused:
+                wait_s = REFUSED_PAUSE_S
+            elif connection.loaded:
                 wait_s = pause = MIN_PAUSE_S
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
@@ -164,10 +166,11 @@ class _Replica:
 
     def _note_refusal(self, hub: FleetAddress, error: TwofoldError) -> None:
         """Says once why a hub cannot be served. Raises the error if no other one is left."""
-        before, self._refused[hub] = self._refused.get(hub), str(error)
+        self._refused[hub] = str(error)
         if not set(self._settings.hubs) - self._left - self._refused.keys():
             raise error
-        if before != str(error):
+        if self._said.get(hub) != str(error):
+            self._said[hub] = str(error)
             self._settings.say(f"Not serving {hub}: {error} {error.hint or ''}".rstrip())
 
 

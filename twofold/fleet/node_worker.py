@@ -109,11 +109,10 @@ def _check_same(hub: str, load: LoadModel, other: str, theirs: LoadModel) -> Non
         raise ParameterError(
             f"{hub} and {other} are addresses of one server.", param="join", hint="Give each server once."
         )
-    different = [name for name, value in _options(load).items() if value != _options(theirs)[name]]
+    ours, others = _options(load), _options(theirs)
+    different = [name for name in ours if ours[name] != others[name]]
     if different:
-        asked, runs = (
-            ", ".join(f"{name}={_options(each)[name]!r:.60}" for name in different) for each in (load, theirs)
-        )
+        asked, runs = (", ".join(f"{name}={each[name]!r:.60}" for name in different) for each in (ours, others))
         raise ParameterError(
             f"The server {hub} has other engine options than {other}, for which this node runs the model: "
             f"{asked} instead of {runs}.",

@@ -1,5 +1,4 @@
-"""Replicas of a model that a cluster runs and that join as nodes: how many there shall be, and what the missing ones
-wait for."""
+"""The replicas of a model that a cluster runs and that join as nodes: their number, and why some are missing."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from twofold.fleet.replica import FleetReplica
 
 CHECK_S: Final = 0.05
 JOIN_S: Final = 600.0
-"""How long a new replica is waited for, if the cluster does not say earlier why it does not run."""
+"""Maximum seconds of the wait for a new replica, unless the cluster reports earlier why it does not run."""
 
 
 class Cluster(Protocol):

@@ -40,7 +40,7 @@ from twofold.host.paths import CacheFolders
 AUTO: Final = "auto"
 CONNECT_S: Final = 5.0
 CHECK_S: Final = 0.5
-PLACE_S: Final = 5.0
+PLACE_S: Final = 10.0
 """Time after which an actor that does not run is said to have no room."""
 MIN_PAUSE_S: Final = 1.0
 MAX_PAUSE_S: Final = 30.0
@@ -114,7 +114,7 @@ class RayNode:
 
 
 def node_name(slot: int) -> str:
-    """No host has such a name, and by default nodes have the name of their host."""
+    """The name of the node in a slot. It differs from the names of hosts, which other nodes have by default."""
     return f"ray:{slot}"
 
 
@@ -188,7 +188,7 @@ class RayDriver:
     def _say_waiting(self) -> None:
         """Says why replicas do not run, when that changes."""
         placed = self._done(slot.placed for slot in self.slots.values())
-        full = f"no machine of the Ray cluster has {count(self.plan.threads, 'free CPU')}; more were asked for"
+        full = f"no machine of the Ray cluster has {count(self.plan.threads, 'free CPU')}; Ray was asked for one"
         waiting: dict[str, dict[int, str]] = {}
         for slot in self.slots.values():
             if slot.placed in placed:

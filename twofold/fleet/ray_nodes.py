@@ -34,7 +34,7 @@ class RayNodes:
         return next(slots for name, _, slots in self._plan.models if name == model)
 
     def slot(self, model: str, node: str) -> int | None:
-        """The slot of the replica in which a node of this name runs; None if none of this model does."""
+        """The slot of the node with this name; None if the model has no such slot."""
         return next((slot for slot in self.slots(model) if node == node_name(slot)), None)
 
     def place(self, model: str, slots: Iterable[int]) -> None:
@@ -44,7 +44,7 @@ class RayNodes:
 
     def problems(self, model: str) -> Mapping[int, str]:
         if self._input is None:
-            return dict.fromkeys(self.slots(model), "the connection to the Ray cluster is lost and is made again")
+            return dict.fromkeys(self.slots(model), "the connection to the Ray cluster is lost; it is made again")
         return self._waiting.get(model, {})
 
     def _send_plan(self) -> None:

@@ -54,7 +54,8 @@ class LinkRates:
         return FIXED_S + nbytes / self._rates.get((source, target), FIRST_RATE)
 
     def learn(self, source: int, target: int, nbytes: int, seconds: float) -> None:
-        rate, pair = nbytes / max(seconds - FIXED_S, 1e-4), (source, target)
+        """Notes the seconds that bytes took, beside what is fixed."""
+        rate, pair = nbytes / max(seconds, 1e-4), (source, target)
         known = self._rates.get(pair)
         self._rates[pair] = rate if known is None else known + RATE_WEIGHT * (rate - known)
 
@@ -182,7 +183,7 @@ class BlockRelay:
         source, tokens = transfer.fetch.source, message.blocks * transfer.fetch.block_size
         if message.blocks > 1 and transfer.first_at is not None:  # without the wait for the first one
             later = message.bytes * (message.blocks - 1) // message.blocks
-            self.rates.learn(source, transfer.target, later, FIXED_S + self._clock() - transfer.first_at)
+            self.rates.learn(source, transfer.target, later, self._clock() - transfer.first_at - message.publish_s)
         found = FetchedBlocks(source, message.blocks, tokens, message.bytes, message.seconds)
         self._end(message.number, found if message.blocks > 0 else None)
 

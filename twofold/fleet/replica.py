@@ -170,7 +170,7 @@ class FleetReplica:
 
     @property
     def slot(self) -> int | None:
-        """By which the server's cluster names it; None if no cluster runs it for this server."""
+        """Its number on the server's cluster; None if no cluster runs it for this server."""
         return None if self.node is None else self.node.slot
 
     @property

@@ -1,4 +1,4 @@
-"""How many replicas of a model its last minutes' requests need to meet an objective: a simulation says it.
+"""Computes by simulation how many replicas of a model the requests of the last minutes need to meet an objective.
 
 The simulator of ``twofold simulate`` runs the requests again, with the fleet's router, on replicas whose steps take as
 long as the step-time model says that the engines have learned. The least number of replicas that meets the objective

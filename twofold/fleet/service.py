@@ -18,10 +18,11 @@ from twofold.engine.kv.names import BlockKeys
 from twofold.engine.load import LoadedModel, assemble
 from twofold.engine.loop import EngineThread
 from twofold.engine.outputs import OutputDelta
-from twofold.engine.scheduler.lanes import TELL_S
+from twofold.engine.scheduler.lanes import TOKENS_S
 from twofold.fleet.messages import FromWorker, Pong, Ready
 from twofold.fleet.reporting import WorkReporter
 from twofold.fleet.session import HubSession, SharedEngine, for_server
+from twofold.fleet.transfer import STUCK_S
 
 SNAPSHOT_S: Final = 0.25
 PROGRESS_S: Final = 0.1
@@ -78,14 +79,14 @@ class Service:
         """Opens the session of a hub, which gets no reports before ``begin``."""
         return HubSession(self._shared, post, prefix, shares_clock=shares_clock, keys=keys)
 
-    def begin(self, hub: HubSession, ready: Ready | None = None) -> None:
+    def begin(self, hub: HubSession, ready: Ready) -> None:
         """Sends a hub that the model is ready, and from now on all reports."""
 
         def begin(_: Engine) -> None:
             hub.begin(ready)
             self._hubs.append(hub)
 
-        self._thread.call(begin).result()
+        self._thread.call(begin).result(STUCK_S)
 
     def save(self) -> None:
         """Ends all requests, and saves the prefix cache to the KV store, if there is one."""
@@ -105,7 +106,7 @@ class Service:
             if any(noted):
                 self._send()
         since = report.ended - self._sent_at
-        due = report.ended - self._snapshot_at >= SNAPSHOT_S or (since >= TELL_S and self._lanes.watched)
+        due = report.ended - self._snapshot_at >= SNAPSHOT_S or (since >= TOKENS_S and self._lanes.watched)
         read = bool(report.prefill_rows) and any(hub.reports for hub in self._hubs)
         if due or read:
             self._send(read=read)
@@ -147,7 +148,8 @@ class Service:
             self._send()
 
     def _send(self, *, read: bool = False) -> None:
-        """Sends outputs and reports to the hubs: after prompt rows were ``read`` or blocks arrived, to all of them."""
+        """Sends outputs and reports to the hubs that wait for them; after prompt rows were ``read`` or blocks arrived,
+        also to all hubs that route requests."""
         now, current = self._engine.now(), None
         self._sent_at = now
         if now - self._snapshot_at >= SNAPSHOT_S or not self._engine.has_work:
@@ -156,7 +158,7 @@ class Service:
         self._share_lanes()
         work = self._work.work() if any(hub.reports for hub in self._hubs) else None
         for hub in self._hubs:
-            hub.send(current, work, always=read)
+            hub.send(current, work, always=read and hub.reports)
 
 
 def facts(loaded: LoadedModel) -> EngineFacts:

@@ -49,7 +49,7 @@ from twofold.fleet.messages import (
     Watch,
 )
 from twofold.fleet.reporting import HubReporter
-from twofold.fleet.transfer import BlockBytes, BlockTransfers
+from twofold.fleet.transfer import STUCK_S, BlockBytes, BlockTransfers
 
 
 class SharedEngine(NamedTuple):
@@ -144,7 +144,7 @@ class HubSession:
         """The hub has gone: ends its requests, and frees what its transfers hold."""
         if self._transfers is not None:
             self._transfers.close()
-        self._thread.call(self._leave).result()
+        self._thread.call(self._leave).result(STUCK_S)
 
     def _receive(self, request: EngineRequest) -> None:
         if not self._shares_clock and request.arrival is not None:
@@ -180,10 +180,9 @@ class HubSession:
 
     # -- on the engine's thread ----------------------------------------------------------------------------------------
 
-    def begin(self, ready: Ready | None) -> None:
+    def begin(self, ready: Ready) -> None:
         """Says that the model is loaded, and which blocks the engine has already."""
-        if ready is not None:
-            self.post(ready)
+        self.post(ready)
         if self._keys is not None:
             self._reporter = HubReporter(self._engine.scheduler.manager, self._keys)
             blocks = self._reporter.blocks()

@@ -21,7 +21,8 @@ import logging
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -52,6 +53,8 @@ WINDOW_BYTES: Final = 1 << 20
 """Bytes of one transfer that may be on their way, so that tokens on the same connections wait little."""
 SPARE: Final = 0.1
 """Share of the blocks that a fetch leaves to sequences."""
+STUCK_S: Final = 300.0
+"""Maximum seconds that a call waits for the engine. Then the engine hangs: the error of the call ends the process."""
 BlockBytes = Callable[[int, Sequence[int]], Sequence[memoryview]]
 
 
@@ -149,7 +152,7 @@ class BlockTransfers:
         """Ends all transfers, and waits for that. No request enters the engine afterwards."""
         with self._lock:
             self._held.clear()
-        self._thread.submit(self._end_all)
+        self._thread.submit(self._end_all).result(STUCK_S)
         self._thread.shutdown()
 
     # -- on the thread of transfers -----------------------------------------------------------------------------------
@@ -177,9 +180,15 @@ class BlockTransfers:
                 held = text[: whole * manager.block_size]
                 sending.tables = manager.reserve(held, wanted.salt, whole, whole, (0,), engine.now())
             sending.blocks = 0 if sending.tables is None else whole
-            self._thread.submit(self._guarded, self._send, number, sending)
 
-        self._engine.call(take)
+        def opened(taken: Future[None]) -> None:
+            if (error := taken.exception()) is not None:
+                log.warning("blocks could not be held for another replica: %r", error)
+                sending.blocks = 0
+            with suppress(RuntimeError):  # the hub has gone
+                self._thread.submit(self._guarded, self._send, number, sending)
+
+        self._engine.call(take).add_done_callback(opened)
 
     def _pull(self, number: int, asked: PullBlocks) -> None:
         """The target asks for more blocks."""
@@ -279,15 +288,15 @@ class BlockTransfers:
             if fetch.request_id is None:
                 self._report_blocks()
 
-        published = self._engine.call(publish)
+        arrived, published = time.monotonic(), self._engine.call(publish)
         if fetch.request_id is None:
             published.result()
-        self._report(number, fetch)  # it enters the engine after the blocks
+        self._report(number, fetch, time.monotonic() - arrived)  # it enters the engine after the blocks
         published.result()
 
-    def _report(self, number: int, fetch: _Fetch) -> None:
-        seconds = time.monotonic() - fetch.began
-        self._post(BlocksFetched(number, fetch.have - fetch.first, fetch.nbytes, seconds))
+    def _report(self, number: int, fetch: _Fetch, publish_s: float = 0.0) -> None:
+        seconds = time.monotonic() - fetch.began - publish_s
+        self._post(BlocksFetched(number, fetch.have - fetch.first, fetch.nbytes, seconds, publish_s))
         if fetch.request_id is None:
             return
         with self._lock:  # an abort comes before it, or after the request has entered

@@ -13,7 +13,7 @@ requests it also has the engine's work and its new blocks, and is sent after eac
 The process receives the path of a model, loads and tests it, and serves until the server closes its end of the socket.
 A node's process gets a socket on which further ones arrive, one for each hub: the first hub's LoadModel loads the
 model, that of the others finds it loaded. When a hub's socket ends, so do its requests; the others notice nothing. A
-hub that does not read what it is sent, or sends what is no message, is disconnected.
+hub that does not read what it is sent, or sends invalid data, is disconnected.
 
 The process ignores interrupts; its parent ends it by closing the socket. An uncaught exception on any other thread ends
 the process, and another one is started.
@@ -175,7 +175,7 @@ class _Worker:
 
     def _refuse(self, error: TwofoldError) -> None:
         self._send_all(Unloadable(error))
-        for hub in self._hubs:
+        for hub in list(self._hubs):
             hub.channel.drain()
         os._exit(error.exit_code)
 

@@ -12,7 +12,7 @@ from twofold.core.record import WaitReason
 from twofold.core.step import SequenceStep
 from twofold.engine.scheduler.sequence import Sequence
 
-TELL_S: Final = 0.1
+TOKENS_S: Final = 0.1
 """Minimum seconds between two events with the tokens of a sequence."""
 WAITS: Final = {
     WaitReason.PREEMPTED: LaneKind.PREEMPT,
@@ -35,8 +35,8 @@ class Lanes:
         self.slots: dict[int, int] = {}
         self._free: list[int] = []
         self._events: list[LaneEvent] = []
-        self._told: dict[int, tuple[int, int]] = {}
-        self._told_at = -math.inf
+        self._added: dict[int, tuple[int, int]] = {}
+        self._added_at = -math.inf
 
     def take(self) -> list[LaneEvent]:
         """The events since the last call."""
@@ -64,14 +64,14 @@ class Lanes:
                     self._add(LaneKind.FIRST, sequence, sequence.first_token_at)
             elif wait is not None and wait[1] in WAITS:
                 self._add(WAITS[wait[1]], sequence, wait[0], (0,) if wait[1] is not WaitReason.READER else ())
-        self._told_at = -math.inf
-        self._told.clear()
+        self._added_at = -math.inf
+        self._added.clear()
 
     def unwatch(self) -> None:
         """Ends that; events that were not taken are dropped."""
         self.watched = False
         self._events.clear()
-        self._told.clear()
+        self._added.clear()
 
     def arrive(self, sequence: Sequence, at: float) -> None:
         if self.watched:
@@ -108,30 +108,30 @@ class Lanes:
             self._add(LaneKind.FIRST, sequence, now)
 
     def add_tokens(self, running: Iterable[Sequence], now: float) -> None:
-        """Adds the tokens of all running sequences, if the last time is TELL_S ago; called while watched."""
-        if now - self._told_at >= TELL_S:
-            self._told_at = now
+        """Adds the tokens of all running sequences, if the last time is TOKENS_S ago; called while watched."""
+        if now - self._added_at >= TOKENS_S:
+            self._added_at = now
             for sequence in running:
-                self._tell_tokens(sequence, now)
+                self._add_tokens(sequence, now)
 
     def end(self, sequence: Sequence, now: float) -> None:
         """The sequence has ended, and its slot is free."""
         if sequence.sequence_id in self.slots:
             self.stop(sequence)
         if self.watched:
-            self._tell_tokens(sequence, now)
+            self._add_tokens(sequence, now)
             self._add(LaneKind.END, sequence, now, (sequence.generated,), sequence.finish_reason or "")
-            self._told.pop(sequence.sequence_id, None)
+            self._added.pop(sequence.sequence_id, None)
 
-    def _tell_tokens(self, sequence: Sequence, now: float) -> None:
-        before = self._told.get(sequence.sequence_id, (0, 0))
+    def _add_tokens(self, sequence: Sequence, now: float) -> None:
+        before = self._added.get(sequence.sequence_id, (0, 0))
         after = (sequence.generated, sequence.record.drafted)
         if after[0] != before[0]:
             self._add(LaneKind.TOKENS, sequence, now, (sequence.generated,))
         if after[1] != before[1]:
             self._add(LaneKind.DRAFTS, sequence, now, (sequence.record.drafted, sequence.record.accepted))
         if after != before:
-            self._told[sequence.sequence_id] = after
+            self._added[sequence.sequence_id] = after
 
     def _admission(self, sequence: Sequence) -> tuple[int, int, int]:
         record = sequence.record
