@@ -202,7 +202,7 @@ def correlation_time(values: Floats) -> float:
     spectrum = np.abs(np.fft.rfft(centred, 2 * n)) ** 2
     correlations = np.fft.irfft(spectrum)[:n] / power
     pairs = correlations[0 : n - n % 2 : 2] + correlations[1:n:2]
-    negative = np.flatnonzero(pairs <= 1e-12)
+    negative = np.flatnonzero(pairs <= 1e-12)  # rounding may leave a sum of 0 positive
     positive = pairs[: negative[0]] if len(negative) else pairs
     return float(min(n, max(1.0, 2.0 * positive.sum() - 1.0)))
 

@@ -314,7 +314,7 @@ def _handover(handover: SourceFields) -> str:
         return f"It stayed there: the best replica that decodes was predicted to end it {duration(-gain)} later."
     tokens, moved = count(handover.count("tokens"), "token"), size(handover.number("bytes"))
     early = handover.number("early_bytes") if "early_bytes" in handover else 0.0
-    before = f", {size(early)} of them before the first one and the others" if early else ""
+    before = f", {size(early)} of them before the first token and the others" if early else ""
     took = f"{moved} were transferred{before} in {duration(handover.number('seconds'))}"
     return f"That was after {tokens}, for a predicted gain of {duration(gain)}; {took}."
 
