@@ -22,7 +22,20 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         writer, _ = listener.accept()
         with writer:
             writer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await_stamps(writer, reader)
             yield writer, reader
+
+
+def await_stamps(writer: socket.socket, reader: socket.socket) -> None:
+    """Linux begins to stamp packets some time after the first socket asks for it (net_enable_timestamp schedules that);
+    a packet without a stamp gets the time of its read."""
+    for _ in range(100):
+        stamps = Stamps(time.perf_counter())
+        writer.send(b"x")
+        time.sleep(0.005)
+        if stamps.read(reader)[2] > 0.004 or sys.platform != "linux":
+            return
+    pytest.fail("the kernel stamped none of 100 packets")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps")

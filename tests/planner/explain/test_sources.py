@@ -156,7 +156,7 @@ def test_what_it_brought_that_another_replica_decodes() -> None:
         ("It stayed there: the best replica that decodes was predicted to end it 20 ms later.",),
         (
             "That was after 1 token, for a predicted gain of 500 ms; 4.6 MB were transferred, 4.1 MB of them before "
-            "the first one and the others in 5 ms.",
+            "the first token and the others in 5 ms.",
         ),
     ]
 
