@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from operator import mul
 from typing import Any
 
 import pytest
@@ -29,6 +30,9 @@ from twofold.host.paths import CacheFolders
 TOKENS = 200
 BLOCK = 16
 BLOCKS = TOKENS // BLOCK
+WINDOWS = TinyOptions("gemma3", layers=6, head_dim=64, window=64)
+"""The row after the blocks of a prompt reads 64 tokens in five of six layers: FIRST is the first of their blocks."""
+FIRST = 8
 SEEDED = SamplingParams(seed=5, temperature=1.0, max_tokens=12, ignore_eos=True, logprobs=3)
 Change = Callable[[BlockData], BlockData]
 
@@ -75,18 +79,32 @@ async def run(model: Fleet, request: EngineRequest, request_id: str) -> tuple[Re
     return output, handle
 
 
-def prompt(salt: str = "") -> EngineRequest:
-    ids = tuple((31 + i * i * 7) % 250 for i in range(TOKENS))
-    return EngineRequest(ids, SEEDED, RequestOptions(cache_salt=salt))
+def prompt(salt: str = "", own: Sequence[int] = (), tokens: int = TOKENS) -> EngineRequest:
+    """The first ``tokens`` of a text, and its ``own``."""
+    ids = tuple((31 + i * i * 7) % 250 for i in range(tokens))
+    return EngineRequest((*ids, *own), SEEDED, RequestOptions(cache_salt=salt))
 
 
 def bits(output: RequestOutput) -> object:
     return [(each.token_ids, each.text, each.logprobs) for each in output.outputs]
 
 
+@pytest.fixture(scope="session")
+def sliding(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> ModelReading:
+    return read_file(tiny_gguf(WINDOWS).path, CacheFolders.of().create())
+
+
+def sizes(model: Fleet) -> list[int]:
+    """Bytes of a block of each group."""
+    return [group.block_bytes for group in model.ready.engine.groups]
+
+
+@pytest.mark.parametrize("options", [TinyOptions(head_dim=64), WINDOWS], ids=["all", "windows"])
 @pytest.mark.parametrize("kv", ["f16", "q8", "k8v4"])
-def test_fetched_blocks_have_the_bits_of_computed_ones(tiny_gguf: Callable[[TinyOptions], TinyModel], kv: str) -> None:
-    reading = read_file(tiny_gguf(TinyOptions(head_dim=64)).path, CacheFolders.of().create())
+def test_fetched_blocks_have_the_bits_of_computed_ones(
+    tiny_gguf: Callable[[TinyOptions], TinyModel], kv: str, options: TinyOptions
+) -> None:
+    reading = read_file(tiny_gguf(options).path, CacheFolders.of().create())
 
     async def fetch() -> None:
         async with pair(reading, kv_cache_dtype=kv) as model:
@@ -97,9 +115,10 @@ def test_fetched_blocks_have_the_bits_of_computed_ones(tiny_gguf: Callable[[Tiny
             assert (first.choice.replica, second.choice.replica) == (0, 1)
             assert first.fetched is None
             assert second.fetched is not None
-            size = model.ready.engine.groups[0].block_bytes
             assert (second.fetched.source, second.fetched.blocks) == (0, BLOCKS)
-            assert second.fetched.nbytes == BLOCKS * size
+            counts = (BLOCKS, BLOCKS - FIRST)
+            assert second.fetched.nbytes == sum(map(mul, counts, sizes(model)))
+            assert len(sizes(model)) == (1 if options.window is None else 2)
             assert fetched.metrics.cached_tokens == BLOCKS * BLOCK
             assert fetched.metrics.record.stalls[WaitReason.FETCHING] > 0
             assert WaitReason.FETCHING not in computed.metrics.record.stalls
@@ -143,6 +162,53 @@ def test_a_damaged_block_is_computed(reading: ModelReading) -> None:
     asyncio.run(fetch())
 
 
+def test_of_a_window_only_those_blocks_are_fetched_that_are_read_and_absent(sliding: ModelReading) -> None:
+    async def fetch() -> None:
+        async with pair(sliding) as model:
+            assert len(sizes(model)) == 2
+            base = prompt()
+            cases = [  # a prompt, and the blocks of each group that replica 1 fetches of it
+                (base, 12, 12 - FIRST),
+                (prompt(own=range(64)), 4, 4),  # 16 blocks: its row reads four
+                (prompt(tokens=96, own=[7] * 20), 7, 7),  # the row after block 7 reads all, which replica 1 never had
+                (prompt(tokens=168, own=[9] * 40), 2, 2),  # it has blocks 8 and 9 of those that the row reads
+            ]
+            for number, (request, *counts) in enumerate(cases):
+                computed, _ = await run(model, request, f"a{number}")
+                output, handle = await run(model, request, f"b{number}")
+                assert bits(output) == bits(computed)
+                assert output.metrics.cached_tokens == (len(request.token_ids) - 1) // BLOCK * BLOCK
+                assert handle.fetched is not None
+                assert (handle.fetched.blocks, handle.fetched.nbytes) == (
+                    counts[0],
+                    sum(map(mul, counts, sizes(model))),
+                ), number
+
+    asyncio.run(fetch())
+
+
+@pytest.mark.parametrize("place", [3, 10])
+def test_a_window_without_its_last_blocks_is_computed(sliding: ModelReading, place: int) -> None:
+    async def fetch() -> None:
+        async with pair(sliding) as model:
+            computed, _ = await run(model, prompt(), "a")
+            heard = model.on_message
+
+            def hear(replica: Any, message: Any) -> None:
+                if isinstance(message, BlockData) and message.place == place:
+                    message = DAMAGE[0](message)
+                heard(replica, message)
+
+            model.on_message = hear  # type: ignore[method-assign]
+            output, handle = await run(model, prompt(), "b")
+            assert handle.fetched is not None
+            assert handle.fetched.blocks == place
+            assert output.metrics.cached_tokens == 0
+            assert bits(output) == bits(computed)
+
+    asyncio.run(fetch())
+
+
 @pytest.mark.parametrize(("place", "end"), [(0, signal.SIGKILL), (6, signal.SIGKILL), (6, signal.SIGSTOP)])
 def test_a_source_that_ends_leaves_the_rest_to_be_computed(reading: ModelReading, place: int, end: int) -> None:
     async def fetch() -> None:
@@ -165,7 +231,7 @@ def test_a_source_that_ends_leaves_the_rest_to_be_computed(reading: ModelReading
             assert bits(output) == bits(computed)
             if end == signal.SIGSTOP:
                 os.kill(source, signal.SIGCONT)
-            await until(lambda: all(each.state == "ready" for each in model.replicas.values()))
+            await until(lambda: all(each.state == "ready" for each in model.replicas.values()), 60.0)
 
     asyncio.run(fetch())
 

@@ -195,7 +195,7 @@ class Handovers(Generic[R]):
         cached = line.cached(request, numbers)
         if not stream.proven and (candidate.early or cached[0] > cached[1]):  # with those of the step under way
             cached[0] = min(last, cached[0] + self._replicas[source].ahead(now).rows)
-        fetch = self._relay.find(numbers, 1, cached)
+        fetch = self._relay.find(numbers, 1, cached, last)
         if fetch is None and not stream.proven:
             return None
         reach = cached[1] if fetch is None else fetch.tokens if stream.proven else last - last % fetch.block_size

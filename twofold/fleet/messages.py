@@ -214,11 +214,13 @@ class Blocks(WorkerMessage, tag="blocks"):
 
 
 class SendBlocks(WorkerMessage, tag="send_blocks"):
-    """Holds the cached blocks of these tokens of a cache salt, to be sent for transfer ``number``."""
+    """Holds the cached blocks of these tokens of a cache salt, to be sent for transfer ``number``. Of KV groups with
+    windows, those that the row after ``goal`` blocks reads."""
 
     number: int
     salt: str
     token_ids: tuple[int, ...]
+    goal: int
 
 
 class FetchBlocks(WorkerMessage, tag="fetch_blocks"):
@@ -230,11 +232,13 @@ class FetchBlocks(WorkerMessage, tag="fetch_blocks"):
 
 
 class PrefetchBlocks(WorkerMessage, tag="prefetch_blocks"):
-    """Fetches the blocks of these tokens of a cache salt, for a request that may come."""
+    """Fetches the blocks of these tokens of a cache salt, for a request that may come, and whose prompt has ``goal``
+    blocks."""
 
     number: int
     salt: str
     token_ids: tuple[int, ...]
+    goal: int
 
 
 class PullBlocks(WorkerMessage, tag="pull_blocks"):
@@ -246,7 +250,7 @@ class PullBlocks(WorkerMessage, tag="pull_blocks"):
 
 
 class BlockData(WorkerMessage, tag="block_data"):
-    """Block ``place`` of a prompt."""
+    """Block ``place`` of a prompt, of each KV group that needs it."""
 
     number: int
     place: int

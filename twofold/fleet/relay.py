@@ -14,7 +14,9 @@ from functools import partial
 from itertools import count
 from typing import Final, Protocol
 
+from twofold.core.model import ATTENTION_CHUNK
 from twofold.core.request import EngineRequest
+from twofold.engine.kv.block_tables import AttentionWindow
 from twofold.fleet.messages import (
     BlockData,
     BlocksFetched,
@@ -97,20 +99,27 @@ class BlockRelay:
     def __len__(self) -> int:
         return len(self._transfers)
 
-    def find(self, numbers: Sequence[int], target: int, cached: Sequence[int]) -> BlockFetch | None:
-        """What the ``target``-th of the replicas ``numbers`` could fetch of a prompt, given the cached tokens of each;
-        None if no other one has more, or if attention windows have gaps in their blocks."""
+    def find(
+        self, numbers: Sequence[int], target: int, cached: Sequence[int], goal_tokens: int = 0
+    ) -> BlockFetch | None:
+        """What the ``target``-th of the replicas ``numbers`` could fetch of a prompt, given the cached tokens of each,
+        if in the end it needs ``goal_tokens``, or else what it fetches now; None if no other one has more, or if all
+        layers have windows."""
         best, ready = max(range(len(cached)), key=cached.__getitem__), self._replicas[numbers[target]].ready
-        if ready is None or any(group.window is not None for group in ready.engine.groups):
+        if ready is None or ready.engine.groups[0].window is not None:
             return None
         size = ready.engine.block_size
         blocks, have = cached[best] // size, cached[target] // size
         if blocks <= have:
             return None
-        nbytes = (blocks - have) * ready.engine.groups[0].block_bytes
+        goal, nbytes = max(blocks, goal_tokens // size), 0
+        for group in ready.engine.groups:
+            first = AttentionWindow(group.window, ATTENTION_CHUNK, size).first(goal * size, goal)
+            nbytes += max(0, blocks - max(have, first)) * group.block_bytes
         source = numbers[best]
         seconds = self.rates.seconds(source, numbers[target], nbytes)
-        return BlockFetch(source, blocks, size, nbytes, seconds, self._replicas[source].ahead(self._clock()).busy_s)
+        busy_s = self._replicas[source].ahead(self._clock()).busy_s
+        return BlockFetch(source, blocks, size, goal, nbytes, seconds, busy_s)
 
     def begin(self, request: EngineRequest, choice: Choice, handle: DispatchHandle) -> None:
         """Begins a transfer for a request that is sent to its replica next."""
@@ -127,7 +136,8 @@ class BlockRelay:
         """Begins a transfer for a request that runs elsewhere. ``done`` is called at its end, with None if nothing was
         transferred."""
         number = self._open(request, fetch, target, done)
-        self._send(target, PrefetchBlocks(number, request.options.cache_salt, request.token_ids[: fetch.tokens]))
+        tokens = request.token_ids[: fetch.tokens]
+        self._send(target, PrefetchBlocks(number, request.options.cache_salt, tokens, fetch.goal))
 
     def busy(self, target: int) -> bool:
         """Whether a replica has as many transfers as it may."""
@@ -140,7 +150,8 @@ class BlockRelay:
         limit_s = LIMIT_S + 4 * (fetch.wait_s + fetch.seconds)
         deadline = asyncio.get_running_loop().call_later(limit_s, self._end, number)
         self._transfers[number] = _Transfer(fetch, target, done, deadline)
-        self._send(fetch.source, SendBlocks(number, request.options.cache_salt, request.token_ids[: fetch.tokens]))
+        tokens = request.token_ids[: fetch.tokens]
+        self._send(fetch.source, SendBlocks(number, request.options.cache_salt, tokens, fetch.goal))
         return number
 
     def hear(self, replica: int, message: FromTransfer) -> None:

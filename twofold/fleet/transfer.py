@@ -8,6 +8,9 @@
                       blocks come before
     hub → both        EndTransfer: a replica was lost, or it takes too long
 
+A message has the block of each KV group at one place of the prompt. A group with an attention window has only those
+blocks that the row after the whole prefix reads; the target can use the prefix when they are all there.
+
 The target takes blocks of its cache, fills them and publishes them in its prefix tree, as a load from the KV store
 does; no step reads them before. It accepts a block if it has the right number, size and keyed digest, and computes the
 rest of the prompt. Both sides hold their blocks until the end of the transfer, so none is evicted while it is read or
@@ -25,6 +28,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from operator import le
 from threading import Lock
 from typing import Final
 
@@ -64,6 +68,7 @@ class _Sending:
     sent the blocks before ``sent``, and the other replica has asked for those before ``upto``."""
 
     salt: str
+    goal: int
     tables: BlockTables | None = None
     blocks: int | None = None
     sent: int = 0
@@ -73,11 +78,12 @@ class _Sending:
 @dataclass(slots=True)
 class _Fetch:
     """Blocks of a text that are filled, up to the block ``end``: those before ``have`` are there, from ``first`` on
-    they were fetched. A request may wait for them."""
+    they were fetched. In the end ``goal`` blocks are needed. A request may wait for them."""
 
     salt: str
     text: Sequence[int]
     end: int
+    goal: int
     began: float
     request_id: str | None = None
     tables: BlockTables | None = None
@@ -122,7 +128,7 @@ class BlockTransfers:
         with self._lock:
             self._held[request.request_id] = request
         salt, began = request.options.cache_salt, time.monotonic()
-        fetch = _Fetch(salt, request.token_ids, wanted.blocks, began, request.request_id)
+        fetch = _Fetch(salt, request.token_ids, wanted.blocks, wanted.blocks, began, request.request_id)
         self._thread.submit(self._guarded, self._begin, wanted.number, fetch)
         return True
 
@@ -136,8 +142,8 @@ class BlockTransfers:
         match message:
             case FetchBlocks():
                 self._expected[message.request_id] = message
-            case PrefetchBlocks(number, salt, token_ids):
-                fetch = _Fetch(salt, token_ids, len(token_ids), time.monotonic())
+            case PrefetchBlocks(number, salt, token_ids, goal):
+                fetch = _Fetch(salt, token_ids, len(token_ids), goal, time.monotonic())
                 self._thread.submit(self._guarded, self._begin, number, fetch)
             case SendBlocks():
                 self._thread.submit(self._guarded, self._open, message.number, message)
@@ -171,14 +177,15 @@ class BlockTransfers:
     def _open(self, number: int, wanted: SendBlocks) -> None:
         """Holds the blocks that the prefix tree has of a prefix. Other transfers continue until the step ends."""
         text = array("i", wanted.token_ids)
-        sending = self._sending[number] = _Sending(wanted.salt)
+        sending = self._sending[number] = _Sending(wanted.salt, wanted.goal)
 
         def take(engine: Engine) -> None:
             manager = engine.scheduler.manager
-            whole, _ = manager.kept(text, wanted.salt)
-            if whole and not manager.moving:
+            whole, gaps = manager.kept(text, wanted.salt)
+            firsts = [min(first, whole) for first in manager.reads(sending.goal)]
+            if whole and all(map(le, gaps, firsts)) and not manager.moving:
                 held = text[: whole * manager.block_size]
-                sending.tables = manager.reserve(held, wanted.salt, whole, whole, (0,), engine.now())
+                sending.tables = manager.reserve(held, wanted.salt, whole, whole, firsts, engine.now())
             sending.blocks = 0 if sending.tables is None else whole
 
         def opened(taken: Future[None]) -> None:
@@ -207,7 +214,7 @@ class BlockTransfers:
         while sending.sent < min(sending.upto, sending.blocks):
             assert sending.tables is not None, "it has blocks"
             place = sending.sent
-            payload = b"".join(self._block_bytes(0, sending.tables.blocks[0][place : place + 1]))
+            payload = b"".join(self._views(sending.tables, place))
             self._post(BlockData(number, place, self._digest(sending.salt, number, place, payload), payload))
             sending.sent += 1
         if sending.sent < sending.upto:
@@ -221,10 +228,12 @@ class BlockTransfers:
             manager = engine.scheduler.manager
             text = array("i", fetch.text[: fetch.end * manager.block_size])
             fetch.end = min(fetch.end, len(text) // manager.block_size)
-            keep, _ = manager.kept(text, salt)
+            whole, gaps = manager.kept(text, salt)
+            firsts = [min(first, fetch.end) for first in manager.reads(fetch.goal)]
+            keep = min(whole, *(first for first, gap in zip(firsts, gaps, strict=True) if gap > first), fetch.end)
             if keep >= fetch.end or manager.moving:
                 return None, keep
-            return manager.reserve(text, salt, keep, fetch.end, (0,), engine.now(), spare=SPARE), keep
+            return manager.reserve(text, salt, keep, fetch.end, firsts, engine.now(), spare=SPARE), keep
 
         fetch.tables, fetch.first = self._engine.call(take).result()
         fetch.have = fetch.first
@@ -235,7 +244,9 @@ class BlockTransfers:
         self._ask(number, fetch)
 
     def _ask(self, number: int, fetch: _Fetch) -> None:
-        size = sum(view.nbytes for view in self._block_bytes(0, [0]))
+        assert fetch.tables is not None, "it has blocks"
+        groups = range(len(fetch.tables.blocks))
+        size = sum(view.nbytes for group in groups for view in self._block_bytes(group, [0]))
         upto = min(fetch.end, fetch.have + max(2, WINDOW_BYTES // size))
         self._post(PullBlocks(number, fetch.first, upto))
 
@@ -244,7 +255,7 @@ class BlockTransfers:
         if fetch is None:
             return
         assert fetch.tables is not None, "it has blocks"
-        views = self._block_bytes(0, fetch.tables.blocks[0][fetch.have : fetch.have + 1])
+        views = self._views(fetch.tables, fetch.have)
         size = sum(view.nbytes for view in views)
         digest = self._digest(fetch.salt, number, data.place, data.payload)
         if data.place != fetch.have or len(data.payload) != size or not hmac.compare_digest(digest, data.digest):
@@ -261,6 +272,11 @@ class BlockTransfers:
             self._finish(number)
         else:
             self._ask(number, fetch)
+
+    def _views(self, tables: BlockTables, place: int) -> list[memoryview]:
+        """The contents of the tables' blocks at a place, of each group whose window has not passed it."""
+        held = [group for group, first in enumerate(tables.first) if first <= place]
+        return [view for group in held for view in self._block_bytes(group, tables.blocks[group][place : place + 1])]
 
     def _end(self, number: int, _: object) -> None:
         """The hub ends a transfer."""

@@ -129,7 +129,7 @@ def test_predictions_are_what_replicas_then_take(kind: type[FastReplica] | type[
 
 def test_a_fetch_is_chosen_if_it_is_sooner_than_computing() -> None:
     def choose(seconds: float) -> Choice:
-        fetch = BlockFetch(1, 30, 16, 30 * 4096, seconds)
+        fetch = BlockFetch(1, 30, 16, 30, 30 * 4096, seconds)
         asked = RoutedRequest(500, lambda: (0,), None, lambda _, cached: None if any(cached) else fetch)
         return chosen([Standing()], asked)
 

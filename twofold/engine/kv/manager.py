@@ -368,6 +368,10 @@ class BlockManager:
         path = self._tree.follow(salt, text.tobytes())
         return path.whole, tuple(after_hole(path.blocks(group)) for group in range(len(self._pools)))
 
+    def reads(self, whole: int) -> tuple[int, ...]:
+        """For each group the first of ``whole`` blocks that a row after them reads."""
+        return tuple(window.first(whole * self.block_size, whole) for window in self.windows)
+
     def texts(self, least: int) -> list[tuple[str, array[int]]]:
         """The texts of at least so many tokens in the tree, with their salts, the most recently used first."""
         return [(salt, text) for salt, text in self._tree.texts() if len(text) >= least]

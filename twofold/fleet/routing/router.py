@@ -97,12 +97,14 @@ class RoutePrediction(NamedTuple):
 
 
 class BlockFetch(NamedTuple):
-    """The first ``blocks`` blocks of a prompt come from the replica ``source``. The target lacks ``nbytes`` bytes of
-    them, which are predicted to take so many seconds after ``wait_s``, when the source's step ends."""
+    """The first ``blocks`` blocks of a prompt come from the replica ``source``; of KV groups with windows, those that
+    the row after ``goal`` blocks reads. The target lacks ``nbytes`` bytes of them, which are predicted to take so many
+    seconds after ``wait_s``, when the source's step ends."""
 
     source: int
     blocks: int
     block_size: int
+    goal: int
     nbytes: int
     seconds: float
     wait_s: float = 0.0
