@@ -21,6 +21,7 @@ from benchmarks.setting import Setting
 from benchmarks.texts import CLASSES, PROSE, Task
 from benchmarks.worker import Worker
 from twofold import LLM, SamplingParams
+from twofold.core.report import RequestMetrics, StepReport
 from twofold.core.request import RequestOptions
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import TokensPrompt
@@ -42,17 +43,22 @@ NGRAMS: Final = tuple((size, most) for size in (2, 3, 5, 8, 12) for most in (8, 
 TRIED: Final = 128
 """Tokens of a completion with which a setting is tried."""
 PEER_GOAL: Final = 1.4
+PYTHON_GOAL: Final = 0.05
+"""Wanted share of a step outside of the models."""
 
 
 @dataclass(slots=True)
 class Times:
-    """Seconds of decode, the tokens after the first and the steps of one way; drafted and accepted tokens."""
+    """Seconds of decode, the tokens after the first and the steps of one way; drafted and accepted tokens. ``step_s``
+    is the time of its decode steps, from the end of the one before, and ``model_s`` that of the models in them."""
 
     seconds: float = 0.0
     tokens: int = 0
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
+    step_s: float = 0.0
+    model_s: float = 0.0
 
     def add(self, output: RequestOutput) -> None:
         metrics, record = output.metrics, output.metrics.record
@@ -62,14 +68,35 @@ class Times:
         self.drafted += record.drafted
         self.accepted += record.accepted
 
+    @property
+    def outside(self) -> float:
+        """The share of its steps outside of the models: Python and sampling."""
+        return 1 - self.model_s / self.step_s if self.step_s else 0.0
+
+
+class StepClock:
+    """Adds the seconds of decode steps to ``times``."""
+
+    def __init__(self) -> None:
+        self.times = Times()
+
+    def on_step(self, report: StepReport) -> None:
+        if report.decode_rows and not report.prefill_rows:
+            self.times.step_s += report.host_s + report.moves_s + report.seconds
+            self.times.model_s += report.forward_s + report.draft_s
+
+    def on_request(self, report: RequestMetrics) -> None:
+        """Needs nothing."""
+
 
 def run(setting: Setting) -> dict[str, Any]:
     print(f"\nspeculation  {setting.name}, one stream: tokens per second with and without drafts", flush=True)
     with LLM(setting.path, max_model_len=4_096, threads=setting.threads) as llm:
         report: dict[str, Any] = {"rows": _price(llm, setting)}
         rounds = 1 if setting.quick else min(setting.rounds, 3)
+        llm.engine.observe(clock := StepClock())
         report["classes"] = [
-            _class(llm, name, tasks, temperature, rounds, setting)
+            _class(llm, clock, name, tasks, temperature, rounds, setting)
             for name, tasks in CLASSES.items()
             for temperature in (0.0, 0.8)
         ]
@@ -146,7 +173,7 @@ def _price(llm: LLM, setting: Setting) -> dict[int, float]:
 
 
 def _class(
-    llm: LLM, name: str, tasks: Sequence[Task], temperature: float, rounds: int, setting: Setting
+    llm: LLM, clock: StepClock, name: str, tasks: Sequence[Task], temperature: float, rounds: int, setting: Setting
 ) -> dict[str, Any]:
     ways = {"plain": Times(), "drafts": Times()}
     gains, differing = [], 0
@@ -156,6 +183,7 @@ def _class(
             outputs = {}
             for way, times in ways.items():
                 options = options_of(f"{way} {name} {temperature} {turn}", speculation=way == "drafts")
+                clock.times = times
                 outputs[way] = answer(llm, task, temperature, options, setting, seed=turn)
                 one[way].add(outputs[way])
                 times.add(outputs[way])
@@ -261,7 +289,7 @@ def answer(
     params = SamplingParams(
         temperature=temperature,
         seed=seed,
-        max_tokens=16 if setting.quick else task.tokens,
+        max_tokens=16 if setting.quick and task.form is None else task.tokens,
         logprobs=0,
         structured_outputs=task.form,
     )
@@ -286,11 +314,16 @@ def _report(
     plain, drafts = ways["plain"], ways["drafts"]
     goal, gain = GOALS.get((name, temperature), 0.98), statistics.median(gains)
     right = drafts.accepted / drafts.drafted if drafts.drafted else 0.0
+    outside = ""
+    if drafts.step_s:
+        outside = (
+            f", {plain.outside:.1%} → {drafts.outside:.1%} of a step outside of the model (goal {PYTHON_GOAL:.0%})"
+        )
     print(
         f"  {name}, temperature {temperature:g}: {gain:.2f}× (goal {goal:g}; rounds "
         f"{' '.join(f'{each:.2f}' for each in gains)}), {plain.tokens / plain.seconds:.1f} → "
         f"{drafts.tokens / drafts.seconds:.1f} tok/s, {drafts.tokens / max(drafts.steps, 1):.2f} tokens a step, "
-        f"{drafts.drafted} drafted, {right:.0%} right, {differing} answers differ",
+        f"{drafts.drafted} drafted, {right:.0%} right, {differing} answers differ{outside}",
         flush=True,
     )
     return {
@@ -302,4 +335,5 @@ def _report(
         "drafted": drafts.drafted,
         "accepted": drafts.accepted,
         "differing": differing,
+        "outside": {way: times.outside for way, times in ways.items() if times.step_s},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -108,6 +109,18 @@ def test_a_store_in_use_is_not_removed(store: Path, twofold: Command, tiny_gguf:
         result = twofold("kv", "rm", store)
     assert result.code == 4
     assert "Stop it first" in result.err
+    assert len(list(store.rglob("*.kv"))) == 2
+
+
+def test_a_file_that_cannot_be_removed_is_named(store: Path, twofold: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, **_: bool) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        result = twofold("kv", "rm", store)
+    assert result.code == 4
+    assert ".kv cannot be removed: Read-only file system." in result.err
     assert len(list(store.rglob("*.kv"))) == 2
 
 

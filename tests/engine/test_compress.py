@@ -151,7 +151,7 @@ def test_the_verdict_is_that_of_the_engines_own_step_times(make_llm: MakeLLM) ->
     ("text", "options", "says"),
     [
         ("One sentence only", {}, "single sentence"),
-        (FENCE, {}, "single sentence|protected"),
+        (FENCE, {}, "All of the text is protected"),
         (FENCE + "\n" + FENCE, {}, "All of the text is protected"),
         (TEXT, {"keep": 0}, "keep must be"),
         (TEXT, {"keep": 1.0}, "keep must be"),

@@ -227,10 +227,11 @@ def test_a_request_that_leaves_while_loading_frees_everything(make_llm: MakeLLM,
     engine = second.engine
     request_id = engine.add(engine.request(tuple(prompt(1, 600)["prompt_token_ids"]), GREEDY))
     engine.step()
-    assert counts(second).loads == 1
+    assert counts(second).loads == 0, "it is being loaded"
     engine.abort(request_id)
     turn(second)
     engine.check_idle()
+    assert counts(second).loads == 1
     assert ask(second, 1, 600).metrics.cached_tokens == 512
 
 
@@ -373,6 +374,7 @@ def test_files_that_vanish_are_computed_again(make_llm: MakeLLM, tmp_path: Path)
     for path in segments(tmp_path):
         path.unlink()
     assert said(ask(llm, 1, 600)) == answer
+    assert (counts(llm).loads, counts(llm).bad) == (0, 1), "a load of nothing is none"
     assert (counts(llm).bad, counts(llm).loaded) == (1, 0)
 
 
@@ -422,6 +424,16 @@ def test_a_folder_that_others_can_write_to_is_refused(make_llm: MakeLLM, tmp_pat
     (tmp_path / "kv").chmod(0o770)
     with pytest.raises(ParameterError, match="can be written by other users"):
         make_llm(store=tmp_path / "kv", **SHAPE)
+
+
+def test_a_folder_of_another_user_is_refused(
+    make_llm: MakeLLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_llm(store=tmp_path, **SHAPE).close()
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(ParameterError, match="belongs to another user") as error:
+        make_llm(store=tmp_path, **SHAPE)
+    assert error.value.hint == "Choose another folder with --kv-store.", "chmod would not help"
 
 
 def test_a_path_that_is_no_folder_is_refused(make_llm: MakeLLM, tmp_path: Path) -> None:

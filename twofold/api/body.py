@@ -514,7 +514,8 @@ KINDS: Final[dict[Any, Callable[[tuple[Any, ...], Notes], JsonKind]]] = {
 
 def _bounded(low: int, high: int | None, unit: str) -> str:
     if high is not None:
-        return f" of {low} to {high} {unit}" if low else f" of at most {high} {unit}"
+        numbers = f"{low}" if low == high else f"{low} to {high}" if low else f"at most {high}"
+        return f" of {numbers} {unit}"
     return " that is not empty" if low else ""
 
 

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from twofold.cli.console import format_bytes, print_json, print_lines, print_table
 from twofold.cli.options import Json
-from twofold.core.errors import ParameterError
+from twofold.core.errors import ParameterError, ResourceError
 from twofold.engine.kv.segments import SEGMENT_TOKENS
 from twofold.engine.kv_folder import StoreFolder, damaged, find_folders, remove, segment_files
 
@@ -70,7 +70,12 @@ def rm(store: Store, /, *, model: Model = None) -> None:
     """Remove a KV store, or what it has of one model. Files that are not the store's stay."""
     folders = _folders(store, model)
     size = sum(_report(folder).bytes for folder in folders)
-    remove(store, folders, whole=model is None)
+    try:
+        remove(store, folders, whole=model is None)
+    except OSError as error:
+        raise ResourceError(
+            f"{error.filename} cannot be removed: {error.strerror}.", hint="Run it again once the disk can be written."
+        ) from error
     print_lines([f"removed {format_bytes(size)} from {store}"])
 
 

@@ -121,7 +121,9 @@ class ModelOptions:
         if self.chat_template is not None:
             given["chat_template"] = read_chat_template(self.chat_template)
         if self.speculative_config is not None:
-            given["speculative_config"] = _json_object("speculative_config", self.speculative_config)
+            given["speculative_config"] = _json_object(
+                "speculative_config", self.speculative_config, hint='Like {"method": "off"}.'
+            )
         return given | {
             "max_num_seqs": 1,
             "swap_space_bytes": 0,
@@ -370,7 +372,7 @@ def _json_object(name: str, text: str, hint: str | None = None) -> dict[str, Any
         value = json.loads(text)
     except json.JSONDecodeError as error:
         raise ParameterError(
-            f"{name} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.", param=name
+            f"{name} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.", param=name, hint=hint
         ) from error
     except (ValueError, RecursionError) as error:
         raise ParameterError(f"{name} cannot be read: {error}.", param=name) from error

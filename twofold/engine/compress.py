@@ -209,7 +209,7 @@ class TextCompression:
     def check_droppable(self) -> None:
         """Raises ParameterError if there is nothing that could be dropped."""
         if not self._windows:
-            single = all(len(passage.spans) == 1 for passage in self._passages)
+            single = all(len(each.spans) == 1 and not each.spans[0].protected for each in self._passages)
             what = "The text is a single sentence" if single else "All of the text is protected"
             raise ParameterError(
                 f"{what}: nothing can be dropped.", param="text", hint="Whole sentences are dropped; send it as it is."

@@ -101,7 +101,7 @@ class SpeculativeConfig:
             raise ParameterError(
                 "speculative_config has a model exactly if its method is draft_model.",
                 param="speculative_config",
-                hint="Write for example {'method': 'draft_model', 'model': 'qwen2.5-coder-0.5b'}.",
+                hint='Write for example {"method": "draft_model", "model": "qwen2.5-coder-0.5b"}.',
             )
         whole_number("speculative_config.num_speculative_tokens", self.num_speculative_tokens, 1, MAX_DRAFTS)
 
@@ -111,7 +111,7 @@ def _speculative_config(given: object, backend: str) -> SpeculativeConfig:
     if given is None and backend == "reference":
         return SpeculativeConfig(method="off")
     if given is not None and not isinstance(given, Mapping | SpeculativeConfig):
-        raise impossible("speculative_config", given, "an object such as {'method': 'auto'}")
+        raise impossible("speculative_config", given, 'an object such as {"method": "auto"}')
     config = given if isinstance(given, SpeculativeConfig) else SpeculativeConfig(**(given or {}))
     if config.method != "off" and backend == "reference":
         raise ParameterError(

@@ -47,19 +47,22 @@ STAGED: Final = ".writing-"
 PIECE: Final = 1 << 20
 MAX_GROUPS: Final = 16
 """More KV groups than any model has."""
+OTHER_FOLDER: Final = "Choose another folder with --kv-store."
 
 
 def secure_folder(path: Path) -> None:
-    """Creates a folder for its owner only. Raises ParameterError if others can write to it, or if it is no folder, and
-    OSError if it cannot be created."""
+    """Creates a folder for its owner only. Raises ParameterError if others own it or can write to it, or if it is no
+    folder, and OSError if it cannot be created."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     info = path.stat()
-    if info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o022:
-        raise ParameterError(
-            f"The KV store {path} can be written by other users, who could change what the model answers.",
-            param="kv_store",
-            hint=f"Run: chmod 700 {path} (or choose another folder with --kv-store).",
-        )
+    what, way_out = "", OTHER_FOLDER
+    if info.st_uid != os.getuid():
+        what = "belongs to another user"
+    elif stat.S_IMODE(info.st_mode) & 0o022:
+        what, way_out = "can be written by other users", f"Run: chmod 700 {path} (or choose another --kv-store)."
+    if what:
+        message = f"The KV store {path} {what}, who could change what the model answers."
+        raise ParameterError(message, param="kv_store", hint=way_out)
 
 
 def read_secret(folder: Path) -> bytes:
@@ -192,7 +195,7 @@ def open_folder(store: Path, identify: Callable[[], bytes], model: str) -> Store
         path = store / identity.hex()
         secure_folder(path)
     except (FileExistsError, NotADirectoryError) as error:
-        raise ParameterError(f"The KV store {store} is not a folder.", param="kv_store") from error
+        raise ParameterError(f"The KV store {store} is not a folder.", param="kv_store", hint=OTHER_FOLDER) from error
     except OSError as error:
         warn(store, error.strerror)
         return None

@@ -79,7 +79,7 @@ def test_it_declines_where_the_same_model_reads_the_text(server: LiveServer) -> 
         ({"protect": [[0, 1000]]}, "protect", "is no range"),
         ({"protect": [[0, 9], [5, 12]]}, "protect", "overlap"),
         ({"protect": ["absent"]}, "protect", "does not occur"),
-        ({"protect": [[1, 2, 3]]}, "protect[0]", "protect"),
+        ({"protect": [[1, 2, 3]]}, "protect[0]", "a list of 2 entries"),
         ({"kept": 0.5}, "kept", "keep"),
     ],
 )

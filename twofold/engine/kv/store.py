@@ -294,7 +294,6 @@ class KVStore:
             parts.append(SegmentBlocks(header, blocks))
         self._loads[number] = _Load(prefix, tables, names, alone)
         self._jobs.append(ReadJob(number, tuple(parts), alone))
-        self.counts.loads += 1
         return number
 
     def _firsts(self, segments: Sequence[StoredSegment], first: int, end: int) -> tuple[int, ...] | None:
@@ -436,6 +435,7 @@ class KVStore:
         end = prefix.first + result.good
         if result.good:
             self._manager.publish(load.tables, prefix.text, end * SEGMENT_TOKENS, now)
+            self.counts.loads += 1
             self.counts.loaded += result.good * SEGMENT_TOKENS
         self._manager.close(load.tables, now)
         if result.seconds > 0 and result.nbytes:

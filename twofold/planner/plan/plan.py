@@ -12,6 +12,7 @@ from typing import Final, Literal
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
 from twofold.core.tensors import main_format
+from twofold.core.units import count
 from twofold.core.values import BF16, FP8, INT4, ValueFormat
 from twofold.planner.count.memory import DeviceMemory, weight_bytes
 from twofold.planner.count.setting import Setting
@@ -89,7 +90,7 @@ class Configuration:
         parts = [self.shape.name, f"{self.tp}×{self.machine.name}", self.weights, f"kv {self.how.kv.name}"]
         parts.append("split" if self.split else f"chunk {self.chunk}")
         if self.speculation:
-            parts.append(f"{self.speculation.drafts} guesses")
+            parts.append(count(self.speculation.drafts, "draft"))
         return " · ".join(parts)
 
 

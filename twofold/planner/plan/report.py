@@ -318,7 +318,7 @@ def _row(plan: CapacityPlan, named: bool) -> tuple[str, ...]:
     c = plan.configuration
     steps = "split" if c.split else f"{c.chunk} tokens"
     if c.speculation:
-        steps += f", {c.speculation.drafts} drafts"
+        steps += f", {count(c.speculation.drafts, 'draft')}"
     return (
         "–" if plan.cost is None else f"{plan.cost:,.2f}",
         "–" if plan.cost_per_million is None else f"{plan.cost_per_million:,.3f}",

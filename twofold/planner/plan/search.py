@@ -16,6 +16,7 @@ from typing import Final, get_args
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
 from twofold.core.tensors import main_format
+from twofold.core.units import count
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.explain.measured import benchmark
 from twofold.planner.machines.known import known_machines
@@ -60,8 +61,8 @@ def reasons(candidate: Candidate, plan: CapacityPlan) -> Iterator[str]:
     yield _decode_reason(candidate, plan)
     if speculation := candidate.configuration.speculation:
         yield (
-            f"{speculation.drafts} draft tokens per step yield {speculation.tokens:.2f} tokens at an acceptance rate "
-            f"of {speculation.acceptance:.2g}.{_benchmark(speculation)}"
+            f"A step with {count(speculation.drafts, 'draft token')} yields {speculation.tokens:.2f} tokens at an "
+            f"acceptance rate of {speculation.acceptance:.2g}.{_benchmark(speculation)}"
         )
     yield _memory_reason(candidate, plan)
     yield from _quality_reasons(candidate)
