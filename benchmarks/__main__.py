@@ -21,8 +21,8 @@
 
 ``serving`` selects the six parts from ``throughput`` to ``overlap``, ``http`` selects ``server`` and ``servers``,
 ``levers`` those from ``layerkv`` to ``compression``. All but ``compare``, ``start`` and ``prediction`` run on the first
-model only, ``draft-model`` on models of its own. The last line is JSON. Compare only ratios within one run: the
-machine's speed changes from minute to minute.
+model only, ``draft-model`` on models of its own. The last line is JSON; the exit status is 1 if a part failed.
+Compare only ratios within one run: the machine's speed changes from minute to minute.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ PARTS: Mapping[str, Callable[[Setting], Any]] = {
 EVERY_MODEL = ("compare", "start", "prediction")
 
 
-def main() -> None:
+def main() -> int:
     signal.signal(
         signal.SIGTERM, lambda number, _frame: sys.exit(128 + number)
     )  # lets context managers stop their servers
@@ -112,6 +112,7 @@ def main() -> None:
         parts = [part for part in _chosen(options.parts) if part in EVERY_MODEL or name == options.models[0]]
         report[name] = _run(setting, parts)
     print(json.dumps(report))
+    return int(any("failed" in part for name in options.models for part in report.get(name, {}).values()))
 
 
 def _run(setting: Setting, parts: list[str]) -> dict[str, Any]:
@@ -161,4 +162,4 @@ def _print_ceilings(limits: MachineLimits) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
