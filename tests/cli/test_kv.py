@@ -13,10 +13,11 @@ import pytest
 
 from tests.cli.conftest import Command
 from tests.support.tiny import TinyModel, TinyOptions
+from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams
 from twofold.engine import kv_folder
 from twofold.engine.kv.segments import SegmentHeader, StoreKeys
-from twofold.engine.kv_folder import read_header
+from twofold.engine.kv_folder import read_header, secure_folder
 from twofold.engine.llm import LLM
 
 TOKENS = {"prompt_token_ids": [3 + i % 200 for i in range(600)]}
@@ -110,6 +111,13 @@ def test_a_store_in_use_is_not_removed(store: Path, twofold: Command, tiny_gguf:
     assert result.code == 4
     assert "Stop it first" in result.err
     assert len(list(store.rglob("*.kv"))) == 2
+
+
+def test_a_store_of_another_user_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: store.stat().st_uid + 1)
+    with pytest.raises(ParameterError, match="belongs to another user") as error:
+        secure_folder(store)
+    assert error.value.hint == "Choose another folder with --kv-store.", "chmod would not help"
 
 
 def test_a_file_that_cannot_be_removed_is_named(store: Path, twofold: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -426,16 +426,6 @@ def test_a_folder_that_others_can_write_to_is_refused(make_llm: MakeLLM, tmp_pat
         make_llm(store=tmp_path / "kv", **SHAPE)
 
 
-def test_a_folder_of_another_user_is_refused(
-    make_llm: MakeLLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_llm(store=tmp_path, **SHAPE).close()
-    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
-    with pytest.raises(ParameterError, match="belongs to another user") as error:
-        make_llm(store=tmp_path, **SHAPE)
-    assert error.value.hint == "Choose another folder with --kv-store.", "chmod would not help"
-
-
 def test_a_path_that_is_no_folder_is_refused(make_llm: MakeLLM, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):

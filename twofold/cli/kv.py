@@ -73,9 +73,8 @@ def rm(store: Store, /, *, model: Model = None) -> None:
     try:
         remove(store, folders, whole=model is None)
     except OSError as error:
-        raise ResourceError(
-            f"{error.filename} cannot be removed: {error.strerror}.", hint="Run it again once the disk can be written."
-        ) from error
+        what = f"{error.filename} cannot be removed: {error.strerror}."
+        raise ResourceError(what, hint="Run it again once the disk can be written.") from error
     print_lines([f"removed {format_bytes(size)} from {store}"])
 
 
