@@ -9,12 +9,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.tiny import TinyModel, TinyOptions, write_tiny
 from twofold.core.errors import NetworkError, TwofoldError
 from twofold.formats.fetch.names import DEFAULT_MODEL
 from twofold.formats.fetch.sources import locate, resolve
 from twofold.host.paths import CacheFolders
+
+# How long an example takes, or drawing one, says nothing about the code on a machine that does other things.
+settings.register_profile("counts", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("counts")
 
 
 def pytest_collection_finish() -> None:

@@ -58,6 +58,6 @@ def test_what_is_no_whole_answer_is_an_error_that_says_why(stub: LiveStub, scrip
 
 def test_what_is_open_too_long_is_given_up(stub: LiveStub) -> None:
     began = time.monotonic()
-    (sample,) = ask(serving(stub, Script(first_s=0.0, gap_s=5.0)), ListedLoad(Ask(0, 0.0, 1, 4)), drain_s=0.2).samples
-    assert time.monotonic() - began < 2.0
+    (sample,) = ask(serving(stub, Script(first_s=0.0, gap_s=60.0)), ListedLoad(Ask(0, 0.0, 1, 4)), drain_s=0.2).samples
+    assert time.monotonic() - began < 30.0
     assert (sample.outcome, len(sample.response.moments)) == ("unfinished", 1)

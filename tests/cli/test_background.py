@@ -18,7 +18,7 @@ from tests.cli.conftest import LONG_CONTEXT
 __all__ = ["running_stub", "stub"]
 
 TERMINATED = 143
-PATIENCE = 60
+PATIENCE = 300
 Start = Callable[..., "subprocess.Popen[str]"]
 
 

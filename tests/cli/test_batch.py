@@ -20,7 +20,7 @@ import pytest
 from tests.cli.conftest import Command
 
 Start = Callable[..., "subprocess.Popen[str]"]
-PATIENCE = 60
+PATIENCE = 300
 
 
 def write_input(path: Path, count: int, **body: Any) -> Path:

@@ -44,7 +44,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_bash_completes(script: Path, words: tuple[str, ...], expected: tuple[str, ...]) -> None:
     command = ["bash", "--norc", "-c", ASK, "bash", str(script), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     assert set(expected) <= {word.strip() for word in done.stdout.split()}
 

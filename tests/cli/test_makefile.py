@@ -15,7 +15,7 @@ trap "echo stopped > stopped; exit 143" TERM
 echo started > started
 for step in $(seq 400); do sleep 0.05; done
 """
-PATIENCE = 10
+PATIENCE = 300
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")

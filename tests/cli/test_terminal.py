@@ -23,7 +23,7 @@ from prompt_toolkit.output import DummyOutput
 
 from twofold.cli.chat.terminal import MAX_HISTORY, CommandCompleter, TerminalReader
 
-PATIENCE: Final = 30.0
+PATIENCE: Final = 300.0
 PASTE: Final = "\x1b[200~{}\x1b[201~"
 
 

@@ -25,7 +25,7 @@ def test_a_virtual_clock_moves_only_when_told() -> None:
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
     code = "import sys, twofold; assert not {'numpy', 'llvmlite', 'tokenizers', 'jinja2'} & sys.modules.keys()"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_the_package_exports_are_there() -> None:

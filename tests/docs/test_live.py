@@ -71,7 +71,7 @@ def test_the_request_of_the_readme_is_answered_and_explained(server: LiveServer)
         ["curl", "-s", f"http://{url.removeprefix('http://')}", *line[3:5], "-d", orjson.dumps(body).decode()],
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     reply = orjson.loads(done.stdout)
     assert "Paris" in reply["choices"][0]["message"]["content"]
@@ -94,7 +94,7 @@ def test_a_chat_through_the_server(server: LiveServer) -> None:
         input="What is the capital of France? Answer in one sentence.\n",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert "Paris" in done.stdout

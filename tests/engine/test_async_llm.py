@@ -33,7 +33,7 @@ async def opened(make_loaded: MakeLoaded, **options: Any) -> AsyncIterator[Async
     llm = AsyncLLM.from_loaded(make_loaded(**options))
     try:
         yield llm
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while llm.under_way:
                 await asyncio.sleep(0.001)
         await llm.check_idle()

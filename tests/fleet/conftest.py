@@ -25,6 +25,7 @@ from twofold.observe.served import ServedRequest
 ENGINE: dict[str, Any] = {"max_num_seqs": 4, "kv_cache_memory_bytes": 1 << 23, "swap_space_bytes": 0, "threads": 1}
 LONG = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
 SHORT = SamplingParams(seed=3, max_tokens=6)
+PATIENCE_S = 60.0
 QUICK = RestartPolicy(ping_s=0.05, idle_s=0.3, busy_s=5.0, pause_s=0.02)
 
 
@@ -90,7 +91,7 @@ async def taken(stream: AsyncIterator[OutputDelta], count: int) -> list[OutputDe
     return [await anext(stream) for _ in range(count)]
 
 
-async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = PATIENCE_S) -> None:
     """Waits for something to become true."""
     async with asyncio.timeout(seconds):
         while not condition():

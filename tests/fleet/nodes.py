@@ -12,7 +12,7 @@ from typing import Final
 
 from tests.server.live import TWOFOLD
 
-WAIT_S: Final = 30.0
+WAIT_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,14 +51,14 @@ class Opened:
 
     def until(self, kind: type[FromWorker], count: int = 1) -> list[Any]:
         """Messages of a kind, once there are so many."""
-        until = time.perf_counter() + 5
+        until = time.perf_counter() + 60
         while len(found := [said for said in self.said if isinstance(said, kind)]) < count:
             assert time.perf_counter() < until, f"{self.said!r:.500}"
             time.sleep(0.001)
         return found
 
     def ended(self, request_id: str) -> None:
-        until = time.perf_counter() + 5
+        until = time.perf_counter() + 60
         while not any(
             delta.request_id == request_id and delta.request
             for step in self.until(StepOutputs)

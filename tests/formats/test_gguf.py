@@ -263,10 +263,10 @@ def test_a_vocabulary_of_262144_tokens_is_fast(tmp_path: Path) -> None:
     path.write_bytes(head + struct.pack("<IIQ", 9, 8, len(tokens)) + body)
 
     def read_once() -> float:
-        start = time.perf_counter()
+        start = time.thread_time()
         with GGUFFile.open(path) as file:
             assert len(file.metadata["tokenizer.ggml.tokens"]) == len(tokens)  # type: ignore[arg-type]
-        return time.perf_counter() - start
+        return time.thread_time() - start
 
     # Measured at 0.12 s; the bound only catches a return to seconds on a busy machine.
     assert min(read_once() for _ in range(3)) < 0.6

@@ -66,10 +66,10 @@ def read_all(path: Path) -> None:
 def refused(tmp_path: Path, content: bytes, kind: type[ModelError] = FormatError) -> str:
     path = tmp_path / "bad.gguf"
     path.write_bytes(content)
-    start = time.perf_counter()
+    start = time.thread_time()
     with pytest.raises(kind) as caught:
         read_all(path)
-    assert time.perf_counter() - start < 1.0
+    assert time.thread_time() - start < 1.0
     assert caught.value.hint
     return str(caught.value)
 
@@ -158,10 +158,10 @@ def test_a_file_of_millions_of_empty_strings_is_refused_at_once(tmp_path: Path) 
     path = tmp_path / "sparse.gguf"
     path.write_bytes(build([pair(b"k", ARRAY, array(STRING, 2**27, b""))], []))
     os.truncate(path, 2**31)
-    start = time.perf_counter()
+    start = time.thread_time()
     with pytest.raises(FormatError, match="too many"):
         read_all(path)
-    assert time.perf_counter() - start < 1.0
+    assert time.thread_time() - start < 1.0
 
 
 @pytest.mark.parametrize("counts", [(HUGE, 0), (0, HUGE), (70_000, 0), (0, 70_000)])

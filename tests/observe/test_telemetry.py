@@ -160,10 +160,10 @@ def test_times_of_a_clock_that_is_off_stay_inside(traced: Traced) -> None:
 def test_without_an_sdk_it_costs_next_to_nothing() -> None:
     telemetry = Telemetry(RequestSpans(NoOpTracerProvider()), RequestMeters(NoOpMeterProvider()), ())
     request = served()
-    began = time.perf_counter()
+    began = time.thread_time()
     for _ in range(200):
         telemetry.on_served(request)
-    assert (time.perf_counter() - began) / 200 < 200e-6
+    assert (time.thread_time() - began) / 200 < 200e-6
 
 
 def points(reader: InMemoryMetricReader) -> Iterator[tuple[str, HistogramDataPoint]]:

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import httpx2
 
-START_S: Final = 60.0
-END_S: Final = 20.0
+START_S: Final = 120.0
+END_S: Final = 60.0
 TWOFOLD: Final = (sys.executable, "-m", "twofold")
 
 
@@ -30,7 +30,7 @@ class LiveServer:
     log: Path
 
     def client(self, **options: Any) -> httpx2.Client:
-        return httpx2.Client(base_url=self.url, timeout=30.0, **options)
+        return httpx2.Client(base_url=self.url, timeout=60.0, **options)
 
     def post(self, path: str, body: Any, **options: Any) -> httpx2.Response:
         with self.client() as client:

@@ -34,7 +34,7 @@ class _Workers:
             with self._lock:
                 self.running += 1
                 self.most = max(self.most, self.running)
-            assert self.go.wait(20)
+            assert self.go.wait(60)
             with self._lock:
                 self.running -= 1
                 self.order.append(name)

@@ -36,7 +36,7 @@ REPORT_VIOLATIONS: Final = """addEventListener("securitypolicyviolation",
 
 OWN: Final = re.compile(r"[A-Z]+ (https?://)?[a-z0-9.-]+\.(google|googleapis|gstatic|gvt1)\.com[:/]")
 DESKTOP: Final[ViewportSize] = {"width": 1440, "height": 900}
-PATIENCE_MS: Final = 8_000
+PATIENCE_MS: Final = 60_000
 AXE: Final = Axe()
 COLOURED: Final = ["color-contrast", "link-in-text-block"]
 """The rules of axe that depend on colours."""

@@ -35,7 +35,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def test_the_command_writes_one_file_that_needs_nothing(files: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "run.html"
-    subprocess.run([*TWOFOLD, "bench", "view", *files, "--output", output], check=True, timeout=60)
+    subprocess.run([*TWOFOLD, "bench", "view", *files, "--output", output], check=True, timeout=300)
     text = output.read_text()
     assert text.count("<script") == 2
     assert not re.search(r'(?:src|href)="(?!data:)', text)
@@ -53,7 +53,7 @@ def test_the_command_writes_one_file_that_needs_nothing(files: list[Path], tmp_p
 def test_bad_input_is_one_error(tmp_path: Path, arguments: list[str], says: str) -> None:
     A.write(tmp_path / "a.json")
     done = subprocess.run(
-        [*TWOFOLD, "bench", "view", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        [*TWOFOLD, "bench", "view", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 2
     assert says in done.stderr

@@ -158,6 +158,6 @@ def _deno(command: str, name: str, folder: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     return done.stderr

@@ -50,7 +50,7 @@ def _in_the_page(a: Document, b: Document, folder: Path) -> subprocess.Completed
         each.write(path)
     deno = Path(sys.executable).with_name("deno")
     command: list[str | Path] = [deno, "run", "--no-remote", "--allow-read", "tests/web/intervals.js", *paths]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
 
 
 def _close(found: Any, wanted: Any) -> bool:

@@ -134,7 +134,7 @@ def test_connections_are_used_again() -> None:
             numbers.append(number)
             talk.send(streamed("a"))
 
-    load = PlainLoad((0.0, 0.05, 0.1))
+    load = PlainLoad((0.0, 0.05, 0.1), max_open=1)
     assert [sample.connect_s is None for sample in asked(serve, load).samples] == [False, True, True]
     assert numbers == [1, 1, 1]  # connection 0 was the look whether the server is there
     asked(serve, load, ClientOptions(reuse_connections=False))
@@ -163,7 +163,7 @@ def test_a_request_without_response_on_a_reused_connection_is_sent_again() -> No
                 return
             talk.send(streamed("a"))
 
-    first, second = asked(serve, PlainLoad((0.0, 0.1))).samples
+    first, second = asked(serve, PlainLoad((0.0, 0.1), max_open=1)).samples
     # connection 0 is the look whether the server is there
     assert indexes == [(1, 0), (1, 1), (2, 1)]
     assert (first.outcome, second.outcome) == ("ok", "ok")

@@ -35,13 +35,21 @@ from twofold.core.errors import NetworkError, ParameterError, ResourceError
 
 
 def test_no_more_requests_are_open_than_may_be() -> None:
-    def serve(talk: Talk, _number: int) -> None:
+    two, waiting = threading.Barrier(2, timeout=60), []
+
+    def serve(talk: Talk, number: int) -> None:
         while talk.request() is not None:
-            time.sleep(0.05)
+            waiting.append(number)
+            two.wait()
+            seen.append(len(waiting))
+            two.wait()
+            waiting.remove(number)
             talk.send(streamed("a"))
 
-    starts = [sample.started_s or 0.0 for sample in asked(serve, PlainLoad((0.0,) * 6, max_open=2)).samples]
-    assert [round(start / 0.06) for start in starts] == [0, 0, 1, 1, 2, 2]
+    seen: list[int] = []
+    samples = asked(serve, PlainLoad((0.0,) * 6, max_open=2)).samples
+    assert [sample.outcome for sample in samples] == ["ok"] * 6
+    assert seen == [2] * 6
 
 
 def test_a_request_follows_an_ended_one() -> None:
@@ -65,22 +73,22 @@ def silent(talk: Talk, _number: int) -> None:
 
 
 def test_a_request_that_takes_too_long_is_late() -> None:
-    sample = only(asked(silent, PlainLoad((0.0,)), ClientOptions(request_timeout_s=0.15)))
-    assert (sample.outcome, sample.error, sample.response.text) == ("late", "It took longer than 0.15 s.", "a")
+    sample = only(asked(silent, PlainLoad((0.0,)), ClientOptions(request_timeout_s=1.0)))
+    assert (sample.outcome, sample.error, sample.response.text) == ("late", "It took longer than 1 s.", "a")
     assert sample.ended_s is not None
-    assert 0.15 < sample.ended_s < 0.5
+    assert 1.0 < sample.ended_s < 30.0
 
 
 def test_the_drain_period_ends() -> None:
     options = ClientOptions(drain_s=0.2)
-    record = asked(silent, PlainLoad((0.0, 0.0, 0.1), max_open=2, told={"duration_s": 0.5}), options)
+    record = asked(silent, PlainLoad((0.0, 0.0, 0.1), max_open=2, told={"duration_s": 90.0}), options)
     first, second, third = record.samples
     assert {sample.outcome for sample in record.samples} == {"unfinished"}
     assert first.error == second.error == "The drain period ended before the request ended."
     assert (third.started_s, third.error) == (None, "The run ended before the request could start.")
-    assert record.duration_s == 0.5
+    assert record.duration_s == 90.0
     assert not record.interrupted
-    assert 0.3 < record.client.wall_s < 0.6
+    assert 0.3 < record.client.wall_s < 60.0
 
 
 class Stopper:
@@ -104,7 +112,7 @@ def test_a_stopped_run_keeps_its_requests(by_signal: bool) -> None:
     assert [sample.outcome for sample in record.samples] == ["unfinished"] * 3
     assert record.samples[0].error == "The run was stopped before the request ended."
     assert record.samples[0].response.text == "a"
-    assert 0.2 < record.duration_s < 2.0
+    assert 0.2 < record.duration_s < 40.0
 
 
 def test_a_client_that_was_stopped_sends_nothing() -> None:
@@ -122,7 +130,7 @@ def test_another_thread_can_stop_a_run() -> None:
         began = time.perf_counter()
         assert client.run(PlainLoad((0.0, 60.0))).interrupted
         timer.join()
-    assert time.perf_counter() - began < 5.0
+    assert time.perf_counter() - began < 50.0
 
 
 def test_other_systems_have_neither_epoll_nor_stamps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,10 +122,13 @@ def test_goodput_counts_requests_that_met_the_objectives(stub: LiveStub) -> None
         run = play(stub, plays())
         goodput = summarise(run.record, objectives=Objectives(ttft=0.2)).goodput
         assert goodput is not None
-        assert (goodput.judged, goodput.met, goodput.misses.ttft) == (40, 40 - SLOW, SLOW)
+        assert goodput.judged == 40
+        assert goodput.met + goodput.misses.ttft == 40
+        assert goodput.misses.ttft in beyond(0.2, each(run, lambda row: since(row.play.due_s, row.first)))
         uneven = summarise(run.record, objectives=Objectives(itl=0.045)).goodput
         assert uneven is not None
-        assert (uneven.met, uneven.misses.itl) == (30, 10)
+        assert uneven.met + uneven.misses.itl == 40
+        assert uneven.misses.itl in beyond(0.045, each(run, lambda row: longest(row.gaps)))
 
     at_best(check)
 
@@ -145,6 +148,16 @@ def test_a_queue_at_the_server_counts_as_time_to_the_first_token(stub: LiveStub)
         assert delays.latency.schedule_delay_s.max < CLOSE_S + max(row.truth.arrived for row in run.rows)
 
     at_best(check)
+
+
+def beyond(limit: float, truth: list[Bounds]) -> range:
+    """How many values may be above a limit; ten or six by the scripts, and more where the stub was late."""
+    surely, perhaps = (
+        sum(value > limit for value in values)
+        for values in zip(*((bounds.least - CLOSE_S, bounds.most + CLOSE_S) for bounds in truth), strict=True)
+    )
+    assert perhaps >= SLOW
+    return range(surely, perhaps + 1)
 
 
 def true_to(measured: float | None, truth: Bounds) -> None:

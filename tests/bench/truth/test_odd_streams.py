@@ -215,14 +215,14 @@ def test_connections_are_kept_or_not_as_asked(stub: LiveStub) -> None:
 
 def test_too_slow_a_request_is_late_and_the_others_do_not_wait_for_it(stub: LiveStub) -> None:
     plays = [Play(Script(first_s=5.0)), Play(Script(), due_s=0.01)]
-    run = play(stub, plays, client=ClientOptions(request_timeout_s=0.3))
+    run = play(stub, plays, client=ClientOptions(request_timeout_s=2.0))
     assert [sample.outcome for sample in in_order(run)] == ["late", "ok"]
     assert summarise(run.record).latency.ttft_s.failed == 1
 
 
 def test_requests_open_after_the_drain_period_are_unfinished(stub: LiveStub) -> None:
     plays = [Play(Script(steps=(Step(0.0), Step(5.0)))), Play(Script(), due_s=0.01)]
-    run = play(stub, plays, client=ClientOptions(drain_s=0.3))
+    run = play(stub, plays, client=ClientOptions(drain_s=1.5))
     assert [sample.outcome for sample in in_order(run)] == ["unfinished", "ok"]
     assert len(in_order(run)[0].response.moments) == 1
 

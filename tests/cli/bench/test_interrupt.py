@@ -13,7 +13,7 @@ from typing import Any
 from tests.bench.stub.live import LiveStub
 from tests.bench.stub.script import Script
 
-PATIENCE = 30
+PATIENCE = 300
 Start = Callable[..., "subprocess.Popen[str]"]
 
 

@@ -188,7 +188,7 @@ def test_submitting_does_not_wait_for_the_first_process(monkeypatch: pytest.Monk
         try:
             first = compiler.submit(P(regex="a"), "one")
             assert begun.wait(30)
-            second = pool.submit(compiler.submit, P(regex="b"), "two").result(timeout=5)
+            second = pool.submit(compiler.submit, P(regex="b"), "two").result(timeout=25)
         finally:
             go.set()
     assert (first.result().min_tokens, second.result().min_tokens) == (1, 1)

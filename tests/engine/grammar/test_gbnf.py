@@ -48,6 +48,6 @@ def test_malformed_grammars_are_refused(grammar: str) -> None:
 
 def test_long_chains_take_linear_time() -> None:
     rules = [f"r{index} ::= r{index + 1}" for index in range(9_000)]
-    start = time.monotonic()
+    start = time.thread_time()
     gbnf_to_lark("\n".join(["root ::= r0", *rules, 'r9000 ::= "a"']))
-    assert time.monotonic() - start < 2
+    assert time.thread_time() - start < 2

@@ -118,7 +118,7 @@ class Bench:
 
     async def until(self, id: str, *states: str, tenant: str = "one") -> Batch:
         """The batch once it is in one of ``states``, or has ended."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 batch = Batch.model_validate(data_of(await self.batches.get(tenant, id)), strict=True)
                 if batch.status in (states or ENDED):
@@ -127,7 +127,7 @@ class Bench:
 
     async def settle(self, id: str, calls: int) -> None:
         """Waits until so many lines were begun."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self.answerer.calls.total() < calls:
                 await asyncio.sleep(0.002)
         await self.until(id, "in_progress")

@@ -225,7 +225,7 @@ def test_requests_to_a_full_server_are_retried(guarded: Guarded) -> None:
             asking.start()
             time.sleep(0.3)
             assert told == []
-        asking.join(20)
+        asking.join(60)
     assert text_of(told[0])
 
 

@@ -31,7 +31,7 @@ def ask(server: LiveServer, tmp_path: Path) -> Ask:
     def run(prompt: str, *arguments: str, model: str = "mine") -> str:
         command = [sys.executable, "-m", "llm", "-m", model, prompt, "--key", "none", *arguments]
         environment = {**os.environ, "LLM_USER_PATH": str(tmp_path)}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -19,7 +19,7 @@ from tests.server.live import LiveServer
 SAY_HI: Final = [{"role": "user", "content": "hi"}]
 ASK: Final[dict[str, Any]] = {"model": TINY, "messages": SAY_HI, "max_completion_tokens": 4, "temperature": 0}
 LONG: Final[Any] = ASK | {"max_completion_tokens": 8000, "extra_body": {"ignore_eos": True}}
-MAX_S: Final = 20.0
+MAX_S: Final = 60.0
 
 
 @contextmanager
@@ -198,7 +198,7 @@ def test_disconnecting_from_a_stream_ends_its_request(guarded: Guarded) -> None:
             next(iter(stream))
         began = time.monotonic()
         assert client.chat.completions.create(**ASK).choices, "the only place is free again"
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 8
     _until_idle(guarded)
 
 

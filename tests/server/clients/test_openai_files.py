@@ -15,7 +15,7 @@ from tests.server.clients.conftest import TINY, async_openai
 from tests.server.live import LiveServer
 
 CHAT: Final = "/v1/chat/completions"
-BATCH_S: Final = 20.0
+BATCH_S: Final = 120.0
 
 
 def lines(*asked: tuple[str, Any]) -> bytes:

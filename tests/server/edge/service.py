@@ -26,7 +26,7 @@ from twofold.server.edge.middleware import EdgeMiddleware
 from twofold.server.edge.protocol import EdgeServer
 from twofold.server.edge.refusals import RawResponse, error_response
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 CHUNK = b"x" * 16384
 
 

@@ -170,7 +170,7 @@ def test_any_bytes_are_data_or_an_error(body: bytes) -> None:
     ids=["lists", "objects", "numbers", "quotes"],
 )
 def test_bombs_are_refused_before_they_are_decoded(body: bytes) -> None:
-    before = time.perf_counter()
+    before = time.thread_time()
     with pytest.raises(TwofoldError):
         decode_json(body, BodyLimits())
-    assert time.perf_counter() - before < 0.25  # decoding the first takes 0.5 s
+    assert time.thread_time() - before < 0.25  # decoding the first takes 0.5 s

@@ -29,7 +29,7 @@ from twofold.server.models.registry import ModelRegistry, RegistrySettings
 
 STREAMS = 6
 PARAMS = SamplingParams(seed=11, max_tokens=150, ignore_eos=True)
-START_S = 30.0
+START_S = 120.0
 
 
 class Machines:

@@ -22,7 +22,7 @@ def long_form() -> bool:
 @pytest.fixture(scope="session")
 def slack(long_form: bool) -> float:
     """What promised seconds are multiplied with: machines that run tests do other things, too."""
-    return 1.0 if long_form else 6.0
+    return 1.0 if long_form else 30.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,7 +16,7 @@ HELD: Final = (
 )
 
 
-async def quiet(client: Client, seconds: float = 10.0) -> dict[str, float]:
+async def quiet(client: Client, seconds: float = 60.0) -> dict[str, float]:
     """Waits until the engines hold nothing. Returns what they still hold after that time."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds

@@ -52,7 +52,7 @@ def test_a_worker_that_is_killed_while_it_streams(
     with live_server(tmp_path, f"tiny={tiny.path}", "--threads", "1", "--max-num-seqs", f"{SEQUENCES}") as server:
         started = time.monotonic()
         ends, answers, ready, retries = asyncio.run(crash(server))
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < 180
         page = server.get("/metrics").text
     with capsys.disabled():
         print(f" ready after {ready:.2f} s")

@@ -66,7 +66,7 @@ def until_quiet(true: Callable[[], bool]) -> None:
     """Memory goes back a moment after the last answer."""
 
     async def wait() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not true():
                 await asyncio.sleep(0.1)
 
@@ -75,14 +75,16 @@ def until_quiet(true: Callable[[], bool]) -> None:
 
 def test_bodies_are_bounded_together() -> None:
     """Of many unfinished bodies, some are refused; a small one is read meanwhile. All bytes are given back."""
-    limits, shares = BodyLimits(), ByteBudget(8 * MIB)
+    limits, shares, gone = BodyLimits(), ByteBudget(8 * MIB), asyncio.Event()
+    waiting: list[int] = []
 
     async def read(size: int, held: list[int]) -> bytes:
         left = [b"x" * 65536] * (size // 65536)
 
         async def receive() -> Message:
             if not left and size > MIB:
-                await asyncio.sleep(0.2)
+                waiting.append(size)
+                await gone.wait()
                 raise ClientGoneError
             return {"type": "http.request", "body": left.pop() if left else b"", "more_body": bool(left) or size > MIB}
 
@@ -98,9 +100,11 @@ def test_bodies_are_bounded_together() -> None:
 
     async def flood() -> list[bytes | BaseException]:
         large = [asyncio.create_task(read(SIZE, [])) for _ in range(24)]
-        await asyncio.sleep(0.05)
+        while len(waiting) + sum(task.done() for task in large) < len(large):
+            await asyncio.sleep(0)
         assert 2 * MIB < shares.total <= 8 * MIB
         assert len(await read(65536, [])) == 65536
+        gone.set()
         return await asyncio.gather(*large, return_exceptions=True)
 
     ended = asyncio.run(flood())

@@ -44,7 +44,8 @@ POSTS: dict[str, Any] = {
 
 def test_every_post_counts_as_a_request(keyed: KeyedServer) -> None:
     async def ask() -> list[int]:
-        client = keyed.client("some")
+        client, loop = keyed.client("some"), asyncio.get_running_loop()
+        began = loop.time()
         replies = [await client.ask("POST", path, body) for path, body in POSTS.items()]
         replies.append(await uploaded(client, b"{}"))
         for _ in range(3):
@@ -52,7 +53,8 @@ def test_every_post_counts_as_a_request(keyed: KeyedServer) -> None:
         left = [int(reply.headers["x-ratelimit-remaining-requests"]) for reply in replies]
         limit = QUOTAS["some"].requests_per_minute or 0
         tried = [(await client.ask("POST", "/tokenize", POSTS["/tokenize"])).status for _ in range(limit)]
-        assert tried.count(200) <= limit - len(replies) + 2, "two may have come back meanwhile"
+        back = (loop.time() - began) * limit / 60
+        assert tried.count(200) <= limit - len(replies) + back + 1, "some have come back meanwhile"
         assert tried[-1] == 429
         return left
 
@@ -94,18 +96,23 @@ async def batch_with(client: Client, id: str, answered: int) -> dict[str, Any]:
 def test_lines_of_a_batch_count(keyed: KeyedServer) -> None:
     """Three lines of 100 tokens fit into 300 a minute; the others wait, and other tenants do not notice."""
 
-    async def ask() -> tuple[dict[str, int], dict[str, int]]:
-        slow, bob = keyed.client("lines"), keyed.client("bob")
-        async with asyncio.timeout(60):
+    async def ask() -> tuple[dict[str, int], dict[str, int], float]:
+        slow, bob, loop = keyed.client("lines"), keyed.client("bob"), asyncio.get_running_loop()
+        began = loop.time()
+        async with asyncio.timeout(300):
             limited = await batch_of(slow, 60, 95)
             await batch_with(slow, limited, 2)
             other = await batch_with(bob, await batch_of(bob, 60, 95), 60)
-        return (await slow.get(f"/v1/batches/{limited}")).json["request_counts"], other["request_counts"]
+        return (
+            (await slow.get(f"/v1/batches/{limited}")).json["request_counts"],
+            other["request_counts"],
+            loop.time() - began,
+        )
 
-    limited, other = asyncio.run(ask())
+    limited, other, seconds = asyncio.run(ask())
     assert (other["completed"], limited["failed"]) == (60, 0)
-    assert limited["completed"] <= 5, (
-        "300 tokens, plus those that the quota refilled while the other tenant's 60 lines ran"
+    assert limited["completed"] <= 1 + (300 + seconds * 300 / 60) / 95, (
+        "what the quota had, and what it was refilled by"
     )
 
 
@@ -116,7 +123,7 @@ def test_the_batch_of_a_removed_key_ends(keyed: KeyedServer) -> None:
     async def ask() -> tuple[dict[str, Any], Reply]:
         _, text = add_key(file, "leaving", now=datetime.now(UTC), tenant="south")
         leaving, bob = keyed.client().using(text), keyed.client("bob")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while (await leaving.get("/v1/models")).status != 200:
                 await asyncio.sleep(0.05)
             id = await batch_of(leaving, 400, 480)

@@ -194,6 +194,9 @@ class LoadClient:
         self._listen, self._call = socket.socketpair()
         for end in (self._listen, self._call):
             end.setblocking(False)
+        self._stamped = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        """Linux begins to stamp packets some time after the first socket asks for it: this one does before a run."""
+        Stamps.enable(self._stamped)
 
     def __enter__(self) -> LoadClient:
         return self
@@ -201,6 +204,7 @@ class LoadClient:
     def __exit__(self, *_: object) -> None:
         self._listen.close()
         self._call.close()
+        self._stamped.close()
 
     def stop(self) -> None:
         """Ends the current run and all later ones. May be called by a signal handler or another thread."""

@@ -241,7 +241,7 @@ def test_a_program_may_end_before_its_caller_comes(machine: Machine, pool_of: Ma
     seen: list[list[int]] = []
 
     def wait_for_the_end() -> None:
-        ended, patience = len(seen) + (workers > 1), time.perf_counter() + 10
+        ended, patience = len(seen) + (workers > 1), time.perf_counter() + 60
         while min(int(counts.min()) for counts in counted.counts) < ended and time.perf_counter() < patience:
             time.sleep(1e-3)
         seen.append([int(counts.min()) for counts in counted.counts])
@@ -421,7 +421,7 @@ def test_workers_that_left_sleep_and_are_not_woken(machine: Machine, pool_of: Ma
     program, pool = Program.of([operation(machine, count_kernel, counts)], step_of(50)), pool_of(3)
     pool.run(program)
     pool.resize(1)
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while not pool._records[:2, WorkerRecord.DISMISSED].all():
         assert time.monotonic() < end, "workers did not leave"
         pool.run(program)
@@ -456,7 +456,7 @@ def test_waits_of_workers_are_counted(machine: Machine, pool_of: MakeTeam) -> No
     program, pool = Program.of(operations, step_of(1)), pool_of(2)
     began = time.perf_counter()
     while not pool.waited:
-        assert time.perf_counter() - began < 5, "no wait was counted"
+        assert time.perf_counter() - began < 60, "no wait was counted"
         pool.run(program)
     assert pool.waited <= 2 * (time.perf_counter() - began)
 
@@ -490,7 +490,7 @@ def test_a_program_ends_with_a_barrier(machine: Machine) -> None:
 
 def grow(pool: ThreadPool, size: int, program: Program) -> None:
     """Until the team has the size; fails if workers do not leave, so that they cannot come back."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     pool.resize(size)
     while pool.size != size:
         assert time.monotonic() < end, "workers did not come back"
@@ -500,7 +500,7 @@ def grow(pool: ThreadPool, size: int, program: Program) -> None:
 
 def wait_until_parked(pool: ThreadPool) -> None:
     """Until all members have gone to sleep; fails when they never do."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while pool._control[Control.PARKED] != pool.workers - 1:
         assert time.monotonic() < end, "members did not park"
         time.sleep(1e-3)
