@@ -26,7 +26,8 @@ ENGINE: dict[str, Any] = {"max_num_seqs": 4, "kv_cache_memory_bytes": 1 << 23, "
 LONG = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
 SHORT = SamplingParams(seed=3, max_tokens=6)
 PATIENCE_S = 60.0
-QUICK = RestartPolicy(ping_s=0.05, idle_s=0.3, busy_s=5.0, pause_s=0.02)
+QUICK = RestartPolicy(silent_s=60.0, dead_s=120.0, ping_s=0.05, idle_s=60.0, busy_s=120.0, pause_s=0.02)
+"""Restarts at once what has ended, and takes no process for hung, however busy the machine is."""
 
 
 class Listener:

@@ -158,9 +158,9 @@ def test_processes_that_end_repeatedly_are_not_restarted(reading: ModelReading) 
         async with started(reading, policy=replace(QUICK, ends=2)) as model:
             os.kill(pid_of(model), signal.SIGSEGV)
             await until(lambda: model.state == "loading")
-            await until(lambda: model.replicas[0].pid is not None, 10)
+            await until(lambda: model.replicas[0].pid is not None)
             os.kill(pid_of(model), signal.SIGSEGV)
-            await until(lambda: model.state == "failed", 10)
+            await until(lambda: model.state == "failed")
             assert isinstance(model.error, WorkerError)
             with pytest.raises(WorkerError, match="is not available"):
                 await whole(model, job_of(1), "late")
@@ -174,7 +174,7 @@ def test_a_process_is_restarted_however_often_it_is_killed(reading: ModelReading
             for _ in range(4):
                 pid = pid_of(model)
                 os.kill(pid, signal.SIGKILL)
-                await until(lambda pid=pid: model.replicas[0].pid not in {None, pid}, 10)  # type: ignore[misc]
+                await until(lambda pid=pid: model.replicas[0].pid not in {None, pid})  # type: ignore[misc]
             return await whole(model, job_of(1), "after")
 
     assert asyncio.run(kill()).finished
@@ -182,7 +182,7 @@ def test_a_process_is_restarted_however_often_it_is_killed(reading: ModelReading
 
 def test_a_process_that_hangs_is_ended_and_another_one_started(reading: ModelReading) -> None:
     async def hang() -> RequestOutput:
-        async with started(reading) as model:
+        async with started(reading, policy=replace(QUICK, idle_s=0.5)) as model:
             pid = pid_of(model)
             os.kill(pid, signal.SIGSTOP)
             await until(lambda: not alive(pid))

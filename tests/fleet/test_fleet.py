@@ -156,7 +156,7 @@ def test_an_aborted_request_has_a_partial_output(runner: asyncio.Runner, worker:
         stream = worker.run(named(job_of(1, LONG), "early"), handle)
         await taken(stream, 5)
         await stream.aclose()
-        return handle, await handle.partial_output(5.0)
+        return handle, await handle.partial_output(60.0)
 
     handle, remains = runner.run(leave())
     assert remains is not None
@@ -177,7 +177,7 @@ def test_requests_aborted_before_or_after_they_ran_have_an_output(runner: asynci
         refused = worker.run(EngineRequest((4000,), SHORT, request_id="never"), never)
         with pytest.raises(ParameterError):
             await anext(refused)
-        return await late.partial_output(5.0), await never.partial_output(5.0)
+        return await late.partial_output(60.0), await never.partial_output(5.0)
 
     late, never = runner.run(leave())
     assert late is not None

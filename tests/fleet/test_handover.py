@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.fleet.conftest import ENGINE, named, until
+from tests.fleet.conftest import ENGINE, QUICK, named, until
 from tests.fleet.test_transfer import bits, idle
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.params import SamplingParams
@@ -23,7 +23,6 @@ from twofold.fleet import handover
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.messages import BlockData
 from twofold.fleet.reading import ModelReading, read_file
-from twofold.fleet.replica import RestartPolicy
 from twofold.fleet.routing.router import Role
 from twofold.fleet.streams import DispatchHandle
 from twofold.host.paths import CacheFolders
@@ -37,8 +36,7 @@ PARAMS = SamplingParams(seed=5, temperature=1.0, max_tokens=300, ignore_eos=True
 
 @asynccontextmanager
 async def fleet(reading: ModelReading, *roles: Role, **options: Any) -> AsyncIterator[Fleet]:
-    policy = RestartPolicy(pause_s=0.02)
-    model = Fleet("tiny", reading, {**ENGINE, **options}, policy=policy, replicas=len(roles), roles=roles)
+    model = Fleet("tiny", reading, {**ENGINE, **options}, policy=QUICK, replicas=len(roles), roles=roles)
     await model.start()
     try:
         yield model

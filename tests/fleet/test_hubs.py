@@ -80,7 +80,7 @@ def workers() -> list[int]:
 
 
 async def ready(*models: Fleet) -> None:
-    await until(lambda: all(any(each.usable for each in model.replicas.values()) for model in models), 30)
+    await until(lambda: all(any(each.usable for each in model.replicas.values()) for model in models))
 
 
 def tokens(model: Fleet) -> int:
@@ -128,7 +128,7 @@ def test_two_hubs_share_one_worker(reading: ModelReading, alone: list[Any]) -> N
             pids = workers()
             assert len(pids) == 1
             jobs = running(one, range(2)), running(two, range(2, 4))
-            await until(lambda: sees_four(one) and sees_four(two), 20)
+            await until(lambda: sees_four(one) and sees_four(two))
             jobs[0].extend(running(one, range(4, 6), "more-{}"))
             jobs[1].extend(running(two, range(6, 8), "more-{}"))
             assert await outputs(jobs[0]) == alone[:2] + alone[4:6]
@@ -149,7 +149,7 @@ def test_a_cut_connection_ends_only_its_own_requests(reading: ModelReading, alon
             await ready(one, two)
             pids = workers()
             jobs = running(one, range(2)), running(two, range(2, 4))
-            await until(lambda: min(tokens(one), tokens(two)) > 5, 20)
+            await until(lambda: min(tokens(one), tokens(two)) > 5)
             cut, kept, others = replica_of(one).node, replica_of(two).node, list(two.requests.streams.values())
             assert cut is not None
             cut.kill()
@@ -176,7 +176,7 @@ def test_a_hub_comes_back(reading: ModelReading, alone: list[Any]) -> None:
                 before = await whole(one, prompt, "cached")
                 kept = running(two, range(1, 2))
                 left = running(one, range(2))
-                await until(lambda: min(tokens(one), tokens(two)) > 5, 20)
+                await until(lambda: min(tokens(one), tokens(two)) > 5)
             for each in left:
                 with pytest.raises(ResourceError, match="unloaded"):
                     await each
@@ -203,7 +203,7 @@ def test_a_hub_with_other_options_is_refused(
     async def serve() -> None:
         async with hub(reading, block_size=32, seed=7) as (other, second), hub(reading) as (one, first):
             joined = asyncio.create_task(serve_hubs(settings_of(reading, first, second, said=said)))
-            await until(lambda: any("Not serving" in each for each in said), 20)
+            await until(lambda: any("Not serving" in each for each in said))
             taken, refused = (one, other) if f"Not serving 127.0.0.1:{second}" in " ".join(said) else (other, one)
             await ready(taken)
             assert (await whole(taken, job_of(1, LONG), "one")).finished
@@ -246,7 +246,7 @@ def test_a_hub_that_refuses_a_loaded_worker_is_asked_seldom(
             refusing.append(two)
             async with node(reading, first, second, said=said):
                 await ready(one)
-                await until(lambda: any("Not serving" in each for each in said), 20)
+                await until(lambda: any("Not serving" in each for each in said))
                 await asyncio.sleep(1.5)  # without a pause it is asked four times a second
                 assert (await whole(one, job_of(1, LONG), "one")).finished
 
@@ -261,7 +261,7 @@ def test_one_server_under_two_addresses_is_noticed(reading: ModelReading) -> Non
     async def join() -> None:
         async with hub(reading) as (one, port), node(reading, port, said=said, more=("localhost", port)):
             await ready(one)
-            await until(lambda: any("addresses of one server" in each for each in said), 20)
+            await until(lambda: any("addresses of one server" in each for each in said))
             assert sum(each.usable for each in one.replicas.values()) == 1
 
     asyncio.run(join())
@@ -289,15 +289,15 @@ def test_a_drained_node_leaves_one_hub(reading: ModelReading, alone: list[Any]) 
             await ready(one, two)
             (number,) = one.replicas
             async with node(reading, first):
-                await until(lambda: sum(each.usable for each in one.replicas.values()) == 2, 30)
+                await until(lambda: sum(each.usable for each in one.replicas.values()) == 2)
                 jobs = running(one, range(3)), running(two, range(3, 4))
-                await until(lambda: min(tokens(one), tokens(two)) > 5, 20)
+                await until(lambda: min(tokens(one), tokens(two)) > 5)
                 await one.lifecycle.drain(number)
                 assert await outputs(jobs[0]) == alone[:3]
                 assert await outputs(jobs[1]) == alone[3:4]
                 assert (number in one.replicas, shared.done()) == (False, False)
                 jobs = running(one, range(3)), running(two, range(4, 5))
-                await until(lambda: tokens(two) > 5, 20)
+                await until(lambda: tokens(two) > 5)
                 leaving.set()  # it finishes what no other replica takes
                 assert await outputs(jobs[1]) == alone[4:5]
                 await shared
@@ -330,7 +330,7 @@ def test_garbage_of_one_hub_harms_no_other(reading: ModelReading, alone: list[An
             pids = workers()
             jobs = running(one, range(4))
             assert await outputs(jobs) == alone[:4]
-            await until(lambda: len(connections) >= 2, 20)
+            await until(lambda: len(connections) >= 2)
             assert workers() == pids
 
     asyncio.run(serve())
@@ -349,7 +349,7 @@ def test_each_hub_watches_its_own_requests(reading: ModelReading) -> None:
             await ready(one, two)
             one.watch(on=True)
             jobs = running(one, range(1), "first")
-            await until(lambda: tokens(one) > 5, 20)
+            await until(lambda: tokens(one) > 5)
             two.watch(on=True)
             jobs += running(two, range(1, 2), "second")
             await asyncio.gather(*jobs)
@@ -371,7 +371,7 @@ def test_a_hub_that_dies_in_a_transfer_leaves_no_block(reading: ModelReading) ->
             async with hub(reading, router=InTurn()) as (one, first):
                 for _ in range(2):
                     await until_end.enter_async_context(node(reading, first, second))
-                await until(lambda: all(sum(r.usable for r in each.replicas.values()) == 2 for each in (one, two)), 30)
+                await until(lambda: all(sum(r.usable for r in each.replicas.values()) == 2 for each in (one, two)))
                 heard, reached = one.on_message, asyncio.Event()
 
                 def hear(replica: FleetReplica, message: Any) -> None:

@@ -87,11 +87,11 @@ def test_requests_go_on_when_a_node_leaves(reading: ModelReading, certificates: 
         async with hub(reading, folder) as (model, port):
             nodes = asyncio.create_task(serve_hubs(node_of(reading, port, folder, replicas=2)))
             await model.start()
-            await until(lambda: sum(each.usable for each in model.replicas.values()) == 2, 30)
+            await until(lambda: sum(each.usable for each in model.replicas.values()) == 2)
             running = [asyncio.create_task(whole(model, job_of(n, LONG), f"job-{n}")) for n in range(4)]
             await until(lambda: model.under_way == len(running))
             for _ in range(2):
-                await until(lambda: min(each.delivered.tokens for each in model.requests.streams.values()) > 5, 30)
+                await until(lambda: min(each.delivered.tokens for each in model.requests.streams.values()) > 5)
                 usable = [each for each in model.replicas.values() if each.usable and each.requests]
                 assert usable[0].node is not None
                 usable[0].node.kill()
@@ -153,7 +153,7 @@ async def _answer(port: int, data: bytes, tls: ssl.SSLContext | None = None) -> 
     )
     try:
         writer.write(data)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await reader.read()
     finally:
         writer.transport.abort()
@@ -217,7 +217,7 @@ def test_garbage_of_a_certified_peer_harms_nobody(reading: ModelReading, certifi
             assert isinstance(Codec(FromHub).message(await reader.readexactly(length)), LoadModel)
             data = chance.randbytes(chance.randrange(64, 4096))
             writer.write(LENGTH.pack(len(data)) + data if framed else b"\xff" + data)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 with suppress(ConnectionError):
                     await reader.read()
         finally:
@@ -330,7 +330,7 @@ def test_requests_without_a_replica_get_one_error(reading: ModelReading, monkeyp
                     await waiting
             model.requests.check_idle()
             nodes = asyncio.create_task(serve_hubs(node_of(reading, port, None)))
-            await until(lambda: model.state == "ready", 20)
+            await until(lambda: model.state == "ready")
             assert list(model.replicas) == [0], "a node that joins again has its number again"
             assert (await whole(model, job_of(2), "three")).finished
             await ended(nodes)
@@ -367,7 +367,7 @@ def test_strangers_take_a_bounded_number_of_connections(reading: ModelReading, m
             await until(lambda: len(made) == 2)
             nodes = asyncio.create_task(serve_hubs(node_of(reading, port, None)))
             assert await asyncio.gather(*silent) == [b""] * 7
-            await until(lambda: model.state == "ready", 20)
+            await until(lambda: model.state == "ready")
             await ended(nodes)
 
     asyncio.run(attack())

@@ -7,12 +7,13 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from operator import mul
 from typing import Any
 
 import pytest
 
-from tests.fleet.conftest import ENGINE, named, until
+from tests.fleet.conftest import ENGINE, QUICK, named, until
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.params import SamplingParams
 from twofold.core.record import WaitReason
@@ -48,8 +49,7 @@ class InTurn(RoundRobin):
 
 
 @asynccontextmanager
-async def pair(reading: ModelReading, **options: Any) -> AsyncIterator[Fleet]:
-    policy = RestartPolicy(pause_s=0.02)
+async def pair(reading: ModelReading, policy: RestartPolicy = QUICK, **options: Any) -> AsyncIterator[Fleet]:
     model = Fleet("tiny", reading, {**ENGINE, **options}, policy=policy, replicas=2, router=InTurn())
     await model.start()
     try:
@@ -212,7 +212,8 @@ def test_a_window_without_its_last_blocks_is_computed(sliding: ModelReading, pla
 @pytest.mark.parametrize(("place", "end"), [(0, signal.SIGKILL), (6, signal.SIGKILL), (6, signal.SIGSTOP)])
 def test_a_source_that_ends_leaves_the_rest_to_be_computed(reading: ModelReading, place: int, end: int) -> None:
     async def fetch() -> None:
-        async with pair(reading) as model:
+        policy = replace(QUICK, silent_s=1.5) if end == signal.SIGSTOP else QUICK
+        async with pair(reading, policy) as model:
             computed, _ = await run(model, prompt(), "a")
             heard, source = model.on_message, model.replicas[0].pid
             assert source is not None

@@ -144,7 +144,7 @@ def test_a_removed_key_is_refused_within_seconds(keyed: KeyedServer) -> None:
 
     async def change() -> list[int]:
         _, text = add_key(file, "visitor", now=datetime.now(UTC))
-        client, found = keyed.client().using(text), []
+        client, found = keyed.client().using(text), list[int]()
         async with asyncio.timeout(60):
             while not found or found[-1] != 200:
                 await asyncio.sleep(0.1)

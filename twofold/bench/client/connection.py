@@ -14,6 +14,7 @@ difference is measured ten times a second, and no arrival time is later than its
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -79,12 +80,9 @@ class Stamps:
     @staticmethod
     def enable(sock: socket.socket) -> None:
         """Enables timestamps on ``sock``; call it before connecting."""
-        if sys.platform != "linux" or sys.maxsize < 1 << 32:
-            return
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-        except OSError:
-            return  # reads are counted as unstamped
+        if sys.platform == "linux" and sys.maxsize > 1 << 32:
+            with contextlib.suppress(OSError):  # reads are counted as unstamped
+                sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     def read(self, sock: socket.socket) -> tuple[bytes, float, float]:
         """Received bytes, their arrival time, and their lag. Raises OSError."""
@@ -95,8 +93,7 @@ class Stamps:
         self.reads += 1
         if extra and len(extra[0][2]) == TIMESPEC.size:
             seconds, nanoseconds = TIMESPEC.unpack(extra[0][2])
-            moment = seconds - self._seconds + nanoseconds * 1e-9 + self._shift
-            moment = min(moment, now)
+            moment = min(now, seconds - self._seconds + nanoseconds * 1e-9 + self._shift)
         else:
             self.unstamped += 1
             moment = now

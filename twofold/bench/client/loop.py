@@ -194,9 +194,8 @@ class LoadClient:
         self._listen, self._call = socket.socketpair()
         for end in (self._listen, self._call):
             end.setblocking(False)
-        self._stamped = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        """Linux begins to stamp packets some time after the first socket asks for it: this one does before a run."""
-        Stamps.enable(self._stamped)
+        self._early = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        Stamps.enable(self._early)  # Linux stamps packets some time after the first socket asks: before the run
 
     def __enter__(self) -> LoadClient:
         return self
@@ -204,7 +203,7 @@ class LoadClient:
     def __exit__(self, *_: object) -> None:
         self._listen.close()
         self._call.close()
-        self._stamped.close()
+        self._early.close()
 
     def stop(self) -> None:
         """Ends the current run and all later ones. May be called by a signal handler or another thread."""
