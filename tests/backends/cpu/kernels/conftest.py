@@ -1,6 +1,8 @@
-"""Compilers shared by all kernel tests: a kernel is compiled once a session for each instruction set."""
+"""Compilers shared by all kernel tests."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +12,9 @@ from twofold.backends.cpu.kernels.jit import host_features
 
 
 @pytest.fixture(scope="session")
-def machines() -> list[Machine]:
+def machines(kernel_cache: Path) -> list[Machine]:
     """One for every instruction set that this processor has, best first."""
-    return [Machine(isa) for isa in TABLES if isa.needs <= host_features()]
+    return [Machine(isa, kernel_cache) for isa in TABLES if isa.needs <= host_features()]
 
 
 @pytest.fixture(scope="session")

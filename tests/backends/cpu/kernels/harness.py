@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +24,9 @@ SCRATCH_BYTES = 1 << 17
 class Machine:
     """An instruction set, its compiler, and its kernels by a key of the test's choice."""
 
-    def __init__(self, isa: Isa) -> None:
+    def __init__(self, isa: Isa, cache: Path | None = None) -> None:
         self.isa = isa
-        self.compiler = Compiler(CodegenTarget.of(isa))
+        self.compiler = Compiler(CodegenTarget.of(isa), cache)
         self._kernels: dict[Hashable, Kernel] = {}
         self._addresses: dict[Kernel, int] = {}
 

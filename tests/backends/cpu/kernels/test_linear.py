@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,10 +101,10 @@ def test_a_row_does_not_depend_on_its_company(machine: Machine, name: str) -> No
 
 
 @pytest.mark.parametrize("name", ON_EVERY_MACHINE)
-def test_unpacking_panels_first_leaves_the_bits_alone(machine: Machine, name: str) -> None:
+def test_unpacking_panels_first_leaves_the_bits_alone(machine: Machine, name: str, kernel_cache: Path) -> None:
     matrix = Matrix.random(name, 97, 512)
     acts = QuantisedRows.of(rows_of(61, 512, seed=2))
-    packed, unpacked = (Machine(replace(machine.isa, unpacks=unpacks)) for unpacks in (False, True))
+    packed, unpacked = (Machine(replace(machine.isa, unpacks=unpacks), kernel_cache) for unpacks in (False, True))
     for row_block in (24, 1000):
         expected = linear(packed, matrix, acts, row_block=row_block)
         assert_same_bits(linear(unpacked, matrix, acts, row_block=row_block), expected)
