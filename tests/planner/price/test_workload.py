@@ -8,9 +8,18 @@ from decimal import Decimal
 
 import pytest
 
+from twofold.bench.draw.chart import Guide, Line
 from twofold.core.errors import ParameterError
 from twofold.planner.price.catalog import parse_table, read_table
-from twofold.planner.price.report import api_document, api_lines, compression_lines, dollars, price_lines, time_words
+from twofold.planner.price.report import (
+    api_document,
+    api_lines,
+    caching_chart,
+    compression_lines,
+    dollars,
+    price_lines,
+    time_words,
+)
 from twofold.planner.price.workload import (
     ApiCost,
     Compression,
@@ -138,6 +147,18 @@ def test_lines_of_prices_and_costs() -> None:
         "Against cache reads it pays off from 10.0:1",
     ):
         assert words in text, words
+
+
+def test_the_chart_of_a_cached_prefix_has_no_savings_from_the_longest_gap_on() -> None:
+    found = cost(WORK)
+    chart = caching_chart(found, AT)
+    assert chart is not None
+    lines = [mark for mark in chart.marks if isinstance(mark, Line)]
+    assert [line.label for line in lines] == ["5m cache", "1h cache"]
+    longest = found.cache.longest_gap_s(300) / 60
+    assert longest in [mark.value for mark in chart.marks if isinstance(mark, Guide)]
+    assert all((saved > 0) == (gap < longest) for gap, saved in lines[0].points)
+    assert caching_chart(cost(replace(WORK, prefix_tokens=0)), AT) is None
 
 
 def test_the_lines_name_a_prompt_that_exceeds_the_context() -> None:

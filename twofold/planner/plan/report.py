@@ -42,7 +42,8 @@ WAYS = ("TP", "weights", "KV", "weights/device", "free for KV", "sequences", "ma
 
 
 def study_document(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Mapping[str, Any]:
-    """The ``shown`` cheapest plans, the frontier, and why other configurations were refused."""
+    """The ``shown`` cheapest plans, the frontier and its chart, and why other configurations were refused."""
+    best = study.plans[0] if study.plans else None
     return {
         "schema": SCHEMA,
         "slo": asdict(slo),
@@ -51,7 +52,8 @@ def study_document(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> 
         "plans": [plan_document(plan) for plan in study.plans[:shown]],
         "frontier": [asdict(point) for point in study.frontier],
         "refusals": [_refusal(each) for each in study.refusals],
-        "offers": [_offer(each) for each in offers(study.plans[0], traffic)] if study.plans else [],
+        "offers": [_offer(each) for each in offers(best, traffic)] if best else [],
+        "chart": frontier_chart(study, slo, priced=best.cost is not None).document() if best else None,
     }
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
+from twofold.bench.draw.chart import Axis, Chart, Guide, Line, Mark
 from twofold.core.request import TTL_SECONDS
 from twofold.core.units import count
 from twofold.observe.billing import Bill
@@ -25,10 +26,13 @@ from twofold.planner.price.workload import (
     caching_options,
     cliff_above,
     compression_saved,
+    miss_share,
 )
 
 SCHEMA: Final = "twofold.price/1"
 LABEL: Final = 18
+GAPS_S: Final = tuple(10 ** (n / 20) for n in range(81))
+"""Gaps between requests in the chart: 1 s to 3 h."""
 
 
 def dollars(amount: Decimal | float) -> str:
@@ -80,29 +84,61 @@ def api_lines(cost: ApiCost, at: datetime) -> Iterator[str]:
             f"{dollars(option.per_month)} per month",
             f"{option.miss_share:.1%} of requests write it" if cached else "",
         )
-    if cost.caching == "too short":
-        yield (
-            f"  A prefix of {workload.prefix_tokens:,} tokens is not cached: the minimum for {cost.model.name} is "
-            f"{cost.min_cached:,}. The cache saves $0."
-        )
-    if cost.caching == "on" and cost.prices.input:
-        yield from _cache_lines(cost)
+    yield from (f"  {line}" for line in _cache_lines(cost))
     if workload.output_tokens:
         yield _half_line(cost.half_output_saves, cost.per_request)
+    yield from (f"  {line}" for line in _cliff_lines(cost, at))
+
+
+def _cliff_lines(cost: ApiCost, at: datetime) -> Iterator[str]:
     cliff = cliff_above(cost, at)
     if cliff is not None:
-        yield f"  Prompts above {cliff.above:,} tokens cost more: that adds {dollars(cliff.paid)} per request."
+        yield f"Prompts above {cliff.above:,} tokens cost more: that adds {dollars(cliff.paid)} per request."
 
 
 def _cache_lines(cost: ApiCost) -> Iterator[str]:
+    """What a cache of the workload's time to live is worth, and when."""
+    if cost.caching == "too short":
+        yield (
+            f"A prefix of {cost.workload.prefix_tokens:,} tokens is not cached: the minimum for {cost.model.name} is "
+            f"{cost.min_cached:,}. The cache saves $0."
+        )
+    if cost.caching != "on" or not cost.prices.input:
+        return
     found, ttl = cost.cache, cost.workload.ttl
     paid = "A cache write costs no more than input."
     if found.write > 1:
         paid = f"A {ttl} cache write breaks even after {found.break_even_reads:.2f} reads."
     saved = f"this workload saves {dollars(cost.saved)}"
-    yield f"  {paid} Best case saves {dollars(cost.max_saved)} per request; {saved}."
+    yield f"{paid} Best case saves {dollars(cost.max_saved)} per request; {saved}."
     if cost.workload.session is None:
-        yield f"  {_gaps(found, TTL_SECONDS[ttl], DAY_S / cost.workload.requests_per_day)}"
+        yield _gaps(found, TTL_SECONDS[ttl], DAY_S / cost.workload.requests_per_day)
+
+
+def caching_chart(cost: ApiCost, at: datetime) -> Chart | None:
+    """Dollars that the cached prefix saves by the mean gap between requests; None if nothing is cached."""
+    if cost.caching != "on" or not cost.prices.input:
+        return None
+    prefix = cost.workload.prefix_tokens * float(cost.prices.input) / 1e6
+    marks: list[Mark] = [
+        Guide("y", 0.0, "no cache"),
+        Guide("x", DAY_S / cost.workload.requests_per_day / 60, "here"),
+    ]
+    for series, option in enumerate(each for each in caching_options(cost, at) if each.caching == "on"):
+        by, ttl = option.cache, option.workload.ttl
+        saved = [prefix * (1 - by.mean(miss_share(1 / gap, TTL_SECONDS[ttl]))) for gap in GAPS_S]
+        points = [(gap / 60, amount) for gap, amount in zip(GAPS_S, saved, strict=True)]
+        marks.append(Line(points, f"{ttl} cache", series))
+        longest = by.longest_gap_s(TTL_SECONDS[ttl])
+        if 0 < longest < float("inf"):
+            marks.append(Guide("x", longest / 60, time_words(longest)))
+    return Chart(
+        "Savings of a cached prefix",
+        tuple(marks),
+        Axis("minutes between requests", "log", tight=True),
+        Axis("dollars saved", form=dollars),
+        "per request, by mean gap between requests (random arrivals)",
+    )
 
 
 def _gaps(found: CacheCost, ttl_s: float, gap_s: float) -> str:
@@ -154,12 +190,15 @@ def own_lines(own: OwnMachines, cost: OwnCost, api_request: float) -> Iterator[s
     replicas = f"{count(cost.replicas, 'replica')}, all day"
     api_month = api_request * cost.workload.requests_per_day * float(MONTH_DAYS)
     yield _line("a month", dollars(cost.per_month), replicas, f"the API takes {dollars(api_month)}")
+    yield f"  {_cheaper(cost, api_request)}"
+
+
+def _cheaper(cost: OwnCost, api_request: float) -> str:
     start = cost.cheaper_from(api_request)
-    capacity = f"one replica serves {cost.requests_per_day:,.0f} requests a day"
+    capacity = f"one replica serves {cost.requests_per_day:,.0f} requests a day, for {dollars(cost.per_hour * 24)}"
     if start is None:
-        yield f"  The API is cheaper at any volume: {capacity}, for {dollars(cost.per_hour * 24)}."
-    else:
-        yield f"  Own hardware is cheaper from {start:,.0f} requests a day on; {capacity}."
+        return f"The API is cheaper at any volume: {capacity}."
+    return f"Own hardware is cheaper from {start:,.0f} requests a day on; {capacity}."
 
 
 def compression_lines(cost: ApiCost, compression: Compression) -> Iterator[str]:
@@ -179,7 +218,8 @@ def compression_lines(cost: ApiCost, compression: Compression) -> Iterator[str]:
 
 def api_document(cost: ApiCost, catalog: Catalog, at: datetime) -> dict[str, Any]:
     """The workload at an API."""
-    cliff = cliff_above(cost, at)
+    cliff, chart = cliff_above(cost, at), caching_chart(cost, at)
+    ways = caching_options(cost, at)
     return _prices(cost, catalog, at) | {
         "caching": _caching(cost),
         "cost": _amounts(cost),
@@ -187,6 +227,8 @@ def api_document(cost: ApiCost, catalog: Catalog, at: datetime) -> dict[str, Any
         "bills": {"fresh": _bill(cost.plain), "miss": _bill(cost.miss), "hit": _bill(cost.hit)},
         "half_answers_save": float(cost.half_output_saves),
         "cliff": None if cliff is None else {"above": cliff.above, "paid": float(cliff.paid)},
+        "notes": [line for way in (*map(_cache_lines, ways), _cliff_lines(cost, at)) if (line := " ".join(way))],
+        "chart": None if chart is None else chart.document(),
     }
 
 
@@ -251,6 +293,7 @@ def own_document(own: OwnMachines, cost: OwnCost, api_request: float) -> dict[st
         "per_month": cost.per_month,
         "half_answers_save": cost.half_output_saves,
         "cheaper_from_requests_per_day": cost.cheaper_from(api_request),
+        "note": _cheaper(cost, api_request),
     }
 
 

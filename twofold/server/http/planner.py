@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from msgspec import to_builtins
@@ -77,8 +78,8 @@ class PlannerEndpoint:
         machines = [values.get("hardware"), *(each["hardware"] for each in values.get("machines", ()))]
         here: Values = {}
         if served is not None and served.reading is not None:
-            here["shape"] = to_plain(served.reading.spec)
             values["model"] = served.names[0]
+            here["shape"] = to_plain(replace(served.reading.spec, name=served.names[0]))
         if HERE in machines:
             known = [served, *self._registry.models] if served is not None else self._registry.models
             ceilings = next((found for model in known if (found := _machine(model)) is not None), None)

@@ -234,6 +234,8 @@ class PriceReply(ReplyObject, kw_only=True):
     bills: PriceBills
     half_answers_save: float
     cliff: dict[str, float] | None
+    notes: list[str]
+    chart: ChartReply | None
     compression: dict[str, Number] | UnsetType = UNSET
     own: dict[str, str | Number] | UnsetType = UNSET
 
@@ -249,6 +251,7 @@ class PlanReply(ReplyObject):
     frontier: list[dict[str, Any]]
     refusals: list[dict[str, Any]]
     offers: list[dict[str, Any]]
+    chart: ChartReply | None
 
 
 class PlanError(ReplyObject):
