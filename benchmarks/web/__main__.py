@@ -43,15 +43,14 @@ ANSWER: Final = """async (size) => {
 
 READY: Final = "() => performance.getEntriesByName('ready')[0]?.startTime"
 OPENED: Final = """async () => {
-    const { openStore } = await import("/sources/core/store.js");
-    const store = await openStore("twofold", 1, ["conversations"]);
+    const { createKept } = await import("/sources/chat/kept.js");
     const messages = Array.from({ length: 500 }, (_, n) => ({
         id: `m${n}`, parent: n ? `m${n - 1}` : "", role: n % 2 ? "assistant" : "user",
         content: "Some **text** with `code`.\\n\\n- one\\n- two\\n\\n".repeat(8),
     }));
     const now = Date.now() / 1000, id = "long";
     const talk = { id, title: "Long", created: now, updated: now, system: "", settings: {}, messages, chosen: {} };
-    await store.put("conversations", talk);
+    await createKept().save(talk);
 }"""
 OPEN: Final = """async () => {
     const button = [...document.querySelectorAll(".side li button")].find((each) => each.textContent === "Long");

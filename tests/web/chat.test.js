@@ -76,7 +76,7 @@ Deno.test("a damaged import is refused in words, or what is left of it is shown"
       place.slice(0, -1).reduce((part, each) => part[each], document)[name] = wrong;
       try {
         for (const read of imported(JSON.stringify(document))) {
-          sums(read);
+          sums(read.messages);
           words(read);
           bodyOf("m", read, path(read));
         }
@@ -192,7 +192,7 @@ Deno.test("sums are those of the records", () => {
   const talk = newConversation();
   const record = { tokens: { prompt: 10, cached: 4, output: 3 }, prompts: [{ prefill_s: 0.5, decode_s: 1 }] };
   add(talk, { parent: "", role: "assistant", content: "", record });
-  assert.deepEqual(sums(talk), { prompt: 10, cached: 4, output: 3, prefill: 0.5, decode: 1 });
+  assert.deepEqual(sums(talk.messages), { prompt: 10, cached: 4, output: 3, prefill: 0.5, decode: 1 });
 });
 
 Deno.test("a token is found in the answer and where it is shown", () => {

@@ -3,7 +3,6 @@ import assert from "node:assert/strict";
 import { fit, niceStep, place, ticksOf, valueAt } from "../../twofold/web/static/draw/scale.js";
 import { frontier, machineOf } from "../../twofold/web/static/explore/pareto.js";
 import { planBody } from "../../twofold/web/static/explore/plan.js";
-import { caching } from "../../twofold/web/static/explore/price.js";
 
 Deno.test("scales are those of the reports", () => {
   assert.deepEqual([0.3, 1, 1.1, 3, 7].map(niceStep), [0.5, 1, 2, 5, 10]);
@@ -16,17 +15,6 @@ Deno.test("scales are those of the reports", () => {
     const scale = fit(kind, [2, 700]);
     for (const value of [2, 30, 700]) assert.ok(Math.abs(valueAt(scale, place(scale, value)) - value) < 1e-9);
   }
-});
-
-Deno.test("break-evens of a cache are those of its prices", () => {
-  const [short, long] = [caching(1.25, 0.1, 300), caching(2, 0.1, 3600)];
-  assert.equal((short.longestGap / 60).toFixed(1), "20.4");
-  assert.equal((long.longestGap / 60).toFixed(1), "80.3");
-  assert.ok(Math.abs(short.saved(short.longestGap)) < 1e-12);
-  assert.ok(short.saved(60) > 0 && short.saved(7200) < 0);
-  assert.equal(long.reads.toFixed(2), "1.11");
-  assert.equal(caching(1, 0.1, 300).longestGap, Infinity);
-  assert.equal(caching(1.25, 1, 300).longestGap, 0);
 });
 
 Deno.test("the frontier has what nothing is cheaper and faster than", () => {

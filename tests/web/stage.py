@@ -28,6 +28,12 @@ def chunk(delta: dict[str, Any], finish: str | None = None) -> str:
     return f"data: {json.dumps({'choices': [choice]})}\n\n"
 
 
+def called(name: str, arguments: str) -> str:
+    """The call of a function as events."""
+    call = {"index": 0, "id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}
+    return chunk({"tool_calls": [call]}) + chunk({}, "tool_calls")
+
+
 def progress(told: dict[str, Any], at_ms: float) -> str:
     """How far a request is, as an event."""
     return f"data: {json.dumps({'choices': [], 'twofold': {'at_ms': at_ms, 'progress': told}})}\n\n"

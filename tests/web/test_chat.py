@@ -15,7 +15,7 @@ from tests.server.live import LiveServer
 from tests.web.browser import Watch, accessibility_faults, picture, watched
 from tests.web.hostile import ATTACKS
 from tests.web.looks import faults_of_looks
-from tests.web.stage import chunk
+from tests.web.stage import called, chunk
 
 pytestmark = pytest.mark.browser
 
@@ -183,7 +183,16 @@ def test_stop_ends_the_answer_and_keeps_it(page: Page) -> None:
     page.keyboard.press("Escape")
     expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
     expect(page.get_by_role("status")).to_have_text("Stopped.")
-    expect(page.locator(".answer .text")).not_to_be_empty()
+    text = page.locator(".answer .text")
+    expect(text).not_to_be_empty()
+    expect(page.locator(".answer")).to_contain_text("You stopped it.")
+    begun, sent = text.inner_text(), bodies(page)
+    settle(page, max_tokens="4")
+    page.get_by_role("button", name="Continue").click()
+    answered(page)
+    assert sent[-1]["twofold"]["answer_token_ids"]
+    assert text.inner_text().startswith(begun.rstrip())
+    expect(page.locator(".answer")).to_contain_text("It ended at the maximum of tokens.")
 
 
 def test_a_token_shows_alternatives_and_one_goes_on_from_there(chat: Page) -> None:
@@ -339,14 +348,15 @@ def test_an_answer_goes_on_while_another_view_is_shown(page: Page) -> None:
 def test_settings_are_chips_and_fields_of_the_body(page: Page) -> None:
     sent = bodies(page)
     settle(page, temperature="9")
-    expect(page.get_by_role("dialog").get_by_role("alert")).to_have_text("Temperature is at most 5.")
+    expect(page.locator("#set-temperature:invalid")).to_be_focused()  # the browser says why
     page.locator("#set-temperature").fill("0.5")
     page.locator("#set-max_tokens").fill("4")
     page.locator("#set-system").fill("Be short.")
     page.get_by_role("button", name="Apply").click()
     expect(page.get_by_role("button", name="temperature 0.5")).to_be_visible()
-    page.locator("#model").select_option("other")
+    page.locator(".bar select").select_option("other")
     say(page, "Hello")
+    expect(page.locator(".answer .text")).not_to_be_empty(timeout=60_000)  # the model is loaded first
     answered(page)
     body = sent[-1]
     assert (body["model"], body["temperature"], body["max_tokens"]) == ("other", 0.5, 4)
@@ -413,46 +423,6 @@ def test_what_is_typed_survives_a_reload(page: Page) -> None:
     page.get_by_label("Message", exact=True).fill("Half a sentence")
     page.reload()
     expect(page.get_by_label("Message", exact=True)).to_have_value("Half a sentence")
-
-
-CALL: Final = {"index": 0, "id": "c1", "type": "function", "function": {"name": "", "arguments": ""}}
-
-
-def called(name: str, arguments: str) -> str:
-    call = {**CALL, "function": {"name": name, "arguments": arguments}}
-    return chunk({"tool_calls": [call]}) + chunk({}, "tool_calls")
-
-
-def test_a_call_is_a_card_and_its_result_is_sent(page: Page) -> None:
-    sent = bodies(page)
-    scripted(page, called("weather", '{"city": "Ulm"}'))
-    say(page, "How is the weather?")
-    card = page.get_by_role("region", name="Call of weather")
-    expect(card).to_contain_text('"Ulm"')
-    card.get_by_label("Result of weather").fill("rain")
-    page.unroute(CHATS)
-    scripted(page, chunk({"content": "It rains."}), chunk({}, "stop"))
-    page.get_by_role("button", name="Send the result").click()
-    expect(page.locator(".answer").last).to_contain_text("It rains.")
-    assert sent[-1]["messages"][-1] == {"role": "tool", "content": "rain", "tool_call_id": "c1"}
-    assert sent[-1]["messages"][-2]["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Ulm"}'}
-
-
-def test_the_built_in_calculator_answers_by_itself(page: Page) -> None:
-    answers = [called("calculate", '{"expression": "6*7"}'), chunk({"content": "It is 42."}) + chunk({}, "stop")]
-    sent = bodies(page)
-
-    def answer(route: Route) -> None:
-        route.fulfill(content_type="text/event-stream", body=answers.pop(0) + "data: [DONE]\n\n")
-
-    page.route(CHATS, answer)
-    page.get_by_role("button", name="Settings", exact=True).click()
-    page.get_by_label("Built-in calculator").check()
-    page.get_by_role("button", name="Apply").click()
-    say(page, "What is 6*7?")
-    expect(page.locator(".answer").last).to_contain_text("It is 42.")
-    assert sent[0]["tools"][0]["function"]["name"] == "calculate"
-    assert sent[1]["messages"][-1]["content"] == "42"
 
 
 def test_json_is_a_tree_and_thinking_is_folded(page: Page) -> None:

@@ -19,7 +19,7 @@ PARTS: Final = {
     "explain": ("model=llama-3-70b&hardware=h100&tp=4&batch=16&levers=speculation", "Roofline of h100"),
     "pareto": ("part=pareto&model=llama-3-8b&limit=20", "Pace and cost by batch size"),
     "price": ("part=price&input=10000&cached=8000&hardware=h100&own=llama-3-8b", "Savings of a cached prefix"),
-    "plan": ("part=plan&model=llama-3-8b&machines=h100&devices=1&simulate=no", "Time per output token and cost"),
+    "plan": ("part=plan&model=llama-3-8b&machines=h100&devices=1&simulate=no", "Mean TPOT against cost"),
 }
 
 
@@ -64,6 +64,20 @@ def test_levers_stack_by_keyboard_and_the_url_has_all(page: Page, server: LiveSe
     assert chart.inner_html() != before
     page.get_by_text("As a table").click()
     expect(page.get_by_role("table", name="Roofline of h100")).to_contain_text("decode")
+
+
+@pytest.mark.browser
+def test_another_address_fills_the_fields_again(page: Page, server: LiveServer) -> None:
+    page.goto(f"{server.url}/#/explore?part=price")
+    expect(page.get_by_text("Enter the tokens of a shared prefix")).to_be_visible()
+    page.goto(f"{server.url}/#/explore?part=price&input=10000&cached=8000")
+    expect(page.get_by_label("Prompt tokens", exact=True)).to_have_value("10000")
+    expect(page.get_by_role("img", name="Savings of a cached prefix")).to_be_visible()
+    page.get_by_label("Output tokens", exact=True).fill("7")
+    page.get_by_label("Output tokens", exact=True).press("Tab")
+    assert "output=7" in page.url
+    page.go_back()
+    expect(page.get_by_label("Prompt tokens", exact=True)).to_have_value("1000")
 
 
 @pytest.mark.browser

@@ -200,7 +200,7 @@ def test_a_refusal_says_when_the_next_try_is(watch: tuple[Page, Watch], server: 
     expect(trouble).to_have_text(re.compile(r"The server is starting. The next try is at \d+:\d\d:\d\d"))
     page.unroute_all()
     expect(trouble).to_be_hidden()
-    expect(page.locator("#model")).to_have_value("tiny")
+    expect(page.locator(".bar select")).to_have_value("tiny")
     page.route(f"**{LIVE}*", refusal(429, BUSY, **{"retry-after": "60"}))
     page.goto(f"{server.url}/#/engine")
     expect(page.locator(".engine .fault")).to_have_text(re.compile(rf"{BUSY} The next try is at \d+:\d\d:\d\d"))
@@ -229,12 +229,12 @@ def test_a_restarted_server_and_a_model_that_cannot_be_loaded(
     with live_server(tmp_path, *models) as first, watched(browser, first.url) as (page, seen):
         seen.expect("status of 4(00|22)|ERR_")  # 400: after the whole answer, no message fits the context
         page.goto(first.url)
-        page.locator("#model").select_option("bad")
+        page.locator(".bar select").select_option("bad")
         say(page, "Hello")
         expect(page.locator(".answer .fault")).to_contain_text("download it again")
         page.goto(f"{first.url}/#/engine")
         expect(page.locator(".engine .fault")).to_contain_text("The model could not be loaded. bad.gguf: ")
-        page.locator("#model").select_option("tiny")
+        page.locator(".bar select").select_option("tiny")
         page.goto(f"{first.url}/#/chat")
         say(page, "Tell a long story")
         expect(page.locator(".answer .text").last).not_to_be_empty()
@@ -276,7 +276,7 @@ def test_the_live_view_goes_on_with_a_new_key(browser: Browser, keyed: LiveServe
             dialog.get_by_role("button", name="Apply").click()
 
         give("secret")
-        expect(page.locator("#model")).to_have_value("tiny")
+        expect(page.locator(".bar select")).to_have_value("tiny")
         page.route(f"**{LIVE}*", refusal(401, "This key has expired."))
         page.goto(f"{keyed.url}/#/engine")
         expect(page.locator(".engine .fault")).to_contain_text("This key has expired.")

@@ -19,7 +19,7 @@ const route = createRoute(VIEWS.map((view) => view.id));
 const theme = createTheme();
 const server = signal(/** @type {any} */ (null));
 const model = signal("");
-const said = h("p", { class: "hidden", role: "status" });
+const said = h("p.hidden", { role: "status" });
 const keys = createKeyDialog(api, () => app.refresh());
 const picker = createModelPicker(model, server);
 const trouble = faultLine();
@@ -61,16 +61,16 @@ function again() {
 
 function brand() {
   return h(
-    "a",
-    { class: "brand", href: route.href(VIEWS[0].id), "aria-label": "Twofold, home" },
+    "a.brand",
+    { href: route.href(VIEWS[0].id), "aria-label": "Twofold, home" },
     h(
       "svg",
       { width: 22, height: 22, viewBox: "0 0 22 22", "aria-hidden": "true" },
-      h("path", { class: "f-prefill", d: "M2 3h7v8H2z" }),
-      h("path", { class: "f-decode", d: "M10.5 11h2v8h-2zM14 11h2v6h-2zM17.5 11h2v8h-2z" }),
-      h("path", { class: "f-ink", d: "M2 10.4h18v1.2H2z" }),
+      h("path.f-prefill", { d: "M2 3h7v8H2z" }),
+      h("path.f-decode", { d: "M10.5 11h2v8h-2zM14 11h2v6h-2zM17.5 11h2v8h-2z" }),
+      h("path.f-ink", { d: "M2 10.4h18v1.2H2z" }),
     ),
-    h("span", {}, "Twofold"),
+    h("span", "Twofold"),
   );
 }
 
@@ -89,7 +89,7 @@ function tabs(name, label) {
 
 /** Shows the view of the route; the one before is unmounted when the next is loaded. */
 function follow() {
-  const root = h("div", { class: "view", id: "view" });
+  const root = h("div.view", { id: "view" });
   let shown = "";
   let leave = () => {};
   effect(() => {
@@ -107,16 +107,12 @@ function follow() {
       if (shown !== id) return;
       leave();
       fill(root);
-      const [unmount, end] = scope(() => mount(root, app));
-      leave = () => {
-        unmount();
-        end();
-      };
+      [, leave] = scope(() => mount(root, app));
     } catch (error) {
       if (shown !== id) return;
       leave();
       leave = () => {};
-      fill(root, h("p", { class: "fault", role: "alert" }, `${view.name} cannot be shown: ${error}. Reload the page.`));
+      fill(root, h("p.fault", { role: "alert" }, `${view.name} cannot be shown: ${error}. Reload the page.`));
     }
   }
   return root;
@@ -124,17 +120,16 @@ function follow() {
 
 function start() {
   const bar = h(
-    "header",
-    { class: "bar" },
+    "header.bar",
     brand(),
     VIEWS.length > 1 ? tabs("tabs", "Views") : null,
-    h("div", { class: "spring" }),
+    h("div.spring"),
     picker,
     keys.button,
     theme.button,
   );
   document.body.append(
-    h("a", { class: "skip", href: "#view", onclick: skip }, "Skip to the content"),
+    h("a.skip", { href: "#view", onclick: skip }, "Skip to the content"),
     bar,
     trouble.element,
     follow(),

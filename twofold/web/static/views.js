@@ -13,7 +13,7 @@
  * @property {(message?: string) => void} askKey  opens the dialog for the key, with what was wrong
  * @property {() => Promise<void>} refresh  reads the server and its models again
  *
- * @typedef {{mount: (root: HTMLElement, app: App) => (() => void)}} ViewModule  `mount` returns what unmounts
+ * @typedef {{mount: (root: HTMLElement, app: App) => void}} ViewModule  `mount` runs in a scope, which ends with the view
  * @typedef {{id: string, name: string, load: () => Promise<ViewModule>}} View
  */
 

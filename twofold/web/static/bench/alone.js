@@ -7,10 +7,10 @@ import { benchView } from "./view.js";
 
 const results = JSON.parse(document.getElementById("data")?.textContent ?? "[]");
 const theme = createTheme();
-const said = h("p", { class: "hidden", role: "status" });
+const said = h("p.hidden", { role: "status" });
 const announce = (/** @type {string} */ text) => said.textContent = text;
 document.body.append(
-  h("header", { class: "bar" }, h("b", {}, "Twofold bench"), h("div", { class: "spring" }), theme.button),
-  h("div", { class: "view" }, benchView(results, announce)),
+  h("header.bar", h("b", "Twofold bench"), h("div.spring"), theme.button),
+  h("div.view", benchView(results, announce)),
   said,
 );

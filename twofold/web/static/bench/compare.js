@@ -18,8 +18,8 @@ export function comparisonOf(given, announce, stop) {
   const results = same ? given.map((each, at) => ({ ...each, name: `${at + 1}: ${each.name}` })) : given;
   const names = results.map((result) => result.name), differ = differences(results);
   return [
-    h("h2", {}, "Settings that differ"),
-    differ.length ? wideTable("Settings that differ", ["setting", ...names], differ) : h("p", {}, "None."),
+    h("h2", "Settings that differ"),
+    differ.length ? wideTable("Settings that differ", ["setting", ...names], differ) : h("p", "None."),
     results.length === 2
       ? verdicts(results, announce, stop)
       : allFigures(results, "Confidence intervals need exactly two results."),
@@ -46,8 +46,8 @@ function allFigures(results, why) {
     ...runs.map((run) => number(figure(run, "rates", "achieved", name))),
   ]);
   return [
-    h("h2", {}, "Figures"),
-    h("p", { class: "faint" }, why),
+    h("h2", "Figures"),
+    h("p.faint", why),
     wideTable("Figures", ["figure", ...results.flatMap(namesOf)], [...rows, ...rates]),
   ];
 }
@@ -57,17 +57,17 @@ function allFigures(results, why) {
  * @param {import("./read.js").Result[]} results @param {(text: string) => void} announce @param {AbortSignal} stop
  */
 function verdicts(results, announce, stop) {
-  const shown = h("div", {}, h("p", { class: "faint" }, "Computing confidence intervals…"));
+  const shown = h("div", h("p.faint", "Computing confidence intervals…"));
   const [a, b] = results, head = ["figure", a.name, b.name, "change", "99% interval", `verdict on ${b.name}`];
   compared(a.document, b.document, stop).then(
     ({ pairs, alone }) => {
       fill(
         shown,
         pairs.map(({ point, rows }) => [
-          h("h2", {}, point ? `Figures at ${point}` : "Figures"),
+          h("h2", point ? `Figures at ${point}` : "Figures"),
           wideTable(point ? `Comparison at ${point}` : "Comparison", head, rows.map(cellsOf)),
         ]),
-        alone.length ? h("p", { class: "faint" }, `Only in one result: ${alone.join(", ")}.`) : null,
+        alone.length ? h("p.faint", `Only in one result: ${alone.join(", ")}.`) : null,
       );
       announce("The confidence intervals are computed.");
     },

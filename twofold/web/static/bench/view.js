@@ -13,10 +13,7 @@ import { chartsOf, COLUMNS, figure, MEASURES, namesOf, pointOf, RATES, readResul
 /** @typedef {import("./read.js").Result} Result */
 
 /** @type {import("../views.js").ViewModule["mount"]} */
-export function mount(root, app) {
-  root.append(benchView([], app.announce));
-  return () => {};
-}
+export const mount = (root, app) => root.append(benchView([], app.announce));
 
 /**
  * @param {Result[]} given
@@ -25,7 +22,7 @@ export function mount(root, app) {
 export function benchView(given, announce) {
   /** @type {Result[]} */
   let results = given, stop = new AbortController();
-  const shown = h("div", { class: "result" }), faults = h("div", {});
+  const shown = h("div.result"), faults = h("div");
   onEnd(() => stop.abort());
   /** @param {File[]} files */
   const add = async (files) => {
@@ -35,7 +32,7 @@ export function benchView(given, announce) {
         const text = await file.text();
         results = [...results, readResult(text, file.name)];
       } catch (error) {
-        fill(faults, h("p", { class: "fault", role: "alert" }, /** @type {Error} */ (error).message));
+        fill(faults, h("p.fault", { role: "alert" }, /** @type {Error} */ (error).message));
       }
     }
     show();
@@ -55,27 +52,25 @@ export function benchView(given, announce) {
         const remove = () => (results = results.filter((each) => each !== result), show());
         return resultOf(result, button("Remove", remove));
       }),
-      results.length ? null : h("p", { class: "faint" }, "Drop results of twofold bench here."),
+      results.length ? null : h("p.faint", "Drop results of twofold bench here."),
     );
   };
   show();
   return h(
-    "main",
+    "main.bench.scroll",
     {
-      class: "bench scroll",
       ondragover: (/** @type {DragEvent} */ event) => event.preventDefault(),
       ondrop: (/** @type {DragEvent} */ event) => {
         event.preventDefault();
         add([...event.dataTransfer?.files ?? []]);
       },
     },
-    h("h1", { class: "hidden" }, "Bench"),
+    h("h1.hidden", "Bench"),
     h(
-      "p",
-      { class: "parts row" },
+      "p.parts.row",
       button("Choose result files", () => picker.click()),
       picker,
-      h("span", { class: "faint" }, "They stay in this browser."),
+      h("span.faint", "They stay in this browser."),
     ),
     faults,
     shown,
@@ -91,8 +86,8 @@ function resultOf(result, remove) {
   return h(
     "section",
     { "aria-label": name },
-    h("h2", {}, `${name}: ${target.model} `, remove),
-    h("p", { class: "faint" }, `twofold bench ${command}, ${target.url}`),
+    h("h2", `${name}: ${target.model} `, remove),
+    h("p.faint", `twofold bench ${command}, ${target.url}`),
     /** @type {any[]} */ (runs).map((run, i) => {
       const body = [
         figuresOf(run, names[i]),
@@ -101,9 +96,7 @@ function resultOf(result, remove) {
           return chartView(chart, timed ? { zoom, height: high } : { height: high });
         }),
       ];
-      return runs.length > 1
-        ? h("details", { open: i === 0 }, h("summary", {}, pointOf(run) || "one run"), body)
-        : body;
+      return runs.length > 1 ? h("details", { open: i === 0 }, h("summary", pointOf(run) || "one run"), body) : body;
     }),
   );
 }
@@ -119,7 +112,6 @@ function figuresOf(run, name) {
   return [
     h(
       "p",
-      {},
       `${count(ok)} of ${count(run.requests.length)} requests completed in ${seconds(run.duration_s)}: ${
         rates.join(", ")
       }.`,

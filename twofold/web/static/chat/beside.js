@@ -16,9 +16,8 @@ export function createBeside(app, open, frame, answers) {
   let shown = null;
   const begin = async () => {
     const view = await import("../engine/view.js");
-    let begun = (/** @type {null} */ _) => {};
-    const told = new Promise((done) => (begun = done));
-    const [{ element, model, choose, stepOf, end }, stop] = scope(() => {
+    const { promise: told, resolve: begun } = Promise.withResolvers();
+    const [{ element, model, choose, stepOf }, stop] = scope(() => {
       const engine = view.createEngine(app, true), { chosen } = engine.model;
       effect(() => {
         const step = chosen.get();
@@ -38,7 +37,7 @@ export function createBeside(app, open, frame, answers) {
       choose(step);
       return step !== null;
     };
-    return { choose: chooseOf, end: () => (end(), stop(), element.remove()) };
+    return { choose: chooseOf, end: () => (stop(), element.remove()) };
   };
   effect(() => {
     frame.classList.toggle("with", open.get());

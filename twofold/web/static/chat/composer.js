@@ -13,22 +13,21 @@ import { createFiles } from "./files.js";
 export function createComposer({ send, stop, changed, busy }) {
   const box = h("textarea", { id: "say", rows: 2, placeholder: "Type a message", onkeydown: key, oninput: grow });
   const files = createFiles(() => grow());
-  const chips = h("span", { class: "chips" }), guess = h("p", { class: "guess" });
-  const sender = h("button", { class: "send", type: "submit" }, "Send");
+  const chips = h("span.chips"), guess = h("p.guess");
+  const sender = h("button.send", { type: "submit" }, "Send");
   effect(() => void (sender.textContent = busy.get() ? "Stop" : "Send"));
   const add = button("Add files", () => files.picker.click());
-  const tools = h("div", { class: "row tools" }, add, files.picker, chips, h("span", { class: "spring" }), sender);
-  const label = h("label", { class: "hidden", for: "say" }, "Message");
+  const tools = h("div.row.tools", add, files.picker, chips, h("span.spring"), sender);
+  const label = h("label.hidden", { for: "say" }, "Message");
   const element = h(
-    "form",
+    "form.composer",
     {
-      class: "composer",
       "aria-label": "Composer",
       onsubmit: submit,
       ondrop: (/** @type {DragEvent} */ event) => files.attach([...event.dataTransfer?.files ?? []]),
     },
     files.wrong,
-    h("div", { class: "box" }, label, files.attached, box, tools),
+    h("div.box", label, files.attached, box, tools),
     guess,
   );
   function grow() {

@@ -25,7 +25,7 @@ async function read(file) {
 export function createFiles(changed) {
   const files = signal(/** @type {Attached[]} */ ([]));
   const wrong = faultLine();
-  const attached = h("div", { class: "chips" });
+  const attached = h("div.chips");
   const picker = filePicker({ multiple: true }, attach);
   let made = false;
   effect(() => {

@@ -3,7 +3,8 @@
 
 import { ApiError } from "../core/api.js";
 import { fill, h } from "../core/dom.js";
-import { count, money, seconds, share, tokens } from "../core/form.js";
+import { count, money, roughShare, seconds, tokens } from "../core/form.js";
+import { onEnd } from "../core/signal.js";
 import { whole } from "./request.js";
 
 const PAUSE_MS = 150;
@@ -28,12 +29,12 @@ export function forecastLine(told) {
   if (price) parts.push([bold("", about(price.total, (value) => money(value, price.currency)))]);
   const line = parts.flatMap((part, index) => (index > 0 ? [" · ", ...part] : part));
   const of = told.error_of === "ttft" ? "of the time to the first token" : "of the time of steps";
-  if (error !== null) line.push(` (mean error lately: ${share(Number(error.toPrecision(2)))} ${of})`);
+  if (error !== null) line.push(` (mean error lately: ${roughShare(error)} ${of})`);
   return line;
 }
 
 /**
- * Keeps `line` true for what is typed.
+ * Keeps `line` true for what is typed, which the result is told.
  * @param {import("../views.js").App} app
  * @param {HTMLElement} line
  * @param {(text: string) => Record<string, any>} body  of a chat with this message
@@ -61,5 +62,6 @@ export function createForecast(app, line, body) {
     if (!text.trim() || !server?.can.includes("estimate")) return fill(line);
     timer = setTimeout(ask, PAUSE_MS, text);
   };
-  return { update, end: () => (clearTimeout(timer), abort.abort()) };
+  onEnd(() => (clearTimeout(timer), abort.abort()));
+  return update;
 }

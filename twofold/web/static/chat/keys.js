@@ -3,6 +3,7 @@
 
 import { h } from "../core/dom.js";
 import { button } from "../core/parts.js";
+import { onEnd } from "../core/signal.js";
 
 const LIST = [
   ["Enter, Ctrl Enter", "send"],
@@ -20,13 +21,12 @@ const LIST = [
 /** @param {Record<string, () => void>} actions  by key; "Ctrl k" for one with Ctrl */
 export function createKeys(actions) {
   const dialog = h(
-    "dialog",
-    { class: "dialog", "aria-labelledby": "keys-title" },
+    "dialog.dialog",
+    { "aria-labelledby": "keys-title" },
     h("h2", { id: "keys-title" }, "Keys"),
-    h("dl", { class: "keys" }, LIST.map(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
+    h("dl.keys", LIST.map(([key, what]) => [h("dt", h("kbd", key)), h("dd", what)])),
     h(
-      "div",
-      { class: "row end" },
+      "div.row.end",
       button("Close", () => dialog.close(), { class: "send" }),
     ),
   );
@@ -41,5 +41,6 @@ export function createKeys(actions) {
     run();
   };
   addEventListener("keydown", pressed);
-  return { dialog, end: () => removeEventListener("keydown", pressed) };
+  onEnd(() => removeEventListener("keydown", pressed));
+  return dialog;
 }

@@ -3,7 +3,7 @@
 
 import { fill, h } from "../core/dom.js";
 import { count, seconds } from "../core/form.js";
-import { button, choice, copyButton, strip } from "../core/parts.js";
+import { button, choice, copyButton, faultBox, retryButton, strip } from "../core/parts.js";
 import { onEnd, signal } from "../core/signal.js";
 import { isJson, jsonView } from "../text/json.js";
 import { createMarkdown, showMarkdown } from "../text/md.js";
@@ -59,8 +59,7 @@ function branches(message, actions) {
   const { number, of } = actions.branch(message);
   if (of < 2) return null;
   return h(
-    "span",
-    { class: "branch" },
+    "span.branch",
     act("‹", () => actions.turn(message, -1), "Previous branch"),
     `${number}/${of}`,
     act("›", () => actions.turn(message, 1), "Next branch"),
@@ -69,19 +68,17 @@ function branches(message, actions) {
 
 /** A message of the user. @param {Message} message @param {Actions} actions */
 export function createAsk(message, actions) {
-  const text = h("p", {}, message.content), bar = slot("acts");
+  const text = h("p", message.content), bar = slot("acts");
   const element = h(
-    "div",
-    { class: "ask" },
-    h("div", { class: "asked" }, h("h2", { class: "hidden" }, "You"), text, bar.element),
+    "div.ask",
+    h("div.asked", h("h2.hidden", "You"), text, bar.element),
   );
   const edit = () => {
     const field = h("textarea", { rows: 3, "aria-label": "Edited message", value: message.content });
     const close = () => form.replaceWith(text);
     const form = h(
-      "form",
+      "form.edit",
       {
-        class: "edit",
         onsubmit: (/** @type {Event} */ event) => {
           event.preventDefault();
           close();
@@ -89,7 +86,7 @@ export function createAsk(message, actions) {
         },
       },
       field,
-      h("div", { class: "row end" }, act("Cancel", close), h("button", { class: "send", type: "submit" }, "Send")),
+      h("div.row.end", act("Cancel", close), h("button.send", { type: "submit" }, "Send")),
     );
     text.replaceWith(form);
     field.focus();
@@ -105,7 +102,7 @@ export function createAsk(message, actions) {
 /** The result of a tool. @param {Message} message */
 export function createResult(message) {
   const label = `Result of ${message.name}`;
-  const element = h("details", { class: "card" }, h("summary", {}, label), jsonView(message.content));
+  const element = h("details.card", h("summary", label), jsonView(message.content));
   return { element, update: () => {} };
 }
 
@@ -126,7 +123,7 @@ const seen = new IntersectionObserver((entries) => {
  * @param {Element} thinking
  */
 function createColours(message, actions, element, thinking) {
-  const pop = h("div", { class: "popped" });
+  const pop = h("div.popped");
   let painter = /** @type {import("../text/tokens.js").Painter | null} */ (null), unchoosable = () => {};
   /** @param {number} index */
   const choose = (index) => {
@@ -169,7 +166,7 @@ function createColours(message, actions, element, thinking) {
  * @param {Element} thinking
  */
 function createText(message, actions, thinking) {
-  const element = h("div", { class: "text" });
+  const element = h("div.text");
   const stream = createMarkdown(element), colours = createColours(message, actions, element, thinking);
   let colour = COLOURS[0], drawn = false, step = /** @type {number[]} */ ([]);
   onEnd(colours.clear);
@@ -177,15 +174,15 @@ function createText(message, actions, thinking) {
     colours.clear();
     drawn = true;
     if (isTree(message, actions)) {
-      return fill(element, h("p", { class: "faint" }, "✓ valid JSON"), jsonView(message.content));
+      return fill(element, h("p.faint", "✓ valid JSON"), jsonView(message.content));
     }
     fill(element);
     showMarkdown(element, message.content);
   };
   if (actions.running(message)) stream.write(message.content);
-  else fill(element, h("p", {}, message.content));
+  else fill(element, h("p", message.content));
   return {
-    element: h("div", { class: "said" }, element, colours.pop),
+    element: h("div.said", element, colours.pop),
     write: stream.write,
     draw: stream.draw,
     end: plain,
@@ -230,8 +227,8 @@ function progressLine({ state, ahead, cached = 0, done = 0, of = 0, first_token_
     "ratio",
     Math.max(1, of),
     3,
-    h("rect", { class: "f-cached", width: cached, height: 3 }),
-    h("rect", { class: "f-prefill", x: cached, width: done - cached, height: 3 }),
+    h("rect.f-cached", { width: cached, height: 3 }),
+    h("rect.f-prefill", { x: cached, width: done - cached, height: 3 }),
   );
   const first = left ? `, first token in ≈ ${seconds(left / 1000)}` : "";
   return [bar, `Reading: ${count(done)} of ${count(of)} tokens${first}`];
@@ -240,21 +237,13 @@ function progressLine({ state, ahead, cached = 0, done = 0, of = 0, first_token_
 /** @param {Message} message @param {Actions} actions */
 function faultView(message, actions) {
   const { message: text, retryAt } = /** @type {import("./tree.js").Fault} */ (message.fault);
-  const retry = button("Try again", () => actions.again(message));
-  const tick = () => {
-    const left = retryAt === null ? 0 : Math.ceil(retryAt - Date.now() / 1000);
-    retry.disabled = left > 0;
-    retry.textContent = left > 0 ? `Try again in ${left} s` : "Try again";
-    if (left > 0) setTimeout(tick, 500);
-  };
-  tick();
   const goOn = message.content && button("Continue", () => actions.goOn(message, message.content));
-  return h("div", { class: "fault", role: "alert" }, h("p", {}, text), h("p", { class: "row" }, retry, goOn));
+  return faultBox(text, retryButton(retryAt, () => actions.again(message)), goOn);
 }
 
 /** @param {ReturnType<typeof createText>} text @param {Message} message */
 function colourBar(text, message) {
-  const legend = h("span", { class: "legend" }), shown = signal(text.colour);
+  const legend = h("span.legend"), shown = signal(text.colour);
   /** @param {import("../text/tokens.js").Colour} colour */
   const set = (colour) => {
     text.show(colour);
@@ -264,26 +253,28 @@ function colourBar(text, message) {
   const choices = COLOURS.map((colour) => /** @type {const} */ ([colour, colour]));
   const buttons = choice(`Colour of tokens (${message.tokens?.length})`, { get: shown.get, set }, choices);
   const next = () => set(COLOURS[(COLOURS.indexOf(text.colour) + 1) % COLOURS.length]);
-  return { element: h("span", { class: "colours" }, buttons, legend), next };
+  return { element: h("span.colours", buttons, legend), next };
 }
+
+/** Why an answer that could go on has ended. @type {Record<string, string>} */
+const ENDS = { length: "It ended at the maximum of tokens.", stopped: "You stopped it." };
 
 /** An answer. @param {Message} message @param {Actions} actions */
 export function createAnswer(message, actions) {
-  const thinking = h("p", {}), text = createText(message, actions, thinking);
-  const thought = h("details", { class: "thought", hidden: true }, h("summary", {}, "Thinking"), thinking);
+  const thinking = h("p"), text = createText(message, actions, thinking);
+  const thought = h("details.thought", { hidden: true }, h("summary", "Thinking"), thinking);
   const state = slot("state", "p"),
     calls = slot("calls"),
     fault = slot("faults"),
     bar = slot("colour"),
     bill = slot("bill");
   const element = h(
-    "article",
-    { class: "answer" },
-    h("h2", { class: "hidden" }, `Answer of ${message.model ?? "the model"}`),
-    ...[bar, state].map((each) => each.element),
+    "article.answer",
+    h("h2.hidden", `Answer of ${message.model ?? "the model"}`),
+    bar.element,
     thought,
     text.element,
-    ...[calls, fault, bill].map((each) => each.element),
+    ...[state, calls, fault, bill].map((each) => each.element),
   );
   /** @type {ReturnType<typeof colourBar> | null} */
   let colours = null;
@@ -295,18 +286,21 @@ export function createAnswer(message, actions) {
     thought.hidden = !message.reasoning;
     if (thinking.textContent !== message.reasoning) thinking.textContent = message.reasoning ?? "";
     const line = typeof progress === "object" ? progressLine(progress) : progress ?? "Waiting for the first token.";
-    if (running && !begun) state.show(JSON.stringify(progress ?? line), () => line);
-    else state.show("", () => null);
+    if (running) state.show(begun ? "" : JSON.stringify(progress ?? line), () => line);
     const { number, of } = actions.branch(message);
     if (running) {
-      bar.show(of > 1 ? `${number}/${of}` : "", () => h("span", { class: "acts" }, branches(message, actions)));
+      bar.show(of > 1 ? `${number}/${of}` : "", () => h("span.acts", branches(message, actions)));
       return text.draw();
     }
     if (!near) return;
-    const asked = last && wantsResults(message);
+    const asked = last && wantsResults(message), ended = last && message.content ? ENDS[message.finish ?? ""] : "";
+    state.show(
+      ended ?? "",
+      () => [ended, button("Continue", () => actions.goOn(message, message.content, message.ids))],
+    );
     bar.show(`${number}/${of} ${message.tokens?.length}`, () => {
       colours = message.tokens?.length ? colourBar(text, message) : null;
-      return [colours?.element, h("span", { class: "acts" }, branches(message, actions), copies(message, actions))];
+      return [colours?.element, h("span.acts", branches(message, actions), copies(message, actions))];
     });
     calls.show(
       message.calls ? String(asked) : "",
@@ -337,7 +331,7 @@ function safeReceipt(message, open, explain, actions) {
   try {
     return receipt(message, { open, axis: actions.axis?.() ?? 0, explain, help: () => actions.help(message) });
   } catch {
-    return h("p", { class: "faint" }, "The record of this answer is damaged.");
+    return h("p.faint", "The record of this answer is damaged.");
   }
 }
 

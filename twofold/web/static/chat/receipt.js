@@ -2,7 +2,7 @@
 /** The receipt of an answer: where its time went, from its record, and the least that this machine needs for it. */
 
 import { fill, h } from "../core/dom.js";
-import { count, money, seconds, share, tokens } from "../core/form.js";
+import { count, money, roughShare, seconds, tokens } from "../core/form.js";
 import { button, strip } from "../core/parts.js";
 
 /** @typedef {import("./tree.js").Message} Message */
@@ -107,11 +107,10 @@ function fold(message, axis) {
     figures.leastDecode !== null && rect("f-decode least", x(first), x(figures.leastDecode), BASE + 5, 5),
   );
   return h(
-    "figure",
-    { class: "when" },
-    h("p", { class: "axis" }, h("span", {}, `first token ${seconds(figures.ttft)}`), h("span", {}, seconds(end))),
+    "figure.when",
+    h("p.axis", h("span", `first token ${seconds(figures.ttft)}`), h("span", seconds(end))),
     picture,
-    h("figcaption", { class: "axis" }, summary(figures, pauses)),
+    h("figcaption.axis", summary(figures, pauses)),
   );
 }
 
@@ -142,13 +141,12 @@ function summary({ queue, prefill, decode, leastPrefill }, pauses) {
   return `queue ${seconds(queue)}, prefill ${seconds(prefill)}, decode ${seconds(decode)}${paused}${least}`;
 }
 
-/** @param {string} label @param {import("../core/dom.js").Child} value @param {string} part @param {import("../core/dom.js").Child} note @param {string} kind */
-const fact = (label, value, part, note, kind = "") =>
+/** @param {string} label @param {string} kind @param {string} value @param {import("../core/dom.js").Child} note @param {number | null} [reached]  share of the limit */
+const fact = (label, kind, value, note, reached = null) =>
   h(
     "div",
-    {},
-    h("dt", {}, label),
-    h("dd", { class: kind }, value, part && h("span", { class: "share" }, part), h("small", {}, note)),
+    h("dt", label),
+    h("dd", { class: kind }, value, reached !== null && h("span.share", roughShare(reached)), h("small", note)),
   );
 
 /** @param {number | null} least @param {string} bound */
@@ -156,46 +154,30 @@ const limitOf = (least, bound) => least === null ? "limit not measured" : `limit
 
 /** @param {Message} message */
 function facts({ record }) {
-  const figures = figuresOf(record), { tokens: used, cost } = record;
-  const price = record.at_prices?.[0];
+  const figures = figuresOf(record), { tokens: used, cost } = record, price = record.at_prices?.[0];
+  const { leastPrefill, boundPrefill, sharePrefill, leastToken, boundDecode, shareDecode } = figures;
   const here = cost ? money(cost.total, cost.currency) : null;
   const several = record.answers ? `; all ${record.answers} answers` : "";
   return h(
-    "dl",
-    { class: "facts" },
-    fact(
-      "Time to first token",
-      seconds(figures.ttft),
-      part(figures.sharePrefill),
-      limitOf(figures.leastPrefill, figures.boundPrefill),
-      "p",
-    ),
-    fact(
-      "Time per output token",
-      seconds(figures.tpot),
-      part(figures.shareDecode),
-      limitOf(figures.leastToken, figures.boundDecode),
-      "d",
-    ),
+    "dl.facts",
+    fact("Time to first token", "p", seconds(figures.ttft), limitOf(leastPrefill, boundPrefill), sharePrefill),
+    fact("Time per output token", "d", seconds(figures.tpot), limitOf(leastToken, boundDecode), shareDecode),
     fact(
       "Tokens",
-      `${count(used.prompt)} → ${count(used.output)}`,
       "",
-      h("span", { class: "c" }, used.cached > 0 ? `${count(used.cached)} from the cache` : "0 from the cache"),
+      `${count(used.prompt)} → ${count(used.output)}`,
+      h("span.c", `${count(used.cached)} from the cache`),
     ),
     price
       ? fact(
         "Cost",
-        money(price.total, price.currency),
         "",
+        money(price.total, price.currency),
         `at ${price.model}${here ? `; here ${here}` : ""}${several}`,
       )
-      : fact("Cost", here ?? "–", "", here ? `here${several}` : "no --price-sheet"),
+      : fact("Cost", "", here ?? "–", here ? `here${several}` : "no --price-sheet"),
   );
 }
-
-/** @param {number | null} value */
-const part = (value) => value === null ? "" : share(Number(value.toPrecision(2)));
 
 /** What the line of a folded receipt says. @param {any} record */
 export function lineOf(record) {
@@ -204,7 +186,7 @@ export function lineOf(record) {
     `first token ${seconds(ttft)}`,
     tpot ? `${(1 / tpot).toPrecision(3)} tok/s` : "",
     tokens(output),
-    cached > 0 ? `${share(Number((cached / prompt).toPrecision(2)))} cached` : "",
+    cached > 0 ? `${roughShare(cached / prompt)} cached` : "",
     record.cost ? money(record.cost.total, record.cost.currency) : "",
   ].filter(Boolean).join(" · ");
 }
@@ -216,8 +198,8 @@ export function phaseBar(prefill, decode, name) {
     name,
     100,
     3,
-    h("rect", { class: "f-prefill", width: at, height: 3 }),
-    h("rect", { class: "f-decode", x: at + 0.6, width: Math.max(0, 99.4 - at), height: 3 }),
+    h("rect.f-prefill", { width: at, height: 3 }),
+    h("rect.f-decode", { x: at + 0.6, width: Math.max(0, 99.4 - at), height: 3 }),
   );
 }
 
@@ -234,20 +216,20 @@ export const explaining = ({ server, route, api }) => ({
  * @param {() => Promise<any>} help
  */
 function helps(explain, help) {
-  const line = h("span", {}), link = h("a", { href: explain }, "Explain");
+  const line = h("span"), link = h("a", { href: explain }, "Explain");
   const ask = async () => {
     line.textContent = "…";
     try {
       const { levers } = await help();
       const best = /** @type {any[]} */ (levers).filter((each) => each.status === "gains").slice(0, 3);
-      const named = best.map((each) => [h("b", {}, `×${each.gains.e2e.toFixed(2)}`), ` ${each.lever} `]);
+      const named = best.map((each) => [h("b", `×${each.gains.e2e.toFixed(2)}`), ` ${each.lever} `]);
       fill(line, best.length > 0 ? ["Would help: ", named] : "Nothing would help.");
     } catch (error) {
       line.textContent = /** @type {Error} */ (error).message;
     }
   };
   fill(line, button("What would help?", ask));
-  return h("p", { class: "helps" }, line, link);
+  return h("p.helps", line, link);
 }
 
 /**
@@ -260,9 +242,9 @@ function helps(explain, help) {
 export function receipt(message, { open, axis, explain, help }) {
   const record = recordOf(message), own = { ...message, record }, { prefill, decode } = figuresOf(record);
   return h(
-    "details",
-    { class: "receipt", open },
-    h("summary", {}, phaseBar(prefill, decode, "ratio"), h("span", {}, lineOf(record))),
+    "details.receipt",
+    { open },
+    h("summary", phaseBar(prefill, decode, "ratio"), h("span", lineOf(record))),
     fold(own, axis),
     facts(own),
     explain && helps(explain, help),

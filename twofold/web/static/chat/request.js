@@ -1,6 +1,7 @@
 // @ts-check
 /** Bodies of requests, made of a conversation and its settings; the same as text for curl and Python. */
 
+import { given } from "../core/api.js";
 import { isJson } from "../text/json.js";
 
 /** @typedef {import("./tree.js").Message} Message */
@@ -9,53 +10,45 @@ import { isJson } from "../text/json.js";
 
 /**
  * A setting: the field of a body, its words, and its kind. Numbers have their range; `note` says what it does.
- * @typedef {{field: string, name: string, kind: "number" | "text" | "lines" | "select" | "json" | "flag", min?: number,
+ * @typedef {{field: string, name: string, kind: "number" | "line" | "text" | "lines" | "select" | "json" | "flag", min?: number,
  *   max?: number, options?: string[], note?: string}} Setting
  */
 
-/** @type {(kind: Setting["kind"]) => (field: string, name: string, more?: Partial<Setting>) => Setting} */
-const of = (kind) => (field, name, more) => ({ field, name, kind, ...more });
-const setting = {
-  number: of("number"),
-  text: of("text"),
-  lines: of("lines"),
-  select: of("select"),
-  json: of("json"),
-  flag: of("flag"),
-};
-
-export const SETTINGS = [
-  setting.number("temperature", "Temperature", { min: 0, max: 5, note: "0: always the most likely token" }),
-  setting.number("max_tokens", "Max. tokens", { min: 1, note: "tokens of an answer" }),
-  setting.number("n", "Completions", { min: 1, max: 16, note: "each is a branch" }),
-  setting.number("seed", "Seed", { note: "the same seed gives the same answer" }),
-  setting.number("top_p", "top-p", { min: 0.01, max: 1 }),
-  setting.number("top_k", "top-k", { min: -1 }),
-  setting.number("min_p", "min-p", { min: 0, max: 1 }),
-  setting.number("presence_penalty", "Presence penalty", { min: -2, max: 2 }),
-  setting.number("frequency_penalty", "Frequency penalty", { min: -2, max: 2 }),
-  setting.number("repetition_penalty", "Repetition penalty", { min: 0.1, max: 5 }),
-  setting.lines("stop", "Stop sequences", { note: "texts that end the answer, one per line" }),
-  setting.number("top_logprobs", "Alternatives", { min: 0, max: 20, note: "of each token, for colours and branches" }),
-  setting.select("reasoning_effort", "Thinking", { options: ["none", "minimal", "low", "medium", "high", "max"] }),
-  setting.number("thinking_token_budget", "Thinking budget", { min: 0, note: "tokens" }),
-  setting.select("form", "Output format", { options: ["JSON", "JSON schema", "regex", "choice", "grammar"] }),
-  setting.text("form_text", "Format definition", {
+/** @type {[kind: Setting["kind"], field: string, name: string, more?: Partial<Setting>][]} */
+const TABLE = [
+  ["number", "temperature", "Temperature", { min: 0, max: 5, note: "0: always the most likely token" }],
+  ["number", "max_tokens", "Max. tokens", { min: 1, note: "tokens of an answer" }],
+  ["number", "n", "Completions", { min: 1, max: 16, note: "each is a branch" }],
+  ["number", "seed", "Seed", { note: "the same seed gives the same answer" }],
+  ["number", "top_p", "top-p", { min: 0.01, max: 1 }],
+  ["number", "top_k", "top-k", { min: -1 }],
+  ["number", "min_p", "min-p", { min: 0, max: 1 }],
+  ["number", "presence_penalty", "Presence penalty", { min: -2, max: 2 }],
+  ["number", "frequency_penalty", "Frequency penalty", { min: -2, max: 2 }],
+  ["number", "repetition_penalty", "Repetition penalty", { min: 0.1, max: 5 }],
+  ["lines", "stop", "Stop sequences", { note: "texts that end the answer, one per line" }],
+  ["number", "top_logprobs", "Alternatives", { min: 0, max: 20, note: "of each token, for colours and branches" }],
+  ["select", "reasoning_effort", "Thinking", { options: ["none", "minimal", "low", "medium", "high", "max"] }],
+  ["number", "thinking_token_budget", "Thinking budget", { min: 0, note: "tokens" }],
+  ["select", "form", "Output format", { options: ["JSON", "JSON schema", "regex", "choice", "grammar"] }],
+  ["text", "form_text", "Format definition", {
     note: "a JSON schema, a regex, choices (one per line), or a grammar",
-  }),
-  setting.json("tools", "Tools", { note: "a JSON list of functions, as the API takes it" }),
-  setting.select("tool_choice", "Tool choice", { options: ["none", "auto", "required"] }),
-  setting.flag("clock", "Built-in clock", { note: "a tool that tells the time" }),
-  setting.flag("calculator", "Built-in calculator"),
-  setting.select("service_tier", "Tier", { options: ["default", "flex", "priority"] }),
-  setting.number("priority", "Priority", { note: "a lower number goes first" }),
-  setting.text("cache_salt", "Private cache", {
+  }],
+  ["json", "tools", "Tools", { note: "a JSON list of functions, as the API takes it" }],
+  ["select", "tool_choice", "Tool choice", { options: ["none", "auto", "required"] }],
+  ["flag", "clock", "Built-in clock", { note: "a tool that tells the time" }],
+  ["flag", "calculator", "Built-in calculator"],
+  ["select", "service_tier", "Tier", { options: ["default", "flex", "priority"] }],
+  ["number", "priority", "Priority", { note: "a lower number goes first" }],
+  ["line", "cache_salt", "Private cache", {
     note: "cached prompts are shared only with requests that have the same text here",
-  }),
-  setting.select("pin", "Cache lifetime", { options: ["5m", "30m", "1h", "24h"] }),
-  setting.text("reference", "Reference price", { note: "the model at whose prices answers are compared" }),
-  setting.json("other", "Other fields", { note: "a JSON object: any field of /openapi.json" }),
+  }],
+  ["select", "pin", "Cache lifetime", { options: ["5m", "30m", "1h", "24h"] }],
+  ["line", "reference", "Reference price", { note: "the model at whose prices answers are compared" }],
+  ["json", "other", "Other fields", { note: "a JSON object: any field of /openapi.json" }],
 ];
+/** @type {Setting[]} */
+export const SETTINGS = TABLE.map(([kind, field, name, more]) => ({ kind, field, name, ...more }));
 /** @type {Record<string, any>} */
 export const DEFAULTS = { top_logprobs: 4, reference: "claude-sonnet-4-6" };
 
@@ -91,8 +84,7 @@ export function bodyOf(model, talk, messages, { begun: text = "", ids = [], pric
   const plain = Object.entries(settings).filter(([field]) => !OWN.has(field));
   const tools = [settings.tools ?? [], builtIn(settings)].flat();
   const begun = ids.length > 0 ? "" : text;
-  const alternatives = settings.top_logprobs > 0 ? { logprobs: true, top_logprobs: settings.top_logprobs } : {};
-  return {
+  return given({
     model,
     messages: [
       ...(talk.system ? [{ role: "system", content: talk.system }] : []),
@@ -100,24 +92,24 @@ export function bodyOf(model, talk, messages, { begun: text = "", ids = [], pric
       ...(begun ? [{ role: "assistant", content: begun }] : []),
     ],
     ...Object.fromEntries(plain),
-    ...alternatives,
-    ...(several && !text && settings.n > 1 ? { n: settings.n } : {}),
+    ...(settings.top_logprobs > 0 ? { logprobs: true, top_logprobs: settings.top_logprobs } : {}),
+    n: several && !text && settings.n > 1 ? settings.n : undefined,
     ...formOf(settings),
-    ...(tools.length > 0 ? { tools } : {}),
-    ...(settings.cache_salt ? { cache_salt: settings.cache_salt } : {}),
-    ...(settings.pin ? { prompt_cache_options: { ttl: settings.pin } } : {}),
-    ...(begun ? { continue_final_message: true } : {}),
+    tools: tools.length > 0 ? tools : undefined,
+    cache_salt: settings.cache_salt || undefined,
+    prompt_cache_options: settings.pin ? { ttl: settings.pin } : undefined,
+    continue_final_message: begun ? true : undefined,
     ...settings.other,
     stream: true,
     stream_options: { include_usage: true },
-    twofold: {
+    twofold: given({
       explain: true,
       tokens: true,
       progress: true,
-      ...(ids.length > 0 ? { answer_token_ids: ids } : {}),
-      ...compared(settings, prices),
-    },
-  };
+      answer_token_ids: ids.length > 0 ? ids : undefined,
+      compare_prices: compared(settings, prices),
+    }),
+  });
 }
 
 /** @param {Record<string, any>} settings */
@@ -133,19 +125,15 @@ function builtIn(settings) {
  */
 function compared({ reference }, prices) {
   const known = prices.some((name) => name === reference || name.endsWith(`/${reference}`));
-  return known || reference !== DEFAULTS.reference ? { compare_prices: [reference] } : {};
+  return known || reference !== DEFAULTS.reference ? [reference] : undefined;
 }
 
 /** @param {Record<string, any>} settings */
 function formOf({ form, form_text: text = "" }) {
   if (form === "JSON") return { response_format: { type: "json_object" } };
   if (form === "JSON schema") {
-    return {
-      response_format: {
-        type: "json_schema",
-        json_schema: { name: "answer", schema: isJson(text) ? JSON.parse(text) : text },
-      },
-    };
+    const schema = isJson(text) ? JSON.parse(text) : text;
+    return { response_format: { type: "json_schema", json_schema: { name: "answer", schema } } };
   }
   if (form === "choice") return { structured_outputs: { choice: text.split("\n").filter(Boolean) } };
   return form ? { structured_outputs: { [form]: text } } : {};
@@ -158,9 +146,7 @@ const counts = ({ role, content, calls }) => role !== "assistant" || content !==
 function sent({ role, content, calls, call }) {
   if (role === "tool") return { role, content, tool_call_id: call };
   if (!calls?.length) return { role, content };
-  const made = calls.map(({ id, name, arguments: given }) => ({
-    ...{ id, type: "function", function: { name, arguments: given } },
-  }));
+  const made = calls.map(({ id, ...called }) => ({ id, type: "function", function: called }));
   return { role, content: content || null, tool_calls: made };
 }
 

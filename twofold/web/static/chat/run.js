@@ -5,6 +5,7 @@ import { ApiError, errorFrom } from "../core/api.js";
 import { paced } from "../core/clock.js";
 
 const HZ = 20;
+const CUT = "The connection was cut before the answer was complete.";
 
 /** @typedef {import("./tree.js").Message} Message */
 /** @typedef {{state: string, ahead?: number, cached?: number, done?: number, of?: number, first_token_ms?: number}} Progress */
@@ -35,7 +36,7 @@ export async function run(api, body, messages, { signal, text, changed }) {
       }
       changed(progressOf(chunk.twofold));
     }
-    throw new ApiError("The connection was cut before the answer was complete.");
+    throw new ApiError(CUT);
   } catch (error) {
     const stopped = error instanceof DOMException && error.name === "AbortError";
     const ended = stopped ? { finish: "stopped" } : { finish: "cut", fault: faultOf(error) };
@@ -72,6 +73,15 @@ export function loading({ server }, model) {
   return state && state !== "ready" ? `${model} is being loaded.` : undefined;
 }
 
+/**
+ * After an answer: asks for another key if that one was refused, and reads the server again if its state has changed.
+ * @param {import("../views.js").App} app @param {Message} message
+ */
+export function reconcile(app, { fault, model = "" }) {
+  if (fault?.status === 401 || fault?.status === 403) app.askKey(fault.message);
+  else if (fault || loading(app, model)) app.refresh();
+}
+
 /** The progress in a chunk, with the time that is left instead of the time of the first token. @param {any} told */
 function progressOf(told) {
   const progress = told?.progress;
@@ -81,10 +91,7 @@ function progressOf(told) {
 
 /** @param {unknown} error @returns {import("./tree.js").Fault} */
 function faultOf(error) {
-  if (!(error instanceof ApiError)) {
-    return { message: "The connection was cut before the answer was complete.", status: 0, retryAt: null };
-  }
-  const { message, status, retryAfterS } = error;
+  const { message, status, retryAfterS } = error instanceof ApiError ? error : new ApiError(CUT);
   return { message, status, retryAt: retryAfterS === null ? null : Date.now() / 1000 + retryAfterS };
 }
 

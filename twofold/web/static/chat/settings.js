@@ -9,41 +9,26 @@ import { DEFAULTS, SETTINGS } from "./request.js";
 /** @typedef {{system: string, settings: Record<string, any>}} Settled */
 
 /** @param {Setting} setting @param {any} value */
-function control(setting, value) {
-  const { field, kind, min, max, options = [] } = setting;
+function control({ field, kind, min, max, options = [] }, value) {
   const id = `set-${field}`;
-  if (kind === "number") {
-    return h("input", { id, type: "number", min, max, step: "any", value: value ?? "" });
-  }
+  if (kind === "number") return h("input", { id, type: "number", min, max, step: "any", value: value ?? "" });
+  if (kind === "line") return h("input", { id, value: value ?? "" });
   if (kind === "flag") return h("input", { id, type: "checkbox", checked: value === true });
   if (kind === "select") {
-    const all = ["", ...options].map((each) =>
-      h("option", { value: each, selected: each === (value ?? "") }, each || "–")
-    );
-    return h("select", { id }, all);
+    const all = ["", ...options].map((each) => h("option", { value: each }, each || "–"));
+    return h("select", { id, value: value ?? "" }, all);
   }
-  const text = kind === "json"
-    ? (value === undefined ? "" : JSON.stringify(value, null, 1))
-    : kind === "lines"
-    ? (value ?? []).join("\n")
-    : value ?? "";
-  if (kind === "text" && field === "cache_salt") return h("input", { id, value: text });
-  return h("textarea", { id, rows: 2, spellcheck: "false", value: text });
+  const text = kind === "json" && value ? JSON.stringify(value, null, 1) : kind === "lines" ? value?.join("\n") : value;
+  return h("textarea", { id, rows: 2, spellcheck: "false", value: text ?? "" });
 }
 
 /** The value of a control; undefined for the default. Throws an Error. @param {Setting} setting @param {any} element */
-function valueOf({ kind, name, min, max }, element) {
-  if (kind === "flag") return element.checked || undefined;
-  const text = element.value;
-  if (kind === "number" && element.validity.badInput) throw new Error(`${name} is not a number.`);
+function valueOf({ kind, name }, { value: text, checked }) {
+  if (kind === "flag") return checked || undefined;
   if (text.trim() === "") return undefined;
+  if (kind === "number") return Number(text);
   if (kind === "lines") return text.split("\n").filter(Boolean);
-  if (kind === "json") return parsed(name, text);
-  if (kind !== "number") return text;
-  const value = Number(text);
-  if (min !== undefined && value < min) throw new Error(`${name} is at least ${min}.`);
-  if (max !== undefined && value > max) throw new Error(`${name} is at most ${max}.`);
-  return value;
+  return kind === "json" ? parsed(name, text) : text;
 }
 
 /** @param {string} name @param {string} text */
@@ -69,7 +54,7 @@ function checkForm({ form, form_text: text, tools, other }) {
  * @param {(settled: Settled) => void} done
  */
 export function createSettings(done) {
-  const fields = h("div", { class: "fields" });
+  const fields = h("div.fields");
   const system = h("textarea", { id: "set-system", rows: 3 });
   /** @type {Map<Setting, any>} */
   const controls = new Map();
@@ -91,8 +76,8 @@ export function createSettings(done) {
       SETTINGS.map((setting) => {
         const element = control(setting, values[setting.field]);
         controls.set(setting, element);
-        const note = setting.note ? h("small", { class: "faint" }, setting.note) : null;
-        return h("label", { class: `of-${setting.kind}`, for: element.id }, h("span", {}, setting.name), element, note);
+        const note = setting.note ? h("small.faint", setting.note) : null;
+        return h("label", { class: `of-${setting.kind}`, for: element.id }, h("span", setting.name), element, note);
       }),
     );
     dialog.showModal();
@@ -110,12 +95,8 @@ export function chips({ system, settings }, open) {
     system && button("system prompt", () => open("system")),
     ...shown.map(({ field, name, kind }) => {
       const value = settings[field];
-      const text = kind === "flag"
-        ? ""
-        : typeof value === "object"
-        ? String(value.length ?? Object.keys(value).length)
-        : String(value);
-      return button([`${name.toLowerCase()} `, h("b", {}, text)], () => open(field));
+      const text = kind === "flag" ? "" : typeof value === "object" ? value.length ?? Object.keys(value).length : value;
+      return button([`${name.toLowerCase()} `, h("b", text)], () => open(field));
     }),
     button("Settings", () => open("system")),
   ];

@@ -2,7 +2,7 @@
 /** The kept conversations: search, choice, export, import, deletion; and the sums of all. */
 
 import { fill, h } from "../core/dom.js";
-import { count, share } from "../core/form.js";
+import { count, roughShare } from "../core/form.js";
 import { button, download, faultLine, filePicker } from "../core/parts.js";
 import { effect, signal } from "../core/signal.js";
 import { phaseBar } from "./receipt.js";
@@ -30,7 +30,7 @@ function found(talks, words) {
  *   create: () => void}} options
  */
 export function createSidebar(kept, { current, open, create }) {
-  const words = signal(""), list = h("ol", {}), sum = h("p", { class: "sum" });
+  const words = signal(""), list = h("ol"), sum = h("p.sum");
   const wrong = faultLine();
   const search = h("input", {
     ...{ type: "search", placeholder: "Search", "aria-label": "Search conversations" },
@@ -47,18 +47,20 @@ export function createSidebar(kept, { current, open, create }) {
   const clear = () => confirm("Delete all conversations in this browser?") && (kept.clear(), create());
   effect(() => fill(list, rows(found(kept.talks.get(), words.get()), current.get().id, open)));
   effect(() => void (sum.textContent = total(kept.talks.get())));
-  effect(() => wrong.say(kept.fault.get()));
+  effect(() => {
+    current.get();
+    wrong.say(kept.fault.get());
+  });
   const element = h(
-    "aside",
-    { class: "side", id: "side", "aria-label": "Conversations" },
-    h("button", { class: "new", type: "button", onclick: create }, "New chat", h("kbd", {}, "Ctrl K")),
+    "aside.side",
+    { id: "side", "aria-label": "Conversations" },
+    h("button.new", { type: "button", onclick: create }, "New chat", h("kbd", "Ctrl K")),
     search,
     wrong.element,
     list,
     sum,
     h(
-      "div",
-      { class: "chips" },
+      "div.chips",
       button("Export", () => download(exported(kept.talks.peek()), "twofold-chats.json")),
       button("Import", () => picker.click()),
       button("Delete all", clear),
@@ -72,36 +74,29 @@ export function createSidebar(kept, { current, open, create }) {
 function rows(talks, id, open) {
   let day = "";
   return talks.flatMap((talk) => {
-    const own = sums(talk), before = day;
+    const own = sums(talk.messages), before = day;
     day = dayOf(talk.updated);
     const row = h(
       "li",
-      {},
       h(
         "button",
         { type: "button", "aria-current": talk.id === id ? "true" : null, onclick: () => open(talk) },
-        h("span", {}, talk.title || "Untitled"),
+        h("span", talk.title || "Untitled"),
         own.output > 0 && phaseBar(own.prefill, own.decode, "thin"),
       ),
     );
-    return day === before ? [row] : [h("li", { class: "day" }, day), row];
+    return day === before ? [row] : [h("li.day", day), row];
   });
 }
 
 /** @param {Conversation[]} talks */
 function total(talks) {
   const begun = new Date().setDate(1) / 1000 - 86400;
-  const all = { prompt: 0, cached: 0, output: 0 };
-  for (const talk of talks.filter((each) => each.updated >= begun)) {
-    const own = sums(talk);
-    all.prompt += own.prompt;
-    all.cached += own.cached;
-    all.output += own.output;
-  }
-  if (all.output === 0) return "";
-  return `This month ${count(all.prompt + all.output)} tokens, ${
-    share(Number((all.cached / Math.max(1, all.prompt)).toPrecision(2)))
-  } of prompts cached`;
+  const { prompt, cached, output } = sums(
+    talks.filter(({ updated }) => updated >= begun).flatMap((talk) => talk.messages),
+  );
+  if (output === 0) return "";
+  return `This month ${count(prompt + output)} tokens, ${roughShare(cached / Math.max(1, prompt))} of prompts cached`;
 }
 
 /** Saves one conversation as a file. @param {Conversation} talk */

@@ -2,7 +2,7 @@
 /** What is known of one token: its probability, the alternatives, and when it came. */
 
 import { h } from "../core/dom.js";
-import { count, seconds, share } from "../core/form.js";
+import { count, roughShare, seconds } from "../core/form.js";
 import { button, strip } from "../core/parts.js";
 import { gapsOf, ORIGIN_NAMES, startsOf } from "../text/tokens.js";
 
@@ -12,7 +12,7 @@ import { gapsOf, ORIGIN_NAMES, startsOf } from "../text/tokens.js";
 const visible = (text) => text.replaceAll("\n", "↵").replace(/^ | $/g, "␣");
 
 /** @param {number} logprob */
-const probability = (logprob) => share(Number(Math.exp(logprob).toPrecision(2)));
+const probability = (logprob) => roughShare(Math.exp(logprob));
 
 /**
  * @param {Message} message
@@ -26,31 +26,28 @@ export function tokenCard(message, index, actions) {
     ? others
     : [/** @type {[string, number]} */ ([text, logprob]), ...others];
   return h(
-    "div",
-    { class: "pop", role: "group", "aria-label": `Token ${visible(text)}` },
+    "div.pop",
+    { role: "group", "aria-label": `Token ${visible(text)}` },
     h(
       "h3",
-      {},
-      h("code", {}, `“${visible(text)}”`),
-      h("span", { class: "faint" }, Number.isNaN(gap) ? "the first token" : `${seconds(gap / 1000)} after the last`),
+      h("code", `“${visible(text)}”`),
+      h("span.faint", Number.isNaN(gap) ? "the first token" : `${seconds(gap / 1000)} after the last`),
     ),
     rows.length > 0 &&
       h(
         "ul",
-        {},
         rows.map(([other, p, id]) => {
           const choose = before !== null && (() => actions.goOn(message, before + other, idsTo(message, index, id)));
-          return h("li", {}, alternative(other, p, other === text, choose));
+          return h("li", alternative(other, p, other === text, choose));
         }),
       ),
     h(
-      "p",
-      { class: "why" },
+      "p.why",
       ORIGIN_NAMES[origin] ?? "",
       step >= 0 && [", in ", inStep(step, actions.step?.bind(null, message, index))],
       why(message, step),
     ),
-    rows.length > 1 && h("p", { class: "faint" }, "Choose an alternative to go on from there."),
+    rows.length > 1 && h("p.faint", "Choose an alternative to go on from there."),
   );
 }
 
@@ -76,9 +73,9 @@ function alternative(text, logprob, taken, choose) {
       onclick: choose,
       "aria-label": `${visible(text)}, ${probability(logprob)}`,
     },
-    h("code", {}, visible(text)),
+    h("code", visible(text)),
     strip("", 100, 7, h("rect", { class: taken ? "f-decode" : "f-queue", width, height: 7 })),
-    h("span", {}, probability(logprob)),
+    h("span", probability(logprob)),
   );
 }
 

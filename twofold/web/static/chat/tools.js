@@ -27,50 +27,50 @@ export function builtInResult(call) {
   }
 }
 
+/** How closely an operator binds, and its result. @type {Record<string, [level: number, (a: number, b: number) => number]>} */
+const OPERATORS = {
+  "+": [1, (a, b) => a + b],
+  "-": [1, (a, b) => a - b],
+  "*": [2, (a, b) => a * b],
+  "/": [2, (a, b) => a / b],
+  "%": [2, (a, b) => a % b],
+  "^": [3, (a, b) => a ** b],
+  "**": [3, (a, b) => a ** b],
+};
+
 /**
  * The value of an arithmetic expression. Throws an Error that names what it does not understand.
  * @param {string} text
  * @returns {number}
  */
 export function calculate(text) {
-  const parts = text.match(/\d*\.?\d+(?:[eE][-+]?\d+)?|\S/g) ?? [];
+  const parts = text.match(/\d*\.?\d+(?:[eE][-+]?\d+)?|\*\*|\S/g) ?? [];
   let at = 0;
   /** @returns {number} */
   const atom = () => {
     const part = parts[at++];
-    if (part === "-") return -power();
-    if (part === "+") return power();
+    if (part === "-") return -value(3);
+    if (part === "+") return value(3);
     if (part === "(") {
-      const value = sum();
+      const inner = value(1);
       if (parts[at++] !== ")") throw new Error("a parenthesis is not closed");
-      return value;
+      return inner;
     }
     if (part === undefined || !/\d/.test(part)) throw new Error(`${part ?? "the end"} is not a number`);
     return Number(part);
   };
-  /** @returns {number} */
-  const power = () => {
-    const base = atom();
-    if (parts[at] !== "^" && !(parts[at] === "*" && parts[at + 1] === "*")) return base;
-    at += parts[at] === "^" ? 1 : 2;
-    return base ** power();
-  };
-  const product = () => {
-    let value = power();
-    while (parts[at] === "*" || parts[at] === "/" || parts[at] === "%") {
-      const sign = parts[at++], other = power();
-      value = sign === "*" ? value * other : sign === "/" ? value / other : value % other;
+  /** The value of what is joined by operators of at least a level. @param {number} least @returns {number} */
+  const value = (least) => {
+    let found = atom();
+    while (Object.hasOwn(OPERATORS, parts[at]) && OPERATORS[parts[at]][0] >= least) {
+      const [level, apply] = OPERATORS[parts[at++]];
+      found = apply(found, value(level === 3 ? 3 : level + 1)); // powers from the right
     }
-    return value;
+    return found;
   };
-  const sum = () => {
-    let value = product();
-    while (parts[at] === "+" || parts[at] === "-") value += parts[at++] === "+" ? product() : -product();
-    return value;
-  };
-  const value = sum();
+  const found = value(1);
   if (at < parts.length) throw new Error(`${parts[at]} is not expected there`);
-  return value;
+  return found;
 }
 
 /**
@@ -80,17 +80,26 @@ export function calculate(text) {
  */
 export function callCards(calls, done) {
   const fields = calls.map((call) =>
-    h("textarea", { rows: 2, "aria-label": `Result of ${call.name}`, value: builtInResult(call) ?? "" })
+    h("textarea", {
+      rows: 2,
+      placeholder: "Result",
+      "aria-label": `Result of ${call.name}`,
+      value: builtInResult(call) ?? "",
+    })
   );
   const cards = calls.map((call, index) =>
     h(
-      "section",
-      { class: "card", "aria-label": `Call of ${call.name}` },
-      h("p", {}, "calls ", h("code", {}, call.name)),
+      "section.card",
+      { "aria-label": `Call of ${call.name}` },
+      h("p", "calls ", h("code", call.name)),
       jsonView(call.arguments),
       done && fields[index],
     )
   );
   const send = () => done?.(fields.map((field) => field.value));
-  return h("div", {}, cards, done && button("Send the result", send, { class: "send" }));
+  return h(
+    "div",
+    cards,
+    done && button(calls.length > 1 ? "Send the results" : "Send the result", send, { class: "send" }),
+  );
 }

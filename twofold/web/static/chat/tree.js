@@ -97,10 +97,10 @@ export function turn(talk, message, by) {
   return next !== undefined;
 }
 
-/** Prompt and output tokens, cached ones, and seconds of both phases of all its answers. @param {Conversation} talk */
-export function sums(talk) {
+/** Prompt and output tokens, cached ones, and seconds of both phases of all answers. @param {Message[]} messages */
+export function sums(messages) {
   const sum = { prompt: 0, cached: 0, output: 0, prefill: 0, decode: 0 };
-  for (const { record, choice = 0 } of talk.messages) {
+  for (const { record, choice = 0 } of messages) {
     if (!record || choice > 0) continue;
     sum.prompt += record.tokens.prompt;
     sum.cached += record.tokens.cached;
@@ -164,7 +164,7 @@ const areAll = (/** @type {(each: any) => boolean} */ fits) => (/** @type {unkno
   Array.isArray(value) && value.every(fits);
 /** What the values of settings are. @type {Record<string, (value: any) => boolean>} */
 const KINDS = {
-  ...{ number: Number.isFinite, text: isText, select: isText, lines: areAll(isText), json: isObject },
+  ...{ number: Number.isFinite, line: isText, text: isText, select: isText, lines: areAll(isText), json: isObject },
   flag: (value) => value === true,
 };
 

@@ -3,7 +3,7 @@
 
 import { fill, h, keyed } from "../core/dom.js";
 import { button, keptText } from "../core/parts.js";
-import { effect, signal } from "../core/signal.js";
+import { effect, onEnd, signal } from "../core/signal.js";
 import { createBeside } from "./beside.js";
 import { createComposer } from "./composer.js";
 import { createForecast } from "./forecast.js";
@@ -12,7 +12,7 @@ import { createKeys } from "./keys.js";
 import { createAnswer, createAsk, createResult } from "./messages.js";
 import { explaining } from "./receipt.js";
 import { bodyOf, copyOf, isStructured } from "./request.js";
-import { loading, runInto } from "./run.js";
+import { loading, reconcile, runInto } from "./run.js";
 import { chips, createSettings } from "./settings.js";
 import { createSidebar, downloadTalk } from "./sidebar.js";
 import { builtInResult, wantsResults } from "./tools.js";
@@ -21,6 +21,11 @@ import { add, branch, newConversation, path, turn } from "./tree.js";
 /** @typedef {import("./tree.js").Message} Message */
 /** @typedef {import("./tree.js").Conversation} Conversation */
 /** @typedef {import("./messages.js").Actions} Actions */
+
+/** Answers and results after a question, from which on the user sends results: a model may call without end. */
+const MAX_ROUND = 12;
+const WELCOME = "Under each answer you will see where its time went, and what each of its tokens could have been. " +
+  "The key ? lists the keys.";
 
 /** What goes on in a chat; `view` shows it. */
 class Chat {
@@ -125,13 +130,13 @@ class Chat {
     if (talk === this.talk.peek()) this.changed();
     if (this.keeps.peek()) this.kept.save(talk);
     const { fault, finish, calls = [] } = message;
-    if (fault?.status === 401 || fault?.status === 403) this.app.askKey(fault.message);
-    else if (fault || loading(this.app, message.model ?? "")) this.app.refresh();
+    reconcile(this.app, message);
     if (!fault) {
       this.app.announce(finish === "stopped" ? "Stopped." : `The answer is complete: ${message.content.slice(0, 200)}`);
     }
     const results = calls.map(builtInResult);
-    if (wantsResults(message) && results.every((result) => result !== null)) {
+    const round = this.path.length - this.path.findLastIndex(({ role }) => role === "user");
+    if (wantsResults(message) && round < MAX_ROUND && results.every((result) => result !== null)) {
       this.results(message, /** @type {string[]} */ (results));
     }
   }
@@ -178,8 +183,8 @@ class Chat {
 
 /** The messages of the shown path, scrolled to the end while the user is there. @param {Chat} chat */
 function createTalk(chat) {
-  const talk = h("div", { class: "talk" }), actions = chat.actions();
-  const scroll = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Conversation" }, talk);
+  const talk = h("div.talk"), actions = chat.actions(), welcome = h("p.welcome.faint", WELCOME);
+  const scroll = h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Conversation" }, welcome, talk);
   const list = keyed(talk, (/** @type {Message} */ message) => message.id, (message) => {
     const view = message.role === "user"
       ? createAsk(message, actions)
@@ -197,14 +202,17 @@ function createTalk(chat) {
   });
   const grown = new ResizeObserver(() => low && scroll.scrollTo(0, scroll.scrollHeight));
   grown.observe(talk);
+  onEnd(() => (grown.disconnect(), list.end()));
   return {
     element: scroll,
-    update: () => list.update(chat.path),
+    update: () => {
+      welcome.hidden = chat.path.length > 0;
+      list.update(chat.path);
+    },
     down: () => {
       low = true;
       scroll.scrollTo(0, scroll.scrollHeight);
     },
-    end: () => (grown.disconnect(), list.end()),
   };
 }
 
@@ -214,8 +222,7 @@ function createHead(chat, list) {
     chat.talk.peek().title = title.value;
     chat.save();
   };
-  const title = h("input", {
-    class: "title",
+  const title = h("input.title", {
     "aria-label": "Name of the conversation",
     placeholder: "New chat",
     onchange: rename,
@@ -230,11 +237,10 @@ function createHead(chat, list) {
   const engine = button("Engine", () => chat.beside.set(!chat.beside.peek()));
   effect(() => engine.setAttribute("aria-pressed", String(chat.beside.get())));
   const element = h(
-    "div",
-    { class: "head" },
+    "div.head",
     button("Chats", list, { class: "chip lists", "aria-controls": "side" }),
     title,
-    h("label", { class: "check" }, keep, "Keep"),
+    h("label.check", keep, "Keep"),
     engine,
     button("Export", () => downloadTalk(chat.talk.peek())),
     button("Delete", remove),
@@ -271,14 +277,13 @@ function createSay(chat, draft, down) {
     changed: (text, typed) => (draft.set(typed), foresee(text)),
     busy: chat.busy,
   });
-  const { update, end } = createForecast(app, composer.guess, (text) => chat.asked(text));
-  foresee = update;
+  foresee = createForecast(app, composer.guess, (text) => chat.asked(text));
   effect(() => {
     app.server.get();
     app.model.get();
-    update(composer.box.value);
+    foresee(composer.box.value);
   });
-  return { composer, end };
+  return composer;
 }
 
 /** The chat continues while another view is shown. @type {Chat | null} */
@@ -292,20 +297,19 @@ export function mount(root, app) {
     chat.changed();
     chat.save();
   });
-  const draft = keptText("twofold.draft", true), { composer, end } = createSay(chat, draft, () => talk.down());
+  const draft = keptText("twofold.draft", true), composer = createSay(chat, draft, () => talk.down());
   const close = () => frame.classList.remove("listed");
   const open = (/** @type {Conversation} */ next) => (chat.open(next), talk.down(), close(), composer.box.focus());
   const create = () => (chat.create(), close(), composer.box.focus());
   const side = createSidebar(chat.kept, { current: chat.talk, open, create });
   const head = createHead(chat, () => frame.classList.toggle("listed"));
   const frame = h(
-    "div",
-    { class: "chats" },
+    "div.chats",
     side.element,
     h(
-      "main",
-      { class: "chat", onpointerdown: close },
-      h("h1", { class: "hidden" }, "Chat"),
+      "main.chat",
+      { onpointerdown: close },
+      h("h1.hidden", "Chat"),
       head.element,
       talk.element,
       composer.element,
@@ -313,8 +317,7 @@ export function mount(root, app) {
     settings.dialog,
   );
   const search = () => (frame.classList.add("listed"), side.search.focus());
-  const keys = createKeys(shortcuts(chat, create, search, close));
-  frame.append(keys.dialog);
+  frame.append(createKeys(shortcuts(chat, create, search, close)));
   chat.changed = () => {
     talk.update();
     head.update();
@@ -330,12 +333,9 @@ export function mount(root, app) {
   performance.mark("ready");
   chat.kept.load();
   talk.down();
-  return () => {
+  onEnd(() => {
     chat.changed = () => {};
     chat.linked = {};
     chat.shown.clear();
-    talk.end();
-    keys.end();
-    end();
-  };
+  });
 }

@@ -2,7 +2,7 @@
 /** What differs between two answers to one message, in sentences. */
 
 import { figuresOf } from "../chat/receipt.js";
-import { count, money, seconds, share, tokens } from "../core/form.js";
+import { count, money, roughShare, seconds, tokens } from "../core/form.js";
 
 /** @typedef {import("../chat/tree.js").Message} Message */
 
@@ -27,7 +27,7 @@ function ratio(name, a, b, form, word = "faster") {
 function cached({ record: a }, { record: b }) {
   const [x, y] = [a, b].map(({ tokens: { prompt, cached: of } }) => of / Math.max(1, prompt));
   if (Math.abs(x - y) < 0.01) return "";
-  const parts = [x, y].map((value) => share(Number(value.toPrecision(2))));
+  const parts = [x, y].map((value) => roughShare(value));
   return `Cached part of the prompt: A ${parts[0]}, B ${parts[1]}. Give each a private cache to compare without it.`;
 }
 

@@ -5,12 +5,13 @@ import { createComposer } from "../chat/composer.js";
 import { createAnswer } from "../chat/messages.js";
 import { explaining, lastTime } from "../chat/receipt.js";
 import { bodyOf, copyOf, isStructured } from "../chat/request.js";
-import { loading, runInto } from "../chat/run.js";
+import { loading, reconcile, runInto } from "../chat/run.js";
 import { chips, createSettings } from "../chat/settings.js";
 import { add, newConversation } from "../chat/tree.js";
 import { fill, h } from "../core/dom.js";
 import { choice } from "../core/parts.js";
-import { effect, signal } from "../core/signal.js";
+import { onEnd, signal } from "../core/signal.js";
+import { createModelPicker } from "../shell/models.js";
 import { differences } from "./differences.js";
 
 /** @typedef {import("../chat/tree.js").Message} Message */
@@ -21,7 +22,6 @@ class Side {
   /** @param {import("../views.js").App} app @param {string} name @param {() => void} ended */
   constructor(app, name, ended) {
     this.app = app;
-    this.name = name;
     this.ended = ended;
     this.talk = newConversation();
     this.text = "";
@@ -32,23 +32,17 @@ class Side {
     this.message = null;
     /** @type {ReturnType<typeof createAnswer> | null} */
     this.view = null;
-    this.select = h("select", { id: `model-${name}` });
-    this.chips = h("span", { class: "chips" });
-    this.place = h("div", {}, h("p", { class: "faint" }, "Nothing sent yet."));
-    effect(() => {
-      const ids = (app.server.get()?.models ?? []).map((/** @type {any} */ each) => each.id);
-      const chosen = this.select.value || app.model.get();
-      fill(this.select, ids.map((/** @type {string} */ id) => h("option", { value: id }, id)));
-      this.select.value = ids.includes(chosen) ? chosen : ids[0] ?? "";
+    this.model = signal(app.model.peek());
+    this.chips = h("span.chips");
+    this.place = h("div", h("p.faint", "Nothing sent yet."));
+    const picker = createModelPicker(this.model, app.server, `Model of ${name}`, {
+      get: app.model.peek,
+      set: () => {},
     });
-  }
-
-  get element() {
-    const label = h("label", { class: "hidden", for: this.select.id }, `Model of ${this.name}`);
-    return h(
+    this.element = h(
       "section",
-      { "aria-label": this.name },
-      h("div", { class: "side-head" }, h("h2", {}, this.name), label, this.select, this.chips),
+      { "aria-label": name },
+      h("div.side-head", h("h2", name), picker, this.chips),
       this.place,
     );
   }
@@ -56,7 +50,7 @@ class Side {
   /** @param {string} parent @param {{begun?: string, ids?: readonly number[]}} [from] */
   body(parent, from = {}) {
     const asked = this.talk.messages.filter(({ id }) => id === parent);
-    return bodyOf(this.select.value, this.talk, asked, { ...from, prices: this.app.server.peek()?.prices.reference });
+    return bodyOf(this.model.peek(), this.talk, asked, { ...from, prices: this.app.server.peek()?.prices.reference });
   }
 
   /** Asks for an answer, or to go on from the beginning of one. @param {string} text @param {string} [begun] @param {number[]} [ids] */
@@ -68,16 +62,16 @@ class Side {
     this.axis = 0;
     const { id: parent } = add(talk, { parent: "", role: "user", content: text });
     const body = this.body(parent, { begun, ids }), from = begun ? { begun, ids, begunIds: ids.length } : {};
-    const message = add(talk, { parent, role: "assistant", content: begun, model: this.select.value, ...from });
+    const message = add(talk, { parent, role: "assistant", content: begun, model: this.model.peek(), ...from });
     this.message = message;
     this.running = true;
     const view = this.view = createAnswer(message, this.actions());
     fill(this.place, view.element);
-    await runInto(() => view, this.app.api, body, [message], abort.signal, loading(this.app, this.select.value));
+    await runInto(() => view, this.app.api, body, [message], abort.signal, loading(this.app, this.model.peek()));
     if (this.message !== message) return;
     this.running = false;
     view.end();
-    if (message.fault?.status === 401 || message.fault?.status === 403) this.app.askKey(message.fault.message);
+    reconcile(this.app, message);
     this.ended();
   }
 
@@ -109,13 +103,13 @@ class Side {
 
 /** @type {import("../views.js").ViewModule["mount"]} */
 export function mount(root, app) {
-  const together = signal(false), busy = signal(false), found = h("ul", {});
-  const told = h("section", { class: "differences", hidden: true }, h("h2", {}, "Differences"), found);
-  const asked = h("p", { class: "asked-both", hidden: true });
+  const together = signal(false), busy = signal(false), found = h("ul");
+  const told = h("section.differences", { hidden: true }, h("h2", "Differences"), found);
+  const asked = h("p.asked-both", { hidden: true });
   const compared = () => {
     const sentences = sides.some((side) => side.running) ? [] : differences(sides[0].message, sides[1].message);
     told.hidden = sentences.length === 0;
-    fill(found, sentences.map((text) => h("li", {}, text)));
+    fill(found, sentences.map((text) => h("li", text)));
     if (told.hidden) return;
     const axis = Math.max(...sides.map((side) => lastTime(/** @type {Message} */ (side.message))));
     sides.forEach((side) => side.draw(axis));
@@ -155,10 +149,10 @@ export function mount(root, app) {
   const composer = createComposer({ send, stop, changed: () => {}, busy });
   fill(composer.chips, choice("Order", together, [[false, "In turn"], [true, "Together"]]));
   show();
-  const pair = h("div", { class: "pair" }, sides.map((side) => side.element));
-  const both = h("div", { class: "both", tabindex: 0, role: "region", "aria-label": "Answers" }, asked, pair, told);
+  const pair = h("div.pair", sides.map((side) => side.element));
+  const both = h("div.both", { tabindex: 0, role: "region", "aria-label": "Answers" }, asked, pair, told);
   root.append(
-    h("main", { class: "compare" }, h("h1", { class: "hidden" }, "Compare"), both, composer.element, settings.dialog),
+    h("main.compare", h("h1.hidden", "Compare"), both, composer.element, settings.dialog),
   );
-  return stop;
+  onEnd(stop);
 }

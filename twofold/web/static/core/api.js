@@ -37,6 +37,9 @@ export class ApiError extends Error {
  *   a POST with `body`, else a GET; rejects with an ApiError if the response is not a stream
  */
 
+/** An object without the fields that are undefined. @param {Record<string, any>} fields @returns {any} */
+export const given = (fields) => Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined));
+
 /** @returns {Api} */
 export function createApi() {
   const kept = keptText("twofold.key", true), key = signal(kept.get());
@@ -85,11 +88,10 @@ async function reach(path, init) {
  */
 async function errorOf(response) {
   const text = await response.text().catch(() => "");
-  const milliseconds = Number(response.headers.get("retry-after-ms") ?? NaN);
-  const seconds = Number(response.headers.get("retry-after") ?? NaN);
-  const retry = Number.isFinite(milliseconds) ? milliseconds / 1000 : seconds;
-  const details = { status: response.status, retryAfterS: Number.isFinite(retry) ? retry : null };
-  return errorFrom(text, details) ?? new ApiError(`The server answered with status ${response.status}.`, details);
+  const { status, headers } = response;
+  const retryMs = Number(headers.get("retry-after-ms") ?? 1e3 * Number(headers.get("retry-after")));
+  const details = { status, retryAfterS: retryMs > 0 ? retryMs / 1e3 : null };
+  return errorFrom(text, details) ?? new ApiError(`The server answered with status ${status}.`, details);
 }
 
 /**

@@ -42,16 +42,11 @@ export function paced(draw, hz) {
 }
 
 /**
- * Resolves after some seconds; rejects with an AbortError when `abort` is triggered.
+ * Resolves after some seconds, or when `abort` is triggered.
  * @param {number} seconds
- * @param {AbortSignal} [abort]
- * @returns {Promise<void>}
+ * @param {AbortSignal} abort
  */
 export function sleep(seconds, abort) {
-  return new Promise((resolve, reject) => {
-    const stop = () => (clearTimeout(timer), reject(new DOMException("stopped", "AbortError")));
-    const timer = setTimeout(() => (abort?.removeEventListener("abort", stop), resolve()), seconds * 1000);
-    if (abort?.aborted) stop();
-    else abort?.addEventListener("abort", stop, { once: true });
-  });
+  const over = AbortSignal.any([abort, AbortSignal.timeout(1e3 * seconds)]);
+  return new Promise((resolve) => over.aborted ? resolve(null) : over.addEventListener("abort", resolve));
 }

@@ -17,7 +17,12 @@ const SVG_TAGS = new Set(
  */
 
 /**
- * Makes an element.
+ * @template {string} T
+ * @typedef {T extends keyof HTMLElementTagNameMap ? HTMLElementTagNameMap[T] : SVGElement} Made
+ */
+
+/**
+ * Makes an element: `h("p.faint", { id: "note" }, "text")`. The tag may have classes; props may be left out.
  *
  * Props are attributes, with four exceptions: `onclick` and the like are listeners, `style` is an object of CSS
  * properties, `value`, `checked`, `disabled`, `open`, `hidden` and `scrollTop` are set as properties, and a value that
@@ -25,21 +30,25 @@ const SVG_TAGS = new Set(
  * signal of text.
  *
  * @template {string} K
- * @param {K} tag
- * @param {Props | null} [props]
- * @param {...Child} children
- * @returns {K extends keyof HTMLElementTagNameMap ? HTMLElementTagNameMap[K] : SVGElement}
+ * @param {K} name
+ * @param {...(Props | Child)} parts
+ * @returns {K extends `${infer T}.${string}` ? Made<T> : Made<K>}
  */
-export function h(tag, props, ...children) {
-  const svg = SVG_TAGS.has(tag);
-  const element = svg ? document.createElementNS(SVG, tag) : document.createElement(tag);
-  append(element, children);
+export function h(name, ...parts) {
+  const [tag, ...classes] = name.split(".");
+  const element = SVG_TAGS.has(tag) ? document.createElementNS(SVG, tag) : document.createElement(tag);
+  if (classes.length > 0) element.setAttribute("class", classes.join(" "));
+  const props = isProps(parts[0]) ? parts[0] : null;
+  append(element, /** @type {Child[]} */ (props ? parts.slice(1) : parts));
   for (const [name, value] of Object.entries(props ?? {})) {
     if (isSignal(value)) effect(() => setProp(element, name, value.get()));
     else setProp(element, name, value);
   }
   return /** @type {any} */ (element);
 }
+
+/** @param {any} value @returns {value is Props} */
+const isProps = (value) => value?.constructor === Object && !isSignal(value);
 
 /**
  * Sets one of an element's props, as `h` does.

@@ -30,13 +30,29 @@ export const strip = (kind, width, height, ...shapes) =>
 
 /** A place for what went wrong; an empty text hides it. @param {string} [role] */
 export function faultLine(role = "alert") {
-  const element = h("p", { class: "fault", role, hidden: true });
+  const element = h("p.fault", { role, hidden: true });
   /** @param {string} text */
   const say = (text) => {
     element.hidden = !text;
     retext(element, text);
   };
   return { element, say };
+}
+
+/** What went wrong, and what can be done. @param {string} text @param {...Child} buttons */
+export const faultBox = (text, ...buttons) => h("div.fault", { role: "alert" }, h("p", text), h("p.row", buttons));
+
+/** A button that tries again, once the time has come. @param {number | null} at  Unix seconds @param {() => void} again */
+export function retryButton(at, again) {
+  const retry = button("Try again", again);
+  const tick = () => {
+    const left = at === null ? 0 : Math.ceil(at - Date.now() / 1000);
+    retry.disabled = left > 0;
+    retry.textContent = left > 0 ? `Try again in ${left} s` : "Try again";
+    if (left > 0) setTimeout(tick, 500);
+  };
+  tick();
+  return retry;
 }
 
 /**
@@ -51,7 +67,7 @@ export function choice(label, value, choices) {
   effect(() =>
     buttons.forEach((each, index) => each.setAttribute("aria-pressed", String(value.get() === choices[index][0])))
   );
-  return h("span", { class: "seg", role: "group", "aria-label": label }, buttons);
+  return h("span.seg", { role: "group", "aria-label": label }, buttons);
 }
 
 /**
@@ -78,13 +94,12 @@ export function formDialog(id, title, parts, apply) {
     { class: `dialog ${id}-dialog`, "aria-labelledby": `${id}-title` },
     h(
       "form",
-      { method: "dialog", novalidate: true, onsubmit: submit },
+      { method: "dialog", onsubmit: submit },
       h("h2", { id: `${id}-title` }, title),
       parts,
       wrong.element,
       h(
-        "div",
-        { class: "row end" },
+        "div.row.end",
         button("Cancel", () => dialog.close()),
         h("button", { type: "submit", class: "send" }, "Apply"),
       ),

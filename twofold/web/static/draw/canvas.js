@@ -40,6 +40,15 @@ function hatch(colour) {
 
 export const RIGHT = 36;
 
+/** Marks the time of a step. @param {Sheet} sheet @param {(t: number) => number} x @param {{t: number, end: number} | null} step @param {number} height */
+export function markStep({ c, ink }, x, step, height) {
+  if (!step) return;
+  c.fillStyle = ink.ink;
+  c.globalAlpha = 0.16;
+  c.fillRect(x(step.t) - 1, 0, Math.max(3, x(step.end) - x(step.t) + 2), height);
+  c.globalAlpha = 1;
+}
+
 /**
  * Milliseconds along a sheet: the last `span` before `now`, with a line for each fifth of it.
  * @param {Sheet} sheet @param {number} now @param {number} span @param {string} [end]  the name of `now`; without it there are no labels

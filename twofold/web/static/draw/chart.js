@@ -10,13 +10,13 @@ import { fill, h } from "../core/dom.js";
 import { count, money, number, seconds, share } from "../core/form.js";
 import { effect, onEnd, signal } from "../core/signal.js";
 import { fit, place, placeable, ticksOf, valueAt } from "./scale.js";
-import { asTable } from "./table.js";
+import { asTable, table } from "./table.js";
 
 /**
  * @typedef {import("./scale.js").Scale} Scale
  * @typedef {{label?: string, kind?: "linear" | "log", form?: string, low?: number | null, high?: number | null, ticks?: number, tight?: boolean, downwards?: boolean}} Axis
  * @typedef {{mark: string, points?: any[], spans?: any[], label?: string, series?: number, dashed?: boolean, titles?: string[], radius?: number, axis?: "x" | "y", value?: number, text?: string, x?: number, y?: number}} Mark
- *   Line, StepLine, Dots: points [x, y]; Band: [x, low, high]; Bars: [from, to, y]; Spans: {row, start, end, title}
+ *   Line, StepLine, Dots: points [x, y]; Band: [x, low, high]; Spans: {row, start, end, title}
  * @typedef {{title: string, note?: string, x: Axis, y: Axis, marks: Mark[]}} Chart
  * @typedef {[number, number] | null} Zoom
  * @typedef {{x: Scale, y: Scale, left: number, right: number, top: number, bottom: number, atX: (v: number) => number, atY: (v: number) => number}} Frame
@@ -24,7 +24,7 @@ import { asTable } from "./table.js";
 
 export const COLOURS = ["decode", "prefill", "cached", "stall", "pin", "queue", "you"];
 /** @type {Record<string, (value: number) => string>} */
-const FORMS = { number, seconds, duration: seconds, share, money, count, whole: count };
+const FORMS = { number, seconds, duration: seconds, share, money, dollars: money, count, whole: count };
 
 /** @param {Axis} axis */
 const formOf = (axis) => FORMS[axis.form ?? "number"] ?? number;
@@ -38,19 +38,17 @@ const colourOf = (series = 0) => `var(--${COLOURS[series % COLOURS.length]})`;
  */
 export function chartView(chart, { height = 260, zoom = signal(/** @type {Zoom} */ (null)) } = {}) {
   const width = signal(0);
-  const svg = /** @type {SVGSVGElement} */ (/** @type {any} */ (h("svg", {
-    class: "chart",
+  const svg = /** @type {SVGSVGElement} */ (/** @type {any} */ (h("svg.chart", {
     role: "img",
     tabindex: 0,
     "aria-label": `${chart.title}. ${chart.note ?? ""} Zoom with + and −, move with the arrows, 0 shows all.`,
   })));
   const figure = h(
-    "figure",
-    { class: "figure" },
-    h("figcaption", {}, h("b", {}, chart.title), chart.note ? h("span", { class: "faint" }, chart.note) : null),
+    "figure.figure",
+    h("figcaption", h("b", chart.title), chart.note ? h("span.faint", chart.note) : null),
     legend(chart),
     svg,
-    asTable(chart.title, () => rowsOf(chart)),
+    asTable(chart.title, () => table(chart.title, ...rowsOf(chart))),
   );
   const watch = new ResizeObserver(([entry]) => width.set(Math.round(entry.contentRect.width)));
   watch.observe(figure);
@@ -91,7 +89,6 @@ function frameOf(chart, width, height, zoom) {
 function boxesOf({ mark, points = [], spans = [], x, y }) {
   if (mark === "Spans") return spans.map((span) => [span.start, span.end, span.row, span.row + 1]);
   if (mark === "Label") return [[x, x, y, y]];
-  if (mark === "Bars") return points.map(([from, to, value]) => [from, to, 0, value]);
   return points.map(([at, low, high = low]) => [at, at, low, high]);
 }
 
@@ -109,7 +106,7 @@ function draw(chart, frame) {
   const texts = [];
   const area = h("rect", { x: left - 4, y: top - 4, width: right - left + 8, height: bottom - top + 8 }); // whole dots
   return [
-    h("defs", {}, h("clipPath", { id: clip }, area)),
+    h("defs", h("clipPath", { id: clip }, area)),
     ticksOf(frame.x, Math.max(2, (right - left) / 90)).map((value) => [
       path(`M${atX(value)} ${top}V${bottom}`, rule),
       say(atX(value), bottom + 14, formX(value)),
@@ -136,7 +133,6 @@ function drawMark(mark, frame, texts) {
       const edge = [...seen.map((p) => [p[0], p[2]]), ...seen.toReversed().map((p) => [p[0], p[1]])];
       return [path(`${pathOf(edge, frame, false)}Z`, { fill: colour, "fill-opacity": 0.16 })];
     }
-    case "Bars":
     case "Spans":
       return boxesOf(mark).map(([from, to, low, high], i) => {
         const [start, end] = [atX(from), atX(to)], [one, other] = [atY(low), atY(high)].sort((a, b) => a - b);
@@ -144,21 +140,21 @@ function drawMark(mark, frame, texts) {
         return h(
           "rect",
           { x: start, y: one + 0.5, ...size, fill: colour },
-          h("title", {}, mark.spans?.[i].title ?? ""),
+          h("title", mark.spans?.[i].title ?? ""),
         );
       });
     case "Dots": {
       const r = mark.radius ?? 3.5, titles = mark.titles;
       if (titles) {
         return seen.map((p) =>
-          h("circle", { cx: atX(p[0]), cy: atY(p[1]), r, fill: colour }, h("title", {}, titles[points.indexOf(p)]))
+          h("circle", { cx: atX(p[0]), cy: atY(p[1]), r, fill: colour }, h("title", titles[points.indexOf(p)]))
         );
       }
       const d = seen.map((p) => `M${atX(p[0]).toFixed(1)} ${atY(p[1]).toFixed(1)}h0`).join("");
       return [path(d, { stroke: colour, "stroke-width": 2 * r, "stroke-linecap": "round" })];
     }
     case "Guide":
-      return guide(mark, frame);
+      return guide(mark, frame, texts);
     case "Label":
       return label(mark, frame, texts);
     default: {
@@ -169,22 +165,34 @@ function drawMark(mark, frame, texts) {
   }
 }
 
-/** @param {Mark} mark @param {Frame} frame */
-function guide({ value = 0, text = "", axis }, { atX, atY, left, right, top, bottom }) {
+/** Whether a text at a place covers no other one; it is noted then. @param {DOMRect[]} texts @param {number} x @param {number} y @param {number} width */
+function isFree(texts, x, y, width) {
+  const box = new DOMRect(x, y - 10, width, 13);
+  if (texts.some((o) => box.left < o.right && o.left < box.right && box.top < o.bottom && o.top < box.bottom)) {
+    return false;
+  }
+  texts.push(box);
+  return true;
+}
+
+/** @param {string} text */
+const widthOf = (text) => 6.2 * text.length + 3;
+
+/** A line with its name, which is above those that it would cover. @param {Mark} mark @param {Frame} frame @param {DOMRect[]} texts */
+function guide({ value = 0, text = "", axis }, { atX, atY, left, right, top, bottom }, texts) {
   const line = { stroke: "var(--faint)", "stroke-dasharray": "3 3" };
+  let low = bottom - 5;
+  while (axis === "x" && low > top && !isFree(texts, atX(value) + 4, low, widthOf(text))) low -= 13;
   return axis === "x"
-    ? [path(`M${atX(value)} ${top}V${bottom}`, line), say(atX(value) + 4, bottom - 5, text, "start")]
+    ? [path(`M${atX(value)} ${top}V${bottom}`, line), say(atX(value) + 4, low, text, "start")]
     : [path(`M${left} ${atY(value)}H${right}`, line), say(right - 4, Math.max(top + 12, atY(value) - 4), text, "end")];
 }
 
 /** A text beside a point, unless it would cover another one. @param {Mark} mark @param {Frame} frame @param {DOMRect[]} texts */
 function label({ text = "", ...mark }, frame, texts) {
-  const wide = 6.2 * text.length + 3, x = frame.atX(mark.x ?? 0) + 6, y = frame.atY(mark.y ?? 0) - 5;
-  const turned = x + wide > frame.right, box = new DOMRect(turned ? x - wide - 12 : x, y - 10, wide, 13);
-  /** @param {DOMRect} o */
-  const covers = (o) => box.left < o.right && o.left < box.right && box.top < o.bottom && o.top < box.bottom;
-  if (texts.some(covers)) return [];
-  texts.push(box);
+  const width = widthOf(text), x = frame.atX(mark.x ?? 0) + 6, y = frame.atY(mark.y ?? 0) - 5;
+  const turned = x + width > frame.right;
+  if (!isFree(texts, turned ? x - width - 12 : x, y, width)) return [];
   return [say(turned ? x - 12 : x, y, text, turned ? "end" : "start", { class: "tick name" })];
 }
 
@@ -207,10 +215,9 @@ function legend({ marks }) {
   const named = new Map(marks.filter((mark) => mark.label).map((mark) => [mark.label, colourOf(mark.series)]));
   const size = { width: 12, height: 8 };
   return h(
-    "p",
-    { class: "key" },
+    "p.key",
     [...named].map(([name, fill]) =>
-      h("span", {}, h("svg", { ...size, "aria-hidden": "true" }, h("rect", { ...size, rx: 2, fill })), name)
+      h("span", h("svg", { ...size, "aria-hidden": "true" }, h("rect", { ...size, rx: 2, fill })), name)
     ),
   );
 }

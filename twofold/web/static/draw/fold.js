@@ -2,7 +2,7 @@
 /** The fold: rows of prompts above a line, rows of answers below it, on one axis of time. */
 
 import { firstAfter } from "../live/state.js";
-import { RIGHT, timeAxis } from "./canvas.js";
+import { markStep, RIGHT, timeAxis } from "./canvas.js";
 
 /** @typedef {import("../live/state.js").Live} Live */
 /** @typedef {import("../live/state.js").Step} Step */
@@ -31,12 +31,7 @@ export function drawFold(sheet, live, { now, span, step, end }) {
       else c.fillRect(left, axis + 1, width, rows * down);
     }
   };
-  if (step) {
-    c.fillStyle = ink.ink;
-    c.globalAlpha = 0.16;
-    c.fillRect(x(step.t) - 1, 0, Math.max(3, x(step.end) - x(step.t) + 2), bottom);
-    c.globalAlpha = 1;
-  }
+  markStep(sheet, x, step, bottom);
   bars("prefill");
   bars("decode");
   c.fillStyle = ink.ink;

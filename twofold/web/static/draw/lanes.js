@@ -1,7 +1,7 @@
 // @ts-check
 /** Lanes: a row for each slot, with the sequences that ran in it one after the other; below, how many wait. */
 
-import { RIGHT, timeAxis } from "./canvas.js";
+import { markStep, RIGHT, timeAxis } from "./canvas.js";
 
 /** @typedef {import("../live/state.js").Live} Live */
 /** @typedef {import("../live/state.js").Lane} Lane */
@@ -54,12 +54,7 @@ export function drawLanes(sheet, live, { now, span, step, slots }) {
       c.fillRect(x(start.from), start.slot * pitch + (pitch - bar) / 2, 3, bar);
     }
   }
-  if (step) {
-    c.fillStyle = ink.ink;
-    c.globalAlpha = 0.16;
-    c.fillRect(x(step.t) - 1, 0, Math.max(3, x(step.end) - x(step.t) + 2), h);
-    c.globalAlpha = 1;
-  }
+  markStep(sheet, x, step, h);
   if (pitch > 10) drawCounts(sheet, labels, slots, pitch);
   drawWaiting(sheet, live, now, span, x, wide);
 }

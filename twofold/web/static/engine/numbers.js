@@ -79,7 +79,7 @@ export function stepsTable(live, steps) {
 /** P50 and P99 by tier or tenant, goodput, stalls and counts. @param {Live} live @param {"tiers" | "tenants"} by */
 export function lately(live, by) {
   const told = live.lately;
-  if (!told) return [h("p", { class: "faint" }, "No figures yet.")];
+  if (!told) return [h("p.faint", "No figures yet.")];
   const groups = /** @type {[string, any][]} */ ([["all", told.all], ...Object.entries(told[by])]);
   const cells = (/** @type {any} */ of, /** @type {number} */ at) =>
     MEASURES.map(([measure]) => seconds(of[measure]?.[at]));
@@ -97,7 +97,7 @@ export function lately(live, by) {
   return [
     rows.length
       ? wideTable("Latencies", ["Group", ...MEASURES.map(([, name]) => name), "Requests"], rows)
-      : h("p", { class: "faint" }, "No request ended in the last 5 minutes."),
+      : h("p.faint", "No request ended in the last 5 minutes."),
     wideTable("Stalls and counts", ["Engine", "Value"], facts),
   ];
 }

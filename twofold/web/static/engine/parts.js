@@ -6,7 +6,6 @@ import { count } from "../core/form.js";
 import { button, choice, filePicker } from "../core/parts.js";
 import { effect } from "../core/signal.js";
 import { RIGHT } from "../draw/canvas.js";
-import { wide } from "../draw/table.js";
 import { stepAt } from "../live/state.js";
 import { choose, move, pause, record, replay, watch } from "./model.js";
 
@@ -14,15 +13,14 @@ import { choose, move, pause, record, replay, watch } from "./model.js";
 
 const SPANS = /** @type {[number, string][]} */ ([[10_000, "10 s"], [60_000, "1 min"], [300_000, "5 min"]]);
 
-/** @param {string} name @param {string[][]} legend */
+/** @param {string} name @param {Record<string, string>} legend  what the colours mean */
 export function panel(name, legend) {
-  const note = h("span", { class: "faint" });
+  const note = h("span.faint");
   const key = h(
-    "p",
-    { class: "key" },
-    legend.map(([kind, text]) => h("span", {}, h("i", { class: `k ${kind}` }), text)),
+    "p.key",
+    Object.entries(legend).map(([kind, text]) => h("span", h("i", { class: `k ${kind}` }), text)),
   );
-  return { root: h("section", { class: "panel", "aria-label": name }, h("h2", {}, name, note), key), note };
+  return { root: h("section.panel", { "aria-label": name }, h("h2", name, note), key), note };
 }
 
 /** A canvas; with a model, one along time, on which a step can be chosen. @param {string} kind @param {string} name @param {Model} [model] */
@@ -64,13 +62,13 @@ function liveButton(read, onclick, label) {
 
 /** @param {Model} model @param {(message: string) => void} complain @param {boolean} [few] */
 export function tools(model, complain, few = false) {
-  const now = h("p", { class: "now" });
+  const now = h("p.now");
   effect(() => {
     model.words.get();
     const { queue, kv, steps } = model.live, last = steps.at(-1), total = kv ? kv[0] + kv[1] + kv[2] : 0;
     const used = kv && total ? ` · KV ${Math.round(100 * kv[2] / total)}%` : "";
     const step = last ? ` · step ${(last.ms / last.times).toFixed(1)} ms` : "";
-    fill(now, h("b", {}, count(queue[1])), " running · ", h("b", {}, count(queue[0])), ` waiting${used}${step}`);
+    fill(now, h("b", count(queue[1])), " running · ", h("b", count(queue[0])), ` waiting${used}${step}`);
   });
   const file = filePicker({ accept: ".jsonl", "aria-label": "Recording" }, async ([chosen]) => {
     if (!chosen) return;
@@ -88,8 +86,7 @@ export function tools(model, complain, few = false) {
     back.hidden = !model.replays.get();
   });
   return h(
-    "div",
-    { class: "tools" },
+    "div.tools",
     now,
     choice("Time shown", model.span, SPANS),
     liveButton(() => model.paused.get() === null ? "Pause" : "Continue", () => pause(model)),
@@ -97,20 +94,4 @@ export function tools(model, complain, few = false) {
     liveButton(() => "▶", () => move(model, 1), "Step forward"),
     few ? [] : [recording, back, liveButton(() => "Open a recording", () => file.click()), file],
   );
-}
-
-/** A table that is made while it is open, once a second. @param {Model} model @param {string} name @param {() => HTMLElement} make */
-export function liveTable(model, name, make) {
-  const place = wide(name);
-  const details = h("details", {}, h("summary", {}, "As a table"), place);
-  const show = () => {
-    if (details.open) fill(place, make());
-  };
-  details.addEventListener("toggle", show);
-  effect(() => {
-    model.second.get();
-    model.chosen.get();
-    show();
-  });
-  return details;
 }

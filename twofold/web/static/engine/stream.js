@@ -37,7 +37,7 @@ export async function follow(api, model, { abort, take, tell }) {
       tell({ state: "lost", message: retryS ? `${message} The next try is at ${timeIn(retryS)}.` : message });
       waitS = retryS || waitS;
     }
-    await sleep(waitS, abort).catch(() => {});
+    await sleep(waitS, abort);
   }
 }
 
@@ -72,7 +72,7 @@ export async function play(events, { abort, take, tell }) {
   const zero = events[0].data.t, began = performance.now();
   for (const { event, data } of events) {
     const wait = typeof data.t === "number" && event !== "blocks" ? data.t - zero - (performance.now() - began) : 0;
-    if (wait > 0) await sleep(wait / 1e3, abort).catch(() => {});
+    if (wait > 0) await sleep(wait / 1e3, abort);
     if (abort.aborted) return;
     take(event, data);
   }

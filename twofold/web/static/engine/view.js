@@ -5,16 +5,17 @@ import { paced } from "../core/clock.js";
 import { fill, h, retext } from "../core/dom.js";
 import { bytes, count } from "../core/form.js";
 import { choice, faultLine } from "../core/parts.js";
-import { effect, scope } from "../core/signal.js";
+import { effect, onEnd, scope } from "../core/signal.js";
 import { drawBlocks, drawTree, partsOf } from "../draw/blocks.js";
 import { palette, sheet } from "../draw/canvas.js";
 import { chartView } from "../draw/chart.js";
 import { drawFold } from "../draw/fold.js";
 import { drawLanes, slotsUsed } from "../draw/lanes.js";
+import { asTable } from "../draw/table.js";
 import { firstAfter, stepOf, tokensIn } from "../live/state.js";
 import { choose, createModel, watch } from "./model.js";
 import { lanesTable, lately, roofline, stepsTable, stepText, summary } from "./numbers.js";
-import { canvas, liveTable, panel, tools } from "./parts.js";
+import { canvas, panel, tools } from "./parts.js";
 import { createReplicas } from "./replicas.js";
 
 /** @typedef {import("./model.js").Model} Model */
@@ -26,52 +27,39 @@ const UNMEASURED = "The roofline needs the limits of this machine: run twofold d
 
 /** @param {Model} model */
 function createParts(model) {
-  const { live, chosen } = model;
-  const steps = panel("Steps", [["prefill", "prompt rows"], ["decode", "decode rows"], [
-    "budget",
-    "prompt budget",
-  ]]);
-  const lanes = panel("Sequences", [
-    ["prefill", "prefill"],
-    ["cached", "from the cache"],
-    ["decode", "decode"],
-    ["stall", "paused"],
-    ["queue", "waiting"],
-  ]);
-  const blocks = panel("KV blocks", [
-    ["pin", "pinned"],
-    ["shared", "shared"],
-    ["decode", "held"],
-    ["cached", "cached"],
-    ["free", "free"],
-  ]);
+  const { live, chosen, second } = model;
+  const steps = panel("Steps", { prefill: "prompt rows", decode: "decode rows", budget: "prompt budget" });
+  const lanes = panel("Sequences", {
+    ...{ prefill: "prefill", cached: "from the cache", decode: "decode", stall: "paused", queue: "waiting" },
+  });
+  const blocks = panel("KV blocks", {
+    ...{ pin: "pinned", shared: "shared", decode: "held", cached: "cached", free: "free" },
+  });
   const fold = canvas("fold", "Rows of the steps", model), rows = canvas("lanes", "Sequences by slot", model);
-  const map = canvas("map", "KV blocks"), tree = canvas("tree", "Prefix tree"), said = h("p", { class: "said" });
-  const roof = h("section", { class: "panel", "aria-label": "Roofline" }), numbers = h("div", {});
-  steps.root.append(fold, said, liveTable(model, "The last steps", () => stepsTable(live, live.steps)));
-  lanes.root.append(rows, liveTable(model, "Sequences", () => lanesTable(live, chosen.peek())));
+  const map = canvas("map", "KV blocks"), tree = canvas("tree", "Prefix tree"), said = h("p.said");
+  const roof = h("section.panel", { "aria-label": "Roofline" }), numbers = h("div");
+  steps.root.append(fold, said, asTable("The last steps", () => (second.get(), stepsTable(live, live.steps))));
+  lanes.root.append(rows, asTable("Sequences", () => (second.get(), lanesTable(live, chosen.get()))));
   blocks.root.append(
     map,
     tree,
-    h("p", { class: "key" }, "Prefix tree: a bar is a run of blocks; those below continue it."),
+    h("p.key", "Prefix tree: a bar is a run of blocks; those below continue it."),
   );
   const by = choice("Group by", model.by, DIVISIONS);
-  const figures = h("section", { class: "panel", "aria-label": "Figures" }, h("h2", {}, "Last 5 minutes", by), numbers);
+  const figures = h("section.panel", { "aria-label": "Figures" }, h("h2", "Last 5 minutes", by), numbers);
   const panels = h(
-    "div",
-    { class: "panels" },
-    h("div", { class: "column" }, steps.root, lanes.root),
-    h("div", { class: "column" }, roof, blocks.root, figures),
+    "div.panels",
+    h("div.column", steps.root, lanes.root),
+    h("div.column", roof, blocks.root, figures),
   );
   return { panels, fold, rows, map, tree, said, steps, lanes, blocks, roof, numbers };
 }
 
 /** @type {import("../views.js").ViewModule["mount"]} */
 export function mount(root, app) {
-  const { element, end } = createEngine(app), replicas = createReplicas(app);
-  element.querySelector(".column")?.append(replicas.element);
+  const { element } = createEngine(app);
+  element.querySelector(".column")?.append(createReplicas(app));
   root.append(element);
-  return () => (end(), replicas.end());
 }
 
 /**
@@ -129,20 +117,20 @@ export function createEngine(app, beside = false) {
   const resized = new ResizeObserver(() => (pace.ask(), map()));
   resized.observe(parts.fold);
   document.addEventListener("visibilitychange", seen);
-  const end = () => {
+  onEnd(() => {
     model.stop.abort();
     clearInterval(beat);
     resized.disconnect();
     pace.end();
     document.removeEventListener("visibilitychange", seen);
-  };
-  return { element: main, end, ...linksOf(model) };
+  });
+  return { element: main, ...linksOf(model) };
 }
 
 /** @param {ReturnType<typeof createParts>} parts @param {boolean} beside @param {HTMLElement[]} top */
 function frame({ steps, lanes, roof, panels }, beside, top) {
-  if (!beside) return h("main", { class: "engine" }, h("h1", { class: "hidden" }, "Engine"), top, panels);
-  return h("aside", { class: "engine beside", "aria-label": "Engine" }, top, steps.root, lanes.root, roof);
+  if (!beside) return h("main.engine", h("h1.hidden", "Engine"), top, panels);
+  return h("aside.engine.beside", { "aria-label": "Engine" }, top, steps.root, lanes.root, roof);
 }
 
 /** What the chat needs for its links of tokens and steps. @param {Model} model */
@@ -166,7 +154,7 @@ function slow(model, { roof, numbers }, tell) {
     const chart = roofline(live, steps.slice(-POINTS), model.chosen.peek());
     end();
     const [made, stop] = scope(() =>
-      chart ? chartView(chart, { height: 240 }) : h("p", { class: "faint" }, live.hello ? UNMEASURED : "")
+      chart ? chartView(chart, { height: 240 }) : h("p.faint", live.hello ? UNMEASURED : "")
     );
     end = stop;
     fill(roof, made);
@@ -185,7 +173,7 @@ function slow(model, { roof, numbers }, tell) {
     if (now !== before) tell(text, old, state === "done"); // otherwise a complaint stays until the state changes
     before = now;
   });
-  effect(() => () => end());
+  onEnd(() => end());
 }
 
 /** What moves with the time. @param {Model} model @param {ReturnType<typeof createParts>} parts @param {HTMLElement} main @param {import("../draw/canvas.js").Ink} ink */

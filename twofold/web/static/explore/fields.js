@@ -6,13 +6,15 @@
 
 import { ApiError } from "../core/api.js";
 import { fill, h } from "../core/dom.js";
-import { count, number, seconds } from "../core/form.js";
-import { button } from "../core/parts.js";
+import { count, number } from "../core/form.js";
+import { faultBox, retryButton } from "../core/parts.js";
+import { onEnd } from "../core/signal.js";
 import { place, valueAt } from "../draw/scale.js";
 
 /**
  * @typedef {Record<string, string>} State
- * @typedef {{state: () => State, change: (more: Record<string, string | null>) => void}} Form  null takes a field out
+ * @typedef {{state: () => State, change: (more: Record<string, string | null>) => void, wrote: (state: State) => boolean}} Form
+ *   null takes a field out; `wrote`: whether a state came from the fields, which show another one only if made anew
  */
 
 let fields = 0;
@@ -77,9 +79,10 @@ export function choiceField(form, name, label, choices) {
  * @param {Form} form
  * @param {string} name
  * @param {string} label
- * @param {{low?: number, high: number, start: number | null, whole?: boolean}} range  `start`: the default, if there is one
+ * @param {{low?: number, high: number, start: number | null, whole?: boolean, hint?: string}} range  `start`: the default,
+ *   if there is one; `hint`: what else holds
  */
-export function numberField(form, name, label, { low = 1, high, start, whole = true }) {
+export function numberField(form, name, label, { low = 1, high, start, whole = true, hint = "any" }) {
   const steps = 240;
   const scale = /** @type {import("../draw/scale.js").Scale} */ ({ kind: low > 0 ? "log" : "linear", low, high });
   const given = () => form.state()[name];
@@ -117,7 +120,7 @@ export function numberField(form, name, label, { low = 1, high, start, whole = t
       step: "any",
       min: 0,
       value: given() ?? (start === null ? "" : String(start)),
-      placeholder: start === null ? "any" : "",
+      placeholder: start === null ? hint : "",
       onchange: () => {
         if (box.value === "") return form.change({ [name]: null });
         slider.value = String(at(Number(box.value)));
@@ -139,9 +142,6 @@ export const numberOf = (text) => text === undefined || text === "" ? undefined 
 /** The parts of a list with commas. @param {string | undefined} text */
 export const listOf = (text) => (text ?? "").split(",").map((each) => each.trim()).filter(Boolean);
 
-/** An object without the fields that are undefined. @template {object} T @param {T} fields @returns {any} */
-export const given = (fields) => Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined));
-
 const PAUSE_MS = 150;
 
 /**
@@ -149,7 +149,7 @@ const PAUSE_MS = 150;
  * @param {(signal: AbortSignal) => Promise<any>} ask
  * @param {(found: any) => import("../core/dom.js").Child} show
  * @param {(text: string) => void} announce
- * @returns {{ask: () => void, end: () => void}} `ask` waits until nothing has changed for a moment
+ * @returns {() => void} asks, once nothing has changed for a moment
  */
 export function asking(root, ask, show, announce) {
   let first = true;
@@ -160,7 +160,7 @@ export function asking(root, ask, show, announce) {
     running.abort();
     const mine = running = new AbortController();
     root.setAttribute("aria-busy", "true");
-    if (!root.firstChild) fill(root, h("p", { class: "faint" }, "Calculating …"));
+    if (!root.firstChild) fill(root, h("p.faint", "Calculating …"));
     try {
       const found = await ask(mine.signal);
       if (mine.signal.aborted) return;
@@ -175,25 +175,18 @@ export function asking(root, ask, show, announce) {
       if (!mine.signal.aborted) root.setAttribute("aria-busy", "false");
     }
   };
-  return {
-    ask: () => {
-      clearTimeout(timer);
-      timer = setTimeout(run, first ? 0 : PAUSE_MS);
-    },
-    end: () => {
-      clearTimeout(timer);
-      running.abort();
-    },
+  onEnd(() => {
+    clearTimeout(timer);
+    running.abort();
+  });
+  return () => {
+    clearTimeout(timer);
+    timer = setTimeout(run, first ? 0 : PAUSE_MS);
   };
 }
 
 /** What went wrong, and a way to try again if that can help. @param {ApiError} error @param {() => void} again */
 export function faultOf(error, again) {
-  const later = error.status === 0 || error.status >= 429;
-  return h(
-    "div",
-    { class: "fault", role: "alert" },
-    h("p", {}, error.message, error.retryAfterS ? ` Try again in ${seconds(error.retryAfterS)}.` : ""),
-    later && button("Try again", again),
-  );
+  const { message, status, retryAfterS } = error, at = retryAfterS && Date.now() / 1e3 + retryAfterS;
+  return faultBox(message, (status === 0 || status >= 429) && retryButton(at, again));
 }

@@ -1,12 +1,13 @@
 // @ts-check
 /** Explain: where a request's time goes, the least it could take, and levers that turn and stack. */
 
+import { given } from "../core/api.js";
 import { h } from "../core/dom.js";
 import { bytes, count, number, seconds, share } from "../core/form.js";
 import { button } from "../core/parts.js";
 import { chartView } from "../draw/chart.js";
 import { wideTable } from "../draw/table.js";
-import { asking, choiceField, given, listOf, numberField, numberOf, textField } from "./fields.js";
+import { choiceField, listOf, numberField, numberOf, textField } from "./fields.js";
 
 /** @typedef {import("./fields.js").Form} Form */
 
@@ -28,15 +29,19 @@ const STATES = /** @type {Record<string, string>} */ ({
   cannot: "Not applicable",
 });
 
+/** A field that a request of the server sets. */
+const AS_IT_WAS = { start: null, hint: "as it was" };
+
 /** The fields of a scenario, which other parts share. @param {Form} form @param {string} model */
 export function scenarioFields(form, model) {
+  const asItWas = form.state().request ? AS_IT_WAS : {};
   return [
     textField(form, "model", "Model", { hint: model, known: [...new Set([model, ...MODELS].filter(Boolean))] }),
     textField(form, "weights", "Weights", { hint: "as published", known: FORMATS }),
     textField(form, "kv", "Keys and values", { hint: "bf16", known: [...FORMATS, "q8", "k8v4"] }),
-    numberField(form, "input", "Prompt tokens", { high: 200_000, start: form.state().request ? null : 512 }),
-    numberField(form, "cached", "Cached prompt tokens", { low: 0, high: 100_000, start: 0 }),
-    numberField(form, "output", "Output tokens", { high: 16_000, start: form.state().request ? null : 128 }),
+    numberField(form, "input", "Prompt tokens", { high: 200_000, start: 512, ...asItWas }),
+    numberField(form, "cached", "Cached prompt tokens", { low: 0, high: 100_000, start: 0, ...asItWas }),
+    numberField(form, "output", "Output tokens", { high: 16_000, start: 128, ...asItWas }),
   ];
 }
 
@@ -58,50 +63,42 @@ export function explainFields(form, model) {
   return [
     request
       ? h(
-        "p",
-        { class: "row" },
-        button(["Request ", h("b", {}, request), " ✕"], () => form.change({ request: null })),
+        "p.row",
+        button(["✕ Request ", h("b", request)], () => form.change({ request: null })),
       )
       : null,
     textField(form, "hardware", "Machine", { hint: "this", known: MACHINES }),
     numberField(form, "tp", "Devices", { high: 64, start: 1 }),
     ...scenarioFields(form, model),
-    numberField(form, "batch", "Concurrency", { high: 1024, start: request ? null : 1 }),
+    numberField(form, "batch", "Concurrency", { high: 1024, start: 1, ...(request ? AS_IT_WAS : {}) }),
     numberField(form, "chunk", "Max. tokens per step", { low: 16, high: 32_768, start: null }),
     choiceField(form, "goal", "Sort levers by", GOALS),
     choiceField(form, "text", "Kind of text", TEXTS),
   ];
 }
 
-/** @param {HTMLElement} root @param {import("../views.js").App} app @param {Form} form */
-export function explainPart(root, app, form) {
-  const ask = (/** @type {AbortSignal} */ signal) => {
-    const state = form.state(), levers = listOf(state.levers);
-    const body = given({
-      ...scenarioOf(state, state.request ? "" : app.model.peek()),
-      request: state.request,
-      hardware: state.hardware,
-      tp: numberOf(state.tp),
-      batch: numberOf(state.batch),
-      chunk: numberOf(state.chunk),
-      goal: state.goal,
-      text: state.text,
-      levers: levers.length ? levers : undefined,
-    });
-    return app.api.post("/v1/twofold/explain", body, { signal });
-  };
-  return asking(root, ask, (found) => explanation(found, form), app.announce);
+/** @param {import("./fields.js").State} state @param {string} model */
+export function explainBody(state, model) {
+  const levers = listOf(state.levers), { request, hardware, goal, text } = state;
+  return given({
+    ...scenarioOf(state, request ? "" : model),
+    ...{ request, hardware, goal, text },
+    tp: numberOf(state.tp),
+    batch: numberOf(state.batch),
+    chunk: numberOf(state.chunk),
+    levers: levers.length ? levers : undefined,
+  });
 }
 
 /** @param {any} found @param {Form} form */
-function explanation(found, form) {
+export function explanation(found, form) {
   return [
-    h("h2", {}, found.title),
+    h("h2", found.title),
     figures(found),
     waterfall(found),
     found.levers.length || found.turned.length ? levers(found, form) : null,
     found.chart ? chartView(found.chart, { height: 320 }) : null,
-    h("ul", { class: "notes faint" }, found.notes.map((/** @type {string} */ note) => h("li", {}, note))),
+    h("ul.notes.faint", found.notes.map((/** @type {string} */ note) => h("li", note))),
   ];
 }
 
@@ -118,11 +115,10 @@ const FIGURES = [
 /** @param {any} found */
 function figures({ figures: now, before }) {
   return now && h(
-    "dl",
-    { class: "facts" },
+    "dl.facts",
     FIGURES.map(([words, name, form]) => {
-      const was = before && before[name] !== now[name] ? h("small", {}, `${form(before[name])} without levers`) : null;
-      return h("div", {}, h("dt", {}, words), h("dd", {}, form(now[name]), was));
+      const was = before && before[name] !== now[name] ? h("small", `${form(before[name])} without levers`) : null;
+      return h("div", h("dt", words), h("dd", form(now[name]), was));
     }),
   );
 }
@@ -163,10 +159,8 @@ function waterfall(found) {
   const label = `${seconds(found.seconds)} in all, at least ${seconds(found.floor_s)}`;
   return h(
     "section",
-    {},
-    h("h3", {}, "Where the time goes"),
-    h("svg", {
-      class: "fall",
+    h("h3", "Where the time goes"),
+    h("svg.fall", {
       viewBox: `0 0 ${wide} ${phases.length * 34}`,
       role: "img",
       preserveAspectRatio: "none",
@@ -175,7 +169,7 @@ function waterfall(found) {
     wideTable(
       "Phases",
       head,
-      [...phases.map((p) => row(p.name, p, causeOf(p))), row(h("b", {}, "total"), found, "")],
+      [...phases.map((p) => row(p.name, p, causeOf(p))), row(h("b", "total"), found, "")],
       REASONS,
     ),
   );
@@ -203,7 +197,7 @@ function levers(found, form) {
   const named = ({ lever, after }) => after ? button(lever, () => set([...names, lever]), { class: "link" }) : lever;
   const turned = /** @type {any[]} */ (found.turned).map(({ lever, what, why }) => {
     const back = () => set(names.filter((name) => name.toLowerCase() !== lever.toLowerCase()));
-    const words = [h("b", {}, lever), ` ${what || `not applied: ${why}`} ✕`];
+    const words = [h("b", lever), ` ${what || `not applied: ${why}`} ✕`];
     return button(words, back, { "aria-label": `Take back ${lever}` });
   });
   const rows = all.filter((each) => each.status === "gains").map((each) => [
@@ -216,14 +210,12 @@ function levers(found, form) {
   const goal = GOALS.find(([name]) => name === found.goal)?.[1] ?? "";
   return h(
     "section",
-    {},
-    h("h3", {}, "Levers"),
-    h("p", { class: "chips" }, turned.length ? turned : "Choose levers to combine them."),
+    h("h3", "Levers"),
+    h("p.chips", turned.length ? turned : "Choose levers to combine them."),
     wideTable("Levers that gain", ["lever", goal, "TTFT", "TPOT", "tokens/s", "why"], rows, REASONS),
     h(
       "details",
-      {},
-      h("summary", {}, `${others.length} others`),
+      h("summary", `${others.length} others`),
       wideTable("Others", ["lever", "here", "why"], others, REASONS),
     ),
   );

@@ -1,10 +1,11 @@
 // @ts-check
 /** Pareto: the pace of an answer against its cost, for machines and batches. */
 
+import { given } from "../core/api.js";
 import { h } from "../core/dom.js";
 import { money, seconds } from "../core/form.js";
 import { chartView } from "../draw/chart.js";
-import { asking, choiceField, given, listOf, numberField, numberOf, textField } from "./fields.js";
+import { choiceField, listOf, numberField, numberOf, textField } from "./fields.js";
 import { scenarioFields, scenarioOf } from "./levers.js";
 
 /** @typedef {import("./fields.js").Form} Form */
@@ -22,15 +23,11 @@ export function paretoFields(form, model) {
   ];
 }
 
-/** @param {HTMLElement} root @param {import("../views.js").App} app @param {Form} form */
-export function paretoPart(root, app, form) {
-  const ask = (/** @type {AbortSignal} */ signal) => {
-    const state = form.state();
-    const machines = listOf(state.machines || CURVES).map(machineOf);
-    return app.api.post("/v1/twofold/curve", { ...scenarioOf(state, app.model.peek()), machines }, { signal });
-  };
-  return asking(root, ask, (found) => paretoOf(found, form.state()), app.announce);
-}
+/** @param {import("./fields.js").State} state @param {string} model */
+export const curveBody = (state, model) => ({
+  ...scenarioOf(state, model),
+  machines: listOf(state.machines || CURVES).map(machineOf),
+});
 
 /** `h100:4=2.50` as a machine of the body. @param {string} text */
 export function machineOf(text) {
@@ -38,17 +35,17 @@ export function machineOf(text) {
   return given({ hardware: hardware.trim(), tp: numberOf(tp), price_per_hour: numberOf(price) });
 }
 
-/** @param {any} found @param {import("./fields.js").State} state */
-function paretoOf({ model, curves }, state) {
+/** @param {any} found @param {Form} form */
+export function paretoOf({ model, curves }, form) {
   const all = /** @type {any[]} */ (curves);
   const priced = all.filter((each) => each.price_per_hour !== null);
   const missing = all.filter((each) => each.price_per_hour === null || !each.points.length);
   return [
-    h("h2", {}, `${model}: pace against cost`),
-    chartView(paretoChart(priced, state), { height: 400 }),
+    h("h2", `${model}: pace against cost`),
+    chartView(paretoChart(priced, form.state()), { height: 400 }),
     missing.map(({ hardware, tp, points }) => {
       const why = points.length ? `no price is known: write ${hardware}:${tp}=2.50` : "the model does not fit";
-      return h("p", { class: "faint" }, `${tp} × ${hardware}: ${why}.`);
+      return h("p.faint", `${tp} × ${hardware}: ${why}.`);
     }),
   ];
 }

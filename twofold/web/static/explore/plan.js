@@ -1,13 +1,14 @@
 // @ts-check
 /** Plan: the cheapest machines that serve traffic within objectives, as a job of the server. */
 
-import { ApiError } from "../core/api.js";
+import { ApiError, given } from "../core/api.js";
 import { fill, h } from "../core/dom.js";
 import { money, seconds, share } from "../core/form.js";
 import { button } from "../core/parts.js";
+import { onEnd } from "../core/signal.js";
 import { chartView } from "../draw/chart.js";
 import { wideTable } from "../draw/table.js";
-import { choiceField, faultOf, given, listOf, numberField, numberOf, textField } from "./fields.js";
+import { choiceField, faultOf, listOf, numberField, numberOf, textField } from "./fields.js";
 import { MODELS } from "./levers.js";
 
 /** @typedef {import("./fields.js").Form} Form */
@@ -55,7 +56,7 @@ export function planBody(s) {
 }
 
 /** @param {HTMLElement} root @param {import("../views.js").App} app @param {Form} form */
-export function planPart(root, app, form) {
+export function openPlan(root, app, form) {
   /** @type {string | null} */
   let job = null;
   let ended = false;
@@ -63,7 +64,7 @@ export function planPart(root, app, form) {
   let timer;
   const result = h("div", { "aria-live": "off" });
   const finder = button("Find plans", () => job ? stop() : start(), { class: "send" });
-  const told = h("span", { class: "faint", role: "status" });
+  const told = h("span.faint", { role: "status" });
   const path = () => `/v1/twofold/plans/${job}`;
   const idle = () => {
     job = null;
@@ -110,12 +111,12 @@ export function planPart(root, app, form) {
     if (job) app.api.remove(path()).catch(() => {});
     idle();
   }
-  fill(root, h("h2", {}, "The cheapest way to serve traffic"), h("p", { class: "row" }, finder, told), result);
-  return { ask: () => {}, end: () => (ended = true, stop()) };
+  fill(root, h("h2", "The cheapest way to serve traffic"), h("p.row", finder, told), result);
+  onEnd(() => (ended = true, stop()));
 }
 
 /** @param {any} found @returns {any[]} */
-function plansOf({ plans, tried, frontier, slo }) {
+function plansOf({ plans, tried, chart }) {
   const rows = /** @type {any[]} */ (plans).map((plan) => [
     `${plan.tp} × ${plan.hardware}, ${plan.model}`,
     ...[plan.dollars_per_hour, plan.dollars_per_million_output_tokens].map((amount) => money(amount)),
@@ -127,22 +128,10 @@ function plansOf({ plans, tried, frontier, slo }) {
     plan.attained === null ? "estimated" : `${share(plan.attained)} met`,
   ]);
   const head = "replica,$/h,$/M tokens,devices,replicas,weights,step,TTFT,TPOT,objectives".split(",");
-  /** @param {any[]} list */
-  const points = (list) => list.map((each) => [each.cost, each.tpot]);
-  const met = /** @type {any[]} */ (frontier).filter((each) => each.met), titles = met.map((each) => each.name);
   return [
-    h("p", {}, `${tried} configurations were tried. The cheapest:`),
+    h("p", `${tried} configurations were tried. The cheapest:`),
     wideTable("Plans", head, rows),
-    h("ul", { class: "notes" }, plans[0].reasons.map((/** @type {string} */ each) => h("li", {}, each))),
-    chartView({
-      title: "Time per output token and cost",
-      x: { label: "dollars per hour, or devices", kind: "log" },
-      y: { label: "seconds per output token", kind: "log", form: "seconds" },
-      marks: [
-        { mark: "StepLine", points: points(frontier), label: "Pareto front: nothing is cheaper and faster", series: 5 },
-        { mark: "Dots", points: points(met), titles, label: "meets the objectives", series: 2 },
-        ...(slo.tpot ? [/** @type {const} */ ({ mark: "Guide", axis: "y", value: slo.tpot, text: "objective" })] : []),
-      ],
-    }),
+    h("ul.notes", plans[0].reasons.map((/** @type {string} */ each) => h("li", each))),
+    chartView(chart),
   ];
 }

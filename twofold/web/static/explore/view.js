@@ -6,84 +6,108 @@
 
 import { fill, h } from "../core/dom.js";
 import { choice } from "../core/parts.js";
-import { effect, scope } from "../core/signal.js";
-import { explainFields, explainPart } from "./levers.js";
-import { paretoFields, paretoPart } from "./pareto.js";
-import { planFields, planPart } from "./plan.js";
-import { priceFields, pricePart } from "./price.js";
+import { effect, onEnd, scope } from "../core/signal.js";
+import { asking } from "./fields.js";
+import { explainBody, explainFields, explanation } from "./levers.js";
+import { curveBody, paretoFields, paretoOf } from "./pareto.js";
+import { openPlan, planFields } from "./plan.js";
+import { priceBody, priceFields, pricesOf } from "./price.js";
 
 /**
  * @typedef {import("./fields.js").Form} Form
- * @typedef {{name: string, alone?: boolean, fields: (form: Form, model: string) => any[], show: (root: HTMLElement, app: import("../views.js").App, form: Form) => {ask: () => void, end: () => void}}} Part
-
- * `alone`: the part needs no model of this server
+ * @typedef {{path: string, body: (state: import("./fields.js").State, model: string) => any, show: (found: any, form: Form) => import("../core/dom.js").Child}} Question
+ *   an endpoint that is asked again after each change, its body, and what shows its reply
+ * @typedef {{name: string, fields: (form: Form, model: string) => any[], alone?: boolean, question?: Question, open?: (root: HTMLElement, app: import("../views.js").App, form: Form) => void}} Part
+ *   `alone`: the part needs no model of this server; `open`: shows it if it has no question
  */
 
 /** @type {Record<string, Part>} */
 const PARTS = {
-  explain: { name: "Explain", fields: explainFields, show: explainPart },
-  pareto: { name: "Pace and cost", fields: paretoFields, show: paretoPart },
-  price: { name: "Price", fields: priceFields, show: pricePart, alone: true },
-  plan: { name: "Plan", fields: planFields, show: planPart, alone: true },
+  explain: {
+    name: "Explain",
+    fields: explainFields,
+    question: { path: "/v1/twofold/explain", body: explainBody, show: explanation },
+  },
+  pareto: {
+    name: "Pace and cost",
+    fields: paretoFields,
+    question: { path: "/v1/twofold/curve", body: curveBody, show: paretoOf },
+  },
+  price: {
+    name: "Price",
+    alone: true,
+    fields: priceFields,
+    question: { path: "/v1/twofold/price", body: priceBody, show: pricesOf },
+  },
+  plan: { name: "Plan", alone: true, fields: planFields, open: openPlan },
 };
+
 /** @type {import("../views.js").ViewModule["mount"]} */
 export function mount(root, app) {
   const fields = h("form", {
     "aria-label": "Request",
     onsubmit: (/** @type {Event} */ e) => e.preventDefault(),
   });
-  const partNow = () => app.route.place.get().state.part, result = h("div", { class: "result" });
+  const result = h("div.result");
+  const partNow = () => {
+    const { part } = app.route.place.get().state;
+    return part in PARTS ? part : "explain";
+  };
   const tabs = choice("Parts", {
-    get: () => partNow() in PARTS ? partNow() : "explain",
+    get: partNow,
     set: (id) => app.route.go("explore", id === "explain" ? {} : { part: id }),
   }, Object.entries(PARTS).map(([id, { name }]) => /** @type {const} */ ([id, name])));
   const main = h(
-    "main",
-    { class: "explore" },
-    h("h1", { class: "hidden" }, "Explore"),
-    h("div", { class: "parts" }, tabs),
+    "main.explore",
+    h("h1.hidden", "Explore"),
+    h("div.parts", tabs),
     fields,
-    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Result" }, result),
+    h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Result" }, result),
   );
   root.append(main);
   const form = formOf(app);
-  let shape = "", end = () => {};
-  /** @type {{ask: () => void, end: () => void} | null} */
-  let part = null;
-  /** @param {string} name @param {string} model */
-  const open = (name, model) => {
-    end();
-    part?.end();
-    [, end] = scope(() => {
-      fill(fields, PARTS[name].fields(form, model));
-      fill(result);
-      part = PARTS[name].show(result, app, form);
-    });
+  /** Shows a part; returns what asks its question. @param {Part} part @param {string} model */
+  const open = ({ question, open }, model) => {
+    open?.(result, app, form);
+    if (!question) return () => {};
+    const { path, body, show } = question;
+    return asking(
+      result,
+      (signal) => app.api.post(path, body(form.state(), model), { signal }),
+      (found) => show(found, form),
+      app.announce,
+    );
   };
+  let shape = "", end = () => {}, ask = () => {};
   effect(() => {
     const { view, state } = app.route.place.get(), model = app.model.get();
     if (view !== "explore") return;
-    const name = state.part in PARTS ? state.part : "explain";
-    const wanted = JSON.stringify([model, name, state.request]);
-    if (wanted !== shape) open(name, model);
-    shape = wanted;
-    if (model || PARTS[name].alone) part?.ask();
+    const part = PARTS[partNow()], wanted = JSON.stringify([model, part.name, state.request]);
+    if (wanted !== shape || !form.wrote(state)) {
+      shape = wanted;
+      end();
+      [ask, end] = scope(() => {
+        fill(fields, part.fields(form, model));
+        fill(result);
+        return open(part, model);
+      });
+    }
+    if (model || part.alone) ask();
   });
-  return () => {
-    part?.end();
-    end();
-  };
+  onEnd(() => end());
 }
 
 /** The form whose values are the state of the URL. @param {import("../views.js").App} app @returns {Form} */
 function formOf({ route }) {
   const state = () => route.place.peek().state;
+  let written = "";
   return {
     state,
+    wrote: (state) => JSON.stringify(state) === written,
     change: (more) => {
-      /** @type {Record<string, string>} */
-      const next = {};
-      for (const [name, value] of Object.entries({ ...state(), ...more })) if (value !== null) next[name] = value;
+      const kept = Object.entries({ ...state(), ...more }).filter(([, value]) => value !== null);
+      const next = /** @type {Record<string, string>} */ (Object.fromEntries(kept));
+      written = JSON.stringify(next);
       route.replace(next);
     },
   };

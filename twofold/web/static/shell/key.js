@@ -12,10 +12,10 @@ export function createKeyDialog(api, changed) {
   const field = h("input", { type: "password", id: "key", autocomplete: "off", spellcheck: "false" });
   const keep = h("input", { type: "checkbox", id: "key-keep" });
   const { dialog, say } = formDialog("key", "API key", [
-    h("p", { class: "faint" }, "This server wants a key; ", h("code", {}, "twofold keys add NAME"), " makes one."),
+    h("p.faint", "This server wants a key; ", h("code", "twofold keys add NAME"), " makes one."),
     h("label", { for: "key" }, "Key"),
     field,
-    h("label", { class: "check", for: "key-keep" }, keep, "Keep it until this tab is closed"),
+    h("label.check", { for: "key-keep" }, keep, "Keep it until this tab is closed"),
   ], () => {
     api.setKey(field.value.trim(), keep.checked);
     field.value = "";

@@ -8,18 +8,19 @@ import { effect } from "../core/signal.js";
 const STATES = /** @type {Record<string, string>} */ ({ ready: "", unloaded: "not loaded", loading: "is loading" });
 
 /**
+ * A chooser, labelled `label`; `kept` keeps what the user chose.
  * @param {import("../core/signal.js").Signal<string>} model
  * @param {import("../core/signal.js").ReadSignal<any>} server
+ * @param {string} [label]
+ * @param {{get: () => string, set: (id: string) => void}} [kept]
  */
-export function createModelPicker(model, server) {
-  const kept = keptText("twofold.model");
-  const select = h("select", { id: "model", onchange: () => choose(select.value) });
-  const element = h("label", { class: "pill", hidden: true }, h("span", { class: "hidden" }, "Model"), select);
-  /** @param {string} id */
-  function choose(id) {
-    kept.set(id);
-    model.set(id);
-  }
+export function createModelPicker(model, server, label = "Model", kept = keptText("twofold.model")) {
+  const choose = () => {
+    kept.set(select.value);
+    model.set(select.value);
+  };
+  const select = h("select", { onchange: choose });
+  const element = h("label.pill", { hidden: true }, h("span.hidden", label), select);
   effect(() => {
     /** @type {{id: string, state: string}[]} */
     const models = server.get()?.models ?? [];
@@ -27,9 +28,9 @@ export function createModelPicker(model, server) {
     element.hidden = models.length === 0;
     const wanted = [model.peek(), kept.get()].find((id) => models.some((each) => each.id === id));
     model.set(wanted ?? models[0]?.id ?? "");
-    select.value = model.peek();
   });
   effect(() => {
+    server.get();
     select.value = model.get();
   });
   return element;

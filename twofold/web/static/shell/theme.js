@@ -18,9 +18,8 @@ export function createTheme() {
     document.documentElement.dataset.theme = value.get();
   });
   const button = h(
-    "button",
+    "button.icon",
     {
-      class: "icon",
       type: "button",
       "aria-label": "Dark or light",
       title: "Dark or light",
@@ -33,8 +32,8 @@ export function createTheme() {
     h(
       "svg",
       { width: 18, height: 18, viewBox: "0 0 18 18", "aria-hidden": "true" },
-      h("path", { class: "f-ink", d: "M9 1.5a7.5 7.5 0 1 0 0 15v-15z" }),
-      h("circle", { class: "s-ink", cx: 9, cy: 9, r: 6.8, fill: "none", "stroke-width": 1.4 }),
+      h("path.f-ink", { d: "M9 1.5a7.5 7.5 0 1 0 0 15v-15z" }),
+      h("circle.s-ink", { cx: 9, cy: 9, r: 6.8, fill: "none", "stroke-width": 1.4 }),
     ),
   );
   return { value, button };

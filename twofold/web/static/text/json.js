@@ -8,9 +8,9 @@ const MAX_UNFOLDED = 3;
 /** @param {string} text */
 export function jsonView(text) {
   try {
-    return h("div", { class: "json" }, view(JSON.parse(text), null, 0));
+    return h("div.json", view(JSON.parse(text), null, 0));
   } catch {
-    return h("pre", { class: "json", tabindex: 0 }, text);
+    return h("pre.json", { tabindex: 0 }, text);
   }
 }
 
@@ -26,17 +26,17 @@ export function isJson(text) {
 
 /** @param {any} value @param {string | null} name @param {number} depth @returns {HTMLElement} */
 function view(value, name, depth) {
-  const label = name === null ? "" : h("span", { class: "name" }, `${name}: `);
+  const label = name === null ? "" : h("span.name", `${name}: `);
   if (typeof value !== "object" || value === null) {
-    return h("div", { class: "leaf" }, label, h("span", { class: typeof value }, JSON.stringify(value)));
+    return h("div.leaf", label, h("span", { class: typeof value }, JSON.stringify(value)));
   }
   const entries = Object.entries(value), list = Array.isArray(value);
   const size = `${list ? "[" : "{"}${entries.length}${list ? "]" : "}"}`;
-  if (entries.length === 0) return h("div", { class: "leaf" }, label, list ? "[]" : "{}");
+  if (entries.length === 0) return h("div.leaf", label, list ? "[]" : "{}");
   return h(
     "details",
     { open: depth < MAX_UNFOLDED },
-    h("summary", {}, label, h("span", { class: "faint" }, size)),
-    h("div", { class: "inner" }, entries.map(([key, each]) => view(each, key, depth + 1))),
+    h("summary", label, h("span.faint", size)),
+    h("div.inner", entries.map(([key, each]) => view(each, key, depth + 1))),
   );
 }

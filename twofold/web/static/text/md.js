@@ -141,7 +141,7 @@ function made(node) {
   if (!TAGS.includes(node.tag)) throw new TypeError(`${node.tag} is no element of a text`);
   const kids = node.kids.map(made);
   if (node.tag === "pre") return framed(h("pre", { ...node.props, tabindex: 0 }, kids));
-  if (node.tag === "table") return h("div", { class: "wide", tabindex: 0 }, h("table", node.props, kids));
+  if (node.tag === "table") return h("div.wide", { tabindex: 0 }, h("table", node.props, kids));
   return h(node.tag, node.props, kids);
 }
 
@@ -154,5 +154,5 @@ function kidsOf(element) {
 function framed(block) {
   const language = block.dataset.language ?? "";
   const button = copyButton(() => block.textContent ?? "", "Copy", { class: "copy" });
-  return h("div", { class: "code" }, block, h("span", { class: "language" }, language), button);
+  return h("div.code", block, h("span.language", language), button);
 }

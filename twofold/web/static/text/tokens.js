@@ -55,12 +55,12 @@ export function scale(colour, record) {
     const kinds = [["t s", ORIGIN_NAMES.s], ["t g", "forced by the grammar"]];
     const parts = [["k cached", `${cached} of the prompt cached`], ["k prefill", `${prompt - cached} fresh`]];
     const all = prompt > 0 ? [...kinds, ...parts] : kinds;
-    return h("span", { class: "scale" }, all.map(([kind, name]) => [h("i", { class: kind }), name]));
+    return h("span.scale", all.map(([kind, name]) => [h("i", { class: kind }), name]));
   }
   const [label, low, high] = colour === "Time"
     ? ["Gap before a token, in medians", "½×", "3×"]
     : ["Surprise of a token, in bits", "0", "4+ bits"];
-  return h("span", { class: "scale", role: "img", "aria-label": label }, low, swatches, high);
+  return h("span.scale", { role: "img", "aria-label": label }, low, swatches, high);
 }
 
 /** The text that a token made. @param {Token} token */
@@ -122,8 +122,8 @@ export function piecesOf(starts, parts, lengths) {
 
 /** Tokens as they are, in spans that replace what `root` shows. @param {Element} root @param {readonly Token[]} tokens @returns {Painter} */
 export function spans(root, tokens) {
-  const all = tokens.map((token, index) => h("span", { class: "t", "data-n": index }, token[0]));
-  fill(root, h("div", { class: "tokens" }, all));
+  const all = tokens.map((token, index) => h("span.t", { "data-n": index }, token[0]));
+  fill(root, h("div.tokens", all));
   return {
     paint: (classes) => all.forEach((span, index) => (span.className = `t ${classes[index]}`.trim())),
     mark: (indices, name) => all.forEach((span, index) => span.classList.toggle(name, indices.includes(index))),
