@@ -15,25 +15,7 @@ import { callCards, wantsResults } from "./tools.js";
 
 /** @typedef {import("./tree.js").Message} Message */
 /** @typedef {import("./run.js").Progress} Progress */
-/**
- * What messages need of the chat.
- * @typedef {object} Actions
- * @property {(message: Message) => {number: number, of: number}} branch
- * @property {(message: Message, by: number) => void} turn
- * @property {(message: Message) => void} again
- * @property {(message: Message, text: string) => void} edit
- * @property {(message: Message, begun: string, ids?: number[]) => void} goOn
- * @property {(message: Message, results: string[]) => void} results
- * @property {(message: Message, form: "text" | "curl" | "python") => string} copy
- * @property {(message: Message) => boolean} running
- * @property {(message: Message) => boolean} last
- * @property {() => number} [axis]  seconds that the pictures of receipts have at least
- * @property {(message: Message) => string | null} explain
- * @property {(message: Message) => boolean} structured
- * @property {(message: Message) => Promise<any>} help
- * @property {(message: Message, index: number) => void} [chosen]  a token was chosen, or none: -1
- * @property {(message: Message, index: number) => Promise<boolean>} [step]  shows the step of a token, if it is known
- */
+/** @typedef {import("./asker.js").Asker} Asker */
 
 /** A part that is made anew only if what it shows has another key. @param {string} name @param {string} [tag] */
 function slot(name, tag = "div") {
@@ -54,20 +36,20 @@ function slot(name, tag = "div") {
 /** @param {string} text @param {() => void} onclick @param {string} [label] */
 const act = (text, onclick, label) => button(text, onclick, { class: null, "aria-label": label });
 
-/** @param {Message} message @param {Actions} actions */
-function branches(message, actions) {
-  const { number, of } = actions.branch(message);
+/** @param {Message} message @param {Asker} asker */
+function branches(message, asker) {
+  const { number, of } = asker.branch(message);
   if (of < 2) return null;
   return h(
     "span.branch",
-    act("‹", () => actions.turn(message, -1), "Previous branch"),
+    act("‹", () => asker.turn(message, -1), "Previous branch"),
     `${number}/${of}`,
-    act("›", () => actions.turn(message, 1), "Next branch"),
+    act("›", () => asker.turn(message, 1), "Next branch"),
   );
 }
 
-/** A message of the user. @param {Message} message @param {Actions} actions */
-export function createAsk(message, actions) {
+/** A message of the user. @param {Message} message @param {Asker} asker */
+export function createAsk(message, asker) {
   const text = h("p", message.content), bar = slot("acts");
   const element = h(
     "div.ask",
@@ -82,7 +64,7 @@ export function createAsk(message, actions) {
         onsubmit: (/** @type {Event} */ event) => {
           event.preventDefault();
           close();
-          actions.edit(message, field.value);
+          asker.edit(message, field.value);
         },
       },
       field,
@@ -92,8 +74,8 @@ export function createAsk(message, actions) {
     field.focus();
   };
   const update = () => {
-    const { number, of } = actions.branch(message);
-    bar.show(`${number}/${of}`, () => [branches(message, actions), act("Edit", edit)]);
+    const { number, of } = asker.branch(message);
+    bar.show(`${number}/${of}`, () => [branches(message, asker), act("Edit", edit)]);
   };
   update();
   return { element, update };
@@ -118,21 +100,21 @@ const seen = new IntersectionObserver((entries) => {
 /**
  * The tokens of an answer that is shown: in colours, marked, or chosen, with a card of what is known of it.
  * @param {Message} message
- * @param {Actions} actions
+ * @param {Asker} asker
  * @param {HTMLElement} element  of the text
  * @param {Element} thinking
  */
-function createColours(message, actions, element, thinking) {
+function createColours(message, asker, element, thinking) {
   const pop = h("div.popped");
   let painter = /** @type {import("../text/tokens.js").Painter | null} */ (null), unchoosable = () => {};
   /** @param {number} index */
   const choose = (index) => {
-    actions.chosen?.(message, index);
-    fill(pop, index >= 0 && tokenCard(message, index, actions));
+    asker.chosen(message, index);
+    fill(pop, index >= 0 && tokenCard(message, index, asker));
     const at = painter?.place(index);
     if (at) place(pop, at);
   };
-  const marked = () => CAN_MARK && !isTree(message, actions) ? marks(message, element, thinking) : null;
+  const marked = () => CAN_MARK && !isTree(message, asker) ? marks(message, element, thinking) : null;
   return {
     pop,
     clear: () => {
@@ -162,24 +144,24 @@ function createColours(message, actions, element, thinking) {
 /**
  * The text of an answer: Markdown as it comes, tokens in colours, or a tree of JSON.
  * @param {Message} message
- * @param {Actions} actions
+ * @param {Asker} asker
  * @param {Element} thinking
  */
-function createText(message, actions, thinking) {
+function createText(message, asker, thinking) {
   const element = h("div.text");
-  const stream = createMarkdown(element), colours = createColours(message, actions, element, thinking);
+  const stream = createMarkdown(element), colours = createColours(message, asker, element, thinking);
   let colour = COLOURS[0], drawn = false, step = /** @type {number[]} */ ([]);
   onEnd(colours.clear);
   const plain = () => {
     colours.clear();
     drawn = true;
-    if (isTree(message, actions)) {
+    if (isTree(message, asker)) {
       return fill(element, h("p.faint", "✓ valid JSON"), jsonView(message.content));
     }
     fill(element);
     showMarkdown(element, message.content);
   };
-  if (actions.running(message)) stream.write(message.content);
+  if (asker.isRunning(message)) stream.write(message.content);
   else fill(element, h("p", message.content));
   return {
     element: h("div.said", element, colours.pop),
@@ -206,8 +188,8 @@ function createText(message, actions, thinking) {
   };
 }
 
-/** Whether an answer is shown as a tree of JSON. @param {Message} message @param {Actions} actions */
-const isTree = (message, actions) => actions.structured(message) && isJson(message.content);
+/** Whether an answer is shown as a tree of JSON. @param {Message} message @param {Asker} asker */
+const isTree = (message, asker) => asker.isStructured() && isJson(message.content);
 
 /** Below a token, within its text. @param {HTMLElement} pop @param {Element | Range} at */
 function place(pop, at) {
@@ -234,11 +216,11 @@ function progressLine({ state, ahead, cached = 0, done = 0, of = 0, first_token_
   return [bar, `Reading: ${count(done)} of ${count(of)} tokens${first}`];
 }
 
-/** @param {Message} message @param {Actions} actions */
-function faultView(message, actions) {
+/** @param {Message} message @param {Asker} asker */
+function faultView(message, asker) {
   const { message: text, retryAt } = /** @type {import("./tree.js").Fault} */ (message.fault);
-  const goOn = message.content && button("Continue", () => actions.goOn(message, message.content));
-  return faultBox(text, retryButton(retryAt, () => actions.again(message)), goOn);
+  const goOn = message.content && button("Continue", () => asker.goOn(message, message.content));
+  return faultBox(text, retryButton(retryAt, () => asker.again(message)), goOn);
 }
 
 /** @param {ReturnType<typeof createText>} text @param {Message} message */
@@ -259,9 +241,9 @@ function colourBar(text, message) {
 /** Why an answer that could go on has ended. @type {Record<string, string>} */
 const ENDS = { length: "It ended at the maximum of tokens.", stopped: "You stopped it." };
 
-/** An answer. @param {Message} message @param {Actions} actions */
-export function createAnswer(message, actions) {
-  const thinking = h("p"), text = createText(message, actions, thinking);
+/** An answer. @param {Message} message @param {Asker} asker */
+export function createAnswer(message, asker) {
+  const thinking = h("p"), text = createText(message, asker, thinking);
   const thought = h("details.thought", { hidden: true }, h("summary", "Thinking"), thinking);
   const state = slot("state", "p"),
     calls = slot("calls"),
@@ -278,39 +260,39 @@ export function createAnswer(message, actions) {
   );
   /** @type {ReturnType<typeof colourBar> | null} */
   let colours = null;
-  let near = actions.running(message);
+  let near = asker.isRunning(message);
   /** @param {Progress | string} [progress] */
   const update = (progress) => {
-    const running = actions.running(message), last = actions.last(message);
+    const running = asker.isRunning(message), last = asker.isLast(message);
     const begun = message.content !== "" || Boolean(message.reasoning) || Boolean(message.calls);
     thought.hidden = !message.reasoning;
     if (thinking.textContent !== message.reasoning) thinking.textContent = message.reasoning ?? "";
     const line = typeof progress === "object" ? progressLine(progress) : progress ?? "Waiting for the first token.";
     if (running) state.show(begun ? "" : JSON.stringify(progress ?? line), () => line);
-    const { number, of } = actions.branch(message);
+    const { number, of } = asker.branch(message);
     if (running) {
-      bar.show(of > 1 ? `${number}/${of}` : "", () => h("span.acts", branches(message, actions)));
+      bar.show(of > 1 ? `${number}/${of}` : "", () => h("span.acts", branches(message, asker)));
       return text.draw();
     }
     if (!near) return;
     const asked = last && wantsResults(message), ended = last && message.content ? ENDS[message.finish ?? ""] : "";
     state.show(
       ended ?? "",
-      () => [ended, button("Continue", () => actions.goOn(message, message.content, message.ids))],
+      () => [ended, button("Continue", () => asker.goOn(message, message.content, message.ids))],
     );
     bar.show(`${number}/${of} ${message.tokens?.length}`, () => {
       colours = message.tokens?.length ? colourBar(text, message) : null;
-      return [colours?.element, h("span.acts", branches(message, actions), copies(message, actions))];
+      return [colours?.element, h("span.acts", branches(message, asker), copies(message, asker))];
     });
     calls.show(
       message.calls ? String(asked) : "",
-      () => callCards(message.calls ?? [], asked ? (results) => actions.results(message, results) : null),
+      () => callCards(message.calls ?? [], asked ? (results) => asker.results(message, results) : null),
     );
-    fault.show(message.fault ? message.fault.message : "", () => faultView(message, actions));
-    const explain = actions.explain(message);
+    fault.show(message.fault ? message.fault.message : "", () => faultView(message, asker));
+    const explain = asker.explain(message);
     bill.show(
-      message.record?.prompts.length > 0 ? `${last} ${explain} ${actions.axis?.()}` : "",
-      () => safeReceipt(message, last, explain, actions),
+      message.record?.prompts.length > 0 ? `${last} ${explain} ${asker.axis}` : "",
+      () => safeReceipt(message, last, explain, asker),
     );
   };
   update();
@@ -325,11 +307,11 @@ export function createAnswer(message, actions) {
  * @param {Message} message
  * @param {boolean} open
  * @param {string | null} explain
- * @param {Actions} actions
+ * @param {Asker} asker
  */
-function safeReceipt(message, open, explain, actions) {
+function safeReceipt(message, open, explain, asker) {
   try {
-    return receipt(message, { open, axis: actions.axis?.() ?? 0, explain, help: () => actions.help(message) });
+    return receipt(message, { open, axis: asker.axis, explain, help: () => asker.help(message) });
   } catch {
     return h("p.faint", "The record of this answer is damaged.");
   }
@@ -337,10 +319,10 @@ function safeReceipt(message, open, explain, actions) {
 
 const COPIES = /** @type {const} */ ([["text", "Copy"], ["curl", "as curl"], ["python", "as Python"]]);
 
-/** @param {Message} message @param {Actions} actions */
-function copies(message, actions) {
+/** @param {Message} message @param {Asker} asker */
+function copies(message, asker) {
   return [
-    act("Again", () => actions.again(message)),
-    COPIES.map(([form, name]) => copyButton(() => actions.copy(message, form), name, { class: null })),
+    act("Again", () => asker.again(message)),
+    COPIES.map(([form, name]) => copyButton(() => asker.copy(message, form), name, { class: null })),
   ];
 }

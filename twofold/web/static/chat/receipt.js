@@ -203,13 +203,6 @@ export function phaseBar(prefill, decode, name) {
   );
 }
 
-/** What explains requests: the address that does, null if the server cannot, and what would help. @param {import("../views.js").App} app */
-export const explaining = ({ server, route, api }) => ({
-  explain: (/** @type {Message} */ { record }) =>
-    record && server.peek()?.can.includes("explain") ? route.href("explore", { request: record.id }) : null,
-  help: (/** @type {Message} */ { record }) => api.post("/v1/twofold/explain", { request: record.id }),
-});
-
 /**
  * What would help, by gain: asked for by a click, because it takes the server a second.
  * @param {string} explain

@@ -17,9 +17,9 @@ const probability = (logprob) => roughShare(Math.exp(logprob));
 /**
  * @param {Message} message
  * @param {number} index
- * @param {import("./messages.js").Actions} actions
+ * @param {import("./asker.js").Asker} asker
  */
-export function tokenCard(message, index, actions) {
+export function tokenCard(message, index, asker) {
   const tokens = message.tokens ?? [], [text, logprob, , others, origin, step] = tokens[index];
   const gap = gapsOf(tokens)[index], before = textBefore(message, index);
   const rows = others.some(([other]) => other === text) || logprob === null
@@ -37,14 +37,14 @@ export function tokenCard(message, index, actions) {
       h(
         "ul",
         rows.map(([other, p, id]) => {
-          const choose = before !== null && (() => actions.goOn(message, before + other, idsTo(message, index, id)));
+          const choose = before !== null && (() => asker.goOn(message, before + other, idsTo(message, index, id)));
           return h("li", alternative(other, p, other === text, choose));
         }),
       ),
     h(
       "p.why",
       ORIGIN_NAMES[origin] ?? "",
-      step >= 0 && [", in ", inStep(step, actions.step?.bind(null, message, index))],
+      step >= 0 && [", in ", inStep(step, asker.step?.bind(asker, message, index))],
       why(message, step),
     ),
     rows.length > 1 && h("p.faint", "Choose an alternative to go on from there."),

@@ -4,23 +4,20 @@
 import { fill, h, keyed } from "../core/dom.js";
 import { button, keptText } from "../core/parts.js";
 import { effect, onEnd, signal } from "../core/signal.js";
+import { Asker } from "./asker.js";
 import { createBeside } from "./beside.js";
 import { createComposer } from "./composer.js";
 import { createForecast } from "./forecast.js";
 import { createKept } from "./kept.js";
 import { createKeys } from "./keys.js";
 import { createAnswer, createAsk, createResult } from "./messages.js";
-import { explaining } from "./receipt.js";
-import { bodyOf, copyOf, isStructured } from "./request.js";
-import { loading, reconcile, runInto } from "./run.js";
 import { chips, createSettings } from "./settings.js";
 import { createSidebar, downloadTalk } from "./sidebar.js";
 import { builtInResult, wantsResults } from "./tools.js";
-import { add, branch, newConversation, path, turn } from "./tree.js";
+import { newConversation } from "./tree.js";
 
 /** @typedef {import("./tree.js").Message} Message */
 /** @typedef {import("./tree.js").Conversation} Conversation */
-/** @typedef {import("./messages.js").Actions} Actions */
 
 /** Answers and results after a question, from which on the user sends results: a model may call without end. */
 const MAX_ROUND = 12;
@@ -28,27 +25,18 @@ const WELCOME = "Under each answer you will see where its time went, and what ea
   "The key ? lists the keys.";
 
 /** What goes on in a chat; `view` shows it. */
-class Chat {
+class Chat extends Asker {
   /** @param {import("../views.js").App} app */
   constructor(app) {
-    this.app = app;
+    super(app, { several: true });
     this.kept = createKept();
-    this.talk = signal(newConversation());
     this.keeps = signal(true);
     this.busy = signal(false);
-    /** @type {Message[]} */
-    this.running = [];
-    this.abort = new AbortController();
-    /** @type {Map<string, any>} */
-    this.shown = new Map();
-    this.changed = () => {};
     this.beside = signal(false);
-    /** @type {Partial<Actions>} */
+    /** What links tokens to the engine. @type {Partial<ReturnType<typeof createBeside>>} */
     this.linked = {};
-  }
-
-  get path() {
-    return path(this.talk.peek());
+    this.step = async (/** @type {Message} */ message, /** @type {number} */ index) =>
+      await this.linked.step?.(message, index) ?? false;
   }
 
   save() {
@@ -68,29 +56,6 @@ class Chat {
     this.open({ ...newConversation(settings), system });
   }
 
-  stop() {
-    this.abort.abort();
-  }
-
-  /** @param {string} text @param {string} [parent] */
-  send(text, parent = this.path.at(-1)?.id ?? "") {
-    const asked = add(this.talk.peek(), { parent, role: "user", content: text });
-    return this.answer(asked.id);
-  }
-
-  /**
-   * The request for an answer below `parent`.
-   * @param {string} parent
-   * @param {{begun?: string, ids?: readonly number[]}} [from]
-   * @param {string} [model]
-   */
-  body(parent, from = {}, model = this.app.model.peek()) {
-    const talk = this.talk.peek(), all = new Map(talk.messages.map((message) => [message.id, message]));
-    const before = [];
-    for (let each = all.get(parent); each; each = all.get(each.parent)) before.unshift(each);
-    return bodyOf(model, talk, before, { ...from, prices: this.app.server.peek()?.prices.reference, several: true });
-  }
-
   /** The request if this message were sent now. @param {string} text */
   asked(text) {
     const body = this.body(this.path.at(-1)?.id ?? "");
@@ -98,39 +63,20 @@ class Chat {
     return body;
   }
 
-  /** @param {string} parent @param {string} [begun] @param {number[]} [ids] @param {string} [reasoning] */
-  async answer(parent, begun = "", ids = [], reasoning = "") {
-    this.stop();
-    const model = this.app.model.peek(), talk = this.talk.peek();
-    const body = this.body(parent, { begun, ids });
-    const from = begun ? { begun, ...(ids.length > 0 ? { ids, begunIds: ids.length } : {}) } : {};
-    const thought = reasoning && ids.length > 0 ? { reasoning } : {};
-    const running = Array.from({ length: body.n ?? 1 }, (_, choice) => {
-      const which = body.n ? { choice } : {};
-      return add(talk, { parent, role: "assistant", content: begun, model, ...which, ...from, ...thought });
-    });
-    talk.chosen[parent] = running[0].id;
-    const abort = this.abort = new AbortController();
-    this.running = running;
+  /** @override @param {Message[]} messages */
+  began(messages) {
     this.busy.set(true);
-    this.changed();
+    super.began(messages);
     this.save();
-    const viewOf = (/** @type {Message} */ { id }) => this.shown.get(id);
-    await runInto(viewOf, this.app.api, body, running, abort.signal, loading(this.app, model));
-    if (this.running === running) {
-      this.running = [];
-      this.busy.set(false);
-    }
-    running.forEach((message) => viewOf(message)?.end());
-    this.ended(talk, running.find(({ id }) => id === talk.chosen[parent]) ?? running[0]);
   }
 
-  /** @param {Conversation} talk @param {Message} message */
+  /** @override @param {Conversation} talk @param {Message} message */
   ended(talk, message) {
+    this.busy.set(this.running.length > 0);
     if (talk === this.talk.peek()) this.changed();
     if (this.keeps.peek()) this.kept.save(talk);
+    super.ended(talk, message);
     const { fault, finish, calls = [] } = message;
-    reconcile(this.app, message);
     if (!fault) {
       this.app.announce(finish === "stopped" ? "Stopped." : `The answer is complete: ${message.content.slice(0, 200)}`);
     }
@@ -141,56 +87,28 @@ class Chat {
     }
   }
 
-  /** @param {Message} message @param {string[]} results */
-  results(message, results) {
-    let parent = message.id;
-    (message.calls ?? []).forEach(({ id, name }, index) => {
-      parent = add(this.talk.peek(), { parent, role: "tool", content: results[index], call: id, name }).id;
-    });
-    this.answer(parent);
+  /** @override @param {Message} message @param {number} by */
+  turn(message, by) {
+    super.turn(message, by);
+    this.save();
   }
 
-  /** @param {Message} message @param {"text" | "curl" | "python"} form */
-  copy(message, form) {
-    const { parent, begun, begunIds, ids } = message;
-    const body = this.body(parent, { begun, ids: begunIds ? ids?.slice(0, begunIds) : [] }, message.model);
-    return copyOf(this.app.api, form, message, body);
-  }
-
-  /** @returns {Actions} */
-  actions() {
-    return {
-      branch: (message) => branch(this.talk.peek(), message),
-      turn: (message, by) => {
-        if (!turn(this.talk.peek(), message, by)) return;
-        this.changed();
-        this.save();
-      },
-      again: (message) => void this.answer(message.parent),
-      edit: (message, text) => void this.send(text, message.parent),
-      goOn: (message, begun, ids) => void this.answer(message.parent, begun, ids, message.reasoning),
-      results: (message, results) => this.results(message, results),
-      copy: (message, form) => this.copy(message, form),
-      running: (message) => this.running.includes(message),
-      last: (message) => this.path.at(-1) === message,
-      ...explaining(this.app),
-      structured: () => isStructured(this.talk.peek()),
-      chosen: (message, index) => this.linked.chosen?.(message, index),
-      step: (message, index) => this.linked.step?.(message, index) ?? Promise.resolve(false),
-    };
+  /** @override @param {Message} message @param {number} index */
+  chosen(message, index) {
+    this.linked.chosen?.(message, index);
   }
 }
 
 /** The messages of the shown path, scrolled to the end while the user is there. @param {Chat} chat */
 function createTalk(chat) {
-  const talk = h("div.talk"), actions = chat.actions(), welcome = h("p.welcome.faint", WELCOME);
+  const talk = h("div.talk"), welcome = h("p.welcome.faint", WELCOME);
   const scroll = h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Conversation" }, welcome, talk);
   const list = keyed(talk, (/** @type {Message} */ message) => message.id, (message) => {
     const view = message.role === "user"
-      ? createAsk(message, actions)
+      ? createAsk(message, chat)
       : message.role === "tool"
       ? createResult(message)
-      : createAnswer(message, actions);
+      : createAnswer(message, chat);
     chat.shown.set(message.id, view);
     return { element: view.element, update: () => view.update() };
   });
@@ -252,8 +170,8 @@ function createHead(chat, list) {
 /** What keys do. @param {Chat} chat @param {() => void} create @param {() => void} search @param {() => void} close  the list */
 function shortcuts(chat, create, search, close) {
   const step = (/** @type {number} */ by) => {
-    const message = chat.path.findLast((each) => branch(chat.talk.peek(), each).of > 1);
-    if (message) chat.actions().turn(message, by);
+    const message = chat.path.findLast((each) => chat.branch(each).of > 1);
+    if (message) chat.turn(message, by);
   };
   const newest = () => chat.path.findLast((message) => message.role === "assistant")?.id ?? "";
   return {

@@ -1,13 +1,11 @@
 // @ts-check
 /** Compare: one message to two models or settings, side by side; their receipts share an axis of time. */
 
+import { Asker } from "../chat/asker.js";
 import { createComposer } from "../chat/composer.js";
 import { createAnswer } from "../chat/messages.js";
-import { explaining, lastTime } from "../chat/receipt.js";
-import { bodyOf, copyOf, isStructured } from "../chat/request.js";
-import { loading, reconcile, runInto } from "../chat/run.js";
+import { lastTime } from "../chat/receipt.js";
 import { chips, createSettings } from "../chat/settings.js";
-import { add, newConversation } from "../chat/tree.js";
 import { fill, h } from "../core/dom.js";
 import { choice } from "../core/parts.js";
 import { onEnd, signal } from "../core/signal.js";
@@ -15,30 +13,20 @@ import { createModelPicker } from "../shell/models.js";
 import { differences } from "./differences.js";
 
 /** @typedef {import("../chat/tree.js").Message} Message */
-/** @typedef {import("../chat/messages.js").Actions} Actions */
+/** @typedef {import("../chat/tree.js").Conversation} Conversation */
 
 /** One of the two: a model, settings, and the answer. */
-class Side {
-  /** @param {import("../views.js").App} app @param {string} name @param {() => void} ended */
-  constructor(app, name, ended) {
-    this.app = app;
-    this.ended = ended;
-    this.talk = newConversation();
-    this.text = "";
-    this.axis = 0;
-    this.running = false;
-    this.abort = new AbortController();
+class Side extends Asker {
+  /** @param {import("../views.js").App} app @param {string} name @param {() => void} compared */
+  constructor(app, name, compared) {
+    super(app, { model: signal(app.model.peek()) });
+    this.compared = compared;
     /** @type {Message | null} */
     this.message = null;
-    /** @type {ReturnType<typeof createAnswer> | null} */
-    this.view = null;
-    this.model = signal(app.model.peek());
     this.chips = h("span.chips");
     this.place = h("div", h("p.faint", "Nothing sent yet."));
-    const picker = createModelPicker(this.model, app.server, `Model of ${name}`, {
-      get: app.model.peek,
-      set: () => {},
-    });
+    const kept = { get: app.model.peek, set: () => {} };
+    const picker = createModelPicker(this.model, app.server, `Model of ${name}`, kept);
     this.element = h(
       "section",
       { "aria-label": name },
@@ -47,57 +35,42 @@ class Side {
     );
   }
 
-  /** @param {string} parent @param {{begun?: string, ids?: readonly number[]}} [from] */
-  body(parent, from = {}) {
-    const asked = this.talk.messages.filter(({ id }) => id === parent);
-    return bodyOf(this.model.peek(), this.talk, asked, { ...from, prices: this.app.server.peek()?.prices.reference });
+  /** Asks anew. @param {string} text */
+  ask(text) {
+    Object.assign(this.talk.peek(), { messages: [], chosen: {} });
+    return this.send(text, "");
   }
 
-  /** Asks for an answer, or to go on from the beginning of one. @param {string} text @param {string} [begun] @param {number[]} [ids] */
-  async ask(text, begun = "", ids = []) {
-    this.abort.abort();
-    const abort = this.abort = new AbortController(), { talk } = this;
-    Object.assign(talk, { messages: [], chosen: {} });
-    this.text = text;
-    this.axis = 0;
-    const { id: parent } = add(talk, { parent: "", role: "user", content: text });
-    const body = this.body(parent, { begun, ids }), from = begun ? { begun, ids, begunIds: ids.length } : {};
-    const message = add(talk, { parent, role: "assistant", content: begun, model: this.model.peek(), ...from });
+  /** @override @param {Message[]} messages */
+  began([message]) {
+    const view = createAnswer(message, this);
     this.message = message;
-    this.running = true;
-    const view = this.view = createAnswer(message, this.actions());
+    this.axis = 0;
+    this.shown = new Map([[message.id, view]]);
     fill(this.place, view.element);
-    await runInto(() => view, this.app.api, body, [message], abort.signal, loading(this.app, this.model.peek()));
+  }
+
+  /** @override @param {Conversation} talk @param {Message} message */
+  ended(talk, message) {
     if (this.message !== message) return;
-    this.running = false;
-    view.end();
-    reconcile(this.app, message);
-    this.ended();
+    super.ended(talk, message);
+    this.compared();
   }
 
   /** @param {number} axis seconds of both receipts */
   draw(axis) {
     this.axis = axis;
-    this.view?.update();
+    for (const view of this.shown.values()) view.update();
   }
 
-  /** @returns {Actions} */
-  actions() {
-    const nothing = () => {};
-    return {
-      branch: () => ({ number: 1, of: 1 }),
-      turn: nothing,
-      edit: nothing,
-      results: nothing,
-      again: () => void this.ask(this.text),
-      goOn: (_, begun, ids) => void this.ask(this.text, begun, ids),
-      copy: (message, form) => copyOf(this.app.api, form, message, this.body(message.parent)),
-      running: () => this.running,
-      last: ({ finish }) => finish !== "tool_calls",
-      axis: () => this.axis,
-      ...explaining(this.app),
-      structured: () => isStructured(this.talk),
-    };
+  /** @override */
+  branch() {
+    return { number: 1, of: 1 };
+  }
+
+  /** Calls are only looked at. @override @param {Message} message */
+  isLast({ finish }) {
+    return finish !== "tool_calls";
   }
 }
 
@@ -107,7 +80,9 @@ export function mount(root, app) {
   const told = h("section.differences", { hidden: true }, h("h2", "Differences"), found);
   const asked = h("p.asked-both", { hidden: true });
   const compared = () => {
-    const sentences = sides.some((side) => side.running) ? [] : differences(sides[0].message, sides[1].message);
+    const sentences = sides.some((side) => side.running.length > 0)
+      ? []
+      : differences(sides[0].message, sides[1].message);
     told.hidden = sentences.length === 0;
     fill(found, sentences.map((text) => h("li", text)));
     if (told.hidden) return;
@@ -118,16 +93,16 @@ export function mount(root, app) {
   const sides = ["A", "B"].map((name) => new Side(app, name, compared));
   let turn = 0, current = sides[0];
   const settings = createSettings((settled) => {
-    Object.assign(current.talk, settled);
+    Object.assign(current.talk.peek(), settled);
     show();
   });
   const show = () =>
     sides.forEach((side) =>
       fill(
         side.chips,
-        chips(side.talk, (field) => {
+        chips(side.talk.peek(), (field) => {
           current = side;
-          settings.open(side.talk, field);
+          settings.open(side.talk.peek(), field);
         }),
       )
     );
@@ -143,7 +118,7 @@ export function mount(root, app) {
   };
   const stop = () => {
     turn++;
-    sides.forEach((side) => side.abort.abort());
+    sides.forEach((side) => side.stop());
     busy.set(false);
   };
   const composer = createComposer({ send, stop, changed: () => {}, busy });
