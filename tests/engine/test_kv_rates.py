@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from twofold.engine import kv_files
 from twofold.engine.kv.segments import StoreKeys
 from twofold.engine.kv.store import FIRST_RATE, LoadRates
-from twofold.engine.kv_files import PIECE_BYTES, read_rate
+from twofold.engine.kv_files import BESIDE_SHARE, PIECE_BYTES, read_rate
+from twofold.engine.kv_mac import PayloadMac
 
 
 def test_the_first_rate_is_measured_when_a_store_is_opened(tmp_path: Path) -> None:
@@ -31,6 +34,24 @@ def test_the_first_rate_is_measured_when_a_store_is_opened(tmp_path: Path) -> No
             PIECE_BYTES / piece_s
         )
         assert next(ticks) == pieces + 1
+
+
+def test_a_load_beside_sequences_takes_its_share_of_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each piece the thread sleeps until it has used no more than that; a load alone does not sleep."""
+    data = os.urandom(5 * PIECE_BYTES // 2)
+    path, slept, ticks = tmp_path / "file", list[float](), count()
+    path.write_bytes(data)
+    monkeypatch.setattr(time, "thread_time", lambda: 0.001 * next(ticks))
+    monkeypatch.setattr(time, "sleep", slept.append)
+    found = bytearray(len(data))
+    views = [memoryview(found)[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)]
+    for share, pauses in ((1.0, 0), (BESIDE_SHARE, len(views))):
+        mac = PayloadMac(StoreKeys(b"i" * 32, b"s" * 32), b"n" * 32, 0)
+        with path.open("rb") as file:
+            assert not kv_files._read_into(file.fileno(), views, 1, mac, 1.0), "the file ends before"
+            assert kv_files._read_into(file.fileno(), views, 0, mac, share)
+        assert found == data
+        assert slept == pytest.approx([0.001 * (1 / BESIDE_SHARE - 1)] * pauses)
 
 
 def test_declined_loads_raise_a_low_rate_only() -> None:

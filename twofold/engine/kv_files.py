@@ -1,7 +1,8 @@
 """The threads that read and write the segments of a KV store.
 
-While sequences run, one thread reads, at the lowest priority: it takes the core that no step uses. Otherwise several
-read, at the priority of the process, because those of the lowest one stop while other processes compute.
+While sequences run, one thread reads, for BESIDE_SHARE of a core's time: steps share cores and memory with it, and none
+should be much longer than others. Otherwise several read. They have the priority of the process: at a lower one they
+stop while other threads compute, at any place and for any time.
 
 A segment is read straight into the blocks of the cache that were taken for it, which no step reads before the whole
 load is checked and published. A segment is written to a file of its own and then renamed, so a reader sees all of it
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from operator import itemgetter
 from pathlib import Path
@@ -40,6 +42,7 @@ from twofold.engine.kv.store import (
     WriteResult,
 )
 from twofold.engine.kv_folder import STAGED, StoreFolder, segment_files, warn
+from twofold.engine.kv_mac import PayloadMac
 
 log = logging.getLogger("twofold.kv_store")
 
@@ -49,6 +52,8 @@ MAX_VECTORS: Final = 512
 MAX_READERS: Final = 4
 PIECE_BYTES: Final = 1 << 18
 """Bytes that are read and then digested while they are in the processor's cache."""
+BESIDE_SHARE: Final = 0.1
+"""Share of a core's time for reading beside running sequences; the thread sleeps between pieces."""
 PROBE_S: Final = 0.02
 """Longest time for which a segment is read when a store is opened, to know the rate of loads."""
 BlockBytes = Callable[[int, Sequence[int]], Sequence[memoryview]]
@@ -67,18 +72,19 @@ class KVFiles:
         self._warned = False
         threads = min(os.cpu_count() or 1, MAX_READERS)
         self._readers = ThreadPoolExecutor(threads, "twofold-kv-read")
-        self._reader = ThreadPoolExecutor(1, "twofold-kv-read-beside", initializer=_yield_cores)
+        self._reader = ThreadPoolExecutor(1, "twofold-kv-read-beside")
         self._writer = ThreadPoolExecutor(1, "twofold-kv-write", initializer=_yield_cores)
 
     def prepare(self, work: Callable[[], object]) -> None:
         """Does some work on a thread of low priority."""
-        self._reader.submit(work)
+        self._writer.submit(work)
 
     def submit(self, jobs: Iterable[StoreJob]) -> None:
         """Begins jobs; those that read and write have a result."""
         for job in jobs:
             if isinstance(job, ReadJob):
-                _Reading(job, self._read, self._done).begin(self._readers if job.alone else self._reader)
+                read = partial(self._read, share=1.0 if job.alone else BESIDE_SHARE)
+                _Reading(job, read, self._done).begin(self._readers if job.alone else self._reader)
             else:
                 self._writer.submit(self._write, job)
 
@@ -105,8 +111,9 @@ class KVFiles:
             self._changed.notify_all()
         self.wake()
 
-    def _read(self, part: SegmentBlocks) -> int | None:
-        """Fills the blocks of a segment; the bytes that were read, or None if it cannot be accepted. Raises OSError."""
+    def _read(self, part: SegmentBlocks, share: float) -> int | None:
+        """Fills the blocks of a segment with a share of a core's time; the bytes that were read, or None if it cannot
+        be accepted. Raises OSError."""
         wanted, keys = part.header, self._folder.keys
         try:
             descriptor = os.open(self._folder.file(wanted.name), os.O_RDONLY | os.O_CLOEXEC)
@@ -119,8 +126,8 @@ class KVFiles:
             at, total = header_bytes(len(header.groups)), 0
             for number, (group, blocks) in enumerate(zip(header.groups, part.blocks, strict=True)):
                 if blocks:
-                    mac = keys.payload_mac(header.name, number)
-                    if not _read_into(descriptor, self._block_bytes(number, blocks), at, mac.update):
+                    mac = PayloadMac(keys, header.name, number)
+                    if not _read_into(descriptor, self._block_bytes(number, blocks), at, mac, share):
                         return None
                     if not hmac.compare_digest(mac.digest(), group.mac):
                         return None
@@ -159,7 +166,7 @@ class KVFiles:
         views: list[memoryview] = []
         for number, (group, blocks) in enumerate(zip(part.header.groups, part.blocks, strict=True)):
             mine = self._block_bytes(number, blocks)
-            mac = keys.payload_mac(name, number)
+            mac = PayloadMac(keys, name, number)
             for view in mine:
                 mac.update(view)
             groups.append(replace(group, mac=mac.digest()))
@@ -214,10 +221,10 @@ class _Reading:
         self._done(ReadResult(self._job.number, good, total, time.perf_counter() - self._began, bad))
 
 
-def _read_into(descriptor: int, views: Sequence[memoryview], at: int, digest: Callable[[memoryview], object]) -> bool:
-    """Fills the views from a place in a file, and digests each piece then; False if the file ends before."""
+def _read_into(descriptor: int, views: Sequence[memoryview], at: int, mac: PayloadMac, share: float) -> bool:
+    """Fills the views from a place in a file, and gives each piece to ``mac`` then; False if the file ends before."""
     for piece in _pieces(views):
-        some = piece
+        began, some = time.thread_time(), piece
         while some:
             count = os.preadv(descriptor, some, at)
             if not count:
@@ -225,7 +232,9 @@ def _read_into(descriptor: int, views: Sequence[memoryview], at: int, digest: Ca
             at += count
             some = _after(some, count)
         for view in piece:
-            digest(view)
+            mac.update(view)
+        if share < 1.0:
+            time.sleep((time.thread_time() - began) * (1.0 / share - 1.0))
     return True
 
 
@@ -236,7 +245,7 @@ def read_rate(folder: StoreFolder, clock: Callable[[], float] = time.perf_counte
     if latest is None or latest[1] < PIECE_BYTES:
         return None
     view, total, seconds = memoryview(bytearray(PIECE_BYTES)), 0, 0.0
-    mac, began = folder.keys.payload_mac(latest[0], 0), clock()
+    mac, began = PayloadMac(folder.keys, latest[0], 0), clock()
     with suppress(OSError), folder.file(latest[0]).open("rb", buffering=0) as file:
         while seconds < PROBE_S and (count := file.readinto(view)):
             mac.update(view[:count])

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from twofold.backends.cpu.digest import universal_hash
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.engine.kv.segments import (
     NAME_BYTES,
@@ -38,6 +39,7 @@ from twofold.engine.kv.segments import (
     StoreKeys,
     header_bytes,
 )
+from twofold.engine.kv_mac import PayloadMac
 from twofold.host.paths import write_whole
 
 log = logging.getLogger("twofold.kv_store")
@@ -200,6 +202,7 @@ def open_folder(store: Path, identify: Callable[[], bytes], model: str) -> Store
         warn(store, error.strerror)
         return None
     keys = StoreKeys(secret, identity)
+    universal_hash()  # before there is a lock: a process that is started to test its instructions would share it
     try:
         lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -300,9 +303,9 @@ def _is_whole(folder: StoreFolder, name: bytes, names: set[bytes]) -> bool:
     with file:
         file.seek(header_bytes(len(header.groups)))
         for number, group in enumerate(header.groups):
-            mac, left = keys.payload_mac(name, number), (header.blocks - group.skip) * group.block_bytes
+            mac, left = PayloadMac(keys, name, number), (header.blocks - group.skip) * group.block_bytes
             while left and (piece := file.read(min(left, PIECE))):
-                mac.update(piece)
+                mac.update(memoryview(piece))
                 left -= len(piece)
             if left or not hmac.compare_digest(mac.digest(), group.mac):
                 return False

@@ -29,7 +29,7 @@ from twofold.engine.kv.names import ChainKeys
 
 SEGMENT_TOKENS: Final = 256
 NAME_BYTES: Final = 32
-VERSION: Final = 2
+VERSION: Final = 3
 PINNED_SHARE: Final = 0.5
 """At most this share of the store's bytes is pinned."""
 _MAGIC: Final = b"2FOLDKV\n"
@@ -49,8 +49,12 @@ class StoreKeys(ChainKeys):
         return self.names(salt, text, SEGMENT_TOKENS * array("i").itemsize)
 
     def payload_mac(self, name: bytes, group: int) -> blake3:
-        """The MAC of a group's blocks: BLAKE3, which computes many chunks at once, with a key for this group alone."""
+        """The MAC of the sums of a group's blocks (``engine.kv_mac``), with a key for this group alone."""
         return blake3(key=self._mac(b"blocks", name, bytes((group,))))
+
+    def hash_key(self, name: bytes, group: int, size: int) -> bytes:
+        """The key of these sums."""
+        return blake3(key=self._mac(b"chunks", name, bytes((group,)))).digest(length=size)
 
     def header_mac(self, header: bytes) -> bytes:
         return self._mac(b"header", header)
