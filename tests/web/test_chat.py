@@ -356,7 +356,6 @@ def test_settings_are_chips_and_fields_of_the_body(page: Page) -> None:
     expect(page.get_by_role("button", name="temperature 0.5")).to_be_visible()
     page.locator(".bar select").select_option("other")
     say(page, "Hello")
-    expect(page.locator(".answer .text")).not_to_be_empty(timeout=60_000)  # the model is loaded first
     answered(page)
     body = sent[-1]
     assert (body["model"], body["temperature"], body["max_tokens"]) == ("other", 0.5, 4)
