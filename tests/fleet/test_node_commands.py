@@ -114,6 +114,8 @@ def test_a_model_file_of_another_content_is_refused(
         with live_node(tmp_path / "small.log", f"m={model}", *join, "--kv-cache-memory-bytes", "1000") as node:
             assert node.process.wait(120) != 0
             assert "KV cache" in node.log.read_text()
+        with live_node(tmp_path / "plain.log", f"m={model}", *join[:2]) as node:
+            node.wait_for("do both have certificates")
         port = port_of(live)
         (tmp_path / "second").mkdir()
         with (

@@ -301,6 +301,8 @@ def test_a_node_that_lies_about_its_size_is_not_used(reading: ModelReading, work
     for engine in (
         replace(facts, groups=(replace(group, blocks=3),)),
         replace(facts, groups=(replace(group, block_bytes=0),)),
+        replace(facts, groups=()),
+        replace(facts, groups=(group, replace(group, window=64, blocks=-1))),
         replace(facts, slots=-1),
         replace(facts, rows=0),
     ):

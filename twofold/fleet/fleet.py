@@ -65,7 +65,7 @@ from twofold.fleet.placement import Cluster, Placement
 from twofold.fleet.reading import ModelReading, model_identity
 from twofold.fleet.relay import BlockRelay
 from twofold.fleet.replica import FleetReplica, ReplicaState, RestartPolicy
-from twofold.fleet.routing.index import PrefixIndex
+from twofold.fleet.routing.index import PrefixIndex, windows_of
 from twofold.fleet.routing.router import LeastLoaded, Predicted, Role, Router
 from twofold.fleet.scale import ScaleDecision
 from twofold.fleet.streams import DispatchHandle
@@ -357,9 +357,11 @@ class Fleet:
             if ready.machine is not None:
                 self.ceilings = local_steps(self._reading.spec, ready.machine, ready.kv_type)
             if self._keys is not None:
-                self.requests.line.prefixes = PrefixIndex(self._keys, ready.engine.block_size)
+                self.requests.line.prefixes = PrefixIndex(
+                    self._keys, ready.engine.block_size, windows_of(ready.engine)[1:]
+                )
         if (prefixes := self.requests.line.prefixes) is not None:
-            prefixes.join(replica.number, ready.engine.groups[0].blocks)
+            prefixes.join(replica.number, sum(group.blocks for group in ready.engine.groups))
             prefixes.report_all(replica.number, 0, ())
         self.lifecycle.changed.set()
         if self.watched and replica.number == self._shown:

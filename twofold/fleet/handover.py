@@ -192,13 +192,14 @@ class Handovers(Generic[R]):
         if not isinstance(request.params, SamplingParams) or not stream.delivered.completions:
             return None
         numbers, last = [source, target.number], len(request.token_ids) - 1
-        cached = line.cached(request, numbers)
+        cached = line.cached(request, numbers, usable=False)
         if not stream.proven and (candidate.early or cached[0] > cached[1]):  # with those of the step under way
             cached[0] = min(last, cached[0] + self._replicas[source].ahead(now).rows)
         fetch = self._relay.find(numbers, 1, cached, last)
         if fetch is None and not stream.proven:
             return None
-        reach = cached[1] if fetch is None else fetch.tokens if stream.proven else last - last % fetch.block_size
+        kept = line.cached(request, [target.number])[0]
+        reach = kept if fetch is None else fetch.tokens if stream.proven else last - last % fetch.block_size
         here, there = self._step_s(source, stream, now), self._step_s(target.number, stream, now)
         tokens = len(request.token_ids) + stream.delivered.tokens
         pause_s = predict(target.ahead(now), tokens, reach, line.unknown(now)).ttft_s

@@ -312,15 +312,15 @@ class WaitingLine(Generic[R]):
         models = (queue.replica.ahead(now).step_time for queue in self._queues.values())
         return next((model for model in models if model.ready), StepTimeModel.of_weights(PRIOR))
 
-    def cached(self, request: EngineRequest, numbers: Sequence[int]) -> list[int]:
-        """Cached tokens of a prompt at these replicas."""
+    def cached(self, request: EngineRequest, numbers: Sequence[int], *, usable: bool = True) -> list[int]:
+        """Cached tokens of a prompt at these replicas: those that it could use, or all of layers without a window."""
         if self.prefixes is None or isinstance(request.params, ScoringParams):
             return [0] * len(numbers)
         salt, known = request.options.cache_salt, self.names.get(request.request_id)
         names = known or self.prefixes.names(salt, request.token_ids)
         if request.request_id in self.names:
             self.names[request.request_id] = names
-        found = self.prefixes.cached(salt, request.token_ids, 1 + max(numbers), names)
+        found = self.prefixes.cached(salt, request.token_ids, 1 + max(numbers), names, usable=usable)
         return [found[number] for number in numbers]
 
     def _queue(self, replica: R) -> _Queue[R]:

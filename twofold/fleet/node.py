@@ -52,6 +52,7 @@ REFUSED_PAUSE_S: Final = 30.0
 MIN_PAUSE_S: Final = 0.25
 MAX_PAUSE_S: Final = 5.0
 """Pauses between two attempts to join; each is twice as long as the one before."""
+CLOSED: Final = "the hub closed it; do both have certificates of the fleet, or neither?"
 REFUSED: Final = b"\x92\xa7refused"
 """How the payload of JoinRefused begins: an array of two, the first of which is the tag."""
 DRAINED: Final = b"\x91\xa7drained"
@@ -153,7 +154,7 @@ class _Replica:
                 self._note_refusal(hub, error)
             except (OSError, EOFError) as error:
                 accepted()
-                log.warning("the connection to %s failed: %s", hub, error or "it ended")
+                log.warning("the connection to %s failed: %s", hub, str(error) or CLOSED)
             if hub in self._refused:
                 wait_s = REFUSED_PAUSE_S
             elif connection.loaded:
@@ -241,7 +242,10 @@ class _Connection:
 
     async def _first(self, reader: asyncio.StreamReader) -> LoadModel:
         """The hub's first message, if it takes the node."""
-        (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+        try:
+            (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+        except asyncio.IncompleteReadError as error:
+            raise EOFError from error
         if length > MAX_FIRST_BYTES:
             raise WorkerError(f"The hub sent a frame of {length} bytes.", hint="Is it a Twofold hub?")
         try:

@@ -14,9 +14,7 @@ from functools import partial
 from itertools import count
 from typing import Final, Protocol
 
-from twofold.core.model import ATTENTION_CHUNK
 from twofold.core.request import EngineRequest
-from twofold.engine.kv.block_tables import AttentionWindow
 from twofold.fleet.messages import (
     BlockData,
     BlocksFetched,
@@ -30,6 +28,7 @@ from twofold.fleet.messages import (
     SendBlocks,
     ToWorker,
 )
+from twofold.fleet.routing.index import windows_of
 from twofold.fleet.routing.router import BlockFetch, Choice, WorkAhead
 from twofold.fleet.streams import DispatchHandle
 from twofold.observe.served import FetchedBlocks
@@ -113,9 +112,8 @@ class BlockRelay:
         if blocks <= have:
             return None
         goal, nbytes = max(blocks, goal_tokens // size), 0
-        for group in ready.engine.groups:
-            first = AttentionWindow(group.window, ATTENTION_CHUNK, size).first(goal * size, goal)
-            nbytes += max(0, blocks - max(have, first)) * group.block_bytes
+        for group, window in zip(ready.engine.groups, windows_of(ready.engine), strict=True):
+            nbytes += max(0, blocks - max(have, window.first(goal * size, goal))) * group.block_bytes
         source = numbers[best]
         seconds = self.rates.seconds(source, numbers[target], nbytes)
         busy_s = self._replicas[source].ahead(self._clock()).busy_s

@@ -16,13 +16,21 @@ KEYS = BlockKeys(b"s" * 32, b"i")
 EVENTS = 1_500
 
 
+def usable(twin: Twin, tokens: array[int], salt: str) -> int:
+    """The tokens of whole blocks after which a sequence can go on."""
+    tree = twin.manager._tree
+    path = tree.follow(salt, tokens[:-1].tobytes())
+    tree._shorten(path)
+    return path.whole * BLOCK
+
+
 @pytest.mark.parametrize("layout", [name for name, groups in LAYOUTS.items() if groups[0].window is None])
 def test_the_index_finds_what_the_tree_finds(layout: str) -> None:
     random, twin = Random(layout), Twin(LAYOUTS[layout], True)
-    journal, index = twin.manager.name_blocks(KEYS), PrefixIndex(KEYS, BLOCK)
-    index.join(0, twin.groups[0].blocks)
+    journal, index = twin.manager.name_blocks(KEYS), PrefixIndex(KEYS, BLOCK, twin.manager.windows[1:])
+    index.join(0, sum(group.blocks for group in twin.groups))
     index.report_all(0, 0, [])
-    event = 0
+    event = lost = 0
     for _ in range(EVENTS):
         happen(random, twin)
         if random.random() < 0.3:
@@ -33,11 +41,16 @@ def test_the_index_finds_what_the_tree_finds(layout: str) -> None:
             for text in twin.texts:
                 tokens = text.tokens + array("i", [7])
                 found = index.cached(text.salt, tokens, 1)[0]
-                if len(twin.groups) == 1:
-                    assert found == twin.manager.matched(tokens, text.salt) // BLOCK * BLOCK
-                else:  # other groups may have lost what a row reads
-                    assert found >= twin.manager.matched(tokens, text.salt) // BLOCK * BLOCK
+                assert found == usable(twin, tokens, text.salt) <= twin.manager.matched(tokens, text.salt)
+                kept = twin.manager.kept(tokens[:-1], text.salt)[0] * BLOCK
+                assert index.cached(text.salt, tokens, 1, usable=False) == [kept]
+                lost += found < kept
+        if random.random() < 0.01:  # another hub joins
+            later = twin.manager.name_blocks(KEYS)
+            assert sorted(later.names) == sorted(journal.names)
+            twin.manager.end_names(later)
     assert event > EVENTS / 5
+    assert bool(lost) == (len(twin.groups) > 1)
     index.report_all(0, event, journal.names)
     index.check()
 
@@ -47,7 +60,7 @@ def test_a_name_that_returns_at_once_is_no_change() -> None:
     journal = twin.manager.name_blocks(KEYS)
     journal.add(3, "a", b"tokens")
     assert [len(names) for names in journal.take()] == [1, 0]
-    journal.remove(3)
+    journal.remove(0, 3)
     journal.add(5, "a", b"tokens")
     assert journal.take() == ([], [])
     journal.add(6, 99, b"more")  # its parent has no name

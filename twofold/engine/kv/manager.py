@@ -242,7 +242,7 @@ class BlockManager:
         return tuple(slots.free for slots in self._slots)
 
     def name_blocks(self, keys: BlockKeys) -> BlockJournal:
-        """Names the blocks of the first group that are in the prefix cache, and those that enter and leave it."""
+        """Names the blocks that are in the prefix cache, and those that enter and leave it."""
         journal = BlockJournal(keys)
         self._tree.keep_journal(journal)
         return journal

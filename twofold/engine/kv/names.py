@@ -10,6 +10,7 @@ with salts of their own cannot find out what others ask.
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -59,37 +60,51 @@ class BlockKeys(ChainKeys):
     name_bytes = 16
 
 
+def of_group(name: bytes, group: int) -> bytes:
+    """The name of another KV group's block at the place of the first group's block ``name``."""
+    return name[:-1] + bytes((name[-1] ^ group,))
+
+
 class BlockJournal:
     """The names of blocks in a prefix tree, and those that were added and removed since the last ``take``.
 
-    A block whose parent has left the tree (in a KV group with a window) has no name.
+    If the first KV group has a window, blocks after one that has left the tree have no names.
     """
 
     def __init__(self, keys: BlockKeys) -> None:
         self._keys = keys
-        self._names: dict[int, bytes] = {}
+        self._names: defaultdict[int, dict[int, bytes]] = defaultdict(dict)
         self._added: dict[bytes, None] = {}
         self._removed: dict[bytes, None] = {}
 
     @property
     def names(self) -> list[bytes]:
         """The names of all blocks in the tree."""
-        return list(self._names.values())
+        return [name for names in self._names.values() for name in names.values()]
 
     def add(self, block: int, parent: int | str, tokens: bytes) -> None:
-        """A block joins the tree, with these tokens after its ``parent``: a block, or the salt of the first ones."""
-        before = self._keys.root(parent) if isinstance(parent, str) else self._names.get(parent)
-        if before is None:
-            return
-        name = self._names[block] = self._keys.name(before, tokens)
+        """A block of the first group joins the tree, with these tokens after its ``parent``: a block, or the salt of
+        the first ones."""
+        before = self._keys.root(parent) if isinstance(parent, str) else self._names[0].get(parent)
+        if before is not None:
+            self._add(0, block, self._keys.name(before, tokens))
+
+    def add_beside(self, group: int, block: int, first: int) -> None:
+        """A block of another group joins the tree, at the place of the first group's block ``first``."""
+        name = self._names[0].get(first)
+        if name is not None:
+            self._add(group, block, of_group(name, group))
+
+    def _add(self, group: int, block: int, name: bytes) -> None:
+        self._names[group][block] = name
         if name in self._removed:
             del self._removed[name]
         else:
             self._added[name] = None
 
-    def remove(self, block: int) -> None:
+    def remove(self, group: int, block: int) -> None:
         """A block leaves the tree."""
-        name = self._names.pop(block, None)
+        name = self._names[group].pop(block, None)
         if name is None:
             return
         if name in self._added:

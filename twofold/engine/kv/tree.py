@@ -95,9 +95,10 @@ class PrefixTree:
         while waiting:
             node = waiting.pop()
             waiting.extend(node.children.values())  # a block is named by the one before, which is further up
-            for index, block in enumerate(node.blocks[0]):
-                if block != ABSENT:
-                    journal.add(block, *self._named_by(node, index))
+            for group, blocks in enumerate(node.blocks):
+                for index, block in enumerate(blocks):
+                    if block != ABSENT:
+                        self._name(journal, group, block, node, index)
         journal.take()
         self.journals.append(journal)
 
@@ -263,24 +264,23 @@ class PrefixTree:
         self._pools[group].keep(block)
         self._owner[group][block] = node
         self._place[group][block] = place
-        if self.journals and not group:
-            named = self._named_by(node, place - node.start)
-            for journal in self.journals:
-                journal.add(block, *named)
+        for journal in self.journals:
+            self._name(journal, group, block, node, place - node.start)
 
-    def _named_by(self, node: RadixNode, index: int) -> tuple[int | str, bytes]:
-        """The block before a place in a node, or the salt, and the tokens of the place."""
+    def _name(self, journal: BlockJournal, group: int, block: int, node: RadixNode, index: int) -> None:
+        """Enters a block of a node in a journal: by the tokens of its place, and the block before it or the salt."""
+        if group:
+            journal.add_beside(group, block, node.blocks[0][index])
+            return
         text = bytes(node.key[index * self._block_bytes : (index + 1) * self._block_bytes])
-        if index:
-            return node.blocks[0][index - 1], text
         assert node.parent is not None, "a root has no places"
-        return node.parent.salt if isinstance(node.parent, Root) else node.parent.blocks[0][-1], text
+        before = node.parent.salt if isinstance(node.parent, Root) else node.parent.blocks[0][-1]
+        journal.add(block, node.blocks[0][index - 1] if index else before, text)
 
     def _forget(self, group: int, block: int) -> None:
         self._pools[group].forget(block)
-        if not group:
-            for journal in self.journals:
-                journal.remove(block)
+        for journal in self.journals:
+            journal.remove(group, block)
         self._owner[group][block] = None
         self._counters.evicted += 1
 

@@ -1,7 +1,8 @@
 """Which replicas hold which blocks of keys and values, by their reports.
 
 A block is known by its name, a keyed digest of all tokens up to its end (``engine.kv.names``), so a replica that has
-a block's name holds a prefix only if it has those of the blocks before, too.
+a block's name holds a prefix only if it has those of the blocks before, too. It can use a prefix if in each KV group
+with an attention window it has the blocks that the next row reads.
 
 Replicas report names that they added and removed, in numbered events, and all their names when they join or when an
 event is missing. Laws:
@@ -22,7 +23,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from twofold.engine.kv.names import BlockKeys
+from twofold.core.model import ATTENTION_CHUNK
+from twofold.core.report import EngineFacts
+from twofold.engine.kv.block_tables import AttentionWindow
+from twofold.engine.kv.names import BlockKeys, of_group
 from twofold.engine.kv.radix import TOKEN_BYTES
 
 NAME_BYTES: Final = 16
@@ -156,6 +160,11 @@ def cached_tokens(blocks: Sequence[int], block_size: int, tokens: int) -> list[i
     return [min(each * block_size, tokens - 1) for each in blocks]
 
 
+def windows_of(engine: EngineFacts) -> list[AttentionWindow]:
+    """The attention windows of an engine's KV groups."""
+    return [AttentionWindow(group.window, ATTENTION_CHUNK, engine.block_size) for group in engine.groups]
+
+
 class BlockNames:
     """The names of a prompt's blocks. Each is computed when it is first needed."""
 
@@ -171,19 +180,47 @@ class BlockNames:
 
 
 class PrefixIndex(BlockIndex):
-    """The index of a fleet whose blocks of ``block_size`` tokens are named by ``keys``."""
+    """The index of a fleet whose blocks of ``block_size`` tokens are named by ``keys``. ``windows`` are those of the KV
+    groups after the first."""
 
-    def __init__(self, keys: BlockKeys, block_size: int) -> None:
+    def __init__(self, keys: BlockKeys, block_size: int, windows: Sequence[AttentionWindow] = ()) -> None:
         super().__init__()
-        self._keys, self._block_size = keys, block_size
+        self._keys, self._block_size, self._windows = keys, block_size, windows
 
     def names(self, salt: str, tokens: Sequence[int]) -> BlockNames:
         """The names of a prompt's first blocks."""
         text, size = array("i", tokens).tobytes(), self._block_size * TOKEN_BYTES
         return BlockNames(name for _, name, _ in islice(self._keys.names(salt, text, size), MAX_BLOCKS))
 
-    def cached(self, salt: str, tokens: Sequence[int], replicas: int, names: BlockNames | None = None) -> list[int]:
-        """Tokens of a prompt that each of the replicas 0 … ``replicas`` − 1 holds. Computes names only as far as one
-        of them has blocks; ``names`` are those of the prompt, if there are some already."""
-        found = self.matched(self.names(salt, tokens) if names is None else names, replicas)
+    def cached(
+        self,
+        salt: str,
+        tokens: Sequence[int],
+        replicas: int,
+        names: BlockNames | None = None,
+        *,
+        usable: bool = True,
+    ) -> list[int]:
+        """Tokens of a prompt that each of the replicas 0 … ``replicas`` − 1 can use, or else holds in the first group.
+        Computes names only as far as one of them has blocks; ``names`` are those of the prompt, if there are some
+        already."""
+        names = self.names(salt, tokens) if names is None else names
+        found = self.matched(names, replicas)
+        if usable and self._windows:
+            known = list(islice(names, max(found)))
+            found = [self._usable(known, replica, blocks) for replica, blocks in enumerate(found)]
         return cached_tokens(found, self._block_size, len(tokens))
+
+    def _usable(self, names: Sequence[bytes], replica: int, blocks: int) -> int:
+        """How many of the first ``blocks`` blocks a replica can use. As in a prefix tree, the next number to try is
+        that of the last missing block."""
+        while blocks:
+            hole = -1
+            for group, window in enumerate(self._windows, 1):
+                read = range(blocks - 1, window.first(blocks * self._block_size, blocks) - 1, -1)
+                missing = (at for at in read if not self._replicas.get(of_group(names[at], group), 0) >> replica & 1)
+                hole = max(hole, next(missing, -1))
+            if hole < 0:
+                return blocks
+            blocks = hole
+        return 0
