@@ -6,7 +6,6 @@ import http.client
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -205,7 +204,7 @@ def test_the_requests_of_a_terminated_node_go_on_elsewhere(model: Path, certific
             second.wait_for("Ready")
             for node, others in ((first, 4), (second, 1)):
                 running = [pool.submit(ask, live.url, streamed) for _ in range(others)]
-                time.sleep(0.3)
+                until(lambda count=others: _open_requests(live) == count, live.log)  # type: ignore[misc]
                 assert not any(each.done() for each in running)
                 node.process.terminate()
                 assert [comparable(each.result()) for each in running] == [whole] * others
