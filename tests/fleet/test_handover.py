@@ -187,7 +187,7 @@ def test_a_transfer_that_breaks_leaves_the_request_where_it_is(reading: ModelRea
             watch_blocks(model, lambda place: os.kill(pid, signal.SIGKILL) if place == 5 else None)
             output, _ = await run(model, prompt(), "a")
             assert bits(output) == bits(plain)
-            await until(lambda: all(each.state == "ready" for each in model.replicas.values()), 60.0)
+            await until(lambda: all(each.state == "ready" for each in model.replicas.values()))
 
     asyncio.run(part())
 
@@ -258,7 +258,7 @@ def test_a_replica_that_ends_during_a_prompt_changes_no_bits(long: ModelReading,
             assert bits(output) == bits(plain)
             assert ends, "block 20 arrived"
             assert handle.retries == (number == 0)
-            await until(lambda: all(each.state == "ready" for each in model.replicas.values()), 60.0)
+            await until(lambda: all(each.state == "ready" for each in model.replicas.values()))
 
     asyncio.run(part())
 

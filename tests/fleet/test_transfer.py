@@ -232,7 +232,7 @@ def test_a_source_that_ends_leaves_the_rest_to_be_computed(reading: ModelReading
             assert bits(output) == bits(computed)
             if end == signal.SIGSTOP:
                 os.kill(source, signal.SIGCONT)
-            await until(lambda: all(each.state == "ready" for each in model.replicas.values()), 60.0)
+            await until(lambda: all(each.state == "ready" for each in model.replicas.values()))
 
     asyncio.run(fetch())
 
