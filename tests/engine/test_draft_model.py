@@ -18,7 +18,7 @@ from twofold.core.errors import ParameterError
 from twofold.core.kv_layout import KVLayout
 from twofold.core.params import SamplingParams, StructuredOutputsParams
 from twofold.core.values import FP16
-from twofold.engine.config import EngineOptions
+from twofold.engine.config import EngineOptions, SpeculativeConfig
 from twofold.engine.llm import LLM
 from twofold.engine.load import load_model
 from twofold.engine.scheduler import blocks
@@ -129,10 +129,17 @@ def test_what_is_refused(tiny_gguf: Tiny, tmp_path: Path) -> None:
         assert "smaller model" in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize("given", [{"method": "draft_model"}, {"model": "x"}, {"method": "draft_model", "model": ""}])
+@pytest.mark.parametrize(
+    "given", [{"method": "draft_model"}, {"method": "suffix", "model": "x"}, {"model": ""}, {"modle": "x"}]
+)
 def test_a_method_without_its_model(given: dict[str, Any]) -> None:
-    with pytest.raises(ParameterError, match="model"):
+    with pytest.raises(ParameterError, match=r"^speculative_config(\.model)? "):
         EngineOptions(speculative_config=given)
+
+
+def test_a_model_names_its_method() -> None:
+    assert SpeculativeConfig(model="x") == SpeculativeConfig(method="draft_model", model="x")
+    assert SpeculativeConfig() == SpeculativeConfig(method="auto")
 
 
 def test_memory_counts_its_layers_and_its_weights(tiny_gguf: Tiny) -> None:

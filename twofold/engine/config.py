@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, Final, Literal, TypedDict, cast, get_args
 
@@ -18,7 +18,15 @@ from twofold.backends.base import BACKENDS, Backend, RunnerSizes, open_backend
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType, check_kv_type
 from twofold.core.model import ATTENTION_CHUNK, KVGroup, ModelSpec
-from twofold.core.params import MAX_SEED, check_choice, check_flag, impossible, known_keywords, whole_number
+from twofold.core.params import (
+    MAX_SEED,
+    check_choice,
+    check_flag,
+    check_keywords,
+    impossible,
+    known_keywords,
+    whole_number,
+)
 from twofold.engine.kv.manager import GroupSize
 from twofold.engine.kv.pool import blocks_for
 from twofold.engine.kv.segments import SEGMENT_TOKENS
@@ -84,24 +92,27 @@ class SpeculativeConfig:
 
     method                  auto or suffix: tokens that a grammar forces, the client's prediction, and what followed the
                             same tokens before, in the request or in past completions of its cache salt; draft_model:
-                            these, and the tokens of a smaller model; off: none
+                            these, and the tokens of a smaller model; off: none (default: draft_model with a model,
+                            else auto)
     model                   that smaller model, of the same vocabulary: a path, an alias or any other name of a model
     num_speculative_tokens  most draft tokens of a sequence in a step; the cost model decides how many there are
     """
 
-    method: SpeculationMethod = "auto"
+    method: SpeculationMethod | None = None
     model: str | None = None
     num_speculative_tokens: int = DEFAULT_DRAFTS
 
     def __post_init__(self) -> None:
+        if self.method is None:
+            object.__setattr__(self, "method", "auto" if self.model is None else "draft_model")
         check_choice("speculative_config.method", self.method, get_args(SpeculationMethod))
         if self.model is not None and (not isinstance(self.model, str | os.PathLike) or not os.fspath(self.model)):
             raise impossible("speculative_config.model", self.model, "the name or the path of a model")
         if (self.method == "draft_model") != (self.model is not None):
             raise ParameterError(
-                "speculative_config has a model exactly if its method is draft_model.",
+                f"speculative_config has the method {self.method} and {'a' if self.model else 'no'} model.",
                 param="speculative_config",
-                hint='Write for example {"method": "draft_model", "model": "qwen2.5-coder-0.5b"}.',
+                hint='The method draft_model has one, for example {"model": "qwen2.5-coder-0.5b"}; others have none.',
             )
         whole_number("speculative_config.num_speculative_tokens", self.num_speculative_tokens, 1, MAX_DRAFTS)
 
@@ -112,6 +123,8 @@ def _speculative_config(given: object, backend: str) -> SpeculativeConfig:
         return SpeculativeConfig(method="off")
     if given is not None and not isinstance(given, Mapping | SpeculativeConfig):
         raise impossible("speculative_config", given, 'an object such as {"method": "auto"}')
+    if isinstance(given, Mapping):
+        check_keywords("speculative_config", given, [each.name for each in fields(SpeculativeConfig)])
     config = given if isinstance(given, SpeculativeConfig) else SpeculativeConfig(**(given or {}))
     if config.method != "off" and backend == "reference":
         raise ParameterError(

@@ -39,7 +39,7 @@ def fleet_commands(plan: CapacityPlan) -> Sequence[str]:
     kv = next(name for name, each in KV_FORMATS.items() if each == configuration.how.kv)
     settings = f"--max-num-seqs {plan.batch_limit} --max-num-batched-tokens {configuration.chunk} --kv-cache-dtype {kv}"
     if configuration.speculation and configuration.speculation.draft:
-        settings += """ --speculative-config '{"method": "draft_model", "model": "DRAFT"}'"""
+        settings += """ --speculative-config '{"model": "DRAFT"}'"""
     number = plan.count
     if number.replicas == 1:
         return [f"twofold serve MODEL {settings}"]
