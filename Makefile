@@ -32,10 +32,11 @@ run: .venv/.runtime
 serve: .venv/.runtime
 	@exec $(BIN)/twofold serve "$$MODEL" $(ARGS)
 
-# Python keeps what it compiled: tests start hundreds of processes that import the package.
+# Python keeps what it compiled: tests start hundreds of processes that import the package. Three processes run them,
+# because they wait for processes of their own more than they compute.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/.development
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: .venv/.development
 	$(BIN)/ruff format --check $(CODE)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from twofold.backends.cpu.digest import CHUNK, KEY_BYTES, SUM_BYTES, universal_hash
 from twofold.engine.kv.segments import StoreKeys
-from twofold.engine.kv_mac import PayloadMac
+from twofold.engine.kv_mac import DIRECT_BYTES, PayloadMac
 
 KEYS = StoreKeys(b"s" * 32, b"i" * 32)
 NAME = b"n" * 32
@@ -46,7 +46,7 @@ def test_the_kernel_has_the_sums_of_its_definition(chunks: int) -> None:
     assert (found == sums(data, key)).all()
 
 
-@given(st.integers(0, 5 * CHUNK), st.lists(st.integers(0, 3 * CHUNK), max_size=6))
+@given(st.integers(0, 3 * DIRECT_BYTES), st.lists(st.integers(0, DIRECT_BYTES + CHUNK), max_size=6))
 def test_pieces_of_any_sizes_give_one_mac(size: int, pieces: list[int]) -> None:
     data = Random(size).randbytes(size)
     assert mac(data, tuple(pieces)) == mac(data)

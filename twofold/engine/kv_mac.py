@@ -7,11 +7,15 @@ probability of 2⁻¹²⁸. Each group of each segment has keys of its own.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
-from numpy.typing import NDArray
 
 from twofold.backends.cpu.digest import CHUNK, KEY_BYTES, SUM_BYTES, universal_hash
 from twofold.engine.kv.segments import StoreKeys
+
+DIRECT_BYTES: Final = 1 << 16
+"""Smallest piece that is hashed where it is."""
 
 
 class PayloadMac:
@@ -25,29 +29,26 @@ class PayloadMac:
         self._size = 0
 
     def update(self, piece: memoryview) -> None:
-        """Adds contiguous bytes."""
+        """Adds contiguous bytes. Small pieces are joined, because a call takes as long as hashing 16 KiB."""
         self._size += piece.nbytes
-        if self._rest:
-            missing = CHUNK - len(self._rest)
-            self._rest += piece[:missing]
-            piece = piece[missing:]
-            if len(self._rest) < CHUNK:
+        if self._rest or piece.nbytes < DIRECT_BYTES:
+            self._rest += piece
+            if len(self._rest) < DIRECT_BYTES:
                 return
-            self._add(np.frombuffer(self._rest, np.uint8))
+            piece, self._rest = memoryview(self._rest), bytearray()
         whole = piece.nbytes - piece.nbytes % CHUNK
-        if whole:
-            self._add(np.frombuffer(piece[:whole], np.uint8))
-        self._rest = bytearray(piece[whole:])
+        self._add(piece[:whole])
+        self._rest += piece[whole:]
 
     def digest(self) -> bytes:
         """The MAC of all bytes; nothing may be added afterwards."""
         if self._rest:
-            self._add(np.frombuffer(self._rest.ljust(CHUNK, b"\0"), np.uint8))
+            self._add(self._rest + bytes(-len(self._rest) % CHUNK))
         self._mac.update(self._size.to_bytes(8, "little"))
         return self._mac.digest()
 
-    def _add(self, chunks: NDArray[np.uint8]) -> None:
-        count = len(chunks) // CHUNK
-        sums = np.empty(count * SUM_BYTES, np.uint8)
-        self._hash(chunks.ctypes.data, count, self._key.ctypes.data, sums.ctypes.data)
+    def _add(self, chunks: bytearray | memoryview) -> None:
+        data = np.frombuffer(chunks, np.uint8)
+        sums = np.empty(data.size // CHUNK * SUM_BYTES, np.uint8)
+        self._hash(data.ctypes.data, data.size // CHUNK, self._key.ctypes.data, sums.ctypes.data)
         self._mac.update(sums.data)

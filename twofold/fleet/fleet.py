@@ -253,7 +253,7 @@ class Fleet:
                     await self.lifecycle.changed.wait()
         except TimeoutError:
             await self.close()
-            raise self._no_replica() from None
+            raise self.no_replica() from None
         except asyncio.CancelledError:
             await self.close()
             raise
@@ -308,7 +308,7 @@ class Fleet:
         if self.state in {"failed", "closed"}:
             raise self._unavailable()
         if self._abandoned:
-            raise self._no_replica()
+            raise self.no_replica()
         stream = self.requests.open(self._seeded(request), handle or DispatchHandle())
         whole = False
         try:
@@ -330,7 +330,8 @@ class Fleet:
     def _unavailable(self) -> TwofoldError:
         return unavailable(self.name, self.error)
 
-    def _no_replica(self) -> TwofoldError:
+    def no_replica(self) -> TwofoldError:
+        """The error of requests while no node has joined."""
         hint = "Retry when a node has joined (`twofold node MODEL --join HOST:PORT`)."
         return WorkerError(f"The model {self.name} has no replica: no node has joined for it.", hint=hint)
 
@@ -404,7 +405,7 @@ class Fleet:
 
     def _give_up(self) -> None:
         self._absent, self._abandoned = None, True
-        self.requests.fail_all(self._no_replica())
+        self.requests.fail_all(self.no_replica())
 
     def _fail(self, error: TwofoldError | None) -> None:
         """No replica will come back."""

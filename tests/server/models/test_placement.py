@@ -155,6 +155,35 @@ def test_scaling_starts_and_drains_nodes(offers: tuple[NamedModel, ...], expecte
     asyncio.run(scaled())
 
 
+def test_a_request_before_the_first_node_gets_an_error(offers: tuple[NamedModel, ...]) -> None:
+    """The server goes on waiting, and serves when a node has joined."""
+
+    async def waited() -> None:
+        settings = RegistrySettings(
+            engine=ENGINE, replicas=0, ray=RayPlan("auto", 1, 1), nodes=FleetAddress("127.0.0.1", 0)
+        )
+        registry = ModelRegistry(offers[:1], settings)
+        Machines.room = 0
+        starting = asyncio.create_task(registry.start())
+        try:
+            await until(lambda: registry.models[0].fleet is not None, START_S)
+            with pytest.raises(WorkerError, match="no node has joined"):
+                async with registry.lease(None, absent_s=0.05):
+                    pass
+            assert not starting.done()
+            assert isinstance(registry.ray, Machines)
+            Machines.room = 1
+            registry.ray.run()
+            async with registry.lease(None) as fleet:
+                assert ready(fleet) == [0]
+            await starting
+        finally:
+            starting.cancel()
+            await registry.close()
+
+    asyncio.run(waited())
+
+
 @pytest.mark.parametrize("room", [1, 2])
 def test_a_restart_starts_another_node_first_where_one_has_room(
     offers: tuple[NamedModel, ...], expected: list[list[int]], room: int

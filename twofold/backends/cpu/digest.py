@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any, cast
 
 from twofold.backends.cpu.kernels.digest import CHUNK, KEY_BYTES, SUM_BYTES, universal_hash_kernel
 from twofold.backends.cpu.kernels.jit import as_function
@@ -17,9 +18,6 @@ __all__ = ["CHUNK", "KEY_BYTES", "SUM_BYTES", "universal_hash"]
 def universal_hash() -> Callable[[int, int, int, int], None]:
     """The function of addresses (data, number of chunks, key, sums), compiled for this machine's processor."""
     _, compiler = select_table(None, CacheFolders.of())
-    hash_chunks = as_function(compiler.named("universal_hash", universal_hash_kernel), 4)
-
-    def call(data: int, chunks: int, key: int, sums: int, _owner: object = compiler) -> None:
-        hash_chunks(data, chunks, key, sums)
-
-    return call
+    function: Any = as_function(compiler.named("universal_hash", universal_hash_kernel), 4)
+    function.owner = compiler  # its code lasts as long as the compiler
+    return cast(Callable[[int, int, int, int], None], function)

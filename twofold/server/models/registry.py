@@ -228,7 +228,7 @@ class ModelRegistry:
             self._say(f"Nodes may join at {self.listener.address}{waits}")
             await self._start_ray(self.listener.address)
         reading = asyncio.create_task(asyncio.to_thread(self._read_ahead))
-        async with self.lease(None):
+        async with self.lease(None, absent_s=None):
             await reading
 
     async def _start_ray(self, join: str) -> None:
@@ -355,19 +355,22 @@ class ModelRegistry:
         return model.worker
 
     @asynccontextmanager
-    async def lease(self, name: str | None, *, keep_s: float | None = None) -> AsyncGenerator[Fleet, None]:
+    async def lease(
+        self, name: str | None, *, keep_s: float | None = None, absent_s: float | None = ABSENT_S
+    ) -> AsyncGenerator[Fleet, None]:
         """The model with this name or alias, the first one for None; loads it if necessary. Afterwards it stays loaded
-        for ``keep_s`` seconds without use: below 0 without limit; None takes the server's setting.
+        for ``keep_s`` seconds without use: below 0 without limit; None takes the server's setting. Waits ``absent_s``
+        seconds for a first node if the server has no replica of its own; None: without limit.
 
-        Raises ModelNotFoundError with the closest name, BusyError if there is no memory for the model now, and the
-        error of a failed load.
+        Raises ModelNotFoundError with the closest name, BusyError if there is no memory for the model now, WorkerError
+        without a node, and the error of a failed load.
         """
         model = self.find(name)
         model.leases += 1
         model.stop_expiry()
         model.keep_s = self._settings.idle_unload_s if keep_s is None else keep_s if keep_s >= 0 else None
         try:
-            yield await self._loaded(model)
+            yield await self._loaded(model, absent_s)
         finally:
             model.leases -= 1
             model.used_at = time.monotonic()
@@ -397,7 +400,7 @@ class ModelRegistry:
             return self.models[0]
         raise unknown_model(name, self._by_name)
 
-    async def _loaded(self, model: ServedModel) -> Fleet:
+    async def _loaded(self, model: ServedModel, absent_s: float | None) -> Fleet:
         """Returns the model, after loading it if necessary. Further callers wait for the same load."""
         if self._closed:
             raise ResourceError("The server is closing.", hint="Retry when it is back.")
@@ -411,7 +414,10 @@ class ModelRegistry:
                 if model.error is not None and time.monotonic() - model.failed_at < RETRY_S:
                     raise model.error.with_traceback(None)
                 model.loading = asyncio.create_task(self._load(model), name=f"load {model.names[0]}")
-            await asyncio.wait([model.loading])  # a caller that is cancelled does not stop it
+            while model.loading is not None:
+                await asyncio.wait([model.loading], timeout=absent_s)  # a caller that is cancelled does not stop it
+                if model.loading is not None and model.fleet is not None and not model.fleet.replicas:
+                    raise model.fleet.no_replica()
         if model.worker is None:
             raise (model.error or WorkerError(f"The model {model.names[0]} was unloaded.")).with_traceback(None)
         return model.worker
