@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.engine.conftest import MakeLoaded
 from tests.engine.mock import MockForward
@@ -19,6 +23,7 @@ from twofold.engine.async_llm import AsyncLLM
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import TokensPrompt
+from twofold.models.ops import Batch
 
 LONG = SamplingParams(temperature=0, max_tokens=50, ignore_eos=True)
 SHORT = SamplingParams(seed=3, max_tokens=6)
@@ -153,12 +158,25 @@ def test_drain_finishes_running_requests_and_refuses_new_ones(make_loaded: MakeL
     assert asyncio.run(drain()).outputs[0].finish_reason == "length"
 
 
-def test_closing_ends_streams_with_an_error(make_loaded: MakeLoaded) -> None:
+def test_closing_ends_streams_with_an_error(make_loaded: MakeLoaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps after the first wait until the engine's thread has been told to end, so the request cannot end before."""
+    told, run, steps = threading.Event(), MockForward.run, count()
+
+    def held(forward: MockForward, batch: Batch) -> NDArray[np.float32]:
+        assert not next(steps) or told.wait(60)
+        return run(forward, batch)
+
+    monkeypatch.setattr(MockForward, "run", held)
+
     async def close() -> None:
         llm = AsyncLLM.from_loaded(make_loaded())
         stream = llm.generate(prompt_of(1), LONG)
         await anext(stream)
-        await llm.close()
+        closing = asyncio.create_task(llm.close())
+        while llm._thread._open:
+            await asyncio.sleep(0.001)
+        told.set()
+        await closing
         await llm.close()
         with pytest.raises(ResourceError, match="closed"):
             await _drain(stream)
