@@ -8,6 +8,7 @@ import signal
 import socket
 import ssl
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,7 +25,7 @@ MACHINE_KINDS: Final = ("cable", "kill worker", "stop worker", "kill node", "gar
 
 
 @dataclass(slots=True, kw_only=True)
-class FaultInjector:
+class FaultInjector(ABC):
     """Injects at most this many faults, ``every_s`` seconds apart on average, until ``stop`` is set. ``lasts_s`` is the
     shortest and the longest time of those that end by themselves, ``counts`` the faults of each kind."""
 
@@ -46,9 +47,9 @@ class FaultInjector:
         finally:
             self.stop.set()
 
+    @abstractmethod
     def inject(self, chance: random.Random) -> str | None:
         """Injects a fault and waits for its end. Returns its kind; None if there was nothing to hit."""
-        raise NotImplementedError
 
     def pause(self, pid: int, seconds: float) -> None:
         """Stops a process for a time, at most until the end of all faults."""

@@ -374,7 +374,7 @@ def test_files_that_vanish_are_computed_again(make_llm: MakeLLM, tmp_path: Path)
     for path in segments(tmp_path):
         path.unlink()
     assert said(ask(llm, 1, 600)) == answer
-    assert (counts(llm).loads, counts(llm).bad) == (0, 1), "a load of nothing is none"
+    assert (counts(llm).loads, counts(llm).bad) == (0, 1), "a load that brings no tokens is not counted"
     assert (counts(llm).bad, counts(llm).loaded) == (1, 0)
 
 

@@ -156,7 +156,7 @@ def test_scaling_starts_and_drains_nodes(offers: tuple[NamedModel, ...], expecte
 
 
 def test_a_request_before_the_first_node_gets_an_error(offers: tuple[NamedModel, ...]) -> None:
-    """The server goes on waiting, and serves when a node has joined."""
+    """The server keeps waiting for a node, and serves requests after one has joined."""
 
     async def waited() -> None:
         settings = RegistrySettings(
