@@ -15,7 +15,7 @@
 SUITABLE := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11, \
 	$(shell command -v $(name) >/dev/null 2>&1 && $(name) -c '$(SUITABLE)' 2>/dev/null && echo $(name))) python3)
-PROMPT ?= Explain in two sentences why the sky is blue.
+PROMPT ?= What is a prime number? Answer in one sentence.
 MODEL ?= smollm2-135m
 export PROMPT MODEL
 
@@ -97,11 +97,13 @@ ray: .venv/.development
 	@$(PYTHON) -m venv --clear .venv
 	@touch $@
 
-# A lock that is newer than its stamp makes the environment stale: what it names is then installed anew.
-.venv/.runtime: requirements.lock pyproject.toml | .venv/.python
+# A lock that is newer than its stamp makes the environment stale: what it names is then installed anew. The package is
+# installed as an entry of the path: by default, setuptools adds a finder that Python asks after the path, so that in the
+# folder above a clone named twofold that folder itself would be imported.
+.venv/.runtime: requirements.lock pyproject.toml Makefile | .venv/.python
 	@echo "Installing what Twofold needs …"
 	@$(INSTALL) --require-hashes --requirement requirements.lock
-	@$(INSTALL) --no-deps --no-build-isolation --editable .
+	@$(INSTALL) --no-deps --no-build-isolation --config-settings editable_mode=compat --editable .
 	@touch $@
 
 .venv/.development: requirements-dev.lock .venv/.runtime
