@@ -103,6 +103,27 @@ def test_a_message_that_does_not_fit_keeps_the_conversation(chat: Command) -> No
     assert len(prompt_sizes(result)) == 1
 
 
+def test_a_message_that_does_not_fit_alone_drops_nothing(chat: Command) -> None:
+    result = chat("in the", "on the", "in the " * 100, "/show", "at the", flags=("-c", "128"))
+    assert result.code == 0
+    assert "does not fit the context of 128" in result.err
+    assert "context is full" not in result.err
+    assert re.search(r"^turns +2$", result.err, re.MULTILINE)
+    first, second, third = prompt_sizes(result)
+    assert first < second < third
+
+
+def test_dropped_turns_are_counted_in_one_line(chat: Command) -> None:
+    lines = ["in the"] * 4
+    result = chat(*lines, "in the " * 40, flags=("-c", "128"))
+    assert [line for line in result.err.splitlines() if "context is full" in line] == [
+        "The context is full: the oldest 3 turns were not sent."
+    ]
+    alone = chat("in the", "in the " * 40, "/show", flags=("-c", "100"))
+    assert "The context is full: the oldest turn was not sent." in alone.err
+    assert re.search(r"^turns +2, the oldest 1 no longer sent$", alone.err, re.MULTILINE)
+
+
 def test_a_full_context_drops_the_oldest_turns(chat: Command) -> None:
     result = chat(*["in the on the"] * 12, flags=("-c", "128", "--system", "is"))
     assert result.code == 0
@@ -119,9 +140,11 @@ def test_the_system_message_outlives_the_oldest_turns() -> None:
     transcript = Transcript("is")
     for number in range(3):
         transcript.add(f"q{number}", f"a{number}")
-    assert transcript.drop() == 2
+    transcript.drop()
+    assert transcript.dropped == 2
     assert [message["content"] for message in transcript.messages("q3")] == ["is", "q2", "a2", "q3"]
-    assert transcript.drop() == 1
+    transcript.drop()
+    assert transcript.dropped == 3
     assert [message["content"] for message in transcript.messages("q3")] == ["is", "q3"]
 
 

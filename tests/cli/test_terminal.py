@@ -171,6 +171,7 @@ def test_a_chat_on_a_terminal(variables: Mapping[str, str], tiny: Path, tmp_path
         screen.until(r"at the\s")
         time.sleep(0.5)
         process.send_signal(2)
+        screen.until(r"Stopped by Ctrl-C\.")
         screen.until(r"output tokens:\s+TPOT")
         screen.until(r">>> ")
         screen.type("\x03")
@@ -179,6 +180,21 @@ def test_a_chat_on_a_terminal(variables: Mapping[str, str], tiny: Path, tmp_path
         screen.type("\x03")
         assert process.wait(PATIENCE) == 0
     assert "+at the" in (tmp_path / "twofold" / "chat_history").read_text()
+
+
+def test_errors_are_folded_between_words(variables: Mapping[str, str], tiny: Path) -> None:
+    """A hint such as that of a wrong model names many words of which none is broken."""
+    with on_terminal(variables, "chat", "-m", tiny) as (screen, process):
+        screen.until(r">>> ")
+        screen.type("/model nope\r")
+        told = screen.until(r"error:.*\r\nhint:  (.+\r\n)+")
+        lines = told[told.index("error:") :].splitlines()
+        assert len(lines) > 2
+        assert all(len(line) < 80 for line in lines)
+        assert all(line.startswith(" " * 7) for line in lines[2:])
+        screen.until(r">>> ")
+        screen.type("\x04")
+        assert process.wait(PATIENCE) == 0
 
 
 def test_run_on_a_terminal_ends_its_line(variables: Mapping[str, str], tiny: Path) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Write: TypeAlias = Callable[[str], None]
 
+INDENT: Final = len("error: ")
 INTERRUPTED: Final = 130
 """The exit code after Ctrl-C."""
 LARGE: Final = 1_000_000_000
@@ -117,9 +118,9 @@ def print_error(message: str, hint: str | None = None) -> None:
     """Prints an error and a hint, on a terminal with highlighted labels."""
     if is_terminal(sys.stderr):
         message, hint = printable(message), hint and printable(hint)
-    note(f"{_styled('error:', '1', ';31')} {message}")
-    if hint:
-        note(f"{_styled('hint:', '1')}  {hint}")
+    for label, colour, text in (("error:", ";31", message), ("hint: ", "", hint)):
+        if text:
+            note(_styled(label, "1", colour) + fold(f"{label} {text}", INDENT)[len(label) :])
 
 
 @contextmanager

@@ -88,7 +88,9 @@ class ChatModel(Protocol):
 
 
 def cut_note(completion: ChatCompletion, max_tokens: int, context: int | None, more: str) -> str | None:
-    """The note for a completion that ended at a limit, or None; ``more`` says how to raise the token limit."""
+    """The note for a completion that did not end by itself, or None; ``more`` says how to raise the token limit."""
+    if completion.interrupted:
+        return "Stopped by Ctrl-C."
     if completion.finish == "deadline":
         return "Stopped: the time limit of the request was reached."
     if completion.finish != "length":

@@ -112,10 +112,14 @@ class Chat:
 
     def ask(self, question: str) -> None:
         """Prints a reply and adds the turn to the transcript. Drops the oldest turns if the context is full."""
+        sent_from = self.transcript.dropped
         completion = self._reply(question) if self.model.has_template else self._complete(question, 1)
         self.transcript.add(question, completion.text)
         if self.settings.output.quiet:
             return
+        if (dropped := self.transcript.dropped) > sent_from:
+            oldest = "turn was" if dropped == 1 else f"{dropped:,} turns were"
+            note(f"The context is full: the oldest {oldest} not sent.")
         cut = cut_note(completion, self.settings.sampling.max_tokens, self.model.context, MORE_TOKENS)
         if cut:
             note(cut)
@@ -140,15 +144,17 @@ class Chat:
             self.say("The model has no chat template: it completes each message by itself.")
 
     def _reply(self, question: str) -> ChatCompletion:
+        """The reply. Drops as many turns as needed, and none if that does not help."""
+        before = self.transcript.dropped
         while True:
             can_drop = len(self.transcript.turns) > 2 * self.transcript.dropped
             try:
                 return self._complete(self.transcript.messages(question), self._room() if can_drop else 1)
-            except ContextLengthError:
-                if not can_drop:
+            except TwofoldError as error:
+                if not isinstance(error, ContextLengthError) or not can_drop:
+                    self.transcript.dropped = before
                     raise
-                dropped = count(self.transcript.drop(), "turn")
-                self.say(f"The context is full: the oldest {dropped} will no longer be sent.")
+                self.transcript.drop()
 
     def _complete(self, prompt: Prompt, room: int) -> ChatCompletion:
         markdown = self.settings.output.markdown and not isinstance(prompt, str)

@@ -148,15 +148,12 @@ class Transcript:
     def add(self, question: str, reply: str) -> None:
         self.turns += [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
 
-    def drop(self) -> int:
-        """Drops the older half of the sent turns, at least one. Returns the number of dropped questions.
+    def drop(self) -> None:
+        """Drops the older half of the sent turns, at least one.
 
         Dropping half keeps the prefix of the next prompts equal for a while, so the prefix cache has it.
         """
-        sent = len(self.turns) // 2 - self.dropped
-        more = (sent + 1) // 2
-        self.dropped += more
-        return more
+        self.dropped += (len(self.turns) // 2 - self.dropped + 1) // 2
 
     def undo(self) -> str | None:
         """Removes the last question and its reply. Returns the question, or None."""
