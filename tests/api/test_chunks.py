@@ -59,7 +59,9 @@ def test_chunks_of_a_chat(texts: list[str], model: str, index: int, usage: bool)
 def test_chunks_of_completions(texts: list[str], model: str, index: int, job: int, usage: bool) -> None:
     request = CompletionRequest.read({"prompt": ["a", "b"], "n": 3, "stream": True})
     request.stream_options = StreamOptions(include_usage=usage)
-    streamer = CompletionStreamer(ReplyHead("x", 1, model), UNUSED, request, SamplingParams(n=3), ())
+    streamer = CompletionStreamer(
+        ReplyHead("x", 1, model), UNUSED, request, SamplingParams(n=3), ("a", "b"), echo=False
+    )
     end: dict[str, Any] = {"usage": None} if usage else {}
     for text in texts:
         choice = TextChoice(index=3 * job + index, text=text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from twofold.core.errors import (
 )
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.text.detokenize import StreamDetokenizer
 from twofold.text.parsers.format import CompletionFormat
 
 HEAD = ReplyHead("x", 1_700_000_000, "mock")
@@ -152,8 +153,34 @@ def test_echo(make_llm: MakeLLM, prompt: Any, most: int) -> None:
     assert {len(column) for column in logprobs.values()} == {len(before) + most}
     assert logprobs["token_logprobs"][0] is logprobs["top_logprobs"][0] is None
     assert all(value <= 0 for value in logprobs["token_logprobs"][1:])
-    ends = [start + len(text) for start, text in zip(logprobs["text_offset"], logprobs["tokens"], strict=True)]
-    assert logprobs["text_offset"] == [0, *ends[:-1]]
+    ids = [*before, *completion.token_ids[:most]]
+    assert logprobs["text_offset"] == [added(make_llm, ids[:count]) for count in range(len(ids))]
+
+
+@pytest.mark.parametrize("prompt", ["hello the", [70, 80, 90]])
+@pytest.mark.parametrize("extra", [{}, {"skip_special_tokens": False}, {"n": 2, "seed": 3, "temperature": 1}])
+def test_offsets_count_from_the_start_of_the_prompt(make_llm: MakeLLM, prompt: Any, extra: dict[str, Any]) -> None:
+    """Streamed or not, repeated or not: the text before a token's offset is that of the tokens before it."""
+    fields = {"prompt": [prompt, "a"], "logprobs": 0, "max_tokens": 6, "temperature": 0, "ignore_eos": True, **extra}
+    body, outputs = completed(make_llm, CompletionRequest.read(fields))
+    chunks, _ = streamed(make_llm, CompletionRequest.read(fields | {"stream": True}))
+    echoed, _ = completed(make_llm, CompletionRequest.read(fields | {"echo": True}))
+    completions = [(output, completion) for output in outputs for completion in output.outputs]
+    for choice, again, (output, completion) in zip(body["choices"], echoed["choices"], completions, strict=True):
+        start = len(again["text"]) - len(completion.text)
+        skips = fields.get("skip_special_tokens", True)
+        ids = completion.token_ids
+        expected = [start + added(make_llm, ids[:count], skips=skips) for count in range(len(ids))]
+        assert choice["logprobs"]["text_offset"] == expected
+        assert again["logprobs"]["text_offset"][len(output.prompt_token_ids) :] == expected
+        mine = [c for chunk in chunks for c in chunk["choices"] if c["index"] == choice["index"] and c["logprobs"]]
+        assert [offset for c in mine for offset in c["logprobs"]["text_offset"]] == expected
+
+
+def added(make_llm: MakeLLM, ids: Sequence[int], *, skips: bool = False) -> int:
+    """The characters that these tokens make, without an incomplete one at their end."""
+    detokenizer = StreamDetokenizer(make_llm().get_tokenizer(), skip_special_tokens=skips, continuation=True)
+    return len("".join(map(detokenizer.push, ids)))
 
 
 def test_token_ids_are_added_when_asked_for(make_llm: MakeLLM) -> None:

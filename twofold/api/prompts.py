@@ -107,7 +107,7 @@ class Conversation:
     """A chat up to the requested completion. ``variables`` go to the chat template.
 
     choice         which tools may be called; with "none" the model does not see them
-    parallel       whether one completion may have several calls
+    parallel       whether one completion may have several calls; a named tool is called exactly once
     continues      the completion continues the last message, which is the assistant's
     cache_points   prefixes of the prompt that shall stay cached, in the order of the prompt
     answer         tokens with which the completion has begun: they follow the prompt, and the reply goes on after them
@@ -181,7 +181,11 @@ class Conversation:
 
     def parser(self, model: ModelFacts) -> SectionParser:
         """A parser that divides one completion into sections."""
-        return model.format.parser(self._callable, parallel=self.parallel, opened=self._opened(model))
+        return model.format.parser(self._callable, parallel=self._several, opened=self._opened(model))
+
+    @property
+    def _several(self) -> bool:
+        return self.parallel and not isinstance(self.choice, NamedTool)
 
     @property
     def _callable(self) -> Sequence[Message] | None:
@@ -240,7 +244,7 @@ class Conversation:
     def _with_calls(self, model: ModelFacts, params: SamplingParams) -> SamplingParams:
         """``params`` with the structured output of tool calls, if a call is required or both are possible."""
         if self.choice == "auto" and self.tools and params.structured_outputs is not None:
-            outputs = model.format.calls_or(self.tools, params.structured_outputs, parallel=self.parallel)
+            outputs = model.format.calls_or(self.tools, params.structured_outputs, parallel=self._several)
             return replace(params, structured_outputs=outputs)
         if self.choice in ("auto", "none"):
             return params
@@ -263,7 +267,7 @@ class Conversation:
                     param="tool_choice",
                     hint=f"Did you mean {close!r}?" if close else None,
                 )
-        outputs = model.format.call_grammar(tools, parallel=self.parallel)
+        outputs = model.format.call_grammar(tools, parallel=self._several)
         return replace(params, structured_outputs=outputs)
 
 

@@ -11,13 +11,20 @@ from msgspec import UNSET, Meta
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.fields import UNSUPPORTED, FieldError, impossible
 from twofold.api.openai.bodies import Prompts, SampledRequest, TokenId, TopLogprobs, given_prompts
-from twofold.api.openai.logprobs import Echo, sampled_positions, text_logprobs
+from twofold.api.openai.logprobs import (
+    TextLogprobs,
+    TokenOffsets,
+    prompt_positions,
+    prompt_text,
+    sampled_positions,
+    text_logprobs,
+)
 from twofold.api.openai.replies import CompletionReply, TextChoice, chat_finish, usage
 from twofold.api.openai.streams import CompletionStreamer
 from twofold.api.prompts import infilled, tokenized
 from twofold.core.params import MAX_N, MAX_TOKEN_ID, SamplingParams
 from twofold.core.request import EngineRequest, TextOrTokens
-from twofold.engine.outputs import RequestOutput
+from twofold.engine.outputs import CompletionOutput, RequestOutput
 
 COMPLETION_TOKENS: Final = 16
 """OpenAI's default of max_tokens; chats have none."""
@@ -70,14 +77,13 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> CompletionReply:
         choices: list[TextChoice] = []
-        for output in outputs:
-            before = Echo.of(output, model.tokenizer) if self.echo else Echo("", [])
+        for given, output in zip(self.given, outputs, strict=True):
+            prompt = prompt_text(given, model.tokenizer) if self.echo or self.logprobs is not None else ""
             for completion in output.outputs:
-                positions = [] if self.prompt_only else sampled_positions(completion.token_ids, completion.logprobs)
                 choice = TextChoice(
                     index=len(choices),
-                    text=before.text + ("" if self.prompt_only else completion.text),
-                    logprobs=None if completion.logprobs is None else text_logprobs([*before.tokens, *positions]),
+                    text=(prompt if self.echo else "") + ("" if self.prompt_only else completion.text),
+                    logprobs=self._logprobs(prompt, output, completion, model),
                     finish_reason=chat_finish(completion.finish_reason),
                 )
                 if self.return_token_ids:
@@ -94,7 +100,24 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
         )
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> CompletionStreamer:
-        return CompletionStreamer(head, model, self, self.params, self.given if self.echo else ())
+        return CompletionStreamer(head, model, self, self.params, self.given, echo=self.echo)
+
+    def _logprobs(
+        self, prompt: str, output: RequestOutput, completion: CompletionOutput, model: ModelFacts
+    ) -> TextLogprobs | None:
+        """Log-probabilities of the text after ``prompt``, and of ``prompt`` itself if it is repeated."""
+        if completion.logprobs is None:
+            return None
+        tokens, offsets = [], []
+        if self.echo:
+            tokens = prompt_positions(output, model.tokenizer)
+            offsets = TokenOffsets.of_prompt(output.prompt_token_ids, prompt, model.tokenizer)
+        if not self.prompt_only:
+            skips = self.params.skip_special_tokens
+            tokens += sampled_positions(completion.token_ids, completion.logprobs)
+            counted = TokenOffsets(model.tokenizer, len(prompt), skip_special_tokens=skips)
+            offsets += counted.take(completion.token_ids)
+        return text_logprobs(tokens, offsets)
 
     def _check_suffix(self) -> None:
         """Raises FieldError for fields that exclude a suffix."""

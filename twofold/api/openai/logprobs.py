@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias
 
 from msgspec import UNSET, Meta, UnsetType
 
 from twofold.api.body import NonNegativeInt, ReplyObject
+from twofold.core.request import TextOrTokens
 from twofold.engine.outputs import Logprob, Logprobs, RequestOutput
+from twofold.text.detokenize import StreamDetokenizer
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 MIN_LOGPROB: Final = -9999.0
@@ -65,20 +66,36 @@ def chat_logprobs(
     return content
 
 
-def text_logprobs(tokens: Iterable[Position], start: int = 0) -> TextLogprobs:
-    """Log-probabilities of a text; offsets count characters from ``start`` on."""
-    names: list[str] = []
-    chosen: list[float | None] = []
-    best: list[dict[str, float] | None] = []
-    offsets: list[int] = []
-    end = start
-    for text, token, position in tokens:
-        names.append(text)
-        chosen.append(None if position is None else _finite(position[token].logprob))
-        best.append(None if position is None else _by_text(position))
-        offsets.append(end)
-        end += len(text)
-    return TextLogprobs(names, chosen, best, offsets)
+def text_logprobs(tokens: Sequence[Position], offsets: Sequence[int]) -> TextLogprobs:
+    """Log-probabilities of a text, whose tokens begin at ``offsets``."""
+    chosen = [None if position is None else _finite(position[token].logprob) for _, token, position in tokens]
+    best = [None if position is None else _by_text(position) for _, _, position in tokens]
+    return TextLogprobs([text for text, _, _ in tokens], chosen, best, offsets)
+
+
+class TokenOffsets:
+    """Where tokens begin in a text: in characters, from ``end`` on. A token counts with the text that it adds, which is
+    none for a special token that is skipped and for all but the last token of a character."""
+
+    def __init__(self, tokenizer: Tokenizer, end: int = 0, *, skip_special_tokens: bool = True) -> None:
+        self._detokenizer = StreamDetokenizer(tokenizer, skip_special_tokens=skip_special_tokens, continuation=True)
+        self._vocab = tokenizer.vocab_size
+        self._end = end
+
+    @classmethod
+    def of_prompt(cls, token_ids: Sequence[int], text: str, tokenizer: Tokenizer) -> list[int]:
+        """The offsets of the tokens of a prompt; what its tokenizer put before the text counts as nothing."""
+        counted = cls(tokenizer, skip_special_tokens=False)
+        offsets = counted.take(token_ids)
+        return [max(0, offset + len(text) - counted._end) for offset in offsets]
+
+    def take(self, token_ids: Iterable[int]) -> list[int]:
+        """The offsets of these tokens, which follow those before."""
+        offsets = []
+        for token in token_ids:
+            offsets.append(self._end)
+            self._end += len(self._detokenizer.push(token)) if token < self._vocab else 0
+        return offsets
 
 
 def sampled_positions(token_ids: Sequence[int], logprobs: Sequence[Logprobs] | None) -> list[Position]:
@@ -86,22 +103,18 @@ def sampled_positions(token_ids: Sequence[int], logprobs: Sequence[Logprobs] | N
     return [(position[token].decoded_token, token, position) for token, position in pairs]
 
 
-@dataclass(frozen=True, slots=True)
-class Echo:
-    """A prompt that the reply repeats."""
+def prompt_text(given: TextOrTokens, tokenizer: Tokenizer) -> str:
+    """The text of a prompt."""
+    return given if isinstance(given, str) else tokenizer.decode(given, skip_special_tokens=False)
 
-    text: str
-    tokens: list[Position]
 
-    @classmethod
-    def of(cls, output: RequestOutput, tokenizer: Tokenizer) -> Echo:
-        ids = output.prompt_token_ids
-        text = tokenizer.decode(ids, skip_special_tokens=False) if output.prompt is None else output.prompt
-        tokens: list[Position] = []
-        for token, position in zip(ids, output.prompt_logprobs or (), strict=False):
-            shown = tokenizer.decode([token], skip_special_tokens=False, continuation=True)
-            tokens.append((shown, token, position))
-        return cls(text, tokens)
+def prompt_positions(output: RequestOutput, tokenizer: Tokenizer) -> list[Position]:
+    """The tokens of a prompt, as ``text_logprobs`` reads them."""
+    pairs = zip(output.prompt_token_ids, output.prompt_logprobs or (), strict=False)
+    return [
+        (tokenizer.decode([token], skip_special_tokens=False, continuation=True), token, position)
+        for token, position in pairs
+    ]
 
 
 def _entry(token: int, entry: Logprob, tokenizer: Tokenizer, *, ids: bool) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType, structs
@@ -14,7 +14,15 @@ from twofold.api.completion import CompletionReader
 from twofold.api.compression import CompressionReply
 from twofold.api.openai.bodies import SampledRequest, StreamOptions
 from twofold.api.openai.errors import error_reply
-from twofold.api.openai.logprobs import ChatLogprobs, TextLogprobs, chat_logprobs, sampled_positions, text_logprobs
+from twofold.api.openai.logprobs import (
+    ChatLogprobs,
+    TextLogprobs,
+    TokenOffsets,
+    chat_logprobs,
+    prompt_text,
+    sampled_positions,
+    text_logprobs,
+)
 from twofold.api.openai.replies import (
     CompletionUsage,
     FinishWord,
@@ -219,8 +227,8 @@ class ChatStreamer(ChunkStreamer):
         if not self._varied and len(pieces) == 1 and isinstance(pieces[0], Content):
             chunks = self._text_chunk(delta.index, pieces[0].text)
         elif pieces or (self._detailed and delta.token_ids):
-            added = self._delta(delta.index, pieces) if pieces else ChatDelta(content="")
-            choice = ChatChunkChoice(index=delta.index, delta=added)
+            added = list(_message_parts(self._head, delta.index, pieces)) or [ChatDelta(content="")]
+            choice = ChatChunkChoice(index=delta.index, delta=added[0])
             if delta.logprobs is not None and self._top_logprobs is not None:
                 tokenizer = self._model.tokenizer
                 entries = chat_logprobs(delta.token_ids, delta.logprobs, tokenizer, self._top_logprobs, ids=self._timed)
@@ -228,35 +236,41 @@ class ChatStreamer(ChunkStreamer):
             if self._token_ids:
                 choice.token_ids = delta.token_ids
             chunks = self._choice(choice, delta.made if self._timed else None)
+            chunks += b"".join(self._choice(ChatChunkChoice(index=delta.index, delta=more)) for more in added[1:])
         if delta.finish_reason is None:
             return chunks
         finish = chat_finish(delta.finish_reason, reader.calls)
         return chunks + self._choice(ChatChunkChoice(index=delta.index, delta=ChatDelta(), finish_reason=finish))
 
-    def _delta(self, index: int, pieces: Sequence[Piece]) -> ChatDelta:
-        """The part of a message that these pieces make."""
-        added = ChatDelta()
-        calls: dict[int, ToolCallDelta] = {}
-        for piece in pieces:
-            match piece:
-                case Content(text):
-                    added.content = (added.content or "") + text
-                case Reasoning(text):
-                    added.reasoning_content = (added.reasoning_content or "") + text
-                case ToolCall(number, name):
-                    identity, function = call_id(self._head, index, number), FunctionDelta(name=name, arguments="")
-                    calls[number] = ToolCallDelta(index=number, id=identity, type="function", function=function)
-                case Arguments(number, text):
-                    call = calls.setdefault(number, ToolCallDelta(index=number, function=FunctionDelta(arguments="")))
-                    call.function.arguments += text
-        if calls:
-            added.tool_calls = list(calls.values())
-        return added
+
+def _message_parts(head: ReplyHead, choice: int, pieces: Sequence[Piece]) -> Iterator[ChatDelta]:
+    """The parts of a message that these pieces make, a chunk each. A call begins with empty arguments, as OpenAI's
+    do: clients drop arguments that they find beside the name, and read one call of a chunk."""
+    added = ChatDelta()
+    for piece in pieces:
+        match piece:
+            case Content(text):
+                added.content = (added.content or "") + text
+                continue
+            case Reasoning(text):
+                added.reasoning_content = (added.reasoning_content or "") + text
+                continue
+            case ToolCall(number, name):
+                function = FunctionDelta(name=name, arguments="")
+                call = ToolCallDelta(index=number, id=call_id(head, choice, number), type="function", function=function)
+            case Arguments(number, text):
+                call = ToolCallDelta(index=number, function=FunctionDelta(arguments=text))
+        if added != ChatDelta():
+            yield added
+            added = ChatDelta()
+        yield ChatDelta(tool_calls=[call])
+    if added != ChatDelta():
+        yield added
 
 
 class CompletionStreamer(ChunkStreamer):
-    """``Streamer`` of completions: each prompt has ``n`` completions, numbered prompt after prompt. ``echoed`` are the
-    prompts that the reply repeats."""
+    """``Streamer`` of completions: each prompt has ``n`` completions, numbered prompt after prompt. With ``echo`` the
+    reply repeats the prompts, which are ``given``."""
 
     def __init__(
         self,
@@ -264,18 +278,21 @@ class CompletionStreamer(ChunkStreamer):
         model: ModelFacts,
         request: SampledRequest,
         params: SamplingParams,
-        echoed: Sequence[TextOrTokens],
+        given: Sequence[TextOrTokens],
+        *,
+        echo: bool,
     ) -> None:
         super().__init__(CompletionChunk, "cmpl-", head, model, request, params)
-        self._echoed = echoed
-        self._offsets: Counter[int] = Counter()
+        self._given = given
+        self._echo = echo
+        self._skips = params.skip_special_tokens
+        self._offsets: dict[int, TokenOffsets] = {}
         self._empty = lambda index: TextChoice(index=index, text="")
 
     def open(self) -> bytes:
         chunks = b""
-        for job, given in enumerate(self._echoed):
-            decode = self._model.tokenizer.decode
-            text = given if isinstance(given, str) else decode(given, skip_special_tokens=False)
+        for job, given in enumerate(self._given if self._echo else ()):
+            text = prompt_text(given, self._model.tokenizer)
             for index in range(job * self._n, (job + 1) * self._n):
                 chunks += self._choice(TextChoice(index=index, text=text))
         return chunks
@@ -298,10 +315,12 @@ class CompletionStreamer(ChunkStreamer):
         )
 
     def _text_logprobs(self, index: int, delta: OutputDelta) -> TextLogprobs:
-        positions = sampled_positions(delta.token_ids, delta.logprobs)
-        start = self._offsets[index]
-        self._offsets[index] += sum(len(text) for text, _, _ in positions)
-        return text_logprobs(positions, start)
+        counted = self._offsets.get(index)
+        if counted is None:
+            tokenizer = self._model.tokenizer
+            prompt = prompt_text(self._given[index // self._n], tokenizer)
+            counted = self._offsets[index] = TokenOffsets(tokenizer, len(prompt), skip_special_tokens=self._skips)
+        return text_logprobs(sampled_positions(delta.token_ids, delta.logprobs), counted.take(delta.token_ids))
 
 
 def _event(data: ReplyObject) -> bytes:
