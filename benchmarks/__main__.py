@@ -11,6 +11,7 @@
     overlap        gain of preparing a step while another computes                                1 min
     server         HTTP overhead over the engine: throughput, TTFT, processor time                4 min
     servers        compared with other servers at rising rates                                   25 min
+    overload       ten times the load: goodput, refusals, /health; recovery after kill -9          3 min
     layerkv        LayerKV in the simulator, by memory and rate                                   1 min
     kv-types       sessions, speed, KL and a hidden fact by type of keys and values              10 min
     kv-store       TTFT after a restart, and gaps between tokens beside loads from the disk       3 min
@@ -19,7 +20,7 @@
     compression    facts that a model finds in half of a text, and what that saves                5 min
     prediction     accuracy of times predicted by the cost model                                 5 min
 
-``serving`` selects the six parts from ``throughput`` to ``overlap``, ``http`` selects ``server`` and ``servers``,
+``serving`` selects the six parts from ``throughput`` to ``overlap``, ``http`` those from ``server`` to ``overload``,
 ``levers`` those from ``layerkv`` to ``compression``. All but ``compare``, ``start`` and ``prediction`` run on the first
 model only, ``draft-model`` on models of its own. The last line is JSON; the exit status is 1 if a part failed.
 Compare only ratios within one run: the machine's speed changes from minute to minute.
@@ -54,7 +55,7 @@ from benchmarks import (
     startup,
     throughput,
 )
-from benchmarks.http import overhead, servers
+from benchmarks.http import overhead, overload, servers
 from benchmarks.setting import Setting
 from benchmarks.worker import WorkerError
 from twofold.backends.cpu.backend import CpuBackend
@@ -73,7 +74,11 @@ SERVING: Mapping[str, Callable[[Setting], Any]] = {
     "queue": bookkeeping.run,
     "overlap": overlap.run,
 }
-HTTP: Mapping[str, Callable[[Setting], Any]] = {"server": overhead.run, "servers": servers.run}
+HTTP: Mapping[str, Callable[[Setting], Any]] = {
+    "server": overhead.run,
+    "servers": servers.run,
+    "overload": overload.run,
+}
 LEVERS: Mapping[str, Callable[[Setting], Any]] = {
     "layerkv": layerkv.run,
     "kv-types": kv_types.run,
