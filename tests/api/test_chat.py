@@ -62,10 +62,6 @@ def test_a_tool_may_be_called_required(model: ModelFacts) -> None:
     [
         ({"tool_choice": "required"}, "tools is empty"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "weathr"}}}, "'weather'"),
-        (
-            {"tools": [TOOL], "tool_choice": "required", "response_format": {"type": "json_object"}},
-            "cannot be combined",
-        ),
     ],
 )
 def test_calls_that_cannot_be_made(fields: dict[str, Any], said: str, model: ModelFacts) -> None:

@@ -88,3 +88,20 @@ def test_labels_are_taken() -> None:
     labels = {"user": "u", "metadata": {"a": "b"}, "safety_identifier": "s", "prompt_cache_key": "k"}
     ChatRequest.read({"messages": SAID, **labels})
     ResponsesRequest.read({"input": "hi", **labels, "client_metadata": {"x-codex-installation-id": "1"}})
+
+
+@pytest.mark.parametrize(("reader", "body"), [(ChatRequest, {"messages": SAID}), (ResponsesRequest, {"input": "hi"})])
+def test_metadata_has_openais_limits(reader: Any, body: dict[str, Any]) -> None:
+    reader.read({**body, "metadata": {f"{n:064}": "v" * 512 for n in range(16)}})
+    wrong: list[tuple[Any, str]] = [
+        ({str(n): "" for n in range(17)}, "metadata"),
+        ({"k" * 65: ""}, f"metadata.{'k' * 64}"),
+        ({"k": "v" * 513}, "metadata.k"),
+        ({"k": 1}, "metadata.k"),
+        (["k"], "metadata"),
+    ]
+    for given, param in wrong:
+        with pytest.raises(FieldError) as caught:
+            reader.read({**body, "metadata": given})
+        assert caught.value.param.startswith(param)
+        assert len(str(caught.value)) < 300

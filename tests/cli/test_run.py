@@ -211,7 +211,7 @@ def test_a_wrong_setting_is_named(twofold: Command, monkeypatch: pytest.MonkeyPa
         (["-n", "abc"], "abc"),
         (["-n", "0"], "max_tokens"),
         (["--temperature", "-1"], "temperature"),
-        (["--top-p", "0"], "top_p"),
+        (["--top-p", "-0.1"], "top_p"),
         (["--min-tokens", "9", "-n", "3"], "min_tokens"),
         (["--logit-bias", "7"], "TOKEN=BIAS"),
         (["--logit-bias", "999999=1"], "logit_bias"),

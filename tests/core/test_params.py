@@ -38,7 +38,7 @@ def test_an_unknown_name_far_from_all_lists_them() -> None:
     ("name", "value"),
     [
         *(("temperature", bad) for bad in (-0.1, math.nan, math.inf, 10**400, "1", None, True)),
-        *(("top_p", bad) for bad in (0, -0.1, 1.01, math.nan, "x")),
+        *(("top_p", bad) for bad in (-0.1, 1.01, math.nan, "x")),
         *(("min_p", bad) for bad in (-0.1, 1.01, math.nan)),
         *(("top_k", bad) for bad in (-2, 1.5, True, 2**31)),
         *(("repetition_penalty", bad) for bad in (0, -1, math.nan, math.inf)),
@@ -93,6 +93,7 @@ def test_boundary_values_are_accepted() -> None:
         temperature=0, top_p=1, top_k=-1, min_p=1, seed=2**64 - 1, max_tokens=None, min_tokens=5, logprobs=0, n=MAX_N
     )
     assert params.greedy
+    assert SamplingParams(top_p=0).top_p == 0
 
 
 def test_the_callers_objects_are_copied() -> None:

@@ -414,7 +414,7 @@ def _is_omitted(value: Any, path: Path, words: AllowedValues) -> bool:
     kind = value.get("type") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind in words.known:
         return False
-    ignore_object(at(path), kind, words.error(at((path, "type")), kind))
+    ignore_object(value, at(path), words.error(at((path, "type")), kind))
     return True
 
 

@@ -40,11 +40,13 @@ class IgnoredFields:
     unknown   whether unknown fields are ignored; else they are errors
     shown     their names for the response
     logged    the same for the log, without names that are not plain
+    objects   the ignored objects, each with the error that it would be
     """
 
     unknown: bool
     shown: list[str] = field(default_factory=list)
     logged: list[str] = field(default_factory=list)
+    objects: list[tuple[dict[str, Any], FieldError]] = field(default_factory=list)
 
     def add(self, shown: str, logged: str) -> None:
         if len(self.shown) < MAX_IGNORED and shown not in self.shown:
@@ -66,12 +68,24 @@ def ignoring(*, unknown: bool) -> Iterator[IgnoredFields]:
         _ignored.reset(token)
 
 
-def ignore_object(path: str, kind: str, error: FieldError) -> None:
+def ignore_object(value: dict[str, Any], path: str, error: FieldError) -> None:
     """Ignores an object of a type that the completion does not need; raises ``error`` outside of ``ignoring``."""
-    ignored = _ignored.get()
+    ignored, kind = _ignored.get(), value["type"]
     if ignored is None:
         raise error
+    ignored.objects.append((value, error))
     ignored.add(f"{path} of type {spelled(kind)}", f"{path} of type {plain_name(kind)}")
+
+
+def omission(name: str | None = None) -> FieldError | None:
+    """The error of the first ignored object, or of the first with this name, which may be in an object in it; None if
+    there is none."""
+    ignored = _ignored.get()
+    for value, error in () if ignored is None else ignored.objects:
+        parts = (value, *(part for part in value.values() if isinstance(part, dict)))
+        if name is None or any(part.get("name") == name for part in parts):
+            return error
+    return None
 
 
 def refuse_unknown(where: str, name: str, known: Collection[str]) -> None:

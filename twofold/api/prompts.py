@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from twofold.api.base import ModelFacts, ReplyHead, Streamer
 from twofold.api.cache_points import CachePoint, find_pins
-from twofold.api.fields import UNSUPPORTED, FieldError
+from twofold.api.fields import UNSUPPORTED, FieldError, omission
 from twofold.core.errors import ParameterError, closest_match, quoted
 from twofold.core.params import SamplingParams, ThinkingParams
 from twofold.core.request import EngineRequest, PoolingParams, RequestOptions, TextOrTokens, TimeToLive
@@ -242,33 +242,34 @@ class Conversation:
         return self.thinking.budget
 
     def _with_calls(self, model: ModelFacts, params: SamplingParams) -> SamplingParams:
-        """``params`` with the structured output of tool calls, if a call is required or both are possible."""
-        if self.choice == "auto" and self.tools and params.structured_outputs is not None:
-            outputs = model.format.calls_or(self.tools, params.structured_outputs, parallel=self._several)
-            return replace(params, structured_outputs=outputs)
-        if self.choice in ("auto", "none"):
+        """``params`` with the structured output of tool calls, if a call is required or both are possible. A format
+        applies to completions that answer with text, so a required call replaces it."""
+        tools, content = self.tools, params.structured_outputs
+        if self.choice == "none" or (self.choice == "auto" and not (tools and content is not None)):
             return params
-        if not self.tools:
-            raise ParameterError("tool_choice requires a call, but tools is empty.", param="tool_choice")
-        if params.structured_outputs is not None:
-            raise ParameterError(
-                "Structured output and a required tool call cannot be combined.",
-                param="tool_choice",
-                hint='Set tool_choice to "auto" or "none", or remove the structured output.',
-            )
-        tools = self.tools
+        if self.choice == "auto" and content is not None:
+            outputs = model.format.calls_or(tools, content, parallel=self._several)
+            return replace(params, structured_outputs=outputs)
         if isinstance(self.choice, NamedTool):
-            name, known = self.choice.name, [tool["function"]["name"] for tool in tools]
-            tools = [tool for tool in tools if tool["function"]["name"] == name]
-            if not tools:
-                close = closest_match(name, known)
-                raise ParameterError(
-                    f"tool_choice names {quoted(name)}, which is not in tools.",
-                    param="tool_choice",
-                    hint=f"Did you mean {close!r}?" if close else None,
-                )
+            tools = [tool for tool in tools if tool["function"]["name"] == self.choice.name]
         outputs = model.format.call_grammar(tools, parallel=self._several)
         return replace(params, structured_outputs=outputs)
+
+
+def check_choice(tools: Sequence[Message], choice: ToolChoice) -> None:
+    """Raises FieldError if a tool must be called that is not among ``tools``, or any tool although there is none. If a
+    tool was omitted, the error names it as the cause."""
+    name = choice.name if isinstance(choice, NamedTool) else None
+    known = [tool["function"]["name"] for tool in tools]
+    if choice in ("auto", "none") or (known if name is None else name in known):
+        return
+    if (cause := omission(name)) is not None:
+        raise cause
+    if name is None:
+        raise FieldError("tool_choice requires a call, but tools is empty.", param="tool_choice")
+    close = closest_match(name, known)
+    hint = f"Did you mean {close!r}?" if close else None
+    raise FieldError(f"tool_choice names {quoted(name)}, which is not in tools.", param="tool_choice", hint=hint)
 
 
 def tokenized(

@@ -169,7 +169,7 @@ class SamplingParams(RequestParams):
     n                     independent completions of the prompt; number i has a seed derived from (seed, i)
     best_of               samples this many completions and keeps the n of the highest mean log-probability
     temperature           divides the logits; 0 takes the most likely token
-    top_p                 keeps the smallest set of most likely tokens whose probability reaches it
+    top_p                 keeps the smallest set of most likely tokens whose probability reaches it; 0: the likeliest
     top_k                 keeps the k most likely tokens; 0 or −1 keeps all
     min_p                 keeps tokens at least this fraction as likely as the most likely one
     repetition_penalty    > 1 makes tokens of prompt and completion less likely (Keskar et al. 2019)
@@ -259,7 +259,7 @@ class SamplingParams(RequestParams):
 
     def _check_numbers(self) -> None:
         _number("temperature", self.temperature, 0, math.inf)
-        _number("top_p", self.top_p, 0, 1, open_low=True)
+        _number("top_p", self.top_p, 0, 1)
         _number("min_p", self.min_p, 0, 1)
         _number("repetition_penalty", self.repetition_penalty, 0, math.inf, open_low=True)
         _number("presence_penalty", self.presence_penalty, -2, 2)

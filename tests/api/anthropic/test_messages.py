@@ -124,7 +124,7 @@ def test_fields_that_change_no_completion_are_accepted(fields: dict[str, Any]) -
         ({"temperature": 1.1}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
         ({"temperature": "0"}, "temperature"),
-        ({"top_p": 0}, "top_p"),
+        ({"top_p": -0.1}, "top_p"),
         ({"top_k": -1}, "top_k"),
         ({"stop_sequences": "a"}, "stop_sequences"),
         ({"stop_sequences": [""]}, "stop_sequences[0]"),

@@ -42,6 +42,8 @@ def test_fields_of_sampling_and_treatment() -> None:
         temperature=0.5,
         top_p=0.9,
         top_k=3,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
         max_output_tokens=7,
         stream=True,
         store=False,
@@ -50,7 +52,8 @@ def test_fields_of_sampling_and_treatment() -> None:
         twofold={"explain": True},
         stream_options={},
     )
-    assert request.params == SamplingParams(temperature=0.5, top_p=0.9, top_k=3, max_tokens=7)
+    penalties: dict[str, Any] = {"presence_penalty": 0.5, "frequency_penalty": -0.5}
+    assert request.params == SamplingParams(temperature=0.5, top_p=0.9, top_k=3, max_tokens=7, **penalties)
     assert (request.stream, request.store, request.tier, request.explain) == (True, False, "priority", True)
     assert request.request_options == RequestOptions(priority=3)
 
@@ -211,6 +214,7 @@ def test_the_reply_is_a_response(facts: ModelFacts) -> None:
         temperature=0.5,
         max_tool_calls=3,
         text={"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}},
+        presence_penalty=-2,
     )
     made = Made(facts, f"<think>hm</think>Sure.{CALL}", cached=4, pins=(HeldPin(7, 1800.0),))
     reply = data_of(request.reply(HEAD, [made.output], facts))
@@ -229,7 +233,11 @@ def test_the_reply_is_a_response(facts: ModelFacts) -> None:
         "total_tokens": 10 + drawn,
     }
     assert reply["metadata"] == {"a": "b"}
-    assert set(reply) - set(Response.model_fields) == {"store"}  # which the API itself has, too
+    assert set(reply) - set(Response.model_fields) == {
+        "store",
+        "presence_penalty",
+        "frequency_penalty",
+    }  # of Open Responses
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,12 @@ def naive_distribution(logits: Sequence[float], params: SamplingParams) -> NDArr
     if params.top_k > 0:
         order = order[: params.top_k]
     total = sum(weights[token] for token in order)
-    kept, mass = [], 0.0
+    kept: list[int] = []
+    mass = 0.0
     for token in order:
-        if (params.top_p == 1 or mass < params.top_p * total) and weights[token] >= params.min_p * weights[order[0]]:
+        if (params.top_p == 1 or not kept or mass < params.top_p * total) and weights[token] >= params.min_p * weights[
+            order[0]
+        ]:
             kept.append(token)
         mass += weights[token]
     probabilities = np.zeros(len(weights))

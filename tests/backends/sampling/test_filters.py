@@ -81,7 +81,7 @@ def test_only_what_changes_logits_copies_them() -> None:
     st.sampled_from([30, 97, 3000]),
     st.sampled_from([0.2, 1.0, 3.0]),
     st.sampled_from([0, 1, 7, 5000]),
-    st.sampled_from([1.0, 0.01, 0.5, 0.9, 0.999]),
+    st.sampled_from([1.0, 0.0, 0.01, 0.5, 0.9, 0.999]),
     st.sampled_from([0.0, 0.001, 0.1, 1.0]),
 )
 def test_candidates(seed: int, vocab: int, temperature: float, top_k: int, top_p: float, min_p: float) -> None:
@@ -104,6 +104,7 @@ def test_equally_likely_tokens_stay_by_lower_id() -> None:
 
 def test_the_token_that_reaches_top_p_is_the_last() -> None:
     assert kept(np.zeros(4, np.float32), SamplingParams(top_p=0.5))[0].tolist() == [0, 1]
+    assert kept(np.zeros(4, np.float32), SamplingParams(top_p=0))[0].tolist() == [0]
 
 
 def test_top_p_measures_what_top_k_kept() -> None:
@@ -119,7 +120,7 @@ def test_pick_never_takes_weight_zero(uniform: float) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.floats(0.1, 3), st.floats(0.01, 1), st.floats(0, 1)), min_size=1, max_size=6))
+@given(st.lists(st.tuples(st.floats(0.1, 3), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=6))
 def test_rows_are_filtered_alike_in_one_pass_in_many_and_alone(rows: list[tuple[float, float, float]]) -> None:
     params = [SamplingParams(temperature=t, top_p=p, min_p=m) for t, p, m in rows]
     logits = np.stack([make_row(index, 2000) for index in range(len(rows))])

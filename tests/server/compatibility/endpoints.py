@@ -102,7 +102,7 @@ DRAWN: Final[Mapping[str, list[Probe]]] = {
     "model": [Probe("a name that is served", "tiny")],
     "n": [Probe(f"1 to {MAX_N}", MAX_N), Probe("more", MAX_N + 1)],
     "temperature": [Probe("0 or more", 2), Probe("negative", -1)],
-    "top_p": [Probe("above 0, to 1", 0.5), Probe("0", 0)],
+    "top_p": [Probe("0 to 1", 0), Probe("more", 1.1)],
     "stop": STOPS,
     "frequency_penalty": [Probe("-2 to 2", -2), Probe("beyond", 3)],
     "presence_penalty": [Probe("-2 to 2", -2), Probe("beyond", 3)],
@@ -112,7 +112,11 @@ DRAWN: Final[Mapping[str, list[Probe]]] = {
     "max_completion_tokens": [Probe("1 or more", 8), Probe("0", 0)],
     "max_output_tokens": [Probe("1 or more", 8), Probe("0", 0)],
     "top_logprobs": LOGPROBS,
-    "metadata": [Probe("up to 16 texts (not used)", {"a": "b"})],
+    "metadata": [
+        Probe("up to 16 texts of 512 characters, named with 64 (not used)", {"a" * 64: "b" * 512}),
+        Probe("more", {str(index): "b" for index in range(17)}),
+        Probe("longer", {"a": "b" * 513}),
+    ],
 }
 
 CONTINUOUS: Final = [Probe("continuous_usage_stats: true", {"include_usage": True, "continuous_usage_stats": True})]

@@ -54,7 +54,7 @@ from twofold.api.cache_points import CachePoint
 from twofold.api.compression import ChatFields, ConversationScoring, asked_scoring, drafting_options
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import Stop, TokenId, TopP
-from twofold.api.prompts import Conversation
+from twofold.api.prompts import Conversation, check_choice
 from twofold.core.params import MAX_STOPS, SamplingParams, StructuredOutputsParams
 from twofold.core.request import EngineRequest, RequestOptions
 from twofold.core.sampling_defaults import NAMES
@@ -117,6 +117,7 @@ class MessagesPrompt(RequestObject, dict=True):
         if (ttl := controls.take(self.cache_control, "")) is not None:
             points.append(CachePoint(ttl=ttl, message=len(turns.turns) - 1))
         choice = self.tool_choice
+        check_choice(tools, tool_choice(choice))
         return Conversation(
             messages=tuple(turn.message() for turn in turns.turns),
             tools=tuple(tools),

@@ -53,6 +53,10 @@ Prompts: TypeAlias = Annotated[
     Meta(extra={"wanted": "text, a list of texts, token ids or a list of lists of token ids"}),
 ]
 Label: TypeAlias = Annotated[str, Meta(description="A label of the caller; it changes no completion.")]
+Metadata: TypeAlias = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+    Meta(max_length=16, extra={"wanted": "at most 16 texts of 512 characters with names of 64"}),
+]
 Priority: TypeAlias = Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="A lower number goes first.")]
 CacheSalt: TypeAlias = Annotated[
     str, Meta(max_length=MAX_NAME_CHARS, description="Only prompts of the same salt share cached prefixes.")
@@ -108,7 +112,7 @@ class LabelledRequest(OpenAIRequest):
     user: Label | None = None
     safety_identifier: Label | None = None
     prompt_cache_key: Label | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: Metadata | None = None
 
 
 class VectorRequest(LabelledRequest, PoolingRequest):
@@ -135,7 +139,7 @@ MIN_SEED: Final = -(1 << 63)
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_TOKEN_ID)]
 TopLogprobs: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 Temperature: TypeAlias = Annotated[float, Meta(ge=0)]
-TopP: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
+TopP: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 TopK: TypeAlias = Annotated[int, Meta(ge=-1, le=MAX_TOKEN_ID)]
 MinP: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Repetition: TypeAlias = Annotated[float, Meta(gt=0)]

@@ -38,6 +38,7 @@ from twofold.api.prompts import (
     NamedTool,
     Thinking,
     ToolChoice,
+    check_choice,
     function_call,
     function_tool,
 )
@@ -324,6 +325,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
     @cached_property
     def conversation(self) -> Conversation:
         tools, choice = chosen_tools(self.tools or (), self.tool_choice)
+        check_choice(tools, choice)
         messages = [message.message(f"messages[{index}]") for index, message in enumerate(self.messages)]
         if self.continue_final_message:
             self._check_continued(messages[-1])

@@ -21,14 +21,12 @@ from msgspec import Meta
 
 from twofold.api.batch.journal import EMPTY_TALLY, BatchTally
 from twofold.api.body import NonNegativeInt, ReplyObject, RequestObject
+from twofold.api.openai.bodies import Metadata
 from twofold.api.openai.replies import OutputDetails, PromptDetails, ResponseUsage
 from twofold.server.files.form import FileLifetime
 from twofold.server.storage.tenants import TenantStore
 
 WINDOW_SECONDS: Final = 86400
-MAX_PAIRS: Final = 16
-MAX_KEY_CHARS: Final = 64
-MAX_VALUE_CHARS: Final = 512
 MAX_ID_CHARS: Final = 256
 BatchEndpoint: TypeAlias = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
 Status: TypeAlias = Literal[
@@ -73,13 +71,7 @@ class BatchOrder(RequestObject):
     input_file_id: Annotated[str, Meta(max_length=MAX_ID_CHARS)]
     endpoint: BatchEndpoint
     completion_window: Literal["24h"]
-    metadata: (
-        Annotated[
-            dict[Annotated[str, Meta(max_length=MAX_KEY_CHARS)], Annotated[str, Meta(max_length=MAX_VALUE_CHARS)]],
-            Meta(max_length=MAX_PAIRS),
-        ]
-        | None
-    ) = None
+    metadata: Metadata | None = None
     output_expires_after: FileLifetime | None = None
 
 

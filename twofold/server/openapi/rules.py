@@ -45,9 +45,9 @@ THINKING: Final = (
     RequestRule("The model has thinking sections.", "thinking_token_budget", UNSUPPORTED),
     RequestRule("With a budget, reasoning_effort is not none.", "thinking_token_budget"),
 )
-TOOL_CHOICE: Final = RequestRule(
-    "tool_choice needs tools and names only these; unless it is auto or none, it excludes structured output.",
-    "tool_choice",
+TOOL_CHOICE: Final = (
+    RequestRule("tool_choice needs tools and names only these.", "tool_choice"),
+    RequestRule("A tool that must be called is a function.", "tools", "unsupported_value"),
 )
 PRIORITY: Final = RequestRule(f"Within a service tier, priority is from 0 to {MAX_OWN_PRIORITY}.", "priority")
 STORED: Final = RequestRule("Caching a prompt for 24h requires a KV store.", "ttl")
@@ -77,7 +77,7 @@ CHAT: Final = (
     UNCONSTRAINED,
     ANSWERED,
     RequestRule("Progress needs stream.", "twofold.progress"),
-    TOOL_CHOICE,
+    *TOOL_CHOICE,
     RequestRule("max_tokens and max_completion_tokens are equal if both are given.", "max_tokens"),
     RequestRule("top_logprobs needs logprobs.", "top_logprobs"),
     KEEP,
@@ -120,7 +120,7 @@ COMPRESS: Final = (
 DETOKENIZE: Final = (RequestRule("Token ids are below the size of the model's vocabulary.", "tokens"),)
 TURN: Final = (
     TEMPLATE,
-    TOOL_CHOICE,
+    *TOOL_CHOICE,
     RequestRule("input is needed unless previous_response_id is given.", "input", MISSING),
     RequestRule("The output of a call follows its call.", "input"),
     RequestRule("Names of tools are unique.", "tools"),
@@ -151,7 +151,7 @@ MESSAGES: Final = (
         "messages",
     ),
     UNCONSTRAINED,
-    TOOL_CHOICE,
+    *TOOL_CHOICE,
     RequestRule("output_format and output_config.format exclude each other.", "output_format"),
     *VALID_GRAMMAR,
 )

@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, UnsetType, structs
 from twofold.api.base import ModelFacts, ReplyHead, TierName
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject, encode
 from twofold.api.completion import NO_ARGUMENTS, CacheUsage, reasoning_tokens
-from twofold.api.openai.bodies import PlainFormat
+from twofold.api.openai.bodies import Metadata, Penalty, PlainFormat
 from twofold.api.openai.chat import Effort
 from twofold.api.openai.errors import error_message
 from twofold.api.openai.logprobs import ChatTokenLogprob, chat_logprobs
@@ -30,7 +30,7 @@ from twofold.api.openai.responses.items import (
     output_id,
     sealed,
 )
-from twofold.api.openai.responses.settings import Metadata, ResponseSchemaFormat, ResponseToolChoice
+from twofold.api.openai.responses.settings import ResponseSchemaFormat, ResponseToolChoice
 from twofold.api.openai.streams import KEEP_ALIVE
 from twofold.core.errors import ParameterError, QuotaError, TwofoldError, UsageError
 from twofold.core.step import FinishReason
@@ -51,9 +51,9 @@ class ResponseFailure(ReplyObject, kw_only=True):
 
 
 class IncompleteDetails(ReplyObject):
-    """Why a response is incomplete; null for a deadline."""
+    """Why a response is incomplete."""
 
-    reason: IncompleteReason | None
+    reason: IncompleteReason
 
 
 class ReplyReasoning(ReplyObject, kw_only=True):
@@ -112,6 +112,8 @@ class ResponseReply(ReplyObject, kw_only=True):
     tools: Sequence[ReplyTool]
     top_logprobs: NonNegativeInt
     top_p: Annotated[float, Meta(ge=0, le=1)]
+    presence_penalty: Penalty
+    frequency_penalty: Penalty
     service_tier: TierName | UnsetType = UNSET
     twofold: Explanation | UnsetType = UNSET
 
@@ -237,7 +239,7 @@ STATES: Final[Mapping[FinishReason | None, State]] = {
 }
 """The state of a response, by the finish reason of its completion."""
 REASONS: Final[Mapping[FinishReason | None, IncompleteReason]] = {"length": "max_output_tokens"}
-"""Why a response is incomplete, in OpenAI's words, which have none for a deadline."""
+"""Why a response is incomplete, in OpenAI's words, which have none for a deadline: its details are null."""
 
 
 def item_status(finish: FinishReason | None) -> Literal["completed", "incomplete"]:
@@ -259,7 +261,7 @@ def ended_response(
 ) -> ResponseReply:
     """The ``response`` with its output. ``extra`` goes under ``twofold``."""
     (completion,) = output.outputs
-    state = STATES[completion.finish_reason]
+    state, reason = STATES[completion.finish_reason], REASONS.get(completion.finish_reason)
     took = round(output.metrics.finished - output.metrics.arrival)
     return structs.replace(
         response,
@@ -268,7 +270,7 @@ def ended_response(
         usage=response_usage(output, model),
         twofold=extra,
         completed_at=response.created_at + took if state == "completed" else None,
-        incomplete_details=IncompleteDetails(REASONS.get(completion.finish_reason)) if state == "incomplete" else None,
+        incomplete_details=None if reason is None else IncompleteDetails(reason),
     )
 
 

@@ -27,7 +27,9 @@ from twofold.api.openai.bodies import (
     Count,
     GeneratingFields,
     Label,
+    Metadata,
     MinP,
+    Penalty,
     PlainFormat,
     Priority,
     Repetition,
@@ -72,7 +74,6 @@ from twofold.api.openai.responses.settings import (
     LOGPROBS,
     SEALED_REASONING,
     Includable,
-    Metadata,
     ReasoningSettings,
     ResponseCacheOptions,
     ResponseTool,
@@ -80,16 +81,17 @@ from twofold.api.openai.responses.settings import (
     TextSettings,
     shown_tools,
 )
-from twofold.api.prompts import DEFAULT_THINKING, Conversation, DraftMessage, ToolChoice, function_call
+from twofold.api.prompts import DEFAULT_THINKING, Conversation, DraftMessage, ToolChoice, check_choice, function_call
 from twofold.core.errors import ContextLengthError, quoted
 from twofold.core.params import SamplingParams
 from twofold.core.request import MAX_PINS, STORED_TTL, EngineRequest, RequestOptions, TimeToLive
+from twofold.core.sampling_defaults import NAMES
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import Message
 from twofold.text.parsers.base import SectionParser
 
-SAMPLED: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Fields that ``SamplingParams`` knows by the same name; OpenAI has the first two."""
+SAMPLED: Final = (*NAMES, "presence_penalty", "frequency_penalty")
+"""Fields that ``SamplingParams`` knows by the same name. OpenAI has the first two, Open Responses the last two, too."""
 REPEATED: Final = (
     "instructions",
     "max_output_tokens",
@@ -212,7 +214,9 @@ class TurnRequest(RequestObject, dict=True):
     @cached_property
     def shown_tools(self) -> tuple[tuple[Message, ...], ToolChoice]:
         """The tools that may be called, and the choice among them."""
-        return shown_tools(self.tools or (), self.tool_choice)
+        tools, choice = shown_tools(self.tools or (), self.tool_choice)
+        check_choice(tools, choice)
+        return tools, choice
 
     @property
     def references(self) -> Sequence[str]:
@@ -309,6 +313,8 @@ class ResponsesRequest(TurnRequest, GeneratingFields):
     top_k: TopK | None = None
     min_p: MinP | None = None
     repetition_penalty: Repetition | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
     max_output_tokens: Count | None = None
     max_tool_calls: Count | None = None
     top_logprobs: TopLogprobs | None = None
@@ -398,6 +404,8 @@ class ResponsesRequest(TurnRequest, GeneratingFields):
             ],
             top_logprobs=params.logprobs or 0,
             top_p=params.top_p,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
         )
 
     def _filled(self, model: ModelFacts) -> SamplingParams:

@@ -20,18 +20,7 @@ from twofold.engine.prompts import Message
 LOGPROBS: Final = "message.output_text.logprobs"
 SEALED_REASONING: Final = "reasoning.encrypted_content"
 
-MAX_LABELS: Final = 16
-MAX_LABEL_NAME: Final = 64
-MAX_LABEL: Final = 512
-
 Includable: TypeAlias = Annotated[Literal["message.output_text.logprobs", "reasoning.encrypted_content"], OFFERED]
-Metadata: TypeAlias = Annotated[
-    dict[Annotated[str, Meta(max_length=MAX_LABEL_NAME)], Annotated[str, Meta(max_length=MAX_LABEL)]],
-    Meta(
-        max_length=MAX_LABELS,
-        extra={"wanted": f"at most {MAX_LABELS} texts of {MAX_LABEL} characters with names of {MAX_LABEL_NAME}"},
-    ),
-]
 
 
 class ReasoningSettings(RequestObject):

@@ -20,7 +20,7 @@ const TABLE = [
   ["number", "max_tokens", "Max. tokens", { min: 1, note: "tokens of an answer" }],
   ["number", "n", "Completions", { min: 1, max: 16, note: "each is a branch" }],
   ["number", "seed", "Seed", { note: "the same seed gives the same answer" }],
-  ["number", "top_p", "top-p", { min: 0.01, max: 1 }],
+  ["number", "top_p", "top-p", { min: 0, max: 1 }],
   ["number", "top_k", "top-k", { min: -1 }],
   ["number", "min_p", "min-p", { min: 0, max: 1 }],
   ["number", "presence_penalty", "Presence penalty", { min: -2, max: 2 }],
