@@ -36,7 +36,30 @@ TOKENS = st.one_of(
 def test_tokens_are_found_as_by_trying_all(ids: dict[str, int], text: str) -> None:
     tokens = SpecialTokens(ids)
     assert list(tokens.split(text)) == plainly(ids, text)
-    assert tokens.holds(text) == any(token in text for token in ids)
+
+
+@given(
+    TOKENS, st.text("ab<", max_size=60) | st.text("abcdefghijklmnopqrst^]-<|", max_size=60), st.text("ab<", max_size=6)
+)
+def test_broken_text_makes_no_token_with_what_follows(ids: dict[str, int], text: str, after: str) -> None:
+    ids = {token: number for token, number in ids.items() if len(token) > 1}
+    tokens = SpecialTokens(ids)
+    safe = tokens.broken(text, "#")
+    assert safe.replace("#", "") == text
+    assert (safe == text) == (
+        not any(token in text for token in ids)
+        and not any(token.startswith(text[start:]) for token in ids for start in range(len(text)))
+    )
+    assert all(
+        start >= len(safe) for token in ids for start in range(len(safe)) if (safe + after).startswith(token, start)
+    )
+
+
+def test_names_are_broken_at_punctuation() -> None:
+    tokens = SpecialTokens({"<|end|>": 0, "</s>": 1})
+    assert tokens.broken("get_it-now.v2", "#", is_name=True) == "get_it-now.v2"
+    assert tokens.broken("|end|", "#", is_name=True) == "|#end|#"
+    assert tokens.broken("/s", "#", is_name=True) == "/#s"
 
 
 @pytest.mark.parametrize("size", range(1, 9))

@@ -14,19 +14,22 @@ MAX_DEPTH = 64
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "model", "ipython"})
 FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "thinking"})
 
+NAMES = frozenset({"name", "id", "tool_call_id", "type"})
 
-def validated(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Copies with ``content`` as one string; a list of text parts is joined by newlines. Raises TemplateError."""
+
+def validated(messages: Sequence[Message], *, exact_content: bool = False) -> list[dict[str, Any]]:
+    """Copies with ``content`` as one string; a list of text parts is joined by newlines. With ``exact_content`` lists
+    and null stay as they are. Raises TemplateError."""
     if isinstance(messages, (str, bytes)) or not isinstance(messages, Sequence):
         raise _refused("Messages must be a list of objects with 'role' and 'content'.")
     if not messages:
         raise _refused("There must be at least one message.")
     if len(messages) > MAX_MESSAGES:
         raise _refused(f"{len(messages)} messages are too many; at most {MAX_MESSAGES} are allowed.")
-    return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    return [_message(message, f"messages[{index}]", exact_content) for index, message in enumerate(messages)]
 
 
-def _message(message: Message, where: str) -> dict[str, Any]:
+def _message(message: Message, where: str, exact_content: bool) -> dict[str, Any]:  # noqa: FBT001 - of ``validated``
     if not isinstance(message, Mapping):
         raise _refused(f"{where} must be an object with 'role' and 'content'.")
     for field in message:
@@ -35,10 +38,15 @@ def _message(message: Message, where: str) -> dict[str, Any]:
     role = message.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise _unknown(f"{where} has an unknown role", role, ROLES)
-    content = _content(message.get("content"), where)
+    content: Any = _content(message.get("content"), where)
     if "content" not in message and not message.get("tool_calls"):
         raise _refused(f"{where} has no 'content'.")
-    return {**{key: plain(value) for key, value in message.items()}, "content": content}
+    copied = {key: plain(value) for key, value in message.items()}
+    if exact_content and isinstance(copied.get("content"), list):
+        content = [{"type": "text", "text": _part(part, where)} for part in copied["content"]]
+    elif exact_content and "content" in message:
+        content = copied["content"]
+    return {**copied, "content": content}
 
 
 def _content(content: object, where: str) -> str:
@@ -86,16 +94,14 @@ def texts_of(value: object) -> Iterator[str]:
             yield from texts_of(item)
 
 
-def guarded(value: Any, change: Callable[[str], str]) -> Any:
-    """Plain data with ``change`` applied to every string but roles, which templates compare."""
+def changed(value: Any, change: Callable[[str, bool], str], *, is_name: bool = False) -> Any:
+    """Plain data with ``change`` applied to every string, keys included. It is told which ones are names: keys, and
+    values under the keys in NAMES."""
     if isinstance(value, str):
-        return change(value)
+        return change(value, is_name)
     if isinstance(value, dict):
-        return {
-            key if key in FIELDS else change(key): item if key == "role" else guarded(item, change)
-            for key, item in value.items()
-        }
-    return [guarded(item, change) for item in value] if isinstance(value, list) else value
+        return {change(key, True): changed(item, change, is_name=key in NAMES) for key, item in value.items()}
+    return [changed(item, change) for item in value] if isinstance(value, list) else value
 
 
 def _unknown(what: str, name: object, known: frozenset[str]) -> TemplateError:

@@ -30,6 +30,8 @@ MAX_FIRSTS = 16
 """If tokens begin with more different characters than this, a search compares only their first character, not two."""
 WINDOW = 1 << 16
 """Characters per search, which holds the interpreter lock."""
+MAX_BEGINNING = 64
+"""Longest beginning of a control token, in characters, that is looked for at the end of a text."""
 START, NOWHERE = 0, -1
 """Nodes of an automaton."""
 
@@ -78,6 +80,15 @@ class _Automaton:
         self._fallback.append(fallback)
         self._found.append(None if fallback == NOWHERE else self._found[fallback])
         return child
+
+    def begins(self, text: str) -> bool:
+        """Whether one of the texts begins with ``text``."""
+        node: int | None = START
+        for char in text:
+            if node is None:
+                break
+            node = self._next.get((node, char))
+        return node is not None
 
     def first(self, text: str, place: int) -> tuple[tuple[int, int, int] | None, int]:
         """Returns the start, end and id of the first text that begins at or soon after ``place`` (of several, the
@@ -158,14 +169,31 @@ class SpecialTokens:
                 return match.start()
         return None
 
-    def holds(self, text: str) -> bool:
-        """Whether ``text`` contains a control token."""
-        return next(self._occurrences(text), None) is not None
+    @cached_property
+    def _punctuation(self) -> re.Pattern[str]:
+        """Finds the characters of control tokens that names of tools and arguments seldom have."""
+        found = {char for text in self._ids for char in text if not (char.isalnum() or char in "_-. ")}
+        return re.compile(_one_of(found) if found else "(?!)")
 
-    def broken(self, text: str, mark: str) -> str:
-        """``text`` with ``mark`` inserted after the first character of each control token, which breaks it."""
-        places = [start + 1 for start, _, _ in self._occurrences(text)]
-        return mark.join(text[begin:end] for begin, end in pairwise([0, *places, len(text)]))
+    def broken(self, text: str, mark: str, *, is_name: bool = False) -> str:
+        """``text`` with ``mark`` inserted, so that it has no control token, and makes none with the text around it.
+
+        The mark follows the first character of each control token, and of a beginning of one at the end of the text. In
+        a name, which some templates write as <name>, it also follows each punctuation mark of control tokens.
+        """
+        shorter = range(max(0, len(text) - MAX_BEGINNING), len(text))
+        places = {start + 1 for start in shorter if self._ids and self._automaton.begins(text[start:])}
+        place = 0
+        while self._ids and (candidate := self._candidate(text, place)) is not None:
+            found, place = self._automaton.first(text, candidate)
+            if found is not None:
+                place = found[0] + 1  # without this token, another one may begin inside of it
+                places.add(place)
+        if is_name:
+            places.update(match.end() for match in self._punctuation.finditer(text))
+        if not places:
+            return text
+        return mark.join(text[begin:end] for begin, end in pairwise([0, *sorted(places), len(text)]))
 
 
 def _one_of(characters: Iterable[str]) -> str:
@@ -174,14 +202,19 @@ def _one_of(characters: Iterable[str]) -> str:
 
 
 def unused_mark(text: str) -> str:
-    """A noncharacter that does not occur in ``text``. Raises TemplateError if all occur."""
+    """A noncharacter that does not occur in ``text``, nor its escape. Raises TemplateError if all occur."""
     for mark in _MARKS:
-        if mark not in text:
+        if mark not in text and escaped(mark) not in text:
             return mark
     raise TemplateError(
         "The messages hold every Unicode noncharacter, so control tokens in them cannot be marked.",
         hint="Remove U+FDD0 to U+FDEF from the messages.",
     )
+
+
+def escaped(mark: str) -> str:
+    """A mark as JSON in ASCII and Python's ``repr`` write it."""
+    return f"\\u{ord(mark):04x}"
 
 
 PREFIX_NAMES: Final = names("<|fim_prefix|> <fim-prefix> <fim_prefix> <PRE> ▁<PRE> <|code_prefix|> <｜fim▁begin｜>")

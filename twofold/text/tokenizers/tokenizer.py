@@ -27,12 +27,19 @@ from twofold.core.errors import (
 from twofold.text.prompt_limit import SHORT, LowerBound, PromptLimit
 from twofold.text.templates.builtin_templates import BUILTIN_TEMPLATES, family_of
 from twofold.text.templates.chat import ChatTemplate
-from twofold.text.templates.messages import Message, guarded, texts_of, validated
+from twofold.text.templates.messages import Message, changed, plain, texts_of, validated
 from twofold.text.tokenizers import bytelevel, sentencepiece
 from twofold.text.tokenizers.bytelevel import word_rule
 from twofold.text.tokenizers.encoder import PlainEncoder
 from twofold.text.tokenizers.metadata import PREFIX, TokenType, Vocabulary
-from twofold.text.tokenizers.special import InfillTokens, SpecialTokens, infill_tokens, names, unused_mark
+from twofold.text.tokenizers.special import (
+    InfillTokens,
+    SpecialTokens,
+    escaped,
+    infill_tokens,
+    names,
+    unused_mark,
+)
 
 KINDS = ("gpt2", "llama")
 
@@ -45,6 +52,9 @@ _END_NAMES = names(
 _HARMONY_NAMES = frozenset({"<|return|>", "<|call|>", "<|end|>"})
 """Where all three exist, ``<|end|>`` only ends one message of a completion."""
 
+_TRIAL_MARK = "\ufdd0"
+"""Tells whether a text needs a mark; it may occur in the text."""
+
 _KEEPS_SPACE = frozenset({"<unk>", "<s>", "<|endoftext|>"})
 """Phi-3's control tokens include the white space after them; these do not."""
 
@@ -56,6 +66,7 @@ class ChatOptions(TypedDict, total=False):
     tools: Sequence[Message] | None
     continue_final_message: bool
     trust_content: bool
+    exact_content: bool
     chat_template_kwargs: Mapping[str, Any] | None
 
 
@@ -172,14 +183,14 @@ class Tokenizer:
 
     def _encode_parsed(self, text: str, mark: str = "") -> list[int]:
         """Ids of a text whose control tokens are found; ``mark`` is removed from the rest of it."""
-        self._check_long(text.replace(mark, "") if mark else text)
+        self._check_long(_without(text, mark))
         room = self._room
         ids: list[int] = []
         for segment in self._special.split(text):
             if segment.token is not None:
                 ids.append(segment.token)
             else:
-                ids += self._encode_plain(segment.text.replace(mark, "") if mark else segment.text)
+                ids += self._encode_plain(_without(segment.text, mark))
             if room is not None and len(text) > SHORT:
                 room.check(len(ids), at_least=True)
         return ids
@@ -297,37 +308,59 @@ class Tokenizer:
         continue_final_message: bool = False,
         tokenize: bool = True,
         trust_content: bool = False,
+        exact_content: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int] | str:
         """The prompt that the model's chat template makes of ``messages``, as ids or as text.
 
-        Text in messages and tools that looks like a control token stays text in the ids, unless ``trust_content``.
-        With ``continue_final_message`` the prompt ends where the content of the last message ends, its turn left open.
+        Text in messages, tools and variables that looks like a control token stays text in the ids, unless
+        ``trust_content``.
+        The template sees each content as one string, with ``exact_content`` as it is given: a string, a list of text
+        parts, or null. With ``continue_final_message`` the prompt ends where the content of the last message ends, its turn left open.
         ``chat_template_kwargs`` become variables of the template. Raises TemplateError without a template, for
         messages that are malformed or that the template refuses, and if the template exceeds its limits;
         ParameterError for a variable whose name is reserved, ResourceError if its process cannot be started.
         """
         if self._chat_template is None:
             raise self._no_template()
-        checked, checked_tools = validated(messages), list(tools) if tools is not None else None
-        mark = None
-        if tokenize and not trust_content and any(map(self._special.holds, texts_of([checked, checked_tools]))):
-            mark = unused_mark("".join(texts_of([checked, checked_tools])) + self._chat_template.source)
-            checked, checked_tools = guarded([checked, checked_tools], lambda text: self._special.broken(text, mark))
+        given = [validated(messages, exact_content=exact_content), plain(tools), plain(chat_template_kwargs or {})]
+        mark = ""
+        if tokenize and not trust_content and self._guarded(given, _TRIAL_MARK) != given:
+            mark = self._unused_mark(given)
+            given = self._guarded(given, mark)
+        checked, checked_tools, variables = given
         end = None
         if continue_final_message:
-            end = unused_mark("".join(texts_of([checked, checked_tools])) + self._chat_template.source)
-            checked[-1]["content"] += end
+            end = self._unused_mark(given)
+            last = checked[-1]
+            if isinstance(last["content"], list) and last["content"]:
+                last = last["content"][-1]
+            key = "content" if last is checked[-1] else "text"
+            last[key] = f"{last[key] or ''}{end}"
         rendered = self._chat_template.render(
             checked,
             tools=checked_tools,
             add_generation_prompt=add_generation_prompt,
             special_tokens=self._named_tokens,
-            variables=chat_template_kwargs,
+            variables=variables,
         )
         if end is not None:
             rendered = _until(rendered, end)
-        return self._fitting(self._encode_parsed(rendered, mark or "")) if tokenize else rendered
+        return self._fitting(self._encode_parsed(rendered, mark)) if tokenize else rendered
+
+    def _guarded(self, given: list[Any], mark: str) -> list[Any]:
+        """Messages, tools and variables with ``mark`` in all that could become a control token, at any depth. Only the
+        role of a message itself stays as it is: it is one of ROLES."""
+        messages, *others = changed(given, lambda text, is_name: self._special.broken(text, mark, is_name=is_name))
+        return [[{**new, "role": old["role"]} for new, old in zip(messages, given[0], strict=True)], *others]
+
+    def _unused_mark(self, given: list[Any]) -> str:
+        """A mark that is neither in messages, tools and variables nor in the template."""
+        return unused_mark("".join(texts_of(given)) + (self.chat_template or ""))
+
+
+def _without(text: str, mark: str) -> str:
+    return text.replace(mark, "").replace(escaped(mark), "") if mark else text
 
 
 def _until(rendered: str, mark: str) -> str:
