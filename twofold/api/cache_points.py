@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 from twofold.api.base import ModelFacts
@@ -50,13 +49,14 @@ def find_pins(
 ) -> tuple[CachePin, ...]:
     """The pins of these points, ascending; of several points at one token, the longest time to live counts.
 
-    ``token_ids`` are those of the whole conversation; ``render`` is one for ``CompletionFormat.rendered``. A point has no pin if it covers no whole token, is on tools that the model is not shown, or cannot be
+    ``token_ids`` are those of the whole conversation; ``render`` takes messages and tools as ``CompletionFormat.shown``
+    returns them. A point has no pin if it covers no whole token, is on tools that the model is not shown, or cannot be
     found in the rendered text.
     """
-    text = model.format.rendered(render, messages, tools)
+    text = render(*model.format.shown(messages, tools))
     ends: list[tuple[int, TimeToLive]] = []
     for point in points:
-        end = _end(point, text, messages, tools, partial(model.format.rendered, render))
+        end = _end(point, text, messages, tools, lambda *changed: render(*model.format.shown(*changed)))
         if end:
             ends.append((end, point.ttl))
     ends.sort()

@@ -88,13 +88,6 @@ def omission(name: str | None = None) -> FieldError | None:
     return None
 
 
-def warn(text: str) -> None:
-    """Tells the caller, in the warning of the response, what was done otherwise than asked."""
-    ignored = _ignored.get()
-    if ignored is not None and text not in ignored.notes:
-        ignored.notes.append(text)
-
-
 def refuse_unknown(where: str, name: str, known: Collection[str]) -> None:
     """Raises FieldError for an unknown field of the object at ``where``, with the closest known name; or ignores it
     with a warning, if the server is tolerant."""

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from twofold.api.base import ModelFacts, ReplyHead, Streamer
 from twofold.api.cache_points import CachePoint, find_pins
-from twofold.api.fields import UNSUPPORTED, FieldError, warn, omission
+from twofold.api.fields import UNSUPPORTED, FieldError, omission
 from twofold.core.errors import ParameterError, closest_match, quoted
 from twofold.core.params import SamplingParams, ThinkingParams
 from twofold.core.request import EngineRequest, PoolingParams, RequestOptions, TextOrTokens, TimeToLive
@@ -139,21 +139,17 @@ class Conversation:
                 code=UNSUPPORTED,
                 hint="Remove it, or use a reasoning model.",
             )
+        shown, tools = model.format.shown(self.messages, self._callable)
         keywords: dict[str, Any] = {
             "add_generation_prompt": self.add_generation_prompt and not self.continues,
             "continue_final_message": self.continues,
-            "exact_content": True,
             "chat_template_kwargs": self._variables(marks),
         }
 
         def render(messages: Sequence[Message], tools: Sequence[Message] | None) -> str:
             return model.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, **keywords)
 
-        def tokenize(messages: Sequence[Message], tools: Sequence[Message] | None) -> list[int]:
-            tokenizer = model.tokenizer.within(PromptLimit(model.context))
-            return tokenizer.apply_chat_template(messages, tools=tools, **keywords)
-
-        ids = model.format.rendered(tokenize, self.messages, self._callable, note=warn)
+        ids = model.tokenizer.within(PromptLimit(model.context)).apply_chat_template(shown, tools=tools, **keywords)
         if self.cache_points:
             pins = find_pins(self.cache_points, self.messages, self._callable, ids, model, render)
             options = replace(options, cache_pins=pins)

@@ -66,7 +66,6 @@ class ChatOptions(TypedDict, total=False):
     tools: Sequence[Message] | None
     continue_final_message: bool
     trust_content: bool
-    exact_content: bool
     chat_template_kwargs: Mapping[str, Any] | None
 
 
@@ -308,22 +307,20 @@ class Tokenizer:
         continue_final_message: bool = False,
         tokenize: bool = True,
         trust_content: bool = False,
-        exact_content: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int] | str:
         """The prompt that the model's chat template makes of ``messages``, as ids or as text.
 
         Text in messages, tools and variables that looks like a control token stays text in the ids, unless
         ``trust_content``.
-        The template sees each content as one string, with ``exact_content`` as it is given: a string, a list of text
-        parts, or null. With ``continue_final_message`` the prompt ends where the content of the last message ends, its turn left open.
+        With ``continue_final_message`` the prompt ends where the content of the last message ends, its turn left open.
         ``chat_template_kwargs`` become variables of the template. Raises TemplateError without a template, for
         messages that are malformed or that the template refuses, and if the template exceeds its limits;
         ParameterError for a variable whose name is reserved, ResourceError if its process cannot be started.
         """
         if self._chat_template is None:
             raise self._no_template()
-        given = [validated(messages, exact_content=exact_content), plain(tools), plain(chat_template_kwargs or {})]
+        given = [validated(messages), plain(tools), plain(chat_template_kwargs or {})]
         mark = ""
         if tokenize and not trust_content and self._guarded(given, _TRIAL_MARK) != given:
             mark = self._unused_mark(given)
@@ -332,11 +329,7 @@ class Tokenizer:
         end = None
         if continue_final_message:
             end = self._unused_mark(given)
-            last = checked[-1]
-            if isinstance(last["content"], list) and last["content"]:
-                last = last["content"][-1]
-            key = "content" if last is checked[-1] else "text"
-            last[key] = f"{last[key] or ''}{end}"
+            checked[-1]["content"] += end
         rendered = self._chat_template.render(
             checked,
             tools=checked_tools,
