@@ -15,7 +15,7 @@ from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.responses.request import ResponsesRequest
 
 FACTS: Final = facts_of("<tool_call>" + PLAIN)
-HEAD: Final = ReplyHead("x", 1, "m", prompt_tokens=(100,))
+HEAD: Final = ReplyHead("x", 1, "m", prompts=[(5,) * 100])
 SAID: Final = [{"role": "user", "content": "hi"}]
 SCHEMA: Final = {"type": "object", "properties": {"city": {"type": "string"}}}
 OWN: Final = {"name": "weather", "input_schema": SCHEMA}

@@ -60,7 +60,7 @@ def test_chunks_of_completions(texts: list[str], model: str, index: int, job: in
     request = CompletionRequest.read({"prompt": ["a", "b"], "n": 3, "stream": True})
     request.stream_options = StreamOptions(include_usage=usage)
     streamer = CompletionStreamer(
-        ReplyHead("x", 1, model), UNUSED, request, SamplingParams(n=3), ("a", "b"), echo=False
+        ReplyHead("x", 1, model), UNUSED, request, SamplingParams(n=3), ("a", "b"), echo=False, prompt_only=False
     )
     end: dict[str, Any] = {"usage": None} if usage else {}
     for text in texts:
@@ -124,7 +124,7 @@ def _streamed(body: dict[str, Any], deltas: list[OutputDelta]) -> list[dict[str,
     request = ChatRequest.read(body)
     parsers = [ThinkingParser("<think>", "</think>", opened=False, then=PlainParser()) for _ in range(3)]
     readers = [CompletionReader(parser) for parser in parsers]
-    head = ReplyHead("x", 1, "m", prompt_tokens=(4,))
+    head = ReplyHead("x", 1, "m", prompts=[(5,) * 4])
     streamer = ChatStreamer(head, UNUSED, request, SamplingParams(n=3), readers, timed=request.timed)
     events = b"".join(streamer.take(0, delta) for delta in deltas).split(b"\n\n")
     return [orjson.loads(event.removeprefix(b"data: ")) for event in events if event]

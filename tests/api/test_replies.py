@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from msgspec import to_builtins
 
 from tests.engine.conftest import MakeLLM
@@ -54,8 +56,8 @@ def streamed(make_llm: MakeLLM, request: DialectRequest) -> tuple[list[dict[str,
     """The chunks of a stream, and what they were made of."""
     llm = make_llm()
     model = facts(llm)
-    prompts = tuple(len(job.token_ids) for job in request.prepare(model))
-    streamer = request.streamer(replace(HEAD, prompt_tokens=prompts), model)
+    prompts = [job.token_ids for job in request.prepare(model)]
+    streamer = request.streamer(replace(HEAD, prompts=prompts), model)
     sent, outputs = streamer.open(), []
     for job, delta in run(llm, request, model):
         sent += streamer.take(job, delta)
@@ -309,15 +311,43 @@ def test_a_streamed_echo_comes_first(make_llm: MakeLLM) -> None:
     assert text == "hello" + output.outputs[0].text
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"best_of": 2}, "best_of"),
-        ({"echo": True, "logprobs": 1}, "logprobs"),
-        ({"echo": True, "max_tokens": 0}, "max_tokens"),
-    ],
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    prompts=st.lists(
+        st.sampled_from(["hello the", "a", [70], [70, 80, 90], "grüße 日本 the " * 3]), min_size=1, max_size=3
+    ),
+    n=st.integers(1, 3),
+    most=st.sampled_from([0, 1, 4]),
+    logprobs=st.sampled_from([None, 0, 3]),
+    rows=st.sampled_from([16, 64]),
 )
-def test_what_is_only_known_at_the_end_is_not_streamed(fields: dict[str, Any], param: str) -> None:
+def test_an_echoed_stream_is_the_whole_reply(
+    make_llm: MakeLLM, prompts: list[Any], n: int, most: int, logprobs: int | None, rows: int
+) -> None:
+    """Prompts are scored in steps of ``rows`` tokens; each part is in a chunk of its own, the first has the text."""
+    llms = [make_llm(rows=rows, context=128, blocks=512) for _ in range(2)]
+    fields = {"prompt": prompts, "echo": True, "n": n, "max_tokens": most, "seed": 3, "ignore_eos": True}
+    fields |= {} if logprobs is None else {"logprobs": logprobs}
+    whole, _ = completed(lambda: llms[0], CompletionRequest.read(fields))
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    (*chunks, last), _ = streamed(lambda: llms[1], CompletionRequest.read(fields | options))
+    assert last["usage"] == whole["usage"]
+    for choice in whole["choices"]:
+        mine = [each for chunk in chunks for each in chunk["choices"] if each["index"] == choice["index"]]
+        assert "".join(each["text"] for each in mine) == choice["text"]
+        prompt = prompts[choice["index"] // n]
+        assert not isinstance(prompt, str) or mine[0]["text"] == prompt
+        assert mine[-1]["finish_reason"] == choice["finish_reason"] == "length"
+        columns = [each["logprobs"] for each in mine if each["logprobs"] is not None]
+        if logprobs is None:
+            assert columns == []
+            continue
+        assert mine[0]["logprobs"]["token_logprobs"][0] is None
+        for name, values in choice["logprobs"].items():
+            assert [value for column in columns for value in column[name]] == values
+
+
+def test_the_best_of_several_are_only_known_at_the_end() -> None:
     with pytest.raises(FieldError, match="cannot be streamed") as caught:
-        CompletionRequest.read({"prompt": "hello", "stream": True, **fields})
-    assert caught.value.param == param
+        CompletionRequest.read({"prompt": "hello", "stream": True, "best_of": 2})
+    assert caught.value.param == "best_of"

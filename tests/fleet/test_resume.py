@@ -15,7 +15,7 @@ from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams,
 from twofold.core.request import DeliveredCompletion, EngineRequest, PoolingParams, RequestOptions, ScoringParams
 from twofold.engine.llm import LLM
 from twofold.engine.loop import EngineClient
-from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.engine.outputs import Logprobs, OutputDelta, RequestOutput
 from twofold.fleet.resume import DeliveredRequest
 
 TOOL = {"type": "object", "properties": {"name": {"enum": ["f", "g"]}, "arguments": {"type": "object"}}}
@@ -82,17 +82,23 @@ def deltas_of(client: EngineClient, request: EngineRequest, taken: int | None = 
     return deltas
 
 
-def disturbed(clients: list[EngineClient], request: EngineRequest, chance: random.Random) -> tuple[str, RequestOutput]:
-    """A request that is cut up to three times. Returns the text of its first completion by deltas, and its output."""
+def disturbed(
+    clients: list[EngineClient], request: EngineRequest, chance: random.Random
+) -> tuple[str, list[Logprobs | None], RequestOutput]:
+    """A request that is cut up to three times. Returns what its deltas had of the first completion's text and of the
+    prompt's log-probabilities, and its output."""
     delivered, begun, text = DeliveredRequest(request), request.delivered, ""
+    scored: list[Logprobs | None] = []
     cuts = [chance.choice((1, 2, 3, 5, 8, 13, 21)) for _ in range(chance.randint(1, 3))]
     for number, cut in enumerate([*cuts, None]):
         asked = delivered.rest(f"try-{number}")
         begun = asked.delivered
         for delta in deltas_of(chance.choice(clients), asked, cut):
             text += delta.text if delta.index == 0 else ""
+            if delta.scored is not None:
+                scored += delta.scored.logprobs[len(scored) - delta.scored.start :]
             if delta.request is not None:
-                return text, delivered.whole(delta.request, begun)
+                return text, scored, delivered.whole(delta.request, begun)
             delivered.add(delta, time.perf_counter())
     raise AssertionError("it has no end")
 
@@ -104,9 +110,10 @@ def test_a_cut_answer_equals_the_undisturbed_one(clients: list[EngineClient], ca
     alone = deltas_of(clients[1], request)[-1].request
     assert alone is not None
     for seed in range(4):
-        text, output = disturbed(clients, request, random.Random(f"{case} {seed}"))
+        text, scored, output = disturbed(clients, request, random.Random(f"{case} {seed}"))
         assert output.outputs == alone.outputs
         assert output.prompt_logprobs == alone.prompt_logprobs
+        assert tuple(scored) == (alone.prompt_logprobs or ())
         assert output.embedding == alone.embedding
         assert output.request_id == "whole"
         assert (output.prompt_token_ids, output.finished) == (PROMPT, True)
@@ -125,7 +132,7 @@ def test_texts_whose_characters_are_cut_stay_whole(clients: list[EngineClient]) 
     alone = deltas_of(clients[0], request)[-1].request
     assert alone is not None
     for seed in range(8):
-        text, output = disturbed(clients, request, random.Random(seed))
+        text, _, output = disturbed(clients, request, random.Random(seed))
         assert output.outputs == alone.outputs
         assert text == alone.outputs[0].text
 

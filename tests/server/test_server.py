@@ -115,6 +115,8 @@ def test_texts_become_tokens_and_texts_again(shop: LiveServer) -> None:
     assert shop.post("/detokenize", {"tokens": told["tokens"]}).json() == {"prompt": "hello there"}
     templated = shop.post("/tokenize", {"messages": [{"role": "user", "content": "hello"}]}).json()
     assert templated["tokens"][0] == 1
+    body = {"messages": [{"role": "user", "content": "hello"}], "add_generation_prompt": True}
+    assert shop.post("/tokenize", {**body, "add_special_tokens": False}).json() == templated
     assert shop.post("/detokenize", {"tokens": [TINY.vocab]}).status_code == 400
 
 

@@ -62,7 +62,7 @@ class ReplyHead:
     created       seconds since 1970
     model         name of the model, as the reply gives it
     service_tier  None without tiers, as in a batch file
-    prompt_tokens tokens of each prompt, for events that are sent before the prompts have run
+    prompts       tokens of each prompt, for events that are sent before the prompts have run
     waited_s      seconds from the request's arrival until its prompts were tokenised and its model was loaded
     """
 
@@ -70,8 +70,13 @@ class ReplyHead:
     created: int
     model: str
     service_tier: str | None = None
-    prompt_tokens: tuple[int, ...] = ()
+    prompts: Sequence[Sequence[int]] = ()
     waited_s: float = 0.0
+
+    @property
+    def prompt_tokens(self) -> tuple[int, ...]:
+        """The number of tokens of each prompt."""
+        return tuple(map(len, self.prompts))
 
 
 class Streamer(Protocol):

@@ -69,11 +69,21 @@ class RequestOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoredPrompt:
+    """Log-probabilities of the tokens of a prompt from token ``start`` on, as ``RequestOutput.prompt_logprobs``."""
+
+    start: int
+    logprobs: tuple[Logprobs | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OutputDelta:
     """The part of a completion that one step added. ``request`` is the whole output, in the last delta of a request.
 
     ``error`` is the reason if the engine itself aborted the request. ``made`` says when and how the tokens were made,
-    if the request asks for its timeline; None where several steps made them.
+    if the request asks for its timeline; None where several steps made them. ``scored`` is the part of the prompt whose
+    log-probabilities the step computed, if the request asks for them; all parts come before the first token. Where a
+    request goes on elsewhere, they start over.
     """
 
     request_id: str
@@ -86,3 +96,4 @@ class OutputDelta:
     request: RequestOutput | None = None
     error: TwofoldError | None = None
     made: TokensMade | None = None
+    scored: ScoredPrompt | None = None

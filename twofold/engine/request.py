@@ -24,7 +24,7 @@ from twofold.core.report import RequestMetrics
 from twofold.core.request import DeliveredCompletion, EngineRequest, PoolingParams
 from twofold.core.step import HIDDEN_SCALE, FinishReason, PositionLogprobs, TokenEvent, TokenLogprob
 from twofold.core.timeline import RequestTimeline
-from twofold.engine.outputs import CompletionOutput, Logprob, Logprobs, OutputDelta, RequestOutput
+from twofold.engine.outputs import CompletionOutput, Logprob, Logprobs, OutputDelta, RequestOutput, ScoredPrompt
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.text.detokenize import StopStrings, StreamDetokenizer
@@ -296,6 +296,7 @@ class Generation(ActiveRequest):
         self._params = params
         self._chooses = params.answers > params.n
         self._prompt_logprobs = None if params.prompt_logprobs is None else [None]
+        self._scored = 0
         before = request.token_ids[len(request.token_ids) - min(request.answered, MAX_CHARACTER_BYTES) :]
         self._completions: dict[int, SequenceCompletion] = {}
         for index, known in enumerate(delivered):
@@ -309,12 +310,13 @@ class Generation(ActiveRequest):
         return all(completion.finish is not None for completion in self._completions.values())
 
     def take(self, event: TokenEvent, now: float) -> list[OutputDelta]:
-        if self._prompt_logprobs is not None:
-            self._prompt_logprobs.extend(readable(p, self._engine.tokenizer) for p in event.prompt_logprobs)
+        scored = self._score(event.prompt_logprobs)
         if not event.tokens and event.finish is None:
-            return []
+            return [] if scored is None else [OutputDelta(self.request_id, 0, "", (), scored=scored)]
         completion = self._completions[event.sequence_id]
         delta = completion.take(event, now)
+        if scored is not None:
+            delta = replace(delta, scored=scored)
         if completion.finish is not None:
             del self._engine.owners[event.sequence_id]
             if event.finish is None:
@@ -322,6 +324,17 @@ class Generation(ActiveRequest):
         if not self._chooses:
             return [delta]
         return self._whole_deltas() if self.finished else []
+
+    def _score(self, positions: List[PositionLogprobs]) -> ScoredPrompt | None:
+        """Adds log-probabilities of the prompt; returns those to send. The first token's is sent with the next ones, or
+        with the first token of the completion."""
+        known = self._prompt_logprobs
+        if known is None:
+            return None
+        known.extend(readable(position, self._engine.tokenizer) for position in positions)
+        start, self._scored = self._scored, len(known)
+        sends = self.request.stream and not self._chooses and start < len(known)
+        return ScoredPrompt(start, tuple(known[start:])) if sends else None
 
     def completions(self) -> tuple[CompletionOutput, ...]:
         """All completions, or the n of the highest mean log-probability, best first."""

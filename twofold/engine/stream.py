@@ -90,6 +90,6 @@ class OutputStream:
 
 
 def weight(delta: OutputDelta) -> int:
-    """Estimated bytes of an unread delta."""
+    """Estimated bytes of an unread delta, without its prompt, of which there is one at most, as in a whole output."""
     positions = sum(map(len, delta.logprobs)) if delta.logprobs else 0
     return DELTA_BYTES * (1 + positions) + len(delta.text)

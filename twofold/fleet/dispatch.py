@@ -235,8 +235,9 @@ class Dispatch(Generic[R]):
             if delta.request is not None or delta.error is not None:
                 self._end_lease(request_id)
             stream = self.streams[request_id]
-            first = not stream.proven
+            waited = not stream.proven
             stream.hear(delta, now)
+            first = waited and stream.proven
             if first and self.on_first is not None and not stream.over:
                 self.on_first(request_id)
             if first and self._suspects:  # they may wait for it

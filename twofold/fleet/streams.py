@@ -125,7 +125,8 @@ class RequestStream(OutputStream):
 
     def hear(self, delta: OutputDelta, now: float) -> None:
         """Takes a delta of the replica that has its lease, at this time on the hub's clock."""
-        self.ends, self.proven = 0, True
+        if delta.scored is None or delta.token_ids:
+            self.ends, self.proven = 0, True
         if delta.request is None and delta.error is None:
             self._charged += len(delta.token_ids)
             self.account.service += COMPLETION_WEIGHT * len(delta.token_ids)

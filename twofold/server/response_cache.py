@@ -40,7 +40,7 @@ from twofold.core.params import SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.report import RequestMetrics
 from twofold.core.request import EngineRequest
-from twofold.engine.outputs import CompletionOutput, Logprobs, OutputDelta, RequestOutput
+from twofold.engine.outputs import CompletionOutput, Logprobs, OutputDelta, RequestOutput, ScoredPrompt
 from twofold.server.storage.database import Database, SingleThread, evict, shares_schema
 
 CACHE_HEADER: Final = "x-twofold-cache"
@@ -53,6 +53,8 @@ MAX_SHARE: Final = 8
 """An output larger than 1/8 of the cache is not stored."""
 MAX_WRITES: Final = 64
 """Outputs that wait to be written; further ones are not stored."""
+SCORED: Final = 256
+"""Tokens of a prompt whose log-probabilities are in one delta."""
 SCHEMA_VERSION: Final = 2
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS answers (
@@ -276,7 +278,10 @@ def unpack(data: bytes, jobs: Sequence[EngineRequest], request_id: str) -> tuple
 
 
 def deltas(output: RequestOutput) -> Iterator[OutputDelta]:
-    """A cached output as deltas: one per completion, the last one with the whole output."""
+    """A cached output as deltas: its scored prompt, one per completion, the last one with the whole output."""
+    for start in range(0, len(output.prompt_logprobs or ()), SCORED):
+        scored = ScoredPrompt(start, (output.prompt_logprobs or ())[start : start + SCORED])
+        yield OutputDelta(output.request_id, 0, "", (), scored=scored)
     if not output.outputs:
         yield OutputDelta(output.request_id, 0, "", (), None, "stop", request=output)
     for completion in output.outputs:

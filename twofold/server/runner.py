@@ -259,7 +259,7 @@ class RequestRunner:
                 int(record.arrived_at),
                 request.model or model.name,
                 record.tier,
-                tuple(len(job.token_ids) for job in jobs),
+                [job.token_ids for job in jobs],
                 time.monotonic() - context.arrived,
             )
             run = RequestRun(context, request, model, jobs, head, self._numbers)

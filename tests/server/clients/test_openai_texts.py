@@ -51,6 +51,21 @@ def test_echo_and_logprobs_score_a_prompt(lenient: Any) -> None:
     assert echoed.text == "the river" + lenient.completions.create(**ASK).choices[0].text
 
 
+@pytest.mark.parametrize("most", [0, 8])
+def test_a_streamed_echo_scores_a_prompt_too(lenient: Any, most: int) -> None:
+    prompt = "the river and the sea " * 12  # in several steps, so in several chunks
+    fields = ASK | {"prompt": [prompt, "a"], "max_tokens": most, "echo": True, "logprobs": 2, "n": 2}
+    whole = lenient.completions.create(**fields)
+    with lenient.completions.create(**fields, stream=True, extra_headers={"x-twofold-cache": "skip"}) as stream:
+        parts = [choice for chunk in stream for choice in chunk.choices]
+    for choice in whole.choices:
+        mine = [part for part in parts if part.index == choice.index]
+        assert "".join(part.text for part in mine) == choice.text
+        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            columns = [getattr(part.logprobs, name) for part in mine if part.logprobs is not None]
+            assert [value for column in columns for value in column] == getattr(choice.logprobs, name)
+
+
 def _ends(tokens: list[str]) -> list[int]:
     return [sum(map(len, tokens[: index + 1])) for index in range(len(tokens))]
 

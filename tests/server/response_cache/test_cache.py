@@ -14,7 +14,7 @@ from tests.server.response_cache.jobs import IDS, job, output, vector_job, vecto
 from tests.support.clock import VirtualClock
 from twofold.core.errors import ResourceError
 from twofold.core.request import EngineRequest
-from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.engine.outputs import OutputDelta, RequestOutput, ScoredPrompt
 from twofold.server.response_cache import (
     MAX_WRITES,
     ResponseCache,
@@ -83,7 +83,8 @@ def test_prompts_are_not_kept(tmp_path: Path) -> None:
 
 
 def test_a_stream_of_it_has_everything() -> None:
-    first, second = deltas(output())
+    scored, first, second = deltas(output())
+    assert scored == OutputDelta("r", 0, "", (), scored=ScoredPrompt(0, output().prompt_logprobs or ()))
     assert (first.text, first.token_ids, first.finish_reason, first.request) == ("four", (9,), "stop", None)
     assert (second.index, second.text, second.stop_reason, second.request) == (1, "fourfour", " stop", output())
     assert list(deltas(vector_output())) == [OutputDelta("r", 0, "", (), None, "stop", request=vector_output())]

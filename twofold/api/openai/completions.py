@@ -100,7 +100,8 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
         )
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> CompletionStreamer:
-        return CompletionStreamer(head, model, self, self.params, self.given, echo=self.echo)
+        options = {"echo": self.echo, "prompt_only": self.prompt_only}
+        return CompletionStreamer(head, model, self, self.params, self.given, **options)
 
     def _logprobs(
         self, prompt: str, output: RequestOutput, completion: CompletionOutput, model: ModelFacts
@@ -110,8 +111,9 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
             return None
         tokens, offsets = [], []
         if self.echo:
-            tokens = prompt_positions(output, model.tokenizer)
-            offsets = TokenOffsets.of_prompt(output.prompt_token_ids, prompt, model.tokenizer)
+            ids = output.prompt_token_ids
+            tokens = prompt_positions(ids, output.prompt_logprobs or (), model.tokenizer)
+            offsets = TokenOffsets.of_prompt(ids, prompt, model.tokenizer).take(ids)
         if not self.prompt_only:
             skips = self.params.skip_special_tokens
             tokens += sampled_positions(completion.token_ids, completion.logprobs)
@@ -127,17 +129,6 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
             raise FieldError("suffix needs a prompt that is text, not token ids.", param="suffix")
 
     def _check_stream(self) -> None:
-        """Raises FieldError for fields that need the whole completion."""
-        if not self.stream:
-            return
-        whole = {
-            "best_of": self.params.answers > self.params.n,
-            "logprobs": self.echo and self.params.logprobs is not None,
-            "max_tokens": self.prompt_only,
-        }
-        for name, needed in whole.items():
-            if needed:
-                echoed = "" if name == "best_of" else " with echo"
-                raise FieldError(
-                    f"{name}{echoed} cannot be streamed.", param=name, code=UNSUPPORTED, hint="Remove stream."
-                )
+        """Raises FieldError if all completions must be whole before one is sent."""
+        if self.stream and self.params.answers > self.params.n:
+            raise FieldError("best_of cannot be streamed.", param="best_of", code=UNSUPPORTED, hint="Remove stream.")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Self, TypeAlias
 
 from msgspec import UNSET, Meta, UnsetType
 
 from twofold.api.body import NonNegativeInt, ReplyObject
 from twofold.core.request import TextOrTokens
-from twofold.engine.outputs import Logprob, Logprobs, RequestOutput
+from twofold.engine.outputs import Logprob, Logprobs
 from twofold.text.detokenize import StreamDetokenizer
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
@@ -74,8 +74,9 @@ def text_logprobs(tokens: Sequence[Position], offsets: Sequence[int]) -> TextLog
 
 
 class TokenOffsets:
-    """Where tokens begin in a text: in characters, from ``end`` on. A token counts with the text that it adds, which is
-    none for a special token that is skipped and for all but the last token of a character."""
+    """Where tokens begin in a text: in characters, from ``end`` on, or at 0 while that is below it. A token counts with
+    the text that it adds, which is none for a special token that is skipped and for all but the last token of a
+    character."""
 
     def __init__(self, tokenizer: Tokenizer, end: int = 0, *, skip_special_tokens: bool = True) -> None:
         self._detokenizer = StreamDetokenizer(tokenizer, skip_special_tokens=skip_special_tokens, continuation=True)
@@ -83,17 +84,16 @@ class TokenOffsets:
         self._end = end
 
     @classmethod
-    def of_prompt(cls, token_ids: Sequence[int], text: str, tokenizer: Tokenizer) -> list[int]:
-        """The offsets of the tokens of a prompt; what its tokenizer put before the text counts as nothing."""
-        counted = cls(tokenizer, skip_special_tokens=False)
-        offsets = counted.take(token_ids)
-        return [max(0, offset + len(text) - counted._end) for offset in offsets]
+    def of_prompt(cls, token_ids: Sequence[int], text: str, tokenizer: Tokenizer) -> Self:
+        """For the tokens of a prompt; what its tokenizer put before the text counts as nothing."""
+        whole = tokenizer.decode(token_ids, skip_special_tokens=False, continuation=True)
+        return cls(tokenizer, len(text) - len(whole), skip_special_tokens=False)
 
     def take(self, token_ids: Iterable[int]) -> list[int]:
         """The offsets of these tokens, which follow those before."""
         offsets = []
         for token in token_ids:
-            offsets.append(self._end)
+            offsets.append(max(0, self._end))
             self._end += len(self._detokenizer.push(token)) if token < self._vocab else 0
         return offsets
 
@@ -108,12 +108,13 @@ def prompt_text(given: TextOrTokens, tokenizer: Tokenizer) -> str:
     return given if isinstance(given, str) else tokenizer.decode(given, skip_special_tokens=False)
 
 
-def prompt_positions(output: RequestOutput, tokenizer: Tokenizer) -> list[Position]:
-    """The tokens of a prompt, as ``text_logprobs`` reads them."""
-    pairs = zip(output.prompt_token_ids, output.prompt_logprobs or (), strict=False)
+def prompt_positions(
+    token_ids: Sequence[int], logprobs: Sequence[Logprobs | None], tokenizer: Tokenizer
+) -> list[Position]:
+    """Tokens of a prompt, as ``text_logprobs`` reads them."""
     return [
         (tokenizer.decode([token], skip_special_tokens=False, continuation=True), token, position)
-        for token, position in pairs
+        for token, position in zip(token_ids, logprobs, strict=True)
     ]
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import UNSET, Meta, UnsetType, structs
+from msgspec import UNSET, Meta, Raw, UnsetType, structs
 
 from twofold.api.base import ModelFacts, ReplyHead, TierName
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject, encode
@@ -19,6 +20,7 @@ from twofold.api.openai.logprobs import (
     TextLogprobs,
     TokenOffsets,
     chat_logprobs,
+    prompt_positions,
     prompt_text,
     sampled_positions,
     text_logprobs,
@@ -38,7 +40,7 @@ from twofold.core.forecast import RequestProgress
 from twofold.core.params import SamplingParams
 from twofold.core.request import TextOrTokens
 from twofold.core.timeline import TokensMade
-from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.engine.outputs import OutputDelta, RequestOutput, ScoredPrompt
 from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, ToolCall
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -119,6 +121,8 @@ class ChunkStreamer:
 
     keep_alive: bytes = KEEP_ALIVE
     _compression: CompressionReply | UnsetType = UNSET
+    _counted: bool = True
+    """Whether usage counts the tokens of completions."""
     _empty: Callable[[int], ChatChunkChoice | TextChoice]
     """Makes a choice with an empty text."""
 
@@ -173,8 +177,11 @@ class ChunkStreamer:
         """The chunk without choices, with usage or extras, if either was requested; and the end of the stream."""
         if not self._include_usage and extra is UNSET:
             return DONE
-        used = usage(outputs, self._model, compression=self._compression) if self._include_usage else UNSET
+        used = self._usage(outputs) if self._include_usage else UNSET
         return _event(structs.replace(self._chunk, usage=used, twofold=extra)) + DONE
+
+    def _usage(self, outputs: Sequence[RequestOutput]) -> CompletionUsage:
+        return usage(outputs, self._model, completions=self._counted, compression=self._compression)
 
     def fail(self, error: TwofoldError, request_id: str) -> bytes:  # noqa: ARG002 - it is in a header
         return _event(error_reply(error)) + DONE
@@ -270,7 +277,8 @@ def _message_parts(head: ReplyHead, choice: int, pieces: Sequence[Piece]) -> Ite
 
 class CompletionStreamer(ChunkStreamer):
     """``Streamer`` of completions: each prompt has ``n`` completions, numbered prompt after prompt. With ``echo`` the
-    reply repeats the prompts, which are ``given``."""
+    reply repeats the prompts, which are ``given``: at once, or in parts as their log-probabilities are computed, which
+    are ``scored``. With ``prompt_only`` it has nothing else."""
 
     def __init__(
         self,
@@ -281,24 +289,52 @@ class CompletionStreamer(ChunkStreamer):
         given: Sequence[TextOrTokens],
         *,
         echo: bool,
+        prompt_only: bool,
     ) -> None:
         super().__init__(CompletionChunk, "cmpl-", head, model, request, params)
         self._given = given
         self._echo = echo
+        self._prompt_only = prompt_only
+        self._counted = not prompt_only
+        self._scored: Counter[int] = Counter()
+        self._prompt_offsets: dict[int, TokenOffsets] = {}
         self._skips = params.skip_special_tokens
         self._offsets: dict[int, TokenOffsets] = {}
         self._empty = lambda index: TextChoice(index=index, text="")
 
     def open(self) -> bytes:
-        chunks = b""
-        for job, given in enumerate(self._given if self._echo else ()):
-            text = prompt_text(given, self._model.tokenizer)
-            for index in range(job * self._n, (job + 1) * self._n):
-                chunks += self._choice(TextChoice(index=index, text=text))
-        return chunks
+        if not self._echo or self._top_logprobs is not None:
+            return b""
+        texts = (prompt_text(given, self._model.tokenizer) for given in self._given)
+        return b"".join(self._repeated(job, text) for job, text in enumerate(texts))
 
     def take(self, job: int, delta: OutputDelta) -> bytes:
-        index = job * self._n + delta.index
+        echo = b"" if delta.scored is None else self._scored_prompt(job, delta.scored)
+        if self._prompt_only:
+            delta = replace(delta, text="", token_ids=(), logprobs=None)
+        return echo + self._completion(job * self._n + delta.index, delta)
+
+    def _repeated(self, job: int, text: str, logprobs: TextLogprobs | None = None) -> bytes:
+        """A part of a prompt, for each of its completions."""
+        data: Any = None if logprobs is None else Raw(encode(logprobs))  # encoded once: it may be long
+        indices = range(job * self._n, (job + 1) * self._n)
+        return b"".join(self._choice(TextChoice(index=index, text=text, logprobs=data)) for index in indices)
+
+    def _scored_prompt(self, job: int, scored: ScoredPrompt) -> bytes:
+        """The part of the prompt that was not sent before; the first one has the text of all."""
+        tokenizer, ids, done = self._model.tokenizer, self._head.prompts[job], self._scored[job]
+        end = scored.start + len(scored.logprobs)
+        if end <= done:
+            return b""
+        self._scored[job] = end
+        text = prompt_text(self._given[job], tokenizer)
+        if not done:
+            self._prompt_offsets[job] = TokenOffsets.of_prompt(ids, text, tokenizer)
+        offsets = self._prompt_offsets[job].take(ids[done:end])
+        positions = prompt_positions(ids[done:end], scored.logprobs[done - scored.start :], tokenizer)
+        return self._repeated(job, "" if done else text, text_logprobs(positions, offsets))
+
+    def _completion(self, index: int, delta: OutputDelta) -> bytes:
         if not self._varied and delta.finish_reason is None:
             return self._text_chunk(index, delta.text) if delta.text else b""
         self._outputs[index] += len(delta.token_ids)
@@ -308,7 +344,7 @@ class CompletionStreamer(ChunkStreamer):
             TextChoice(
                 index=index,
                 text=delta.text,
-                logprobs=None if self._top_logprobs is None else self._text_logprobs(index, delta),
+                logprobs=None if delta.logprobs is None else self._text_logprobs(index, delta),
                 finish_reason=chat_finish(delta.finish_reason),
                 token_ids=delta.token_ids if self._token_ids else UNSET,
             )

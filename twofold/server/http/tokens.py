@@ -104,12 +104,15 @@ class TokenizeText(RequestObject, kw_only=True):
 
 
 class TokenizeChat(ChatRequest, kw_only=True, dict=True):
-    """The body of /tokenize for a chat, which goes through the template."""
+    """The body of /tokenize for a chat, which goes through the template. As in vLLM, BOS and EOS are added to what the
+    template writes only with ``add_special_tokens``."""
 
+    add_special_tokens: bool = False
     return_token_strs: bool = False
 
     def ids(self, facts: ModelFacts) -> list[int]:
-        return list(self.prepare(facts.unbounded())[0].token_ids)
+        ids = self.prepare(facts.unbounded())[0].token_ids
+        return facts.tokenizer.with_special(ids) if self.add_special_tokens else list(ids)
 
 
 class DetokenizeRequest(RequestObject, kw_only=True):

@@ -89,8 +89,6 @@ COMPLETION: Final = (
     PROMPT,
     RequestRule("suffix needs a model with fill-in-the-middle tokens and a text prompt; it excludes echo.", "suffix"),
     RequestRule("max_tokens 0 needs echo.", "max_tokens"),
-    RequestRule("max_tokens 0 cannot be streamed.", "max_tokens", UNSUPPORTED),
-    RequestRule("logprobs with echo cannot be streamed.", "logprobs", UNSUPPORTED),
     RequestRule("best_of above n cannot be streamed.", "best_of", UNSUPPORTED),
     RequestRule("best_of is at least n.", "best_of"),
 )

@@ -150,9 +150,11 @@ class Tokenizer:
         if not parse_special:
             self._check_long(text)
         body = self._encode_parsed(text) if parse_special else self._encode_plain(text)
-        if add_special_tokens:
-            body = [*self._bos, *body, *([self.eos_id] if self.add_eos and self.eos_id is not None else [])]
-        return self._fitting(body)
+        return self._fitting(self.with_special(body) if add_special_tokens else body)
+
+    def with_special(self, ids: Sequence[int]) -> list[int]:
+        """``ids`` with BOS and EOS around them, if the model uses them."""
+        return [*self._bos, *ids, *([self.eos_id] if self.add_eos and self.eos_id is not None else [])]
 
     def _fitting(self, ids: list[int]) -> list[int]:
         if self._room is not None:
