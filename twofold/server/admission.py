@@ -44,6 +44,7 @@ RATE_WINDOW_S: Final = 60.0
 DEFAULT_RETRY_S: Final = 5.0
 MIN_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 120.0
+BATCH_WAIT_S: Final = 1.0
 BEST_FIRST: Final[tuple[ServiceTier, ...]] = ("priority", "default", "flex", "batch")
 
 
@@ -159,6 +160,21 @@ class Admission:
         self._tokens: dict[str, int] = {}
         self._in_progress: dict[str, Counter[str]] = {}
 
+    def waits(self, context: RequestContext, asked: AskedTier) -> RequestOptions:
+        """How a request waits for its model: in its tier. A line of a batch is sent again after BATCH_WAIT_S, so that
+        others get its slot meanwhile. Raises ForbiddenError for a tier that the key does not have."""
+        tier = self._tier(context, asked)
+        limit_s = BATCH_WAIT_S if tier.name == "batch" else tier.queue_limit_s
+        return RequestOptions(priority=tier.priority, tenant=context.caller.tenant, queue_limit_s=limit_s)
+
+    def _tier(self, context: RequestContext, asked: AskedTier) -> Tier:
+        record = context.record
+        tier = (
+            self._tiers.by_name["batch"] if record.tier == "batch" else self._tiers.choose(asked, context.caller.tiers)
+        )
+        record.tier = tier.name
+        return tier
+
     def tiered(
         self, context: RequestContext, asked: AskedTier, jobs: Sequence[EngineRequest]
     ) -> Sequence[EngineRequest]:
@@ -167,9 +183,7 @@ class Admission:
 
         Raises ForbiddenError for a tier that the key does not have, ParameterError for a priority outside the tier.
         """
-        record, caller = context.record, context.caller
-        tier = self._tiers.by_name["batch"] if record.tier == "batch" else self._tiers.choose(asked, caller.tiers)
-        record.tier = tier.name
+        caller, tier = context.caller, self._tier(context, asked)
         tiered = []
         for job in jobs:
             options, longest = tier.options(job.options), self._limits.seconds

@@ -29,6 +29,7 @@ from twofold.api.openai.responses.reply import ResponseReply
 from twofold.api.openai.responses.request import ResponsesRequest
 from twofold.api.openai.vectors import RerankRequest, ScoreRequest
 from twofold.core.errors import MethodError, NotFoundError, TwofoldError, closest_match
+from twofold.core.request import RequestOptions
 from twofold.host.paths import private_folder
 from twofold.server.batches.record import BatchReply
 from twofold.server.batches.run import RunBody
@@ -234,10 +235,10 @@ async def _kept_alive(context: RequestContext, request: OllamaGenerating) -> Oll
     return request
 
 
-async def _read_by(registry: ModelRegistry, context: RequestContext, request: CompressRequest) -> CompressRequest:  # noqa: ARG001
+async def _read_by(registry: ModelRegistry, context: RequestContext, request: CompressRequest) -> CompressRequest:
     """Loads the model that will read the text, if it is another one: its step times decide whether compressing pays."""
     if request.target is not None:
-        async with registry.lease(request.target) as model:
+        async with registry.lease(request.target, RequestOptions(tenant=context.caller.tenant)) as model:
             request.read_by(model.reading_time())
     return request
 

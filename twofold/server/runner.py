@@ -244,7 +244,8 @@ class RequestRunner:
         record = context.record
         record.stream = request.stream
         context.references = self._accounting.references.find(request.compared)
-        async with self._registry.lease(request.model, keep_s=context.keep_alive_s) as model:
+        waits = self._admission.waits(context, request.tier)
+        async with self._registry.lease(request.model, waits, keep_s=context.keep_alive_s) as model:
             record.model, context.steps = model.name, model.ceilings
             await self._compress(context, request, model)
             prepare = partial(request.prepare, model.facts)

@@ -14,6 +14,7 @@ import pytest
 from tests.fleet.conftest import SHORT, Listener, job_of, until, whole
 from tests.server.models.conftest import ONE_MODEL, TWO_MODELS, settings
 from twofold.core.errors import BusyError, FormatError, ModelNotFoundError, ResourceError, WorkerError
+from twofold.core.request import RequestOptions
 from twofold.server.models import registry as registry_module
 from twofold.server.models.named_models import NamedModel, read_named_models
 from twofold.server.models.registry import ModelRegistry, RegistrySettings
@@ -36,8 +37,8 @@ def states(registry: ModelRegistry) -> list[str]:
     return [model.state for model in registry.models]
 
 
-async def answered(registry: ModelRegistry, name: str | None, request_id: str = "r") -> str:
-    async with registry.lease(name) as model:
+async def answered(registry: ModelRegistry, name: str | None, request_id: str = "r", tenant: str = "") -> str:
+    async with registry.lease(name, RequestOptions(tenant=tenant)) as model:
         return (await whole(model, job_of(1, SHORT), request_id)).outputs[0].text
 
 
@@ -52,9 +53,10 @@ def test_models_take_turns_where_memory_holds_one(offers: tuple[NamedModel, ...]
             assert second.bytes < 1 << 20 < first.bytes <= ONE_MODEL
             async with registry.lease("alias") as model:
                 assert model.name == "first"
-                with pytest.raises(BusyError) as caught:
-                    await answered(registry, "second")
-                assert caught.value.retry_after_s > 0
+                with pytest.raises(BusyError, match="waited for memory") as caught:
+                    async with registry.lease("second", RequestOptions(queue_limit_s=0.3)):
+                        pass
+                assert caught.value.retry_after_s >= 1
             assert await answered(registry, "second") != await answered(registry, "first")
             assert states(registry) == ["ready", "unloaded"]
 

@@ -68,7 +68,8 @@ def test_a_model_whose_requests_left_while_it_was_loading_is_unloaded(offers: tu
     async def leave() -> None:
         async with opened(offers, replace(settings(TWO_MODELS), idle_unload_s=0.1), start=False) as registry:
             requests = [asyncio.create_task(answered(registry, name)) for name in ("first", "second")]
-            await until(lambda: states(registry) == ["loading", "loading"])
+            await until(lambda: all(model.holds for model in registry.models))
+            assert states(registry) == ["loading", "loading"]
             for request in requests:
                 request.cancel()
             await asyncio.gather(*requests, return_exceptions=True)

@@ -49,7 +49,7 @@ class BatchDispatcher:
 
     open_run   opens the batch's run, on ``thread``
     width      lines that run at once
-    slots      shared by all batches: a line holds one while it runs, also while its model is busy, but not while it
+    slots      shared by all batches: a line holds one while it runs, but not while its model is busy, or while it
                waits for the quota of its key
     on_result  is called with the tally after each line
     """
@@ -100,7 +100,7 @@ class BatchDispatcher:
 
     async def _work(self, run: BatchRun) -> None:
         """Runs one line after the other."""
-        call: LineCall | None = None
+        call, wait = None, MIN_WAIT_S
         while True:
             if call is None:
                 await self._flowing.wait()
@@ -113,9 +113,13 @@ class BatchDispatcher:
             except QuotaError as error:
                 await self._limit(error.retry_after_s)
                 continue
+            except BusyError as error:
+                await asyncio.sleep(min(max(error.retry_after_s, wait), MAX_WAIT_S))
+                wait = min(wait * 2, MAX_WAIT_S)
+                continue
             await self._thread.call(run.write, call, status, body)
             self._on_result(run.journal.tally)
-            call = None
+            call, wait = None, MIN_WAIT_S
 
     async def _next(self, run: BatchRun) -> LineCall | None:
         """The next line without a result; None at the end. One worker reads, the others wait for it."""
@@ -133,16 +137,12 @@ class BatchDispatcher:
         return self._calls.popleft() if self._calls else None
 
     async def _result(self, call: LineCall) -> tuple[int, object]:
-        """Tries until the line has a result. Raises QuotaError."""
-        wait = MIN_WAIT_S
+        """Tries until the line has a result. Raises QuotaError and BusyError."""
         while True:
             try:
                 return await self._run_body(call)
-            except QuotaError:
+            except (QuotaError, BusyError):
                 raise
-            except BusyError as error:
-                await asyncio.sleep(min(max(error.retry_after_s, wait), MAX_WAIT_S))
-                wait = min(wait * 2, MAX_WAIT_S)
             except TwofoldError as error:
                 self._crashes[call.line_key] += isinstance(error, WorkerError)
                 if not isinstance(error, WorkerError) or self._crashes[call.line_key] == MAX_CRASHES:

@@ -17,7 +17,7 @@ from twofold.api.openai.chat import ChatRequest
 from twofold.core.errors import BusyError
 from twofold.core.forecast import Forecast
 from twofold.core.params import SamplingParams
-from twofold.core.request import EngineRequest
+from twofold.core.request import EngineRequest, RequestOptions
 from twofold.observe.billing import TokenUsage, forecast_cost
 from twofold.server.accounting import Accounting
 from twofold.server.admission import Admission
@@ -80,7 +80,7 @@ class EstimateEndpoint:
         if served.state != "ready":
             hint = "A request loads it." if served.state == "unloaded" else "Retry in a moment."
             raise BusyError(f"The model {served.names[0]} is {served.state}.", retry_after_s=RETRY_S, hint=hint)
-        async with self.registry.lease(request.model) as model:
+        async with self.registry.lease(request.model, RequestOptions(tenant=asked.tenant)) as model:
             jobs = await asked.work(model.name, partial(request.prepare, model.facts))
             (job,) = self.admission.tiered(asked.context, request.tier, jobs)
             try:

@@ -17,6 +17,7 @@ from twofold.api.openai.bodies import TokenId
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.responses.reply import InputTokensReply
 from twofold.api.openai.responses.request import InputTokensRequest
+from twofold.core.request import RequestOptions
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse, json_bytes
 from twofold.server.models.registry import ModelRegistry
 from twofold.server.responses import ResponseService
@@ -61,12 +62,12 @@ class TokensEndpoint:
     async def tokenize(self, asked: EndpointRequest) -> EndpointResponse:
         """The tokens of a text, or of a chat as the template renders it."""
         request = await asked.read(read_tokenize)
-        async with self._registry.lease(request.model) as served:
+        async with self._registry.lease(request.model, RequestOptions(tenant=asked.tenant)) as served:
             return EndpointResponse(await asked.work(served.name, partial(_tokenized, request, served.facts)))
 
-    async def info(self, asked: EndpointRequest) -> TokenizerInfo:  # noqa: ARG002 - of a handler
+    async def info(self, asked: EndpointRequest) -> TokenizerInfo:
         """The first model's special tokens and chat template, for clients that render and count themselves."""
-        async with self._registry.lease(None) as served:
+        async with self._registry.lease(None, RequestOptions(tenant=asked.tenant)) as served:
             tokenizer = served.facts.tokenizer
             special = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
             bos, eos, pad = (None if token is None else tokenizer.token_text(token) for token in special)
@@ -74,20 +75,20 @@ class TokensEndpoint:
 
     async def detokenize(self, asked: EndpointRequest) -> EndpointResponse:
         request = await asked.read(DetokenizeRequest.read)
-        async with self._registry.lease(request.model) as served:
+        async with self._registry.lease(request.model, RequestOptions(tenant=asked.tenant)) as served:
             decoded = partial(_decoded, request.tokens, served.facts.tokenizer)
             return EndpointResponse(await asked.work(served.name, decoded))
 
     async def count_messages(self, asked: EndpointRequest) -> MessageTokens:
         """Anthropic's count_tokens."""
         request = await asked.read(CountTokensRequest.read)
-        async with self._registry.lease(request.model) as served:
+        async with self._registry.lease(request.model, RequestOptions(tenant=asked.tenant)) as served:
             return request.reply(await asked.work(served.name, partial(request.count, served.facts)))
 
     async def count_input(self, asked: EndpointRequest) -> InputTokensReply:
         """OpenAI's input_tokens, of a response's input."""
         request = await self._responses.known(asked.tenant, await asked.read(InputTokensRequest.read))
-        async with self._registry.lease(request.model) as served:
+        async with self._registry.lease(request.model, RequestOptions(tenant=asked.tenant)) as served:
             return await asked.work(served.name, partial(request.count, served.facts))
 
 

@@ -3,7 +3,7 @@
     unloaded → loading → ready      a request leases the model; further requests wait for the same load
     loading  → failed               these requests get the error; after RETRY_S the next request tries again
     ready    → unloaded             no request leases it, and it was idle for ``idle_unload_s``, an operator unloaded
-                                    it, or another model needs its memory and it is the least recently used one
+                                    it, or another model needs its memory (``server.models.turns``)
     ready    → loading → ready      its process ended and is started again by its ``FleetReplica``
 
 The registry belongs to the event loop; files are fetched and read on threads. Nevertheless, making a tokenizer of a
@@ -13,6 +13,7 @@ large vocabulary stops all threads for up to half a second, so cached files are 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -20,7 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from twofold.core.errors import BusyError, ParameterError, ResourceError, TwofoldError, WorkerError
+from twofold.core.errors import BusyError, ParameterError, ResourceError, TwofoldError
+from twofold.core.request import DEFAULT_OPTIONS, RequestOptions
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.core.units import count
 from twofold.engine.config import EngineOptions
@@ -42,17 +44,24 @@ from twofold.formats.fetch.names import ALIASES
 from twofold.host.machine import read_cpu, read_memory
 from twofold.host.paths import CacheFolders
 from twofold.server.models.named_models import NamedModel, unknown_model
+from twofold.server.models.turns import KEPT_S, Claim, ModelTurns, ModelUse
 
 ModelState: TypeAlias = Literal["unloaded", "loading", "ready", "failed"]
 
 RETRY_S: Final = 10.0
 """Time after a failed load in which requests get its error at once."""
 BUSY_RETRY_S: Final = 5.0
+ROOM_S: Final = 60.0
+"""How long requests without a queue limit wait for a model's memory."""
+CHECK_S: Final = 0.1
+"""Interval at which a model that waits for memory looks whether a turn is over."""
 LATEST: Final = ":latest"
 LONGEST_S: Final = 1e7
 """Maximum time of a timer: a third of a year."""
 UNLIMITED: Final = 1 << 62
 """Bytes that hold the cache of any model."""
+MAX_WAIT_S: Final = 5.0
+"""After so many seconds at most, a request looks again whether it may wait any longer."""
 SHARE_OF_FREE: Final = 0.9
 """The default budget, as a share of the memory that is free at the start."""
 
@@ -93,38 +102,37 @@ class RegistrySettings:
         return self.replicas if self.autoscale is None or self.ray is not None else self.autoscale.maximum
 
 
-class ServedModel:
+class ServedModel(ModelUse):
     """A model that the server offers, and its process if it is loaded. Times are in seconds.
 
     names      the names that requests may use; the first one is its own
     created    time of its file, in seconds since 1970
     context    tokens; None until it was loaded
-    reserved   bytes of its weights, its KV cache and its swap space; they count for the budget while ``holds`` is set
+    reserved   bytes of its weights, its KV cache and its swap space
     kv_bytes   bytes of its KV cache; None until it was loaded
     changing   is held while replicas are started or drained
     reading    its file without the weights; None until it was read. It is kept when the model is unloaded: making a
                tokenizer again takes a second
     error      why it could not be loaded
-    leases     number of requests that use it or wait for it
     keep_s     idle time after which it is unloaded, by its last request; None: no limit
     expiry     timer that unloads it
     dismissed  it is unloaded when its last lease ends
     unloading  task that ends its process
+    opened     is done when a closed model is unloaded, or open again
     fleet      ``worker`` from the time when it begins to load
     nodes      connections of nodes that joined, with their roles
     digest     of its file, with the time of the file; None until a node asked
     """
 
     def __init__(self, offer: NamedModel) -> None:
+        super().__init__()
         self.names = offer.names
         self.source = offer.source
         self.path: Path | None = None
         self.reading: ModelReading | None = None
         self.created = 0
         self.file_bytes = 0
-        self.reserved = 0
         self.kv_bytes: int | None = None
-        self.holds = False
         self.changing = asyncio.Lock()
         self.context: int | None = None
         self.worker: Fleet | None = None
@@ -134,12 +142,11 @@ class ServedModel:
         self.loading: asyncio.Task[None] | None = None
         self.error: TwofoldError | None = None
         self.failed_at = 0.0
-        self.leases = 0
-        self.used_at = 0.0
         self.keep_s: float | None = None
         self.expiry: asyncio.TimerHandle | None = None
         self.dismissed = False
         self.unloading: asyncio.Task[None] | None = None
+        self.opened: asyncio.Future[None] | None = None
 
     @property
     def state(self) -> ModelState:
@@ -157,7 +164,7 @@ class ServedModel:
     @property
     def idle(self) -> bool:
         """Whether the model is loaded and not leased."""
-        return self.worker is not None and self.leases == 0
+        return self.worker is not None and not self.leases
 
     @property
     def idle_s(self) -> float | None:
@@ -207,7 +214,8 @@ class ModelRegistry:
         self.models = [ServedModel(offer) for offer in offers]
         self._by_name = {name: model for model in self.models for name in model.names}
         self._budget = settings.memory_budget or int(read_memory().available * SHARE_OF_FREE)
-        self._making_room = asyncio.Lock()
+        self._turns: ModelTurns[ServedModel] = ModelTurns(self.models, self._budget)
+        self._room = asyncio.Event()
         self.listener = None if settings.nodes is None else NodeListener(settings.nodes, self._admit)
         self.ray: RayNodes | None = None
         self._closed = False
@@ -356,29 +364,39 @@ class ModelRegistry:
 
     @asynccontextmanager
     async def lease(
-        self, name: str | None, *, keep_s: float | None = None, absent_s: float | None = ABSENT_S
+        self,
+        name: str | None,
+        options: RequestOptions = DEFAULT_OPTIONS,
+        *,
+        keep_s: float | None = None,
+        absent_s: float | None = ABSENT_S,
     ) -> AsyncGenerator[Fleet, None]:
         """The model with this name or alias, the first one for None; loads it if necessary. Afterwards it stays loaded
-        for ``keep_s`` seconds without use: below 0 without limit; None takes the server's setting. Waits ``absent_s``
-        seconds for a first node if the server has no replica of its own; None: without limit.
+        for ``keep_s`` seconds without use: below 0 without limit; None takes the server's setting. ``options`` has the
+        tenant and the class that wait for memory, and how long. Waits ``absent_s`` seconds for a first node if the
+        server has no replica of its own; None: without limit.
 
-        Raises ModelNotFoundError with the closest name, BusyError if there is no memory for the model now, WorkerError
-        without a node, and the error of a failed load.
+        Raises ModelNotFoundError with the closest name, BusyError if it waited too long for memory, WorkerError without
+        a node, and the error of a failed load.
         """
         model = self.find(name)
-        model.leases += 1
         model.stop_expiry()
         model.keep_s = self._settings.idle_unload_s if keep_s is None else keep_s if keep_s >= 0 else None
+        lease: int | None = None
         try:
-            yield await self._loaded(model, absent_s)
+            fleet = await self._loaded(model, options, absent_s)
+            lease = self._turns.enter(model, options.tenant, time.monotonic())
+            yield fleet
         finally:
-            model.leases -= 1
-            model.used_at = time.monotonic()
-            self._unload_if_idle(model)
+            if lease is not None:
+                self._turns.leave(model, lease, time.monotonic())
+            if not model.leases:
+                self._room.set()
+                self._unload_if_idle(model)
 
     def _unload_if_idle(self, model: ServedModel) -> None:
         """Unloads a model without leases: now if an operator has unloaded it, else after ``keep_s``."""
-        if model.leases or model.loading is not None or self._closed:
+        if model.leases or model.loading is not None or self._closed or self._turns.wants(model, time.monotonic()):
             return
         if model.dismissed:
             self._begin_unload(model)
@@ -400,27 +418,66 @@ class ModelRegistry:
             return self.models[0]
         raise unknown_model(name, self._by_name)
 
-    async def _loaded(self, model: ServedModel, absent_s: float | None) -> Fleet:
+    async def _loaded(self, model: ServedModel, options: RequestOptions, absent_s: float | None) -> Fleet:
         """Returns the model, after loading it if necessary. Further callers wait for the same load."""
-        if self._closed:
-            raise ResourceError("The server is closing.", hint="Retry when it is back.")
-        if model.unloading is not None:
-            await asyncio.wait([model.unloading])
-        if model.worker is not None and model.worker.state == "failed":
-            model.error, model.failed_at = model.worker.error, model.worker.failed_at
-            await self._unload(model)
-        if model.worker is None:
-            if model.loading is None:
-                if model.error is not None and time.monotonic() - model.failed_at < RETRY_S:
-                    raise model.error.with_traceback(None)
-                model.loading = asyncio.create_task(self._load(model), name=f"load {model.names[0]}")
-            while model.loading is not None:
-                await asyncio.wait([model.loading], timeout=absent_s)  # a caller that is cancelled does not stop it
-                if model.loading is not None and model.fleet is not None and not model.fleet.replicas:
-                    raise model.fleet.no_replica()
-        if model.worker is None:
-            raise (model.error or WorkerError(f"The model {model.names[0]} was unloaded.")).with_traceback(None)
-        return model.worker
+        claim: Claim[ServedModel] | None = None
+        keep_s, loads = 0.0, False
+        began = time.monotonic()
+        until = began + (ROOM_S if options.queue_limit_s is None else options.queue_limit_s)
+        absent = math.inf if absent_s is None else began + absent_s
+        try:
+            while True:
+                if self._closed:
+                    raise ResourceError("The server is closing.", hint="Retry when it is back.")
+                if model.worker is not None and model.worker.state == "failed":
+                    model.error, model.failed_at = model.worker.error, model.worker.failed_at
+                    await self._unload(model)
+                if model.worker is not None and not model.closed:
+                    return model.worker
+                claim = claim or self._turns.wait(model, options, time.monotonic())
+                if model.worker is None and model.loading is None and model.unloading is None:
+                    failed = model.error is not None and time.monotonic() - model.failed_at < RETRY_S
+                    if model.error is not None and (loads or failed):
+                        raise model.error.with_traceback(None)
+                    model.loading, loads = asyncio.create_task(self._load(model), name=f"load {model.names[0]}"), True
+                loads = loads or model.loading is not None
+                if time.monotonic() >= until and (model.closed or model.needs is not None):
+                    keep_s = self._turns.retry_after_s(time.monotonic())
+                    raise BusyError(
+                        f"The model {model.names[0]} waited for memory that other models use.",
+                        retry_after_s=keep_s,
+                        hint="Retry after the delay in Retry-After, or raise --memory-budget.",
+                    )
+                await self._changed(model, until, absent)
+        finally:
+            if claim is not None:
+                self._turns.stop_waiting(claim, time.monotonic(), keep_s + KEPT_S if keep_s else 0.0)
+                self._take_turns()
+
+    async def _changed(self, model: ServedModel, *until: float) -> None:
+        """Waits until a model is loaded, unloaded or open again, or one of these times has come: up to the last one a
+        node may join. Raises WorkerError without a node then."""
+        change = model.unloading or model.loading or model.opened
+        assert change is not None, "a model that is there is closed"
+        left = [each - time.monotonic() for each in until]
+        timeout = min((each for each in left if each > 0), default=MAX_WAIT_S)
+        await asyncio.wait([change], timeout=min(timeout, MAX_WAIT_S))  # a caller that is cancelled does not stop it
+        absent = model.loading is not None and model.fleet is not None and not model.fleet.replicas
+        if absent and model.fleet is not None and time.monotonic() >= until[-1]:
+            raise model.fleet.no_replica()
+
+    def _take_turns(self) -> ServedModel | None:
+        """Closes, opens and unloads models as their turns are; returns the one that has room to be loaded now."""
+        found = self._turns.next(time.monotonic())
+        for model in self.models:
+            if model.closed and model.opened is None:
+                model.opened = asyncio.get_running_loop().create_future()
+            elif not model.closed and model.opened is not None:
+                model.opened.set_result(None)
+                model.opened = None
+        for model in found.unload:
+            self._begin_unload(model)
+        return found.load
 
     async def _load(self, model: ServedModel) -> None:
         """Loads a model, or stores the error."""
@@ -428,7 +485,9 @@ class ModelRegistry:
         try:
             reading = await asyncio.to_thread(self._read, model)
             planned = await self._reserve(model, reading)
-            settings = self._settings
+            if planned is None:
+                return
+            settings, began = self._settings, time.monotonic()
             replicas, several = settings.replicas, settings.max_replicas != 1 or settings.nodes is not None
             options, for_nodes = self._engine_options(planned)
             worker = Fleet(
@@ -450,15 +509,14 @@ class ModelRegistry:
             waits = model is self.models[0] and model.context is None  # the server starts with its first node
             await worker.start(None if waits else ABSENT_S)
             model.kv_bytes = planned.kv_cache * replicas
-            model.used_at = time.monotonic()
+            model.begin_turn(time.monotonic(), time.monotonic() - began)
             model.reserved, model.context, model.worker = worker.own_bytes * replicas, worker.ready.context, worker
         except TwofoldError as error:
             model.error, model.failed_at = error, time.monotonic()
-            if isinstance(error, BusyError):
-                model.failed_at -= RETRY_S  # memory may become free at any moment
         finally:
             model.loading = None
             model.holds = model.worker is not None
+            self._room.set()
         self._unload_if_idle(model)  # all requests that waited for it may have left
 
     def _engine_options(self, planned: MemoryPlan) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -491,45 +549,35 @@ class ModelRegistry:
             )
         return reading
 
-    async def _reserve(self, model: ServedModel, reading: ModelReading) -> MemoryPlan:
-        """Reserves memory for a model; unloads idle models if necessary, the least recently used first. A model that
-        only nodes run takes none."""
+    async def _reserve(self, model: ServedModel, reading: ModelReading) -> MemoryPlan | None:
+        """Reserves memory for a model when it is its turn; None if no request waits for it any more. A model that only
+        nodes run takes none. Raises ResourceError if it never fits."""
         model.created, model.file_bytes = reading.created, reading.nbytes
         if not self._settings.replicas:
             context = plan(self._options, reading.spec, 0, UNLIMITED, reading.draft).context
             return MemoryPlan(0, 0, 0, context)
-        async with self._making_room:
-            others = [other.file_bytes for other in self.models if other is not model]
-            room = room_for(reading.nbytes, others, self._budget)
-            draft, weights = reading.draft, reading.nbytes + reading.draft_bytes
-            replicas = self._settings.replicas
-            planned = plan(self._options, reading.spec, weights, room // self._settings.max_replicas, draft)
-            needed = planned.bytes * replicas
-            while not self._has_room(needed):
-                leaving = [other.unloading for other in self.models if other.unloading is not None]
-                if leaving:
-                    await asyncio.wait(leaving)
-                    continue
-                self._check_fits(model, needed)
-                idle = [other for other in self.models if other.idle]
-                await self._unload(min(idle, key=lambda other: other.used_at))
-            model.reserved, model.holds = needed, True
-            return planned
-
-    def _check_fits(self, model: ServedModel, needed: int) -> None:
-        """Raises ResourceError if a model never fits, BusyError if it does not fit beside the models in use."""
+        others = [other.file_bytes for other in self.models if other is not model]
+        room = room_for(reading.nbytes, others, self._budget)
+        draft, weights = reading.draft, reading.nbytes + reading.draft_bytes
+        planned = plan(self._options, reading.spec, weights, room // self._settings.max_replicas, draft)
+        needed = planned.bytes * self._settings.replicas
         if needed > self._budget:
             raise ResourceError(
                 f"The model {model.names[0]} takes {needed:,} bytes of memory; {self._budget:,} may be used.",
                 hint="Raise --memory-budget, or lower --max-model-len or --kv-cache-memory-bytes.",
             )
-        busy = sum(other.reserved for other in self.models if other.holds and not other.idle)
-        if busy + needed > self._budget:
-            raise BusyError(
-                f"There is not enough memory to load {model.names[0]} while other models are in use.",
-                retry_after_s=BUSY_RETRY_S,
-                hint="Retry later, or raise --memory-budget.",
-            )
+        model.needs = needed
+        try:
+            while self._take_turns() is not model:
+                if not self._turns.wants(model, time.monotonic()):
+                    return None
+                self._room.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._room.wait(), CHECK_S)
+        finally:
+            model.needs = None
+        model.reserved, model.holds = needed, True
+        return planned
 
     async def _unload(self, model: ServedModel) -> None:
         """Ends a model's process and frees its memory."""
@@ -543,6 +591,7 @@ class ModelRegistry:
         model.dismissed = False
         worker, model.worker = model.worker, None
         if worker is not None:
+            model.ending, model.began = True, None
             model.unloading = asyncio.create_task(self._end(model, worker), name=f"unload {model.names[0]}")
 
     async def _end(self, model: ServedModel, worker: Fleet) -> None:
@@ -551,4 +600,5 @@ class ModelRegistry:
             if model.reading is not None:
                 model.reading.tokenizer.stop_rendering()
         finally:
-            model.holds, model.unloading = False, None
+            model.holds, model.ending, model.unloading = False, False, None
+            self._room.set()
