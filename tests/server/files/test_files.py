@@ -356,6 +356,8 @@ def test_a_disconnected_client_leaves_nothing(opened: Opened, tmp_path: Path) ->
         await asyncio.sleep(0.05)
         with pytest.raises(BusyError):
             await files.upload("one", FORM, pieces(form()))
+        other = await files.upload("two", FORM, pieces(form()))  # no tenant keeps others out
+        await files.delete("two", other.id)
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)

@@ -149,7 +149,7 @@ def test_a_more_urgent_class_goes_first_and_ageing_ends_its_precedence() -> None
 
 
 def test_a_turn_lasts_as_long_as_its_loading_deserves() -> None:
-    for load_s, turn_s in ((0.1, TURN_S), (3.0, 12.0), (60.0, MAX_TURN_S)):
+    for load_s, turn_s in ((0.1, TURN_S), (4.0, 8.0), (60.0, MAX_TURN_S)):
         memory = Memory([6, 6], 10, load_s)
         blue, red = Caller(memory, "blue", 0, 0.1), Caller(memory, "red", 1, 0.1)
         simulate(memory, [blue], load_s + 0.1)

@@ -26,7 +26,7 @@ from twofold.planner.machines.known import known_machines
 from twofold.planner.shapes.known import known_shapes
 from twofold.server.planning.bodies import PlanRequest
 from twofold.server.planning.child import MEMORY, NICENESS
-from twofold.server.planning.jobs import MAX_OF_TENANT, PlanJobs
+from twofold.server.planning.jobs import MAX_JOBS, MAX_OF_TENANT, PlanJobs
 from twofold.server.planning.plain import from_plain, to_plain
 from twofold.server.planning.process import FEWER, QUEUED_MS, PlannerProcess, Ticket
 
@@ -180,8 +180,13 @@ def test_plans_are_jobs_of_their_tenant() -> None:
             jobs.create("red", "a", SMALL)  # in place of those that ended
         with pytest.raises(BusyError, match=f"{MAX_OF_TENANT} plans have not ended"):
             jobs.create("red", "a", SMALL)
-        for id in list(jobs._jobs):
-            jobs.delete("red", id)
+        for tenant in ("green", "white", "black"):
+            for _ in range(MAX_OF_TENANT):
+                jobs.create(tenant, "a", SMALL)
+        assert len(jobs._jobs) == MAX_JOBS
+        jobs.create("blue", "a", SMALL)  # others have more
+        for id, each in list(jobs._jobs.items()):
+            jobs.delete(each.tenant, id)
 
     with_a_process(test)
 

@@ -22,8 +22,9 @@ from typing import Annotated, Any, BinaryIO, Final, Literal, Self
 from msgspec import Meta
 
 from twofold.api.body import NonNegativeInt, ReplyObject
-from twofold.core.errors import BusyError, TooLargeError
+from twofold.core.errors import TooLargeError
 from twofold.server.files.form import UploadedForm, UploadForm
+from twofold.server.pool import ByteBudget
 from twofold.server.storage.database import SingleThread
 from twofold.server.storage.tenants import ObjectPage, OrderedQuery, Query, TenantStore, page_fields, read_query
 
@@ -84,7 +85,7 @@ class FileService:
 
     def __init__(self, store: FileStore, thread: SingleThread) -> None:
         self._store, self._thread = store, thread
-        self._uploads = 0
+        self._uploads = ByteBudget(UPLOADS_AT_ONCE, full="Too many files are being uploaded.")
 
     @classmethod
     async def open(
@@ -98,14 +99,13 @@ class FileService:
         await self._thread.end(self._store.close)
 
     async def upload(self, tenant: str, content_type: str | None, body: AsyncIterable[bytes]) -> FileReply:
-        """POST /v1/files: ``body`` is a multipart form, which is written to disk as it arrives."""
-        if self._uploads >= UPLOADS_AT_ONCE:
-            raise BusyError(f"{UPLOADS_AT_ONCE} files are already being uploaded.", retry_after_s=1.0)
-        self._uploads += 1
+        """POST /v1/files: ``body`` is a multipart form, which is written to disk as it arrives. Raises BusyError if
+        too many others are, of which a tenant may have half."""
+        self._uploads.take(tenant, 1)
         try:
             return await self._upload(_uploading(self._store, tenant, content_type), body)
         finally:
-            self._uploads -= 1
+            self._uploads.give(tenant, 1)
 
     async def page(self, tenant: str, query: Query) -> FilePage:
         """GET /v1/files with limit, after, order and purpose."""

@@ -9,7 +9,8 @@
 
 A turn of the ticker makes the ticks of all watched models ten times a second; no watcher, no turn. An event is encoded
 once for all watchers that see the same. A watcher that does not read keeps nothing waiting: it gets several ticks as
-one, and after LATE_S another hello.
+one, and after LATE_S another hello. When MAX_WATCHERS are open, the newest stream of the tenant with the most ends for
+one of a tenant that has at least two fewer.
 """
 
 from __future__ import annotations
@@ -49,13 +50,17 @@ MAX_HZ: Final = 10
 
 @dataclass(slots=True, eq=False)
 class LiveWatcher:
-    """A stream. ``epoch`` and ``tick`` are those of the last events that it got, ``due`` is when the next tick may be
-    sent, ``second`` and ``picture`` when the last of lately and blocks were made."""
+    """A stream of a tenant's key, or of an address (``source``). ``epoch`` and ``tick`` are those of the last events
+    that it got, ``due`` is when the next tick may be sent, ``second`` and ``picture`` when the last of lately and of
+    blocks were made, ``ended`` whether another one took its place."""
 
     model: ServedModel
     viewer: Viewer
     period_s: float
     blocks: bool
+    tenant: str
+    source: str
+    ended: bool = False
     epoch: int = -1
     tick: int = 0
     due: float = 0.0
@@ -71,7 +76,7 @@ class LiveService:
     def __init__(self, registry: ModelRegistry, board: LiveBoard) -> None:
         self._registry = registry
         self._board = board
-        self._watchers: dict[LiveWatcher, str] = {}
+        self._watchers: dict[LiveWatcher, None] = {}
         self._left: dict[ServedModel, float] = {}
         self._cache: dict[tuple[Any, ...], bytes] = {}
         self._ticker: asyncio.Task[None] | None = None
@@ -84,16 +89,30 @@ class LiveService:
         hz = _number(query.get("hz"), "hz", 1, MAX_HZ, MAX_HZ)
         blocks = bool(_number(query.get("blocks"), "blocks", 0, 1, 0))
         model = self._registry.find(query.get("model"), exactly=True)
-        if len(self._watchers) >= MAX_WATCHERS or Counter(self._watchers.values())[source] >= MAX_OWN:
+        viewer = Viewer(None if caller.sees == "all" else caller.tenant, caller.cache_salt)
+        asked.context.record.model = model.names[0]
+        pieces, watcher = None, LiveWatcher(model, viewer, 1 / hz, blocks, caller.tenant, source)
+        self._make_room(watcher)
+        if asked.scope["method"] == "GET":
+            pieces = self._stream(asked, watcher)
+        return EndpointResponse(pieces=pieces, content_type=b"text/event-stream", headers=UNBUFFERED)
+
+    def _make_room(self, watcher: LiveWatcher) -> None:
+        """Ends a stream for a new one if there are too many. Raises BusyError if its tenant, or its source, has as many
+        as others."""
+        tenants = Counter(each.tenant for each in self._watchers)
+        own = sum(each.source == watcher.source for each in self._watchers)
+        greedy, most = tenants.most_common(1)[0] if tenants else ("", 0)
+        full = len(self._watchers) >= MAX_WATCHERS
+        if own >= MAX_OWN or (full and most < tenants[watcher.tenant] + 2):
             raise BusyError(
                 "Too many live streams are open.", retry_after_s=SECOND_S, hint="Close another view of the engine."
             )
-        viewer = Viewer(None if caller.sees == "all" else caller.tenant, caller.cache_salt)
-        asked.context.record.model = model.names[0]
-        pieces = None  # to HEAD
-        if asked.scope["method"] == "GET":
-            pieces = self._stream(asked, LiveWatcher(model, viewer, 1 / hz, blocks), source)
-        return EndpointResponse(pieces=pieces, content_type=b"text/event-stream", headers=UNBUFFERED)
+        if full:
+            last = next(each for each in reversed(self._watchers) if each.tenant == greedy)
+            del self._watchers[last]
+            last.ended = True
+            last.woken.set()
 
     def close(self) -> None:
         """Ends all streams."""
@@ -103,16 +122,16 @@ class LiveService:
         if self._ticker is not None:
             self._ticker.cancel()
 
-    async def _stream(self, asked: EndpointRequest, watcher: LiveWatcher, source: str) -> AsyncGenerator[bytes, None]:
+    async def _stream(self, asked: EndpointRequest, watcher: LiveWatcher) -> AsyncGenerator[bytes, None]:
         gone = asyncio.create_task(disconnected(asked.receive))
         gone.add_done_callback(lambda _: watcher.woken.set())
-        self._watchers[watcher] = source
+        self._watchers[watcher] = None
         self._left.pop(watcher.model, None)
         if self._ticker is None or self._ticker.done():
             self._ticker = asyncio.create_task(self._turn(), name="live")
         self._follow(watcher.model)
         try:
-            while not (gone.done() or self._closed):
+            while not (gone.done() or self._closed or watcher.ended):
                 watcher.woken.clear()
                 sent = time.monotonic()
                 if data := self._events(watcher, sent):
@@ -127,7 +146,7 @@ class LiveService:
                 yield QUIET
         finally:
             gone.cancel()
-            del self._watchers[watcher]
+            self._watchers.pop(watcher, None)
             if all(other.model is not watcher.model for other in self._watchers):
                 self._left[watcher.model] = time.monotonic()
 

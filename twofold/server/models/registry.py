@@ -44,24 +44,18 @@ from twofold.formats.fetch.names import ALIASES
 from twofold.host.machine import read_cpu, read_memory
 from twofold.host.paths import CacheFolders
 from twofold.server.models.named_models import NamedModel, unknown_model
-from twofold.server.models.turns import KEPT_S, Claim, ModelTurns, ModelUse
+from twofold.server.models.turns import CHECK_S, KEPT_S, MAX_WAIT_S, ROOM_S, Claim, ModelTurns, ModelUse
 
 ModelState: TypeAlias = Literal["unloaded", "loading", "ready", "failed"]
 
 RETRY_S: Final = 10.0
 """Time after a failed load in which requests get its error at once."""
 BUSY_RETRY_S: Final = 5.0
-ROOM_S: Final = 60.0
-"""How long requests without a queue limit wait for a model's memory."""
-CHECK_S: Final = 0.1
-"""Interval at which a model that waits for memory looks whether a turn is over."""
 LATEST: Final = ":latest"
 LONGEST_S: Final = 1e7
 """Maximum time of a timer: a third of a year."""
 UNLIMITED: Final = 1 << 62
 """Bytes that hold the cache of any model."""
-MAX_WAIT_S: Final = 5.0
-"""After so many seconds at most, a request looks again whether it may wait any longer."""
 SHARE_OF_FREE: Final = 0.9
 """The default budget, as a share of the memory that is free at the start."""
 

@@ -24,14 +24,20 @@ from twofold.core.request import RequestOptions
 from twofold.engine.scheduler.queue import ClassAccounts
 
 TURN_S: Final = 5.0
-LOADS: Final = 4.0
-MAX_TURN_S: Final = 30.0
+LOADS: Final = 2.0
+MAX_TURN_S: Final = 15.0
 GAP_S: Final = 0.5
 PATIENCE_S: Final = 20.0
 AGEING_S: Final = 10.0
 """Seconds of waiting after which a class is as urgent as the next more urgent one, as in engines."""
 KEPT_S: Final = 5.0
 """Seconds after Retry-After for which a claim is kept."""
+ROOM_S: Final = 60.0
+"""Seconds for which requests without a queue limit wait for a model's memory."""
+CHECK_S: Final = 0.1
+"""Interval at which a model that waits for memory looks whether a turn is over."""
+MAX_WAIT_S: Final = 5.0
+"""After so many seconds at most, a request looks again whether it may wait any longer."""
 MIN_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 120.0
 
@@ -83,7 +89,7 @@ class Claim(Generic[M]):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn(Generic[M]):
+class NextTurn(Generic[M]):
     """The model that has room to be loaded now, and those that have to be unloaded now."""
 
     load: M | None = None
@@ -141,7 +147,7 @@ class ModelTurns(Generic[M]):
         self._drop_claims(now)
         return any(claim.model is model for claim in self._claims.values())
 
-    def next(self, now: float) -> Turn[M]:
+    def next(self, now: float) -> NextTurn[M]:
         """What can be done now for the first claim. Opens and closes models."""
         self._drop_claims(now)
         for model in self._models:
@@ -151,9 +157,11 @@ class ModelTurns(Generic[M]):
         for model in self._models:
             model.closed = model in (victims or ())
         if claim is None or victims is None:
-            return Turn()
+            return NextTurn()
         free = self._budget - sum(model.reserved for model in self._models if model.holds)
-        return Turn(claim.model if free >= self._needs(claim) else None, [each for each in victims if not each.leases])
+        return NextTurn(
+            claim.model if free >= self._needs(claim) else None, [each for each in victims if not each.leases]
+        )
 
     def retry_after_s(self, now: float) -> float:
         """When a model will probably end: after its turn, and a request that has run for long runs about as long

@@ -1,6 +1,7 @@
 """Plans as jobs: they take seconds, so a caller asks for one and looks for its result later.
 
-Jobs are in memory, of each tenant and of all tenants a few: the oldest that ended are dropped. A restart forgets them.
+Jobs are in memory, of each tenant and of all tenants a few: the oldest that ended are dropped. No tenant keeps another
+one out that has fewer than its share. A restart forgets them.
 """
 
 from __future__ import annotations
@@ -66,8 +67,11 @@ class PlanJobs:
 
     def create(self, tenant: str, caller: str, values: Values) -> PlanJobReply:
         """Starts a plan. Raises BusyError if too many have not ended."""
-        self._make_room(MAX_OF_TENANT, [job for job in self._jobs.values() if job.tenant == tenant])
-        self._make_room(MAX_JOBS, list(self._jobs.values()))
+        own = [job for job in self._jobs.values() if job.tenant == tenant]
+        self._make_room(MAX_OF_TENANT, own)
+        tenants = {tenant, *(job.tenant for job in self._jobs.values())}
+        if len(own) >= MAX_JOBS // len(tenants):  # one with fewer than its share is admitted in any case
+            self._make_room(MAX_JOBS, list(self._jobs.values()))
         job = PlanJob(f"plan_{secrets.token_hex(12)}", tenant, time.time())
         job.task = asyncio.create_task(self._planner.run(caller, "plan", values, job.ticket))
         job.task.add_done_callback(_retrieve)
