@@ -265,7 +265,8 @@ def _output(job: Job) -> RequestOutput:
     begun = [0 if before is None else len(before.token_ids) for before in delivered]
     times = tuple((1.0,) * (len(tokens) - start) for tokens, start in zip(job.tokens, begun, strict=True))
     reasons: tuple[FinishReason, ...] = tuple("length" for _ in known)
-    metrics = RequestMetrics(0.0, 0.5, 1.0, 2.0, times, 1, finish_reasons=reasons)
+    prompt = len(job.request.token_ids)
+    metrics = RequestMetrics(0.0, 0.5, 1.0, 2.0, times, prompt, finish_reasons=reasons)
     return RequestOutput(job.request.request_id, None, (), None, outputs, metrics, finished=True)
 
 

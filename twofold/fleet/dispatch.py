@@ -12,15 +12,18 @@ Laws
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
-from twofold.core.errors import ParameterError, TwofoldError
+from twofold.core.errors import ParameterError, TwofoldError, UsageError, WorkerError
 from twofold.core.forecast import RequestProgress
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.fleet.checks import NO_BOUNDS
 from twofold.fleet.leases import Leases
 from twofold.fleet.line import Place, WaitingLine, WaitingRequest
 from twofold.fleet.messages import Abort, SetPaused, ToWorker
@@ -29,6 +32,8 @@ from twofold.fleet.routing.load import SentPrompt
 from twofold.fleet.routing.router import Choice, Router
 from twofold.fleet.streams import MAX_ENDS, DispatchHandle, RequestStream
 from twofold.observe.served import MoveCause
+
+log = logging.getLogger("twofold.serve")
 
 
 class DispatchTarget(Place, Protocol):
@@ -55,7 +60,9 @@ class Dispatch(Generic[R]):
     """The requests of a model. ``replicas`` is the list of its owner, which calls ``assign`` when one becomes usable or
     reports its work, and ``lose`` when one is not usable any more. ``before_sending`` is called before a request that
     fetches blocks is sent, ``on_sent`` after any request was sent to a replica, ``on_first`` after a replica has given
-    its first token of a request."""
+    its first token of a request. ``bounds`` are those of the model's outputs.
+
+    Each request is handled alone: one that fails here gets an error, and the others go on."""
 
     def __init__(
         self,
@@ -75,6 +82,7 @@ class Dispatch(Generic[R]):
         self.before_sending: Callable[[EngineRequest, Choice, DispatchHandle], None] | None = None
         self.on_sent: Callable[[str], None] | None = None
         self.on_first: Callable[[str], None] | None = None
+        self.bounds = NO_BOUNDS
 
     @property
     def waiting(self) -> int:
@@ -122,7 +130,8 @@ class Dispatch(Generic[R]):
         """Gives requests that wait to replicas, as far as these take them."""
         closed = self._part_suspects() if self._suspects else ()
         for entry, replica in self.line.take(closed):
-            self._grant(entry, replica)
+            with self._alone(self.streams[entry.request.request_id]):
+                self._grant(entry, replica)
 
     def _grant(self, entry: WaitingRequest, replica: R) -> None:
         request_id, choice = entry.request.request_id, entry.choice
@@ -166,7 +175,8 @@ class Dispatch(Generic[R]):
                 if not unproven[number]:
                     replica = self._replicas[number]
                     entry.choice, entry.placed_at = self.line.choose(entry.request, [replica]), self._clock()
-                    self._grant(entry, replica)
+                    with self._alone(self.streams[request_id]):
+                        self._grant(entry, replica)
         return closed
 
     def show_places(self) -> None:
@@ -188,19 +198,24 @@ class Dispatch(Generic[R]):
         replica.clear()
         self.line.lose(replica.number)
         for request_id, lease in self.leases.lose(replica.number):
-            stream, entry = self.streams[request_id], self._entries[request_id]
-            stream.handle.retries += 1
-            stream.handle.lost = cause
-            entry.tokens = len(stream.request.token_ids) + stream.delivered.tokens
-            stream.ends += error is not None
-            if error is not None and stream.ends >= MAX_ENDS:
-                self.fail(stream, error)
-            elif stream.suspect:
-                self._suspects[request_id] = entry
-            else:
-                self.line.add(entry, again=True)
+            with self._alone(self.streams[request_id]):
+                self._continue(request_id, cause, error)
             if error is None:
                 replica.send(Abort(lease))
+
+    def _continue(self, request_id: str, cause: MoveCause, error: TwofoldError | None) -> None:
+        """A request has lost its replica: it waits for another one."""
+        stream, entry = self.streams[request_id], self._entries[request_id]
+        stream.handle.retries += 1
+        stream.handle.lost = cause
+        entry.tokens = len(stream.request.token_ids) + stream.delivered.tokens
+        stream.ends += error is not None
+        if error is not None and stream.ends >= MAX_ENDS:
+            self.fail(stream, error)
+        elif stream.suspect:
+            self._suspects[request_id] = entry
+        else:
+            self.line.add(entry, again=True)
 
     def move(self, request_id: str, choice: Choice) -> None:
         """A request continues at the chosen replica; the one that has it gets an abort."""
@@ -221,28 +236,53 @@ class Dispatch(Generic[R]):
             self._end_lease(stream.request.request_id)
             stream.break_off(error)
 
+    def _break(self, stream: RequestStream, error: Exception) -> None:
+        """Ends a request after an unexpected exception; the replica that has it gets an abort."""
+        log.error("a request failed in the dispatch", exc_info=error)
+        request_id = stream.request.request_id
+        if request_id in self._entries:
+            holder = self.leases.holder(request_id)
+            self._end_lease(request_id)
+            if holder is not None:
+                self._replicas[holder[1]].send(Abort(holder[0]))
+        what = f"The server failed with a {type(error).__name__}."
+        stream.break_off(WorkerError(what, hint="Retry; the server log has the cause."))
+
     def fail_all(self, error: TwofoldError) -> None:
         for stream in self.streams.values():
             self.fail(stream, error)
 
+    @contextmanager
+    def _alone(self, stream: RequestStream) -> Iterator[None]:
+        """An unexpected exception ends this request with an error, and nothing else."""
+        try:
+            yield
+        except Exception as error:
+            self._break(stream, error)
+
     # -- what replicas report ------------------------------------------------------------------------------------------
 
     def hear(self, replica: R, delta: OutputDelta, now: float) -> None:
-        """Passes a delta on, unless its lease has ended."""
+        """Passes a delta on, unless its lease has ended. Raises PeerError, and passes nothing on, if it cannot be."""
         lease = delta.request_id
         request_id, holder = self.leases.leased.get(lease, (None, None))  # not ``request_of``: this runs for each token
         if request_id is not None and holder == replica.number:
-            if delta.request is not None or delta.error is not None:
-                self._end_lease(request_id)
             stream = self.streams[request_id]
             waited = not stream.proven
-            stream.hear(delta, now)
+            stream.outputs.check(delta, stream.begun, self.bounds)
+            if delta.request is not None or delta.error is not None:
+                self._end_lease(request_id)
+            try:
+                stream.hear(delta, now)
+            except Exception as error:  # the other requests of the step go on
+                self._break(stream, error)
             first = waited and stream.proven
             if first and self.on_first is not None and not stream.over:
                 self.on_first(request_id)
             if first and self._suspects:  # they may wait for it
                 self.assign()
         elif (leaving := self.leaving.get(lease)) is not None and leaving[1] is replica:
+            leaving[0].outputs.check(delta, leaving[0].begun, self.bounds)
             leaving[0].hear(delta, now)
 
     def hear_progress(self, replica: R, progress: RequestProgress) -> None:
@@ -254,13 +294,18 @@ class Dispatch(Generic[R]):
         """The replica refuses a request."""
         request_id = self.leases.request_of(lease, replica.number)
         if request_id is not None:
-            self.fail(self.streams[request_id], error)
+            stream = self.streams[request_id]
+            if stream.begun and isinstance(error, UsageError):  # another replica took it, so its caller is not at fault
+                error = WorkerError(f"A replica refused to continue the request: {error}", hint="Retry.")
+            self.fail(stream, error)
             self.assign()
 
     def hear_gone(self, replica: R, lease: str, output: RequestOutput | None) -> None:
         """The replica has aborted a request whose reader has left."""
         leaving = self.leaving.get(lease)
         if leaving is not None and leaving[1] is replica:
+            if output is not None:
+                leaving[0].outputs.check_output(output, leaving[0].begun, self.bounds)
             del self.leaving[lease]
             leaving[0].settle(output)
 

@@ -36,6 +36,7 @@ from twofold.engine.compress import ReadingTime
 from twofold.engine.config import EngineOptions
 from twofold.engine.kv.names import BlockKeys
 from twofold.engine.outputs import OutputDelta
+from twofold.fleet.checks import OutputBounds
 from twofold.fleet.dispatch import Dispatch
 from twofold.fleet.handover import Handovers
 from twofold.fleet.joining import check_ready
@@ -355,6 +356,10 @@ class Fleet:
         if self._ready is None:
             self._ready = ready
             self._facts = replace(self._reading.facts(ready.context), reading_time=self.reading_time)
+            spec, tokenizer = self._reading.spec, self._reading.tokenizer
+            self.requests.bounds = OutputBounds(
+                spec.vocab_size, ready.context, tokenizer.max_token_chars, spec.hidden_size
+            )
             if ready.machine is not None:
                 self.ceilings = local_steps(self._reading.spec, ready.machine, ready.kv_type)
             if self._keys is not None:
@@ -390,7 +395,7 @@ class Fleet:
         self.relay.lose(replica.number)
         self.requests.lose(replica, "crashed" if by_itself else "ended", error if by_itself else None)
         if replica.node is not None:
-            del self.replicas[replica.number]
+            self.replicas.pop(replica.number, None)
             self._forget(replica)
         states = self._states
         if states == {"failed"}:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from twofold.core.errors import BusyError, ParameterError, ResourceError, TwofoldError
+from twofold.core.tasks import start_task
 from twofold.engine.config import EngineOptions
 from twofold.fleet.certificates import context
 from twofold.fleet.link import NodeLink, keep_alive
@@ -166,7 +167,7 @@ class NodeListener:
             self._socket.close()
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work, name="nodes")
+        task = start_task(work, "nodes")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

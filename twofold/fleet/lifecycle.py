@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any, Final
 
 from twofold.core.errors import NotFoundError, ParameterError, TwofoldError, WorkerError
+from twofold.core.tasks import start_task
 from twofold.fleet.dispatch import Dispatch
 from twofold.fleet.joining import check_number
 from twofold.fleet.placement import Placement
@@ -181,7 +182,7 @@ class Lifecycle:
         """A node wants to end."""
         if not replica.draining:
             replica.draining = True
-            task = asyncio.create_task(self._let_leave(replica), name=f"leave {replica.number} of {self._name}")
+            task = start_task(self._let_leave(replica), f"leave {replica.number} of {self._name}")
             self._leaves.add(task)
             task.add_done_callback(self._leaves.discard)
 

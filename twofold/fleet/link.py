@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 import sys
@@ -18,6 +19,7 @@ import msgspec
 from twofold.core.clock import MonotonicClock
 from twofold.core.errors import ResourceError, TwofoldError
 from twofold.core.request import EngineRequest
+from twofold.fleet.checks import PeerError, check_numbers
 from twofold.fleet.messages import (
     HELLO_BYTES,
     MAX_FRAME_BYTES,
@@ -33,6 +35,7 @@ from twofold.fleet.messages import (
     WorkerCrashed,
 )
 
+log = logging.getLogger("twofold.serve")
 ROOT: Final = Path(__file__).parents[2]
 """The folder that contains the package."""
 VM_COUNTERS: Final = Path("/proc/vmstat")
@@ -77,7 +80,9 @@ class Link(Protocol):
 
 
 class _Framed(asyncio.Protocol):
-    """Messages over an asyncio transport."""
+    """Messages over an asyncio transport. What is no message, or cannot be true, ends the connection."""
+
+    peer = "a worker process"
 
     def __init__(self, limit: int, reads: Any, take: Callable[[Any], None]) -> None:
         """``take`` gets each message."""
@@ -103,7 +108,12 @@ class _Framed(asyncio.Protocol):
         try:
             for payload in self._unframer.feed(data):
                 self._take(self._codec.message(payload))
-        except (ValueError, KeyError, TypeError, msgspec.MsgspecError):
+        except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
+            why = str(error) if isinstance(error, PeerError) else type(error).__name__
+            log.warning("%s sent an invalid message, so its connection ends: %s", self.peer, why)
+            self.broken()
+        except Exception:  # a fault of ours
+            log.exception("a message of %s could not be handled, so its connection ends", self.peer)
             self.broken()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the exit status says more
@@ -234,6 +244,7 @@ class NodeLink(_Framed):
             assert self._deadline is not None
             self._deadline.cancel()
             self.hello = message
+            self.peer = f"node {self.name}"
             self.greeted.set()
         elif self._on_message is None or isinstance(message, Hello):
             raise TypeError("a node waits for its model")
@@ -242,6 +253,7 @@ class NodeLink(_Framed):
         elif isinstance(message, WorkerCrashed):
             self._end = WorkerEnd(message.cause[:40], by_itself=True)
         else:
+            check_numbers(message)
             self._on_message(message)
 
     def connection_lost(self, error: Exception | None) -> None:

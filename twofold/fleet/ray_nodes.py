@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from twofold.core.errors import ResourceError, TwofoldError
+from twofold.core.tasks import start_task
 from twofold.fleet.link import END_S, python_command
 from twofold.fleet.ray import MAX_PAUSE_S, MIN_PAUSE_S, DriverNote, RayPlan, node_name
 
@@ -54,7 +55,9 @@ class RayNodes:
     async def start(self) -> None:
         """Starts the driver. Raises ResourceError if it cannot reach the cluster."""
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._run(reached), name="ray driver")
+        self._task = start_task(
+            self._run(reached), "ray driver", lambda error: None if reached.done() else reached.set_exception(error)
+        )
         try:
             await reached
         except TwofoldError:

@@ -31,6 +31,7 @@ from twofold.core.errors import TwofoldError, WorkerError
 from twofold.core.forecast import Forecast
 from twofold.core.report import EngineSnapshot
 from twofold.core.request import EngineRequest
+from twofold.core.tasks import start_task
 from twofold.engine.engine import SAVE_S
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 from twofold.fleet.link import END_S, Link, NodeLink, WorkerEnd, WorkerLink
@@ -214,7 +215,7 @@ class FleetReplica:
 
     def start(self) -> None:
         """Begins to load the model."""
-        self._task = asyncio.create_task(self._run_processes(), name=f"replica {self.number} of {self.name}")
+        self._task = start_task(self._run_processes(), f"replica {self.number} of {self.name}")
 
     async def close(self) -> None:
         """Ends the process. Further calls do nothing."""
@@ -265,7 +266,10 @@ class FleetReplica:
                 await self._run_process()
                 if self.node is not None:
                     return
-        except TwofoldError as error:
+        except Exception as error:
+            if not isinstance(error, TwofoldError):
+                log.exception("replica %d of the model %s failed", self.number, self.name)
+                error = WorkerError(f"The server failed with a {type(error).__name__}.")
             self._fail(error)
             self._owner.on_end(self, WorkerError(str(error)), served=False, by_itself=True)
 
@@ -273,7 +277,10 @@ class FleetReplica:
         """Starts a process and waits until it ends."""
         link: Link = await (WorkerLink.open if self.node is None else self.node.open)(self._on_message)
         self._link, self._unanswered, self._quiet = link, 0, 0
-        watching = [asyncio.create_task(self._ping(link)), asyncio.create_task(self._watch_silence(link))]
+        watching = [
+            start_task(work, f"watch over replica {self.number} of {self.name}", lambda _: link.kill())
+            for work in (self._ping(link), self._watch_silence(link))
+        ]
         try:
             link.send(self._load)
             await link.ended.wait()

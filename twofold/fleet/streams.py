@@ -12,6 +12,7 @@ from twofold.core.request import DeliveredCompletion, EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.scheduler.queue import COMPLETION_WEIGHT, PROMPT_WEIGHT, TenantAccount
 from twofold.engine.stream import OutputStream
+from twofold.fleet.checks import OutputCheck
 from twofold.fleet.resume import DeliveredRequest
 from twofold.fleet.routing.router import Choice
 from twofold.observe.served import FetchedBlocks, MoveCause, ServedHandover, ServedMove, ServedRequest, ServedRoute
@@ -77,6 +78,7 @@ class RequestStream(OutputStream):
     """The stream of ``request``.
 
     delivered  what was delivered to its reader, or will be as soon as it reads
+    outputs    what replicas may send of it
     begun   the part of it that the last replica had when it began
     ends    replicas that crashed with the request since its last token
     proven  whether its present replica has given a token of it
@@ -88,6 +90,7 @@ class RequestStream(OutputStream):
         self.request = request
         self.handle = handle
         self.delivered = DeliveredRequest(request)
+        self.outputs = OutputCheck(request)
         self._note = self.delivered.noted.append if self.delivered.completions else None
         self.begun: tuple[DeliveredCompletion, ...] = ()
         self.ends = 0
@@ -120,6 +123,7 @@ class RequestStream(OutputStream):
         """The request for the next replica, under the id of its lease."""
         request = self.delivered.rest(lease) if self.began else replace(self.request, request_id=lease)
         self.begun = request.delivered
+        self.outputs.restart()
         self.proven = False
         return request
 

@@ -31,6 +31,7 @@ from twofold.api.completion import CacheUsage, reasoning_tokens
 from twofold.core.errors import BusyError, TimeLimitError, TwofoldError
 from twofold.core.forecast import RequestProgress
 from twofold.core.request import EngineRequest
+from twofold.core.tasks import start_task
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.streams import DispatchHandle
@@ -173,7 +174,7 @@ class RequestRun:
         pumps: list[asyncio.Task[None]] = []
         try:
             for index in range(len(self.jobs)):
-                pumps.append(asyncio.create_task(pump(index)))
+                pumps.append(start_task(pump(index), "a prompt of a request"))
                 if index % STARTED_AT_ONCE == STARTED_AT_ONCE - 1:
                     await asyncio.sleep(0)
             open_jobs = len(pumps)

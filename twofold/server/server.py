@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 
 from twofold.api.body import encode
 from twofold.core.errors import BusyError, UsageError
+from twofold.core.tasks import start_task
 from twofold.formats.fetch import sources
 from twofold.host.env import read_environment
 from twofold.host.paths import private_folder
@@ -153,7 +154,7 @@ class Server:
                     private_key=config.private_key,
                 )
                 stack.enter_context(self._signalled())
-                writing = asyncio.create_task(self._usage.run())
+                writing = start_task(self._usage.run(), "sums of usage")
                 stack.callback(writing.cancel)
                 serving = asyncio.create_task(web.serve([listening]))
                 try:
@@ -178,7 +179,7 @@ class Server:
 
     async def _until_signalled(self) -> None:
         """Serves, and follows the traffic, until a signal ends the server."""
-        scaling = None if self._autoscaler is None else asyncio.create_task(self._autoscaler.run())
+        scaling = None if self._autoscaler is None else start_task(self._autoscaler.run(), "autoscaler")
         try:
             await self._signals.get()
         finally:

@@ -89,6 +89,8 @@ class StepTimeModel:
     @classmethod
     def of_weights(cls, weights: Sequence[float]) -> Self:
         """A model that predicts with the ``weights`` of another one, and does not learn."""
+        if len(weights) != len(PRIOR):
+            raise ValueError(f"a step-time model has {len(PRIOR)} weights, not {len(weights)}")
         model = cls()
         model._weights, model._steps = list(weights), MIN_STEPS
         return model

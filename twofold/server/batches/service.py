@@ -28,6 +28,7 @@ from twofold.api.batch.run import BatchRun
 from twofold.api.fields import FieldError
 from twofold.core.clock import Clock, MonotonicClock
 from twofold.core.errors import ConflictError, NotFoundError, QuotaError, ResourceError, quoted
+from twofold.core.tasks import start_task
 from twofold.server.batches.files import BatchLimits, check_input, write_results
 from twofold.server.batches.record import (
     ID_PREFIX,
@@ -97,7 +98,7 @@ class BatchService:
         self._slots = asyncio.Semaphore(limits.width)
         self._lanes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._live: dict[str, _ActiveBatch] = {}
-        self._sweeping = asyncio.create_task(self._sweep())
+        self._sweeping = start_task(self._sweep(), "expired files and batches")
 
     @classmethod
     async def open(
@@ -210,7 +211,7 @@ class BatchService:
 
     def _begin(self, batch: BatchRecord) -> BatchRecord:
         live = self._live[batch.id] = _ActiveBatch(batch)
-        live.task = asyncio.create_task(self._process(live))
+        live.task = start_task(self._process(live), f"batch {batch.id}")
         return batch
 
     async def _process(self, live: _ActiveBatch) -> None:

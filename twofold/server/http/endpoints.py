@@ -24,6 +24,7 @@ from twofold.api.body import ReplyObject, encode
 from twofold.api.fields import ignoring
 from twofold.core.errors import ParameterError, SlowClientError, TwofoldError
 from twofold.core.forecast import RequestProgress
+from twofold.core.tasks import start_task
 from twofold.engine.outputs import OutputDelta
 from twofold.observe.served import ServedRequest
 from twofold.server.context import CLIENT_GONE, RequestContext
@@ -225,11 +226,11 @@ class Reply:
         self._streamer, run.direct = streamer, self._send_now
         self._opening = streamer.open()  # before the first delta: events are numbered in this order
         self._sent_at = time.monotonic()
-        watch = asyncio.create_task(self._keep_alive(streamer, send))
+        watch = start_task(self._keep_alive(streamer, send), "comments of a stream")
         showing = None
         if any(job.options.progress for job in run.jobs) and isinstance(streamer, ShowsProgress):
             run.progress = self._progress.put_nowait
-            showing = asyncio.create_task(self._show_progress(streamer, send))
+            showing = start_task(self._show_progress(streamer, send), "progress of a stream")
         try:
             async with aclosing(run.deltas()) as deltas:
                 async for job, delta in deltas:

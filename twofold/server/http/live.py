@@ -27,6 +27,7 @@ from typing import Any, Final
 import orjson
 
 from twofold.core.errors import BusyError, ParameterError
+from twofold.core.tasks import start_task
 from twofold.observe.live.board import LiveBoard, merged, tick_lanes
 from twofold.observe.live.columns import columns
 from twofold.observe.live.lanes import Viewer
@@ -128,7 +129,7 @@ class LiveService:
         self._watchers[watcher] = None
         self._left.pop(watcher.model, None)
         if self._ticker is None or self._ticker.done():
-            self._ticker = asyncio.create_task(self._turn(), name="live")
+            self._ticker = start_task(self._turn(), "live")
         self._follow(watcher.model)
         try:
             while not (gone.done() or self._closed or watcher.ended):

@@ -24,6 +24,7 @@ from typing import Any, Final, Literal, TypeAlias
 from twofold.core.errors import BusyError, ParameterError, ResourceError, TwofoldError
 from twofold.core.request import DEFAULT_OPTIONS, RequestOptions
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
+from twofold.core.tasks import start_task
 from twofold.core.units import count
 from twofold.engine.config import EngineOptions
 from twofold.engine.draft_source import find_draft
@@ -433,7 +434,7 @@ class ModelRegistry:
                     failed = model.error is not None and time.monotonic() - model.failed_at < RETRY_S
                     if model.error is not None and (loads or failed):
                         raise model.error.with_traceback(None)
-                    model.loading, loads = asyncio.create_task(self._load(model), name=f"load {model.names[0]}"), True
+                    model.loading, loads = start_task(self._load(model), f"load {model.names[0]}"), True
                 loads = loads or model.loading is not None
                 if time.monotonic() >= until and (model.closed or model.needs is not None):
                     keep_s = self._turns.retry_after_s(time.monotonic())
@@ -586,7 +587,7 @@ class ModelRegistry:
         worker, model.worker = model.worker, None
         if worker is not None:
             model.ending, model.began = True, None
-            model.unloading = asyncio.create_task(self._end(model, worker), name=f"unload {model.names[0]}")
+            model.unloading = start_task(self._end(model, worker), f"unload {model.names[0]}")
 
     async def _end(self, model: ServedModel, worker: Fleet) -> None:
         try:

@@ -129,6 +129,11 @@ class Tokenizer:
         return len(self._vocabulary.texts)
 
     @property
+    def max_token_chars(self) -> int:
+        """The most characters that a token adds to a text. O(tokens)."""
+        return max(map(len, self._vocabulary.texts))
+
+    @property
     def encoder_text(self) -> str:
         """The description with which ``PlainEncoder.from_description`` encodes plain text in another process."""
         return self._encoder.description
