@@ -18,3 +18,25 @@ def test_impossible_numbers_are_refused_by_name(value: object) -> None:
 
 def test_numbers_are_read_as_floats() -> None:
     assert TypedFields({"theta": 10**300}, "config.json").number("theta") == 1e300
+
+
+def test_a_list_is_converted_and_compared_once_for_all_layers() -> None:
+    """Files choose how long their lists are, and each layer reads them."""
+    seen: list[str] = []
+
+    class Entry(int):
+        def __ne__(self, other: object) -> bool:
+            seen.append("compared")
+            return f"{self}" != f"{other}"
+
+        __hash__ = int.__hash__
+
+    class Array:
+        def tolist(self) -> list[int]:
+            seen.append("converted")
+            return [Entry(8)] * 100
+
+    fields = TypedFields({"heads": Array()}, "a file", per_layer=True)
+    for layer in range(100):
+        assert fields.integer("heads", layer=layer) == fields.integer("heads") == 8
+    assert (seen.count("converted"), seen.count("compared")) == (1, 100)

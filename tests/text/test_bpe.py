@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,10 @@ from tests.text.vocabularies import (
     plain_ids,
     sentencepiece_metadata,
 )
+from twofold.text.tokenizers import bytelevel
+from twofold.text.tokenizers import merges as merge_rules
 from twofold.text.tokenizers.merges import cached_merges, derive_merges
+from twofold.text.tokenizers.metadata import TokenType, read_gguf_vocabulary
 
 LETTERS = "abc"
 
@@ -171,3 +175,44 @@ class TestMergeCache:
     def test_no_folder_to_write_is_no_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         assert np.array_equal(cached_merges(self.pieces, tmp_path / "file"), derive_merges(self.pieces))
+
+
+def test_merges_of_control_tokens_take_work_in_proportion_to_the_merges() -> None:
+    """One control token among the merges must not make a new set for each of them: that took 50 times the processor
+    time of the twin without it."""
+    seconds = []
+    characters = list(bytelevel.character_bytes())
+    pairs = [(left, right) for left in characters for right in characters][:5000]
+    texts = [*characters, *(left + right for left, right in pairs)]
+    for last in (TokenType.NORMAL, TokenType.CONTROL):
+        vocabulary = read_gguf_vocabulary(
+            {
+                "tokenizer.ggml.model": "gpt2",
+                "tokenizer.ggml.pre": "gpt-2",
+                "tokenizer.ggml.tokens": texts,
+                "tokenizer.ggml.token_type": [int(TokenType.NORMAL)] * (len(texts) - 1) + [int(last)],
+                "tokenizer.ggml.merges": [" ".join(pair) for pair in pairs],
+            }
+        )
+        began = time.thread_time()
+        encoder = bytelevel.build_encoder(vocabulary)
+        seconds.append(time.thread_time() - began)
+        assert (encoder.token_to_id(texts[-1]) is None) == (last is TokenType.CONTROL)
+    assert seconds[1] < 10 * seconds[0]
+
+
+def test_the_search_for_last_merges_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of one letter can be cut everywhere, so a long one has as many cuts as letters."""
+    searched: list[int] = []
+    stays = merge_rules._History._stays
+
+    def counted(history: Any, left: int, right: int, limit: int) -> bool:
+        searched.append(limit)
+        return stays(history, left, right, limit)
+
+    monkeypatch.setattr(merge_rules._History, "_stays", counted)
+    monkeypatch.setattr(merge_rules, "MAX_CUTS", 16)
+    pieces = ["a" * length for length in range(1, 101)]
+    rules = derive_merges(pieces)
+    assert len(searched) <= 16 * 16 / 2
+    assert rules.tolist()[:2] == [[0, 0], [1, 0]]

@@ -20,7 +20,8 @@ class TypedFields:
     """The fields of an object whose names begin with ``prefix``. A field that is null counts as absent.
 
     ``label`` names the object in errors; ``defaults`` are the defaults of objects of its kind. ``per_layer``: a number
-    may be a list with an entry for each layer. ``read`` are the names read so far, for callers that refuse the others.
+    may be a list with an entry for each layer. ``read`` has the fields read so far, for callers that refuse the others,
+    with their values as plain objects; ``agreed`` are the lists whose entries are known to be equal.
     """
 
     values: Mapping[str, object]
@@ -29,7 +30,8 @@ class TypedFields:
     prefix: str = ""
     hint: str = HINT
     per_layer: bool = False
-    read: set[str] = field(default_factory=set)
+    read: dict[str, object] = field(default_factory=dict)
+    agreed: set[str] = field(default_factory=set)
 
     def __contains__(self, name: str) -> bool:
         value = self.values.get(self.prefix + name)
@@ -101,10 +103,11 @@ class TypedFields:
         return FormatError(message, hint=self.hint)
 
     def _find(self, name: str) -> object:
-        self.read.add(name)
-        value = self.values.get(self.prefix + name)
-        plain = getattr(value, "tolist", None)  # NumPy's arrays and numbers, without loading NumPy
-        value = plain() if callable(plain) else value
+        if name not in self.read:  # files choose how long a list is, and it is read for each layer
+            found = self.values.get(self.prefix + name)
+            plain = getattr(found, "tolist", None)  # NumPy's arrays and numbers, without loading NumPy
+            self.read[name] = plain() if callable(plain) else found
+        value = self.read[name]
         return self.defaults.get(name) if value is None else value
 
     def _get(self, name: str, default: object) -> object:
@@ -123,9 +126,10 @@ class TypedFields:
             return value[layer]
         if layer is not None or not value:
             raise self.wrong(name, value, "a value for each layer")
-        if any(item != value[0] for item in value):
+        if name not in self.agreed and any(item != value[0] for item in value):
             raise UnsupportedModelError(
                 f"{self.label}: the field {self.prefix + name!r} differs from layer to layer.",
                 hint="Twofold runs models whose layers agree in this field.",
             )
+        self.agreed.add(name)
         return value[0]

@@ -160,16 +160,16 @@ def _bpe(ids: dict[str, int], vocabulary: Vocabulary, whole_words: bool) -> mode
 
 def _usable(ids: dict[str, int], vocabulary: Vocabulary) -> list[tuple[str, str]]:
     """The merges between tokens that plain text may become. Raises FormatError for a merge of unknown texts."""
-    others = set(vocabulary.texts).difference(ids)
+    known, plain = set(vocabulary.texts), ids.keys()
     usable = []
     for index, merge in enumerate(vocabulary.merges):
         left, _, right = merge.partition(" ")
         pieces = {left, right, left + right}
-        if not left or not right or not pieces <= ids.keys() | others:
+        if not left or not right or not pieces <= known:
             raise FormatError(
                 f"The tokenizer metadata {PREFIX + 'merges'!r} holds {merge!r} at {index}, which joins no two tokens.",
                 hint="The file is corrupt, or was made by a faulty converter.",
             )
-        if pieces.isdisjoint(others):
+        if pieces <= plain:
             usable.append((left, right))
     return usable

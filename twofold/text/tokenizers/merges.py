@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ Pairs: TypeAlias = NDArray[np.int32]
 _Hashes: TypeAlias = NDArray[np.uint64]
 _BASE = 0x9E3779B97F4A7C15
 _FILTER_BITS = 22
+MAX_CUTS: Final = 256
+"""Cuts of a piece among which its last merge is searched; usual vocabularies have pieces of at most 32 characters."""
 
 
 def derive_merges(pieces: Sequence[str]) -> Pairs:
@@ -129,12 +131,13 @@ class _History:
         self._merged: dict[tuple[int, int], int] = {}
 
     def settle(self, piece: int, cuts: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Rules for ``piece``: its last merge if that is certain, else all cuts (superfluous ones never fire).
+        """Rules for ``piece``: its last merge if that is certain, else all cuts (superfluous ones never fire), also if
+        there are so many that the search would take long.
 
         A piece that ranks before one of its parts can be merged only after that part: its rank is not its age, so how
         it is merged, and what is made of it, counts as unknown.
         """
-        if len(cuts) > 1:
+        if 1 < len(cuts) <= MAX_CUTS:
             cuts = next(([cut] for cut in cuts if self._older(cut, piece) and self._stays(*cut, piece)), cuts)
         if len(cuts) == 1 and self._older(cuts[0], piece) and all(map(self._known, cuts[0])):
             self._left[piece], self._right[piece] = cuts[0]
