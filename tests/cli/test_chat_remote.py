@@ -62,6 +62,28 @@ def test_structured_output_reaches_the_server(server: LiveServer, twofold: Comma
     assert json.loads(twofold("run", "x", "--url", server.url, "--json-schema", schema).out) == {"a": 1}
 
 
+def test_a_repetition_is_named_and_ended_by_the_server(
+    server: LiveServer,
+    twofold: Command,
+    tiny_gguf: Callable[[TinyOptions], TinyModel],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    path, flags = tiny_gguf(TinyOptions(context=CONTEXT)).path, ("--logit-bias", "40=100", "-n", 80, "--temperature", 0)
+    plain = twofold("run", "in the", "--url", server.url, *flags).err
+    assert "Stopped at 80 tokens" in plain
+    assert "The answer repeats itself: 1 token, 80 times; --stop-loops ends that." in plain
+    with live_server(tmp_path_factory.mktemp("loops"), f"tiny={path}", "--threads", "1", "--stop-loops") as live:
+        ended = twofold("run", "in the", "--url", live.url, *flags).err
+        found = json.loads(twofold("run", "in the", "--url", live.url, *flags, "--json").out)
+        counted = live.get("/metrics").text
+    assert "The answer repeats itself: 1 token, 64 times.\n" in ended
+    assert "Stopped" not in ended
+    record = found["twofold"]
+    assert (found["finish_reason"], record["prompts"][0]["finish_reasons"]) == ("length", ["repetition"])
+    assert record["repeats"] == {"tokens": 1, "times": 64}
+    assert re.search(r'vllm:request_success_total\{[^}]*finished_reason="repetition"[^}]*\} 2\.0', counted)
+
+
 def test_a_chat_goes_through_the_server(server: LiveServer, chat: Command) -> None:
     result = chat(
         server.url, "in the", "on the", "/models", "/timeline", "/model gone", flags=("-n", 4, "--ignore-eos")

@@ -164,6 +164,19 @@ def test_the_position_of_piped_text(
     assert seen == [prompt]
 
 
+def test_completions_that_repeat_themselves_are_named(twofold: Command, tiny: Path) -> None:
+    flags = ("run", "in the", "-m", tiny, "--temperature", 0, "--logit-bias", "40=100", "-n", 90)
+    plain, stopped = twofold(*flags), twofold(*flags, "--stop-loops")
+    assert "Stopped at 90 tokens" in plain.err
+    assert "The answer repeats itself: 1 token, 90 times; --stop-loops ends that.\n" in plain.err
+    assert "The answer repeats itself: 1 token, 64 times.\n" in stopped.err
+    assert "Stopped" not in stopped.err
+    assert plain.out.startswith(stopped.out.rstrip("\n"))
+    found = json.loads(twofold(*flags, "--stop-loops", "--json").out)
+    assert (found["finish_reason"], found["repeats"]) == ("repetition", {"tokens": 1, "times": 64})
+    assert json.loads(twofold("run", "in the", "-m", tiny, "-n", 3, "--json").out)["repeats"] is None
+
+
 def test_cut_completions_are_marked(twofold: Command, tiny: Path) -> None:
     flags = ("run", "in the", "-m", tiny, "--ignore-eos")
     assert "Stopped at 3 tokens; -n raises the limit.\n" in twofold(*flags, "-n", 3).err
@@ -277,3 +290,21 @@ def test_the_default_model_completes(twofold: Command, default_model: Path) -> N
     document = json.loads(twofold("run", "The capital of France is", *flags).out)
     assert document["text"].startswith(" Paris")
     assert document["usage"]["prompt_tokens"] == 5
+
+
+@pytest.mark.model
+def test_the_default_model_says_once_what_it_is(
+    twofold: Command, default_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where no other one was chosen, and not into what is piped on."""
+    (tmp_path / "models").symlink_to(default_model.parent)
+    (tmp_path / "kernels").symlink_to(default_model.parents[1] / "kernels")
+    monkeypatch.setenv("TWOFOLD_CACHE", str(tmp_path))
+    flags = ("run", "What is 2 + 2?", "-n", 4, "--temperature", 0)
+    hint = "hint:  smollm2-135m is a 135M model for trying out; better: twofold run -m qwen2.5-coder-1.5b (1.1 GB)"
+    quiet, chosen = twofold(*flags, "-q"), twofold(*flags, "-m", default_model)
+    assert "hint" not in quiet.err + chosen.err
+    first, second = twofold(*flags), twofold(*flags)
+    assert (first.code, second.code) == (0, 0)
+    assert first.err.splitlines()[-1].startswith(hint)
+    assert "hint" not in first.out + second.out + second.err

@@ -49,6 +49,10 @@ def test_parameters_of_a_request_are_kept() -> None:
     defaults = SamplingDefaults(temperature=0.5, top_k=7)
     filled = defaults.fill(SamplingParams(temperature=1.0, seed=3), {"temperature"})
     assert (filled.temperature, filled.top_k, filled.seed) == (1.0, 7, 3)
+    limit = SamplingDefaults(max_tokens=8)
+    assert limit.fill(SamplingParams(max_tokens=None), ()).max_tokens == 8
+    assert limit.fill(SamplingParams(max_tokens=None), ["max_tokens"]).max_tokens is None
+    assert limit.fill(SamplingParams(max_tokens=None, min_tokens=9), ()).max_tokens == 9
     params = SamplingParams()
     assert SamplingDefaults().fill(params, ()) is params
     assert (params.temperature, params.top_p) == (1.0, 1.0), "those of the Python API are vLLM's"

@@ -59,6 +59,7 @@ def make_loaded(tokenizer: Tokenizer) -> MakeLoaded:
         runner: type[HostRunner] = HostRunner,
         store: Path | None = None,
         store_bytes: int = 1 << 30,
+        stop_loops: bool = False,
     ) -> LoadedModel:
         mock = forward or MockForward(
             vocab=VOCAB, blocks=blocks, block_size=block_size, max_rows=rows, max_logit_rows=logit_rows
@@ -70,6 +71,7 @@ def make_loaded(tokenizer: Tokenizer) -> MakeLoaded:
             token_budget="fixed",
             max_waiting_seqs=max_waiting,
             overlap=overlap,
+            stop_loops=stop_loops,
             kv_store=store,
             kv_store_bytes=DEFAULT_STORE_BYTES if store is None else store_bytes,
         )

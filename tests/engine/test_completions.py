@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.engine.conftest import VOCAB, MakeLLM
 from tests.engine.scripted import ScriptedForward
-from twofold.core.params import SamplingParams
+from twofold.core.params import SamplingParams, StructuredOutputsParams
+from twofold.core.request import DeliveredCompletion
 from twofold.core.step import PositionLogprobs, TokenEvent, TokenLogprob
-from twofold.engine.outputs import CompletionOutput, OutputDelta
+from twofold.engine.outputs import CompletionOutput, OutputDelta, RequestOutput
 from twofold.engine.request import SequenceCompletion
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
@@ -65,6 +69,58 @@ def test_end_of_sequence(say: Saying) -> None:
 def test_special_tokens_stay_in_the_text_on_request(say: Saying) -> None:
     assert say("hi", [1, *say.byte_ids("!"), EOS], skip_special_tokens=False).text == "hi<|im_start|>!"
     assert say("hi", [1, *say.byte_ids("!"), EOS]).text == "hi!"
+
+
+LOOP = "well, " + "la di da " * 30 + "stop"
+FOUND = len("well,") + 64
+"""Tokens until the repetition of " la di da" is found."""
+
+
+def looping(make_llm: MakeLLM, say: Saying, *, stop_loops: bool, **params: Any) -> RequestOutput:
+    llm = make_llm(forward=ScriptedForward([*say.byte_ids(LOOP), EOS], 3, VOCAB), stop_loops=stop_loops, context=400)
+    sampling = SamplingParams(**{"temperature": 0, "max_tokens": 300, **params})
+    return llm.generate(PROMPT, sampling)[0]  # type: ignore[arg-type]
+
+
+def test_a_completion_that_repeats_itself_is_named(make_llm: MakeLLM, say: Saying) -> None:
+    output = looping(make_llm, say, stop_loops=False)
+    assert ending(output.outputs[0]) == (LOOP, "stop", None)
+    assert output.metrics.repeats == (9, 30)
+
+
+def test_a_repetition_ends_a_completion_on_request(make_llm: MakeLLM, say: Saying) -> None:
+    output = looping(make_llm, say, stop_loops=True)
+    assert ending(output.outputs[0]) == (LOOP[:FOUND], "repetition", None)
+    assert (output.metrics.repeats, output.metrics.finish_reasons) == ((9, 7), ("repetition",))
+    late = looping(make_llm, say, stop_loops=True, min_tokens=100)
+    assert len(late.outputs[0].token_ids) == 101
+
+
+@pytest.mark.parametrize(
+    "params", [{"ignore_eos": True}, {"structured_outputs": StructuredOutputsParams(regex=".*")}], ids=str
+)
+def test_what_must_go_on_is_not_ended(make_llm: MakeLLM, say: Saying, params: dict[str, Any]) -> None:
+    output = looping(make_llm, say, stop_loops=True, max_tokens=200, **params)
+    assert (len(output.outputs[0].token_ids), output.outputs[0].finish_reason) == (200, "length")
+    assert output.metrics.repeats == (9, 21)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12))
+def test_the_end_of_a_repetition_does_not_depend_on_steps(tokenizer: Tokenizer, sizes: list[int]) -> None:
+    """Several tokens of a step, as speculation gives them, end where single ones do; the rest is dropped."""
+    tokens = [3 + byte for byte in LOOP.encode()]
+    completion = SequenceCompletion("mine", 0, tokenizer, SamplingParams(max_tokens=400), stop_loops=True)
+    for size in cycle(sizes):
+        event, tokens = TokenEvent(0, tuple(tokens[:size]), (), ()), tokens[size:]
+        completion.take(event, now=1.0)
+        if completion.finish is not None:
+            break
+    output = completion.output()
+    assert (len(output.token_ids), output.text, output.finish_reason) == (FOUND, LOOP[:FOUND], "repetition")
+    resumed = SequenceCompletion("mine", 0, tokenizer, SamplingParams(max_tokens=400), stop_loops=True)
+    resumed.restore(DeliveredCompletion(output.token_ids[:50]))
+    resumed.take(TokenEvent(0, (*output.token_ids[50:], 9, 9), (), ()), now=1.0)
+    assert (resumed.output(), resumed.repeats) == (output, completion.repeats)
 
 
 def test_length(say: Saying) -> None:

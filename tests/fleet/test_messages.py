@@ -15,7 +15,7 @@ from twofold.core.errors import MethodError, ParameterError, QuotaError, Twofold
 from twofold.core.lanes import LaneEvent, LaneKind
 from twofold.core.limits import MachineLimits, ReadSpeed
 from twofold.core.params import BeamSearchParams, SamplingParams, StructuredOutputsParams, ThinkingParams
-from twofold.core.record import SequenceRecord, WaitReason
+from twofold.core.record import Repetition, SequenceRecord, WaitReason
 from twofold.core.report import (
     BlockCounts,
     EngineFacts,
@@ -81,7 +81,9 @@ def a_report() -> RequestMetrics:
     record = SequenceRecord(cached=3)
     record.stall(WaitReason.PREFILL, 1.0, 3.0)
     record.prefill.add_step(0, 5, step_rows=6, logit_rows=1, seconds=0.1, windows=[3])
-    return RequestMetrics(0.0, 1.0, None, 3.5, ((2.0, 3.0), ()), 5, 3, "r", ("stop", "length"), record)
+    return RequestMetrics(
+        0.0, 1.0, None, 3.5, ((2.0, 3.0), ()), 5, 3, "r", ("stop", "length"), record, None, Repetition(9, 30)
+    )
 
 
 def an_output() -> RequestOutput:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 Write: TypeAlias = Callable[[str], None]
 
-INDENT: Final = len("error: ")
 INTERRUPTED: Final = 130
 """The exit code after Ctrl-C."""
 LARGE: Final = 1_000_000_000
@@ -118,9 +117,18 @@ def print_error(message: str, hint: str | None = None) -> None:
     """Prints an error and a hint, on a terminal with highlighted labels."""
     if is_terminal(sys.stderr):
         message, hint = printable(message), hint and printable(hint)
-    for label, colour, text in (("error:", ";31", message), ("hint: ", "", hint)):
-        if text:
-            note(_styled(label, "1", colour) + fold(f"{label} {text}", INDENT)[len(label) :])
+    _print_labelled("error:", message, ";31")
+    if hint:
+        print_hint(hint)
+
+
+def print_hint(text: str) -> None:
+    """Prints what a user may do, as the hints of errors."""
+    _print_labelled("hint: ", text)
+
+
+def _print_labelled(label: str, text: str, colour: str = "") -> None:
+    note(_styled(label, "1", colour) + fold(f"{label} {text}", len(label) + 1)[len(label) :])
 
 
 @contextmanager

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Final
 
-from twofold.cli.console import DownloadProgress, is_terminal, note, status
+from twofold.cli.console import DownloadProgress, format_bytes, is_terminal, note, print_hint, status
 from twofold.cli.options import ModelOptions
 from twofold.engine.llm import LLM
 from twofold.formats.fetch import sources
+from twofold.formats.fetch.names import ALIASES, DEFAULT_MODEL
 from twofold.host.paths import CacheFolders
 from twofold.observe.trace import Tracer
+
+BETTER: Final = "qwen2.5-coder-1.5b"
+TOLD: Final = "default_model_told"
+"""A file in the cache folder, which shows that the hint about the default model was printed."""
+
+
+def hint_at_better_models(model: str) -> None:
+    """Says once what the default model is, where it was not chosen. Its first answers may be wrong or loops."""
+    told = CacheFolders.of().root / TOLD
+    if model != DEFAULT_MODEL or told.exists():
+        return
+    size = format_bytes(ALIASES[BETTER].size)
+    print_hint(
+        f"{DEFAULT_MODEL} is a 135M model for trying out; better: twofold run -m {BETTER} ({size}), or -m qwen3-1.7b"
+    )
+    with suppress(OSError):
+        told.touch()
 
 
 def resolved_files(options: ModelOptions) -> tuple[sources.ResolvedModel, Path | None]:

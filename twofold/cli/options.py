@@ -89,6 +89,11 @@ class ModelOptions:
             ' step). It changes no output. Default: {"method": "auto"}.'
         ),
     ] = None
+    stop_loops: Annotated[
+        bool,
+        FLAG,
+        Parameter(help="End a completion that repeats the same part at least 4 times, with at least 64 tokens."),
+    ] = False
     backend: Annotated[str, Parameter(help="cpu, or reference (NumPy; slow, for comparison).")] = "cpu"
     threads: Annotated[
         int | None,

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from twofold.cli.chat.base import ChatModel, Prompt, PromptRequest, cut_note
+from twofold.cli.chat.base import ChatModel, Prompt, PromptRequest, end_notes
 from twofold.cli.chat.command import open_chat_model
 from twofold.cli.console import INTERRUPTED, completion_writer, fold, is_terminal, note, print_json
 from twofold.cli.main import STANDARD_INPUT
@@ -80,15 +80,19 @@ def run(
         if json:
             print_json(loaded.as_json())
         elif not output.quiet:
-            cut = cut_note(completion, sampling.max_tokens, loaded.context, MORE_TOKENS)
-            for line in (cut, loaded.statistics() if output.statistics else None):
-                if line:
-                    note(fold(line))
+            for line in end_notes(completion, sampling.max_tokens, loaded.context, MORE_TOKENS):
+                note(fold(line))
+            if output.statistics and (line := loaded.statistics()):
+                note(fold(line))
         if output.verbose:
             note(loaded.loading())
         if timeline or output.verbose:
             for line in loaded.explain():
                 note(line)
+    if server.url is None and not output.quiet:
+        from twofold.cli.loading import hint_at_better_models  # noqa: PLC0415 - imports the engine
+
+        hint_at_better_models(model.model)
     return INTERRUPTED if completion.interrupted else 0
 
 

@@ -344,6 +344,14 @@ class ServeSampling:
     repetition_penalty: Annotated[
         float | None, Parameter(name=("--repetition-penalty", "--repeat-penalty"), help="Default repetition_penalty.")
     ] = None
+    max_tokens: Annotated[
+        int | None,
+        Parameter(
+            name="--default-max-tokens",
+            help="Max output tokens of requests that give no limit (default: to the end of the context; "
+            "/v1/completions: 16).",
+        ),
+    ] = None
 
     def defaults(self) -> SamplingDefaults:
         """The defaults as a record. Raises ParameterError for an invalid value."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from twofold.core.model import read_positions, visible
 
@@ -36,6 +36,18 @@ class Pause:
     cause: WaitReason
     start: float
     end: float
+
+
+class Repetition(NamedTuple):
+    """The end of a completion, or a part of it, is ``times`` times the same ``tokens`` tokens."""
+
+    tokens: int
+    times: int
+
+    @classmethod
+    def longest(cls, found: Iterable[Repetition | None]) -> Repetition | None:
+        """The one of the most tokens."""
+        return max(filter(None, found), key=lambda each: each.tokens * each.times, default=None)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
-from twofold.core.record import SequenceRecord
+from twofold.core.record import Repetition, SequenceRecord
 from twofold.core.step import FinishReason, HeldBy
 from twofold.core.timeline import RequestTimeline
 
@@ -155,6 +155,7 @@ class RequestMetrics:
     finish_reasons  of the completions that ended
     record          the work and the waits of its sequences together
     timeline        its steps, and those of each completion's tokens; None unless it asks for them
+    repeats         the longest repetition in its completions (``text.loops``); None without one
     """
 
     arrival: float
@@ -168,6 +169,7 @@ class RequestMetrics:
     finish_reasons: tuple[FinishReason, ...] = ()
     record: SequenceRecord = field(default_factory=SequenceRecord)
     timeline: RequestTimeline | None = None
+    repeats: Repetition | None = None
 
     @property
     def completions(self) -> int:

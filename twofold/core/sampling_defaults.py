@@ -34,7 +34,7 @@ MAX_CONFIG_BYTES: Final = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingDefaults:
-    """Defaults of the parameters in NAMES; None: the next source decides.
+    """Defaults of the parameters in NAMES and of ``max_tokens``, which no file has; None: the next source decides.
 
     Raises ParameterError for an impossible value.
     """
@@ -44,6 +44,7 @@ class SamplingDefaults:
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
         SamplingParams(**self.given())
@@ -87,13 +88,19 @@ class SamplingDefaults:
         return replace(self, **{**other.given(), **self.given()})
 
     def fill(self, params: SamplingParams, asked: Collection[str]) -> SamplingParams:
-        """``params`` with these defaults for all names but ``asked``, which the request has set itself."""
+        """``params`` with these defaults for all names but ``asked``, which the request has set itself, and at least
+        its ``min_tokens``."""
         missing = {name: value for name, value in self.given().items() if name not in asked}
+        if "max_tokens" in missing:
+            missing["max_tokens"] = max(missing["max_tokens"], params.min_tokens)
         return replace(params, **missing) if missing else params
 
     def __str__(self) -> str:
         """temperature 0.2, top_p 0.9"""
-        return ", ".join(f"{name} {value:g}" for name, value in self.given().items())
+        return ", ".join(
+            f"{name} {value:g}" if isinstance(value, float) else f"{name} {value:,}"
+            for name, value in self.given().items()
+        )
 
 
 NONE: Final = SamplingDefaults()

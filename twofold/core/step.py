@@ -26,9 +26,9 @@ else:  # msgspec evaluates annotations, and before Python 3.12 arrays have no ty
 
 NO_TOKENS: Final = array("i")
 """Shared: it is never changed."""
-FinishReason = Literal["stop", "length", "abort", "deadline"]
+FinishReason = Literal["stop", "length", "abort", "deadline", "repetition"]
 """stop: an end-of-sequence token, stop token or stop string. length: max_tokens or the context. abort: cancelled.
-deadline: the request reached its deadline."""
+deadline: the request reached its deadline. repetition: the completion repeats itself, and the engine stops loops."""
 
 HeldBy = Literal["nothing", "budget", "rows", "blocks", "slots", "loading"]
 """What kept prompts from more rows in a step. nothing: all prompts were computed. budget: the token budget. rows: the

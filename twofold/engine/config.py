@@ -79,6 +79,7 @@ class EngineKeywords(TypedDict, total=False):
     overlap: bool
     seed: int
     speculative_config: SpeculativeConfig | Mapping[str, Any] | None
+    stop_loops: bool
     backend: str
     threads: int | None
     isa: str | None
@@ -160,6 +161,8 @@ class EngineOptions:
     overlap                 turn tokens into text while the next step computes
     seed                    where requests without a seed get theirs from
     speculative_config      how draft tokens are made, a SpeculativeConfig or its fields; its defaults if left open
+    stop_loops              end a completion that repeats itself, with the finish reason "repetition": a part of up to
+                            256 tokens, at least 4 times and 64 tokens. Not those with structured output or ignore_eos
     backend                 what computes: cpu, or reference (NumPy; slow)
     threads, isa            threads and instruction set of the cpu backend
     chat_template           Jinja source or the name of a built-in template, instead of the model's own
@@ -182,6 +185,7 @@ class EngineOptions:
     overlap: bool = True
     seed: int = 0
     speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None
+    stop_loops: bool = False
     backend: str = "cpu"
     threads: int | None = None
     isa: str | None = None
@@ -202,7 +206,7 @@ class EngineOptions:
         check_choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", *get_args(KVType)))
         check_choice("token_budget", self.token_budget, get_args(TokenBudget))
         object.__setattr__(self, "speculative_config", _speculative_config(self.speculative_config, self.backend))
-        for name in ("enable_prefix_caching", "overlap"):
+        for name in ("enable_prefix_caching", "overlap", "stop_loops"):
             check_flag(name, getattr(self, name))
         for name in ("tpot_target_ms", "itl_limit_ms"):
             if getattr(self, name) is not None:

@@ -155,6 +155,7 @@ class Engine:
     overlap        deliver a step's results while the next one computes, or else before it starts
     keeps_targets  whether the token budget keeps TPOT targets
     files          reads and writes the segments of the scheduler's KV store
+    stop_loops     completions that repeat themselves end with the finish reason "repetition"
 
     ``idle``: the last step had nothing to compute: there is no work, or all of it waits for readers or grammars.
     """
@@ -172,10 +173,11 @@ class Engine:
         overlap: bool = True,
         keeps_targets: bool = True,
         files: KVFiles | None = None,
+        stop_loops: bool = False,
     ) -> None:
         self._runner = runner
         self.scheduler = scheduler
-        self._state = EngineState(scheduler, tokenizer, clock)
+        self._state = EngineState(scheduler, tokenizer, clock, stop_loops)
         self._grammars = GrammarCompiler(tokenizer, tokenizer.eos_ids, vocab_size)
         self._inputs = InputProcessor(self._state, vocab_size=vocab_size, context=context, seed=seed)
         self._clock = clock

@@ -194,6 +194,7 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
         overlap=config.options.overlap,
         keeps_targets=config.options.token_budget == "live",
         files=files,
+        stop_loops=config.options.stop_loops,
     )
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from twofold.core.errors import TwofoldError
 from twofold.core.report import RequestMetrics
-from twofold.core.step import FinishReason
+from twofold.core.step import FinishReason, PositionLogprobs
 from twofold.core.timeline import TokensMade
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,17 @@ class Logprob:
 
 Logprobs = dict[int, Logprob]
 """The log-probabilities at one position: of its token and of the most likely ones, by token id."""
+
+
+def readable(position: PositionLogprobs, tokenizer: Tokenizer) -> Logprobs:
+    """One position of the output: the chosen token first, then the most likely ones."""
+
+    def text(token: int) -> str:
+        known = token < tokenizer.vocab_size  # models may have more rows than their tokenizer has tokens
+        return tokenizer.decode([token], skip_special_tokens=False, continuation=True) if known else ""
+
+    tokens = (position.chosen, *position.top)
+    return {each.token: Logprob(each.logprob, each.rank, text(each.token)) for each in tokens}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,15 +19,16 @@ from typing import Final
 from twofold.core.clock import Clock
 from twofold.core.errors import TwofoldError
 from twofold.core.params import BeamSearchParams, SamplingParams
-from twofold.core.record import SequenceRecord, WaitReason
+from twofold.core.record import Repetition, SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.core.request import DeliveredCompletion, EngineRequest, PoolingParams
 from twofold.core.step import HIDDEN_SCALE, FinishReason, PositionLogprobs, TokenEvent, TokenLogprob
 from twofold.core.timeline import RequestTimeline
-from twofold.engine.outputs import CompletionOutput, Logprob, Logprobs, OutputDelta, RequestOutput, ScoredPrompt
+from twofold.engine.outputs import CompletionOutput, Logprobs, OutputDelta, RequestOutput, ScoredPrompt, readable
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.text.detokenize import StopStrings, StreamDetokenizer
+from twofold.text.loops import LoopFinder
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 MAX_CHARACTER_BYTES: Final = 4
@@ -38,10 +39,18 @@ class SequenceCompletion:
     """The completion of one sequence. Its text is sent in whole characters, never with a stop string or its start."""
 
     def __init__(
-        self, request_id: str, index: int, tokenizer: Tokenizer, params: SamplingParams, before: Iterable[int] = ()
+        self,
+        request_id: str,
+        index: int,
+        tokenizer: Tokenizer,
+        params: SamplingParams,
+        before: Iterable[int] = (),
+        *,
+        stop_loops: bool = False,
     ) -> None:
         """``params`` are the caller's; the sequence's own may request more log-probabilities. ``before`` are the last
-        tokens before it that belong to the same text."""
+        tokens before it that belong to the same text. ``stop_loops``: a repetition ends it, unless it has a form that
+        it must complete or ignores ends."""
         self.index = index
         self.times: list[float] = []
         self.steps: list[int] = []
@@ -61,12 +70,20 @@ class SequenceCompletion:
             self._detokenizer.push(token)  # leaves only the bytes of an incomplete character
         self._stops = StopStrings(params.stop_strings, include=params.include_stop_str_in_output)
         self._stop_reason: str | int | None = None
+        self._loops = LoopFinder()
+        self._stops_loops = stop_loops and params.structured_outputs is None and not params.ignore_eos
+        self._looped = False
 
     def restore(self, known: DeliveredCompletion) -> None:
         """Takes the tokens that the caller has, whose text is not sent again."""
         self.finish = known.finish_reason
         if self.finish is None:
             self._text.append("".join([self._push(token, ends=False) for token in known.token_ids]))
+
+    @property
+    def repeats(self) -> Repetition | None:
+        """Its longest repetition."""
+        return self._loops.longest
 
     @property
     def mean_logprob(self) -> float:
@@ -79,7 +96,7 @@ class SequenceCompletion:
         for token in event.tokens:
             taken += 1
             text += self._push(token, ends=token == event.stop_token)
-            if self._stops.stopped is not None:
+            if self._stops.stopped is not None or self._looped:
                 break
         logprobs = self._add_logprobs(event.logprobs[:taken])
         self.times.extend([now] * taken)
@@ -90,6 +107,8 @@ class SequenceCompletion:
             self.origins += made.origins
         if self._stops.stopped is not None:
             self.finish, self._stop_reason = "stop", self._stops.stopped
+        elif self._looped:
+            text += self._end("repetition", None)
         elif event.finish is not None:
             text += self._end(event.finish, event.stop_token)
         if text:
@@ -124,6 +143,8 @@ class SequenceCompletion:
     def _push(self, token: int, *, ends: bool) -> str:
         """The text to send after this token. The first ``min_tokens`` tokens are not searched for stop strings."""
         self._tokens.append(token)
+        repeats = self._loops.push(token)
+        self._looped = repeats and self._stops_loops and len(self._tokens) > self._params.min_tokens
         if not self._params.detokenize or (ends and not self._params.include_stop_str_in_output):
             return ""
         text = self._detokenizer.push(token) if token < self._tokenizer.vocab_size else ""
@@ -149,24 +170,15 @@ class SequenceCompletion:
         return added
 
 
-def readable(position: PositionLogprobs, tokenizer: Tokenizer) -> Logprobs:
-    """One position of the output: the chosen token first, then the most likely ones."""
-
-    def text(token: int) -> str:
-        known = token < tokenizer.vocab_size  # models may have more rows than their tokenizer has tokens
-        return tokenizer.decode([token], skip_special_tokens=False, continuation=True) if known else ""
-
-    tokens = (position.chosen, *position.top)
-    return {each.token: Logprob(each.logprob, each.rank, text(each.token)) for each in tokens}
-
-
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """The state that an engine's requests share. ``owners`` maps sequences to the requests that get their events."""
+    """The state that an engine's requests share. ``owners`` maps sequences to the requests that get their events.
+    ``stop_loops`` is that of ``EngineOptions``."""
 
     scheduler: Scheduler
     tokenizer: Tokenizer
     clock: Clock
+    stop_loops: bool = False
     owners: dict[int, ActiveRequest] = field(default_factory=dict)
 
 
@@ -271,10 +283,15 @@ class ActiveRequest(ABC):
             finish_reasons=self.finish_reasons(),
             record=record,
             timeline=self.timeline(),
+            repeats=self.repeats(),
         )
 
     def timeline(self) -> RequestTimeline | None:
         """Its steps, and those of its tokens; None unless it asks for them."""
+        return None
+
+    def repeats(self) -> Repetition | None:
+        """The longest repetition in its completions."""
         return None
 
 
@@ -300,7 +317,9 @@ class Generation(ActiveRequest):
         before = request.token_ids[len(request.token_ids) - min(request.answered, MAX_CHARACTER_BYTES) :]
         self._completions: dict[int, SequenceCompletion] = {}
         for index, known in enumerate(delivered):
-            completion = SequenceCompletion(request.request_id, index, engine.tokenizer, params, before)
+            completion = SequenceCompletion(
+                request.request_id, index, engine.tokenizer, params, before, stop_loops=engine.stop_loops
+            )
             completion.restore(known)
             key = sequences[index].sequence_id if index in sequences else -1 - index
             self._completions[key] = completion
@@ -360,6 +379,9 @@ class Generation(ActiveRequest):
         return RequestTimeline(
             trace.steps, tuple(tuple(each.steps) for each in made), tuple(each.origins for each in made)
         )
+
+    def repeats(self) -> Repetition | None:
+        return Repetition.longest(each.repeats for each in self._completions.values())
 
     def finish_reasons(self) -> tuple[FinishReason, ...]:
         return tuple(each.finish for each in self._completions.values() if each.finish is not None)

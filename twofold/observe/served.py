@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, Self
 
 from twofold.core.params import RequestParams, SamplingParams
+from twofold.core.record import Repetition
 from twofold.core.report import RequestMetrics
 from twofold.engine.compress import CompressionReport
 from twofold.observe.billing import Bill
@@ -161,6 +162,11 @@ class ServedRequest:
     @property
     def currency(self) -> str:
         return "" if self.bill is None else self.bill.currency
+
+    @property
+    def repeats(self) -> Repetition | None:
+        """The longest repetition in its completions."""
+        return Repetition.longest(report.repeats for report in self.reports)
 
     @property
     def prompt_tokens(self) -> int:

@@ -197,9 +197,16 @@ class RouteRecord(ReplyObject):
         return cls(route.replica, route.reason, route.cached, route.predicted_s, route.error, fetched, moves, handover)
 
 
+class RepetitionRecord(ReplyObject):
+    """A part of a completion is ``times`` times the same ``tokens`` tokens."""
+
+    tokens: NonNegativeInt
+    times: NonNegativeInt
+
+
 class RequestRecord(ReplyObject, kw_only=True):
-    """The record of a request. ``routes`` is there if its model has several replicas, ``timeline`` if a chat asked for
-    its tokens, ``at_prices`` if a request asked to compare prices."""
+    """The record of a request. ``repeats`` is there if a completion repeats itself, ``routes`` if its model has several
+    replicas, ``timeline`` if a chat asked for its tokens, ``at_prices`` if a request asked to compare prices."""
 
     id: str
     object: Literal["twofold.request"] = "twofold.request"
@@ -219,6 +226,7 @@ class RequestRecord(ReplyObject, kw_only=True):
     prompts: list[PromptRecord]
     prompts_left_out: NonNegativeInt
     cost: BillData | None
+    repeats: RepetitionRecord | UnsetType = UNSET
     routes: list[RouteRecord] | UnsetType = UNSET
     compression: CompressionReply | UnsetType = UNSET
     timeline: Timeline | UnsetType = UNSET
@@ -245,6 +253,7 @@ def record_data(served: ServedRequest, steps: StepPredictor | None = None) -> Re
         prompts=[_prompt(report, steps) for report in served.reports[:MAX_PROMPTS_SHOWN]],
         prompts_left_out=max(0, len(served.reports) - MAX_PROMPTS_SHOWN),
         cost=None if served.bill is None else _bill(served.bill),
+        repeats=UNSET if served.repeats is None else RepetitionRecord(*served.repeats),
         routes=[RouteRecord.of(each) for each in served.routes[:MAX_PROMPTS_SHOWN]] or UNSET,
         compression=UNSET if served.compression is None else CompressionReply.of(served.compression),
         timeline=Timeline.of(served.reports[0]) if served.reports else UNSET,

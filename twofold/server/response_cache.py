@@ -73,7 +73,7 @@ CREATE INDEX IF NOT EXISTS answers_by_end ON answers (expires);
 DIGEST_VERSION: Final = 2
 """The version of the digest. Another version does not find the entries of this one."""
 MAX_INT: Final = 1 << 63
-WHOLE: Final = frozenset({"stop", "length"})
+WHOLE: Final = frozenset({"stop", "length", "repetition"})
 """Finish reasons of whole completions."""
 FAST: Final = 1
 """Compression level of zlib."""

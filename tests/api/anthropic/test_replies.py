@@ -127,6 +127,7 @@ def test_thinking_may_be_omitted_but_not_that_it_was(thinker: ModelFacts) -> Non
         (Made(SHORT, "ab", finish="length"), 100, "model_context_window_exceeded", None),
         (Made(SHORT, "ab", finish="length"), 2, "max_tokens", None),
         (Made(PLAIN, "ab", finish="deadline"), 100, "max_tokens", None),
+        (Made(PLAIN, "ab", finish="repetition"), 100, "max_tokens", None),
     ],
 )
 def test_why_it_ended(made: Made, most: int, reason: str, sequence: str | None) -> None:

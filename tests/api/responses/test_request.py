@@ -242,7 +242,12 @@ def test_the_reply_is_a_response(facts: ModelFacts) -> None:
 
 @pytest.mark.parametrize(
     ("finish", "status", "reason"),
-    [("length", "incomplete", "max_output_tokens"), ("deadline", "incomplete", None), ("abort", "cancelled", None)],
+    [
+        ("length", "incomplete", "max_output_tokens"),
+        ("deadline", "incomplete", None),
+        ("repetition", "incomplete", None),
+        ("abort", "cancelled", None),
+    ],
 )
 def test_responses_that_did_not_end_by_themselves(facts: ModelFacts, finish: Any, status: str, reason: Any) -> None:
     reply = data_of(read().reply(HEAD, [Made(facts, "hel", finish).output], facts))

@@ -173,7 +173,8 @@ class MessagesRequest(MessagesPrompt, Explainable, kw_only=True):
         return asked_scoring(self.twofold, self.conversation, self._accept, reader, self.tier)
 
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
-        params = model.sampling.fill(self.params, [name for name in NAMES if getattr(self, name, None) is not None])
+        asked = [name for name in ("max_tokens", *NAMES) if getattr(self, name, None) is not None]
+        params = model.sampling.fill(self.params, asked)
         return [self.conversation.prepare(model, params, drafting_options(self.twofold))]
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> MessageReply:

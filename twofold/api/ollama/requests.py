@@ -98,9 +98,17 @@ class OllamaOptions(RequestObject):
     ] = -1
     stop: Stops | None = None
     seed: Annotated[int, Meta(ge=-1, le=MAX_SEED, description="-1 for a random one.")] = -1
-    num_predict: Annotated[
-        int, Meta(ge=-2, le=MAX_TOKEN_ID, description="Maximum output tokens; 0 or less for all that fit.")
-    ] = -1
+    num_predict: (
+        Annotated[
+            int,
+            Meta(
+                ge=-2,
+                le=MAX_TOKEN_ID,
+                description="Maximum output tokens; 0 or less: all that fit. Default: the server's, else -1.",
+            ),
+        ]
+        | None
+    ) = None
     num_ctx: Annotated[Count, Meta(description="Maximum tokens of prompt and output together.")] | None = None
     numa: ServerSetting = None
     num_batch: ServerSetting = None
@@ -190,7 +198,7 @@ class OllamaRequest(OllamaBody):
             outputs = StructuredOutputsParams(json=self.format)
         return SamplingParams(
             **self.options.sampling_keywords(),
-            max_tokens=self.options.num_predict if self.options.num_predict > 0 else None,
+            max_tokens=max(0, self.options.num_predict or 0) or None,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             structured_outputs=outputs,
         )
@@ -205,7 +213,8 @@ class OllamaRequest(OllamaBody):
 
     def filled(self, model: ModelFacts) -> SamplingParams:
         """The parameters, with the server's defaults for those that are not given."""
-        return model.sampling.fill(self.params, self.options.sampling_keywords())
+        limited = ["max_tokens"] if self.options.num_predict is not None else []
+        return model.sampling.fill(self.params, [*self.options.sampling_keywords(), *limited])
 
     def within(self, job: EngineRequest) -> EngineRequest:
         """The job with at most the output tokens that num_ctx leaves. Raises ContextLengthError if it leaves none."""

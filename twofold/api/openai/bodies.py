@@ -267,7 +267,8 @@ class SampledRequest(LabelledRequest, GeneratingFields):
     @property
     def given_parameters(self) -> frozenset[str]:
         """Names of the sampling parameters in the body that replace defaults of the server."""
-        return frozenset(name for name in NAMES if getattr(self, name) is not None)
+        limited = {getattr(self, name, None) for name in ("max_tokens", "max_completion_tokens")} != {None}
+        return frozenset(["max_tokens"] * limited + [name for name in NAMES if getattr(self, name) is not None])
 
     def sampling_keywords(self) -> dict[str, Any]:
         """Returns the keywords of ``SamplingParams`` that both endpoints have. OpenAI allows negative seeds; their

@@ -27,7 +27,7 @@ from twofold.core.request import EngineRequest, TextOrTokens
 from twofold.engine.outputs import CompletionOutput, RequestOutput
 
 COMPLETION_TOKENS: Final = 16
-"""OpenAI's default of max_tokens; chats have none."""
+"""OpenAI's default of max_tokens, where the server has none; chats have none."""
 
 
 class CompletionRequest(SampledRequest, kw_only=True, dict=True):
@@ -38,9 +38,13 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
     echo: bool = False
     logprobs: TopLogprobs | None = None
     best_of: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
-    max_tokens: Annotated[TokenId, Meta(description="0 needs echo: then the prompt alone is sent back.")] = (
-        COMPLETION_TOKENS
-    )
+    max_tokens: (
+        Annotated[
+            TokenId,
+            Meta(description="0 needs echo: then the prompt alone is sent back. Default: the server's, else 16."),
+        ]
+        | None
+    ) = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,7 +68,7 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
         return SamplingParams(
             **self.sampling_keywords(),
             best_of=self.best_of,
-            max_tokens=self.max_tokens or 1,
+            max_tokens=COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens or 1,
             logprobs=self.logprobs,
             prompt_logprobs=self.logprobs if self.echo else None,
         )

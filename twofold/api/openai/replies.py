@@ -184,10 +184,10 @@ class CompletionReply(SampledReply, kw_only=True):
 
 
 def chat_finish(finish: FinishReason | None, calls: Sequence[ParsedCall] = ()) -> FinishWord | None:
-    """Why a completion ended, in OpenAI's words, which do not include a deadline. A completion with ``calls`` ended
-    with "tool_calls", unless it reached a limit."""
+    """Why a completion ended, in OpenAI's words, which include no deadline and no repetition. A completion with
+    ``calls`` ended with "tool_calls", unless it reached a limit."""
     match finish:
-        case "deadline":
+        case "deadline" | "repetition":
             return "length"
         case "abort":
             return "stop"

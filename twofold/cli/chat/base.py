@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from twofold.cli.console import Write
 from twofold.cli.options import SamplingOptions
 from twofold.core.params import StructuredOutputsParams
+from twofold.core.record import Repetition
 from twofold.core.sampling_defaults import SamplingDefaults
+from twofold.core.units import count
 
 Message: TypeAlias = Mapping[str, str]
 """``role`` and ``content``."""
@@ -31,13 +33,15 @@ class PromptRequest:
 class ChatCompletion:
     """A completion. ``finish`` is OpenAI's finish reason, or None after Ctrl-C.
 
-    ``output_tokens`` and ``prompt_tokens`` are None if a server does not report them.
+    ``output_tokens`` and ``prompt_tokens`` are None if a server does not report them, and ``repeats`` if it does not
+    report a repetition.
     """
 
     text: str
     finish: str | None
     prompt_tokens: int | None
     output_tokens: int | None
+    repeats: Repetition | None = None
 
     @property
     def interrupted(self) -> bool:
@@ -87,15 +91,20 @@ class ChatModel(Protocol):
         """Changes the model. After an error (ModelError, NotFoundError and others) the current one stays."""
 
 
-def cut_note(completion: ChatCompletion, max_tokens: int, context: int | None, more: str) -> str | None:
-    """The note for a completion that did not end by itself, or None; ``more`` says how to raise the token limit."""
+def end_notes(completion: ChatCompletion, max_tokens: int, context: int | None, more: str) -> Iterator[str]:
+    """Why a completion did not end by itself, and whether it repeats itself; ``more`` says how to raise the token
+    limit."""
     if completion.interrupted:
-        return "Stopped by Ctrl-C."
-    if completion.finish == "deadline":
-        return "Stopped: the time limit of the request was reached."
-    if completion.finish != "length":
-        return None
-    if completion.output_tokens is None or completion.output_tokens >= max_tokens:
-        return f"Stopped at {max_tokens:,} tokens; {more}."
-    size = "" if context is None else f" of {context:,} tokens"
-    return f"Stopped: the context{size} is full."
+        yield "Stopped by Ctrl-C."
+    elif completion.finish == "deadline":
+        yield "Stopped: the time limit of the request was reached."
+    elif completion.finish == "length":
+        if completion.output_tokens is None or completion.output_tokens >= max_tokens:
+            yield f"Stopped at {max_tokens:,} tokens; {more}."
+        else:
+            size = "" if context is None else f" of {context:,} tokens"
+            yield f"Stopped: the context{size} is full."
+    if completion.repeats is not None:
+        tokens, times = completion.repeats
+        ends = "; --stop-loops ends that" if completion.finish == "length" else ""
+        yield f"The answer repeats itself: {count(tokens, 'token')}, {times} times{ends}."

@@ -66,6 +66,10 @@ def chat(
         reader = _reader(conversation, history)
         if is_terminal(sys.stdin):
             conversation.greet()
+            if server.url is None and not output.quiet:
+                from twofold.cli.loading import hint_at_better_models  # noqa: PLC0415 - imports the engine
+
+                hint_at_better_models(model.model)
         else:
             conversation.mention_template()
         conversation.run(reader)

@@ -87,6 +87,7 @@ class LocalModel:
             None if stopped else completion.finish_reason,
             output.metrics.prompt_tokens,
             output.metrics.output_tokens,
+            output.metrics.repeats,
         )
 
     def statistics(self) -> str:
@@ -137,6 +138,7 @@ class LocalModel:
                 "prefill_tok_s": prefill_speed(metrics),
                 "decode_tok_s": decode_speed(metrics),
             },
+            "repeats": None if metrics.repeats is None else metrics.repeats._asdict(),
             "stalls": {cause.name.lower(): seconds for cause, seconds in metrics.record.stalls.items()},
             "speculation": {
                 "drafted_tokens": metrics.record.drafted,

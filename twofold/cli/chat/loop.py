@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
 
-from twofold.cli.chat.base import ChatCompletion, ChatModel, Prompt, PromptRequest, cut_note
+from twofold.cli.chat.base import ChatCompletion, ChatModel, Prompt, PromptRequest, end_notes
 from twofold.cli.chat.state import ChatSettings, Transcript, full_name
 from twofold.cli.console import completion_writer, faint, fold, is_terminal, note, print_error
 from twofold.core.errors import ContextLengthError, TwofoldError, UsageError, closest_match
@@ -120,9 +120,8 @@ class Chat:
         if (dropped := self.transcript.dropped) > sent_from:
             oldest = "turn was" if dropped == 1 else f"{dropped:,} turns were"
             note(f"The context is full: the oldest {oldest} not sent.")
-        cut = cut_note(completion, self.settings.sampling.max_tokens, self.model.context, MORE_TOKENS)
-        if cut:
-            note(cut)
+        for line in end_notes(completion, self.settings.sampling.max_tokens, self.model.context, MORE_TOKENS):
+            note(fold(line))
         if self.settings.output.stats and (line := self.model.statistics()):
             note(faint(fold(line)))
         if self.settings.output.verbose:

@@ -37,6 +37,7 @@ from twofold.core.errors import (
     UsageError,
 )
 from twofold.core.params import StructuredOutputsParams
+from twofold.core.record import Repetition
 from twofold.core.report import RequestMetrics
 from twofold.core.sampling_defaults import NAMES, NONE
 from twofold.core.units import count
@@ -122,8 +123,8 @@ class RemoteModel:
                 self._update(state, event, write, time.monotonic() - start)
         if not interrupted.is_set() and state.finish is None:
             raise NetworkError("The server ended the stream before the completion was finished.")
-        finish = None if interrupted.is_set() else state.finish
-        return ChatCompletion(state.text, finish, *state.token_counts())
+        finish = None if interrupted.is_set() else _recorded_finish(state.record) or state.finish
+        return ChatCompletion(state.text, finish, *state.token_counts(), _repeats(state.record))
 
     def statistics(self) -> str:
         """``ChatModel.statistics``, from the server's record or else as measured by this client."""
@@ -257,6 +258,19 @@ def _refusal(status: int, body: bytes) -> TwofoldError:
     if status in (429, 503, 529):
         return BusyError(f"The server is busy: {said}", retry_after_s=1.0, hint="Try again later.")
     return UsageError(said) if status < 500 else NetworkError(f"The server failed with status {status}: {said}")
+
+
+def _recorded_finish(record: Mapping[str, Any]) -> str | None:
+    """The engine's finish reason, which OpenAI's may not have; None if the server does not report it."""
+    reasons = next(iter(objects_at(record, "prompts")), {}).get("finish_reasons")
+    return reasons[0] if isinstance(reasons, list) and reasons and isinstance(reasons[0], str) else None
+
+
+def _repeats(record: Mapping[str, Any]) -> Repetition | None:
+    """What the server's record says of a repetition."""
+    repeats = object_at(record, "repeats")
+    tokens, times = count_at(repeats, "tokens"), count_at(repeats, "times")
+    return Repetition(tokens, times) if tokens and times else None
 
 
 def _recorded_line(record: Mapping[str, Any]) -> str:

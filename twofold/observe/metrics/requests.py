@@ -39,7 +39,7 @@ MAX_ENDPOINTS: Final = 64
 MAX_ERRORS: Final = 64
 REFUSALS: Final = {"BusyError": "busy", "QuotaError": "quota"}
 """Why a request was not admitted: the server was full, or the caller's quota was used up."""
-REASONS: Final = ("stop", "length", "abort", "deadline", "error")
+REASONS: Final = ("stop", "length", "abort", "deadline", "repetition", "error")
 STALLS: Final = {cause: cause.name.lower() for cause in WaitReason}
 
 Bounds: TypeAlias = Sequence[float]

@@ -235,11 +235,13 @@ STATES: Final[Mapping[FinishReason | None, State]] = {
     "stop": "completed",
     "length": "incomplete",
     "deadline": "incomplete",
+    "repetition": "incomplete",
     "abort": "cancelled",
 }
 """The state of a response, by the finish reason of its completion."""
 REASONS: Final[Mapping[FinishReason | None, IncompleteReason]] = {"length": "max_output_tokens"}
-"""Why a response is incomplete, in OpenAI's words, which have none for a deadline: its details are null."""
+"""Why a response is incomplete, in OpenAI's words, which have none for a deadline or a repetition: its details are
+null."""
 
 
 def item_status(finish: FinishReason | None) -> Literal["completed", "incomplete"]:

@@ -410,7 +410,8 @@ class ResponsesRequest(TurnRequest, GeneratingFields):
 
     def _filled(self, model: ModelFacts) -> SamplingParams:
         """The parameters, with the server's defaults for those that are not given."""
-        return model.sampling.fill(self.params, self._sampling())
+        limited = ["max_tokens"] if self.max_output_tokens is not None else []
+        return model.sampling.fill(self.params, [*self._sampling(), *limited])
 
     def _parser(self, model: ModelFacts) -> SectionParser:
         return self.chat(()).parser(model)
