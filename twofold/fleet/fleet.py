@@ -78,6 +78,8 @@ from twofold.planner.predict.steps import StepPredictor
 FleetState = Literal["loading", "ready", "failed", "closed"]
 
 log = logging.getLogger("twofold.serve")
+AHEAD: Final = 4
+"""Sequences of a request for each slot of the engines: embeddings take one step, and the next ones must be there."""
 PLACES_S: Final = 0.25
 """Minimum seconds between two messages about places in the queue."""
 ABSENT_S: Final = 30.0
@@ -188,6 +190,12 @@ class Fleet:
         requests since then; but at most the number of requests without output."""
         waiting = self.requests.waiting + sum(replica.waiting for replica in self.replicas.values())
         return min(waiting, sum(not stream.began for stream in self.requests.streams.values()))
+
+    @property
+    def portion(self) -> int:
+        """How many sequences of one request its replicas can use at once: those that run, and those that follow."""
+        slots = 1 if self._ready is None else self._ready.engine.slots
+        return AHEAD * slots * max(1, len(self.replicas))
 
     @property
     def under_way(self) -> int:

@@ -52,7 +52,9 @@ LEAVING_S: Final = 10.0
 LEAVING_CUT_S: Final = 0.5
 """How long to wait for it while the server shuts down."""
 STARTED_AT_ONCE: Final = 32
-"""Jobs of a request that are started or aborted before other requests get their turn."""
+"""Jobs of a request that are started before other requests get their turn."""
+MIN_LEFT_S: Final = 1e-3
+"""A job that starts after its request's deadline gets so many seconds, and ends at it."""
 INLINE_REPLY: Final = 64 * KIB
 """Replies of up to this size are made on the event loop."""
 LONG_REPLY: Final = 128 * KIB
@@ -87,6 +89,7 @@ class RequestRun:
     store: Callable[[Sequence[RequestOutput]], Awaitable[None]] | None = None
     direct: Callable[[OutputDelta], bool] | None = None
     progress: Callable[[RequestProgress], None] | None = None
+    _began: float = field(default_factory=time.monotonic)
     _outputs: dict[int, RequestOutput] = field(default_factory=dict)
     _handles: dict[int, DispatchHandle] = field(default_factory=dict)
 
@@ -147,6 +150,12 @@ class RequestRun:
         handle.direct = self.direct if len(self.jobs) == 1 else None
         name = f"{self.context.record.request_id}-{next(self.numbers)}"  # clients may give two requests the same id
         request = replace(self.jobs[index], request_id=name, prompt=None, stream=self.request.stream)
+        if index:  # its request has begun: only the deadline of that counts
+            passed = time.monotonic() - self._began
+            left_s = (
+                None if request.options.deadline_s is None else max(request.options.deadline_s - passed, MIN_LEFT_S)
+            )
+            request = replace(request, options=replace(request.options, deadline_s=left_s, queue_limit_s=None))
         async with aclosing(self.model.run(request, handle)) as deltas:
             async for delta in deltas:
                 if delta.request is not None:
@@ -159,39 +168,44 @@ class RequestRun:
                 yield index, delta
 
     async def _merged(self) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-        """Several jobs at once. The first that fails ends all of them."""
-        ready: asyncio.Queue[tuple[int, OutputDelta] | BaseException | None] = asyncio.Queue(maxsize=64)
+        """Several jobs at once, in portions: as many as the model's engines can use, a few in each turn of the event
+        loop. The first that fails ends all of them."""
+        ready: asyncio.Queue[tuple[int, OutputDelta] | BaseException | int] = asyncio.Queue(maxsize=64)
 
         async def pump(index: int) -> None:
             try:
                 async with aclosing(self._job(index)) as deltas:
                     async for each in deltas:
                         await ready.put(each)
-                await ready.put(None)
+                await ready.put(index)
             except Exception as error:  # not only TwofoldError: the request would wait for this job forever
                 await ready.put(error)
 
-        pumps: list[asyncio.Task[None]] = []
+        pumps: dict[int, asyncio.Task[None]] = {}
+        room, following, left = self.model.portion, 0, len(self.jobs)
         try:
-            for index in range(len(self.jobs)):
-                pumps.append(start_task(pump(index), "a prompt of a request"))
-                if index % STARTED_AT_ONCE == STARTED_AT_ONCE - 1:
+            while left:
+                end = min(len(self.jobs), following + STARTED_AT_ONCE)
+                while following < end and (room > 0 or not pumps):
+                    pumps[following] = start_task(pump(following), "a prompt of a request")
+                    room -= self.jobs[following].completions
+                    following += 1
+                if following == end < len(self.jobs):
                     await asyncio.sleep(0)
-            open_jobs = len(pumps)
-            while open_jobs:
+                    continue
                 each = await ready.get()
                 if isinstance(each, BaseException):
                     raise each
-                if each is None:
-                    open_jobs -= 1
+                if isinstance(each, int):
+                    del pumps[each]
+                    room += self.jobs[each].completions
+                    left -= 1
                 else:
                     yield each
         finally:
-            for start in range(0, len(pumps), STARTED_AT_ONCE):
-                part = pumps[start : start + STARTED_AT_ONCE]
-                for task in part:
-                    task.cancel()
-                await asyncio.gather(*part, return_exceptions=True)
+            for task in pumps.values():
+                task.cancel()
+            await asyncio.gather(*pumps.values(), return_exceptions=True)
 
 
 class RequestRunner:
@@ -249,9 +263,11 @@ class RequestRunner:
         async with self._registry.lease(request.model, waits, keep_s=context.keep_alive_s) as model:
             record.model, context.steps = model.name, model.ceilings
             await self._compress(context, request, model)
-            prepare = partial(request.prepare, model.facts)
-            prepared = await self._pool.prepare(model.name, context.source, context.size, prepare)
-            jobs = self._admission.tiered(context, request.tier, prepared)
+
+            def prepare() -> Sequence[EngineRequest]:  # on a thread, since there may be thousands
+                return self._admission.tiered(context, request.tier, request.prepare(model.facts))
+
+            jobs = await self._pool.prepare(model.name, context.source, context.size, prepare)
             if jobs:
                 record.params = AskedParams.of(jobs[0].params)
                 asked = (context.caller.id, model.name, jobs[0].token_ids)

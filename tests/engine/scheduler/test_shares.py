@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from tests.engine.scheduler.mock import finish_all, make_scheduler, make_sequence, turn
+from tests.engine.scheduler.test_speculation import TEXT, FixedTimes
 from twofold.core.request import RequestOptions
+from twofold.core.step import SequenceOutcome, SequenceStep, StepOutcome
 from twofold.engine.scheduler.budget import MIN_PREFILL_ROWS, LiveBudget
 from twofold.engine.scheduler.scheduler import Scheduler
+from twofold.engine.scheduler.speculation import Speculator
 from twofold.engine.scheduler.step_time import StepTimeModel
 
 PLACES = 4
@@ -150,3 +155,35 @@ def test_the_time_that_a_preempted_sequence_waited_does_not_hold_up_prompts() ->
         rows += [len(step.tokens) for step in plan.steps if step.sequence_id == 300]
         now += 0.02
     assert rows[0] > MIN_PREFILL_ROWS
+
+
+@pytest.mark.parametrize("slots", [4, 8])
+def test_drafts_leave_rows_to_a_second_tenant(slots: int) -> None:
+    """All of a tenant's sequences repeat themselves, so drafts would fill the step, and the slot that was freed for
+    another tenant would get no row."""
+    model = FixedTimes(0.001)
+    scheduler = make_scheduler(slots, 16, 8, blocks=400, model=model, speculator=Speculator(model, 8))
+    for number in range(40):
+        options = RequestOptions(tenant="bob")
+        scheduler.add(make_sequence(number, TEXT, 400, options=options, arrival=float(number)), 0.0)
+
+    def repeated(step: SequenceStep) -> SequenceOutcome:
+        tokens = (*step.tokens, step.tokens[-1] % 8 + 1)
+        return SequenceOutcome(step.sequence_id, tokens[1:] if step.drafts else tokens[-1:] if step.samples else ())
+
+    def turns(count: int) -> list[int]:
+        served = []
+        for _ in range(count):
+            plan = scheduler.plan(0.0)
+            outcome = StepOutcome(tuple(map(repeated, plan.steps)), 0.01)
+            served += [event.sequence_id for event in scheduler.commit(plan, outcome, 0.0)]
+        return served
+
+    turns(30)
+    drafted = scheduler.drafts.drafted
+    for number in range(100, 105):
+        options = RequestOptions(tenant="alice")
+        scheduler.add(make_sequence(number, 1, 1, options=options, arrival=float(number)), 0.0)
+        assert number in turns(4)
+    assert turns(30)
+    assert scheduler.drafts.drafted > drafted or slots == 8  # which fills the step without drafts

@@ -21,12 +21,14 @@ from twofold.api.base import ReplyHead
 from twofold.api.body import encode
 from twofold.api.openai.replies import PromptUsage
 from twofold.api.openai.vectors import EmbeddingReply, EmbeddingVector
-from twofold.core.request import EngineRequest, PoolingParams
+from twofold.core.params import RequestParams, SamplingParams
+from twofold.core.request import EngineRequest, PoolingParams, RequestOptions
 from twofold.engine.outputs import RequestOutput
 from twofold.server.http.endpoints import json_bytes
 from twofold.server.pool import WorkPool
 from twofold.server.runner import STARTED_AT_ONCE, RequestRun, RequestRunner
 
+READ = PoolingParams()
 HOSTILE = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
 
@@ -80,11 +82,14 @@ def test_others_are_answered_during_a_request_of_many_prompts(url: str, path: st
     asyncio.run(ask())
 
 
-def many_jobs(run: Callable[..., AsyncIterator[Any]]) -> RequestRun:
+PORTION = 128
+
+
+def many_jobs(run: Callable[..., AsyncIterator[Any]], params: RequestParams = READ) -> RequestRun:
     """A request of 500 prompts to a model that runs each by ``run``."""
     context: Any = SimpleNamespace(record=SimpleNamespace(request_id="r"), last_delta=None, delta_sent=int)
-    jobs = [EngineRequest((1,), PoolingParams())] * 500
-    model: Any = SimpleNamespace(name="m", facts=None, run=run)
+    jobs = [EngineRequest((1,), params, RequestOptions(deadline_s=600.0, queue_limit_s=60.0))] * 500
+    model: Any = SimpleNamespace(name="m", facts=None, run=run, portion=PORTION)
     request: Any = SimpleNamespace(model="m", stream=False)
     return RequestRun(context, request, model, jobs, ReplyHead("r", 0, "m"), count())
 
@@ -114,6 +119,32 @@ def test_jobs_of_one_request_start_a_few_in_a_turn() -> None:
 
     asyncio.run(run())
     assert max(after - before for before, after in pairwise(turns)) <= STARTED_AT_ONCE
+
+
+@pytest.mark.parametrize("n", [1, 3, 16])
+def test_a_request_of_many_prompts_gives_engines_a_portion_at_a_time(n: int) -> None:
+    """Further ones follow as these end. Only the first has the queue's limit, and all have the request's deadline."""
+    output = SimpleNamespace(embedding=(0.0,))
+    opened, most, limits = set[int](), [0], list[tuple[float | None, float]]()
+    portion = max(1, PORTION // n)
+
+    async def one(request: EngineRequest, _: object) -> AsyncIterator[Any]:
+        limits.append((request.options.queue_limit_s, request.options.deadline_s or 0.0))
+        number = len(limits)
+        opened.add(number)
+        most[0] = max(most[0], len(opened))
+        while len(opened) < portion and len(limits) < 500:  # none ends before all have begun
+            await asyncio.sleep(0)
+        yield SimpleNamespace(request=output)
+        opened.discard(number)
+
+    run = many_jobs(one, SamplingParams(n=n))
+    run._began -= 100.0
+    assert len(asyncio.run(outputs_of(run))) == 500
+    assert most[0] == portion
+    assert limits[0] == (60.0, 600.0)
+    assert {limit for limit, _ in limits[1:]} == {None}
+    assert all(400.0 < deadline <= 500.0 for _, deadline in limits[1:])
 
 
 def test_an_internal_error_of_one_job_ends_its_request() -> None:

@@ -1,7 +1,7 @@
 """Which sequences advance in the next step, and by how many tokens. Deterministic, without I/O: time is an argument.
 
     plan      1. Every running sequence with one token to compute gets its row, except those whose token mask is not
-                 ready.
+                 ready. Drafts get rows that prompts leave.
               2. The budget limits the rows of prompts; running prompts get them, urgent classes first.
               3. Waiting sequences are admitted in the order of the queue, while rows, slots and blocks last. The first
                  that does not fit blocks those behind it, so none starves.
@@ -43,7 +43,7 @@ from twofold.core.step import (
 from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.store import StoreResult
 from twofold.engine.scheduler.blocks import LookAhead, PreemptionCost, SequenceBlocks, least_urgent
-from twofold.engine.scheduler.budget import Budget, StepBuilder, StepLimits, StepPace
+from twofold.engine.scheduler.budget import MIN_PREFILL_ROWS, Budget, StepBuilder, StepLimits, StepPace
 from twofold.engine.scheduler.forecast import QueueAhead
 from twofold.engine.scheduler.lanes import Lanes
 from twofold.engine.scheduler.loading import PrefixLoading
@@ -152,8 +152,7 @@ class Scheduler:
                 hint="Lower max_tokens, shorten the prompt, or enlarge the KV cache.",
             )
         if self.waiting >= self._max_waiting:
-            hint = "Try again later, or raise max_waiting_seqs."
-            raise ResourceError(f"{self.waiting} sequences are queued, the maximum.", hint=hint)
+            raise ResourceError(f"{self.waiting} sequences are queued, the maximum.", hint="Raise max_waiting_seqs.")
         self._enter(sequence)
         self.lanes.arrive(sequence, sequence.arrival)
         self._waits.enter_queue(sequence, now)
@@ -219,7 +218,7 @@ class Scheduler:
         running = self._running.values()
         decoding = [sequence for sequence in running if sequence.decodes and not (sequence.resting or sequence.waits)]
         prompts = [sequence for sequence in running if not sequence.decodes]
-        self._place_decodes(step, decoding, now)
+        self._place_decodes(step, decoding, len(prompts), now)
         shape = step.shape
         delayed = decoding if prompts or self.queue else ()
         draft_s = 0.0 if self._draft_model is None else self._draft_model.predict_steps(step.steps.values())
@@ -333,10 +332,12 @@ class Scheduler:
             assert self._waits.idle(), "a wait was not ended"
             assert not self.lanes.slots, "a slot was not freed"
 
-    def _place_decodes(self, step: StepBuilder, decoding: list[Sequence], now: float) -> None:
+    def _place_decodes(self, step: StepBuilder, decoding: list[Sequence], prompts: int, now: float) -> None:
         drafts: dict[int, array[int]] = {}
         if self._speculator is not None:
-            drafts = self._speculator.propose(decoding, min(step.rows, step.logit_rows) - len(decoding))
+            prompts += min(len(self.queue), self.limits.sequences - len(self._running))
+            kept = max(prompts, MIN_PREFILL_ROWS) if prompts else 0  # drafts get only what prompts leave
+            drafts = self._speculator.propose(decoding, min(step.rows, step.logit_rows) - len(decoding) - kept)
         for sequence in decoding:
             room = step.rows and step.logit_rows and sequence.state is SequenceState.RUNNING
             ahead = self._ahead.pop(sequence.sequence_id, None)
