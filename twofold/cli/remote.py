@@ -98,12 +98,15 @@ def ask(
     import orjson  # noqa: PLC0415 - start-up time
 
     from twofold.bench.client.target import ServerTarget, exchange  # noqa: PLC0415
+    from twofold.bench.endpoints.values import redirection  # noqa: PLC0415
 
     headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
     if sent is not None:
         headers["content-type"] = "application/json"
     data = None if sent is None else orjson.dumps(sent)
-    status, _, body = exchange(ServerTarget.of(url), method, path, data, headers, limit_s)
+    status, told, body = exchange(ServerTarget.of(url), method, path, data, headers, limit_s)
+    if (moved := redirection(status, told)) is not None:
+        raise moved
     try:
         found = orjson.loads(body)
         message = None if status == 200 else str(found["error"]["message"])

@@ -73,7 +73,12 @@ def test_a_stream_without_its_content_type() -> None:
         (whole(529, b"busy"), "refused", "busy"),
         (whole(500, b"oh"), "failed", "oh"),
         (whole(401, b"no key"), "failed", "no key"),
-        (whole(307, b""), "failed", "The server redirects the request (status 307)."),
+        (whole(307, b""), "failed", "The server redirects the request, but names no target (status 307)."),
+        (
+            whole(302, b"", "location: https://a/login"),
+            "failed",
+            "The server redirects the request to https://a/login (status 302).",
+        ),
         (streamed("a", "!oh"), "failed", "oh"),
         (streamed("a", "?"), "broken", "The response does not match its API: has a question mark"),
         (streamed("a").replace(b"[DONE]", b"[done]"), "broken", "The stream ended before the completion was finished."),

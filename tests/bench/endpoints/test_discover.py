@@ -156,3 +156,17 @@ def test_hints_for_unsupported_fields(said: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         first_response(responding(400, {"error": {"message": said}}), CHAT, ASK)
     assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("target", ["https://api.example.org/v1/models", None])
+def test_a_redirect_is_named_with_its_target(target: str | None) -> None:
+    headers = {} if target is None else {"location": target}
+    said = "redirects the request to https://api.example" if target else "names no target"
+    models, chat = FakeServer({"GET /v1/models": (301, headers, b"")}), responding(200, {})
+    chat.replies = {"POST /v1/chat/completions": (307, headers, b"")}
+    for act, status in ((lambda: find_server(models, {}, None), 301), (lambda: first_response(chat, CHAT, ASK), 307)):
+        with pytest.raises(UsageError, match=said) as caught:
+            act()
+        assert f"(status {status})" in str(caught.value)
+        assert "redirects are not followed" in str(caught.value.hint)
+    assert find_server(models, {}, "m").model == "m", "a server without a list of models may have any"

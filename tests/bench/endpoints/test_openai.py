@@ -67,6 +67,33 @@ def test_thoughts_calls_and_refusals_are_output_but_no_text() -> None:
     assert response.text == "yes"
 
 
+def test_content_may_be_a_list_of_parts() -> None:
+    """As Mistral's reasoning models write it, streamed and whole: thoughts are output, but no text."""
+
+    def thought(text: str) -> dict[str, object]:
+        return {"type": "thinking", "thinking": [{"type": "text", "text": text}]}
+
+    def said(text: str) -> dict[str, object]:
+        return {"type": "text", "text": text}
+
+    response = read(
+        "chat",
+        chunk({"role": "assistant", "content": []}),
+        chunk({"content": [thought("hm")]}),
+        chunk({"content": [said("Yes"), said(",")]}),
+        chunk({"content": " sir."}, "stop"),
+    )
+    assert [len(text) for text in response.texts] == [0, 4, 5]
+    assert (response.text, response.done, response.empty) == ("Yes, sir.", True, 0)
+    message = {"role": "assistant", "content": [thought("hm"), said("Yes"), 5, None, "!"]}
+    whole = read_whole("chat", {"choices": [{"message": message, "finish_reason": "stop"}], "usage": USAGE})
+    assert (whole.text, list(whole.tokens)) == ("Yes!", [3])
+    deep: object = "x"
+    for _ in range(100):
+        deep = [{"type": "thinking", "thinking": deep}]
+    assert len(read("chat", chunk({"content": deep})).moments) == 1
+
+
 def test_empty_events_are_those_that_could_hold_output() -> None:
     nothing: dict[str, object] = {"choices": [], "prompt_filter_results": []}
     response = read("chat", nothing, chunk({"role": "assistant"}), chunk({"content": ""}), chunk({}), chunk({}, "stop"))

@@ -20,6 +20,8 @@ from twofold.bench.load.trace import MAX_LINE_BYTES, Extra, LaterTurn, Trace, re
 from twofold.core.errors import ParameterError, ResourceError, UsageError
 
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens"
+SIZES = {"input_length": 9, "output_length": 5}
+OWN_SIZES = {"input_tokens": 9, "output_tokens": 5}
 Written = Callable[[str | bytes], Path]
 
 
@@ -78,6 +80,23 @@ def test_columns_of_a_csv_may_have_any_order(written: Written) -> None:
     assert trace.unused == {"Model"}
 
 
+@pytest.mark.parametrize(
+    ("head", "row"),
+    [
+        ('"TIMESTAMP","ContextTokens","GeneratedTokens"', '"2023-11-16 18:15:46",9,5'),
+        ('"TIMESTAMP","ContextTokens","GeneratedTokens"', '"2023-11-16 18:15:46","9","5"'),
+        ('"","TIMESTAMP","ContextTokens","GeneratedTokens"', '"1","2023-11-16 18:15:46",9,5'),
+        (",TIMESTAMP,ContextTokens,GeneratedTokens", "0,2023-11-16 18:15:46,9.0,5.0"),
+        ('TIMESTAMP,"a, ""b""",ContextTokens,GeneratedTokens', '2023-11-16 18:15:46,"x, y",9,5'),
+        (" TIMESTAMP , ContextTokens , GeneratedTokens ", "2023-11-16 18:15:46 , 9 , 5 "),
+    ],
+)
+def test_tools_for_tables_write_quotes_row_names_and_floats(written: Written, head: str, row: str) -> None:
+    trace = read_trace(written(f"{head}\n{row}\n"))
+    assert (trace.form, columns(trace)) == ("azure", [(0.0, 9, 5)])
+    assert trace.unused <= {'a, "b"'}
+
+
 MOONCAKE = lines(
     {"timestamp": 500, "input_length": 1100, "output_length": 5, "hash_ids": [0, 1, 2]},
     {"timestamp": 1750.5, "input_length": 1024, "output_length": 6, "hash_ids": [0, 2**64 - 1], "type": "chat"},
@@ -98,6 +117,35 @@ def test_mooncake_has_ids_of_blocks_of_which_the_last_is_partial(written: Writte
 def test_a_trace_may_have_smaller_blocks_and_fewer_than_fill_the_prompt(written: Written) -> None:
     line = {"timestamp": 0, "input_length": 60, "output_length": 5, "hash_ids": [8, 9]}
     assert read_trace(written(lines(line)), block_tokens=16).pieces(0) == (Shared(8, 16), Shared(9, 16))
+
+
+def test_numbers_of_tokens_may_be_written_as_floats(written: Written) -> None:
+    mooncake = {"timestamp": 0.0, "input_length": 600.0, "output_length": 5.0, "hash_ids": [7.0, 8]}
+    assert columns(trace := read_trace(written(lines(mooncake)))) == [(0.0, 600, 5)]
+    assert trace.pieces(0) == (Shared(7, 512), Shared(8, 88))
+    own = {"at_s": 0, "input_tokens": 600.0, "output_tokens": 5.0, "session": 1.0, "turn": 0.0, "shared": [[7.0, 9.0]]}
+    assert columns(trace := read_trace(written(lines(own)))) == [(0.0, 600, 5)]
+    assert trace.pieces(0) == (Shared(7, 9),)
+
+
+@pytest.mark.parametrize("epoch", [1_732_300_000, 1_732_300_000.25])
+def test_times_may_count_from_1970(written: Written, epoch: float) -> None:
+    azure = "2024-11-22 18:26:40,9,5\n2024-11-22 18:26:41.5,9,5"
+    mooncake = lines(*({"timestamp": (epoch + at) * 1000, **SIZES} for at in (0, 1.5)))
+    own = lines(*({"at_s": epoch + at, **OWN_SIZES} for at in (0, 1.5)))
+    for text in (f"{HEAD}\n{azure}", mooncake, own):
+        assert columns(read_trace(written(text))) == [(0.0, 9, 5), (1.5, 9, 5)]
+
+
+def test_a_time_in_another_unit_is_refused_with_the_right_one(written: Written) -> None:
+    own, mooncake = {"at_s": 1_732_300_000_000, **OWN_SIZES}, {"timestamp": 1_732_300_000_000_000_000, **SIZES}
+    for line, unit in ((own, "counts seconds"), (mooncake, "counts milliseconds")):
+        with pytest.raises(ParameterError, match="not from 0 to") as caught:
+            read_trace(written(lines(line)))
+        assert unit in str(caught.value.hint)
+    mixed = lines({"timestamp": 0, **SIZES}, {"timestamp": 1_732_300_000_000, **SIZES})
+    with pytest.raises(ParameterError, match="trace:2: timestamp is more than 10,000,000 s after the first request"):
+        read_trace(written(mixed))
 
 
 def test_gzip_is_known_by_its_content(written: Written) -> None:
@@ -145,6 +193,8 @@ CSV_HOLES = [
     ("2023-11-16 18:15:46,374," + "9" * 5000, "GeneratedTokens is '9999"),
     ("2023-11-16 18:15:44,374,44", "TIMESTAMP is earlier than in the line before"),
     ("2023-11-16 18:15:46,\xff,44", "ContextTokens is "),
+    ("2023-11-16 18:15:46,374.5,44", "ContextTokens is 374.5, not a whole number"),
+    ('2023-11-16 18:15:46,"374,44', "is not CSV"),
 ]
 
 

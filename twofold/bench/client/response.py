@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from twofold.bench.endpoints.endpoint import ApiEndpoint
-from twofold.bench.endpoints.values import sentence
+from twofold.bench.endpoints.values import redirection, sentence
 from twofold.bench.load.base import Outcome
 from twofold.bench.record import RequestSample
 
@@ -406,8 +406,8 @@ class Flight:
             sample.outcome = "refused" if status in REFUSALS else "failed"
             body = b"".join(self._body)[:MAX_ERROR].strip()
             sample.error = sentence(body) if body else f"The server responded with status {status}."
-        elif status >= 300:
-            sample.outcome, sample.error = "failed", f"The server redirects the request (status {status})."
+        elif (moved := redirection(status, self.http.headers)) is not None:
+            sample.outcome, sample.error = "failed", str(moved)
         elif response.error is not None:
             sample.outcome, sample.error = "failed", response.error
         elif response.done:

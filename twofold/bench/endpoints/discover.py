@@ -14,7 +14,16 @@ from urllib.parse import quote
 from twofold.bench.client.response import REFUSALS, EventReader
 from twofold.bench.client.target import Exchange
 from twofold.bench.endpoints.endpoint import ApiEndpoint
-from twofold.bench.endpoints.values import count_at, object_at, objects_at, read_object, sentence, short, text_at
+from twofold.bench.endpoints.values import (
+    count_at,
+    object_at,
+    objects_at,
+    read_object,
+    redirection,
+    sentence,
+    short,
+    text_at,
+)
 from twofold.bench.load.base import Ask
 from twofold.bench.record import RecordedResponse
 from twofold.core.errors import (
@@ -72,6 +81,8 @@ def find_server(exchange: Exchange, headers: Mapping[str, str], model: str | Non
     server = short(reply_headers["server"]) if reply_headers.get("server") else None
     names = tuple(text_at(entry, "id") for entry in entries if text_at(entry, "id"))
     if model is None:
+        if not names and (moved := redirection(status, reply_headers)) is not None:
+            raise moved
         if len(names) != 1:
             message = f"The server has {len(names)} models; choose one."
             hint = f"Choose with --model: {_listed(names)}."
@@ -130,7 +141,7 @@ def first_response(exchange: Exchange, endpoint: ApiEndpoint, ask: Ask) -> Recor
     """
     status, headers, body = exchange("POST", endpoint.path, endpoint.body(ask), endpoint.headers)
     if status != 200:
-        raise _refusal(status, body, endpoint)
+        raise redirection(status, headers) or _refusal(status, body, endpoint)
     response = RecordedResponse()
     reader, events = endpoint.reader(response), EventReader()
     try:

@@ -1,9 +1,9 @@
 """The endpoints of the load generator: request bodies and response readers of OpenAI's and Anthropic's APIs.
 
 OpenAI: A choice's ``delta`` (of a stream), ``message`` (of a whole chat) or the choice itself (of a completion) holds
-output: its content, reasoning (``reasoning_content``; in Ollama, OpenRouter and newer vLLM ``reasoning``), a refusal,
-and names and arguments of tool calls. All of it was generated, so all of it counts; only the content is kept as text,
-which later turns repeat.
+output: its content (a text, or Mistral's list of parts), reasoning (``reasoning_content``; in Ollama, OpenRouter and
+newer vLLM ``reasoning``), a refusal, and names and arguments of tool calls. All of it was generated, so all of it
+counts; only the content is kept as text, which later turns repeat.
 
 The tokens of an event are known from ``token_ids`` (vLLM and Twofold, on request), from log-probabilities, or from a
 usage that grows from event to event (``continuous_usage_stats`` of vLLM and SGLang). An event with tokens and no text
@@ -31,6 +31,7 @@ from twofold.bench.endpoints.values import (
     length_at,
     object_at,
     objects_at,
+    parts_at,
     read_object,
     text_at,
 )
@@ -248,9 +249,9 @@ class OpenAIReader:
 def _output(choice: Mapping[str, Any], place: str) -> tuple[str, bool]:
     """The content that a choice adds, and whether it adds output of any kind."""
     found = choice.get(place)
-    content = text_at(found, "content") if type(found) is dict else text_at(choice, "text")
-    if content or type(found) is not dict:
-        return content, bool(content)
+    content, output = parts_at(found, "content") if type(found) is dict else parts_at(choice, "text")
+    if output or type(found) is not dict:
+        return content, output
     calls = [object_at(call, "function") for call in objects_at(found, "tool_calls")]
     calls.append(object_at(found, "function_call"))
     texts = [text_at(found, name) for name in ("reasoning_content", "reasoning", "refusal")]

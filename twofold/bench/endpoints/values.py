@@ -14,6 +14,7 @@ from typing import Any, Final
 import orjson
 
 from twofold.bench.record import UNKNOWN
+from twofold.core.errors import UsageError
 
 MAX_TOKENS: Final = 1 << 30
 MAX_CHARS: Final = 300
@@ -50,6 +51,16 @@ def object_at(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
     return value if type(value) is dict else {}
 
 
+def parts_at(fields: Mapping[str, Any], name: str) -> tuple[str, bool]:
+    """The text in a field, and whether it has output of any kind. The field is a text, or a list of parts such as
+    Mistral's: {"type": "text", "text": …}, or {"type": "thinking", "thinking": [parts]}, which is no text."""
+    value = fields.get(name)
+    parts = value if type(value) is list else [value]
+    texts = [part if type(part) is str else text_at(part, "text") if type(part) is dict else "" for part in parts]
+    thought = any(type(part) is dict and part.get("thinking") for part in parts)
+    return "".join(texts), thought or any(texts)
+
+
 def objects_at(fields: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """The objects in the list in a field; empty for other values."""
     value = fields.get(name)
@@ -75,6 +86,17 @@ def sentence(body: bytes) -> str:
     except ValueError:
         text = body[:_MAX_BYTES].decode("utf-8", "replace")
         return short(_HIDDEN.sub(" ", text) if text.lstrip()[:1] == "<" else text)
+
+
+def redirection(status: int | None, headers: Mapping[str, str]) -> UsageError | None:
+    """The error for a response that redirects, with its target; None for any other. Redirects are not followed: a load
+    would measure both requests."""
+    if status is None or not 300 <= status < 400:
+        return None
+    target = headers.get("location")
+    where = f"the request to {short(target)}" if target else "the request, but names no target"
+    hint = "Give the URL of the target: redirects are not followed."
+    return UsageError(f"The server redirects {where} (status {status}).", hint=hint)
 
 
 def error_message(fields: Mapping[str, Any]) -> str | None:

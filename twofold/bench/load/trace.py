@@ -10,7 +10,8 @@ and digits after microseconds are dropped:
     2023-11-16 18:15:46.6805900,374,44              2023: seven digits, no zone
     2024-05-10 00:00:00.009930+00:00,2162,5         2024: six digits or none, and a zone
 
-Mooncake's traces (Qin et al., "Mooncake", FAST 2025) are JSON lines, with times in milliseconds:
+Mooncake's traces (Qin et al., "Mooncake", FAST 2025) are JSON lines, with times in milliseconds, from the start of the
+trace or from 1970:
 
     {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48, …]}
 
@@ -30,6 +31,7 @@ docs/bench.md describes the fields; other fields are errors.
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
 import zlib
@@ -54,6 +56,8 @@ Format: TypeAlias = Literal["azure", "mooncake", "twofold"]
 
 MAX_KEY: Final = 2**64 - 1
 """Keys of shared pieces have up to 64 bits."""
+MAX_MOMENT: Final = 1e11
+"""Times may count from 1970; this is the year 5138. In milliseconds, such a number still has microseconds."""
 MAX_LINE_BYTES: Final = 16 << 20
 _GZIP: Final = b"\x1f\x8b"
 _BOM: Final = b"\xef\xbb\xbf"
@@ -128,11 +132,14 @@ class Trace:
         return len(self.at_s)
 
     def add(self, moment_field: str, at_s: float, input_tokens: int, output_tokens: int) -> int:
-        """Adds a request without shared pieces and returns its number. Raises TraceLineError if it is out of order."""
+        """Adds a request without shared pieces and returns its number. Raises TraceLineError if it is out of order, or
+        too long after the first."""
         number = len(self.at_s)
         if number and at_s < self.at_s[-1]:
             hint = f"Sort the lines by {moment_field}, or give --skip-bad to skip those that are not in order."
             raise TraceLineError(moment_field, "is earlier than in the line before", hint=hint)
+        if number and at_s - self.at_s[0] > MAX_SECONDS:
+            raise TraceLineError(moment_field, f"is more than {MAX_SECONDS:,.0f} s after the first request")
         if number == MAX_REQUESTS:
             raise TraceLineError("", f"exceeds the maximum of {MAX_REQUESTS:,} requests of a trace")
         self.at_s.append(at_s)
@@ -181,7 +188,10 @@ def read_lines(path: Path, parse: Callable[[bytes], None], *, skip_bad: bool) ->
 
 
 def whole(field: str, value: object, low: int, high: int = MAX_TOKENS) -> int:
-    """``value`` if it is a whole number from ``low`` to ``high``. Raises TraceLineError."""
+    """``value`` if it is a whole number from ``low`` to ``high``, which may be written as 600.0. Raises
+    TraceLineError."""
+    if type(value) is float and value.is_integer():  # tools for tables make floats of columns with gaps
+        value = int(value)
     if type(value) is not int:
         raise TraceLineError(field, "is missing" if value is None else f"is {describe_name(value)}, not a whole number")
     if not low <= value <= high:
@@ -189,12 +199,13 @@ def whole(field: str, value: object, low: int, high: int = MAX_TOKENS) -> int:
     return value
 
 
-def seconds(field: str, value: object, high: float) -> float:
-    """``value`` if it is a number from 0 to ``high``. Raises TraceLineError."""
+def seconds(field: str, value: object, high: float, unit: str = "seconds") -> float:
+    """``value`` if it is a number from 0 to ``high``, in this unit. Raises TraceLineError."""
     if type(value) is not int and type(value) is not float:
         raise TraceLineError(field, "is missing" if value is None else f"is {describe_name(value)}, not a number")
     if not 0 <= value <= high:
-        raise TraceLineError(field, f"is {value!r:.30}, not from 0 to {high:g}")
+        hint = f"It counts {unit}. {_REMEDY}"
+        raise TraceLineError(field, f"is {value!r:.30}, not from 0 to {high:g}", hint=hint)
     return float(value)
 
 
@@ -289,19 +300,29 @@ class AzureReader:
         if not self._places:
             self._read_header(line)
             return
-        values = line.split(b",")
+        values = _fields_of(line)
         if len(values) != self._columns:
             raise TraceLineError("", f"has {len(values)} fields, but the header has {self._columns}")
         time, prompt, output = (values[place] for place in self._places)
         self._trace.add(_AZURE[0], _moment(time), _count(_AZURE[1], prompt), _count(_AZURE[2], output))
 
     def _read_header(self, line: bytes) -> None:
-        names = [name.strip() for name in line.decode("utf-8", "replace").split(",")]
+        names = [name.decode("utf-8", "replace").strip() for name in _fields_of(line)]
         for name in _AZURE:
             if name not in names:
                 raise TraceLineError(name, "is not in the header", hint=f"The header is {','.join(_AZURE)}.")
         self._places, self._columns = [names.index(name) for name in _AZURE], len(names)
-        self._trace.unused |= {*names} - {*_AZURE}
+        self._trace.unused |= {*names} - {*_AZURE, ""}  # tools write numbers of rows without a name
+
+
+def _fields_of(line: bytes) -> list[bytes]:
+    """The fields of a line of CSV (RFC 4180), which may be in quotes."""
+    if b'"' not in line:
+        return line.split(b",")
+    try:
+        return [field.encode("latin-1") for field in next(csv.reader([line.decode("latin-1")], strict=True))]
+    except csv.Error as error:
+        raise TraceLineError("", f"is not CSV ({error})") from None
 
 
 def _moment(text: bytes) -> float:
@@ -314,7 +335,7 @@ def _moment(text: bytes) -> float:
 
 def _count(field: str, text: bytes) -> int:
     try:
-        value = int(text)
+        value = float(text) if b"." in text else int(text)
     except ValueError:
         raise _unusable(field, text, "a whole number") from None
     return whole(field, value, 1)
@@ -335,7 +356,7 @@ class MooncakeReader:
     def __call__(self, line: bytes) -> None:
         value = parsed(line)
         self._trace.unused |= value.keys() - _MOONCAKE
-        at_s = seconds("timestamp", value.get("timestamp"), MAX_SECONDS * 1000) / 1000
+        at_s = seconds("timestamp", value.get("timestamp"), MAX_MOMENT * 1000, "milliseconds") / 1000
         tokens = whole("input_length", value.get("input_length"), 1)
         ids = self._ids(value.get("hash_ids", []), tokens)
         self._trace.add("timestamp", at_s, tokens, whole("output_length", value.get("output_length"), 1))
@@ -353,6 +374,7 @@ class MooncakeReader:
                 f"has {len(ids)} blocks, but {tokens} tokens fill only {blocks} of {self._block} tokens",
                 hint="Set --block-tokens to the block size of the trace, or give --skip-bad to skip such lines.",
             )
+        ids = [int(each) if type(each) is float and each.is_integer() else each for each in ids]
         for each in ids:
             if type(each) is not int or not 0 <= each <= MAX_KEY:
                 raise TraceLineError("hash_ids", f"contains {each!r:.30}, not a whole number from 0 to 2⁶⁴ − 1")
@@ -388,7 +410,7 @@ class OwnReader:
 
     def _first(self, value: dict[str, Any], extra: Extra, tokens: int, pieces: list[tuple[int, int]]) -> None:
         output = whole("output_tokens", value.get("output_tokens"), 1)
-        at_s = seconds("at_s", value.get("at_s"), MAX_SECONDS)
+        at_s = seconds("at_s", value.get("at_s"), MAX_MOMENT)
         if sum(length for _, length in pieces) > tokens:
             raise TraceLineError("shared", f"has more tokens than the {tokens} of the prompt")
         number = self._trace.add("at_s", at_s, tokens, output)

@@ -19,7 +19,9 @@ from twofold.bench.endpoints.values import (
     error_message,
     object_at,
     objects_at,
+    parts_at,
     read_object,
+    redirection,
     sentence,
     text_at,
 )
@@ -118,7 +120,8 @@ class RemoteModel:
             streamed(self._target, path, orjson.dumps(body), self._headers, interrupted.is_set) as response,
         ):
             if response.status is not None and response.status != 200:
-                raise _refusal(response.status, response.body())
+                moved = redirection(response.status, response.headers)
+                raise moved or _refusal(response.status, response.body())
             for event in _events(response):
                 self._update(state, event, write, time.monotonic() - start)
         if not interrupted.is_set() and state.finish is None:
@@ -207,7 +210,7 @@ class RemoteModel:
         for choice in objects_at(fields, "choices")[:1]:
             delta = object_at(choice, "delta")
             thought = text_at(delta, "reasoning_content") or text_at(delta, "reasoning")
-            text = text_at(delta, "content") or text_at(choice, "text")
+            text = parts_at(delta, "content")[0] or text_at(choice, "text")
             if thought or text:
                 state.first_s, state.last_s = (moment if state.first_s is None else state.first_s), moment
             if thought:
