@@ -101,7 +101,7 @@ def test_schemas_hold_all_objects_and_allow_null_for_what_is_optional() -> None:
     assert set(found) == {"Drawing", "SquareShape", "RoundShape"}
     drawing = found["Drawing"]
     assert drawing["required"] == ["name"]
-    assert drawing["additionalProperties"] is False
+    assert drawing["additionalProperties"] == {"type": "null"}
     assert drawing["properties"]["name"] == {"type": "string", "minLength": 1, "maxLength": 5}
     assert drawing["properties"]["mode"] == {"type": ["string", "null"], "enum": ["fast", "slow", None]}
     assert drawing["properties"]["audio"] == {"type": "null"}

@@ -5,6 +5,7 @@ declaration, and so is the reader of a request.
         type: Literal["text"]                        required; distinguishes the objects of a union
         text: Annotated[str, Meta(max_length=9)]     ``Meta`` bounds texts, numbers, lists and maps
         name: str | None = None                      optional: null counts as absent, as in OpenAI's API
+        user: Annotated[str, IGNORED] = ""           changes no completion: ignored with a warning, but for the default
         audio: None = None                           known, but refused
         store: Literal[False] = False                refused but for this value
 
@@ -31,10 +32,12 @@ import msgspec
 from msgspec import Meta, UnsetType
 
 from twofold.api.fields import (
+    LABELS,
     MAX_EXACT,
     MISSING,
     UNSUPPORTED_VALUE,
     FieldError,
+    ignore_label,
     ignore_object,
     impossible,
     refuse_unknown,
@@ -58,6 +61,16 @@ may have ``omitted``, which makes a replacement for such an object, and ``omitte
 that it reads."""
 OFFERED: Final = Meta(extra={"offered": True})
 """Note of a choice: the API has more values than Twofold supports."""
+IGNORED: Final = Meta(extra={"ignored": True})
+"""Note of a field that only labels, hints or describes."""
+LIFTED: Final = Meta(extra={"lifted": True})
+"""Note of a field whose own fields may also be beside it; those in it come first."""
+EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
+LABELLED: Final[Mapping[str, Any]] = {
+    "patternProperties": {f"^({'|'.join(sorted(LABELS))})$": {}},
+    "additionalProperties": {"type": "null"},
+}
+"""What the schema of a request's object says of fields that it does not declare."""
 COMPONENTS: Final = "#/components/schemas/"
 NonNegativeInt: TypeAlias = Annotated[int, Meta(ge=0)]
 NonNegativeFloat: TypeAlias = Annotated[float, Meta(ge=0)]
@@ -69,7 +82,7 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 class RequestObject(msgspec.Struct, kw_only=True):
-    """An object of a request. Fields that are not declared are unknown."""
+    """An object of a request. Fields that are not declared are unknown, except for LABELS."""
 
     @classmethod
     def read(cls, value: object) -> Self:
@@ -235,28 +248,58 @@ class DeclaredObject:
         properties = {name: kind.schema for name, kind in self.kinds.items()}
         self.required |= {config.tag_field} if config.tag_field else set()
         for each in self._declared:
-            name, notes = each.encode_name, _notes(hints[each.name]).get("schema", {})
-            schema = notes if "$ref" in notes else self.kinds[name].schema | notes
+            name, note = each.encode_name, _notes(hints[each.name]).get("schema", {})
+            schema = note if "$ref" in note else self.kinds[name].schema | note
             properties[name] = schema if replied or name in self.required else nullable(schema)
-        self.schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False} | _given(
+        notes = {each.encode_name: _notes(hints[each.name]) for each in self._declared}
+        self._ignored = {name for name, note in notes.items() if "ignored" in note}
+        self._lifted = {
+            inner: name
+            for name, note in notes.items()
+            if "lifted" in note
+            for inner in object_of(self.kinds[name].bodies[0]).kinds
+            if inner not in self.kinds
+        }
+        for inner, name in self._lifted.items():
+            properties[inner] = object_of(self.kinds[name].bodies[0]).schema["properties"][inner]
+        rest: Mapping[str, Any] = {"additionalProperties": False} if replied else LABELLED
+        self.schema: Schema = {"type": "object", "properties": properties, **rest} | _given(
             required=[name for name in self.kinds if name in self.required] or None
         )
 
     def read(self, value: Any, path: Path) -> Any:
         if type(value) is not dict:
             raise impossible(at(path) or "body", value, "an object")
+        if self._lifted:
+            value = self._lowered(value)
         found = {}
         for field in self._declared:
             name = field.encode_name
             given = value.get(name)
             if given is not None:
-                found[field.name] = self.kinds[name].read(given, (path, name))
+                read = found[field.name] = self.kinds[name].read(given, (path, name))
+                if name in self._ignored and read != field.default and read not in EMPTY:
+                    ignore_label(at((path, name)))
             elif field.required:
                 raise missing((path, name))
-        for name in value:
-            if name not in self.kinds:
+        for name, given in value.items():
+            if given is None or name in self.kinds:
+                continue
+            if name not in LABELS:
                 refuse_unknown(f"{at(path)}." if path else "", name, self.kinds)
+            elif given not in EMPTY:
+                ignore_label(at((path, name)))
         return self._body(**found)
+
+    def _lowered(self, value: dict[str, Any]) -> dict[str, Any]:
+        """The object with its lifted fields where they are declared."""
+        lowered = {name: given for name, given in value.items() if name not in self._lifted}
+        for name in {self._lifted[inner] for inner in value.keys() & self._lifted.keys()}:
+            own = value.get(name)
+            if own is None or type(own) is dict:
+                lifted = {inner: given for inner, given in value.items() if self._lifted.get(inner) == name}
+                lowered[name] = lifted | {inner: given for inner, given in (own or {}).items() if given is not None}
+        return lowered
 
 
 object_of = cache(DeclaredObject)
@@ -433,7 +476,7 @@ def _map(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
             if not names.fits(name):
                 wrong = f"{at(path)} must be {wanted}, not with the name {quoted(name)}."
                 raise FieldError(wrong, param=f"{at(path)}.{name[:MAX_QUOTED]}")
-        return {name: values.read(one, (path, name)) for name, one in value.items()}
+        return {name: values.read(one, (path, name)) for name, one in value.items() if one is not None}
 
     schema: Schema = {"type": "object"}
     schema |= _given(additionalProperties=values.schema or None, maxProperties=high)
@@ -482,7 +525,8 @@ def _chosen(objects: list[DeclaredObject], value: dict[str, Any], path: Path) ->
         if not left:
             raise _joined(words.values()).error(at((path, tag)), given)
         objects = left
-    return next((one for one in objects if one.required <= value.keys()), objects[0])
+    given = {name for name, one in value.items() if one is not None}
+    return next((one for one in objects if one.required <= given), objects[0])
 
 
 def _tags(bodies: Iterable[type[Body]], tag: str) -> AllowedValues:

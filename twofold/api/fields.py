@@ -1,7 +1,14 @@
 """Errors about fields of bodies, and the parts of bodies that are ignored.
 
-Unknown fields are errors. Parts that the completion does not need (tools of unknown types, and unknown fields if the
-server is tolerant) are ignored with a warning in the response, see ``ignoring``.
+The rule for every field of every API, at every depth:
+
+- null counts as absent, also in a field that is not known;
+- a field is used where the feature exists;
+- what only labels, hints or describes (LABELS, and fields declared as IGNORED) is ignored, and a warning in the
+  response names it;
+- what would change a completion and cannot be done, and what is not known, is an error that names it.
+
+Tools of unknown types, and unknown fields if the server is tolerant, are ignored with a warning, too: see ``ignoring``.
 """
 
 from __future__ import annotations
@@ -21,6 +28,21 @@ UNSUPPORTED_VALUE: Final = "unsupported_value"
 IMPOSSIBLE: Final = "invalid_value"
 MAX_IGNORED: Final = 16
 """Maximum ignored parts of a request that its warning names."""
+LABELS: Final = frozenset(
+    {
+        *("id", "object", "created", "created_at", "createdAt", "updated_at", "updatedAt", "timestamp"),
+        *("index", "status", "usage", "stop_reason", "stop_sequence", "finish_reason", "native_finish_reason"),
+        *("model", "provider", "title", "description", "tags", "examples", "metadata", "annotations", "citations"),
+        *("provider_specific_fields", "provider_metadata", "providerMetadata", "provider_options", "providerOptions"),
+        *("extra_content", "additional_kwargs", "response_metadata", "usage_metadata", "artifact"),
+        *("signature", "thought_signature", "encrypted_content", "thinking_blocks"),
+        *("reasoning_opaque", "reasoning_signature"),
+        *("session_id", "trace_id", "request_id", "run_id", "parent_id"),
+        *("cache_control", "copilot_cache_control", "defer_loading"),
+    }
+)
+"""Fields that any object of a request may have: clients and other servers put them into what is sent back. They label,
+hint or describe. An object that declares one reads it."""
 MAX_EXACT: Final = 1 << 53
 """Up to this number, a float represents every integer exactly."""
 
@@ -39,7 +61,7 @@ class IgnoredFields:
 
     unknown   whether unknown fields are ignored; else they are errors
     shown     their names for the response
-    logged    the same for the log, without names that are not plain
+    logged    the same for the log, without labels and names that are not plain
     objects   the ignored objects, each with the error that it would be
     """
 
@@ -48,10 +70,11 @@ class IgnoredFields:
     logged: list[str] = field(default_factory=list)
     objects: list[tuple[dict[str, Any], FieldError]] = field(default_factory=list)
 
-    def add(self, shown: str, logged: str) -> None:
+    def add(self, shown: str, logged: str | None) -> None:
         if len(self.shown) < MAX_IGNORED and shown not in self.shown:
             self.shown.append(shown)
-            self.logged.append(logged)
+            if logged is not None:
+                self.logged.append(logged)
 
 
 _ignored: ContextVar[IgnoredFields | None] = ContextVar("ignored", default=None)
@@ -86,6 +109,12 @@ def omission(name: str | None = None) -> FieldError | None:
         if name is None or any(part.get("name") == name for part in parts):
             return error
     return None
+
+
+def ignore_label(name: str) -> None:
+    """Ignores a field that changes no completion, with a warning if there is a response for it."""
+    if (ignored := _ignored.get()) is not None:
+        ignored.add(name, None)
 
 
 def refuse_unknown(where: str, name: str, known: Collection[str]) -> None:

@@ -113,7 +113,7 @@ DRAWN: Final[Mapping[str, list[Probe]]] = {
     "max_output_tokens": [Probe("1 or more", 8), Probe("0", 0)],
     "top_logprobs": LOGPROBS,
     "metadata": [
-        Probe("up to 16 texts of 512 characters, named with 64 (not used)", {"a" * 64: "b" * 512}),
+        Probe("up to 16 texts of 512 characters, named with 64", {"a" * 64: "b" * 512}),
         Probe("more", {str(index): "b" for index in range(17)}),
         Probe("longer", {"a": "b" * 513}),
     ],

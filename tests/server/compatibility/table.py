@@ -15,7 +15,7 @@ from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
 from twofold.api.anthropic.errors import AnthropicDialect
 from twofold.api.base import Dialect, ModelFacts
 from twofold.api.body import object_of
-from twofold.api.fields import UNSUPPORTED, FieldError, ignoring
+from twofold.api.fields import LABELS, UNSUPPORTED, FieldError, ignoring
 from twofold.api.ollama.replies import OllamaDialect
 from twofold.api.openai.errors import OpenAIDialect
 from twofold.core.errors import ParameterError, TwofoldError
@@ -40,6 +40,7 @@ CLIENTS: Final = {"openai": "OpenAI's", "anthropic": "Anthropic's", "ollama": "O
 MAX_LISTED: Final = 12
 NEEDS_THINKING: Final = "¹"
 NEEDS_STORE: Final = "²"
+IGNORED: Final = "³"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Outcome:
     thinking     it is only accepted where the model thinks
     param        the field that the error names
     unsupported  the error says that the field, or this value of it, is not supported: not that the value is wrong
+    ignored      the value has no effect, and a warning names it
     """
 
     probe: Probe
@@ -56,11 +58,12 @@ class Outcome:
     thinking: bool = False
     param: str | None = None
     unsupported: bool = False
+    ignored: bool = False
 
     @property
     def label(self) -> str:
         store = NEEDS_STORE if STORED_TTL in self.probe.label else ""
-        return self.probe.label + (NEEDS_THINKING if self.thinking else "") + store
+        return self.probe.label + (NEEDS_THINKING if self.thinking else "") + store + (IGNORED if self.ignored else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +118,11 @@ class Readers:
         body = {**endpoint.base, **endpoint.needs.get(name, {}), name: probe.value}
         with ignoring(unknown=False) as left_out:
             error = _error(endpoint, body, self._thinks)
-        if error is None and left_out.shown:
+        if error is None and any(" of type " in shown for shown in left_out.shown):
             return Outcome(probe, "omitted with a warning", param=name)
         if error is None:
-            return Outcome(probe, None, thinking=_error(endpoint, body, self._plain) is not None)
+            thinking = _error(endpoint, body, self._plain) is not None
+            return Outcome(probe, None, thinking=thinking, ignored=bool(left_out.shown))
         dialect = DIALECTS[endpoint.client]
         told = to_builtins(dialect.error(error, "req_1"))["error"]
         word = "" if isinstance(told, str) else f" `{told.get('code') or told['type']}`"
@@ -169,9 +173,11 @@ HEAD: Final = f"""# What the server accepts
 
 Every field that the Python clients of OpenAI, Anthropic and Ollama can send, with the values that were tried: generated
 from the clients' types, and tried on the server's readers. The server refuses an unsupported field by name, with an
-error in the client's format. It ignores nothing silently except labels, which do not affect the output. The header
-`x-twofold-warning` and the log name what the server omits.
+error in the client's format. It ignores nothing silently: the header `x-twofold-warning` names what has no effect.
+Null counts as absent in every field, and objects at any depth may have the labels that clients and other servers add
+({", ".join(f"`{name}`" for name in sorted(LABELS))}); they have no effect.
 `python -m tests.server.compatibility` writes this page, and a test fails where it is stale.
 
 {NEEDS_THINKING} by reasoning models; others refuse it.
-{NEEDS_STORE} by servers with `--kv-store`; others refuse it."""
+{NEEDS_STORE} by servers with `--kv-store`; others refuse it.
+{IGNORED} without effect, which the header says."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, TypeAlias
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from twofold.api.base import EVENT_STREAM
 from twofold.api.body import ReplyObject
+from twofold.api.fields import FieldError
 from twofold.core.errors import BusyError, TwofoldError
 
 OVERLOADED: Final = 529
@@ -35,7 +36,15 @@ TYPES: Final[Mapping[int, AnthropicErrorType]] = {
     504: "timeout_error",
     OVERLOADED: "overloaded_error",
 }
+THREAD_NOT_FOUND: Final = "thread_not_found"
+"""Code of the error after which Anthropic's client sends its whole conversation again."""
 MAX_MESSAGE_BYTES: Final = 3 << 10
+
+
+class AnthropicErrorDetails(ReplyObject):
+    """What programs need to know of an error."""
+
+    error_code: str
 
 
 class AnthropicErrorBody(ReplyObject):
@@ -43,6 +52,7 @@ class AnthropicErrorBody(ReplyObject):
 
     type: AnthropicErrorType
     message: Annotated[str, Meta(min_length=1, max_length=MAX_MESSAGE_BYTES + 1)]
+    details: AnthropicErrorDetails | UnsetType = UNSET
 
 
 class AnthropicError(ReplyObject, kw_only=True):
@@ -67,7 +77,10 @@ class AnthropicDialect:
         status = self.status(error)
         kind = TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
         message = f"{error} {error.hint}" if error.hint else str(error)
-        return AnthropicError(error=AnthropicErrorBody(kind, _short(message)), request_id=request_id)
+        body = AnthropicErrorBody(kind, _short(message))
+        if isinstance(error, FieldError) and error.code == THREAD_NOT_FOUND:
+            body.details = AnthropicErrorDetails(error.code)
+        return AnthropicError(error=body, request_id=request_id)
 
 
 def _short(message: str) -> str:

@@ -1,7 +1,7 @@
 """The body of Anthropic's /v1/messages, and of /v1/messages/count_tokens.
 
-Names and limits are Anthropic's. Unsupported fields are refused by name; only labels, which change no completion, are
-accepted and dropped.
+Names and limits are Anthropic's. ``api/fields.py`` has the rule for fields that have no effect, and for those that are
+refused.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
+from twofold.api.anthropic.errors import THREAD_NOT_FOUND
 from twofold.api.anthropic.replies import (
     CacheMissReason,
     MessageReply,
@@ -26,7 +27,6 @@ from twofold.api.anthropic.replies import (
     stop_of,
 )
 from twofold.api.anthropic.settings import (
-    CacheControl,
     CacheControls,
     ContextManagement,
     MessageMetadata,
@@ -34,6 +34,8 @@ from twofold.api.anthropic.settings import (
     SchemaOutput,
     ThinkingConfig,
     ThinkingDisabled,
+    ThreadContinue,
+    ThreadCreate,
     structured_outputs_of,
     thinking_of,
 )
@@ -49,11 +51,11 @@ from twofold.api.anthropic.turns import (
     tool_choice,
 )
 from twofold.api.base import AskedTier, ModelFacts, ReplyHead
-from twofold.api.body import Explainable, ModelName, RequestObject, only
+from twofold.api.body import IGNORED, Explainable, ModelName, RequestObject, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.compression import ChatFields, ConversationScoring, asked_scoring, drafting_options
 from twofold.api.fields import FieldError
-from twofold.api.openai.bodies import Stop, TokenId, TopP
+from twofold.api.openai.bodies import CacheControl, Stop, TokenId, TopP
 from twofold.api.prompts import Conversation, check_choice
 from twofold.core.params import MAX_STOPS, SamplingParams, StructuredOutputsParams
 from twofold.core.request import EngineRequest, RequestOptions
@@ -61,6 +63,8 @@ from twofold.core.sampling_defaults import NAMES
 from twofold.engine.compress import CompressionReport, ReadingTime
 from twofold.engine.outputs import RequestOutput
 from twofold.text.templates.messages import MAX_MESSAGES
+
+BILLED_AS_USUAL: Final = {"type": "billing_policy"}
 
 
 class MessagesPrompt(RequestObject, dict=True):
@@ -77,8 +81,8 @@ class MessagesPrompt(RequestObject, dict=True):
     output_format: SchemaOutput | None = None
     context_management: ContextManagement | None = None
     metadata: MessageMetadata | None = None
-    betas: list[str] | None = None
-    billing_policy: None = None
+    betas: Annotated[list[str], IGNORED] | None = None
+    billing_policy: Annotated[Any, only(BILLED_AS_USUAL, BILLED_AS_USUAL | {"bill_to": "self"})] = None
     compaction: None = None
     container: None = None
     fallback_credit_token: None = None
@@ -86,11 +90,18 @@ class MessagesPrompt(RequestObject, dict=True):
     inference_geo: None = None
     mcp_servers: Annotated[Any, only([])] = None
     speed: Literal["standard"] = "standard"
-    thread: None = None
-    user_profile_id: None = None
-    workspace_id: None = None
+    thread: Annotated[ThreadCreate | ThreadContinue, IGNORED] | None = None
+    user_profile_id: Annotated[str, IGNORED] | None = None
+    workspace_id: Annotated[str, IGNORED] | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.thread, ThreadContinue):
+            raise FieldError(
+                "thread: no conversation is kept here.",
+                param="thread",
+                code=THREAD_NOT_FOUND,
+                hint="Send all messages, with system and tools.",
+            )
         self.structured_outputs  # noqa: B018 - both raise FieldError for impossible values
         self.conversation  # noqa: B018
 

@@ -9,19 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from twofold.api.body import RequestObject, only
+from twofold.api.body import IGNORED, RequestObject, only
 from twofold.api.fields import FieldError
-from twofold.api.openai.bodies import Count, JsonSchema
+from twofold.api.openai.bodies import CacheControl, Count, JsonSchema
 from twofold.api.prompts import DEFAULT_THINKING, Thinking
 from twofold.core.params import StructuredOutputsParams
 from twofold.core.request import MAX_PINS, TimeToLive
-
-
-class CacheControl(RequestObject):
-    """The prompt up to the end of the object that has it stays cached."""
-
-    type: Literal["ephemeral"]
-    ttl: Literal["5m", "1h"] = "5m"
 
 
 class CacheControls:
@@ -110,10 +103,23 @@ class ContextManagement(RequestObject):
     edits: list[ContextEdit] | None = None
 
 
+class ThreadCreate(RequestObject):
+    """Asks the server to keep the conversation. It does not: it says so when the conversation is continued."""
+
+    type: Literal["create"]
+
+
+class ThreadContinue(RequestObject):
+    """The messages continue a conversation that the server keeps."""
+
+    type: Literal["continue"]
+    previous_message_id: str
+
+
 class MessageMetadata(RequestObject):
     """Whose request it is; the label changes no output."""
 
-    user_id: str | None = None
+    user_id: Annotated[str, IGNORED] | None = None
 
 
 def thinking_of(config: ThinkingConfig | None, output: OutputConfig) -> Thinking:

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta
 
-from twofold.api.anthropic.settings import CacheControl, CacheControls
-from twofold.api.body import OFFERED, Path, RequestObject, kind_of, nullable, only
+from twofold.api.anthropic.settings import CacheControls
+from twofold.api.body import IGNORED, OFFERED, Path, RequestObject, kind_of, nullable, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.fields import FieldError
-from twofold.api.openai.bodies import JsonSchema
+from twofold.api.openai.bodies import CacheControl, JsonSchema
 from twofold.api.openai.chat import MAX_TOOLS, ToolName
 from twofold.api.prompts import DraftMessage, NamedTool, ToolChoice, function_call, function_tool
 from twofold.core.errors import closest_match, quoted
@@ -27,17 +27,17 @@ from twofold.engine.prompts import Message
 
 
 class AnthropicTool(RequestObject):
-    """A tool that the caller runs. ``eager_input_streaming``: arguments are always sent as they are sampled."""
+    """A tool that the caller runs. Arguments are always sent as they are sampled, and tools loaded at once."""
 
     name: ToolName
     input_schema: JsonSchema
     type: Annotated[Literal["custom"], OFFERED] = "custom"
     description: str = ""
     strict: bool = False
-    eager_input_streaming: Literal[True] = True
-    defer_loading: Literal[False] = False
+    eager_input_streaming: Annotated[bool, IGNORED] = True
+    defer_loading: Annotated[bool, IGNORED] = False
     allowed_callers: Annotated[Any, only(["direct"])] = None
-    input_examples: Annotated[Any, only([])] = None
+    input_examples: Annotated[list[Any], IGNORED] | None = None
     cache_control: CacheControl | None = None
 
     @property
@@ -123,12 +123,12 @@ TEXT_ONLY: Final = Meta(extra={"offered": True, "hint": "The loaded models are t
 
 
 class TextBlock(RequestObject):
-    """Text. Its citations must be empty: they would refer to blocks that are not supported."""
+    """Text."""
 
     type: Annotated[Literal["text"], TEXT_ONLY]
     text: str
     cache_control: CacheControl | None = None
-    citations: Annotated[Any, only([])] = None
+    citations: Annotated[Any, IGNORED] = None
 
 
 class ThinkingBlock(RequestObject):
@@ -143,7 +143,7 @@ class RedactedBlock(RequestObject):
     """Reasoning that only Anthropic can read: it is dropped."""
 
     type: Annotated[Literal["redacted_thinking"], OFFERED]
-    data: str | None = None
+    data: Annotated[str, IGNORED] | None = None
 
 
 class ToolUseBlock(RequestObject):
@@ -174,6 +174,7 @@ class UserMessage(RequestObject):
 
     role: Literal["user"]
     content: str | list[TextBlock | ToolResultBlock]
+    type: Literal["message"] = "message"
 
 
 class AssistantMessage(RequestObject):
@@ -181,6 +182,7 @@ class AssistantMessage(RequestObject):
 
     role: Literal["assistant"]
     content: str | list[TextBlock | ThinkingBlock | RedactedBlock | ToolUseBlock]
+    type: Literal["message"] = "message"
 
 
 class SystemMessage(RequestObject):

@@ -1,7 +1,7 @@
 """Bodies of Ollama's API: /api/chat, /api/generate, /api/embed, and its older form /api/embeddings.
 
-Options set when Ollama loads a model (threads, batch, GPU layers) are settings of the server here: they are accepted
-and change nothing, because they change no completion. Options that would change one and are not implemented are
+Options set when Ollama loads a model (threads, batch, GPU layers) are settings of the server here: they are ignored
+with a warning, because they change no completion. Options that would change one and are not implemented are
 refused.
 """
 
@@ -16,7 +16,17 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 from msgspec import Meta, field
 
 from twofold.api.base import AskedTier, ModelFacts, ReplyHead
-from twofold.api.body import DraftingFields, Explainable, ModelName, NonEmptyText, OwnFields, RequestObject, only
+from twofold.api.body import (
+    IGNORED,
+    LIFTED,
+    DraftingFields,
+    Explainable,
+    ModelName,
+    NonEmptyText,
+    OwnFields,
+    RequestObject,
+    only,
+)
 from twofold.api.completion import read_completion
 from twofold.api.compression import ChatFields, ConversationScoring, asked_scoring, drafting_options
 from twofold.api.fields import FieldError, unsupported
@@ -80,7 +90,9 @@ KeepAlive: TypeAlias = Annotated[
     float | Annotated[str, Meta(min_length=1, max_length=MAX_DURATION_CHARS, pattern=DURATION)],
     Meta(extra={"wanted": 'a number of seconds, or a duration such as "5m"'}),
 ]
-ServerSetting: TypeAlias = Annotated[Any, Meta(description="A setting of the server here; it changes no completion.")]
+ServerSetting: TypeAlias = Annotated[
+    Any, Meta(description="A setting of the server here; it changes no completion."), IGNORED
+]
 
 
 class OllamaOptions(RequestObject):
@@ -167,10 +179,11 @@ class OllamaBody(RequestObject, Explainable, dict=True):
 
 
 class OllamaRequest(OllamaBody):
-    """A ``DialectRequest`` for one completion."""
+    """A ``DialectRequest`` for one completion. Options may be at the top level, where old clients put ``stop``."""
 
     reply_type: ClassVar[OllamaReplyType]
 
+    options: Annotated[OllamaOptions, LIFTED] = field(default_factory=OllamaOptions)
     stream: bool = True
     format: Literal["", "json"] | JsonSchema | None = None
     think: bool | Literal["low", "medium", "high", "max"] | None = None

@@ -1,7 +1,7 @@
 """Fields that bodies of several OpenAI endpoints have: how a request is handled, and how it is sampled and streamed.
 
 Names and defaults are OpenAI's; what vLLM adds (top_k, priority, cache_salt, structured_outputs, …) has vLLM's names.
-A field that Twofold does not support is refused; only labels, which change no completion, are accepted and dropped.
+``api/fields.py`` has the rule for fields that have no effect, and for those that are refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta, structs
 
 from twofold.api.base import AskedTier, ModelFacts
-from twofold.api.body import OFFERED, Explainable, ModelName, NonEmptyText, OwnFields, RequestObject
+from twofold.api.body import IGNORED, OFFERED, Explainable, ModelName, NonEmptyText, OwnFields, RequestObject
 from twofold.api.fields import FieldError
 from twofold.api.prompts import PoolingRequest
 from twofold.core.errors import ParameterError
@@ -52,7 +52,7 @@ Prompts: TypeAlias = Annotated[
     str | TokenIds | Annotated[list[str | TokenIds], Meta(min_length=1, max_length=MAX_PROMPTS)],
     Meta(extra={"wanted": "text, a list of texts, token ids or a list of lists of token ids"}),
 ]
-Label: TypeAlias = Annotated[str, Meta(description="A label of the caller; it changes no completion.")]
+Label: TypeAlias = Annotated[str, Meta(description="A label of the caller; it changes no completion."), IGNORED]
 Metadata: TypeAlias = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
     Meta(max_length=16, extra={"wanted": "at most 16 texts of 512 characters with names of 64"}),
@@ -112,7 +112,7 @@ class LabelledRequest(OpenAIRequest):
     user: Label | None = None
     safety_identifier: Label | None = None
     prompt_cache_key: Label | None = None
-    metadata: Metadata | None = None
+    metadata: Annotated[Metadata, IGNORED] | None = None
 
 
 class VectorRequest(LabelledRequest, PoolingRequest):
@@ -150,6 +150,13 @@ JsonSchema: TypeAlias = Annotated[dict[str, Any], Meta(extra={"wanted": "a JSON 
 
 CONVERTED: Final = frozenset({"seed", "logit_bias", "structured_outputs"})
 """Fields that ``SamplingParams`` knows by the same name, but in another type."""
+
+
+class CacheControl(RequestObject):
+    """Anthropic's mark: the prompt up to the end of the object that has it stays cached."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] = "5m"
 
 
 class StreamOptions(RequestObject):

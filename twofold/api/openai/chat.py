@@ -10,15 +10,15 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from msgspec import UNSET, Meta, UnsetType, structs
+from msgspec import UNSET, Meta, UnsetType
 
 from twofold.api.base import ModelFacts, ReplyHead
-from twofold.api.body import OFFERED, OMITTING, NonEmptyText, OwnFields, RequestObject, only
+from twofold.api.body import IGNORED, OFFERED, OMITTING, NonEmptyText, OwnFields, RequestObject, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.completion import CompletionReader, read_completion
 from twofold.api.compression import ChatCompression, CompressionReply, ConversationScoring
 from twofold.api.fields import UNSUPPORTED, FieldError
-from twofold.api.openai.bodies import Count, JsonSchema, SampledRequest, TokenId, TopLogprobs
+from twofold.api.openai.bodies import CacheControl, Count, JsonSchema, SampledRequest, TokenId, TopLogprobs
 from twofold.api.openai.logprobs import ChatLogprobs, chat_logprobs
 from twofold.api.openai.replies import (
     CalledFunctionReply,
@@ -53,6 +53,8 @@ from twofold.text.templates.messages import MAX_MESSAGES
 TEXTS: Final = ("name", "tool_call_id", "reasoning_content", "thinking")
 DEFAULT_TTL: Final = "30m"
 MAX_INDEX: Final = 2**31 - 1
+NEEDING_CONTENT: Final = ("system", "developer", "user")
+"""Roles whose messages are nothing without content: models and tools may answer with none."""
 
 ChatRole: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function", "model", "ipython"]
 
@@ -64,20 +66,32 @@ class CacheBreakpoint(RequestObject):
     ttl: TimeToLive | None = None
 
 
-class ChatTextPart(RequestObject):
+class MarkedObject(RequestObject):
+    """An object at whose end a cached prefix may end: OpenAI's mark, or Anthropic's."""
+
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
+    cache_control: CacheControl | None = None
+
+    @property
+    def mark(self) -> CacheBreakpoint | None:
+        """Its mark in OpenAI's form."""
+        if self.prompt_cache_breakpoint is not None or self.cache_control is None:
+            return self.prompt_cache_breakpoint
+        return CacheBreakpoint(mode="explicit", ttl=self.cache_control.ttl)
+
+
+class ChatTextPart(MarkedObject, kw_only=True):
     """A part of a message's text."""
 
     type: Annotated[Literal["text"], OFFERED]
     text: str
-    prompt_cache_breakpoint: CacheBreakpoint | None = None
 
 
-class ChatRefusalPart(RequestObject):
+class ChatRefusalPart(MarkedObject, kw_only=True):
     """A refusal, which is text like any other."""
 
     type: Annotated[Literal["refusal"], OFFERED]
     refusal: str
-    prompt_cache_breakpoint: CacheBreakpoint | None = None
 
 
 class CalledFunction(RequestObject):
@@ -99,40 +113,62 @@ class ChatCall(RequestObject):
         return function_call(self.id, self.function.name, self.function.arguments)
 
 
-class ChatMessage(RequestObject):
-    """One message. Fields that only OpenAI's replies have may be sent back with their empty value."""
+class ReasoningDetail(RequestObject):
+    """A part of the reasoning as OpenRouter sends it: text, a summary, or data that only its maker can read."""
+
+    type: str | None = None
+    text: str | None = None
+    summary: str | None = None
+    format: Annotated[str, IGNORED] | None = None
+    data: Annotated[str, IGNORED] | None = None
+
+
+class ChatMessage(MarkedObject, kw_only=True):
+    """One message, also as servers reply it: ``reasoning`` and ``reasoning_details`` are other names and forms of
+    ``reasoning_content``, and ``prefix`` asks for the continuation of the last message."""
 
     role: ChatRole
     content: str | list[str | ChatTextPart | ChatRefusalPart] | None = None
     name: str | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_details: list[ReasoningDetail] | None = None
     thinking: str | None = None
     refusal: str | None = None
     tool_calls: list[ChatCall] | None = None
-    annotations: Annotated[Any, only([])] = None
+    prefix: bool = False
     audio: None = None
     function_call: None = None
 
     def message(self, where: str) -> Message:
-        """The message in the form that templates read. Raises FieldError if it has neither content nor calls."""
+        """The message in the form that templates read. Raises FieldError for a system or user message without
+        content."""
         message: dict[str, Any] = {"role": self.role}
         message |= {name: value for name in TEXTS if (value := getattr(self, name)) is not None}
+        if self.reasoning_content is None and (reasoning := self._reasoning()) is not None:
+            message["reasoning_content"] = reasoning
         if self.tool_calls is not None:
             message["tool_calls"] = [call.message() for call in self.tool_calls]
         content: Any = self.refusal if self.content is None else self.content
-        if content is None and not self.tool_calls:
+        if content is None and self.role in NEEDING_CONTENT:
             raise FieldError(f"{where}.content is required.", param=f"{where}.content")
         if isinstance(content, list):
             content = [{"type": "text", "text": text_of(part)} for part in content]
         return message | {"content": content}
 
+    def _reasoning(self) -> str | None:
+        if self.reasoning is not None or self.reasoning_details is None:
+            return self.reasoning
+        return "".join(part.text or part.summary or "" for part in self.reasoning_details) or None
+
     def points(self, index: int, ttl: TimeToLive) -> Iterator[CachePoint]:
-        """The breakpoints of the message, the ``index``-th; they hold for ``ttl`` unless they have their own."""
+        """The marks of the message, the ``index``-th; they hold for ``ttl`` unless they have their own."""
         for number, part in enumerate(self.content if isinstance(self.content, list) else ()):
-            point = None if isinstance(part, str) else part.prompt_cache_breakpoint
-            if point is not None:
-                yield CachePoint(point.ttl or ttl, message=index, part=number)
+            if not isinstance(part, str) and (mark := part.mark) is not None:
+                yield CachePoint(mark.ttl or ttl, message=index, part=number)
+        if (mark := self.mark) is not None:
+            yield CachePoint(mark.ttl or ttl, message=index)
 
 
 class PromptCacheOptions(RequestObject):
@@ -148,19 +184,6 @@ def text_of(part: str | ChatTextPart | ChatRefusalPart) -> str:
     return part.text if isinstance(part, ChatTextPart) else part.refusal
 
 
-def cache_points(
-    messages: Sequence[ChatMessage], options: PromptCacheOptions | None, retention: str | None = None
-) -> tuple[CachePoint, ...]:
-    """The prefixes of the prompt that shall stay cached; ``retention`` is OpenAI's field for the whole prompt."""
-    ttl = DEFAULT_TTL if options is None else options.ttl
-    points = [point for index, message in enumerate(messages) for point in message.points(index, ttl)]
-    if options is not None and options.mode == "implicit":
-        points.append(CachePoint(ttl))
-    if retention == STORED_TTL:
-        points.append(CachePoint(STORED_TTL))
-    return tuple(points[-MAX_PINS:])
-
-
 MAX_TOOLS: Final = 128
 MAX_NAME_CHARS: Final = 128
 
@@ -168,7 +191,7 @@ MAX_NAME_CHARS: Final = 128
 ToolName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
 
 
-class ChatFunction(RequestObject):
+class ChatFunction(MarkedObject, kw_only=True):
     """A function that the model may call."""
 
     name: ToolName
@@ -177,7 +200,7 @@ class ChatFunction(RequestObject):
     strict: bool = False
 
 
-class ChatTool(RequestObject):
+class ChatTool(MarkedObject, kw_only=True):
     """A tool; only functions can be offered to a model."""
 
     type: Annotated[Literal["function"], OFFERED]
@@ -185,7 +208,8 @@ class ChatTool(RequestObject):
 
     def message(self) -> Message:
         """The tool as chat templates read it."""
-        return function_tool(**structs.asdict(self.function))
+        function = self.function
+        return function_tool(function.name, function.description, function.parameters, strict=function.strict)
 
 
 class FunctionName(RequestObject):
@@ -281,6 +305,16 @@ class ChatOwnFields(OwnFields):
     ] = False
 
 
+class ChatReasoning(RequestObject):
+    """OpenRouter's form of how the model thinks. The reply has the reasoning itself, and no summary."""
+
+    enabled: bool | None = None
+    effort: Effort | None = None
+    max_tokens: TokenId | None = None
+    exclude: Literal[False] = False
+    summary: Annotated[str, IGNORED] | None = None
+
+
 class ChatRequest(SampledRequest, kw_only=True, dict=True):
     """A chat, and how its completions are sampled."""
 
@@ -302,7 +336,9 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     prompt_cache_options: PromptCacheOptions | None = None
     modalities: Annotated[Any, only(["text"])] = None
-    store: Literal[False] = False
+    cache_control: CacheControl | None = None
+    reasoning: ChatReasoning | None = None
+    store: Annotated[bool, IGNORED] = False
     verbosity: Literal["medium"] | None = None
     audio: None = None
     compress: ChatCompression | None = None
@@ -327,13 +363,14 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
         tools, choice = chosen_tools(self.tools or (), self.tool_choice)
         check_choice(tools, choice)
         messages = [message.message(f"messages[{index}]") for index, message in enumerate(self.messages)]
-        if self.continue_final_message:
+        continues = self.continue_final_message or self.messages[-1].prefix
+        if continues:
             self._check_continued(messages[-1])
         answer = () if self.twofold is None else tuple(self.twofold.answer_token_ids or ())
-        if answer and (self.continue_final_message or self.add_generation_prompt is False):
+        if answer and (continues or self.add_generation_prompt is False):
             message = f"{ANSWER} begins an answer after the generation prompt."
             raise FieldError(message, param=ANSWER, hint="Remove continue_final_message and add_generation_prompt.")
-        prompted = not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
+        prompted = not continues if self.add_generation_prompt is None else self.add_generation_prompt
         return Conversation(
             messages=messages,
             tools=tools,
@@ -342,8 +379,8 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
             thinking=self._thinking(),
             variables=self.chat_template_kwargs or {},
             add_generation_prompt=prompted,
-            continues=self.continue_final_message,
-            cache_points=cache_points(self.messages, self.prompt_cache_options, self.prompt_cache_retention),
+            continues=continues,
+            cache_points=self._cache_points(tools),
             answer=answer,
         )
 
@@ -438,7 +475,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
 
     def _check_continued(self, last: Message) -> None:
         """Raises FieldError if the last message cannot be continued."""
-        name = "continue_final_message"
+        name = "continue_final_message" if self.continue_final_message else f"messages[{len(self.messages) - 1}].prefix"
         if last["role"] != "assistant" or "tool_calls" in last:
             raise FieldError(
                 f"{name} needs a last message of role assistant without tool calls.",
@@ -449,15 +486,44 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
             message = f"{name} and add_generation_prompt exclude each other."
             raise FieldError(message, param=name, hint="Remove add_generation_prompt.")
 
+    def _cache_points(self, tools: Sequence[Message]) -> tuple[CachePoint, ...]:
+        """The prefixes of the prompt that shall stay cached, at most MAX_PINS of them; ``tools`` are those shown."""
+        options = self.prompt_cache_options
+        ttl = DEFAULT_TTL if options is None else options.ttl
+        shown = {tool["function"]["name"]: place for place, tool in enumerate(tools)}
+        points = [
+            CachePoint(mark.ttl or ttl, tool=shown[tool.function.name])
+            for tool in self.tools or ()
+            if (mark := tool.mark or tool.function.mark) is not None and tool.function.name in shown
+        ]
+        points += [point for index, message in enumerate(self.messages) for point in message.points(index, ttl)]
+        if self.cache_control is not None:
+            points.append(CachePoint(self.cache_control.ttl, message=len(self.messages) - 1))
+        if options is not None and options.mode == "implicit":
+            points.append(CachePoint(ttl))
+        if self.prompt_cache_retention == STORED_TTL:
+            points.append(CachePoint(STORED_TTL))
+        return tuple(points[-MAX_PINS:])
+
     def _thinking(self) -> Thinking:
-        """From OpenAI's reasoning_effort and vLLM's thinking_token_budget."""
-        budget = self.thinking_token_budget
-        if self.reasoning_effort is None:
-            return DEFAULT_THINKING if budget is None else Thinking("on", budget, "thinking_token_budget")
-        chosen = EFFORTS[self.reasoning_effort]
+        """From OpenAI's reasoning_effort and vLLM's thinking_token_budget, or from OpenRouter's reasoning."""
+        effort, budget, own = self.reasoning_effort, self.thinking_token_budget, self.reasoning
+        names = "reasoning_effort", "thinking_token_budget"
+        if own is not None:
+            if effort is not None or budget is not None:
+                message = f"reasoning and {names[effort is None]} both say how the model thinks."
+                raise FieldError(message, param="reasoning", hint="Remove one of them.")
+            effort, budget, names = own.effort, own.max_tokens, ("reasoning.effort", "reasoning.max_tokens")
+            if own.enabled is False:
+                return Thinking("off")
+            if own.enabled and effort is None and budget is None:
+                return Thinking("on", needed_by="reasoning.enabled")
+        if effort is None:
+            return DEFAULT_THINKING if budget is None else Thinking("on", budget, names[1])
+        chosen = EFFORTS[effort]
         if budget is None:
-            return chosen
+            return chosen if chosen.needed_by is None else replace(chosen, needed_by=names[0])
         if chosen.mode == "off":
-            message = 'thinking_token_budget has nothing to limit: reasoning_effort is "none".'
-            raise FieldError(message, param="thinking_token_budget", hint="Remove one of them.")
-        return Thinking("on", budget, "thinking_token_budget")
+            message = f'{names[1]} has nothing to limit: {names[0]} is "none".'
+            raise FieldError(message, param=names[1], hint="Remove one of them.")
+        return Thinking("on", budget, names[1])

@@ -19,7 +19,9 @@ TEMPLATE: Final = RequestRule(
     None,
     "invalid_messages",
 )
-CONTENT: Final = RequestRule("A message has content or calls tools.", "messages", "invalid_value")
+CONTENT: Final = RequestRule(
+    "A system or user message has content; prefix is on the last message, the assistant's.", "messages", "invalid_value"
+)
 PROMPT: Final = RequestRule("A prompt has at least one token.", "prompt")
 IDS: Final = tuple(
     RequestRule(f"Token ids in {name} are below the size of the model's vocabulary.", name)
@@ -44,6 +46,9 @@ THINKING: Final = (
     RequestRule("The model has thinking sections.", "reasoning_effort", UNSUPPORTED),
     RequestRule("The model has thinking sections.", "thinking_token_budget", UNSUPPORTED),
     RequestRule("With a budget, reasoning_effort is not none.", "thinking_token_budget"),
+    RequestRule("The model has thinking sections.", "reasoning", UNSUPPORTED),
+    RequestRule("With max_tokens, effort is not none.", "reasoning.max_tokens"),
+    RequestRule("reasoning excludes reasoning_effort and thinking_token_budget.", "reasoning"),
 )
 TOOL_CHOICE: Final = (
     RequestRule("tool_choice needs tools and names only these.", "tool_choice"),
@@ -150,6 +155,7 @@ MESSAGES: Final = (
     ),
     UNCONSTRAINED,
     *TOOL_CHOICE,
+    RequestRule("No conversation is kept: a thread is not continued.", "thread"),
     RequestRule("output_format and output_config.format exclude each other.", "output_format"),
     *VALID_GRAMMAR,
 )

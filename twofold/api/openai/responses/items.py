@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, UnsetType, field, structs
 
-from twofold.api.body import OFFERED, NonEmptyText, ReplyObject, RequestObject, missing, only
+from twofold.api.body import IGNORED, OFFERED, NonEmptyText, ReplyObject, RequestObject, missing, only
 from twofold.api.fields import FieldError
-from twofold.api.openai.chat import CacheBreakpoint
+from twofold.api.openai.chat import MarkedObject
 from twofold.api.openai.logprobs import ChatTokenLogprob
 
 MAX_ITEMS: Final = 4096
@@ -118,17 +118,16 @@ PREFIXES: Final[Mapping[type[Item], str]] = {
 """Prefixes of item ids."""
 
 
-class ResponseTextPart(RequestObject):
+class ResponseTextPart(MarkedObject, kw_only=True):
     """Text that was sent, or that the model generated."""
 
     type: Annotated[Literal["input_text", "output_text"], OFFERED]
     text: str
-    prompt_cache_breakpoint: CacheBreakpoint | None = None
-    annotations: Any = None
-    logprobs: Any = None
+    annotations: Annotated[Any, IGNORED] = None
+    logprobs: Annotated[Any, IGNORED] = None
 
     def part(self, role: str) -> ItemContent:
-        part, point = text_part(role, self.text), self.prompt_cache_breakpoint
+        part, point = text_part(role, self.text), self.mark
         if point is not None:
             part.prompt_cache_breakpoint = {"mode": point.mode} | ({} if point.ttl is None else {"ttl": point.ttl})
         return part
@@ -201,8 +200,8 @@ class FunctionOutputItem(LabelledItem, kw_only=True):
     call_id: NonEmptyText
     output: str | Annotated[list[ResponseTextPart], Meta(min_length=1)]
     caller: Direct = None
-    name: str | None = None
-    created_by: str | None = None
+    name: Annotated[str, IGNORED] | None = None
+    created_by: Annotated[str, IGNORED] | None = None
 
     def item(self, where: str) -> Item:  # noqa: ARG002
         output = self.output if isinstance(self.output, str) else [part.part("user") for part in self.output]

@@ -19,14 +19,13 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, Ty
 from msgspec import UNSET, Meta
 
 from twofold.api.base import ModelFacts, ReplyHead
-from twofold.api.body import OMITTING, ModelName, OwnFields, RequestObject, only
+from twofold.api.body import IGNORED, OMITTING, ModelName, OwnFields, RequestObject, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import (
     CacheSalt,
     Count,
     GeneratingFields,
-    Label,
     Metadata,
     MinP,
     Penalty,
@@ -106,7 +105,9 @@ REPEATED: Final = (
 )
 """Fields that the reply repeats."""
 
-ResponseLabel: TypeAlias = Annotated[Label, Meta(max_length=512)]
+ResponseLabel: TypeAlias = Annotated[
+    str, Meta(max_length=512, description="A label of the caller, which the reply repeats; it changes no completion.")
+]
 
 
 def _is_message(item: Item, *roles: str) -> bool:
@@ -323,7 +324,7 @@ class ResponsesRequest(TurnRequest, GeneratingFields):
     stream: bool = False
     stream_options: ResponseStreamOptions | None = None
     metadata: Metadata | None = None
-    client_metadata: dict[str, Any] | None = None
+    client_metadata: Annotated[dict[str, Any], IGNORED] | None = None
     user: ResponseLabel | None = None
     safety_identifier: ResponseLabel | None = None
     prompt_cache_key: ResponseLabel | None = None

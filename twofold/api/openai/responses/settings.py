@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta, field
 
-from twofold.api.body import OFFERED, OMITTING, RequestObject, only
+from twofold.api.body import IGNORED, OFFERED, OMITTING, RequestObject, only
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import JsonSchema, PlainFormat
 from twofold.api.openai.chat import EFFORTS, Effort, PromptCacheOptions, ToolName
@@ -79,9 +79,9 @@ class ResponseTool(RequestObject):
     parameters: JsonSchema | None = None
     strict: bool = False
     is_async: Literal[False] = field(default=False, name="async")
-    defer_loading: Literal[False] = False
+    defer_loading: Annotated[bool, IGNORED] = False
     allowed_callers: Annotated[Any, only(["direct"])] = None
-    output_schema: None = None
+    output_schema: Annotated[Any, IGNORED] = None
 
     def message(self) -> Message:
         """The tool as chat templates read it."""
