@@ -1,4 +1,4 @@
-"""The rule of ``twofold.api.fields`` for every field of every object that a request may have: null counts as absent, what
+"""The rule of ``twofold.api.fields``, for every field of every object of a request: null counts as absent, what only
 labels is ignored with a warning, and what is not known is refused by name."""
 
 from __future__ import annotations

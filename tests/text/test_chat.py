@@ -19,7 +19,7 @@ from twofold.core.errors import ParameterError, TemplateError
 from twofold.formats.gguf import GGUFFile
 from twofold.text.templates.builtin_templates import BUILTIN_TEMPLATES, family_of
 from twofold.text.templates.chat import RESERVED_VARIABLES, ChatTemplate
-from twofold.text.templates.messages import Message, validated
+from twofold.text.templates.messages import MAX_DEPTH, Message, validated
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 USER: Message = {"role": "user", "content": "Hi"}
@@ -145,7 +145,7 @@ class TestRefusals:
 
     def test_nesting_is_bounded(self) -> None:
         deep: Any = "x"
-        for _ in range(99):
+        for _ in range(MAX_DEPTH + 9):
             deep = [deep]
         with pytest.raises(TemplateError, match="nested deeper"):
             validated([{"role": "assistant", "tool_calls": deep}])

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from twofold.api.batch.lines import MAX_DEPTH, check_body
+from twofold.api.batch.lines import check_body
 from twofold.api.fields import FieldError
+from twofold.text.templates.messages import MAX_DEPTH
 
 
 def nested(depth: int) -> Any:
@@ -25,8 +26,8 @@ def nested(depth: int) -> Any:
         ({"cache_salt": "\ud800"}, "lone surrogate"),
         ({"structured_outputs": {"regex": "\udfff"}}, "lone surrogate"),
         ({"\ud800": 1}, "lone surrogate"),
-        ({"stop": json.loads("[" * 900 + "]" * 900)}, "nested deeper than 64 levels"),
-        (nested(MAX_DEPTH + 1), "nested deeper than 64 levels"),
+        ({"stop": json.loads("[" * 900 + "]" * 900)}, f"nested deeper than {MAX_DEPTH} levels"),
+        (nested(MAX_DEPTH + 1), f"nested deeper than {MAX_DEPTH} levels"),
     ],
 )
 def test_bodies_that_cannot_be_are_refused(body: Any, said: str) -> None:

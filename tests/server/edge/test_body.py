@@ -18,6 +18,7 @@ from starlette.types import Message
 from twofold.core.errors import ParameterError, SlowClientError, TooLargeError, TwofoldError
 from twofold.server.edge.body import ClientGoneError, check_json_type, decode_json, read_body
 from twofold.server.edge.limits import MIB, BodyLimits
+from twofold.text.templates.messages import MAX_DEPTH
 
 SMALL = BodyLimits(bytes=100, seconds=0.05, depth=4, containers=10, values=20)
 
@@ -123,7 +124,7 @@ def test_depth_is_bounded() -> None:
     for deep in (b"[[[[[]]]]]", b'{"a":[{"b":[{}]}]}', b"[" * 900 + b"]" * 900):
         with pytest.raises(TwofoldError):
             decode_json(deep, SMALL)
-    with pytest.raises(ParameterError, match="64"):
+    with pytest.raises(ParameterError, match=f"{MAX_DEPTH} levels"):
         decode_json(b"[" * 900 + b"]" * 900, BodyLimits())
 
 

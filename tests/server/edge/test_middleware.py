@@ -32,7 +32,7 @@ class InnerApp:
         self.body = body
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
-        self.arrivals.append(scope["state"])
+        self.arrivals.append(scope["state"] | {"path": scope["path"]})
         await send({"type": "http.response.start", "status": 200, "headers": [(b"cache-control", b"max-age=1")]})
         await send({"type": "http.response.body", "body": self.body, "more_body": True})
         await send({"type": "http.response.body"})
@@ -71,8 +71,7 @@ def middleware(inner: InnerApp, ring: KeyRing = OPEN, **rest: Any) -> EdgeMiddle
         "/",
         "/v1/models",
         "/metrics",
-        "/health/",
-        "//health",
+        "//v1/models/",
         "/HEALTH",
         "/health/../v1/models",
         "/docs",
@@ -99,6 +98,28 @@ def test_a_key_opens() -> None:
     assert send_request(middleware(inner, CLOSED), x_api_key="secret", x_request_id="mine-1")[0] == 200
     assert inner.arrivals[0]["request_id"] == "mine-1"
     assert inner.arrivals[0]["caller"].id == KEY.id
+
+
+@pytest.mark.parametrize(
+    ("path", "served"),
+    [
+        ("//api/chat", "/api/chat"),
+        ("/v1//chat/completions/", "/v1/chat/completions"),
+        ("///v1/messages///", "/v1/messages"),
+        ("/v1/models/", "/v1/models"),
+        ("//", "/"),
+        ("/", "/"),
+        ("/health/", "/health"),
+    ],
+)
+def test_slashes_of_joined_addresses_do_not_count(path: str, served: str) -> None:
+    """Neither for the endpoint, nor for the key, nor for the form of an error."""
+    inner = InnerApp()
+    assert send_request(EdgeMiddleware(inner, lambda: OPEN, dialect_of), path)[0] == 200
+    assert [arrival["path"] for arrival in inner.arrivals] == [served]
+    keyed = EdgeMiddleware(InnerApp(), lambda: CLOSED, dialect_of)
+    plain, given = (send_request(keyed, each, x_request_id="r") for each in (served, path))
+    assert (given[0], given[2]) == (plain[0], plain[2])
 
 
 def test_refusals_have_the_format_of_the_paths_api() -> None:

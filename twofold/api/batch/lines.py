@@ -25,6 +25,7 @@ from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
 from twofold.api.openai.vectors import EmbeddingRequest
 from twofold.core.errors import describe_name, quoted
+from twofold.text.templates.messages import MAX_DEPTH
 
 MAX_LINE_BYTES: Final = 32 << 20
 MAX_CUSTOM_ID_CHARS: Final = 512
@@ -214,8 +215,6 @@ ENDPOINTS: Final[Mapping[str, Callable[[object], DialectRequest]]] = {
     "/v1/embeddings": EmbeddingRequest.read,
 }
 """Readers of bodies, by the url of the line."""
-MAX_DEPTH: Final = 64
-"""Maximum nesting depth of a body, as over HTTP."""
 
 
 def read_body(call: LineCall) -> DialectRequest:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from twofold.core.errors import ParameterError
+from twofold.text.templates.messages import MAX_DEPTH
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -64,7 +65,7 @@ class BodyLimits:
 
     bytes: int = 2 * MIB
     seconds: float = 30.0
-    depth: int = 64
+    depth: int = MAX_DEPTH
     containers: int = 32_768
     values: int = 270_000
     together: int = 256 * MIB

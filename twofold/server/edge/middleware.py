@@ -2,12 +2,13 @@
 
 It assigns a request id, checks host, origin and site, responds to CORS preflight requests, and checks the API key,
 except for OPEN_PATHS and the files of the web page. The endpoints find ``request_id`` and ``caller`` in the request's
-state. Every response, also an error, gets the id and the headers for browsers, and is sent in pieces, so that little of
+state, and a path without the doubled and trailing slashes of joined addresses (``//api/chat``). Every response, also an error, gets the id and the headers for browsers, and is sent in pieces, so that little of
 it waits in memory for a slow reader.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from twofold.web.page import is_page
 
 ABOUT_PATH: Final = "/v1/twofold/server"
 """Without a key, it only says that the server has keys."""
+SLASHES: Final = re.compile("/{2,}")
 PIECE: Final = 256 * KIB
 """Maximum bytes of a piece of a response; at most two pieces wait for a slow reader."""
 
@@ -45,6 +47,7 @@ class EdgeMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        scope["path"] = SLASHES.sub("/", scope["path"]).rstrip("/") or "/"
         headers = Headers(scope=scope)
         origin, host = headers.get("origin"), headers.get("host")
         request_id = request_id_of(headers.get("x-request-id", ""))

@@ -10,7 +10,8 @@ from twofold.core.errors import TemplateError, closest_match, describe_name
 Message: TypeAlias = Mapping[str, Any]
 
 MAX_MESSAGES = 4096
-MAX_DEPTH = 64
+MAX_DEPTH = 192
+"""Levels of objects and lists in a request; a JSON schema has two for each object in an object."""
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "model", "ipython"})
 FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "thinking"})
 
