@@ -22,7 +22,7 @@ from twofold.api.prompts import Thinking
 USER: Final = {"role": "user", "content": "hi"}
 MARK: Final = {"cache_control": {"type": "ephemeral"}}
 FACTS: Final = facts_of(PLAIN)
-HEAD: Final = ReplyHead("x", 1, "m", prompt_tokens=(100,))
+HEAD: Final = ReplyHead("x", 1, "m", prompts=[(5,) * 100])
 TOOL: Final = {"name": "weather", "parameters": {"type": "object", "properties": {}}}
 
 

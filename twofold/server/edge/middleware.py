@@ -2,8 +2,9 @@
 
 It assigns a request id, checks host, origin and site, responds to CORS preflight requests, and checks the API key,
 except for OPEN_PATHS and the files of the web page. The endpoints find ``request_id`` and ``caller`` in the request's
-state, and a path without the doubled and trailing slashes of joined addresses (``//api/chat``). Every response, also an error, gets the id and the headers for browsers, and is sent in pieces, so that little of
-it waits in memory for a slow reader.
+state, and a path without the doubled and trailing slashes of joined addresses (``//api/chat``). Every response, also an
+error, gets the id and the headers for browsers, and is sent in pieces, so that little of it waits in memory for a slow
+reader.
 """
 
 from __future__ import annotations
