@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import platform
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
@@ -13,6 +13,9 @@ from twofold.cli import replicas as running
 from twofold.cli.console import DownloadProgress, note
 from twofold.cli.options import BYTES, LIST
 from twofold.core.errors import ParameterError
+
+if TYPE_CHECKING:
+    from twofold.fleet.joining import FleetAddress
 
 MAX_NAME = 64
 
@@ -38,11 +41,7 @@ def init(folder: Annotated[Path, Parameter(help="Folder to write; it must not ha
 def node(
     model: Annotated[str, Parameter(help="As for `twofold serve`: a name, or ALIAS=NAME; the server's name for it.")],
     *,
-    join: Annotated[
-        list[str],
-        LIST,
-        Parameter(help="Address HOST:PORT at which a server awaits nodes; repeatable for several servers."),
-    ],
+    join: Annotated[list[str], LIST, Parameter(help="HOST:PORT where a server awaits nodes; repeatable for several.")],
     fleet_certs: Annotated[
         Path | None, Parameter(help="Folder of the fleet's certificates; on the server's own machine none are needed.")
     ] = None,
@@ -53,12 +52,15 @@ def node(
         BYTES,
         Parameter(help="KV cache of each worker, e.g. 2G (default: as the server's, or by free memory)."),
     ] = None,
+    draft_model: Annotated[
+        str | None, Parameter(help="Name or path of the draft model, if the server uses one.")
+    ] = None,
     role: Annotated[RoleFlag, Parameter(help="Phase of requests that its replicas compute.")] = "both",
     name: Annotated[str | None, Parameter(help="Name in the server's log (default: the host name).")] = None,
 ) -> None:
     """Run replicas of a model for servers on other machines. After SIGTERM other replicas take over its requests."""
     from twofold.fleet.certificates import context  # noqa: PLC0415 - start-up time
-    from twofold.fleet.joining import MAX_REPLICAS, FleetAddress  # noqa: PLC0415
+    from twofold.fleet.joining import MAX_REPLICAS  # noqa: PLC0415
     from twofold.fleet.node import NodeSettings, serve_until_terminated  # noqa: PLC0415
     from twofold.formats.fetch import sources  # noqa: PLC0415
     from twofold.host.machine import read_cpu  # noqa: PLC0415
@@ -72,12 +74,12 @@ def node(
         raise ParameterError(f"threads must be from 1 to {cores}.", param="threads")
     if kv_cache_memory_bytes is not None and kv_cache_memory_bytes < 1:
         raise ParameterError("kv_cache_memory_bytes must be at least 1.", param="kv_cache_memory_bytes")
-    hubs = [FleetAddress.of(each, fleet_certs, "join") for each in join]
-    if len(set(hubs)) < len(hubs):
-        raise ParameterError("join names a server twice.", param="join", hint="Give each server once.")
+    hubs = _hubs(join, fleet_certs)
     tls = None if fleet_certs is None else context(fleet_certs, "node")
     (named,) = read_named_models((model,))
-    path = sources.resolve(named.source, cache=CacheFolders.of().create().models, progress=DownloadProgress()).path
+    cache, progress = CacheFolders.of().create().models, DownloadProgress()
+    path = sources.resolve(named.source, cache=cache, progress=progress).path
+    draft = None if draft_model is None else sources.resolve(draft_model, cache=cache, progress=progress).path
     options: dict[str, Any] = {"threads": threads or max(1, cores // replicas)}
     options |= {} if kv_cache_memory_bytes is None else {"kv_cache_memory_bytes": kv_cache_memory_bytes}
     settings = NodeSettings(
@@ -89,7 +91,18 @@ def node(
         replicas=replicas,
         role=role,
         options=options,
+        draft=draft,
         say=note,
     )
     note(f"Joining {', '.join(map(str, hubs))} with {named.names[0]}")
     asyncio.run(serve_until_terminated(settings))
+
+
+def _hubs(join: list[str], certificates: Path | None) -> list[FleetAddress]:
+    """The addresses of --join. Raises ParameterError, also for one that is given twice."""
+    from twofold.fleet.joining import FleetAddress  # noqa: PLC0415 - start-up time
+
+    hubs = [FleetAddress.of(each, certificates, "join") for each in join]
+    if len(set(hubs)) < len(hubs):
+        raise ParameterError("join names a server twice.", param="join", hint="Give each server once.")
+    return hubs

@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from twofold.core.errors import BusyError, ParameterError, TwofoldError, WorkerError
+from twofold.engine.config import EngineOptions
 from twofold.fleet.certificates import HOST
 from twofold.fleet.joining import FleetAddress
 from twofold.fleet.link import END_S, keep_alive
@@ -57,6 +58,14 @@ REFUSED: Final = b"\x92\xa7refused"
 """How the payload of JoinRefused begins: an array of two, the first of which is the tag."""
 DRAINED: Final = b"\x91\xa7drained"
 """The payload of Drained."""
+HUB_OPTIONS: Final = frozenset(
+    {"max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_waiting_seqs", "block_size", "kv_cache_dtype"}
+    | {"kv_cache_memory_bytes", "swap_space_bytes", "enable_prefix_caching", "token_budget", "tpot_target_ms"}
+    | {"itl_limit_ms", "overlap", "seed", "speculative_config", "stop_loops", "backend", "threads"}
+)
+"""Options of the engine that a hub sets: numbers and choices, which mean the same on every machine."""
+UNUSED_OPTIONS: Final = frozenset({"chat_template", "kv_store_bytes"})
+"""Options that only a server's own process uses, or only with another one."""
 T = TypeVar("T")
 
 
@@ -68,6 +77,7 @@ class NodeSettings:
     context    of TLS; None on loopback
     name       of the node, for the hub's log
     options    ``EngineKeywords`` that this machine sets itself, such as threads
+    draft      its file of the draft model, for hubs that use one
     say        prints a sentence to the user
     """
 
@@ -79,6 +89,7 @@ class NodeSettings:
     replicas: int = 1
     role: Role = "both"
     options: Mapping[str, Any] = field(default_factory=dict)
+    draft: Path | None = None
     say: Callable[[str], None] = log.info
 
 
@@ -201,15 +212,13 @@ class _Connection:
     async def serve(self) -> bool:
         """Joins and serves until the connection or the process ends; returns whether the hub has drained it. Raises the
         hub's error if it refuses the node, the worker's if it cannot load the model, OSError and EOFError."""
-        settings, hub = self._settings, self._hub
+        hub = self._hub
         try:
             reader, writer = await self._unless_leaving(self._dial())
             keep_alive(writer.get_extra_info("socket"))
             writer.write(self._from_hub.frame(self._hello))
             load = await self._unless_leaving(self._first(reader))
-            options = {**load.options, **settings.options}
-            first = LoadModel(str(settings.path), options, load.shares_clock, load.keys)
-            return await self._use_worker(first, reader, writer)
+            return await self._use_worker(load, reader, writer)
         except ssl.SSLError as error:
             alert = "ALERT" in (error.reason or "")  # the hub says what it does not like
             if alert or isinstance(error, ssl.SSLCertVerificationError):
@@ -261,6 +270,8 @@ class _Connection:
         """Joins the worker process for as long as the connection lasts; returns whether the hub has drained it."""
         hub = str(self._hub)
         try:
+            options = _engine_options(load.options, self._settings)
+            load = LoadModel(str(self._settings.path), options, load.shares_clock, load.keys)
             running = await self._worker.join(hub, load)
         except TwofoldError as error:
             writer.write(self._from_hub.frame(Unloadable(error)))
@@ -344,6 +355,34 @@ class _Connection:
             self.loaded = True
             self._on_load()
             self._settings.say(f"Ready: a replica of {self._settings.model} for {self._hub}")
+
+
+def _engine_options(asked: Mapping[str, Any], settings: NodeSettings) -> dict[str, Any]:
+    """The options of the engine: those that a hub asks for, as far as they are numbers and choices, and this machine's.
+
+    No path and no name of a file or model comes from a hub. Raises ParameterError for other options, for impossible
+    values, and for a draft model if the node has none.
+    """
+    given = {name: value for name, value in asked.items() if value is not None and name not in UNUSED_OPTIONS}
+    others = sorted(given.keys() - HUB_OPTIONS - settings.options.keys())
+    if others:
+        raise ParameterError(
+            f"The server sets {', '.join(others):.80}, which only the node's own machine may set.",
+            param="join",
+            hint="Remove the option from the server.",
+        )
+    config = given.get("speculative_config")
+    if isinstance(config, Mapping) and (config.get("model") is not None or config.get("method") == "draft_model"):
+        if settings.draft is None:
+            raise ParameterError(
+                "The server uses a draft model, and this node has none.",
+                param="draft_model",
+                hint="Give the node --draft-model with the name or path of its own copy.",
+            )
+        given["speculative_config"] = {**config, "model": str(settings.draft)}
+    options = {**given, **settings.options}
+    EngineOptions(**options)
+    return options
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes:

@@ -57,6 +57,7 @@ class RayPlan(msgspec.Struct, frozen=True):
     join          the server's address HOST:PORT for nodes
     models        name, source, and slots of the replicas of each model
     certificates  folder of the fleet's certificates on each machine of the cluster; None on loopback
+    draft         source of the draft model; None without one
     """
 
     address: str
@@ -65,6 +66,7 @@ class RayPlan(msgspec.Struct, frozen=True):
     join: str = ""
     models: tuple[tuple[str, str, frozenset[int]], ...] = ()
     certificates: str | None = None
+    draft: str | None = None
 
     @classmethod
     def of(cls, address: str, replicas: int, threads: int | None) -> RayPlan:
@@ -98,7 +100,9 @@ class RayNode:
             folder = None if plan.certificates is None else Path(plan.certificates)
             hub = FleetAddress.of(plan.join, folder, "join")
             tls = None if folder is None else context(folder, "node")
-            path = sources.resolve(source, cache=CacheFolders.of().create().models).path
+            cache = CacheFolders.of().create().models
+            path = sources.resolve(source, cache=cache).path
+            draft = None if plan.draft is None else sources.resolve(plan.draft, cache=cache).path
             settings = NodeSettings(
                 hubs=(hub,),
                 model=model,
@@ -106,6 +110,7 @@ class RayNode:
                 name=name,
                 context=tls,
                 options={"threads": plan.threads},
+                draft=draft,
             )
             asyncio.run(serve_hubs(settings))
         except TwofoldError as error:

@@ -23,10 +23,17 @@ log = logging.getLogger("twofold.serve")
 class RayNodes:
     """``Cluster``: the driver process of a server, and its restarts. The caller of ``start`` closes it."""
 
-    def __init__(self, plan: RayPlan, join: str, models: Iterable[tuple[str, str]], certificates: Path | None) -> None:
+    def __init__(
+        self,
+        plan: RayPlan,
+        join: str,
+        models: Iterable[tuple[str, str]],
+        certificates: Path | None,
+        draft: str | None = None,
+    ) -> None:
         folder = None if certificates is None else str(certificates)
         placed = tuple((name, source, frozenset(range(plan.replicas))) for name, source in models)
-        self._plan = msgspec.structs.replace(plan, join=join, models=placed, certificates=folder)
+        self._plan = msgspec.structs.replace(plan, join=join, models=placed, certificates=folder, draft=draft)
         self._waiting: dict[str, dict[int, str]] = {}
         self._input: asyncio.StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None

@@ -239,7 +239,8 @@ class ModelRegistry:
         if self._settings.ray is None or self._settings.nodes is None:
             return
         models = [(model.names[0], model.source) for model in self.models]
-        self.ray = RayNodes(self._settings.ray, join, models, self._settings.nodes.certificates)
+        draft = self._options.speculation.model
+        self.ray = RayNodes(self._settings.ray, join, models, self._settings.nodes.certificates, draft)
         await self.ray.start()
         self._say(f"Ray runs {count(self._settings.ray.replicas, 'replica')} of each model")
 
