@@ -43,6 +43,7 @@ from twofold.engine.kv.store import (
 )
 from twofold.engine.kv_folder import STAGED, StoreFolder, segment_files, warn
 from twofold.engine.kv_mac import PayloadMac
+from twofold.host.paths import open_own
 
 log = logging.getLogger("twofold.kv_store")
 
@@ -116,7 +117,7 @@ class KVFiles:
         be accepted. Raises OSError."""
         wanted, keys = part.header, self._folder.keys
         try:
-            descriptor = os.open(self._folder.file(wanted.name), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_own(self._folder.file(wanted.name), os.O_RDONLY)
         except FileNotFoundError:
             return None
         try:
@@ -174,7 +175,7 @@ class KVFiles:
         header = replace(part.header, groups=tuple(groups))
         draft = self._folder.path / f"{STAGED}{name.hex()}"
         try:
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            descriptor = open_own(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
                 _write_from(descriptor, [memoryview(header.pack(keys)), *views])
             finally:

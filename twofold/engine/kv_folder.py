@@ -15,6 +15,7 @@ secret, and hence folders that only their owner can write.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import hmac
@@ -23,7 +24,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ from twofold.engine.kv.segments import (
     header_bytes,
 )
 from twofold.engine.kv_mac import PayloadMac
-from twofold.host.paths import write_whole
+from twofold.host.paths import open_own, write_whole
 
 log = logging.getLogger("twofold.kv_store")
 
@@ -204,8 +205,10 @@ def open_folder(store: Path, identify: Callable[[], bytes], model: str) -> Store
     keys = StoreKeys(secret, identity)
     universal_hash()  # before there is a lock: a process that is started to test its instructions would share it
     try:
-        lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = open_own(path / "lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _linked(path / "lock") from error
         warn(store, error.strerror)
         return StoreFolder(path, keys)
     try:
@@ -214,13 +217,18 @@ def open_folder(store: Path, identify: Callable[[], bytes], model: str) -> Store
         owner = os.pread(lock, 32, 0).decode(errors="replace").strip()
         os.close(lock)
         raise _in_use(owner, model, store) from error
-    with suppress(OSError):
+    folder = StoreFolder(path, keys, lock)
+    try:
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
-        (path / "model").write_text(model, encoding="utf-8")
-    for left in path.glob(f"{STAGED}*"):
-        left.unlink(missing_ok=True)
-    return StoreFolder(path, keys, lock)
+        with os.fdopen(open_own(path / "model", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="utf-8") as file:
+            file.write(model)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            folder.close()
+            raise _linked(path / "model") from error
+    _remove_files(path.glob(f"{STAGED}*"))
+    return folder
 
 
 def store_identity(model: Path, store: Path, settings: Sequence[object]) -> bytes:
@@ -322,11 +330,25 @@ def remove(store: Path, folders: Sequence[StoreFolder], *, whole: bool) -> None:
             raise _in_use(owner, folder.model, store)
     ours = [path for folder in folders for path in _files(folder)]
     shared = [store / "secret", *(store / "models").glob("*"), *store.glob(f"{STAGED}*")] if whole else []
-    for path in (*ours, *shared):
-        path.unlink(missing_ok=True)
+    _remove_files((*ours, *shared))
     for path in (*(folder.path for folder in folders), *((store / "models", store) if whole else ())):
         with suppress(OSError):
             path.rmdir()
+
+
+def _remove_files(paths: Iterable[Path]) -> None:
+    """Removes files. Folders of their names are not ours, and stay."""
+    for path in paths:
+        if path.is_symlink() or not path.is_dir():
+            path.unlink(missing_ok=True)
+
+
+def _linked(path: Path) -> ParameterError:
+    return ParameterError(
+        f"{path} is a symbolic link: writing to it would change another file.",
+        param="kv_store",
+        hint=f"Remove it: rm {path}",
+    )
 
 
 def _files(folder: StoreFolder) -> Iterator[Path]:

@@ -66,6 +66,12 @@ def private_folder(path: Path, kind: str = "folder", hint: str = "Choose a writa
     return path
 
 
+def open_own(path: Path, flags: int) -> int:
+    """Opens a file of ours, which is made for its owner only, and returns its descriptor. A symbolic link in its place
+    is an OSError (ELOOP): whoever can put one into the folder would choose which file is written."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
 def write_whole(path: Path, content: bytes, *, sync: bool = False) -> None:
     """Writes a file, and the folders above it, readable by its owner only. Readers see the old content or the new one.
 

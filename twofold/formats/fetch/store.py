@@ -153,7 +153,7 @@ class ModelStore:
         path = self.folder / ".downloads" / f"{slug}.lock"
         with reported(path):
             make_folder(path.parent)
-            lock = path.open("w")
+            lock = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "w")
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -33,6 +33,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import hmac
+import os
 import re
 import secrets
 import tomllib
@@ -61,7 +62,7 @@ from twofold.core.errors import (
     unreadable,
 )
 from twofold.core.request import MAX_NAME_CHARS
-from twofold.host.paths import private_folder, write_whole
+from twofold.host.paths import open_own, private_folder, write_whole
 from twofold.server.edge.quotas import Quota
 
 KEY_PREFIX: Final = "tf-"
@@ -392,7 +393,7 @@ def _edited(path: Path) -> Iterator[list[ApiKey]]:
     """A context with the keys in a file, as a list to change; at the end it is written. Concurrent editors wait."""
     try:
         private_folder(path.parent)
-        with path.with_name(f".{path.name}.lock").open("w") as lock:
+        with os.fdopen(open_own(path.with_name(f".{path.name}.lock"), os.O_WRONLY | os.O_CREAT), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             keys = list(read_keys(path)) if path.exists() else []
             yield keys

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from twofold.core.errors import ResourceError, UsageError
+from twofold.host.paths import open_own
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,7 +90,7 @@ class Database:
     def _try_open(self) -> sqlite3.Connection:
         if self._path is not None:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))  # SQLite would create it readable by all
+            os.close(open_own(self._path, os.O_CREAT | os.O_RDWR))  # SQLite would create it readable by all
         connection = sqlite3.connect(
             self._path or ":memory:", timeout=LOCK_WAIT_S, isolation_level=None, check_same_thread=False
         )

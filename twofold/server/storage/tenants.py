@@ -21,6 +21,7 @@ from msgspec import Meta
 from twofold.api.body import ReplyObject, RequestObject, object_of
 from twofold.api.fields import FieldError
 from twofold.core.errors import MAX_QUOTED, NotFoundError, ResourceError, UsageError, quoted, spelled
+from twofold.host.paths import open_own
 from twofold.server.storage.database import Database, Value
 
 MAX_SERVERS: Final = 100
@@ -45,7 +46,7 @@ class DataFolder:
         self.path = path
         with self.guarded():
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(path / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            self._lock = open_own(path / "lock", os.O_CREAT | os.O_RDWR)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
