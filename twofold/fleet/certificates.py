@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,7 +36,8 @@ def create(folder: Path, now: datetime | None = None) -> None:
         from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - optional
     except ModuleNotFoundError as error:
         raise UsageError(
-            "Making certificates requires the package cryptography.", hint="pip install 'twofold[fleet]'"
+            "Making certificates requires the package cryptography.",
+            hint=f"Run: {sys.executable} -m pip install cryptography",
         ) from error
     names = (AUTHORITY, "ca-key.pem", "hub.pem", "node.pem")
     found = [name for name in names if (folder / name).exists()]

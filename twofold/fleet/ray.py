@@ -73,7 +73,9 @@ class RayPlan(msgspec.Struct, frozen=True):
         """What users choose; the server adds the rest. Raises ParameterError, also if Ray is not installed."""
         if importlib.util.find_spec("ray") is None:
             message = "--ray requires Ray, which is not installed."
-            raise ParameterError(message, param="ray", hint="pip install 'twofold[ray]'")
+            raise ParameterError(
+                message, param="ray", hint=f"Run: {sys.executable} -m pip install ray (in a clone: make ray)"
+            )
         if address != AUTO and not re.fullmatch(r".+:\d{1,5}", address):
             raise ParameterError(f"ray must be {AUTO} or HOST:PORT, not {address!r:.60}.", param="ray")
         if threads is None or replicas < 1:
