@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from twofold.planner.calibrate.run import Calibration
 
 SMALL_MEMORY = 2 << 30
-LARGE_ERROR: Final = 0.15
-"""Errors above this are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +72,7 @@ def doctor(
     threads: Annotated[int | None, Parameter(name=("--threads", "-t"))] = None,
     isa: str | None = None,
     calibrate: Annotated[bool, FLAG] = False,
+    force: Annotated[bool, FLAG] = False,
     model: Annotated[str | None, Parameter(name=("--model", "-m"))] = None,
     json: Json = False,
 ) -> None:
@@ -87,11 +86,13 @@ def doctor(
         Instruction set: amx, avx512_bf16, avx512, avx2 or portable (default: the best of this machine).
     calibrate
         Run a model for less than a minute and save its step times, for predictions.
+    force
+        Save them although the machine was busy.
     model
         Model to calibrate with (default: smollm2-135m).
     """
     if calibrate:
-        _calibrate(model or sources.DEFAULT_MODEL, isa, threads, json=json)
+        _calibrate(model or sources.DEFAULT_MODEL, isa, threads, force=force, json=json)
         return
     found = diagnose(CpuBackend(isa, threads))
     if json:
@@ -163,22 +164,22 @@ def _lines(found: Diagnosis) -> Iterator[str]:
     yield from (f"{problem.message} → {problem.hint}" for problem in found.problems)
 
 
-def _calibrate(model: str, isa: str | None, threads: int | None, *, json: bool) -> None:
+def _calibrate(model: str, isa: str | None, threads: int | None, *, force: bool, json: bool) -> None:
     """Measures a model's steps, and prints the fitted constants with their error on held-out probes."""
     from twofold.planner.calibrate.run import calibrate, write_constants  # noqa: PLC0415
 
     path = sources.resolve(model, cache=CacheFolders.of().create().models, progress=DownloadProgress()).path
     with status(f"Calibrating with {path.name} …"), interrupts() as stop:
-        found = calibrate(path, isa=isa, threads=threads, stop=stop.is_set)
+        found = calibrate(path, isa=isa, threads=threads, stop=stop.is_set, force=force)
+    stored = force or found.reliable
     if json:
-        print_json(asdict(found) | {"constants": write_constants(found.constants)})
+        print_json(asdict(found) | {"constants": write_constants(found.constants), "stored": stored})
     else:
-        print_lines(_calibration_lines(path.stem, found))
+        print_lines(_calibration_lines(path.stem, found, stored=stored))
 
 
-def _calibration_lines(model: str, found: Calibration) -> Iterator[str]:
+def _calibration_lines(model: str, found: Calibration, *, stored: bool) -> Iterator[str]:
     by = found.constants
-    error = 0.0 if by.error is None else float(by.error)
     peaks = (f"{peak / 1e9:,.0f} GFLOP/s in {name}" for name, peak in found.peaks.items())
     rows = [
         ("model", model),
@@ -187,12 +188,15 @@ def _calibration_lines(model: str, found: Calibration) -> Iterator[str]:
         ("KV cache read at", _share(by.eta_k, found.bandwidth)),
         ("overlap", f"{by.overlap:.0%} of the shorter of memory reads and arithmetic passes during the longer one"),
         ("fixed cost of a step", f"{1e3 * by.t_step:.2f} ms, plus {1e6 * by.t_req:.0f} µs per sequence"),
-        ("error", f"{error:.1%} on held-out probes"),
+        ("error", f"{found.error:.1%} on held-out probes"),
         ("measured", f"{found.steps} steps of {found.probes} probes in {found.took_s:.0f} s"),
+        ("other programs", f"{found.others:.0%} of the processor time meanwhile"),
     ]
     yield from (f"{label:<21}{text}" for label, text in rows)
-    if error > LARGE_ERROR:
-        yield "\nThe machine was busy, or its speed changed. → Calibrate again on an idle machine."
+    if not found.reliable:
+        kept = "Stored all the same" if stored else "Not stored, earlier figures stay"
+        yield f"\nThe machine was busy, or its speed changed. {kept}. → Calibrate again on an idle machine."
+        yield from () if stored else ("To store it all the same, add --force.",)
 
 
 def _share(share: float, of: float) -> str:

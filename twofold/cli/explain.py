@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import get_terminal_size
@@ -10,30 +11,31 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
+from twofold.bench.draw.form import duration
 from twofold.bench.draw.svg import svg as draw
 from twofold.bench.draw.terminal import plot
 from twofold.cli.console import print_json, print_lines, write_file, write_out
+from twofold.cli.hardware import HERE, local_machine
 from twofold.cli.options import LIST, Json
 from twofold.core.errors import AccessError, ModelNotFoundError, NotFoundError, ParameterError
 from twofold.core.kv_layout import find_kv_format
 from twofold.core.model import ModelSpec
-from twofold.planner.count.memory import streamed_bytes
 from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.explain import report
 from twofold.planner.explain.lever import Assumptions
 from twofold.planner.explain.picture import roofline
 from twofold.planner.explain.scenario import Goal, Observed, UniformScenario
-from twofold.planner.explain.sources import read_observed
+from twofold.planner.explain.sources import DocumentFields, read_observed
 from twofold.planner.machines.known import find_machine
-from twofold.planner.machines.machine import engine_setting, machine_of
+from twofold.planner.machines.machine import engine_setting
 from twofold.planner.predict.request import Case
 from twofold.planner.predict.speculation import TextClass
-from twofold.planner.shapes.known import model_file, resolve_shape
+from twofold.planner.shapes.known import resolve_shape
 
-HERE: Final = "this"
-"""The name of the machine that runs the command."""
 TIMEOUT_S: Final = 30.0
 RECORDS: Final = "/v1/twofold/requests/"
+LISTED: Final = 10
+"""Requests of a server that are listed."""
 SVG_HEIGHT: Final = 380
 MIN_WIDTH, MAX_WIDTH = 80, 120
 
@@ -205,23 +207,10 @@ def _shape_of(seen: Observed, what: WhatOptions) -> ModelSpec | None:
 
 def _scenario(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenario:
     if what.hardware is None or what.hardware == HERE:
-        return _scenario_here(shape, what, case)
+        here = local_machine(shape, what.model)
+        machine = here.machine.with_disk(what.disk_gbs)
+        return report.scenario_of(shape, machine, case, what.how(engine_setting()), here.fitted)
     return report.scenario_of(shape, find_machine(what.hardware).with_disk(what.disk_gbs), case, what.how())
-
-
-def _scenario_here(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenario:
-    """A scenario on this machine: its calibration for the model's file, or else its limits, measured now if needed."""
-    from twofold.backends.cpu.backend import CpuBackend  # noqa: PLC0415
-    from twofold.planner.calibrate.run import ENGINE, calibrated  # noqa: PLC0415 - imports the engine
-
-    path = None if what.model is None else model_file(what.model)
-    known = None if path is None else calibrated(path)
-    if known is not None:
-        return report.scenario_of(
-            shape, known.machine.with_disk(what.disk_gbs), case, what.how(ENGINE), known.constants
-        )
-    limits = CpuBackend().probe(streamed_bytes(shape, engine_setting())).limits()
-    return report.scenario_of(shape, machine_of(shape, limits).with_disk(what.disk_gbs), case, what.how(ENGINE))
 
 
 def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> Observed:
@@ -246,21 +235,33 @@ def _fetch_record(url: str, request: str | None, api_key: str | None) -> bytes:
 
     base, _, request_id = url.partition(RECORDS)
     found = request_id.strip("/") or request
-    if not found:
-        raise ParameterError(
-            "The URL contains no request id.", param="request", hint="Add --request ID, from the header x-request-id."
-        )
     target = ServerTarget.of(base)
     key = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
-    status, _, body = exchange(target, "GET", f"{RECORDS}{found}", None, key, TIMEOUT_S)
+    path = f"{RECORDS}{found}" if found else f"{RECORDS.rstrip('/')}?limit={LISTED}"
+    status, _, body = exchange(target, "GET", path, None, key, TIMEOUT_S)
     if status in {401, 403}:
         raise AccessError(f"{target} denies access to the record.", hint="Give the key with --api-key.")
+    if not found:
+        raise ParameterError(
+            "The URL contains no request id.",
+            param="request",
+            hint="\n".join(["Add --request ID, from the header x-request-id. The last ones:", *_last_requests(body)]),
+        )
     if status != 200:
         raise NotFoundError(
             f"{target} has no record of {found!r:.80} (status {status}).",
             hint="A running `twofold serve` keeps records of its most recent requests.",
         )
     return body
+
+
+def _last_requests(body: bytes) -> Iterator[str]:
+    """Lines of a list of requests, the slowest first: id, seconds and tokens."""
+    requests = DocumentFields.parse(body, "the list of requests", "").parts("data")
+    for each in sorted(requests, key=lambda one: -one.number("seconds")):
+        prompt, output = each.count("prompt_tokens"), each.count("output_tokens")
+        model = each.optional_text("model") or "no model"
+        yield f"  {each.text('id')}  {duration(each.number('seconds'))}, {prompt:,} → {output:,} tokens, {model}"
 
 
 def _check_svg(svg: Path | None) -> None:

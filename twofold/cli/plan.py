@@ -11,12 +11,13 @@ from cyclopts import App, Parameter
 from twofold.bench.draw.svg import svg as draw
 from twofold.cli.bench.options import InputTokens, LengthOptions, OutputTokens, TraceOptions
 from twofold.cli.console import print_json, print_lines, write_file
+from twofold.cli.hardware import HERE, local_machine, named_machine
 from twofold.cli.options import LIST, Json
 from twofold.core.errors import ParameterError, closest_match, describe_name
 from twofold.core.kv_layout import find_kv_format
 from twofold.core.values import ValueFormat, find_format
 from twofold.planner.machines.known import find_machine
-from twofold.planner.machines.machine import Machine
+from twofold.planner.machines.machine import THIS_MACHINE, Machine
 from twofold.planner.plan import fitting
 from twofold.planner.plan.plan import Choices
 from twofold.planner.plan.report import fit_document, fit_lines, frontier_chart, study_document, study_lines
@@ -27,6 +28,7 @@ from twofold.planner.shapes.known import resolve_shape
 
 if TYPE_CHECKING:
     from twofold.bench.load.base import Load
+    from twofold.planner.calibrate.here import LocalMachine
     from twofold.planner.plan.tails import MakeLoad
 
 SAMPLES: Final = 4096
@@ -93,15 +95,20 @@ class ChoiceOptions:
     max_devices: Annotated[int, Parameter(help="Max devices in total.")] = 4096
     price: Annotated[list[str] | None, LIST, Parameter(help="NAME=DOLLARS per device and hour; repeatable.")] = None
 
-    def choices(self, models: str, hardware: str) -> Choices:
-        """Raises ParameterError and ModelNotFoundError for unknown names."""
+    def choices(self, models: str, hardware: str) -> tuple[Choices, LocalMachine | None]:
+        """Also this machine running the first of the models, if it is named.
+
+        Raises ParameterError and ModelNotFoundError for unknown names.
+        """
+        names, shapes = _parts(models), tuple(map(resolve_shape, _parts(models)))
+        here = local_machine(shapes[0], names[0]) if shapes and HERE in _parts(hardware) else None
         draft = None if self.draft is None else resolve_shape(self.draft)
         rate = self.acceptance
         if rate is None and self.text is not None:
             rate = float(ACCEPTANCE[self.text].lookup if draft is None else ACCEPTANCE[self.text].model)
-        return Choices(
-            models=tuple(map(resolve_shape, _parts(models))),
-            machines=tuple(map(find_machine, _parts(hardware))),
+        found = Choices(
+            models=shapes,
+            machines=tuple(here.machine if here and name == HERE else find_machine(name) for name in _parts(hardware)),
             tp=_numbers("tp", self.tp),
             weights=tuple(map(_weights, _parts(self.weights))),
             kv=tuple(map(find_kv_format, _parts(self.kv))),
@@ -112,13 +119,15 @@ class ChoiceOptions:
             draft=draft,
             devices=self.max_devices,
         )
+        return found, here
 
     def prices(self, machines: tuple[Machine, ...]) -> dict[str, float]:
         """Dollars per device and hour by machine name. Raises ParameterError for a machine not in --hardware."""
         found = {}
         for text in self.price or ():
             name, _, value = text.rpartition("=")
-            machine = find_machine(name) if name else machines[0]
+            here = next((each for each in machines if name == HERE and each.name == THIS_MACHINE), None)
+            machine = here or (find_machine(name) if name else machines[0])
             if machine not in machines:
                 raise ParameterError(f"{machine.name} has a price but is not in --hardware.", param="price")
             found[machine.name] = _price(value)
@@ -162,7 +171,7 @@ def plan(
     model
         One or more models: known names such as llama-3-70b, GGUF files or config.json files.
     hardware
-        One or more machines, such as h100,h200.
+        One or more machines, such as h100,h200; this: the local machine.
     slo
         SLO, such as ttft=500ms,tpot=50ms,e2e=10s, or an MLPerf scenario: mlperf:llama2-70b-interactive.
     attainment
@@ -175,8 +184,9 @@ def plan(
         Write the chart of TPOT against cost as SVG.
     """
     limits = read_slo(slo, attainment)
-    choices = choice.choices(model, hardware)
-    facts = Facts(prices=choice.prices(choices.machines))
+    choices, here = choice.choices(model, hardware)
+    prices = choice.prices(choices.machines)
+    facts = Facts(prices=prices) if here is None else Facts(here.constants, prices)
     make = traffic.load(trace)
     wanted = traffic.traffic(trace, make)
     study = search(choices, wanted, limits, facts)
@@ -211,7 +221,7 @@ def fit(
     model
         Known name such as llama-3-70b, GGUF file or config.json.
     hardware
-        Hardware, such as h100.
+        Hardware, such as h100; this: the local machine.
     context
         Context length (prompt + output). Default: the model's maximum.
     concurrency
@@ -220,7 +230,7 @@ def fit(
     shape = resolve_shape(model)
     question = fitting.Question(
         shape=shape,
-        machine=find_machine(hardware),
+        machine=named_machine(hardware, shape, model),
         context=shape.context_length if context is None else context,
         concurrency=concurrency,
         tp=how.tp,

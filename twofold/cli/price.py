@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from cyclopts import Parameter
 
 from twofold.cli.console import print_json, print_lines
+from twofold.cli.hardware import named_machine
 from twofold.cli.options import FLAG, Json
 from twofold.core.errors import ParameterError
 from twofold.core.kv_layout import find_kv_format
@@ -19,7 +20,6 @@ from twofold.core.request import TimeToLive
 from twofold.observe.billing import MachinePrices
 from twofold.planner.count.crossover import Crossovers
 from twofold.planner.count.setting import Setting
-from twofold.planner.machines.known import find_machine
 from twofold.planner.price.catalog import ApiModel, known_catalog
 from twofold.planner.price.lifetime import better_than, lifetime_document, lifetime_lines
 from twofold.planner.price.own import OwnMachines, hourly, own_cost
@@ -105,7 +105,9 @@ class WorkloadOptions:
 class OwnOptions:
     """The same workload on your own hardware."""
 
-    hardware: Annotated[str | None, Parameter(help="Hardware to compare with, such as h100.")] = None
+    hardware: Annotated[
+        str | None, Parameter(help="Hardware to compare with, such as h100; this: the local machine.")
+    ] = None
     own_model: Annotated[str, Parameter(help="Model to run there: known name, GGUF file or config.json.")] = (
         "llama-3-70b"
     )
@@ -128,7 +130,8 @@ class OwnOptions:
         """The machines, or None without --hardware. Raises ParameterError for unknown names and invalid values."""
         if self.hardware is None:
             return None
-        machine, shape = find_machine(self.hardware), resolve_shape(self.own_model, self.weights)
+        shape = resolve_shape(self.own_model, self.weights)
+        machine = named_machine(self.hardware, shape, self.own_model)
         if not 0 < self.busy_share <= 1:
             raise ParameterError(
                 f"--busy-share must be above 0 and at most 1, not {self.busy_share:g}.", param="busy_share"
@@ -221,7 +224,7 @@ def crossover(
     model
         Known name such as llama-3-70b, GGUF file or config.json.
     hardware
-        Hardware, such as h100.
+        Hardware, such as h100; this: the local machine.
     tp
         Tensor-parallel size.
     weights
@@ -232,7 +235,7 @@ def crossover(
         Context length above which an API charges more: report what that implies.
     """
     shape = resolve_shape(model, weights)
-    found = Crossovers.of(shape, find_machine(hardware), Setting(tp=tp, kv=find_kv_format(kv)), cliff)
+    found = Crossovers.of(shape, named_machine(hardware, shape, model), Setting(tp=tp, kv=find_kv_format(kv)), cliff)
     if json:
         print_json(found.document())
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from twofold.cli.bench.options import LoadOptions, TraceOptions
 from twofold.cli.console import print_json, print_lines, write_file
+from twofold.cli.hardware import HERE
 from twofold.cli.options import BYTES, FLAG, Json, RouterFlag
 from twofold.cli.plan import read_slo
 from twofold.core.errors import ParameterError
@@ -38,10 +39,8 @@ if TYPE_CHECKING:
     from twofold.planner.simulate.figures import SimulatedFigures
     from twofold.planner.simulate.jobs import Jobs
 
-HERE: Final = "this"
 NEED_HARDWARE: Final = (*("tp", "weights", "kv", "replicas", "router", "prediction_error", "disaggregate", "link_gbs"),)
 """Options of other machines: this one runs a model file on one replica, as its engine does."""
-"""The name of the machine that runs the command."""
 
 
 @Parameter(name="*", group="Simulation")
@@ -219,13 +218,25 @@ def simulate(
         document = {"schema": SCHEMA, **_described(scenario), "load": described, "figures": found.plain()}
         print_json({**document, "figures_without": {name: each.plain() for name, each in without.items()}})
         return
-    print_lines(lines(found))
+    print_lines([_load_line(found, described), *lines(found)])
     drafts = scenario.drafts
     text = text_of(drafts.acceptance, draft_model=drafts.draft is not None) if drafts else None
     for name, each in without.items():
         effect = store_effect(found, each) if name == "KV store" else lever_effect(name, found, each)
         known = benchmark(name, text)
         print_lines([*effect, *([f"Benchmarks measured {known}."] if known else ())])
+
+
+def _load_line(found: SimulatedFigures, load: Mapping[str, Any]) -> str:
+    """What was asked, as drawn: the lengths may be defaults, and arrivals are random."""
+    rate, seconds = load.get("arrivals", {}).get("rate"), load.get("duration_s")
+    asked = f"{rate:g} requests/s asked, " if rate else ""
+    drawn = f" ({found.requests / seconds:.3g}/s)" if rate and seconds else ""
+    prompt, output = (tokens / max(1, found.requests) for tokens in (found.prompt_tokens, found.output_tokens))
+    return (
+        f"load     {asked}{count(found.requests, 'request')} drawn{drawn}; "
+        f"on average {prompt:,.0f} prompt tokens and {output:,.0f} output tokens"
+    )
 
 
 def _with_levers(server: ServerOptions, engine: EngineFlags, levers: LeverFlags) -> Scenario:

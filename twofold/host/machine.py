@@ -10,6 +10,7 @@ import errno
 import math
 import os
 import platform
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,16 @@ class Memory:
     def usable(self) -> int:
         """The total memory that may be allocated: all of the machine's, or the container's limit."""
         return self.total if self.limit is None else min(self.total, self.limit)
+
+
+def others_busy_s(proc: Path = PROC) -> float:
+    """Processor seconds that were not available to this process since the system started: those of other programs and
+    of other guests of a virtual machine. 0 where the system does not tell (proc_stat(5))."""
+    try:
+        user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, (proc / "stat").read_text().split()[1:9])
+    except (OSError, ValueError):
+        return 0.0
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK") - time.process_time()
 
 
 def read_cpu(proc: Path = PROC, cgroup: Path = CGROUP) -> CPU:

@@ -46,7 +46,11 @@ def test_constants_are_printed_with_an_error(model: Callable[[float], str], caps
 
 def test_a_large_error_has_a_hint(model: Callable[[float], str], capsys: pytest.CaptureFixture[str]) -> None:
     doctor(calibrate=True, model=model(0.4))
-    assert "Calibrate again on an idle machine" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "Not stored, earlier figures stay. → Calibrate again on an idle machine" in out
+    assert "--force" in out
+    doctor(calibrate=True, force=True, model=model(0.4))
+    assert "Stored all the same" in capsys.readouterr().out
 
 
 def test_json_has_every_source(model: Callable[[float], str], capsys: pytest.CaptureFixture[str]) -> None:

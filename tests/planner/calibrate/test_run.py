@@ -46,7 +46,7 @@ def model(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> Path:
 
 
 def test_a_calibration_is_stored_and_predicts(cache: Path, model: Path) -> None:
-    found = run.calibrate(model, threads=1)
+    found = run.calibrate(model, threads=1, force=True)
     assert found.probes == len(TINY_PROBES)
     assert found.constants.error is not None
     predictor = run.calibrated(model, threads=1)
@@ -58,10 +58,26 @@ def test_a_calibration_is_stored_and_predicts(cache: Path, model: Path) -> None:
     assert list((cache / "calibration").glob("*.json"))
 
 
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("others", [0.0, 3.0])
+def test_a_calibration_on_a_busy_machine_is_not_stored(
+    model: Path, monkeypatch: pytest.MonkeyPatch, others: float
+) -> None:
+    """Predictions stay as they were. Others take that share of the processor time, or the error is large."""
+    took = iter([0.0, others * 1e3])
+    monkeypatch.setattr(run, "others_busy_s", lambda: next(took))
+    monkeypatch.setattr(run, "held_out_error", lambda _: 0.02 if others else 0.4)
+    monkeypatch.setattr(run, "save", lambda *_: pytest.fail("stored"))
+    monkeypatch.setattr(run, "write_step_samples", lambda *_: pytest.fail("stored"))
+    found = run.calibrate(model, threads=1)
+    assert not found.reliable
+    assert ("while the machine was busy" in found.constants.error.source) == bool(others)  # type: ignore[union-attr]
+
+
 def test_an_engine_predicts_its_first_step_after_calibration(cache: Path, model: Path) -> None:
     with LLM(model, threads=2) as before:
         assert before.engine.scheduler.step_time.predict(StepShape(1, 1, 8, 8)) is None
-    run.calibrate(model, threads=2)
+    run.calibrate(model, threads=2, force=True)
     with LLM(model, threads=2) as after:
         assert after.engine.scheduler.step_time.predict(StepShape(1, 1, 8, 8)) is not None
         assert after.engine.scheduler.step_time.error is None

@@ -145,13 +145,19 @@ def test_sources_that_are_none(tmp_path: Path) -> None:
         explain(str(strange), svg=tmp_path / "r.svg")
 
 
+LAST = [
+    {"id": "req_1", "seconds": 0.5, "prompt_tokens": 12, "output_tokens": 3, "model": "tiny"},
+    {"id": "req_2", "seconds": 4.0, "prompt_tokens": 1200, "output_tokens": 30, "model": "tiny"},
+]
+
+
 class Records(BaseHTTPRequestHandler):
     """A server with one record, for one key."""
 
     def do_GET(self) -> None:
-        known = self.path == "/v1/twofold/requests/req_1"
+        known = self.path in {"/v1/twofold/requests/req_1", "/v1/twofold/requests?limit=10"}
         allowed = self.headers.get("authorization") == "Bearer k"
-        body = json.dumps(record()).encode()
+        body = json.dumps({"data": LAST} if "limit" in self.path else record()).encode()
         self.send_response(401 if not allowed else 200 if known else 404)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -172,8 +178,11 @@ def test_a_record_from_a_server(capsys: pytest.CaptureFixture[str]) -> None:
             explain(url, request="req_1")
         with pytest.raises(NotFoundError, match="no record of 'req_2'"):
             explain(url, request="req_2", api_key="k")
-        with pytest.raises(ParameterError, match="contains no request id"):
+        with pytest.raises(ParameterError, match="contains no request id") as caught:
             explain(url, api_key="k")
+        listed = (caught.value.hint or "").splitlines()[1:]
+        assert [line.split()[0] for line in listed] == ["req_2", "req_1"], "the slowest first"
+        assert "1,200 → 30 tokens" in listed[0]
         server.shutdown()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,21 @@ from typing import Any
 import pytest
 
 from tests.planner.plan.support import configuration
+from tests.support.tiny import TinyModel, TinyOptions
+from twofold.backends.cpu.machine import MachineProbe
 from twofold.cli.bench.options import TraceOptions
 from twofold.cli.main import app
 from twofold.cli.plan import ChoiceOptions, TrafficOptions, fit, plan, read_slo
 from twofold.core.errors import ModelNotFoundError, ParameterError
+from twofold.core.limits import MachineLimits, ReadSpeed
 from twofold.core.values import FP8
 from twofold.planner.plan.commands import obstacle
 from twofold.planner.predict.speculation import ACCEPTANCE
 
 FEW = ChoiceOptions(tp="1", weights="stored", kv="bf16", chunk="2048", split=False)
+LIMITS = MachineLimits(
+    "some processor", "any", 1, (ReadSpeed(32 << 20, 2e10),), 1e11, 5e10, "2026-01-01T00:00:00+00:00"
+)
 SOME = TrafficOptions(rate=5, input_tokens="lognormal:800,0.5", output_tokens="100-300")
 
 
@@ -109,6 +116,24 @@ def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert best["dollars_per_hour"] == pytest.approx(4.916)
     assert found["traffic"]["rate"] == 5
     assert found["frontier"]
+
+
+def test_a_plan_for_this_machine(
+    tiny_gguf: Callable[[TinyOptions], TinyModel],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("TWOFOLD_CACHE", str(tmp_path))
+    monkeypatch.setattr(MachineProbe, "limits", lambda _self: LIMITS)
+    model = str(tiny_gguf(TinyOptions()).path)
+    choice = ChoiceOptions(tp="1", weights="stored", kv="bf16", chunk="512", split=False, price=["this=0.5"])
+    traffic = TrafficOptions(rate=1, input_tokens="32", output_tokens="8")
+    plan(model=model, hardware="this", slo="ttft=9s", traffic=traffic, choice=choice, json=True, simulate=False)
+    (best,) = json.loads(capsys.readouterr().out)["plans"]
+    assert (best["hardware"], best["dollars_per_hour"]) == ("this machine", 0.5)
+    fit(model=model, hardware="this", context=64)
+    assert "1 × this machine" in capsys.readouterr().out
 
 
 def test_a_trace_as_traffic(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from twofold.core.values import Arithmetic
 from twofold.engine.llm import LLM
 from twofold.engine.scheduler.step_time import StepShape
 from twofold.engine.step_samples import model_key, write_step_samples
-from twofold.host.machine import read_memory
+from twofold.host.machine import others_busy_s, read_cpu, read_memory
 from twofold.host.paths import CacheFolders, write_whole
 from twofold.planner.calibrate.probes import PROBES, ProbePoint, Prober, affordable
 from twofold.planner.count.memory import streamed_bytes
@@ -53,6 +53,9 @@ Values = dict[str, float]
 FORM: Final = replace(BARE, overlap=CPU.overlap)
 START: Final = {"eta_m": 0.5, "eta_c": 0.4, "eta_k": 0.3, "t_step": 3e-4, "t_req": 1e-4}
 Counts: TypeAlias = tuple[tuple[int, int], ...]
+LARGE_ERROR: Final = 0.15
+BUSY_SHARE: Final = 0.1
+"""With a larger error, or where other programs took more of the processor time, a calibration is not stored."""
 MIN_PROBES: Final = 4
 """With fewer probes, half of them are too few for a fit."""
 PROBES_S: Final = 40.0
@@ -171,9 +174,11 @@ def calibrate(
     threads: int | None = None,
     seconds: float = PROBES_S,
     stop: Callable[[], bool] = lambda: False,
+    force: bool = False,
 ) -> Calibration:
     """Measures the model in a GGUF file on this machine, and stores the calibration in the cache folder.
 
+    One that is not ``reliable`` is stored only with ``force``, because it would make predictions worse.
     ``seconds``: time for the probes. Raises what loading a model raises, and ResourceError if too few probes were run.
     """
     began = time.perf_counter()
@@ -184,12 +189,16 @@ def calibrate(
     backend = CpuBackend(isa, subject.threads)
     probe = backend.probe(read)
     probe.best()  # before and after the probes: other programs only slow measurements down, and the best one counts
+    others, measuring = others_busy_s(), time.perf_counter()
     points = measure(path, shape, isa, subject.threads, seconds, stop)
+    measured_s = (time.perf_counter() - measuring) * read_cpu().usable
+    others = max(0.0, others_busy_s() - others) / measured_s
     machine = machine_of(shape, probe.best())
     now = datetime.now(UTC).isoformat(timespec="seconds")
     found = samples(points, StepPredictor.of(shape, machine, ENGINE))
+    busy = ", calibrated while the machine was busy" if others > BUSY_SHARE else ""
     constants = fit_constants(
-        found, f"fitted {now} on {len(points)} steps of {path.name} with {subject.threads} threads"
+        found, f"fitted {now} on {len(points)} steps of {path.name} with {subject.threads} threads{busy}"
     )
     calibration = Calibration(
         subject,
@@ -201,9 +210,11 @@ def calibrate(
         len({point.probe for point in points}),
         time.perf_counter() - began,
         now,
+        others,
     )
-    save(calibration, folders.root)
-    write_step_samples(step_samples(points), path, backend, folders.root)
+    if force or calibration.reliable:
+        save(calibration, folders.root)
+        write_step_samples(step_samples(points), path, backend, folders.root)
     return calibration
 
 
@@ -259,6 +270,7 @@ class Calibration:
     steps, probes    numbers of steps and probes measured
     took_s           seconds that the calibration took
     measured         time of the calibration, in ISO format
+    others           share of the processor time of the probes that other programs took
     """
 
     subject: CalibrationSubject
@@ -270,6 +282,17 @@ class Calibration:
     probes: int
     took_s: float
     measured: str
+    others: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """Mean error of step times on held-out probes."""
+        return 0.0 if self.constants.error is None else float(self.constants.error)
+
+    @property
+    def reliable(self) -> bool:
+        """Whether the machine was idle and its steps are predicted well."""
+        return self.error <= LARGE_ERROR and self.others <= BUSY_SHARE
 
     def machine(self, memory_bytes: int) -> Machine:
         """The measured machine, with ``memory_bytes`` bytes of memory."""

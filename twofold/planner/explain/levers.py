@@ -109,16 +109,20 @@ def _window(scenario: UniformScenario, _now: Prediction, _given: Assumptions) ->
     )
 
 
+def _family(name: str) -> str:
+    return _SIZE.sub("", name).lower().replace("-", "")
+
+
 def _smaller_model(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     """The largest model of the same family with at most 0.6 of the parameters, or else of any family."""
     current = scenario.shape
-    active, stem = parameters(current).active, _SIZE.sub("", current.name).lower()
+    active, stem = parameters(current).active, _family(current.name)
     smaller = {
         name: own.active
         for name, shape in known_shapes().items()
         if (own := parameters(shape)).active <= LARGEST_SHARE * active and shape.context_length >= scenario.case.halfway
     }
-    family = {name: size for name, size in smaller.items() if _SIZE.sub("", name) == stem}
+    family = {name: size for name, size in smaller.items() if _family(name) == stem}
     found = family or smaller
     if not found:
         return LeverRefusal("cannot", "No known model is much smaller and supports this context length.")
@@ -189,7 +193,7 @@ def _larger_batch(scenario: UniformScenario, now: Prediction, _given: Assumption
 def _smaller_batch(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     open_now = scenario.case.concurrency
     if open_now == 1:
-        return LeverRefusal("in use", "Concurrency is 1.")
+        return LeverRefusal("cannot", "Concurrency is 1.")
     fewer = open_now // 2
     return Effect(f"concurrency {open_now} → {fewer}", scenario.having(case=replace(scenario.case, concurrency=fewer)))
 

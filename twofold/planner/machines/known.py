@@ -134,8 +134,10 @@ MACHINES: Final = (
     _gpu("l40s", L40S, 48, 864, 350, L40S_PEAKS, price=Cited(1.861, EC2 + ", g6e.xlarge"),
          memory=Cited(46_068 << 20, "github.com/ai-dynamo/aiconfigurator, systems/l40s.yaml: what error correction "
                       "leaves of 48 GB")),
-    _gpu("l4", L4, 24, 300, 72, L4_PEAKS, price=Cited(0.8048, EC2 + ", g6.xlarge")),
-    _gpu("a10g", A10G, 24, 600, 300, A10G_PEAKS, price=Cited(1.006, EC2 + ", g5.xlarge")),
+    _gpu("l4", L4, 24, 300, 72, L4_PEAKS, price=Cited(0.8048, EC2 + ", g6.xlarge"),
+         memory=Cited(23_034 << 20, "nvidia-smi: what error correction leaves of 24 GB")),
+    _gpu("a10g", A10G, 24, 600, 300, A10G_PEAKS, price=Cited(1.006, EC2 + ", g5.xlarge"),
+         memory=Cited(23_028 << 20, "nvidia-smi: what error correction leaves of 24 GB")),
     _gpu("rtx-4090", ADA, 24, 1008, 450, ADA_PEAKS, SUMMED, names=("4090", "rtx4090")),
     _gpu("rtx-3090", GA102, 24, 936, 350, GA102_PEAKS, SUMMED, link=_nvlink(56.25, GA102), names=("3090", "rtx3090")),
     _gpu("mi300x", MI300X, 192, 5300, 750, MI300X_PEAKS, host_link=PCIE_5,
@@ -180,7 +182,8 @@ def find_machine(name: str) -> Machine:
     raise ParameterError(
         f"No machine {name!r:.60} is in the table of known hardware.",
         param="hardware",
-        hint=(f"The nearest is {names[close].name!r}. " if close else "") + f"Known: {', '.join(sorted(machines))}.",
+        hint=(f"The nearest is {names[close].name!r}. " if close else "")
+        + f"Known: {', '.join(sorted(machines))}; commands also know 'this', the local machine.",
     )
 
 

@@ -56,6 +56,7 @@ class Cited(float):
         return float(self), self.source
 
 
+THIS_MACHINE: Final = "this machine"
 DISK: Final = Cited(1.2e9, "assumed: direct reads of a virtual machine's disk, measured 2026-11-22")
 
 
@@ -124,7 +125,7 @@ def measured_machine(
 ) -> Machine:
     """The machine of this process, by figures that were measured."""
     return Machine(
-        "this machine",
+        THIS_MACHINE,
         "cpu",
         memory=Cited(memory_bytes, "the operating system"),
         bandwidth=Cited(bandwidth, source),

@@ -219,7 +219,7 @@ def study_lines(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Ite
     yield f"SLO: {slo}"
     yield (
         f"{count(study.tried, 'configuration')} tried; {len(study.plans):,} meet the SLO, counting those that "
-        "differ only in step size once. Cheapest first:"
+        "differ only in step size once. Cheapest first, then higher quality, then faster:"
     )
     yield ""
     several = len({plan.configuration.shape.name for plan in study.plans}) > 1
@@ -288,8 +288,16 @@ def fit_lines(found: FitResult, others: Sequence[FitResult]) -> Iterator[str]:
     if asked.context > asked.shape.context_length:
         yield f"The model supports contexts of up to {asked.shape.context_length:,} tokens."
     yield ""
-    yield f"Sequences of {asked.context:,} tokens that fit, and the longest context at concurrency {asked.concurrency}:"
-    yield from _table(WAYS, [_way(other) for other in others])
+    most = max(asked.shape.context_length, asked.context)
+    whole = bool(others) and all(other.longest == most for other in others)
+    more = (
+        f". Each way holds a context of {most:,}"
+        if whole
+        else f", and the longest context at concurrency {asked.concurrency}"
+    )
+    yield f"Sequences of {asked.context:,} tokens that fit{more}:"
+    columns = WAYS[:-1] if whole else WAYS
+    yield from _table(columns, [_way(other)[: len(columns)] for other in others])
 
 
 def _detail(found: FitResult, name: str) -> str:
@@ -332,7 +340,7 @@ def _row(plan: CapacityPlan, named: bool) -> tuple[str, ...]:
         steps,
         _time(plan.ttft, plan.source),
         _time(plan.tpot, plan.source),
-        f"{plan.batch:.0f} (max {plan.batch_limit})",
+        f"{plan.batch:.0f} (max {plan.batch_limit})" if plan.batch >= 0.5 else f"<1 (max {plan.batch_limit})",
         "sure" if plan.sure else "",
     )
 

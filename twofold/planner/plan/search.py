@@ -92,7 +92,7 @@ def _decode_reason(candidate: Candidate, plan: CapacityPlan) -> str:
     parts = model.steps.demand([(batch, SequenceRows(1, candidate.traffic.context - 1))]).parts(model.constants)
     words = "fixed overhead" if parts.bound == "overhead" else PART_WORDS[parts.bound]
     share = getattr(parts, parts.bound) / parts.seconds
-    return f"A decode step of {batch} sequences is dominated by {words} ({share:.0%})."
+    return f"A decode step of {count(batch, 'sequence')} is dominated by {words} ({share:.0%})."
 
 
 def _memory_reason(candidate: Candidate, plan: CapacityPlan) -> str:

@@ -224,11 +224,13 @@ def class_of(shape: ModelSpec, machine: Machine) -> Class:
 
 
 def words_of(shape: ModelSpec, machine: Machine) -> str:
-    """As in "dense bf16 models on H100 and H200"."""
+    """As in "dense bf16 models on H100 and H200", "dense Q4_1 models on this machine"."""
     generation = GENERATIONS.get(machine.name)
     kind = "mixture-of-experts" if shape.has_experts else "dense"
     where = machine.name if generation is None else MACHINES[generation]
-    return f"{kind} {precision(main_format(shape))} models on {where}"
+    form = main_format(shape)
+    known = precision(form)
+    return f"{kind} {form.name if known.startswith('int') else known} models on {where}"
 
 
 def precision(form: ValueFormat) -> str:

@@ -15,8 +15,8 @@ from typing import Final
 from twofold.core.errors import ModelNotFoundError, TwofoldError, closest_match
 from twofold.core.model import Formats, GatedFFN, GroupedAttention, LayerSpec, ModelSpec, PlainFFN
 from twofold.core.values import FP8_BLOCK, FP32, INT4, MXFP4, find_format, grouped
-from twofold.formats.fetch.names import ALIASES
 from twofold.models.config import read_config, read_config_file
+from twofold.planner.shapes.aliases import PULLED, pulled_shape
 
 K: Final = 1024
 Row = tuple[str, str, int, int, int, int, int, int, int, Mapping[str, object]]
@@ -108,6 +108,7 @@ ROWS: Final[Mapping[str, tuple[Row, ...]]] = {
     "phi3": (
         ("phi-3-mini", "microsoft/Phi-3-mini-4k-instruct", 32, 3072, 32, 32, 8192, 32_064, 4 * K,
          {"sliding_window": 2047}),
+        ("phi-4-mini", "microsoft/Phi-4-mini-instruct", 32, 3072, 24, 8, 8192, 200_064, 128 * K, TIED),
         ("phi-4", "microsoft/phi-4", 40, 5120, 40, 10, 17_920, 100_352, 16 * K, NONE),
     ),
     "deepseek_v3": (
@@ -236,23 +237,31 @@ def find_shape(name: str) -> ModelSpec:
 
 
 def resolve_shape(name: str, weights: str | None = None) -> ModelSpec:
-    """The shape of a GGUF file, a config.json or its folder, an alias's file in the cache, or a known model.
+    """The shape of a GGUF file, a config.json or its folder, an alias's file in the cache, or ``named_shape``.
 
     A file's shape is named after the file or the alias. ``weights`` replaces the format of its matrices. Raises
     ModelNotFoundError with the closest name, FormatError for a damaged file, ParameterError for an unknown format.
     """
-    shape = _stored_shape(name)
-    return shape if weights is None else shape.stored_as(find_format(weights))
-
-
-def _stored_shape(name: str) -> ModelSpec:
     path = Path(name).expanduser()
     file = model_file(name)
     if file is not None:
-        return replace(read_shape(file), name=name if name in ALIASES else path.stem)
-    if path.suffix == ".json" or (path / "config.json").is_file():
-        return read_config_file(path)
-    return find_shape(name)
+        shape = replace(read_shape(file), name=name if name in PULLED else path.stem)
+    elif path.suffix == ".json" or (path / "config.json").is_file():
+        shape = read_config_file(path)
+    else:
+        return named_shape(name, weights)
+    return shape if weights is None else shape.stored_as(find_format(weights))
+
+
+def named_shape(name: str, weights: str | None = None) -> ModelSpec:
+    """What ``twofold pull`` fetches for an alias, or a known model; with ``weights``, its matrices in that format.
+
+    Raises ModelNotFoundError with the closest name, ParameterError for an unknown format.
+    """
+    if weights is None:
+        return pulled_shape(name, known_shapes()) if name in PULLED else find_shape(name)
+    shape = replace(find_shape(PULLED[name].row), name=name) if name in PULLED else find_shape(name)
+    return shape.stored_as(find_format(weights))
 
 
 def read_shape(path: Path) -> ModelSpec:
@@ -270,7 +279,7 @@ def model_file(name: str) -> Path | None:
     path = Path(name).expanduser()
     if path.suffix == ".gguf":
         return path
-    if name not in ALIASES:
+    if name not in PULLED:
         return None
     from twofold.formats.fetch.sources import locate  # noqa: PLC0415 - start-up time
     from twofold.host.paths import CacheFolders  # noqa: PLC0415

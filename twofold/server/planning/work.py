@@ -35,7 +35,7 @@ from twofold.planner.price import report as prices
 from twofold.planner.price.catalog import known_catalog
 from twofold.planner.price.own import OwnMachines, hourly, own_cost
 from twofold.planner.price.workload import Compression, Workload, api_cost
-from twofold.planner.shapes.known import find_shape
+from twofold.planner.shapes.known import named_shape
 from twofold.server.planning.bodies import CHUNKS, DRAFTS, HERE, KV, TP, WEIGHTS, Values
 from twofold.server.planning.plain import from_plain
 
@@ -67,8 +67,10 @@ class Here:
 
     def model(self, values: Values) -> ModelSpec:
         """The named model, with its weights in the format that the caller chose."""
-        shape = self.shape or find_shape(values["model"])
-        return shape if values.get("weights") is None else shape.stored_as(find_format(values["weights"]))
+        weights = values.get("weights")
+        if self.shape is None:
+            return named_shape(values["model"], weights)
+        return self.shape if weights is None else self.shape.stored_as(find_format(weights))
 
     def on(self, hardware: str, values: Values, tp: int) -> tuple[Machine, Setting]:
         """The machine of that name, and how it serves. Raises ParameterError."""
@@ -118,7 +120,7 @@ def _assumptions(values: Values) -> Assumptions:
     scorer = values.get("scorer")
     names = {"text": "text", "acceptance": "acceptance", "draft": "draft_cost", "keeps": "keep", "shared": "shared"}
     given = {name: values[field] for name, field in names.items() if values.get(field) is not None}
-    return Assumptions(**given, scorer=None if scorer is None else find_shape(scorer))
+    return Assumptions(**given, scorer=None if scorer is None else named_shape(scorer))
 
 
 def curve(values: Values) -> Mapping[str, Any]:
@@ -256,7 +258,7 @@ def _choices(values: Values) -> Choices:
     if rate is None and text is not None:
         rate = float(ACCEPTANCE[text].lookup if draft is None else ACCEPTANCE[text].model)
     return Choices(
-        models=tuple(map(find_shape, values["models"])),
+        models=tuple(map(named_shape, values["models"])),
         machines=tuple(map(find_machine, values["hardware"])),
         tp=tuple(values.get("tp") or TP),
         weights=tuple(map(_weights, values.get("weights") or WEIGHTS)),
@@ -265,7 +267,7 @@ def _choices(values: Values) -> Choices:
         split=values.get("split", True),
         acceptance=rate,
         drafts=tuple(values.get("drafts") or DRAFTS),
-        draft=None if draft is None else find_shape(draft),
+        draft=None if draft is None else named_shape(draft),
         devices=values.get("max_devices", 4096),
     )
 
