@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -40,3 +41,11 @@ def test_a_list_is_converted_and_compared_once_for_all_layers() -> None:
     for layer in range(100):
         assert fields.integer("heads", layer=layer) == fields.integer("heads") == 8
     assert (seen.count("converted"), seen.count("compared")) == (1, 100)
+
+
+def test_a_copy_with_other_values_reads_these() -> None:
+    """What was read is remembered, but only of the same values."""
+    first = TypedFields({"a": 1, "b": 2}, "the first")
+    assert first.integer("a") == 1
+    second = replace(first, values={"a": 3})
+    assert (second.integer("a"), set(second.read), set(first.read)) == (3, {"a"}, {"a"})

@@ -21,7 +21,8 @@ class TypedFields:
 
     ``label`` names the object in errors; ``defaults`` are the defaults of objects of its kind. ``per_layer``: a number
     may be a list with an entry for each layer. ``read`` has the fields read so far, for callers that refuse the others,
-    with their values as plain objects; ``agreed`` are the lists whose entries are known to be equal.
+    with their values as plain objects; ``agreed`` are the lists whose entries are known to be equal. Copies with other
+    values start with neither.
     """
 
     values: Mapping[str, object]
@@ -30,8 +31,8 @@ class TypedFields:
     prefix: str = ""
     hint: str = HINT
     per_layer: bool = False
-    read: dict[str, object] = field(default_factory=dict)
-    agreed: set[str] = field(default_factory=set)
+    read: dict[str, object] = field(default_factory=dict, init=False)
+    agreed: set[str] = field(default_factory=set, init=False)
 
     def __contains__(self, name: str) -> bool:
         value = self.values.get(self.prefix + name)
