@@ -64,10 +64,11 @@ class Prompt:
         self.facts = facts or facts_of(CHATML)
         self.messages, self.tools = messages, tools
         shown, shown_tools = self.facts.format.shown(messages, tools)
-        self.ids = self.facts.tokenizer.apply_chat_template(shown, tools=shown_tools)
+        self.ids = self.facts.tokenizer.apply_chat_template(shown, tools=shown_tools, exact_content=True)
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
-        return self.facts.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)
+        shown, tools = self.facts.format.shown(messages, tools)
+        return self.facts.tokenizer.apply_chat_template(shown, tools=tools, tokenize=False, exact_content=True)
 
     def pins(self, *points: CachePoint) -> tuple[CachePin, ...]:
         return find_pins(points, self.messages, self.tools, self.ids, self.facts, self.render)

@@ -169,6 +169,27 @@ def test_omitted_fields_are_named_in_a_header_and_in_the_log(server: LiveServer)
     assert server.post(CHAT, chat("typo", temprature=1)).status_code == 400
 
 
+def test_moved_system_messages_are_told_in_a_header(tiny: TinyModel, tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
+    late = [*turns, {"role": "system", "content": "Be kind."}, turns[0]]
+    counted = {"model": "tiny", "messages": late}
+    with live_server(tmp_path, f"tiny={tiny.path}", "--threads", "1", "--chat-template", "gemma") as live:
+        asked: list[tuple[str, dict[str, Any]]] = [
+            (CHAT, {**counted, "max_tokens": 2}),
+            (CHAT, {**counted, "max_tokens": 2, "stream": True}),
+            ("/v1/messages", {**counted, "max_tokens": 2}),
+            ("/v1/messages/count_tokens", counted),
+            ("/v1/responses", {"model": "tiny", "input": late, "max_output_tokens": 16}),
+            ("/api/chat", {**counted, "stream": False, "options": {"num_predict": 2}}),
+            ("/tokenize", counted),
+        ]
+        for path, body in asked:
+            answer = live.post(path, body)
+            assert answer.status_code == 200, answer.text
+            assert "system messages joined" in answer.headers["x-twofold-warning"], path
+        assert "x-twofold-warning" not in live.post(CHAT, {**counted, "messages": turns[:1], "max_tokens": 2}).headers
+
+
 def test_a_server_may_ignore_unknown_fields(tiny: TinyModel, tmp_path: Path) -> None:
     with live_server(tmp_path, f"tiny={tiny.path}", "--threads", "1", "--unknown-fields", "warn") as live:
         answer = live.post(CHAT, chat("typo", **{"temprature": 1, "\u00fc\r\n": 2}))

@@ -21,7 +21,7 @@ from twofold.engine.prompts import Message
 from twofold.text.tokenizers.special import unused_mark
 
 Renderer: TypeAlias = Callable[[Sequence[Message], Sequence[Message] | None], str]
-"""Renders messages and tools with the chat template."""
+"""The text of the prompt that a conversation with these messages and tools has."""
 
 WHITE: Final = b" \t\n\r\v\f"
 
@@ -49,14 +49,13 @@ def find_pins(
 ) -> tuple[CachePin, ...]:
     """The pins of these points, ascending; of several points at one token, the longest time to live counts.
 
-    ``token_ids`` are those of the whole conversation; ``render`` takes messages and tools as ``CompletionFormat.shown``
-    returns them. A point has no pin if it covers no whole token, is on tools that the model is not shown, or cannot be
-    found in the rendered text.
+    ``token_ids`` are those of the whole conversation. A point has no pin if it covers no whole token, is on tools that
+    the model is not shown, or cannot be found in the rendered text.
     """
-    text = render(*model.format.shown(messages, tools))
+    text = render(messages, tools)
     ends: list[tuple[int, TimeToLive]] = []
     for point in points:
-        end = _end(point, text, messages, tools, lambda *changed: render(*model.format.shown(*changed)))
+        end = _end(point, text, messages, tools, render)
         if end:
             ends.append((end, point.ttl))
     ends.sort()

@@ -62,12 +62,14 @@ class IgnoredFields:
     unknown   whether unknown fields are ignored; else they are errors
     shown     their names for the response
     logged    the same for the log, without labels and names that are not plain
+    notes     sentences about what was done otherwise than asked
     objects   the ignored objects, each with the error that it would be
     """
 
     unknown: bool
     shown: list[str] = field(default_factory=list)
     logged: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     objects: list[tuple[dict[str, Any], FieldError]] = field(default_factory=list)
 
     def add(self, shown: str, logged: str | None) -> None:
@@ -82,7 +84,10 @@ _ignored: ContextVar[IgnoredFields | None] = ContextVar("ignored", default=None)
 
 @contextmanager
 def ignoring(*, unknown: bool) -> Iterator[IgnoredFields]:
-    """Within this context, parts of bodies are ignored and noted; outside of it, as for batches, they are errors."""
+    """Within this context, parts of bodies are ignored and noted; outside of it, as for batches, they are errors.
+
+    Work on the threads of ``server/pool`` is within the context of its request.
+    """
     ignored = IgnoredFields(unknown)
     token = _ignored.set(ignored)
     try:
@@ -115,6 +120,13 @@ def ignore_label(name: str) -> None:
     """Ignores a field that changes no completion, with a warning if there is a response for it."""
     if (ignored := _ignored.get()) is not None:
         ignored.add(name, None)
+
+
+def warn(text: str) -> None:
+    """Tells the caller, in the warning of the response, what was done otherwise than asked."""
+    ignored = _ignored.get()
+    if ignored is not None and text not in ignored.notes:
+        ignored.notes.append(text)
 
 
 def refuse_unknown(where: str, name: str, known: Collection[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from twofold.api.base import ModelFacts, ReplyHead, Streamer
 from twofold.api.cache_points import CachePoint, find_pins
-from twofold.api.fields import UNSUPPORTED, FieldError, omission
+from twofold.api.fields import UNSUPPORTED, FieldError, omission, warn
 from twofold.core.errors import ParameterError, closest_match, quoted
 from twofold.core.params import SamplingParams, ThinkingParams
 from twofold.core.request import EngineRequest, PoolingParams, RequestOptions, TextOrTokens, TimeToLive
@@ -20,6 +20,7 @@ from twofold.text.detokenize import StreamDetokenizer
 from twofold.text.parsers.base import SectionParser
 from twofold.text.parsers.thinking import ThinkingMarks
 from twofold.text.prompt_limit import PromptLimit
+from twofold.text.tokenizers.tokenizer import ChatOptions
 
 ThinkingMode = Literal["default", "off", "on"]
 
@@ -139,17 +140,18 @@ class Conversation:
                 code=UNSUPPORTED,
                 hint="Remove it, or use a reasoning model.",
             )
-        shown, tools = model.format.shown(self.messages, self._callable)
-        keywords: dict[str, Any] = {
+        keywords: ChatOptions = {
             "add_generation_prompt": self.add_generation_prompt and not self.continues,
             "continue_final_message": self.continues,
             "chat_template_kwargs": self._variables(marks),
         }
+        tokenizer = model.tokenizer.within(PromptLimit(model.context))
+        ids, support = model.format.tokenized(tokenizer, self.messages, self._callable, warn, **keywords)
 
         def render(messages: Sequence[Message], tools: Sequence[Message] | None) -> str:
-            return model.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, **keywords)
+            shown, tools = model.format.shown(messages, tools, support)
+            return tokenizer.apply_chat_template(shown, tools=tools, tokenize=False, exact_content=True, **keywords)
 
-        ids = model.tokenizer.within(PromptLimit(model.context)).apply_chat_template(shown, tools=tools, **keywords)
         if self.cache_points:
             pins = find_pins(self.cache_points, self.messages, self._callable, ids, model, render)
             options = replace(options, cache_pins=pins)

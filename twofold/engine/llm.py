@@ -29,8 +29,9 @@ from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import Message, Prompt, read_prompts
 from twofold.formats.fetch import sources
 from twofold.host.paths import CacheFolders
+from twofold.text.parsers.format import CompletionFormat
 from twofold.text.spans import Range
-from twofold.text.tokenizers.tokenizer import Tokenizer
+from twofold.text.tokenizers.tokenizer import ChatOptions, Tokenizer
 
 
 class OpenModel:
@@ -47,6 +48,7 @@ class OpenModel:
         self._loaded = loaded
         self._engine = assemble(loaded, clock)
         self._closed = False
+        self._format: CompletionFormat | None = None
 
     @classmethod
     def _load(
@@ -233,16 +235,26 @@ class LLM(OpenModel):
     ) -> list[RequestOutput]:
         """Completions of one conversation, or of a list of them, through the model's chat template."""
         chats = [messages] if not messages or isinstance(messages[0], Mapping) else messages
-        given: list[TextOrTokens] = []
-        for chat in chats:
-            ids = self.get_tokenizer().apply_chat_template(
+        given: list[TextOrTokens] = [
+            self.chat_prompt(
                 chat,  # type: ignore[arg-type] # checked above, at run time
                 add_generation_prompt=add_generation_prompt,
                 tools=tools,
                 chat_template_kwargs=chat_template_kwargs,
             )
-            given.append(tuple(ids))
+            for chat in chats
+        ]
         return self._run(given, _params_for_each(sampling_params, len(given)), options)
+
+    def chat_prompt(
+        self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None, **options: Unpack[ChatOptions]
+    ) -> tuple[int, ...]:
+        """The token ids of a conversation's prompt. What the chat template has no place for (tools, calls, some system
+        messages) is shown in another way, as the server does. Raises TemplateError if the template refuses it."""
+        if self._format is None:
+            self._format = CompletionFormat.of(self.get_tokenizer())
+        ids, _ = self._format.tokenized(self.get_tokenizer(), messages, tools, **options)
+        return tuple(ids)
 
     def stream(
         self,

@@ -38,6 +38,7 @@ class RequestContext:
     store         its choice for the response cache: True stores a sampled completion, False skips the cache
     keep_alive_s  seconds that its model stays loaded without use, if its caller may choose them
     omitted       ignored fields of its body, for a header
+    notes         sentences about what was done otherwise than asked, for the same header
     quota         its part of its key's quota; None if the key has no limits
     received      bytes of its body so far, counted if it has a quota
     held          bytes that it holds of budgets shared by all callers
@@ -58,6 +59,7 @@ class RequestContext:
     store: bool | None = None
     keep_alive_s: float | None = None
     omitted: Sequence[str] = ()
+    notes: list[str] = field(default_factory=list)
     quota: QuotaUse | None = None
     received: int = 0
     held: list[tuple[ByteBudget, int]] = field(default_factory=list)
@@ -129,13 +131,13 @@ class RequestContext:
             self.quota.leave(used, self.received, time.monotonic())
 
     def headers(self) -> tuple[Header, ...]:
-        """Headers of its response: a hit of the response cache, omitted fields, and the rest of its key's quota."""
+        """Headers of its response: a hit of the response cache, warnings, and the rest of its key's quota."""
         marks = [HIT_HEADER] if self.record.cached_answer else []
         if (report := self.record.compression) is not None:
             applied = "applied" if report.verdict.applied else "declined"
             counts = f"{applied}; tokens={report.tokens_before}, {report.tokens_after}"
             marks.append((b"x-twofold-compression", counts.encode()))
-        if self.omitted:
-            names = ", ".join(self.omitted).encode("ascii", "backslashreplace")
-            marks.append((b"x-twofold-warning", b"omitted: " + names))
+        warnings = [*(["omitted: " + ", ".join(self.omitted)] if self.omitted else ()), *self.notes]
+        if warnings:
+            marks.append((b"x-twofold-warning", "; ".join(warnings).encode("ascii", "backslashreplace")))
         return (*marks, *(() if self.quota is None else self.quota.account.headers(time.monotonic())))

@@ -28,6 +28,7 @@ from msgspec import UNSET, UnsetType
 
 from twofold.api.base import DialectRequest, GeneratedReply, ReplyHead
 from twofold.api.completion import CacheUsage, reasoning_tokens
+from twofold.api.fields import ignoring
 from twofold.core.errors import BusyError, TimeLimitError, TwofoldError
 from twofold.core.forecast import RequestProgress
 from twofold.core.request import EngineRequest
@@ -267,7 +268,9 @@ class RequestRunner:
             def prepare() -> Sequence[EngineRequest]:  # on a thread, since there may be thousands
                 return self._admission.tiered(context, request.tier, request.prepare(model.facts))
 
-            jobs = await self._pool.prepare(model.name, context.source, context.size, prepare)
+            with ignoring(unknown=False) as ignored:
+                jobs = await self._pool.prepare(model.name, context.source, context.size, prepare)
+            context.notes += ignored.notes
             if jobs:
                 record.params = AskedParams.of(jobs[0].params)
                 asked = (context.caller.id, model.name, jobs[0].token_ids)

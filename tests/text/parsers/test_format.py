@@ -73,7 +73,7 @@ def tokenizer(template: str | None, *controls: str) -> Tokenizer:
 def prompt(template: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str:
     tokens = tokenizer(template)
     shown, left = CompletionFormat.of(tokens).shown(messages, tools)
-    return tokens.apply_chat_template(shown, tools=left, tokenize=False)
+    return tokens.apply_chat_template(shown, tools=left, tokenize=False, exact_content=True)
 
 
 def test_a_template_that_shows_tools_gets_them() -> None:
@@ -98,8 +98,8 @@ def test_a_template_without_tools_gets_them_as_instructions() -> None:
     assert text.index('"name": "get"') < text.index("Be kind.")
     assert 'Well,\n<tool_call>\n{"name": "get", "arguments": {"a": "b"}}\n</tool_call><|im_end|>' in text
     assert (
-        "<|im_start|>user\n<tool_response>\nfound\n</tool_response>\n<tool_response>\nmore\n</tool_response>\nThanks"
-        in text
+        "<|im_start|>user\n<tool_response>\nfound\n</tool_response>\n<tool_response>\nmore\n</tool_response>"
+        "<|im_end|>\n<|im_start|>user\nThanks<|im_end|>" in text
     )
     assert "<|im_start|>tool" not in text
 

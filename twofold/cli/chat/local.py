@@ -181,13 +181,13 @@ class LocalModel:
 
     def _rendered(self, messages: Sequence[Message], room: int) -> tuple[int, ...]:
         """The token ids of a conversation. Raises ContextLengthError, and TemplateError if the template rejects it."""
-        ids = self._llm.get_tokenizer().apply_chat_template(messages)
+        ids = self._llm.chat_prompt(messages)
         if len(ids) + room > self.context:
             raise ContextLengthError(
                 f"The prompt has {len(ids):,} tokens; it does not fit the context of {self.context:,}.",
                 hint="Shorten the prompt, or raise the context with -c if the model allows it.",
             )
-        return tuple(ids)
+        return ids
 
 
 class Roofline:

@@ -369,6 +369,7 @@ class PathEndpoint:
                 receive = context.enter(self.site.quotas, Headers(scope=scope), receive)
             with ignoring(unknown=self.site.tolerant) as ignored:
                 response = await handler(EndpointRequest(context, scope, receive, self.site))
+            context.notes += ignored.notes
             if ignored.shown:
                 context.omitted = ignored.shown
                 log.warning("request %s: omitted: %s", context.record.request_id, ", ".join(ignored.logged))

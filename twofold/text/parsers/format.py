@@ -9,9 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
-from twofold.core.errors import ParameterError
+from twofold.core.errors import ParameterError, TemplateError, TemplateLimitError
 from twofold.core.json_schema import closed_schema
 from twofold.core.params import StructuredOutputsParams
 from twofold.text.parsers.base import PlainParser, SectionParser
@@ -20,10 +20,17 @@ from twofold.text.parsers.gemma import FUNCTION_GEMMA, GEMMA4
 from twofold.text.parsers.json_calls import HERMES, LLAMA3, MISTRAL
 from twofold.text.parsers.pythonic import PYTHONIC
 from twofold.text.parsers.tagged import TAGGED
-from twofold.text.parsers.template_support import TemplateProber, TemplateSupport, for_template, with_instructions
+from twofold.text.parsers.template_support import (
+    Note,
+    TemplateProber,
+    TemplateSupport,
+    for_template,
+    moves_system,
+    with_instructions,
+)
 from twofold.text.parsers.thinking import PROBE, ThinkingMarks, ThinkingParser, thinking_marks
 from twofold.text.templates.messages import Message
-from twofold.text.tokenizers.tokenizer import Tokenizer
+from twofold.text.tokenizers.tokenizer import ChatOptions, Tokenizer
 
 MAX_REMEMBERED: Final = 256
 """Maximum sets of template variables with a cached result of ``opened``."""
@@ -73,17 +80,55 @@ class CompletionFormat:
         return cls(family, thinking, keeps, stops, tokenizer, prober, support)
 
     def shown(
-        self, messages: Sequence[Message], tools: Sequence[Tool] | None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None,
+        support: TemplateSupport | None = None,
+        note: Note = lambda _: None,
     ) -> tuple[list[Message], Sequence[Tool] | None]:
-        """Messages and tools for the chat template; the messages describe tools and calls that it does not show.
+        """Messages and tools for the chat template, which is rendered with ``exact_content``; the messages describe
+        tools and calls that it does not show.
 
-        Tools precede the caller's system text, so that the prefix cache has both. Raises TemplateError for calls whose
-        arguments are not a JSON object.
+        Tools precede the caller's system text, so that the prefix cache has both. ``support`` replaces what was found
+        out about the template, ``note`` is told of changes that callers would not expect. Raises TemplateError for
+        calls whose arguments are not a JSON object.
         """
-        ready = for_template(messages, self.family, self._support)
-        if not tools or self._support.tools:
-            return ready, tools
-        return with_instructions(ready, self.family.instructions(tools), self._support), None
+        support = support or self._support
+        if moves_system(messages, support):
+            note("system messages joined messages of the user, because the chat template has no place for them")
+        if tools and not support.tools:
+            messages, tools = with_instructions(messages, self.family.instructions(tools)), None
+        return for_template(messages, self.family, support, note), tools
+
+    def tokenized(
+        self,
+        tokenizer: Tokenizer,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None,
+        note: Note = lambda _: None,
+        **options: Unpack[ChatOptions],
+    ) -> tuple[list[int], TemplateSupport]:
+        """The prompt as ``shown`` adapts it, and the ``support`` with which the template accepts it: if it refuses the
+        messages, those of a stricter one are tried. ``options`` are those of ``apply_chat_template``.
+
+        Raises the TemplateError of the first try if the template refuses all of them, and the tokenizer's errors.
+        """
+        refusal: TemplateError | None = None
+        for support in (self._support, *self._support.stricter):
+            notes: list[str] = []
+            try:
+                shown, shown_tools = self.shown(messages, tools, support, notes.append)
+                ids = tokenizer.apply_chat_template(shown, tools=shown_tools, exact_content=True, **options)
+            except TemplateLimitError:
+                raise
+            except TemplateError as error:
+                refusal = refusal or error
+                continue
+            for text in dict.fromkeys(notes):
+                note(text)
+            return ids, support
+        assert refusal is not None, "the loop has returned or failed"
+        raise refusal
 
     def parser(self, tools: Sequence[Tool] | None, *, opened: bool, parallel: bool = True) -> SectionParser:
         """A parser of one completion.

@@ -18,18 +18,19 @@ FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "re
 NAMES = frozenset({"name", "id", "tool_call_id", "type"})
 
 
-def validated(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Copies with ``content`` as one string; a list of text parts is joined by newlines. Raises TemplateError."""
+def validated(messages: Sequence[Message], *, exact_content: bool = False) -> list[dict[str, Any]]:
+    """Copies with ``content`` as one string; a list of text parts is joined by newlines. With ``exact_content`` lists
+    and null stay as they are. Raises TemplateError."""
     if isinstance(messages, (str, bytes)) or not isinstance(messages, Sequence):
         raise _refused("Messages must be a list of objects with 'role' and 'content'.")
     if not messages:
         raise _refused("There must be at least one message.")
     if len(messages) > MAX_MESSAGES:
         raise _refused(f"{len(messages)} messages are too many; at most {MAX_MESSAGES} are allowed.")
-    return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    return [_message(message, f"messages[{index}]", exact_content) for index, message in enumerate(messages)]
 
 
-def _message(message: Message, where: str) -> dict[str, Any]:
+def _message(message: Message, where: str, exact_content: bool) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise _refused(f"{where} must be an object with 'role' and 'content'.")
     for field in message:
@@ -38,10 +39,15 @@ def _message(message: Message, where: str) -> dict[str, Any]:
     role = message.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise _unknown(f"{where} has an unknown role", role, ROLES)
-    content = _content(message.get("content"), where)
+    content: Any = _content(message.get("content"), where)
     if "content" not in message and not message.get("tool_calls"):
         raise _refused(f"{where} has no 'content'.")
-    return {**{key: plain(value) for key, value in message.items()}, "content": content}
+    copied = {key: plain(value) for key, value in message.items()}
+    if exact_content and isinstance(copied.get("content"), list):
+        content = [{"type": "text", "text": _part(part, where)} for part in copied["content"]]
+    elif exact_content and "content" in message:
+        content = copied["content"]
+    return {**copied, "content": content}
 
 
 def _content(content: object, where: str) -> str:

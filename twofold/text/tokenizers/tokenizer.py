@@ -60,13 +60,19 @@ _KEEPS_SPACE = frozenset({"<unk>", "<s>", "<|endoftext|>"})
 
 
 class ChatOptions(TypedDict, total=False):
-    """Keywords of ``Tokenizer.apply_chat_template``."""
+    """Keywords of ``Tokenizer.apply_chat_template`` for the end of the prompt, and the template's variables."""
 
     add_generation_prompt: bool
-    tools: Sequence[Message] | None
     continue_final_message: bool
-    trust_content: bool
     chat_template_kwargs: Mapping[str, Any] | None
+
+
+class TemplateOptions(ChatOptions, total=False):
+    """Keywords of ``Tokenizer.apply_chat_template``."""
+
+    tools: Sequence[Message] | None
+    trust_content: bool
+    exact_content: bool
 
 
 class Tokenizer:
@@ -297,12 +303,20 @@ class Tokenizer:
 
     @overload
     def apply_chat_template(
-        self, messages: Sequence[Message], *, tokenize: Literal[True] = True, **options: Unpack[ChatOptions]
+        self,
+        messages: Sequence[Message],
+        *,
+        tokenize: Literal[True] = True,
+        **options: Unpack[TemplateOptions],
     ) -> list[int]: ...
 
     @overload
     def apply_chat_template(
-        self, messages: Sequence[Message], *, tokenize: Literal[False], **options: Unpack[ChatOptions]
+        self,
+        messages: Sequence[Message],
+        *,
+        tokenize: Literal[False],
+        **options: Unpack[TemplateOptions],
     ) -> str: ...
 
     def apply_chat_template(
@@ -314,20 +328,24 @@ class Tokenizer:
         continue_final_message: bool = False,
         tokenize: bool = True,
         trust_content: bool = False,
+        exact_content: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int] | str:
         """The prompt that the model's chat template makes of ``messages``, as ids or as text.
 
         Text in messages, tools and variables that looks like a control token stays text in the ids, unless
         ``trust_content``.
-        With ``continue_final_message`` the prompt ends where the content of the last message ends, its turn left open.
-        ``chat_template_kwargs`` become variables of the template. Raises TemplateError without a template, for
-        messages that are malformed or that the template refuses, and if the template exceeds its limits;
-        ParameterError for a variable whose name is reserved, ResourceError if its process cannot be started.
+        The template sees each content as one string, with ``exact_content`` as it is given: a string, a list of text
+        parts, or null. With ``continue_final_message`` the prompt ends where the content of the last message ends, its
+        turn left open. ``chat_template_kwargs`` become variables of the template.
+
+        Raises TemplateError without a template, for messages that are malformed or that the template refuses, and if
+        the template exceeds its limits; ParameterError for a variable whose name is reserved, ResourceError if its
+        process cannot be started.
         """
         if self._chat_template is None:
             raise self._no_template()
-        given = [validated(messages), plain(tools), plain(chat_template_kwargs or {})]
+        given = [validated(messages, exact_content=exact_content), plain(tools), plain(chat_template_kwargs or {})]
         mark = ""
         if tokenize and not trust_content and self._guarded(given, _TRIAL_MARK) != given:
             mark = self._unused_mark(given)
@@ -336,7 +354,11 @@ class Tokenizer:
         end = None
         if continue_final_message:
             end = self._unused_mark(given)
-            checked[-1]["content"] += end
+            last = checked[-1]
+            if isinstance(last["content"], list) and last["content"]:
+                last = last["content"][-1]
+            key = "content" if last is checked[-1] else "text"
+            last[key] = f"{last[key] or ''}{end}"
         rendered = self._chat_template.render(
             checked,
             tools=checked_tools,
