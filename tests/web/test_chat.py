@@ -100,7 +100,7 @@ def test_branches_of_questions_and_answers(chat: Page) -> None:
     sent = bodies(chat)
     say(chat, "One")
     answered(chat)
-    chat.get_by_role("button", name="Again").click()
+    chat.get_by_role("button", name="Regenerate").click()
     expect(chat.get_by_text("2/2")).to_be_visible()
     answered(chat)
     say(chat, "Two")

@@ -58,7 +58,7 @@ def test_an_answer_again_is_compared_again(page: Page, server: LiveServer) -> No
         settle(page, side, max_tokens="8", seed="3")
     assert "The texts are the same." in compare(page, "Hello")
     with page.expect_response("**/v1/chat/completions"):
-        page.get_by_role("region", name="B", exact=True).get_by_role("button", name="Again").click()
+        page.get_by_role("region", name="B", exact=True).get_by_role("button", name="Regenerate").click()
     expect(page.locator(".differences")).to_contain_text("The texts are the same.")
 
 

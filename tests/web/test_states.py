@@ -31,7 +31,7 @@ def chats(page: Page, state: str) -> Locator:
         return message
     message.fill("Hello, what is half of it?")
     message.press("Enter")
-    shown = {"busy": page.get_by_text("of it", exact=True), "loading": page.get_by_text("tiny is being loaded.")}
+    shown = {"busy": page.get_by_text("of it", exact=True), "loading": page.get_by_text("tiny is being loaded")}
     return shown[state].last if state in shown else page.locator(".answer .fault", has_text=SAID[state]).last
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.web.stage import called, chunk
+from tests.web.browser import accessibility_faults
+from tests.web.stage import CHAT, called, chunk, progress, through, unfinished
 from tests.web.test_chat import CHATS, bodies, say, scripted
 
 pytestmark = pytest.mark.browser
@@ -15,7 +18,7 @@ def test_a_call_is_a_card_and_its_result_is_sent(page: Page) -> None:
     sent = bodies(page)
     scripted(page, called("weather", '{"city": "Ulm"}'))
     say(page, "How is the weather?")
-    card = page.get_by_role("region", name="Call of weather")
+    card = page.get_by_role("group", name="Call of weather")
     expect(card).to_contain_text('"Ulm"')
     card.get_by_label("Result of weather").fill("rain")
     page.unroute(CHATS)
@@ -49,3 +52,29 @@ def test_a_model_that_calls_without_end_waits_for_the_user(page: Page) -> None:
     say(page, "What is 6*7?")
     expect(page.get_by_role("button", name="Send the result")).to_be_visible()
     assert len(sent) == 6
+
+
+def test_a_call_grows_as_it_is_written(page: Page) -> None:
+    start, more = called("weather", '{"city": "Ulm", "da').removesuffix(chunk({}, "tool_calls")), []
+    more = [chunk({"tool_calls": [{"index": 0, "function": {"arguments": part}}]}) for part in ('ys": ', "3")]
+    for events, says in (((start,), '{"city": "Ulm", "da'), ((start, *more), '{"city": "Ulm", "days": 3')):
+        with unfinished(*events) as answering:
+            page.route(f"**{CHAT}", through(answering))
+            say(page, "How is the weather?")
+            card = page.get_by_role("group", name="Call of weather").last
+            expect(card.locator("pre")).to_have_text(says)
+            expect(page.get_by_role("button", name="Stop")).to_be_visible()
+            expect(page.locator(".answer").last.locator(".state")).to_be_hidden()
+            assert accessibility_faults(page) == []
+            page.keyboard.press("Escape")
+            expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+            expect(card).to_contain_text(says)
+            page.unroute_all()
+
+
+def test_what_is_waited_for_is_said_with_its_time(page: Page) -> None:
+    with unfinished(progress({"state": "prefill", "cached": 0, "done": 40, "of": 100}, 50.0)) as answering:
+        page.route(f"**{CHAT}", through(answering))
+        say(page, "Hello")
+        expect(page.locator(".answer .state")).to_have_text(re.compile(r"^prefill 40% · 100 tokens · [1-9]\d* s$"))
+        page.keyboard.press("Escape")

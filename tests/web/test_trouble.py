@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.server.live import LiveServer, live_server
 from tests.support.tiny import TinyModel
@@ -17,7 +17,6 @@ from tests.web.stage import ABOUT, BUSY, CHAT, LIVE, Stage, chunk, progress, ref
 from tests.web.test_chat import settle
 from tests.web.test_engine import requests
 from tests.web.test_states import RESULT
-from twofold.web.page import WebPage
 
 pytestmark = pytest.mark.browser
 
@@ -209,13 +208,13 @@ def test_a_refusal_says_when_the_next_try_is(watch: tuple[Page, Watch], server: 
 def test_a_request_in_the_queue_says_its_place_and_then_how_far_it_is(page: Page) -> None:
     prefill = {"state": "prefill", "cached": 1024, "done": 1120, "of": 1312, "first_token_ms": 430.0}
     for told, says in (
-        ({"state": "queued", "ahead": 3}, "Waiting: 3 before this one."),
-        (prefill, "Reading: 1,120 of 1,312 tokens, first token in ≈ 380 ms"),
+        ({"state": "queued", "ahead": 3}, "Waiting: 3 before this one"),
+        (prefill, "prefill 85% · 1,312 tokens · first token in ≈ 380 ms"),
     ):
         with unfinished(progress(told, 50.0)) as answering:
             page.route(f"**{CHAT}", through(answering))
             say(page, "Hello")
-            expect(page.locator(".answer .state").last).to_have_text(says)
+            expect(page.locator(".answer .state").last).to_have_text(re.compile(rf"^{re.escape(says)}( · \d+ s)?$"))
             page.keyboard.press("Escape")
             page.unroute_all()
 
@@ -254,15 +253,78 @@ def test_a_restarted_server_and_a_model_that_cannot_be_loaded(
 def test_a_view_of_a_server_of_another_version_says_what_to_do(watch: tuple[Page, Watch], server: LiveServer) -> None:
     page, seen = watch
     seen.expect("404")
+    page.route("**/engine.js*", refusal(404, "No such file."))
     page.goto(server.url)
     page.get_by_label("Message", exact=True).fill("Half a sentence")
-    page.route(f"**/web/{WebPage.read().version}/**", refusal(404, "No such file."))
     page.goto(f"{server.url}/#/engine")
-    expect(page.get_by_role("alert")).to_contain_text("Engine cannot be shown")
+    fault = page.get_by_role("alert")
+    expect(fault).to_contain_text("Engine cannot be shown")
+    box = fault.bounding_box()
+    assert box is not None
+    assert box["height"] < 200
     page.unroute_all()
+    fault.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("img", name="Rows of the steps")).to_be_visible()
     page.goto(f"{server.url}/#/chat")
-    page.reload()
     expect(page.get_by_label("Message", exact=True)).to_have_value("Half a sentence")
+
+
+VIEW_SCRIPTS: Final = {"compare.js", "engine.js", "explore.js", "bench.js", "shared.js"}
+
+
+def test_views_are_there_before_they_are_opened(watch: tuple[Page, Watch], server: LiveServer) -> None:
+    """Their scripts are fetched while the page is idle, so a server that is gone takes no view with it."""
+    page, seen = watch
+    seen.expect("ERR_FAILED")
+    asked: set[str] = set()
+    page.on("requestfinished", lambda request: asked.add(request.url.rpartition("/")[2]))
+    page.goto(server.url)
+    for _ in range(600):
+        if asked >= VIEW_SCRIPTS:
+            break
+        page.wait_for_timeout(100)
+    assert asked >= VIEW_SCRIPTS
+    page.route("**/*", lambda route: route.abort())
+    for view in ("Compare", "Engine", "Explore", "Bench"):
+        page.get_by_role("link", name=view).first.click()
+        expect(page.get_by_role("heading", name=view, level=1)).to_be_attached()
+        expect(page.get_by_text("cannot be shown")).to_have_count(0)
+
+
+def test_a_view_whose_script_failed_comes_with_the_server(watch: tuple[Page, Watch], server: LiveServer) -> None:
+    """Without a reload or a click, and from another address, as a browser may keep a module that failed."""
+    page, seen = watch
+    seen.expect("ERR_FAILED")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+    page.route("**/engine.js*", lambda route: route.abort())
+    page.goto(server.url)
+    expect(page.locator(".bar select")).to_have_value("tiny")
+    page.route(f"**{ABOUT}", lambda route: route.abort())
+    page.get_by_role("link", name="Engine").first.click()
+    expect(page.get_by_text("Engine cannot be shown")).to_be_visible()
+    expect(page.locator(".bar + .fault")).to_contain_text("The server does not answer.")
+    page.unroute_all()
+    expect(page.get_by_role("img", name="Rows of the steps")).to_be_visible()
+    expect(page.get_by_text("Engine cannot be shown")).to_have_count(0)
+    assert len({name for name in asked if name.startswith("engine.js")}) > 1
+
+
+def test_the_state_of_the_model_is_followed(page: Page, server: LiveServer) -> None:
+    about = server.get(ABOUT).json()
+    states = ["loading", "loading", "ready"]
+
+    def answer(route: Route) -> None:
+        about["models"][0]["state"] = states.pop(0) if len(states) > 1 else states[0]
+        route.fulfill(json=about)
+
+    page.route(f"**{ABOUT}", answer)
+    page.reload()
+    option = page.locator(".bar option").first
+    expect(option).to_have_text("tiny (is loading)")
+    expect(page.locator(".guess")).to_have_text("tiny is loading.")
+    expect(option).to_have_text("tiny")
+    expect(page.locator(".guess")).to_have_text("")
 
 
 def test_the_live_view_goes_on_with_a_new_key(browser: Browser, keyed: LiveServer) -> None:

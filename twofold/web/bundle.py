@@ -19,7 +19,7 @@ COMMENT: Final = re.compile(
 )
 """Lines of comments in a module, and types inside of a line. No text in backquotes of ours contains either."""
 IMPORT: Final = re.compile(r'^import \{([^}]*)\} from "([^"]+)";\n', re.MULTILINE)
-LATER: Final = re.compile(r'\bimport\("([^"]+)"\)')
+LATER: Final = re.compile(r'\bimport\("([^"]+)"')
 EXPORT: Final = re.compile(r"^export ((?:async )?(?:function\*?|const|class) (\w+))", re.MULTILINE)
 SHARED: Final = "shared.js"
 
@@ -84,7 +84,7 @@ class Bundle:
 
     def _text(self, path: str, homes: Mapping[str, str]) -> str:
         def later(found: re.Match[str]) -> str:
-            return f'import("./{homes[_resolved(path, found[1])]}")'
+            return f'import("./{homes[_resolved(path, found[1])]}"'
 
         return EXPORT.sub(r"\1", LATER.sub(later, IMPORT.sub("", self._texts[path])))
 

@@ -2,15 +2,16 @@
 /** The shell: the bar, the tabs, the chosen model, the theme, the key, and the view. */
 
 import { ApiError, createApi } from "./core/api.js";
+import { whenSeen } from "./core/clock.js";
 import { fill, h } from "./core/dom.js";
 import { timeIn } from "./core/form.js";
-import { faultLine } from "./core/parts.js";
+import { faultBox, faultLine } from "./core/parts.js";
 import { createRoute } from "./core/route.js";
 import { effect, scope, signal } from "./core/signal.js";
 import { createKeyDialog } from "./shell/key.js";
 import { createModelPicker } from "./shell/models.js";
 import { createTheme } from "./shell/theme.js";
-import { VIEWS } from "./views.js";
+import { load, loadAll, VIEWS } from "./views.js";
 
 /** @typedef {import("./views.js").App} App */
 
@@ -23,7 +24,10 @@ const said = h("p.hidden", { role: "status" });
 const keys = createKeyDialog(api, () => app.refresh());
 const picker = createModelPicker(model, server);
 const trouble = faultLine();
-const RETRY_S = 2;
+/** Seconds until the server is asked again: while it does not answer or loads the model, and while this is unloaded. */
+const RETRY_S = 2, UNLOADED_S = 10;
+/** What is tried again once the server answers. @type {(() => void) | null} */
+let failed = null;
 /** @type {ReturnType<typeof setTimeout> | undefined} */
 let retry;
 
@@ -36,6 +40,7 @@ const app = {
   route,
   announce: (text) => fill(said, text),
   askKey: keys.open,
+  load,
   refresh: async () => {
     clearTimeout(retry);
     try {
@@ -43,6 +48,8 @@ const app = {
       server.set(told.models ? told : null);
       keys.wanted(told.keyed, !told.models);
       trouble.say("");
+      failed?.();
+      follow(told.models ?? []);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       if (error.refused) return keys.open(error.message);
@@ -53,11 +60,16 @@ const app = {
   },
 };
 
-/** Reads the server again, once the tab is seen. */
-function again() {
-  if (document.hidden) document.addEventListener("visibilitychange", again, { once: true });
-  else app.refresh();
+/** Asks again while the chosen model changes its state by itself. @param {{id: string, state: string}[]} models */
+function follow(models) {
+  const state = models.find((each) => each.id === model.peek())?.state;
+  if (state === "loading" || state === "unloaded") {
+    retry = setTimeout(again, 1e3 * (state === "loading" ? RETRY_S : UNLOADED_S));
+  }
 }
+
+/** Reads the server again, once the tab is seen. */
+const again = () => whenSeen(app.refresh);
 
 function brand() {
   return h(
@@ -88,7 +100,7 @@ function tabs(name, label) {
 }
 
 /** Shows the view of the route; the one before is unmounted when the next is loaded. */
-function follow() {
+function viewOfRoute() {
   const root = h("div.view", { id: "view" });
   let shown = "";
   let leave = () => {};
@@ -98,24 +110,32 @@ function follow() {
     shown = view;
     open(view);
   });
-  /** @param {string} id */
-  async function open(id) {
+  /** @param {string} id @param {boolean} [again] */
+  async function open(id, again = false) {
     const view = /** @type {import("./views.js").View} */ (VIEWS.find((each) => each.id === id));
     document.title = `${view.name} · Twofold`;
-    try {
-      const { mount } = await view.load();
-      if (shown !== id) return;
-      leave();
-      fill(root);
-      [, leave] = scope(() => mount(root, app));
-    } catch (error) {
-      if (shown !== id) return;
-      leave();
-      leave = () => {};
-      fill(root, h("p.fault", { role: "alert" }, `${view.name} cannot be shown: ${error}. Reload the page.`));
-    }
+    failed = null;
+    /** @type {import("./views.js").ViewModule | null} */
+    const module = await load(id).catch(() => null);
+    if (shown !== id) return;
+    if (!module) failed = () => open(id, true);
+    if (!module && again) return;
+    leave();
+    leave = () => {};
+    fill(root);
+    if (module) return void ([, leave] = scope(() => module.mount(root, app)));
+    fill(root, failureOf(view.name, () => open(id)));
+    app.refresh();
   }
   return root;
+}
+
+/** @param {string} name  of a view @param {() => void} again */
+function failureOf(name, again) {
+  const message = `${name} cannot be shown: its script could not be fetched. ` +
+    "It is fetched again once the server answers; if that does not help, reload the page.";
+  const box = faultBox({ message, status: 0, retryAt: null }, again);
+  return h("main.failure", h("h1.hidden", name), box);
 }
 
 function start() {
@@ -132,14 +152,14 @@ function start() {
     h("a.skip", { href: "#view", onclick: skip }, "Skip to the content"),
     bar,
     trouble.element,
-    follow(),
+    viewOfRoute(),
     ...(VIEWS.length > 1 ? [tabs("bottom", "Views, small screens")] : []),
     said,
     keys.dialog,
   );
   // A dropped file is for the view, not for the browser to open.
   for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event.preventDefault());
-  app.refresh();
+  app.refresh().then(loadAll);
 }
 
 /** @param {Event} event */

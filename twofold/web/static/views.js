@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * The views of the page, in the order of their tabs. The first one comes with the shell, another is loaded when it is
- * first opened.
+ * The views of the page, in the order of their tabs. The first one comes with the shell, the others when the browser has
+ * nothing else to do, or when they are opened.
  *
  * @typedef {object} App
  * @property {import("./core/api.js").Api} api
@@ -13,17 +13,48 @@
  * @property {(message?: string) => void} askKey  opens the dialog for the key, with what was wrong
  * @property {() => Promise<void>} refresh  reads the server and its models again
  *
+ * @property {(id: string) => Promise<any>} load  the module of a view
+ *
  * @typedef {{mount: (root: HTMLElement, app: App) => void}} ViewModule  `mount` runs in a scope, which ends with the view
- * @typedef {{id: string, name: string, load: () => Promise<ViewModule>}} View
+ * @typedef {{id: string, name: string, load: (again: string) => Promise<ViewModule>}} View
+ *   `again`: "", or a query, as browsers keep a module that could not be fetched
  */
 
 import { mount } from "./chat/view.js";
+import { whenSeen } from "./core/clock.js";
 
 /** @type {readonly View[]} */
 export const VIEWS = [
   { id: "chat", name: "Chat", load: () => Promise.resolve({ mount }) },
-  { id: "compare", name: "Compare", load: () => import("./compare/view.js") },
-  { id: "engine", name: "Engine", load: () => import("./engine/view.js") },
-  { id: "explore", name: "Explore", load: () => import("./explore/view.js") },
-  { id: "bench", name: "Bench", load: () => import("./bench/view.js") },
+  { id: "compare", name: "Compare", load: (again) => import("./compare/view.js" + again) },
+  { id: "engine", name: "Engine", load: (again) => import("./engine/view.js" + again) },
+  { id: "explore", name: "Explore", load: (again) => import("./explore/view.js" + again) },
+  { id: "bench", name: "Bench", load: (again) => import("./bench/view.js" + again) },
 ];
+
+/** @type {Map<string, Promise<ViewModule>>} */
+const loaded = new Map();
+let tries = 0;
+
+/** The module of a view. What failed is tried again with the next call. @param {string} id @returns {Promise<any>} */
+export function load(id) {
+  const view = /** @type {View} */ (VIEWS.find((each) => each.id === id));
+  const found = loaded.get(id) ?? view.load(tries ? `?${tries}` : "").catch((error) => {
+    loaded.delete(id);
+    tries += 1;
+    throw error;
+  });
+  loaded.set(id, found);
+  return found;
+}
+
+/** Loads all views, one after another, while the browser has nothing else to do. */
+export function loadAll() {
+  const idle = globalThis.requestIdleCallback ?? ((/** @type {() => void} */ run) => setTimeout(run, 1000));
+  const rest = VIEWS.map((view) => view.id);
+  const next = () => {
+    const id = rest.shift();
+    if (id) load(id).then(() => idle(() => whenSeen(next)), () => {}); // it is tried again when it is opened
+  };
+  idle(next);
+}

@@ -4,7 +4,7 @@
 import { signal } from "../core/signal.js";
 import { bodyOf, copyOf, isStructured } from "./request.js";
 import { loading, reconcile, runInto } from "./run.js";
-import { add, branch, newConversation, path, turn } from "./tree.js";
+import { add, asked, branch, drop, isUnanswered, newConversation, path, turn } from "./tree.js";
 
 /** @typedef {import("./tree.js").Message} Message */
 /** @typedef {import("./tree.js").Conversation} Conversation */
@@ -47,6 +47,14 @@ export class Asker {
   /** A token was chosen, or none: -1. @param {Message} _message @param {number} _index */
   chosen(_message, _index) {}
 
+  /** Gets the text of a question that was not answered back; false if it has no place for it. @param {string} _text @returns {boolean} */
+  giveBack(_text) {
+    return false;
+  }
+
+  /** A question whose text was given back is asked again: the text has to go. @param {string} _text */
+  takeBack(_text) {}
+
   get path() {
     return path(this.talk.peek());
   }
@@ -55,8 +63,19 @@ export class Asker {
     this.abort.abort();
   }
 
+  /** @param {string} id */
+  find(id) {
+    return this.talk.peek().messages.find((each) => each.id === id);
+  }
+
+  /** Below what the next question goes: a branch beside one that was not answered. */
+  get next() {
+    const last = this.path.at(-1), question = last && isUnanswered(last) ? this.find(last.parent) : undefined;
+    return question?.role === "user" ? question.parent : last?.id ?? "";
+  }
+
   /** @param {string} text @param {string} [parent] */
-  send(text, parent = this.path.at(-1)?.id ?? "") {
+  send(text, parent = this.next) {
     return this.answer(add(this.talk.peek(), { parent, role: "user", content: text }).id);
   }
 
@@ -70,7 +89,7 @@ export class Asker {
     const talk = this.talk.peek(), all = new Map(talk.messages.map((message) => [message.id, message]));
     const before = [], prices = this.app.server.peek()?.prices.reference;
     for (let each = all.get(parent); each; each = all.get(each.parent)) before.unshift(each);
-    return bodyOf(model, talk, before, { ...from, prices, several: this.several });
+    return bodyOf(model, talk, asked(before), { ...from, prices, several: this.several });
   }
 
   /**
@@ -108,8 +127,11 @@ export class Asker {
     if (turn(this.talk.peek(), message, by)) this.changed();
   }
 
-  /** @param {Message} message */
-  again({ parent }) {
+  /** Asks anew; an answer without anything to read is no branch. @param {Message} message */
+  again(message) {
+    const { parent } = message;
+    this.takeBack(this.find(parent)?.content ?? "");
+    if (isUnanswered(message) && !message.reasoning) drop(this.talk.peek(), message);
     this.answer(parent);
   }
 

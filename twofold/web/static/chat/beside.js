@@ -15,7 +15,12 @@ export function createBeside(app, open, frame, answers) {
   /** @type {Promise<{choose: (message: Message, index: number) => Promise<boolean>, end: () => void}> | null} */
   let shown = null;
   const begin = async () => {
-    const view = await import("../engine/view.js");
+    const view = await app.load("engine").catch(() => null);
+    if (!view) {
+      open.set(false);
+      app.refresh(); // which says that the server does not answer
+      return { choose: () => Promise.resolve(false), end: () => {} };
+    }
     const { promise: told, resolve: begun } = Promise.withResolvers();
     const [{ element, model, choose, stepOf }, stop] = scope(() => {
       const engine = view.createEngine(app, true), { chosen } = engine.model;

@@ -16,6 +16,8 @@ export function createComposer({ send, stop, changed, busy }) {
   const chips = h("span.chips"), guess = h("p.guess");
   const sender = h("button.send", { type: "submit" }, "Send");
   effect(() => void (sender.textContent = busy.get() ? "Stop" : "Send"));
+  const whole = () => files.with(box.value.trim());
+  let sent = { text: "", typed: "", with: files.list() };
   const add = button("Add files", () => files.picker.click());
   const tools = h("div.row.tools", add, files.picker, chips, h("span.spring"), sender);
   const label = h("label.hidden", { for: "say" }, "Message");
@@ -38,10 +40,10 @@ export function createComposer({ send, stop, changed, busy }) {
   function submit(event) {
     event.preventDefault();
     if (busy.peek()) return stop();
-    const text = files.with(box.value.trim());
+    const text = whole();
     if (!text) return;
+    sent = { text, typed: box.value, with: files.list() };
     set("");
-    files.clear();
     send(text);
   }
   /** @param {KeyboardEvent} event */
@@ -50,10 +52,20 @@ export function createComposer({ send, stop, changed, busy }) {
     event.preventDefault();
     if (!busy.peek()) element.requestSubmit();
   }
-  /** @param {string} text */
-  function set(text) {
+  /** @param {string} text @param {import("./files.js").Attached[]} [attached] */
+  function set(text, attached = []) {
+    files.set(attached);
     box.value = text;
     grow();
   }
-  return { element, box, chips, guess, set };
+  /** A sent message comes back, unless another one was begun. @param {string} text */
+  function giveBack(text) {
+    if (whole()) return false;
+    if (text === sent.text) set(sent.typed, sent.with);
+    else set(text);
+    return true;
+  }
+  /** A message that came back goes. @param {string} text */
+  const takeBack = (text) => void (whole() === text && set(""));
+  return { element, box, chips, guess, set, giveBack, takeBack };
 }

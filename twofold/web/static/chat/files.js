@@ -49,7 +49,8 @@ export function createFiles(changed) {
     wrong: wrong.element,
     picker,
     attach,
-    clear: () => files.set([]),
+    list: files.peek,
+    set: files.set,
     /** A message with the files. @param {string} content */
     with: (content) => {
       const texts = files.peek().map(({ name, text }) => `${name}:\n\`\`\`\n${text}\n\`\`\``);

@@ -33,6 +33,12 @@ export function forecastLine(told) {
   return line;
 }
 
+/** @param {{id: string, state: string, error: string | null}} model */
+function stateOf({ id, state, error }) {
+  if (state === "unloaded") return `${id} is not loaded: the first message loads it.`;
+  return state === "failed" ? `${id} could not be loaded. ${error ?? ""}` : `${id} is ${state}.`;
+}
+
 /**
  * Keeps `line` true for what is typed, which the result is told.
  * @param {import("../views.js").App} app
@@ -49,6 +55,7 @@ export function createForecast(app, line, body) {
       const asked = whole(body(text));
       fill(line, forecastLine(await app.api.post("/v1/twofold/estimate", asked, { signal: abort.signal })));
     } catch (error) {
+      if (error instanceof ApiError && error.status === 0) app.refresh();
       if (error instanceof ApiError) fill(line, [400, 429, 503].includes(error.status) ? error.message : "");
     }
   };
@@ -58,7 +65,7 @@ export function createForecast(app, line, body) {
     abort.abort();
     const server = app.server.peek(),
       model = server?.models.find((/** @type {any} */ each) => each.id === app.model.peek());
-    if (model && model.state !== "ready") return fill(line, `${model.id} is not loaded: the first message loads it.`);
+    if (model && model.state !== "ready") return fill(line, stateOf(model));
     if (!text.trim() || !server?.can.includes("estimate")) return fill(line);
     timer = setTimeout(ask, PAUSE_MS, text);
   };

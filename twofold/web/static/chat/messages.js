@@ -1,17 +1,18 @@
 // @ts-check
 /** Messages as elements. Each is made once and changed as its message changes; old ones are drawn when they are seen. */
 
-import { fill, h } from "../core/dom.js";
-import { count, seconds } from "../core/form.js";
-import { button, choice, copyButton, faultBox, retryButton, strip } from "../core/parts.js";
+import { fill, h, retext } from "../core/dom.js";
+import { seconds, tokens } from "../core/form.js";
+import { button, choice, copyButton, faultBox, strip } from "../core/parts.js";
 import { onEnd, signal } from "../core/signal.js";
 import { isJson, jsonView } from "../text/json.js";
 import { createMarkdown, showMarkdown } from "../text/md.js";
 import { CAN_MARK, marks } from "../text/marks.js";
-import { choosable, classesOf, COLOURS, scale, spans } from "../text/tokens.js";
+import { choosable, classesOf, COLOUR_NOTES, COLOURS, scale, spans } from "../text/tokens.js";
 import { receipt } from "./receipt.js";
 import { tokenCard } from "./token.js";
-import { callCards, wantsResults } from "./tools.js";
+import { callCards, growCards, wantsResults } from "./tools.js";
+import { isUnanswered } from "./tree.js";
 
 /** @typedef {import("./tree.js").Message} Message */
 /** @typedef {import("./run.js").Progress} Progress */
@@ -55,27 +56,32 @@ export function createAsk(message, asker) {
     "div.ask",
     h("div.asked", h("h2.hidden", "You"), text, bar.element),
   );
-  const edit = () => {
+  const opener = act("Edit", () => {
+    if (!text.isConnected) return;
     const field = h("textarea", { rows: 3, "aria-label": "Edited message", value: message.content });
-    const close = () => form.replaceWith(text);
+    const cancel = () => (form.replaceWith(text), opener.focus());
     const form = h(
       "form.edit",
       {
         onsubmit: (/** @type {Event} */ event) => {
           event.preventDefault();
-          close();
+          if (!field.value.trim()) return;
+          form.replaceWith(text);
           asker.edit(message, field.value);
+        },
+        onkeydown: (/** @type {KeyboardEvent} */ event) => {
+          if (event.key === "Escape") (event.stopPropagation(), cancel());
         },
       },
       field,
-      h("div.row.end", act("Cancel", close), h("button.send", { type: "submit" }, "Send")),
+      h("div.row.end", button("Cancel", cancel), h("button.send", { type: "submit" }, "Send")),
     );
     text.replaceWith(form);
     field.focus();
-  };
+  });
   const update = () => {
     const { number, of } = asker.branch(message);
-    bar.show(`${number}/${of}`, () => [branches(message, asker), act("Edit", edit)]);
+    bar.show(`${number}/${of}`, () => [branches(message, asker), opener]);
   };
   update();
   return { element, update };
@@ -202,9 +208,12 @@ function place(pop, at) {
   pop.scrollIntoView({ block: "nearest" });
 }
 
-/** @param {Progress} progress */
-function progressLine({ state, ahead, cached = 0, done = 0, of = 0, first_token_ms: left }) {
-  if (state === "queued") return ahead ? `Waiting: ${ahead} before this one.` : "Waiting.";
+/** What a request waits for, before its answer begins. @param {Progress | string | undefined} progress @param {number} waited  seconds */
+function progressLine(progress, waited) {
+  const time = waited >= 1 ? ` · ${waited} s` : "";
+  if (typeof progress !== "object") return `${progress ?? "Waiting for the first token"}${time}`;
+  const { state, ahead, cached = 0, done = 0, of = 0, first_token_ms: left } = progress;
+  if (state === "queued") return `${ahead ? `Waiting: ${ahead} before this one` : "Waiting"}${time}`;
   const bar = strip(
     "ratio",
     Math.max(1, of),
@@ -212,15 +221,8 @@ function progressLine({ state, ahead, cached = 0, done = 0, of = 0, first_token_
     h("rect.f-cached", { width: cached, height: 3 }),
     h("rect.f-prefill", { x: cached, width: done - cached, height: 3 }),
   );
-  const first = left ? `, first token in ≈ ${seconds(left / 1000)}` : "";
-  return [bar, `Reading: ${count(done)} of ${count(of)} tokens${first}`];
-}
-
-/** @param {Message} message @param {Asker} asker */
-function faultView(message, asker) {
-  const { message: text, retryAt } = /** @type {import("./tree.js").Fault} */ (message.fault);
-  const goOn = message.content && button("Continue", () => asker.goOn(message, message.content));
-  return faultBox(text, retryButton(retryAt, () => asker.again(message)), goOn);
+  const first = left ? ` · first token in ≈ ${seconds(left / 1000)}` : "";
+  return [bar, `prefill ${Math.floor(100 * done / Math.max(1, of))}% · ${tokens(of)}${first}${time}`];
 }
 
 /** @param {ReturnType<typeof createText>} text @param {Message} message */
@@ -232,54 +234,70 @@ function colourBar(text, message) {
     shown.set(colour);
     fill(legend, scale(colour, message.record));
   };
-  const choices = COLOURS.map((colour) => /** @type {const} */ ([colour, colour]));
+  const choices = COLOURS.map((colour) => /** @type {const} */ ([colour, colour, COLOUR_NOTES[colour]]));
   const buttons = choice(`Colour of tokens (${message.tokens?.length})`, { get: shown.get, set }, choices);
   const next = () => set(COLOURS[(COLOURS.indexOf(text.colour) + 1) % COLOURS.length]);
-  return { element: h("span.colours", buttons, legend), next };
+  return { element: h("span.colours", buttons, legend), next, set };
 }
 
 /** Why an answer that could go on has ended. @type {Record<string, string>} */
 const ENDS = { length: "It ended at the maximum of tokens.", stopped: "You stopped it." };
+const UNBEGUN = "You stopped it before it began.";
+const PATIENCE_S = 0.3;
+
+/** @param {Message} message @param {boolean} last @param {Asker} asker */
+function endOf(message, last, asker) {
+  const { content, finish = "", ids } = message;
+  if (!last || !(finish in ENDS)) return { text: "", parts: null };
+  const text = content ? ENDS[finish] : isUnanswered(message) ? UNBEGUN : "";
+  return { text, parts: [text, content && button("Continue", () => asker.goOn(message, content, ids))] };
+}
+
+/** What the record says of the answer, and its receipt. @param {Message} message @param {boolean} open @param {string | null} explain @param {Asker} asker */
+function bill(message, open, explain, asker) {
+  const { repeats } = message.record;
+  const said = repeats &&
+    `Note: the answer repeats itself: ${tokens(repeats.tokens)}, ${tokens(repeats.times, "time")}.`;
+  return [said && h("p.state", said), safeReceipt(message, open, explain, asker)];
+}
 
 /** An answer. @param {Message} message @param {Asker} asker */
 export function createAnswer(message, asker) {
   const thinking = h("p"), text = createText(message, asker, thinking);
   const thought = h("details.thought", { hidden: true }, h("summary", "Thinking"), thinking);
-  const state = slot("state", "p"),
-    calls = slot("calls"),
-    fault = slot("faults"),
-    bar = slot("colour"),
-    bill = slot("bill");
+  const [state, calls, fault, bar, record] = ["state", "calls", "faults", "colour", "bill"].map((each) => slot(each));
   const element = h(
     "article.answer",
     h("h2.hidden", `Answer of ${message.model ?? "the model"}`),
     bar.element,
     thought,
     text.element,
-    ...[state, calls, fault, bill].map((each) => each.element),
+    ...[state, calls, fault, record].map((each) => each.element),
   );
   /** @type {ReturnType<typeof colourBar> | null} */
   let colours = null;
   let near = asker.isRunning(message);
-  /** @param {Progress | string} [progress] */
-  const update = (progress) => {
-    const running = asker.isRunning(message), last = asker.isLast(message);
+  /** @param {Progress | string} [progress] @param {number} [waited]  seconds */
+  const comes = (progress, waited = 0) => {
     const begun = message.content !== "" || Boolean(message.reasoning) || Boolean(message.calls);
-    thought.hidden = !message.reasoning;
-    if (thinking.textContent !== message.reasoning) thinking.textContent = message.reasoning ?? "";
-    const line = typeof progress === "object" ? progressLine(progress) : progress ?? "Waiting for the first token.";
-    if (running) state.show(begun ? "" : JSON.stringify(progress ?? line), () => line);
+    const key = begun || waited < PATIENCE_S ? "" : JSON.stringify([progress, Math.floor(waited)]);
+    state.show(key, () => progressLine(progress, Math.floor(waited)));
     const { number, of } = asker.branch(message);
-    if (running) {
-      bar.show(of > 1 ? `${number}/${of}` : "", () => h("span.acts", branches(message, asker)));
-      return text.draw();
-    }
+    bar.show(of > 1 ? `${number}/${of}` : "", () => h("span.acts", branches(message, asker)));
+    calls.element.hidden = !message.calls;
+    growCards(calls.element, message.calls ?? []);
+    text.draw();
+  };
+  /** @param {Progress | string} [progress] @param {number} [waited] */
+  const update = (progress, waited) => {
+    const last = asker.isLast(message);
+    thought.hidden = !message.reasoning;
+    retext(thinking, message.reasoning ?? "");
+    if (asker.isRunning(message)) return comes(progress, waited);
     if (!near) return;
-    const asked = last && wantsResults(message), ended = last && message.content ? ENDS[message.finish ?? ""] : "";
-    state.show(
-      ended ?? "",
-      () => [ended, button("Continue", () => asker.goOn(message, message.content, message.ids))],
-    );
+    const asked = last && wantsResults(message), ended = endOf(message, last, asker);
+    state.show(ended.text, () => ended.parts);
+    const { number, of } = asker.branch(message);
     bar.show(`${number}/${of} ${message.tokens?.length}`, () => {
       colours = message.tokens?.length ? colourBar(text, message) : null;
       return [colours?.element, h("span.acts", branches(message, asker), copies(message, asker))];
@@ -288,18 +306,20 @@ export function createAnswer(message, asker) {
       message.calls ? String(asked) : "",
       () => callCards(message.calls ?? [], asked ? (results) => asker.results(message, results) : null),
     );
-    fault.show(message.fault ? message.fault.message : "", () => faultView(message, asker));
-    const explain = asker.explain(message);
-    bill.show(
-      message.record?.prompts.length > 0 ? `${last} ${explain} ${asker.axis}` : "",
-      () => safeReceipt(message, last, explain, asker),
-    );
+    fault.show(message.fault?.message ?? "", () => {
+      const goOn = message.content && button("Continue", () => asker.goOn(message, message.content));
+      const { fault } = /** @type {{fault: import("./tree.js").Fault}} */ (message);
+      return faultBox(fault, () => asker.again(message), goOn);
+    });
+    const explain = asker.explain(message), known = message.record?.prompts.length > 0;
+    record.show(known ? `${last} ${explain} ${asker.axis}` : "", () => bill(message, last, explain, asker));
   };
   update();
   if (!near) seen.observe(element);
   element.addEventListener("seen", () => (near = true, text.end(), update()));
   const end = () => (text.end(), update());
-  return { element, update, write: text.write, end, mark: text.mark, nextColour: () => colours?.next() };
+  const { write, mark } = text;
+  return { ...{ element, update, write, end, mark }, colours: () => colours };
 }
 
 /**
@@ -322,7 +342,7 @@ const COPIES = /** @type {const} */ ([["text", "Copy"], ["curl", "as curl"], ["p
 /** @param {Message} message @param {Asker} asker */
 function copies(message, asker) {
   return [
-    act("Again", () => asker.again(message)),
+    act("Regenerate", () => asker.again(message)),
     COPIES.map(([form, name]) => copyButton(() => asker.copy(message, form), name, { class: null })),
   ];
 }

@@ -88,7 +88,7 @@ export function bodyOf(model, talk, messages, { begun: text = "", ids = [], pric
     model,
     messages: [
       ...(talk.system ? [{ role: "system", content: talk.system }] : []),
-      ...messages.filter(counts).map(sent),
+      ...messages.map(sent),
       ...(begun ? [{ role: "assistant", content: begun }] : []),
     ],
     ...Object.fromEntries(plain),
@@ -139,9 +139,6 @@ function formOf({ form, form_text: text = "" }) {
   return form ? { structured_outputs: { [form]: text } } : {};
 }
 
-/** Whether a message is sent: an answer without any text is not. @param {Message} message */
-const counts = ({ role, content, calls }) => role !== "assistant" || content !== "" || Boolean(calls?.length);
-
 /** @param {Message} message */
 function sent({ role, content, calls, call }) {
   if (role === "tool") return { role, content, tool_call_id: call };
@@ -163,7 +160,7 @@ export const isStructured = ({ settings }) => (settings.form ?? "").startsWith("
  * @param {import("../core/api.js").Api} api @param {"text" | "curl" | "python"} form @param {Message} message @param {Body} body
  */
 export function copyOf(api, form, message, body) {
-  if (form === "text") return message.content;
+  if (form === "text") return message.content || (message.fault?.message ?? "");
   return (form === "curl" ? asCurl : asPython)(location.origin, body, api.key.peek() !== "");
 }
 

@@ -4,7 +4,7 @@
 import { ApiError, errorFrom } from "../core/api.js";
 import { paced } from "../core/clock.js";
 
-const HZ = 20;
+const HZ = 20, BEAT_MS = 310;
 const CUT = "The connection was cut before the answer was complete.";
 
 /** @typedef {import("./tree.js").Message} Message */
@@ -46,7 +46,7 @@ export async function run(api, body, messages, { signal, text, changed }) {
 
 /**
  * Runs answers and draws those that are shown as they come, at most HZ times a second.
- * @param {(message: Message) => {update: (progress?: Progress | string) => void, write: (piece: string) => void} | undefined} viewOf
+ * @param {(message: Message) => {update: (progress?: Progress | string, waited?: number) => void, write: (piece: string) => void} | undefined} viewOf
  * @param {import("../core/api.js").Api} api
  * @param {Record<string, any>} body
  * @param {readonly Message[]} messages
@@ -54,7 +54,9 @@ export async function run(api, body, messages, { signal, text, changed }) {
  * @param {Progress | string} [progress]  shown until the server reports another
  */
 export async function runInto(viewOf, api, body, messages, signal, progress) {
-  const draw = paced(() => messages.forEach((message) => viewOf(message)?.update(progress)), HZ);
+  const began = performance.now(), waited = () => (performance.now() - began) / 1e3;
+  const draw = paced(() => messages.forEach((message) => viewOf(message)?.update(progress, waited())), HZ);
+  const clock = setInterval(draw.ask, BEAT_MS);
   draw.ask();
   await run(api, body, messages, {
     signal,
@@ -64,13 +66,14 @@ export async function runInto(viewOf, api, body, messages, signal, progress) {
       draw.ask();
     },
   });
+  clearInterval(clock);
   draw.end();
 }
 
 /** What is shown until a model is loaded. @param {import("../views.js").App} app @param {string} model */
 export function loading({ server }, model) {
   const state = server.peek()?.models.find((/** @type {any} */ each) => each.id === model)?.state;
-  return state && state !== "ready" ? `${model} is being loaded.` : undefined;
+  return state && state !== "ready" ? `${model} is being loaded` : undefined;
 }
 
 /**

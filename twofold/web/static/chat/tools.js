@@ -1,7 +1,7 @@
 // @ts-check
 /** Calls of tools as cards. The page runs two tools itself; the results of others are typed by the user. */
 
-import { h } from "../core/dom.js";
+import { h, retext } from "../core/dom.js";
 import { button } from "../core/parts.js";
 import { isJson, jsonView } from "../text/json.js";
 import { BUILT_IN } from "./request.js";
@@ -73,6 +73,18 @@ export function calculate(text) {
   return found;
 }
 
+/** @param {ToolCall} call @param {...import("../core/dom.js").Child} parts */
+const card = ({ name }, ...parts) =>
+  h("div.card", { role: "group", "aria-label": `Call of ${name}` }, h("p", "calls ", h("code", name)), parts);
+
+/** Cards of calls that are being written: they grow with their arguments. @param {Element} root @param {readonly ToolCall[]} calls */
+export function growCards(root, calls) {
+  calls.forEach((call, index) => {
+    const shown = root.children[index] ?? root.appendChild(card(call, h("pre.json", { tabindex: 0 })));
+    retext(/** @type {Element} */ (shown.lastElementChild), call.arguments);
+  });
+}
+
 /**
  * Cards of an answer's calls; `done` gets the results, in order, once all are there. Null: only to look at.
  * @param {readonly ToolCall[]} calls
@@ -87,15 +99,7 @@ export function callCards(calls, done) {
       value: builtInResult(call) ?? "",
     })
   );
-  const cards = calls.map((call, index) =>
-    h(
-      "section.card",
-      { "aria-label": `Call of ${call.name}` },
-      h("p", "calls ", h("code", call.name)),
-      jsonView(call.arguments),
-      done && fields[index],
-    )
-  );
+  const cards = calls.map((call, index) => card(call, jsonView(call.arguments), done && fields[index]));
   const send = () => done?.(fields.map((field) => field.value));
   return h(
     "div",

@@ -54,6 +54,32 @@ export function newConversation(settings = {}) {
 /** @param {Conversation} talk @param {string} parent */
 const branchesBelow = (talk, parent) => talk.messages.filter((message) => message.parent === parent);
 
+/**
+ * Whether an answer has nothing to read: refused, cut or stopped before it began. Its question is not part of later
+ * requests.
+ * @param {Message} message
+ */
+export const isUnanswered = ({ role, content, calls, finish }) =>
+  role === "assistant" && !content && !calls?.length && [undefined, "stopped", "cut"].includes(finish);
+
+/**
+ * The messages that a request sends, of those before it: questions without an answer are left out, and what the user
+ * said twice in a row, as an imported file may have it, is one message.
+ * @param {readonly Message[]} messages
+ */
+export function asked(messages) {
+  /** @type {Message[]} */
+  const found = [];
+  messages.forEach((message, index) => {
+    const last = found.at(-1), next = messages[index + 1];
+    if (isUnanswered(message) || (message.role === "user" && next && isUnanswered(next))) return;
+    if (message.role === "user" && last?.role === "user") {
+      found[found.length - 1] = { ...last, content: `${last.content}\n\n${message.content}` };
+    } else found.push(message);
+  });
+  return found;
+}
+
 /** The shown messages, in order. @param {Conversation} talk @returns {Message[]} */
 export function path(talk) {
   /** @type {Map<string, Message>} */
@@ -75,6 +101,13 @@ export function add(talk, message) {
   talk.updated = Date.now() / 1000;
   if (!talk.title && message.role === "user") talk.title = titleOf(message.content);
   return added;
+}
+
+/** Removes a message that has none below it. @param {Conversation} talk @param {Message} message */
+export function drop(talk, { id, parent }) {
+  talk.messages = talk.messages.filter((each) => each.id !== id);
+  if (talk.chosen[parent] === id) delete talk.chosen[parent];
+  if (talk.messages.length === 0) talk.title = "";
 }
 
 /** @param {string} text */

@@ -14,7 +14,7 @@ import { createAnswer, createAsk, createResult } from "./messages.js";
 import { chips, createSettings } from "./settings.js";
 import { createSidebar, downloadTalk } from "./sidebar.js";
 import { builtInResult, wantsResults } from "./tools.js";
-import { newConversation } from "./tree.js";
+import { drop, isUnanswered, newConversation } from "./tree.js";
 
 /** @typedef {import("./tree.js").Message} Message */
 /** @typedef {import("./tree.js").Conversation} Conversation */
@@ -33,6 +33,8 @@ class Chat extends Asker {
     this.keeps = signal(true);
     this.busy = signal(false);
     this.beside = signal(false);
+    /** A question without an answer, whose text is in the message box again. @type {Message | undefined} */
+    this.returned = undefined;
     /** What links tokens to the engine. @type {Partial<ReturnType<typeof createBeside>>} */
     this.linked = {};
     this.step = async (/** @type {Message} */ message, /** @type {number} */ index) =>
@@ -47,6 +49,7 @@ class Chat extends Asker {
   open(talk) {
     this.stop();
     this.keeps.set(true);
+    this.returned = undefined;
     this.talk.set(talk);
     this.changed();
   }
@@ -58,9 +61,19 @@ class Chat extends Asker {
 
   /** The request if this message were sent now. @param {string} text */
   asked(text) {
-    const body = this.body(this.path.at(-1)?.id ?? "");
+    const body = this.body(this.next);
     body.messages.push({ role: "user", content: text });
     return body;
+  }
+
+  /** @override @param {string} text @param {string} [parent] */
+  send(text, parent = this.next) {
+    const talk = this.talk.peek(), answers = talk.messages.filter((each) => each.parent === this.returned?.id);
+    if (this.returned && answers.every((each) => isUnanswered(each) && !each.reasoning)) {
+      [...answers, this.returned].forEach((each) => drop(talk, each));
+    }
+    this.returned = undefined;
+    return super.send(text, parent);
   }
 
   /** @override @param {Message[]} messages */
@@ -76,7 +89,9 @@ class Chat extends Asker {
     if (talk === this.talk.peek()) this.changed();
     if (this.keeps.peek()) this.kept.save(talk);
     super.ended(talk, message);
-    const { fault, finish, calls = [] } = message;
+    const { fault, finish, calls = [] } = message, question = this.find(message.parent);
+    const open = isUnanswered(message) && this.isLast(message) && question?.role === "user";
+    if (open && this.giveBack(question.content)) this.returned = question;
     if (!fault) {
       this.app.announce(finish === "stopped" ? "Stopped." : `The answer is complete: ${message.content.slice(0, 200)}`);
     }
@@ -180,7 +195,7 @@ function shortcuts(chat, create, search, close) {
     "/": search,
     "[": () => step(-1),
     "]": () => step(1),
-    "t": () => chat.shown.get(newest())?.nextColour(),
+    "t": () => chat.shown.get(newest())?.colours()?.next(),
     "e": () => chat.beside.set(!chat.beside.peek()),
   };
 }
@@ -246,6 +261,7 @@ export function mount(root, app) {
   const answers = () =>
     chat.path.map((message) => /** @type {[Message, any]} */ ([message, chat.shown.get(message.id)]));
   chat.linked = createBeside(app, chat.beside, frame, answers);
+  Object.assign(chat, { giveBack: composer.giveBack, takeBack: composer.takeBack });
   composer.set(draft.get());
   composer.box.focus();
   performance.mark("ready");
@@ -255,5 +271,7 @@ export function mount(root, app) {
     chat.changed = () => {};
     chat.linked = {};
     chat.shown.clear();
+    chat.giveBack = (text) => !draft.get() && (draft.set(text), draft.get() === text);
+    chat.takeBack = () => {};
   });
 }

@@ -6,6 +6,7 @@ import { createComposer } from "../chat/composer.js";
 import { createAnswer } from "../chat/messages.js";
 import { lastTime } from "../chat/receipt.js";
 import { chips, createSettings } from "../chat/settings.js";
+import { isUnanswered } from "../chat/tree.js";
 import { fill, h } from "../core/dom.js";
 import { choice } from "../core/parts.js";
 import { onEnd, signal } from "../core/signal.js";
@@ -55,6 +56,11 @@ class Side extends Asker {
     if (this.message !== message) return;
     super.ended(talk, message);
     this.compared();
+  }
+
+  /** Whether there is nothing to read. */
+  get empty() {
+    return this.message !== null && isUnanswered(this.message);
   }
 
   /** @param {number} axis seconds of both receipts */
@@ -115,6 +121,7 @@ export function mount(root, app) {
     if (together.peek()) await Promise.all(sides.map((side) => side.ask(text)));
     else for (const side of sides) if (mine === turn) await side.ask(text);
     if (mine === turn) busy.set(false);
+    if (sides.every((side) => side.empty)) composer.giveBack(text);
   };
   const stop = () => {
     turn++;
@@ -122,6 +129,7 @@ export function mount(root, app) {
     busy.set(false);
   };
   const composer = createComposer({ send, stop, changed: () => {}, busy });
+  sides.forEach((side) => (side.takeBack = composer.takeBack));
   fill(composer.chips, choice("Order", together, [[false, "In turn"], [true, "Together"]]));
   show();
   const pair = h("div.pair", sides.map((side) => side.element));

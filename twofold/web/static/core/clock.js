@@ -41,6 +41,12 @@ export function paced(draw, hz) {
   };
 }
 
+/** Runs once the tab is seen. @param {() => void} run */
+export function whenSeen(run) {
+  if (document.hidden) document.addEventListener("visibilitychange", () => whenSeen(run), { once: true });
+  else run();
+}
+
 /**
  * Resolves after some seconds, or when `abort` is triggered.
  * @param {number} seconds

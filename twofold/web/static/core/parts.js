@@ -39,20 +39,26 @@ export function faultLine(role = "alert") {
   return { element, say };
 }
 
-/** What went wrong, and what can be done. @param {string} text @param {...Child} buttons */
-export const faultBox = (text, ...buttons) => h("div.fault", { role: "alert" }, h("p", text), h("p.row", buttons));
-
-/** A button that tries again, once the time has come. @param {number | null} at  Unix seconds @param {() => void} again */
-export function retryButton(at, again) {
-  const retry = button("Try again", again);
+/**
+ * What went wrong, and what can be done: a button tries again where that can help, once the time has come, and the text
+ * counts down with it.
+ * @param {{message: string, status: number, retryAt: number | null}} fault  `retryAt`: Unix seconds
+ * @param {() => void} again @param {...Child} more
+ */
+export function faultBox({ message, status, retryAt }, again, ...more) {
+  const said = h("p", message), retry = button("Try again", again);
+  const helps = status === 0 || status === 401 || status === 403 || status >= 429;
+  const element = h("div.fault", { role: "alert" }, said, h("p.row", helps && retry, more));
   const tick = () => {
-    const left = at === null ? 0 : Math.ceil(at - Date.now() / 1000);
+    const left = Math.ceil((retryAt ?? 0) - Date.now() / 1000);
     retry.disabled = left > 0;
-    retry.textContent = left > 0 ? `Try again in ${left} s` : "Try again";
+    retext(retry, left > 0 ? `Try again in ${left} s` : "Try again");
+    retext(said, message.replace(/\bagain in [\d.]+ s\b/, left > 0 ? `again in ${left} s` : "again now"));
     if (left > 0) setTimeout(tick, 500);
   };
-  tick();
-  return retry;
+  if (retryAt !== null) tick();
+  setTimeout(() => element.setAttribute("aria-live", "off"), 1000); // it is said once, not each second
+  return element;
 }
 
 /**
@@ -60,10 +66,10 @@ export function retryButton(at, again) {
  * @template T
  * @param {string} label
  * @param {{get: () => T, set: (value: T) => void}} value  a signal, or what follows one
- * @param {readonly (readonly [T, string])[]} choices
+ * @param {readonly (readonly [T, string, string?])[]} choices  with words of each, and what it means
  */
 export function choice(label, value, choices) {
-  const buttons = choices.map(([id, text]) => button(text, () => value.set(id), { class: null }));
+  const buttons = choices.map(([id, text, title]) => button(text, () => value.set(id), { class: null, title }));
   effect(() =>
     buttons.forEach((each, index) => each.setAttribute("aria-pressed", String(value.get() === choices[index][0])))
   );

@@ -170,6 +170,7 @@ function slow(model, { roof, numbers }, tell) {
     const told = live.state === "failed" ? "The model could not be loaded." : `The model is ${live.state}.`;
     const text = known ? message : [told, live.error].filter(Boolean).join(" ");
     const old = !known || state === "lost" || state === "refused", now = `${text}${old}`;
+    if (state === "lost" && now !== before) model.app.refresh(); // the page says it, too, and learns the model's state
     if (now !== before) tell(text, old, state === "done"); // otherwise a complaint stays until the state changes
     before = now;
   });

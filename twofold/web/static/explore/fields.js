@@ -7,7 +7,7 @@
 import { ApiError } from "../core/api.js";
 import { fill, h } from "../core/dom.js";
 import { count, number } from "../core/form.js";
-import { faultBox, retryButton } from "../core/parts.js";
+import { faultBox } from "../core/parts.js";
 import { onEnd } from "../core/signal.js";
 import { place, valueAt } from "../draw/scale.js";
 
@@ -187,6 +187,6 @@ export function asking(root, ask, show, announce) {
 
 /** What went wrong, and a way to try again if that can help. @param {ApiError} error @param {() => void} again */
 export function faultOf(error, again) {
-  const { message, status, retryAfterS } = error, at = retryAfterS && Date.now() / 1e3 + retryAfterS;
-  return faultBox(message, (status === 0 || status >= 429) && retryButton(at, again));
+  const { message, status, retryAfterS } = error, retryAt = retryAfterS && Date.now() / 1e3 + retryAfterS;
+  return faultBox({ message, status, retryAt }, again);
 }
