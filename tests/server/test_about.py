@@ -17,6 +17,7 @@ def test_the_server_says_what_it_can(server: LiveServer) -> None:
     assert (about["version"], about["keyed"], about["sees"]) == (twofold_version(), False, "all")
     (model,) = about["models"]
     assert (model["id"], model["state"], model["context"], model["thinking"]) == ("tiny", "ready", 512, False)
+    assert (model["quantization"], model["parameters"] > 0, model["sampling"]["temperature"]) == ("F32", True, 0.2)
     assert model["bytes"] > 0
     assert set(model["load"]) == {"read_s", "compile_s", "test_s"}
     assert model["load"]["read_s"] > 0

@@ -33,14 +33,17 @@ class LoadTimes(ReplyObject):
 
 
 class AboutModel(ReplyObject, kw_only=True):
-    """A model. ``tools`` and ``thinking`` are null until its file was read, ``context`` and ``load`` until it is
-    loaded. ``fleet`` is for administrators."""
+    """A model. ``parameters``, ``quantization``, ``sampling`` (its defaults), ``tools`` and ``thinking`` are null until
+    its file was read, ``context`` and ``load`` until it is loaded. ``fleet`` is for administrators."""
 
     id: str
     names: Sequence[str]
     state: ModelState
     context: NonNegativeInt | None
     bytes: NonNegativeInt
+    parameters: NonNegativeInt | None
+    quantization: str | None
+    sampling: dict[str, float] | None
     tools: bool | None
     thinking: bool | None
     load: LoadTimes | None
@@ -155,6 +158,9 @@ def _model(model: ServedModel, *, admin: bool) -> AboutModel:
         state=model.state,
         context=model.context,
         bytes=model.bytes,
+        parameters=None if reading is None else reading.parameters,
+        quantization=None if reading is None else reading.quantization,
+        sampling=None if reading is None else reading.sampling.given(),
         tools=None if reading is None else reading.tokenizer.has_chat_template,
         thinking=None if reading is None else reading.format.thinking is not None,
         load=load,
