@@ -31,6 +31,7 @@ def say(page: Page, text: str) -> None:
 def settle(page: Page, **fields: str) -> None:
     """Fills fields of the settings."""
     page.get_by_role("button", name="Settings", exact=True).click()
+    page.locator("details.group > summary").click()
     for name, value in fields.items():
         page.locator(f"#set-{name}").fill(value)
     page.get_by_role("button", name="Apply").click()
@@ -76,7 +77,7 @@ def test_an_answer_has_the_receipt_of_its_record(chat: Page, server: LiveServer)
         name: told[name] for name in ("tokens", "prompts", "timeline")
     }
     facts = chat.locator(".facts")
-    expect(facts).to_contain_text(f"{record['tokens']['prompt']} → {record['tokens']['output']}")
+    expect(facts).to_contain_text(f"{record['tokens']['prompt']} in → {record['tokens']['output']} out")
     prompt = record["prompts"][0]
     assert _seconds(facts.locator("dd.p").inner_text()) == pytest.approx(prompt["ttft_s"], rel=0.01)
     tpot = prompt["decode_s"] / (prompt["output_tokens"] - 1)
@@ -92,6 +93,7 @@ def _seconds(text: str) -> float:
 
 def _export(page: Page) -> str:
     with page.expect_download() as download:
+        page.locator(".head summary").click()
         page.locator(".head").get_by_role("button", name="Export").click()
     return Path(download.value.path()).read_text()
 
@@ -167,8 +169,8 @@ def test_a_message_is_forecast_before_it_is_sent(page: Page, server: LiveServer)
     known = {**told, "ttft_s": 0.15, "tpot_s": 0.02, "e2e_s": 2.0, "error": 0.08, "error_of": "ttft", "ahead": 2}
     for reply, says in (
         ({**known, "ttft_s": None, "tpot_s": None, "e2e_s": None, "error": None}, "no times before the first answers"),
-        (known, "2 before it · first token in ≈ 150 ms · then ≈ 50 tok/s"),
-        (known, "mean error lately: 8% of the time to the first token"),
+        (known, "2 before it · ≈ 150 ms to first token · ≈ 2 s for "),
+        (known, " · ±8%"),
     ):
         page.unroute_all()
         page.route("**/v1/twofold/estimate", answering(reply))
@@ -295,7 +297,7 @@ def test_several_completions_are_branches_with_receipts(page: Page) -> None:
         assert [token[2] for token in message["tokens"]] == times
         facts = page.locator(".facts")
         assert _seconds(facts.locator("dd.p").inner_text()) == pytest.approx(times[0] / 1000, rel=0.01)
-        expect(facts).to_contain_text(f"{record['tokens']['prompt']} → {len(times)}")
+        expect(facts).to_contain_text(f"{record['tokens']['prompt']} in → {len(times)} out")
         expect(facts).to_contain_text("all 3 answers")
 
 
@@ -411,7 +413,9 @@ def test_conversations_are_kept_searched_renamed_imported_and_deleted(chat: Page
 
 
 def test_a_conversation_that_is_not_kept_is_gone(chat: Page) -> None:
-    chat.locator(".head").get_by_label("Keep").uncheck()
+    chat.get_by_label("Message", exact=True).fill("A secret")
+    chat.locator(".head summary").click()
+    chat.locator(".head").get_by_label("Save chat").uncheck()
     say(chat, "A secret")
     answered(chat)
     chat.reload()

@@ -16,7 +16,7 @@ import pytest
 from tests.server.live import LiveServer, live_server
 from tests.structure.sources import ROOT
 from tests.support.tiny import TinyModel
-from twofold.web.bundle import COMMENT, EXPORT, IMPORT, LATER, Bundle
+from twofold.web.bundle import COMMENT, EXPORT, IMPORT, LATER, Bundle, shipped
 from twofold.web.page import POLICY, WebPage, sources
 from twofold.web.single import ENTRY
 
@@ -104,7 +104,7 @@ def test_the_first_view_needs_one_script() -> None:
     script = PAGE.files["app.js"].body.decode()
     assert not re.search(r"^import ", script, re.MULTILINE)
     assert "mount(root, app)" in script
-    views = {"compare.js", "engine.js", "explore.js", "bench.js"}
+    views = {"compare.js", "engine.js", "explore.js", "bench.js", "text.js"}
     assert set(PAGE.files) == {"app.css", "app.js", "shared.js", *views}
 
 
@@ -116,7 +116,7 @@ def test_each_module_is_sent_once_without_comments() -> None:
         for found in COMMENT.finditer(text):
             assert found[0].lstrip().startswith(("/** ", "/**\n", "// ")), f"{path}: {found[0]!r}"
             assert found[0].count("*/") == found[0].count("/*") <= 1
-        kept = EXPORT.sub(r"\1", IMPORT.sub("", COMMENT.sub("", text)))
+        kept = EXPORT.sub(r"\1", IMPORT.sub("", shipped(text)))
         assert "/**" not in kept
         assert not re.search(r"^(?:import|export)\b|import\.meta", kept, re.MULTILINE)
         assert scripts.count(kept) == (path not in alone) or LATER.search(kept)

@@ -127,7 +127,7 @@ def test_a_message_that_is_stopped_before_its_answer_comes_back_with_its_files(p
         say(page, "What is it?")
         expect(page.locator(".answer .state")).to_contain_text("Waiting for the first token")
         page.keyboard.press("Escape")
-        expect(page.locator(".answer .state")).to_have_text("You stopped it before it began.")
+        expect(page.locator(".answer .state")).to_have_text("You stopped it. This message is not sent with later ones.")
     expect(box).to_have_value("What is it?")
     expect(page.get_by_role("button", name="Remove a.txt")).to_be_visible()
     page.unroute_all()

@@ -18,6 +18,8 @@ COMMENT: Final = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 """Lines of comments in a module, and types inside of a line. No text in backquotes of ours contains either."""
+INDENT: Final = re.compile(r"^[ \t]+|\n(?=\n)", re.MULTILINE)
+"""Indentation and empty lines. No text in backquotes of ours has several lines."""
 IMPORT: Final = re.compile(r'^import \{([^}]*)\} from "([^"]+)";\n', re.MULTILINE)
 LATER: Final = re.compile(r'\bimport\("([^"]+)"')
 EXPORT: Final = re.compile(r"^export ((?:async )?(?:function\*?|const|class) (\w+))", re.MULTILINE)
@@ -25,11 +27,11 @@ SHARED: Final = "shared.js"
 
 
 class Bundle:
-    """The modules among the sources of the page, which are texts by path. Comments are left out: browsers have no use
-    for them."""
+    """The modules among the sources of the page, which are texts by path. Comments and indentation are left out:
+    browsers have no use for them."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
-        self._texts = {path: COMMENT.sub("", text) for path, text in sources.items() if path.endswith(".js")}
+        self._texts = {path: shipped(text) for path, text in sources.items() if path.endswith(".js")}
 
     def files(self, entry: str) -> dict[str, str]:
         """The files by name: ``entry`` with what it imports, one for each module that it imports later, which is named
@@ -87,6 +89,11 @@ class Bundle:
             return f'import("./{homes[_resolved(path, found[1])]}"'
 
         return EXPORT.sub(r"\1", LATER.sub(later, IMPORT.sub("", self._texts[path])))
+
+
+def shipped(text: str) -> str:
+    """A module without what only people need."""
+    return INDENT.sub("", COMMENT.sub("", text))
 
 
 def _resolved(path: str, target: str) -> str:

@@ -133,7 +133,7 @@ function viewOfRoute() {
 /** @param {string} name  of a view @param {() => void} again */
 function failureOf(name, again) {
   const message = `${name} cannot be shown: its script could not be fetched. ` +
-    "It is fetched again once the server answers; if that does not help, reload the page.";
+    "If the server runs, reload the page.";
   const box = faultBox({ message, status: 0, retryAt: null }, again);
   return h("main.failure", h("h1.hidden", name), box);
 }

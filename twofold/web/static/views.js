@@ -32,13 +32,15 @@ export const VIEWS = [
   { id: "bench", name: "Bench", load: (again) => import("./bench/view.js" + again) },
 ];
 
+/** @type {View} */
+const RICH = { id: "text", name: "", load: (again) => import("./text/rich.js" + again) };
 /** @type {Map<string, Promise<ViewModule>>} */
 const loaded = new Map();
 let tries = 0;
 
 /** The module of a view. What failed is tried again with the next call. @param {string} id @returns {Promise<any>} */
 export function load(id) {
-  const view = /** @type {View} */ (VIEWS.find((each) => each.id === id));
+  const view = VIEWS.find((each) => each.id === id) ?? RICH;
   const found = loaded.get(id) ?? view.load(tries ? `?${tries}` : "").catch((error) => {
     loaded.delete(id);
     tries += 1;
@@ -48,8 +50,9 @@ export function load(id) {
   return found;
 }
 
-/** Loads all views, one after another, while the browser has nothing else to do. */
+/** Loads what makes answers richer, then all views, one after another, while the browser has nothing else to do. */
 export function loadAll() {
+  load(RICH.id).then(({ mount }) => mount(), () => {});
   const idle = globalThis.requestIdleCallback ?? ((/** @type {() => void} */ run) => setTimeout(run, 1000));
   const rest = VIEWS.map((view) => view.id);
   const next = () => {

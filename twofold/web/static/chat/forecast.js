@@ -15,22 +15,27 @@ const bold = (kind, text) => h("b", { class: kind }, text);
 /** A predicted value. @param {number} value @param {(value: number) => string} form */
 const about = (value, form) => `≈ ${form(Number(value.toPrecision(2)))}`;
 
-/** @param {any} told  the reply of /v1/twofold/estimate */
+/** A short line, and what its tooltip adds. @param {any} told  the reply of /v1/twofold/estimate */
 export function forecastLine(told) {
   const { prompt_tokens: prompt, cached_tokens: cached, output_tokens: output, ahead } = told;
-  const { ttft_s: first, tpot_s: each, e2e_s: all, error } = told;
+  const { ttft_s: first, e2e_s: all, error } = told;
   const [price] = [...(told.at_prices ?? []), told.cost].filter(Boolean);
-  const parts = [[bold("", tokens(prompt)), cached > 0 ? [", ", bold("c", `${count(cached)} cached`)] : ""]];
+  /** @type {import("../core/dom.js").Child[][]} */
+  const parts = [[bold("", tokens(prompt)), cached > 0 && [" (", bold("c", `${count(cached)} cached`), ")"]]];
   if (ahead > 0) parts.push([bold("", count(ahead)), " before it"]);
   if (first === null) parts.push(["no times before the first answers"]);
-  else parts.push(["first token in ", bold("p", about(first, seconds))]);
-  if (each) parts.push(["then ", bold("d", `${about(1 / each, count)} tok/s`)]);
-  if (all !== null) parts.push([`${tokens(output)} by `, bold("", about(all, seconds))]);
-  if (price) parts.push([bold("", about(price.total, (value) => money(value, price.currency)))]);
-  const line = parts.flatMap((part, index) => (index > 0 ? [" · ", ...part] : part));
+  else parts.push([bold("p", about(first, seconds)), " to first token"]);
+  if (all !== null) parts.push([bold("d", about(all, seconds)), ` for ${tokens(output)}`]);
+  if (error !== null) parts.push([`±${roughShare(error)}`]);
   const of = told.error_of === "ttft" ? "of the time to the first token" : "of the time of steps";
-  if (error !== null) line.push(` (mean error lately: ${roughShare(error)} ${of})`);
-  return line;
+  const more = [
+    price && `${about(price.total, (value) => money(value, price.currency))} at ${price.model ?? "this server"}`,
+    error !== null && `±: mean error lately ${of}`,
+  ];
+  return {
+    line: parts.flatMap((part, index) => (index > 0 ? [" · ", ...part] : part)),
+    title: more.filter(Boolean).join("\n"),
+  };
 }
 
 /** @param {{id: string, state: string, error: string | null}} model */
@@ -53,7 +58,9 @@ export function createForecast(app, line, body) {
     abort = new AbortController();
     try {
       const asked = whole(body(text));
-      fill(line, forecastLine(await app.api.post("/v1/twofold/estimate", asked, { signal: abort.signal })));
+      const told = forecastLine(await app.api.post("/v1/twofold/estimate", asked, { signal: abort.signal }));
+      line.title = told.title;
+      fill(line, told.line);
     } catch (error) {
       if (error instanceof ApiError && error.status === 0) app.refresh();
       if (error instanceof ApiError) fill(line, [400, 429, 503].includes(error.status) ? error.message : "");
@@ -63,6 +70,7 @@ export function createForecast(app, line, body) {
   const update = (text) => {
     clearTimeout(timer);
     abort.abort();
+    line.title = "";
     const server = app.server.peek(),
       model = server?.models.find((/** @type {any} */ each) => each.id === app.model.peek());
     if (model && model.state !== "ready") return fill(line, stateOf(model));

@@ -242,14 +242,14 @@ function colourBar(text, message) {
 
 /** Why an answer that could go on has ended. @type {Record<string, string>} */
 const ENDS = { length: "It ended at the maximum of tokens.", stopped: "You stopped it." };
-const UNBEGUN = "You stopped it before it began.";
+const UNANSWERED = "This message is not sent with later ones.";
 const PATIENCE_S = 0.3;
 
 /** @param {Message} message @param {boolean} last @param {Asker} asker */
 function endOf(message, last, asker) {
   const { content, finish = "", ids } = message;
-  if (!last || !(finish in ENDS)) return { text: "", parts: null };
-  const text = content ? ENDS[finish] : isUnanswered(message) ? UNBEGUN : "";
+  const ended = ENDS[finish] ?? "", begun = last && content ? ended : "";
+  const text = isUnanswered(message) ? `${ended} ${UNANSWERED}`.trim() : begun;
   return { text, parts: [text, content && button("Continue", () => asker.goOn(message, content, ids))] };
 }
 

@@ -8,6 +8,7 @@ import { button, strip } from "../core/parts.js";
 /** @typedef {import("./tree.js").Message} Message */
 /** @typedef {{cause: string, start_ms: number, end_ms: number}} Pause */
 
+const SHORTER = "shorter output", LONG = 64;
 const WIDTH = 1000, HEIGHT = 44, BASE = 30, MAX_BARS = 400;
 
 /** The figures of a record: sums over its prompts, of which a chat has one. @param {any} record */
@@ -135,22 +136,22 @@ function prefillSteps({ timeline, prompts }, queue, prefill) {
 
 /** @param {ReturnType<typeof figuresOf>} figures @param {Pause[]} pauses */
 function summary({ queue, prefill, decode, leastPrefill }, pauses) {
-  const least = leastPrefill === null ? "" : "; the thin bars are the least that this machine needs";
+  const least = leastPrefill === null ? "" : "; thin bars: the minimum on this machine";
   const lost = pauses.reduce((sum, pause) => sum + pause.end_ms - pause.start_ms, 0) / 1e3;
   const paused = lost > 0 ? `, paused ${seconds(lost)} (${[...new Set(pauses.map((each) => each.cause))]})` : "";
   return `queue ${seconds(queue)}, prefill ${seconds(prefill)}, decode ${seconds(decode)}${paused}${least}`;
 }
 
-/** @param {string} label @param {string} kind @param {string} value @param {import("../core/dom.js").Child} note @param {number | null} [reached]  share of the limit */
-const fact = (label, kind, value, note, reached = null) =>
-  h(
-    "div",
-    h("dt", label),
-    h("dd", { class: kind }, value, reached !== null && h("span.share", roughShare(reached)), h("small", note)),
-  );
+/** @param {string} label @param {string} kind @param {string} value @param {...import("../core/dom.js").Child} notes */
+const fact = (label, kind, value, ...notes) =>
+  h("div", h("dt", label), h("dd", { class: kind }, value, notes.map((note) => h("small", note))));
 
-/** @param {number | null} least @param {string} bound */
-const limitOf = (least, bound) => least === null ? "limit not measured" : `limit ${seconds(least)}, ${bound}`;
+/** How much of what this machine can do was reached, and what limits it. @param {number | null} least @param {number | null} share @param {string} bound */
+function limitOf(least, share, bound) {
+  if (least === null || share === null) return ["limit not measured"];
+  const reached = share > 1 ? "at this machine's measured limit" : `${roughShare(share)} of this machine's limit`;
+  return [reached, `limit ${seconds(least)}, ${bound}`];
+}
 
 /** @param {Message} message */
 function facts({ record }) {
@@ -160,12 +161,12 @@ function facts({ record }) {
   const several = record.answers ? `; all ${record.answers} answers` : "";
   return h(
     "dl.facts",
-    fact("Time to first token", "p", seconds(figures.ttft), limitOf(leastPrefill, boundPrefill), sharePrefill),
-    fact("Time per output token", "d", seconds(figures.tpot), limitOf(leastToken, boundDecode), shareDecode),
+    fact("Time to first token", "p", seconds(figures.ttft), ...limitOf(leastPrefill, sharePrefill, boundPrefill)),
+    fact("Time per output token", "d", seconds(figures.tpot), ...limitOf(leastToken, shareDecode, boundDecode)),
     fact(
       "Tokens",
       "",
-      `${count(used.prompt)} → ${count(used.output)}`,
+      `${count(used.prompt)} in → ${count(used.output)} out`,
       h("span.c", `${count(used.cached)} from the cache`),
     ),
     price
@@ -207,14 +208,16 @@ export function phaseBar(prefill, decode, name) {
  * What would help, by gain: asked for by a click, because it takes the server a second.
  * @param {string} explain
  * @param {() => Promise<any>} help
+ * @param {boolean} long  whether a shorter answer is advice
  */
-function helps(explain, help) {
+function helps(explain, help, long) {
   const line = h("span"), link = h("a", { href: explain }, "Explain");
   const ask = async () => {
     line.textContent = "…";
     try {
       const { levers } = await help();
-      const best = /** @type {any[]} */ (levers).filter((each) => each.status === "gains").slice(0, 3);
+      const helps = (/** @type {any} */ { status, lever }) => status === "gains" && (long || lever !== SHORTER);
+      const best = /** @type {any[]} */ (levers).filter(helps).slice(0, 3);
       const named = best.map((each) => [h("b", `×${each.gains.e2e.toFixed(2)}`), ` ${each.lever} `]);
       fill(line, best.length > 0 ? ["Would help: ", named] : "Nothing would help.");
     } catch (error) {
@@ -240,6 +243,6 @@ export function receipt(message, { open, axis, explain, help }) {
     h("summary", phaseBar(prefill, decode, "ratio"), h("span", lineOf(record))),
     fold(own, axis),
     facts(own),
-    explain && helps(explain, help),
+    explain && helps(explain, help, record.tokens.output >= LONG),
   );
 }

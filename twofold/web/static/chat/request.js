@@ -9,46 +9,71 @@ import { isJson } from "../text/json.js";
 /** @typedef {Record<string, any>} Body */
 
 /**
- * A setting: the field of a body, its words, and its kind. Numbers have their range; `note` says what it does.
- * @typedef {{field: string, name: string, kind: "number" | "line" | "text" | "lines" | "select" | "json" | "flag", min?: number,
- *   max?: number, options?: string[], note?: string}} Setting
+ * A setting: the field of a body, its words, and its kind. Numbers have their range; `usual` is what holds without it,
+ * `note` says what it does.
+ * @typedef {{field: string, name: string, kind: "number" | "line" | "text" | "lines" | "select" | "json" | "flag",
+ *   group: string, min?: number, max?: number, options?: string[], usual?: string | number, note?: string}} Setting
  */
 
-/** @type {[kind: Setting["kind"], field: string, name: string, more?: Partial<Setting>][]} */
-const TABLE = [
-  ["number", "temperature", "Temperature", { min: 0, max: 5, note: "0: always the most likely token" }],
-  ["number", "max_tokens", "Max. tokens", { min: 1, note: "tokens of an answer" }],
-  ["number", "n", "Completions", { min: 1, max: 16, note: "each is a branch" }],
-  ["number", "seed", "Seed", { note: "the same seed gives the same answer" }],
-  ["number", "top_p", "top-p", { min: 0, max: 1 }],
-  ["number", "top_k", "top-k", { min: -1 }],
-  ["number", "min_p", "min-p", { min: 0, max: 1 }],
-  ["number", "presence_penalty", "Presence penalty", { min: -2, max: 2 }],
-  ["number", "frequency_penalty", "Frequency penalty", { min: -2, max: 2 }],
-  ["number", "repetition_penalty", "Repetition penalty", { min: 0.1, max: 5 }],
-  ["lines", "stop", "Stop sequences", { note: "texts that end the answer, one per line" }],
-  ["number", "top_logprobs", "Alternatives", { min: 0, max: 20, note: "of each token, for colours and branches" }],
-  ["select", "reasoning_effort", "Thinking", { options: ["none", "minimal", "low", "medium", "high", "max"] }],
-  ["number", "thinking_token_budget", "Thinking budget", { min: 0, note: "tokens" }],
-  ["select", "form", "Output format", { options: ["JSON", "JSON schema", "regex", "choice", "grammar"] }],
-  ["text", "form_text", "Format definition", {
-    note: "a JSON schema, a regex, choices (one per line), or a grammar",
-  }],
-  ["json", "tools", "Tools", { note: "a JSON list of functions, as the API takes it" }],
-  ["select", "tool_choice", "Tool choice", { options: ["none", "auto", "required"] }],
-  ["flag", "clock", "Built-in clock", { note: "a tool that tells the time" }],
-  ["flag", "calculator", "Built-in calculator"],
-  ["select", "service_tier", "Tier", { options: ["default", "flex", "priority"] }],
-  ["number", "priority", "Priority", { note: "a lower number goes first" }],
-  ["line", "cache_salt", "Private cache", {
-    note: "cached prompts are shared only with requests that have the same text here",
-  }],
-  ["select", "pin", "Cache lifetime", { options: ["5m", "30m", "1h", "24h"] }],
-  ["line", "reference", "Reference price", { note: "the model at whose prices answers are compared" }],
-  ["json", "other", "Other fields", { note: "a JSON object: any field of /openapi.json" }],
-];
+/** @type {Record<string, [kind: Setting["kind"], field: string, name: string, more?: Partial<Setting>][]>} */
+const TABLE = {
+  Prompt: [
+    ["select", "reasoning_effort", "Thinking", {
+      options: ["none", "minimal", "low", "medium", "high", "max"],
+      usual: "as the model does",
+    }],
+    ["number", "thinking_token_budget", "Thinking budget", { min: 0, usual: "no limit", note: "tokens" }],
+  ],
+  Sampling: [
+    ["number", "temperature", "Temperature", { min: 0, max: 5, note: "0: always the most likely token" }],
+    ["number", "top_p", "top-p", { min: 0.01, max: 1, usual: 1 }],
+    ["number", "seed", "Seed", { usual: "random", note: "the same seed gives the same answer" }],
+    ["number", "n", "Completions", { min: 1, max: 16, usual: 1, note: "each is a branch" }],
+  ],
+  "Output format": [
+    ["select", "form", "Output format", {
+      options: ["JSON", "JSON schema", "regex", "choice", "grammar"],
+      usual: "text",
+    }],
+    ["text", "form_text", "Format definition"],
+    ["number", "max_tokens", "Max. tokens", { min: 1, usual: "the context", note: "tokens of an answer" }],
+    ["lines", "stop", "Stop sequences", { note: "texts that end the answer, one per line" }],
+  ],
+  Tools: [
+    ["json", "tools", "Tools", { note: "a JSON list of functions, as the API takes it" }],
+    ["select", "tool_choice", "Tool choice", {
+      options: ["none", "auto", "required"],
+      usual: "auto, if there are tools",
+      note: "required: until the first result",
+    }],
+    ["flag", "clock", "Built-in clock", { note: "a tool that tells the time" }],
+    ["flag", "calculator", "Built-in calculator"],
+  ],
+  Scheduling: [
+    ["select", "service_tier", "Tier", { options: ["default", "flex", "priority"], usual: "default" }],
+    ["number", "priority", "Priority", { usual: 0, note: "a lower number goes first" }],
+    ["line", "cache_salt", "Private cache", {
+      usual: "shared",
+      note: "shares cached prompts only with requests that have the same text here",
+    }],
+    ["select", "pin", "Cache lifetime", { options: ["5m", "30m", "1h", "24h"], usual: "while there is room" }],
+  ],
+  Advanced: [
+    ["number", "top_k", "top-k", { min: -1, usual: "all" }],
+    ["number", "min_p", "min-p", { min: 0, max: 1, usual: 0 }],
+    ["number", "presence_penalty", "Presence penalty", { min: -2, max: 2, usual: 0 }],
+    ["number", "frequency_penalty", "Frequency penalty", { min: -2, max: 2, usual: 0 }],
+    ["number", "repetition_penalty", "Repetition penalty", { min: 0.1, max: 5, usual: 1 }],
+    ["number", "top_logprobs", "Alternatives", { min: 0, max: 20, note: "of each token, for colours and branches" }],
+    ["line", "reference", "Reference price", { note: "the model at whose prices answers are compared" }],
+    ["json", "other", "Other fields", { note: "a JSON object: any field of /openapi.json" }],
+  ],
+};
+export const GROUPS = Object.keys(TABLE);
 /** @type {Setting[]} */
-export const SETTINGS = TABLE.map(([kind, field, name, more]) => ({ kind, field, name, ...more }));
+export const SETTINGS = Object.entries(TABLE).flatMap(([group, rows]) =>
+  rows.map(([kind, field, name, more]) => ({ kind, field, name, group, ...more }))
+);
 /** @type {Record<string, any>} */
 export const DEFAULTS = { top_logprobs: 4, reference: "claude-sonnet-4-6" };
 
@@ -92,6 +117,7 @@ export function bodyOf(model, talk, messages, { begun: text = "", ids = [], pric
       ...(begun ? [{ role: "assistant", content: begun }] : []),
     ],
     ...Object.fromEntries(plain),
+    ...(settings.tool_choice === "required" && messages.at(-1)?.role === "tool" ? { tool_choice: "auto" } : {}),
     ...(settings.top_logprobs > 0 ? { logprobs: true, top_logprobs: settings.top_logprobs } : {}),
     n: several && !text && settings.n > 1 ? settings.n : undefined,
     ...formOf(settings),

@@ -51,6 +51,10 @@ export function createSidebar(kept, { current, open, create }) {
     current.get();
     wrong.say(kept.fault.get());
   });
+  const all = [
+    button("Export", () => download(exported(kept.talks.peek()), "twofold-chats.json")),
+    button("Delete all", clear),
+  ];
   const element = h(
     "aside.side",
     { id: "side", "aria-label": "Conversations" },
@@ -59,14 +63,10 @@ export function createSidebar(kept, { current, open, create }) {
     wrong.element,
     list,
     sum,
-    h(
-      "div.chips",
-      button("Export", () => download(exported(kept.talks.peek()), "twofold-chats.json")),
-      button("Import", () => picker.click()),
-      button("Delete all", clear),
-    ),
+    h("div.chips", button("Import", () => picker.click()), all),
     picker,
   );
+  effect(() => all.forEach((each) => (each.hidden = kept.talks.get().length === 0)));
   return { element, search };
 }
 

@@ -47,7 +47,7 @@ export function tokenCard(message, index, asker) {
       step >= 0 && [", in ", inStep(step, asker.step?.bind(asker, message, index))],
       why(message, step),
     ),
-    rows.length > 1 && h("p.faint", "Choose an alternative to go on from there."),
+    rows.length > 1 && h("p.faint", "Click an alternative to branch from here."),
   );
 }
 

@@ -2,7 +2,7 @@
 /** The chat: a conversation, its answers as they come, and what each took. */
 
 import { fill, h, keyed } from "../core/dom.js";
-import { button, keptText } from "../core/parts.js";
+import { button, keptText, menu } from "../core/parts.js";
 import { effect, onEnd, signal } from "../core/signal.js";
 import { Asker } from "./asker.js";
 import { createBeside } from "./beside.js";
@@ -15,14 +15,14 @@ import { chips, createSettings } from "./settings.js";
 import { createSidebar, downloadTalk } from "./sidebar.js";
 import { builtInResult, wantsResults } from "./tools.js";
 import { drop, isUnanswered, newConversation } from "./tree.js";
+import { createWelcome } from "./welcome.js";
 
 /** @typedef {import("./tree.js").Message} Message */
 /** @typedef {import("./tree.js").Conversation} Conversation */
+/** @typedef {import("./settings.js").Settled} Settled */
 
 /** Answers and results after a question, from which on the user sends results: a model may call without end. */
 const MAX_ROUND = 12;
-const WELCOME = "Under each answer you will see where its time went, and what each of its tokens could have been. " +
-  "The key ? lists the keys.";
 
 /** What goes on in a chat; `view` shows it. */
 class Chat extends Asker {
@@ -35,6 +35,8 @@ class Chat extends Asker {
     this.beside = signal(false);
     /** A question without an answer, whose text is in the message box again. @type {Message | undefined} */
     this.returned = undefined;
+    /** The settings of the next chat, if they are not those of this one. @type {Record<string, any> | undefined} */
+    this.usual = undefined;
     /** What links tokens to the engine. @type {Partial<ReturnType<typeof createBeside>>} */
     this.linked = {};
     this.step = async (/** @type {Message} */ message, /** @type {number} */ index) =>
@@ -49,14 +51,31 @@ class Chat extends Asker {
   open(talk) {
     this.stop();
     this.keeps.set(true);
-    this.returned = undefined;
+    this.returned = this.usual = undefined;
     this.talk.set(talk);
     this.changed();
   }
 
   create() {
     const { settings, system } = this.talk.peek();
-    this.open({ ...newConversation(settings), system });
+    this.open({ ...newConversation(this.usual ?? settings), system });
+  }
+
+  /** @param {Settled} settled */
+  settle(settled) {
+    this.usual = undefined;
+    Object.assign(this.talk.peek(), settled);
+    this.changed();
+    this.save();
+  }
+
+  /** Sends an example, whose settings are those of this chat alone. @param {import("./welcome.js").Example} example */
+  async example({ text, settings, colour }) {
+    const talk = this.talk.peek(), usual = { ...talk.settings };
+    talk.settings = { ...usual, ...settings };
+    this.usual = usual;
+    await this.send(text);
+    if (colour) this.shown.get(this.path.at(-1)?.id ?? "")?.colours()?.set(colour);
   }
 
   /** The request if this message were sent now. @param {string} text */
@@ -116,7 +135,7 @@ class Chat extends Asker {
 
 /** The messages of the shown path, scrolled to the end while the user is there. @param {Chat} chat */
 function createTalk(chat) {
-  const talk = h("div.talk"), welcome = h("p.welcome.faint", WELCOME);
+  const talk = h("div.talk"), welcome = createWelcome(chat.app, (example) => chat.example(example));
   const scroll = h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Conversation" }, welcome, talk);
   const list = keyed(talk, (/** @type {Message} */ message) => message.id, (message) => {
     const view = message.role === "user"
@@ -169,17 +188,28 @@ function createHead(chat, list) {
   const remove = () => (chat.kept.remove(chat.talk.peek().id), chat.create());
   const engine = button("Engine", () => chat.beside.set(!chat.beside.peek()));
   effect(() => engine.setAttribute("aria-pressed", String(chat.beside.get())));
+  const more = menu(
+    "More",
+    h("label.check", keep, "Save chat"),
+    button("Export", () => downloadTalk(chat.talk.peek())),
+    button("Delete", remove),
+  );
   const element = h(
     "div.head",
     button("Chats", list, { class: "chip lists", "aria-controls": "side" }),
     title,
-    h("label.check", keep, "Keep"),
     engine,
-    button("Export", () => downloadTalk(chat.talk.peek())),
-    button("Delete", remove),
+    more,
   );
   effect(() => void (keep.checked = chat.keeps.get()));
-  return { element, update: () => void (title.value = chat.talk.peek().title) };
+  return {
+    element,
+    /** @param {boolean} [typed]  whether there is something to send */
+    update: (typed = false) => {
+      title.value = chat.talk.peek().title;
+      more.hidden = chat.path.length === 0 && !typed;
+    },
+  };
 }
 
 /** What keys do. @param {Chat} chat @param {() => void} create @param {() => void} search @param {() => void} close  the list */
@@ -200,14 +230,14 @@ function shortcuts(chat, create, search, close) {
   };
 }
 
-/** The message box, with the forecast of what is typed. @param {Chat} chat @param {{set: (text: string) => void}} draft @param {() => void} down */
-function createSay(chat, draft, down) {
+/** The message box, with the forecast of what is typed. @param {Chat} chat @param {(typed: string) => void} typed @param {() => void} down */
+function createSay(chat, typed, down) {
   const { app } = chat;
   let foresee = (/** @type {string} */ _) => {};
   const composer = createComposer({
     send: (text) => (down(), chat.send(text)),
     stop: () => chat.stop(),
-    changed: (text, typed) => (draft.set(typed), foresee(text)),
+    changed: (text, only) => (typed(only), foresee(text)),
     busy: chat.busy,
   });
   foresee = createForecast(app, composer.guess, (text) => chat.asked(text));
@@ -225,17 +255,14 @@ let kept = null;
 /** @type {import("../views.js").ViewModule["mount"]} */
 export function mount(root, app) {
   const chat = kept ??= new Chat(app), talk = createTalk(chat);
-  const settings = createSettings((settled) => {
-    Object.assign(chat.talk.peek(), settled);
-    chat.changed();
-    chat.save();
-  });
-  const draft = keptText("twofold.draft", true), composer = createSay(chat, draft, () => talk.down());
+  const settings = createSettings(app, (settled) => chat.settle(settled));
+  const head = createHead(chat, () => frame.classList.toggle("listed")), draft = keptText("twofold.draft", true);
+  const typed = (/** @type {string} */ text) => (draft.set(text), head.update(text !== ""));
+  const composer = createSay(chat, typed, () => talk.down());
   const close = () => frame.classList.remove("listed");
   const open = (/** @type {Conversation} */ next) => (chat.open(next), talk.down(), close(), composer.box.focus());
   const create = () => (chat.create(), close(), composer.box.focus());
   const side = createSidebar(chat.kept, { current: chat.talk, open, create });
-  const head = createHead(chat, () => frame.classList.toggle("listed"));
   const frame = h(
     "div.chats",
     side.element,
@@ -253,7 +280,7 @@ export function mount(root, app) {
   frame.append(createKeys(shortcuts(chat, create, search, close)));
   chat.changed = () => {
     talk.update();
-    head.update();
+    head.update(composer.box.value !== "");
     fill(composer.chips, chips(chat.talk.peek(), (field) => settings.open(chat.talk.peek(), field)));
   };
   chat.changed();

@@ -98,7 +98,7 @@ export function mount(root, app) {
   };
   const sides = ["A", "B"].map((name) => new Side(app, name, compared));
   let turn = 0, current = sides[0];
-  const settings = createSettings((settled) => {
+  const settings = createSettings(app, (settled) => {
     Object.assign(current.talk.peek(), settled);
     show();
   });

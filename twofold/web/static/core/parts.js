@@ -2,7 +2,7 @@
 /** Parts that views share: buttons, choices, dialogs with a form, files to save, and what went wrong. */
 
 import { h, retext } from "./dom.js";
-import { effect } from "./signal.js";
+import { effect, onEnd } from "./signal.js";
 
 /** @typedef {import("./dom.js").Child} Child */
 
@@ -112,6 +112,28 @@ export function formDialog(id, title, parts, apply) {
     ),
   );
   return { dialog, say: wrong.say };
+}
+
+/** A menu: it closes after a click on one of its buttons, a click elsewhere, and Esc. @param {string} name @param {...Child} items */
+export function menu(name, ...items) {
+  const summary = h("summary.chip", { "aria-label": name, title: name }, "⋯");
+  const close = () => (element.open = false);
+  const element = h(
+    "details.menu",
+    {
+      onclick: (/** @type {any} */ event) => event.target.closest(".items button") && close(),
+      onkeydown: (/** @type {KeyboardEvent} */ event) => {
+        if (event.key === "Escape" && element.open) (event.stopPropagation(), close(), summary.focus());
+      },
+      onfocusout: (/** @type {any} */ { relatedTarget: to }) => to && !element.contains(to) && close(),
+    },
+    summary,
+    h("div.items", items),
+  );
+  const elsewhere = (/** @type {any} */ { target }) => element.contains(target) || close();
+  addEventListener("pointerdown", elsewhere);
+  onEnd(() => removeEventListener("pointerdown", elsewhere));
+  return element;
 }
 
 /** A hidden chooser of files. @param {import("./dom.js").Props} props @param {(files: File[]) => void} take */

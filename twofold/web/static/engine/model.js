@@ -19,7 +19,15 @@ export function createModel(app) {
   /** Raised when texts may have changed: less often than pictures, as a text costs a layout. */
   const words = signal(0);
   const changed = signal(0), second = signal(0), recorded = signal(/** @type {string[] | null} */ (null));
+  const span = signal(10_000), replays = signal(false);
   let ahead = 0;
+  const time = () => Math.min(performance.now() + ahead, live.t + LATE_MS);
+  /** Whether nothing runs, and no step is in the time shown. */
+  const idle = () => {
+    const last = live.steps.at(-1), nothing = live.queue.every((count) => count === 0);
+    const known = live.hello !== null && !replays.peek() && paused.peek() === null;
+    return known && nothing && !(last && last.end > time() - span.peek());
+  };
   return {
     app,
     live,
@@ -31,12 +39,16 @@ export function createModel(app) {
     recorded,
     calm: matchMedia("(prefers-reduced-motion: reduce)").matches,
     connection: signal(/** @type {import("./stream.js").Connection} */ ({ state: "open", message: "" })),
-    span: signal(10_000),
+    span,
     by: signal(/** @type {"tiers" | "tenants"} */ ("tiers")),
-    replays: signal(false),
+    replays,
     stop: new AbortController(),
-    /** The right end of the time shown: it goes on while nothing happens, and stops where the stream is lost. */
-    now: () => paused.peek() ?? Math.min(performance.now() + ahead, live.t + LATE_MS),
+    idle,
+    /** The right end of the time shown: it goes on while requests run, and stops where the stream is lost. */
+    now: () => {
+      if (paused.peek() !== null) return /** @type {number} */ (paused.peek());
+      return idle() ? (live.steps.at(-1)?.end ?? live.t) + span.peek() / 10 : time();
+    },
     take: (/** @type {string} */ event, /** @type {any} */ data) => {
       recorded.peek()?.push(JSON.stringify({ event, data }));
       apply(live, event, data);

@@ -17,6 +17,7 @@ import { choose, createModel, watch } from "./model.js";
 import { lanesTable, lately, roofline, stepsTable, stepText, summary } from "./numbers.js";
 import { canvas, panel, tools } from "./parts.js";
 import { createReplicas } from "./replicas.js";
+import { createRest } from "./rest.js";
 
 /** @typedef {import("./model.js").Model} Model */
 
@@ -74,7 +75,7 @@ export function createEngine(app, beside = false) {
     fault.say(text);
     fault.element.classList.toggle("fault", wrong);
   };
-  const main = frame(parts, beside, [tools(model, say, beside), fault.element]);
+  const main = frame(parts, beside, [tools(model, say, beside), fault.element, createRest(model, beside)]);
   let drawn = 0, told = -Infinity, ink = palette();
   const pace = paced(() => {
     drawn = performance.now();
@@ -182,7 +183,7 @@ function draw(model, { fold, rows }, main, ink) {
   const { live } = model, { engine } = live.hello ?? {}, most = engine?.slots ?? 0;
   if (!fold.clientWidth) return;
   const step = model.chosen.peek(), now = model.now(), span = model.span.peek();
-  const end = model.paused.peek() === null ? "now" : "paused";
+  const end = model.paused.peek() !== null ? "paused" : model.idle() ? "idle" : "now";
   const view = { now, span, step, end, slots: Math.min(most || 8, Math.max(8, slotsUsed(live, now - span))) };
   const height = `${Math.max(150, Math.min(560, view.slots * 15)) + 30}px`;
   if (main.style.getPropertyValue("--lanes") !== height) main.style.setProperty("--lanes", height);
@@ -193,7 +194,7 @@ function draw(model, { fold, rows }, main, ink) {
 /** What the pictures show, in words. @param {Model} model @param {ReturnType<typeof createParts>} parts */
 function describe({ live, chosen }, { steps, lanes, said }) {
   const last = chosen.peek() ?? live.steps.at(-1), [waiting, running] = live.queue;
-  const text = last ? stepText(live, last) : "No step lately. Send a request.";
+  const text = last ? stepText(live, last) : "";
   retext(said, text);
   retext(steps.note, last ? `step ${count(last.n)}` : "");
   retext(lanes.note, `${count(running)} of ${count(live.hello?.engine.slots ?? 0)} slots, ${count(waiting)} waiting`);
@@ -204,6 +205,7 @@ function drawMap(live, { fold, rows, map, tree, blocks }, ink) {
   fold.setAttribute("aria-label", `Rows of the steps. ${summary(live)} Arrows choose a step, space pauses.`);
   rows.setAttribute("aria-label", `Sequences by slot. ${summary(live)}`);
   const { engine } = live.hello ?? {}, group = live.blocks?.groups[0], size = engine?.groups[0];
+  blocks.root.hidden = !group;
   if (!group || !size || !map.clientWidth) return;
   const each = drawBlocks(sheet(map, ink), group), { trees } = live.blocks;
   drawTree(sheet(tree, ink), trees);

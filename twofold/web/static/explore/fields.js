@@ -31,26 +31,34 @@ export function field(label, make, kind = "") {
 }
 
 /**
- * A text; `known` are suggestions.
+ * A text; `known` is a list to search in, `several` says that the text has parts with commas.
  * @param {Form} form
  * @param {string} name
  * @param {string} label
- * @param {{hint?: string, known?: readonly string[]}} [options]
+ * @param {{hint?: string, known?: readonly string[], several?: boolean}} [options]
  */
-export function textField(form, name, label, { hint = "", known = [] } = {}) {
-  return field(label, (id) => [
-    h("input", {
+export function textField(form, name, label, { hint = "", known = [], several = false } = {}) {
+  const list = h("datalist");
+  const offer = (/** @type {string} */ text) => {
+    const before = several ? text.slice(0, text.lastIndexOf(",") + 1) : "";
+    fill(list, known.map((each) => h("option", { value: before + each })));
+  };
+  return field(label, (id) => {
+    list.id = `${id}-known`;
+    const box = h("input", {
       id,
       value: form.state()[name] ?? "",
       placeholder: hint,
-      list: known.length ? `${id}-known` : null,
+      list: known.length ? list.id : null,
       autocomplete: "off",
       spellcheck: "false",
       maxlength: 200,
-      onchange: (/** @type {any} */ event) => form.change({ [name]: event.target.value.trim() || null }),
-    }),
-    known.length ? h("datalist", { id: `${id}-known` }, known.map((each) => h("option", { value: each }))) : null,
-  ]);
+      oninput: () => several && offer(box.value),
+      onchange: () => form.change({ [name]: box.value.trim() || null }),
+    });
+    offer(box.value);
+    return [box, known.length > 0 && list];
+  }, "text");
 }
 
 /**

@@ -11,9 +11,14 @@ import { choiceField, listOf, numberField, numberOf, textField } from "./fields.
 
 /** @typedef {import("./fields.js").Form} Form */
 
-export const MACHINES = "this h100 h200 b200 mi300x a100-80 l40s l4 a10g rtx-4090 epyc-9654 m4-max".split(" ");
-export const MODELS = "llama-3-8b llama-3-70b qwen3-8b qwen3-32b gpt-oss-120b deepseek-v3"
-  .split(" ");
+export const MACHINES =
+  "this a100-40 a100-80 h100 h100-pcie h200 b200 l40s l4 a10g rtx-4090 rtx-3090 mi300x tpu-v4 epyc-9654 epyc-9754 xeon-8480 graviton-4 m2-ultra m4-max"
+    .split(" ");
+export const MODELS =
+  "llama-2-7b llama-3-8b llama-3-70b llama-3.2-1b smollm2-135m mistral-7b mixtral-8x7b qwen2.5-7b qwen2.5-72b qwen3-1.7b qwen3-4b qwen3-8b qwen3-32b qwen3-30b-a3b qwen3-235b-a22b gemma-3-4b gemma-3-12b gemma-3-27b deepseek-v3 kimi-k2 gpt-oss-20b gpt-oss-120b"
+    .split(" ");
+/** Machines to plan with or to rent: not this one. */
+export const RENTED = MACHINES.slice(1);
 const GOALS = /** @type {const} */ ([["e2e", "total time"], ["ttft", "TTFT"], ["tpot", "TPOT"], [
   "gap",
   "longest gap",
@@ -211,7 +216,7 @@ function levers(found, form) {
   return h(
     "section",
     h("h3", "Levers"),
-    h("p.chips", turned.length ? turned : "Choose levers to combine them."),
+    h("p.chips", turned.length ? turned : "Click a lever to apply it. The others are ranked again."),
     wideTable("Levers that gain", ["lever", goal, "TTFT", "TPOT", "tokens/s", "why"], rows, REASONS),
     h(
       "details",

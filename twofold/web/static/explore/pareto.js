@@ -6,7 +6,7 @@ import { h } from "../core/dom.js";
 import { money, seconds } from "../core/form.js";
 import { chartView } from "../draw/chart.js";
 import { choiceField, listOf, numberField, numberOf, textField } from "./fields.js";
-import { scenarioFields, scenarioOf } from "./levers.js";
+import { RENTED, scenarioFields, scenarioOf } from "./levers.js";
 
 /** @typedef {import("./fields.js").Form} Form */
 
@@ -16,7 +16,11 @@ const PACES = /** @type {const} */ ([["tpot", "seconds per output token"], ["spe
 /** @param {Form} form @param {string} model */
 export function paretoFields(form, model) {
   return [
-    textField(form, "machines", "Machines (name:devices=$/h)", { hint: CURVES }),
+    textField(form, "machines", "Machines (name:devices=$/h, with commas)", {
+      hint: CURVES,
+      known: RENTED.map((name) => `${name}:1`),
+      several: true,
+    }),
     ...scenarioFields(form, model),
     numberField(form, "limit", "TPOT objective (ms)", { high: 500, start: null }),
     choiceField(form, "pace", "Show pace as", PACES),
@@ -78,15 +82,25 @@ function paretoChart(curves, state) {
     marks.unshift({ mark: "Band", points: corner, label: "meets the objective", series: 2 });
     marks.push({ mark: "Guide", axis: "y", value: edge, text: "objective" });
   }
-  const label = "Pareto front: nothing is cheaper and faster";
+  const label = "Pareto front: nothing is cheaper and faster", [measured, guessed] = measuredOf(curves);
+  const of = guessed.length ? `; not measured for ${guessed.join(", ")}` : "";
+  const bands = measured.length
+    ? `Bands: mean error of predictions${of}.`
+    : "The error of these predictions was not measured.";
   return {
     title: "Pace and cost by batch size",
-    note: "Numbers: batch size. Bands: mean error of predictions. Machines at full load.",
+    note: `Numbers: batch size. ${bands} Machines at full load.`,
     x: { label: "dollars per million output tokens", kind: "log", form: "money" },
     y: { label: PACES[Number(fast)][1], kind: "log", form: fast ? "number" : "seconds" },
     marks: [...marks, { mark: "StepLine", points: front.map(at), label, series: 6, dashed: true }],
   };
 }
+
+/** Machines whose predictions were compared with measurements, and others. @param {any[]} curves @returns {string[][]} */
+const measuredOf = (curves) =>
+  [true, false].map((known) =>
+    curves.filter((curve) => Boolean(curve.error.tpot) === known).map(({ hardware }) => hardware)
+  );
 
 /** Points such that no other is both faster and cheaper, by cost. @param {any[]} curves */
 export function frontier(curves) {

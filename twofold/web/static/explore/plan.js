@@ -9,7 +9,7 @@ import { onEnd } from "../core/signal.js";
 import { chartView } from "../draw/chart.js";
 import { wideTable } from "../draw/table.js";
 import { choiceField, faultOf, listOf, numberField, numberOf, textField } from "./fields.js";
-import { MODELS } from "./levers.js";
+import { MODELS, RENTED } from "./levers.js";
 
 /** @typedef {import("./fields.js").Form} Form */
 
@@ -20,8 +20,8 @@ const WAITS = { queued: "Waiting for other calculations …", running: "Searchin
 /** @param {Form} form */
 export function planFields(form) {
   return [
-    textField(form, "model", "Models", { hint: "llama-3-8b", known: MODELS }),
-    textField(form, "machines", "Machines", { hint: "h100,l40s" }),
+    textField(form, "model", "Models, with commas", { hint: "llama-3-8b", known: MODELS, several: true }),
+    textField(form, "machines", "Machines, with commas", { hint: "h100,l40s", known: RENTED, several: true }),
     numberField(form, "rate", "Requests per second", { low: 0.01, high: 1000, start: 10, whole: false }),
     numberField(form, "input", "Prompt tokens", { high: 100_000, start: 1024 }),
     numberField(form, "output", "Output tokens", { high: 8000, start: 256 }),

@@ -7,6 +7,7 @@ import { money } from "../core/form.js";
 import { chartView } from "../draw/chart.js";
 import { wideTable } from "../draw/table.js";
 import { choiceField, numberField, numberOf, textField } from "./fields.js";
+import { MODELS, RENTED } from "./levers.js";
 
 /** @typedef {import("./fields.js").Form} Form */
 
@@ -23,8 +24,8 @@ export function priceFields(form) {
     numberField(form, "output", "Output tokens", { high: 16_000, start: 300 }),
     numberField(form, "day", "Requests per day", { high: 10_000_000, start: 1000 }),
     choiceField(form, "ttl", "Kept for", TTLS),
-    textField(form, "hardware", "Own hardware", { hint: "none", known: ["h100", "h200", "l40s", "l4", "a10g"] }),
-    textField(form, "own", "with the model", { hint: "llama-3-70b" }),
+    textField(form, "hardware", "Own hardware", { hint: "none", known: RENTED }),
+    textField(form, "own", "with the model", { hint: "llama-3-70b", known: MODELS }),
     numberField(form, "tp", "Devices", { high: 16, start: 1 }),
     numberField(form, "rent", "Dollars per hour", { high: 100, start: null, whole: false }),
   ];

@@ -57,13 +57,12 @@ export function mount(root, app) {
     get: partNow,
     set: (id) => app.route.go("explore", id === "explain" ? {} : { part: id }),
   }, Object.entries(PARTS).map(([id, { name }]) => /** @type {const} */ ([id, name])));
-  const main = h(
-    "main.explore",
-    h("h1.hidden", "Explore"),
-    h("div.parts", tabs),
-    fields,
-    h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Result" }, result),
-  );
+  const main = h("main.explore", h("h1.hidden", "Explore"), h("div.parts", tabs));
+  const scroll = h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Result" }, result);
+  const small = matchMedia("(max-width:820px)"),
+    order = () => main.append(...small.matches ? [scroll, fields] : [fields, scroll]);
+  order(); // on a small screen the result is first
+  small.addEventListener("change", order);
   root.append(main);
   const form = formOf(app);
   /** Shows a part; returns what asks its question. @param {Part} part @param {string} model */
@@ -94,7 +93,7 @@ export function mount(root, app) {
     }
     if (model || part.alone) ask();
   });
-  onEnd(() => end());
+  onEnd(() => (end(), small.removeEventListener("change", order)));
 }
 
 /** The form whose values are the state of the URL. @param {import("../views.js").App} app @returns {Form} */

@@ -4,14 +4,14 @@
  * it. So a text that comes in pieces has the same blocks as the whole text.
  */
 
-import { inline, node } from "./inline.js";
+import { inline, node, rich } from "./inline.js";
 
 /** @typedef {import("./inline.js").MdNode} MdNode */
 /**
- * @typedef {{kind: "text" | "code" | "item" | "quote" | "rule" | "heading", lines: string[], ends: number[],
+ * @typedef {{kind: "text" | "code" | "math" | "item" | "quote" | "rule" | "heading", lines: string[], ends: number[],
  *   indent: number, mark: string, done: boolean}} Block
- *   `ends`: where each of its lines ends in the text; `indent`: columns of an item's content; `mark`: its list mark, a
- *   fence, or a heading's; `done`: a fence was closed
+ *   math: lines of a formula, which would begin other blocks; `ends`: where each of its lines ends in the text; `indent`: columns of an item's content; `mark`: its list mark, a
+ *   fence, a heading's, or what closes a formula; `done`: it was closed
  * @typedef {{text: string, at: number}} Part  of a line, with its place in the text
  * @typedef {(at: number, size: number) => void} Keep  gets the shown parts of the text, in order
  */
@@ -43,6 +43,8 @@ function begin(line, end) {
     end += (heading.indices?.[2]?.[1] ?? 0) - line.length;
     return block("heading", heading[2] ?? "", 0, heading[1], true);
   }
+  const closing = line.startsWith("$$") ? "$$" : line.startsWith("\\[") ? "\\]" : "";
+  if (closing && !line.includes(closing, 2)) return block("math", line, 0, closing);
   if (RULE.test(line)) return block("rule", "", 0, "", true);
   const item = ITEM.exec(line);
   if (item) return block("item", item[4], item[1].length, item[2] ?? item[3]);
@@ -57,6 +59,7 @@ function begin(line, end) {
 function belongs(open, line) {
   if (open.done) return false;
   if (open.kind === "code") return true;
+  if (open.kind === "math") return line.trim() !== "";
   if (open.kind === "quote") return QUOTE.test(line);
   if (open.kind === "item") {
     if (line.trim() === "") return open.lines.at(-1) !== "" || open.lines.length > 1;
@@ -83,6 +86,7 @@ export function take(open, line, end) {
       return open;
     }
   }
+  if (open.kind === "math") open.done = line.includes(open.mark);
   open.lines.push(outdented(line, open.indent));
   open.ends.push(end);
   return open;
@@ -105,7 +109,8 @@ export function nodes(block, keep, depth = 0) {
   if (kind === "heading") return [node("h3", shown(parts, "\n", keep), { class: `level${mark.length}` })];
   if (kind === "code") {
     const text = verbatim(parts.slice(1), keep);
-    return [node("pre", [node("code", text ? [text] : [])], { "data-language": lines[0].split(/\s/, 1)[0] })];
+    const language = lines[0].split(/\s/, 1)[0];
+    return [node("pre", [node("code", text ? rich.coloured(text, language) : [])], { "data-language": language })];
   }
   if (kind === "quote") {
     const inside = lines.map((line) => line.replace(/^ {0,3}> ?/, ""));

@@ -12,11 +12,16 @@
 
 const MAX_OPEN = 64;
 const MAX_ADDRESS = 2000;
-const SPECIAL = /[\\`*_~[\]!<h]/g;
+const SPECIAL = /[\\`*_~[\]!<h$]/g;
 const ESCAPABLE = /[!-/:-@[-`{-~]/;
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 const ADDRESS = /https?:\/\/[^\s<>"'`[\]{}|\\^]{1,2000}/y;
 const POINTED = /<((?:https?:\/\/|mailto:)[^\s<>]+)>/y;
+/** A formula: $$…$$, $…$, \(…\) or \[…\], as answers write them. */
+const FORMULA =
+  /\$\$((?:\\.|[^$\\]){1,2000})\$\$|\$((?:\\.|[^$\\\n]){1,300})\$(?![\w$])|\\\(((?:[^\\]|\\(?![()])){1,300})\\\)|\\\[((?:[^\\]|\\(?![[\]])){1,2000})\\\]/sy;
+/** What a text between two dollars has if it is no price. */
+const IS_FORMULA = /^(?!\s)(?=.*[\\^_=<>+*/]|[A-Za-z]{1,2}'*$|[A-Za-z] ?[-(,]).*(?<!\s)$/s;
 const TARGET = /\(\s*<?([^\s<>()]*(?:\([^\s<>()]*\)[^\s<>()]*)*)>?(?:\s+"[^"]*"|\s+'[^']*')?\s*\)/y;
 
 /**
@@ -26,6 +31,14 @@ const TARGET = /\(\s*<?([^\s<>()]*(?:\([^\s<>()]*\)[^\s<>()]*)*)>?(?:\s+"[^"]*"|
  * @returns {MdNode}
  */
 export const node = (tag, kids, props = {}) => ({ tag, props, kids });
+
+/** How code and formulas are shown: as they are written, until `rich.js` is there. */
+export const rich = {
+  /** @type {(text: string, language: string) => MdNode[]} */
+  coloured: (text) => [text],
+  /** The MathML of a formula, without its `math` element. @type {(tex: string) => MdNode[]} */
+  formula: (tex) => [node("mtext", [tex])],
+};
 
 /**
  * A safe address in its normal form, or null. Only the web and mail are linked to.
@@ -92,6 +105,8 @@ class Inline {
 
   /** @param {string} mark */
   special(mark) {
+    if ((mark === "$" || mark === "\\") && this.formula()) return;
+    if (mark === "$") return this.plain(length(this.text, this.at, "$"));
     if (mark === "\\") return this.escaped();
     if (mark === "`") return this.code();
     if (mark === "*" || mark === "_" || mark === "~") return this.emphasis(mark);
@@ -105,6 +120,21 @@ class Inline {
   plain(size) {
     this.out.push(this.text.slice(this.at, this.at + size));
     this.at += size;
+  }
+
+  /** Takes a formula, if one begins here. */
+  formula() {
+    const { text, at } = this;
+    FORMULA.lastIndex = at;
+    const found = /[\w$]/.test(text[at - 1] ?? "") && text[at] === "$" ? null : FORMULA.exec(text);
+    if (!found) return false;
+    const [whole, shown, short, round, square] = found, tex = shown ?? short ?? round ?? square;
+    if (!(shown ?? round) && !IS_FORMULA.test(square ? tex.trim() : tex)) return false;
+    const display = shown ?? square ? { display: "block" } : {};
+    this.out.push(node("math", [], { tex, .../** @type {Record<string, string>} */ (display) }));
+    this.drop(at, whole.length);
+    this.at += whole.length;
+    return true;
   }
 
   escaped() {

@@ -7,6 +7,7 @@
 import { h } from "../core/dom.js";
 import { copyButton } from "../core/parts.js";
 import { copy, joined, nodes, take } from "./blocks.js";
+import { rich } from "./inline.js";
 
 /** @typedef {import("./inline.js").MdNode} MdNode */
 /** @typedef {import("./blocks.js").Block} Block */
@@ -14,6 +15,10 @@ import { copy, joined, nodes, take } from "./blocks.js";
 /** What a text may become. `button` copies a block of code. */
 export const TAGS = "h3 p ul ol li blockquote pre code em strong del a hr table thead tbody tr th td span button div"
   .split(" ");
+/** What a formula may become. */
+export const MATH_TAGS =
+  "math mrow mi mn mo mtext mfrac msqrt mroot msup msub msubsup mover munder munderover mtable mtr mtd".split(" ");
+const MATH = "http://www.w3.org/1998/Math/MathML";
 
 /**
  * A text in pieces as a tree of nodes.
@@ -64,7 +69,7 @@ export function shownNodes(root) {
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT), found = /** @type {Text[]} */ ([]);
   while (walker.nextNode()) {
     const node = /** @type {Text} */ (walker.currentNode);
-    if (!node.parentElement?.closest("button, .language, .where, .box")) found.push(node);
+    if (!node.parentElement?.closest("button, .language, .where, .box, math")) found.push(node);
   }
   return found;
 }
@@ -138,11 +143,20 @@ function same(a, b) {
 /** @param {MdNode} node @returns {Node} */
 function made(node) {
   if (typeof node === "string") return document.createTextNode(node);
+  if (node.tag === "math") return mathOf("math", node.props.display, rich.formula(node.props.tex));
   if (!TAGS.includes(node.tag)) throw new TypeError(`${node.tag} is no element of a text`);
   const kids = node.kids.map(made);
   if (node.tag === "pre") return framed(h("pre", { ...node.props, tabindex: 0 }, kids));
   if (node.tag === "table") return h("div.wide", { tabindex: 0 }, h("table", node.props, kids));
   return h(node.tag, node.props, kids);
+}
+
+/** Elements of a formula. @param {string} tag @param {string | undefined} display @param {MdNode[]} kids */
+function mathOf(tag, display, kids) {
+  const element = document.createElementNS(MATH, tag);
+  if (display) element.setAttribute("display", display);
+  element.append(...kids.map((each) => typeof each === "string" ? each : mathOf(each.tag, undefined, each.kids)));
+  return element;
 }
 
 /** Where the children of a shown element are: blocks of code and tables have a frame. @param {Element} element */

@@ -8,12 +8,10 @@ import { fill, h } from "../core/dom.js";
 
 /** @type {readonly Colour[]} */
 export const COLOURS = ["Plain", "Time", "Surprise", "Origin"];
-/** @type {Record<Colour, string>} */
+/** @type {Record<string, string>} */
 export const COLOUR_NOTES = {
-  Plain: "The text as it is",
-  Time: "How long each token came after the one before",
-  Surprise: "How improbable the model found each token, in bits",
-  Origin: "Whether a token was sampled, drafted and accepted, or the only one that the grammar allowed",
+  Surprise: "How improbable each token was, in bits",
+  Origin: "Sampled, drafted, or forced by the grammar",
 };
 const LEVELS = ["a", "b", "c", "d", "e"];
 const TIMES = [0.85, 1.25, 1.7, 2.3];
