@@ -27,8 +27,7 @@ Deno.test("differences are named from 5% on", () => {
     "Time to first token: B is 3.0× faster (A 300 ms, B 100 ms).",
     "Cached part of the prompt: A 0%, B 80%. Give each a private cache to compare without it.",
     "Time per output token: no difference above 5% (A 10 ms, B 10.4 ms).",
-    "One run each: differences under 5% in the time to the first token and under 5% in the time per output token are " +
-    "noise here.",
+    "One run each; differences under 5% (time to first token) and 5% (time per output token) are noise here.",
     "Output: A 101 tokens, B 101 tokens.",
     "Cost: no difference above 5% (A $0.0001, B $0.0001).",
     "The texts differ from character 6 on.",
@@ -40,7 +39,7 @@ Deno.test("what the gaps vary by is noise", () => {
   assert.equal(found[0], "Time to first token: no difference above 60% (A 29.5 ms, B 20.8 ms).");
   assert.match(
     found[2],
-    /^One run each: differences under 60% in .* first token and under 19% in the time per output/,
+    /^One run each; differences under 60% \(time to first token\) and 19% \(time per output token\) are noise/,
   );
   assert.match(differences(answer("a", 1, 1, 2), answer("a", 0.1, 1, 2))[2], /^One run each, too short/);
 });

@@ -26,7 +26,7 @@ def test_one_can_type_after_four_requests(page: Page, server: LiveServer) -> Non
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url.removeprefix(server.url)))
     page.reload()
-    page.wait_for_function("() => performance.getEntriesByName('ready').length > 0")
+    page.wait_for_function("() => performance.getEntriesByName('ready').length > 0", polling=100)
     files = [f"/web/{WebPage.read().version}/{name}" for name in ("app.css", "app.js")]
     asked = asked[asked.index("/") :]  # without the views of the page before
     first, views = asked[:4], asked[4:]

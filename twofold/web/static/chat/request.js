@@ -27,7 +27,7 @@ const TABLE = {
   Sampling: [
     ["number", "temperature", "Temperature", { min: 0, max: 5, note: "0: always the most likely token" }],
     ["number", "top_p", "top-p", { min: 0.01, max: 1, usual: 1 }],
-    ["number", "seed", "Seed", { usual: "random", note: "the same seed gives the same answer" }],
+    ["number", "seed", "Seed", { usual: "random", note: "same seed, same answer" }],
     ["number", "n", "Completions", { min: 1, max: 16, usual: 1, note: "each is a branch" }],
   ],
   "Output format": [
@@ -40,13 +40,13 @@ const TABLE = {
     ["lines", "stop", "Stop sequences", { note: "texts that end the answer, one per line" }],
   ],
   Tools: [
-    ["json", "tools", "Tools", { note: "a JSON list of functions, as the API takes it" }],
+    ["json", "tools", "Tools", { note: "a JSON list of functions" }],
     ["select", "tool_choice", "Tool choice", {
       options: ["none", "auto", "required"],
       usual: "auto, if there are tools",
       note: "required: until the first result",
     }],
-    ["flag", "clock", "Built-in clock", { note: "a tool that tells the time" }],
+    ["flag", "clock", "Built-in clock", { note: "tells the time" }],
     ["flag", "calculator", "Built-in calculator"],
   ],
   Scheduling: [
@@ -54,7 +54,7 @@ const TABLE = {
     ["number", "priority", "Priority", { usual: 0, note: "a lower number goes first" }],
     ["line", "cache_salt", "Private cache", {
       usual: "shared",
-      note: "shares cached prompts only with requests that have the same text here",
+      note: "shared only with requests that have this text",
     }],
     ["select", "pin", "Cache lifetime", { options: ["5m", "30m", "1h", "24h"], usual: "while there is room" }],
   ],

@@ -30,8 +30,8 @@ const EXAMPLES = [
   },
   {
     name: "Tool: a calculator",
-    text: "Calculate 17 * 23.",
-    settings: { max_tokens: 200, calculator: true, tool_choice: "required" },
+    text: "Compute 365 * 24.",
+    settings: { temperature: 0, max_tokens: 200, calculator: true, tool_choice: "required" },
   },
 ];
 

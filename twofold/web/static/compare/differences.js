@@ -48,8 +48,8 @@ function noiseOf(a, b) {
       said: "One run each, too short to tell which differences are noise.",
     };
   }
-  const said = `One run each: differences under ${roughShare(ttft)} in the time to the first token and under ` +
-    `${roughShare(tpot)} in the time per output token are noise here.`;
+  const said = `One run each; differences under ${roughShare(ttft)} (time to first token) and ` +
+    `${roughShare(tpot)} (time per output token) are noise here.`;
   return { ttft, tpot, said };
 }
 

@@ -31,8 +31,7 @@ export function createRest(model, beside) {
   /** @param {string} key */
   const show = async (key) => {
     const send = beside ? "Send a message" : h("a", { href: route.href("chat") }, "Send a message");
-    const again = live.steps.length ? "The pictures show the last steps. " : "";
-    fill(element, h("p", `Nothing runs. ${again}`, send, " to see it run here."));
+    fill(element, h("p", "Nothing runs. ", send, " to see it run here."));
     const record = beside ? null : await lastRecord(app);
     if (!record?.prompts.length || key !== shown) return;
     const explain = server.peek()?.can.includes("explain") ? route.href("explore", { request: record.id }) : null;

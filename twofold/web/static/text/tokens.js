@@ -10,7 +10,7 @@ import { fill, h } from "../core/dom.js";
 export const COLOURS = ["Plain", "Time", "Surprise", "Origin"];
 /** @type {Record<string, string>} */
 export const COLOUR_NOTES = {
-  Surprise: "How improbable each token was, in bits",
+  Surprise: "How improbable a token was, in bits",
   Origin: "Sampled, drafted, or forced by the grammar",
 };
 const LEVELS = ["a", "b", "c", "d", "e"];
