@@ -23,6 +23,7 @@ from llguidance import LLMatcher, LLParserLimits
 from twofold.core.errors import ParameterError
 from twofold.engine.grammar.completion import LONGEST, CompletionSearch, Path
 from twofold.engine.grammar.constraint import GrammarConstraint
+from twofold.engine.grammar.lexemes import Lexemes
 from twofold.engine.grammar.source import GrammarSource, impossible
 from twofold.engine.grammar.vocabulary import TokenVocabulary
 
@@ -63,6 +64,7 @@ class CompiledGrammar:
     vocabulary: TokenVocabulary
     texts: tuple[bytes, ...]
     literals: tuple[Path, ...]
+    lexemes: Lexemes
     path: Path
     headroom: int
 
@@ -79,7 +81,7 @@ class CompiledGrammar:
         return GrammarConstraint(
             self.matcher.deep_copy(),
             self.vocabulary,
-            CompletionSearch(self.vocabulary, self.texts, self.literals),
+            CompletionSearch(self.vocabulary, self.lexemes, self.texts, self.literals),
             max_tokens=max_tokens,
             path=self.path,
             headroom=self.headroom,
@@ -111,13 +113,15 @@ def matched(source: GrammarSource, vocabulary: TokenVocabulary) -> LLMatcher:
 def completed(source: GrammarSource, matcher: LLMatcher, vocabulary: TokenVocabulary) -> CompiledGrammar:
     """The grammar with the shortest output that was found. Raises ParameterError if none was."""
     spelled = tuple(tuple(vocabulary.spell(text.encode())) for text in literals(source))
-    search = CompletionSearch(vocabulary, source.texts, spelled)
+    lexemes = Lexemes(source, vocabulary.runs)
+    search = CompletionSearch(vocabulary, lexemes, source.texts, spelled)
     path = search.find(matcher, LONGEST, b"", COMPILE_WORK)
     if matcher.is_error():
         raise _refused(source.form, matcher.get_error())
     if path is None:
         raise unending(source.form, f"has no complete output of up to {LONGEST} tokens that could be found")
-    return CompiledGrammar(source.form, matcher, vocabulary, source.texts, spelled, path, _headroom(source, vocabulary))
+    headroom = _headroom(source, vocabulary)
+    return CompiledGrammar(source.form, matcher, vocabulary, source.texts, spelled, lexemes, path, headroom)
 
 
 def unending(form: str, why: str) -> ParameterError:

@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from llguidance import LLMatcher
 
+from twofold.engine.grammar.lexemes import Lexemes
 from twofold.engine.grammar.vocabulary import I32, TokenVocabulary, allowed_ids, has_bits
 
 Path: TypeAlias = tuple[int, ...]
@@ -51,8 +52,13 @@ class CompletionSearch:
     """Finds completions for one grammar. It holds a scratch mask, so each thread needs its own."""
 
     def __init__(
-        self, vocabulary: TokenVocabulary, texts: tuple[bytes, ...] = (), literals: tuple[Path, ...] = ()
+        self,
+        vocabulary: TokenVocabulary,
+        lexemes: Lexemes,
+        texts: tuple[bytes, ...] = (),
+        literals: tuple[Path, ...] = (),
     ) -> None:
+        self.lexemes = lexemes
         self._vocabulary = vocabulary
         self._texts = texts
         self._literals = literals
@@ -63,8 +69,7 @@ class CompletionSearch:
     def find(self, matcher: LLMatcher, limit: int, spelled: bytes, work: int) -> Path | None:
         """At most ``limit`` tokens after which the output is complete, or None if the search finds no such tokens.
 
-        ``work`` is a limit, which the last step may exceed. ``spelled`` is the output so far, needed if the grammar is
-        a list of texts.
+        ``work`` is a limit, which the last step may exceed. ``spelled`` is the output so far.
         """
         path = self.walk(matcher, limit, spelled, work)
         return path if path is not None or self._texts else self._layers(matcher, limit)
@@ -72,15 +77,15 @@ class CompletionSearch:
     def walk(self, matcher: LLMatcher, limit: int, spelled: bytes, work: int) -> Path | None:
         """As ``find``, by greedy walks only."""
         self._work = work
-        return self._remainder(matcher, limit, spelled) if self._texts else self._walk(matcher, limit)
+        return self._remainder(matcher, limit, spelled) if self._texts else self._walk(matcher, limit, spelled)
 
-    def _walk(self, matcher: LLMatcher, limit: int) -> Path | None:
+    def _walk(self, matcher: LLMatcher, limit: int, spelled: bytes) -> Path | None:
         """The shorter of two walks; only one if the first is short enough."""
         preferences = self._vocabulary.preferences
-        path = self._greedy(matcher.deep_copy(), limit, preferences.text)
+        path = self._greedy(matcher.deep_copy(), limit, preferences.text, spelled)
         if path is not None and len(path) <= SHORT_PATH:
             return path
-        other = self._greedy(matcher.deep_copy(), limit if path is None else len(path) - 1, preferences.words)
+        other = self._greedy(matcher.deep_copy(), limit if path is None else len(path) - 1, preferences.words, spelled)
         return path if other is None else other
 
     def _remainder(self, matcher: LLMatcher, limit: int, spelled: bytes) -> Path | None:
@@ -88,15 +93,22 @@ class CompletionSearch:
         rests = [text[len(spelled) :] for text in self._texts if text.startswith(spelled)]
         paths = (tuple(self._vocabulary.spell(rest)) for rest in sorted(rests, key=len)[:MAX_TEXTS])
         valid = [path for path in paths if completes(matcher, path, self._vocabulary.end_ids[0])]
-        best = min(valid, key=len, default=None) if valid else self._walk(matcher, limit)
+        best = min(valid, key=len, default=None) if valid else self._walk(matcher, limit, spelled)
         return best if best is not None and len(best) <= limit else None
 
-    def _greedy(self, matcher: LLMatcher, limit: int, text_order: I32) -> Path | None:
+    def _greedy(self, matcher: LLMatcher, limit: int, text_order: I32, spelled: bytes) -> Path | None:
         path: list[int] = []
+        text = bytearray(spelled)
         same = 0
         self._work -= COPY_WORK
         while not matcher.is_accepting():
-            step = self._forced(matcher, limit - len(path)) or self._chosen(matcher, text_order, path)
+            step = (
+                self._forced(matcher, limit - len(path))
+                or self._hinted(matcher, bytes(text))
+                or self._chosen(matcher, text_order, path)
+            )
+            for token in step:
+                text += self._vocabulary.tokens[token]
             same = same + 1 if step == path[-1:] else 0
             path += step
             self._work -= STEP_WORK + len(step)
@@ -111,6 +123,16 @@ class CompletionSearch:
             return []
         ids = self._vocabulary.spell(data)[: room + 1]
         return ids[: matcher.try_consume_tokens(ids)] if ids else []
+
+    def _hinted(self, matcher: LLMatcher, text: bytes) -> list[int]:
+        """Consumes and returns the shortest end of the free text, if it is in one."""
+        self._work -= STEP_WORK
+        for end in self.lexemes.ends(text):
+            ids = self._vocabulary.cut(end)
+            self._work -= len(ids)
+            if ids and matcher.validate_tokens(ids) == len(ids) and matcher.consume_tokens(ids):
+                return ids
+        return []
 
     def _chosen(self, matcher: LLMatcher, text_order: I32, before: list[int]) -> list[int]:
         """Consumes and returns the preferred one of the allowed tokens; empty if none is allowed."""

@@ -4,6 +4,10 @@ Laws
     A path is a list of tokens known to complete the output from here; ``room`` is how many tokens may still follow.
     room − len(path) > headroom     free: every token that the grammar allows may be sampled
     else                            near: only tokens from which a path of at most room − 1 tokens is proven
+
+    The proofs of a free text come from its automaton, for all tokens at once: the shortest end of the text after the
+    token, then the rest of the path. Other tokens are proven one by one, by the rest of the known path or by a search.
+
     Once near, the output always ends in time: each proof becomes the path of the next state. While free, the path is
     searched again before the output could be near, assuming that no token lengthens it by more than the headroom. If
     one did, and the shortest path found is longer than the room, only the tokens with the shortest path may be
@@ -19,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -27,12 +32,14 @@ from numpy.typing import NDArray
 
 from twofold.core.errors import ParameterError
 from twofold.core.step import common_prefix
+from twofold.engine.grammar.automaton import Automaton, Walk
 from twofold.engine.grammar.completion import LONGEST, CompletionSearch, Path, completes
-from twofold.engine.grammar.vocabulary import TokenVocabulary, allowed_ids, has_bits, set_bits
+from twofold.engine.grammar.vocabulary import TokenVocabulary, allowed_ids, has_bits
 
 PROVEN: Final = 192
-"""Near the limit, a mask that allows more tokens than this is reduced to the vocabulary's most common ones."""
-SEARCHES: Final = 4
+"""Near the limit, a mask that allows more tokens than this outside of a known free text is reduced to the vocabulary's
+most common ones."""
+SEARCHES: Final = 64
 """Maximum number of tokens of one mask for which a path is searched if the known path does not fit."""
 SEARCH_WORK: Final = 40_000
 """Limit of a search (``completion``) during generation, in the rare case that no rest of a path ends the output."""
@@ -42,6 +49,15 @@ PROOF_WORK: Final = 8_000
 """Limit of the search for the path of one of the tokens in SEARCHES; a token without a path is not allowed."""
 CUTS: Final = 4
 """The sampled token may have spelled fewer than this many tokens of a known path."""
+
+
+@dataclass(frozen=True, slots=True)
+class _FreeText:
+    """A free text at the end of an output: the states after each token, the shortest path, and that of each state."""
+
+    walk: Walk
+    path: Path
+    ends: dict[int, Path]
 
 
 class GrammarConstraint:
@@ -70,6 +86,7 @@ class GrammarConstraint:
         self._path = path
         self._headroom = headroom
         self._proofs: dict[int, Path] = {}
+        self._free: _FreeText | None = None
         self._walked: list[tuple[int, GrammarConstraint]] = []
         self._made: list[memoryview] = []
         self._untold: int | None = None
@@ -179,7 +196,7 @@ class GrammarConstraint:
             self._unchecked -= 1
             self._stale = True
             return
-        proof = self._proofs.get(token)
+        proof = self._proof(token)
         if proof is not None:
             self._path = proof
         elif not self._stale and not self._lost and self._path[:1] == (token,):
@@ -234,7 +251,6 @@ class GrammarConstraint:
             found = rest
         self._lost = found is None
         if found is not None:
-            self._headroom = max(self._headroom, len(found) - len(self._path))
             self._path = found
 
     def _rest_of_path(self) -> Path:
@@ -253,7 +269,7 @@ class GrammarConstraint:
         """Decides for how many tokens no search is needed: each may lengthen the path by the headroom, and uses one
         token of the room."""
         self._stale = False
-        self._proofs = {}
+        self._proofs, self._free = {}, None
         if self._lost:
             self._unchecked = self._room // LOST_CHECKS
             return
@@ -262,31 +278,82 @@ class GrammarConstraint:
 
     def _narrow(self) -> None:
         """Restricts the mask to tokens after which the output is proven to end within its limit."""
-        if self._matcher.is_accepting() and self._room <= 0:
+        complete = self._matcher.is_accepting()
+        if complete and self._room <= 0:
             return
-        allowed = allowed_ids(self._words)
-        self._prove(self._tried(allowed))
-        if len(self._path) > self._room:
-            self._keep_shortest()
-        kept = [*self._proofs, *(token for token in self._vocabulary.end_ids if self._matcher.is_accepting())]
-        if len(allowed) > len(kept) or not set(kept).issuperset(allowed.tolist()):
-            self._shortened = True
-            self._words.fill(0)
-            set_bits(self._words, np.asarray(kept, dtype=np.int32))
+        self._free = self._free_text()
+        if self._free is not None and len(self._free.path) < len(self._path):
+            self._path = self._free.path
+        self._prove(self._others(self._free))
+        ends = {} if self._free is None else self._free.ends
+        longest = self._room - 1
+        if len(self._path) > self._room:  # it closes as soon as it can
+            longest = -1 if complete else min(map(len, [*self._proofs.values(), *ends.values()]), default=-1)
+        kept = self._vocabulary.bits([token for token, path in self._proofs.items() if len(path) <= longest])
+        allowed = kept  # llguidance's mask may lack the path's first token where it forces a text
+        if self._free is not None:
+            walk = self._free.walk
+            late = [state for state in walk.reached if state not in ends or len(ends[state]) > longest]
+            fitting = walk.live & ~self._vocabulary.bits(self._vocabulary.order[walk.to(late)]) if late else walk.live
+            allowed = kept | fitting
+        if complete:
+            allowed = allowed | self._vocabulary.end_bits
+        if (self._words & ~allowed).any():
+            self._shortened |= self._free is None or self._room <= len(self._path)
+            self._words[:] = (self._words & allowed) | kept
 
-    def _tried(self, allowed: NDArray[np.intp]) -> list[int]:
-        """The allowed tokens that do not end the output; if there are too many, the common ones among them."""
-        if len(allowed) <= PROVEN:
-            return [token for token in allowed.tolist() if token not in self._vocabulary.end_ids]
-        common = self._vocabulary.preferences.common
-        found: list[int] = common[np.flatnonzero(has_bits(self._words, common))].tolist()
+    def _free_text(self) -> _FreeText | None:
+        """The free text at the end of the output; None if there is none that is known."""
+        found = [
+            (automaton.walk(state, self._vocabulary), automaton, state)
+            for automaton, state in self._search.lexemes.states(bytes(self._spelled))
+        ]
+        found = [each for each in found if not (each[0].live & ~self._words).any()]
+        found.sort(key=lambda each: -each[0].count)
+        return next(filter(None, (self._with_ends(*each) for each in found)), None)
+
+    def _with_ends(self, walk: Walk, automaton: Automaton, state: int) -> _FreeText | None:
+        """The paths from the states of a free text; None if llguidance does not accept its end here."""
+        end, after = automaton.end(state), self._matcher.deep_copy()
+        if end is None or not after.consume_tokens(cut := self._vocabulary.cut(end)):
+            return None
+        rest = self._search.walk(after, LONGEST, bytes(self._spelled) + end, SEARCH_WORK)
+        if rest is None:
+            return None
+        ends = {}
+        for reached, example in zip(walk.reached, walk.examples, strict=True):
+            path = self._joined(automaton.end(reached), rest)
+            if path is not None and completes(self._matcher, path, self._vocabulary.end_ids[0], example):
+                ends[reached] = path
+        return _FreeText(walk, (*cut, *rest), ends)
+
+    def _joined(self, end: bytes | None, rest: Path) -> Path | None:
+        """The tokens of ``end``, then ``rest``, whose first token may be cut in another way."""
+        if not end:
+            return rest if end is not None else None
+        cut = self._vocabulary.cut(end)
+        if not cut or not rest:
+            return tuple(cut) or None
+        together = (*self._vocabulary.cut(end + self._vocabulary.tokens[rest[0]]), *rest[1:])
+        return min((*cut, *rest), together, key=len) if self._vocabulary.is_plain[rest[0]] else (*cut, *rest)
+
+    def _others(self, free: _FreeText | None) -> list[int]:
+        """The allowed tokens that neither end the output nor belong to its free text; if there are too many, the
+        common ones among them."""
+        words = self._words & ~self._vocabulary.end_bits
+        if free is not None:
+            words &= ~free.walk.live
+        tokens = allowed_ids(words)
+        if len(tokens) > PROVEN:
+            common = self._vocabulary.preferences.common
+            tokens = common[np.flatnonzero(has_bits(words, common))].astype(np.intp)
+        found: list[int] = tokens.tolist()
         return found
 
     def _prove(self, tokens: list[int]) -> None:
+        """Finds paths from the states after tokens."""
         searches = SEARCHES
-        self._proofs = {}
-        if self._path:
-            self._proofs[self._path[0]] = self._path[1:]
+        self._proofs = {self._path[0]: self._path[1:]} if self._path else {}
         for token in tokens:
             proof = None if token in self._proofs else self._proof_by_path(token)
             if proof is None and token not in self._proofs and searches > 0:
@@ -295,10 +362,12 @@ class GrammarConstraint:
             if proof is not None:
                 self._proofs[token] = proof
 
-    def _keep_shortest(self) -> None:
-        """Keeps only the shortest proofs. A complete output keeps none: only its end may follow."""
-        least = -1 if self._matcher.is_accepting() else min(map(len, self._proofs.values()))
-        self._proofs = {token: proof for token, proof in self._proofs.items() if len(proof) == least}
+    def _proof(self, token: int) -> Path | None:
+        """The path after a token that the last mask proved."""
+        proof = self._proofs.get(token)
+        if proof is None and self._free is not None and self._vocabulary.is_plain[token]:
+            proof = self._free.ends.get(int(self._free.walk.states[self._vocabulary.place[token]]))
+        return proof
 
     @property
     def _longest_proof(self) -> int:

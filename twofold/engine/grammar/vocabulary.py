@@ -90,6 +90,17 @@ class TokenVocabulary:
         self.matchable = LLTokenizer(TokenizerWrapper(_Source(self)), n_vocab=size, eos_token=list(self.end_ids))
         self.deepest = max((sum(map(data.count, _BRACKETS)) for _, data in self._plain()), default=1)
         self.preferences = _preferences(self._plain())
+        self._single = {data[0]: token for token, data in self._plain() if len(data) == 1}
+        self.order, self.columns = _columns(self._plain())
+        """Plain tokens, longest first, and for each position the bytes there of those that are longer: what an
+        ``Automaton`` walks over."""
+        runs = sorted((-len(data), data[0]) for _, data in self._plain() if data.isascii() and len({*data}) == 1)
+        self.runs = bytes(dict.fromkeys(byte for length, byte in runs if length < -1))
+        """Bytes that long tokens repeat, best first."""
+        self.place = np.zeros(size, dtype=np.int32)
+        self.place[self.order] = np.arange(len(self.order))
+        self.is_plain = np.zeros(size, dtype=np.bool_)
+        self.is_plain[self.order] = True
         self.end_bits = np.zeros(self.words, dtype=np.uint32)
         set_bits(self.end_bits, np.asarray(self.end_ids, dtype=np.int32))
 
@@ -114,6 +125,19 @@ class TokenVocabulary:
         """Few tokens that spell the whole characters at the start of ``data``."""
         return self.matchable.greedy_tokenize(data.decode(errors="ignore"))
 
+    def bits(self, ids: NDArray[np.int32] | list[int]) -> NDArray[np.uint32]:
+        """The mask that allows some tokens."""
+        flags = np.zeros(self.words * WORD_BITS, dtype=np.bool_)
+        flags[ids] = True
+        return np.packbits(flags, bitorder="little").view(np.uint32)
+
+    def cut(self, data: bytes) -> list[int]:
+        """Few tokens that spell ``data``, which may begin inside a character; empty if there are none."""
+        begin = next((place for place, byte in enumerate(data) if byte & 0xC0 != 0x80), len(data))
+        if any(byte not in self._single for byte in data[:begin]):
+            return []
+        return [*(self._single[byte] for byte in data[:begin]), *self.spell(data[begin:])]
+
     def _plain(self) -> Iterator[tuple[int, bytes]]:
         """Tokens that are ordinary text, with their bytes."""
         special = set(self.special_ids)
@@ -132,6 +156,16 @@ class _Source:
 
     def __call__(self, data: bytes) -> list[int]:
         return self._encode(data)
+
+
+def _columns(plain: Iterable[tuple[int, bytes]]) -> tuple[I32, list[NDArray[np.uint8]]]:
+    known = sorted(plain, key=lambda token: -len(token[1]))
+    lengths = np.array([len(data) for _, data in known])
+    joined = np.frombuffer(b"".join(data for _, data in known), dtype=np.uint8)
+    starts = np.cumsum(lengths) - lengths
+    longest = int(lengths[0]) if known else 0
+    columns = [joined[starts[: int((lengths > place).sum())] + place] for place in range(longest)]
+    return np.array([token for token, _ in known], dtype=np.int32), columns
 
 
 def set_bits(words: NDArray[np.uint32], ids: I32) -> None:

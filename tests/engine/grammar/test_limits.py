@@ -1,0 +1,148 @@
+"""A token limit that an output does not reach leaves it as it is; an output that reaches its limit is valid."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from typing import Any, Final
+
+import pytest
+
+from tests.engine.grammar.conftest import LocalCompiler
+from tests.engine.grammar.walks import FORMS, PERSON, Form, allowed, schema_form
+from twofold.core.params import StructuredOutputsParams
+from twofold.engine.grammar.compiled import COMPILE_WORK, CompiledGrammar
+from twofold.text.parsers.json_calls import HERMES
+
+WIDE: Final = 1_000
+MARGINS: Final = (2, 8, 20, 60)
+"""Of an end with free digits, the tokens are counted for one choice of them; with the token ``12`` there are fewer."""
+PATTERNS: Final = (
+    r"^[^@\s]+@[^@\s]+\.[^@\s]+$",
+    r"^[\w.%+-]+@[\w-]+\.[a-zA-Z]{2,}$",
+    r"^\S+@\S+$",
+    r"^\w+\s\w+$",
+    r"^[A-Z][a-z]+(?: [A-Z][a-z]+)+$",
+    r"^(\w+\s){2,5}\w+$",
+    r"^[^.]+\.py$",
+    r".*@.*",
+    r"^\d{3}-\d{4}$",
+    r"^#\w+( #\w+)*$",
+    r"^(?:[a-m]+x|[n-z]+yyyy|\d{2,4})$",
+    r"^.{3,40}!$",
+    r"^\"[^\"]+\"\\$",
+)
+
+
+def one(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": schema}, "required": ["a"], "additionalProperties": False}
+
+
+def pattern_form(pattern: str) -> Form:
+    return schema_form(one({"type": "string", "pattern": pattern}), lambda value: bool(re.search(pattern, value["a"])))
+
+
+def regex_form(regex: str) -> Form:
+    """Python's ``\\s`` has more characters than Rust's, and its ``\\w`` and ``\\d`` fewer: these are replaced."""
+    odd = str.maketrans({chr(code): "_" for code in range(28, 32)})
+
+    def holds(text: str) -> bool:
+        plain = "".join(c if c.isascii() or c.isspace() else "1" for c in text)
+        return re.fullmatch(regex, plain.translate(odd)) is not None
+
+    return Form(StructuredOutputsParams(regex=regex), holds)
+
+
+def call_form(schema: dict[str, Any]) -> Form:
+    tool = {"type": "function", "function": {"name": "save", "parameters": schema}}
+
+    def holds(text: str) -> bool:
+        return has_required(json.loads(text.removeprefix("<tool_call>\n").removesuffix("\n</tool_call>")), schema)
+
+    return Form(StructuredOutputsParams(grammar=HERMES.rules([tool], json.dumps, parallel=False)), holds)
+
+
+def has_required(call: Any, schema: dict[str, Any]) -> bool:
+    return bool(call["name"] == "save") and set(schema["required"]) <= call["arguments"].keys()
+
+
+CASES: Final = {
+    **FORMS,
+    **{f"string {pattern}": pattern_form(pattern) for pattern in PATTERNS},
+    **{f"regex {pattern}": regex_form(pattern) for pattern in PATTERNS},
+    "call": call_form(one({"type": "string"})),
+    "call of four": call_form(
+        {
+            "type": "object",
+            "properties": {name: {"type": "string"} for name in ("name", "email", "city", "note")},
+            "required": ["name", "email", "city", "note"],
+        }
+    ),
+    "call of a person": call_form(PERSON),
+    "long": schema_form(one({"type": "string", "minLength": 40}), lambda value: len(value["a"]) >= 40),
+    "bounded": schema_form(
+        one({"type": "string", "minLength": 3, "maxLength": 30}), lambda value: 3 <= len(value["a"]) <= 30
+    ),
+}
+
+
+def output(compiled: CompiledGrammar, begin: int, draw: random.Random) -> list[int]:
+    """An output without a limit: ``begin`` tokens at random, then a short end. Empty if none was found."""
+    constraint, tokens = compiled.start(WIDE), list[int]()
+    while len(tokens) < begin:
+        token = draw.choice(allowed(constraint))
+        if token in compiled.vocabulary.end_ids:
+            break
+        constraint.advance([token])
+        tokens.append(token)
+        if constraint.finished:
+            return tokens
+    assert not constraint.shortened
+    spelled = b"".join(compiled.vocabulary.tokens[token] for token in tokens)
+    end = constraint._search.find(constraint._matcher, WIDE, spelled, COMPILE_WORK)
+    return [] if end is None else [*tokens, *end]
+
+
+def refused(compiled: CompiledGrammar, limit: int, tokens: list[int]) -> int | None:
+    """The place of the first token that a limit does not allow."""
+    constraint = compiled.start(max(limit, compiled.min_tokens))
+    for place, token in enumerate(tokens):
+        if token not in allowed(constraint):
+            return place
+        constraint.advance([token])
+    return None
+
+
+def check_margins(compiled: CompiledGrammar, begins: range) -> None:
+    """Outputs are allowed wherever the limit leaves room for them. (llguidance allows a forced text in one way only,
+    so some outputs are not allowed at all.)"""
+    outputs = [output(compiled, begin, random.Random(begin)) for begin in begins]
+    for tokens in outputs:
+        if refused(compiled, WIDE, tokens) is None:
+            places = {margin: refused(compiled, len(tokens) + margin, tokens) for margin in MARGINS}
+            assert not any(places.values()), (places, text_of(compiled, tokens))
+
+
+def text_of(compiled: CompiledGrammar, tokens: list[int]) -> str:
+    return b"".join(compiled.vocabulary.tokens[token] for token in tokens).decode(errors="replace")
+
+
+@pytest.mark.parametrize("form", CASES.values(), ids=CASES)
+def test_a_limit_that_is_not_reached_changes_nothing(tiny_compiler: LocalCompiler, form: Form) -> None:
+    check_margins(tiny_compiler.compile(form.params), range(0, 40, 5))
+
+
+@pytest.mark.parametrize("form", CASES.values(), ids=CASES)
+def test_outputs_at_their_limits_are_valid(tiny_compiler: LocalCompiler, form: Form) -> None:
+    compiled = tiny_compiler.compile(form.params)
+    draw = random.Random(1)
+    for limit in (compiled.min_tokens, compiled.min_tokens + 1, *(compiled.min_tokens + draw.randrange(2, 60),) * 3):
+        constraint, text = compiled.start(limit), b""
+        for _ in range(limit):
+            if constraint.finished:
+                break
+            token = draw.choice(allowed(constraint))
+            constraint.advance([token])
+            text += b"" if token in compiled.vocabulary.end_ids else compiled.vocabulary.tokens[token]
+        assert form.holds(text.decode()), (limit, text)

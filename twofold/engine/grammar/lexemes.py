@@ -1,0 +1,153 @@
+"""The free texts of a grammar: strings of its schemas, a regex, texts up to a mark.
+
+llguidance says which tokens may follow, but not in which state a text is. So each free text has an automaton here,
+which is chosen by what llguidance allows, and whose ends are checked by it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from twofold.engine.grammar.automaton import DEAD, Automaton, ByteExpression, Expressions
+from twofold.engine.grammar.regex import UnsupportedRegexError, compiled_regex, json_string
+from twofold.engine.grammar.source import GrammarSource
+
+MAX_LEXEMES: Final = 32
+MAX_PATTERN: Final = 2_000
+MAX_TEXTS: Final = 1_000
+"""Texts of an enumeration."""
+_OPEN: Final = re.compile(rb'(?:[^"]++|"(?:[^"\\]|\\.)*+")*+"', re.DOTALL)
+_SCHEMA: Final = re.compile(r"%json\s*(?=\{)")
+_SUFFIX: Final = re.compile(r'\[suffix=("(?:[^"\\]|\\.)*")')
+
+
+@dataclass(frozen=True, slots=True)
+class Lexeme:
+    """A free text. ``quoted``: it begins after the last open quotation mark; else with the output.
+
+    ``mark``: the text is whatever precedes this mark.
+    """
+
+    automaton: Automaton
+    quoted: bool = False
+    mark: bytes = b""
+
+    def state(self, spelled: bytes, opened: int) -> int:
+        """The state of the text at the end of an output; ``opened`` is the start of its last open string, or -1."""
+        if self.mark:
+            last = spelled.rfind(self.mark)
+            return self.automaton.after(spelled[max(last, 0) + len(self.mark) * (last >= 0) :][-len(self.mark) :])
+        if self.quoted:
+            return DEAD if opened < 0 else self.automaton.after(spelled[opened:])
+        return self.automaton.after(spelled)
+
+
+class Lexemes:
+    """All free texts of a grammar, the most special ones first. Not thread-safe."""
+
+    def __init__(self, source: GrammarSource, runs: bytes = b"") -> None:
+        self._make = Expressions()
+        self._runs = runs
+        self._all: list[Lexeme] = []
+        if source.form == "regex":
+            with suppress(UnsupportedRegexError):
+                self._all.append(Lexeme(self._automaton(compiled_regex(self._make, source.text))))
+        elif source.form != "choice":
+            self._all += self._strings(source)
+            self._all += self._marked(source)
+
+    def states(self, spelled: bytes) -> list[tuple[Automaton, int]]:
+        """The automata that the end of an output may be in, with their states."""
+        opening = _OPEN.match(spelled)
+        opened = -1 if opening is None else opening.end()
+        found = [(lexeme.automaton, lexeme.state(spelled, opened)) for lexeme in self._all]
+        return [(automaton, state) for automaton, state in found if state != DEAD]
+
+    def ends(self, spelled: bytes) -> list[bytes]:
+        """Texts that may end the free text at the end of an output, shortest first."""
+        ends = {automaton.end(state) for automaton, state in self.states(spelled)}
+        return sorted((end for end in ends if end), key=lambda end: (len(end), end))
+
+    def _automaton(self, root: ByteExpression) -> Automaton:
+        return Automaton(self._make, root, self._runs)
+
+    def _strings(self, source: GrammarSource) -> Iterator[Lexeme]:
+        schemas = schemas_of(source)
+        for texts in dict.fromkeys(texts for schema in schemas for texts in _enumerations(schema)):
+            node = self._make.alt([self._make.literal(json.dumps(text).encode()[1:]) for text in texts])
+            yield Lexeme(self._automaton(node), quoted=True)
+        kinds = dict.fromkeys(kind for schema in schemas for kind in _kinds(schema))
+        plain = [((), 0, None, escapes) for escapes in (False, True)]
+        for patterns, least, most, escapes in [*[*kinds][:MAX_LEXEMES], *plain]:
+            with suppress(UnsupportedRegexError):
+                node = json_string(self._make, patterns, least, most, escapes=escapes)
+                yield Lexeme(self._automaton(node), quoted=True)
+
+    def _marked(self, source: GrammarSource) -> Iterator[Lexeme]:
+        """Texts of Lark that end with a mark, as in ``text[suffix="</x>"]: /(?s:.*)/``."""
+        for mark in dict.fromkeys(_SUFFIX.findall(source.text) if source.form == "grammar" else ()):
+            text = json.loads(mark).encode()
+            yield Lexeme(self._automaton(_up_to(self._make, text)), mark=text)
+
+
+def _up_to(make: Expressions, mark: bytes) -> ByteExpression:
+    """Texts that end with the first ``mark``."""
+    return make.cat(make.repeat(compiled_regex(make, "(?s).")), make.literal(mark))
+
+
+def schemas_of(source: GrammarSource) -> list[Any]:
+    """The schemas of a grammar."""
+    if source.form == "json":
+        return [json.loads(source.text)]
+    found = []
+    for begin in _SCHEMA.finditer(source.text if source.form == "grammar" else ""):
+        with suppress(ValueError, RecursionError):
+            found.append(json.JSONDecoder().raw_decode(source.text, begin.end())[0])
+    return found
+
+
+def parts_of(schema: Any) -> Iterator[tuple[dict[str, Any], int]]:
+    """Every object in a schema, since each may be a schema, with the bytes of the key before it."""
+    waiting = [(schema, 0)]
+    while waiting:
+        part, before = waiting.pop()
+        if isinstance(part, dict):
+            yield part, before
+            waiting += [(inner, len(name) + 4) for name, inner in part.items()]
+        elif isinstance(part, list):
+            waiting += [(inner, 0) for inner in part]
+
+
+def _enumerations(schema: Any) -> Iterator[tuple[str, ...]]:
+    """The strings of each enumeration, and the names of properties."""
+    for part, _ in parts_of(schema):
+        for values in (part.get("enum"), part.get("properties")):
+            texts = [value for value in values if isinstance(value, str)] if isinstance(values, list | dict) else []
+            if 1 < len(texts) <= MAX_TEXTS:
+                yield tuple(texts)
+
+
+def _kinds(schema: Any) -> Iterator[tuple[tuple[str, ...], int, int | None, bool]]:
+    """The patterns and lengths of a schema's strings, and whether characters may be escaped by number."""
+    for part, _ in parts_of(schema):
+        together = part.get("allOf")
+        patterns = tuple(
+            one["pattern"]
+            for one in (part, *(together if isinstance(together, list) else ()))
+            if isinstance(one, dict) and isinstance(one.get("pattern"), str) and len(one["pattern"]) <= MAX_PATTERN
+        )
+        least, most = (part.get(name) for name in ("minLength", "maxLength"))
+        least = least if isinstance(least, int) and least > 0 else 0
+        most = most if isinstance(most, int) and most >= 0 else None
+        if patterns or least or most is not None:
+            yield patterns, least, most, False
+            if not patterns:
+                yield patterns, least, most, True
+        names = part.get("patternProperties")
+        for pattern in names if isinstance(names, dict) else ():
+            yield (pattern,), 0, None, False
