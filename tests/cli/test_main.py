@@ -12,6 +12,7 @@ from twofold.backends.cpu import tables
 from twofold.backends.cpu.kernels.isa import TABLES
 from twofold.backends.cpu.kernels.jit import host_features
 from twofold.cli import main as entry
+from twofold.cli.foreign_flags import FOREIGN_FLAGS, RUNNING
 from twofold.core.errors import NetworkError, TwofoldError
 
 
@@ -36,6 +37,70 @@ def test_a_misspelt_command(twofold: Command) -> None:
     result = twofold("rn", "x")
     assert result.code == 2
     assert '"run"' in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        ("serve --tensor-parallel-size 2", "--tensor-parallel-size", "no GPU support"),
+        ("serve --tensor-parallel-size=2", "--tensor-parallel-size", "serve --replicas N"),
+        ("run --device cuda x", "--device", "no GPU support"),
+        ("run --n-gpu-layers 99 x", "--n-gpu-layers", "no GPU support"),
+        ("chat -ngl 99", "-ngl", "no GPU support"),
+        ("run -fa x", "-fa", "Leave it out"),
+        ("serve --gpu-memory-utilization 0.9", "--gpu-memory-utilization", "--kv-cache-memory-bytes"),
+        ("serve --quantization awq", "--quantization", "hf.co/USER/MODEL:Q4_K_M"),
+        ("serve --tool-call-parser hermes", "--tool-call-parser", "chat template"),
+        ("run --num-ctx 4096 x", "--num-ctx", "--max-model-len"),
+        ("run --temprature 0 x", "--temprature", "Did you mean --temperature?"),
+        ("serve --max_num_seq 3", "--max", "Did you mean --max-num-seqs?"),
+        ("run --frobnicate x", "--frobnicate", "See: twofold run --help"),
+        ("run --choise yes x", "--choise", "Did you mean --choice?"),
+    ],
+)
+def test_options_that_are_not_there(words: str, said: str, hint: str, twofold: Command) -> None:
+    """Those of other engines say what to do; only close names are suggested."""
+    result = twofold(*words.split())
+    assert result.code == 2
+    error, told = result.err.splitlines()
+    assert error.startswith(f"error: There is no option {said}")
+    assert hint in told
+    assert "Did you mean" not in error
+
+
+def test_flags_of_other_engines_are_not_ours_and_their_hints_name_ours() -> None:
+    ours: set[str] = set()
+    for name in RUNNING:
+        commands = [name] if name != "bench" else [f"bench {each}" for each in entry.BENCHES]
+        for command in commands:
+            collection = entry.app()[command.split()[0]] if " " not in command else entry.app()["bench"][command[6:]]
+            ours |= {each for argument in collection.assemble_argument_collection() for each in argument.names}
+    assert "--kv-cache-dtype" in ours
+    assert not ours & set(FOREIGN_FLAGS)
+    for hint in FOREIGN_FLAGS.values():
+        assert set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", hint)) <= ours
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "Lower max_model_len, or raise kv_cache_memory_bytes.",
+            "Lower --max-model-len, or raise --kv-cache-memory-bytes.",
+        ),
+        ("swap_space_bytes must be 1", "--swap-space must be 1"),
+        ("/data/max_model_len/x, max_model_len.json and 'max_tokens'", None),
+        ('Like {"max_tokens": 3} or max_tokens=3, some_words', None),
+    ],
+)
+def test_errors_of_commands_name_flags(
+    text: str, told: str | None, twofold: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_arguments: object) -> int:
+        raise TwofoldError(text, hint=text)
+
+    monkeypatch.setattr(entry, "_run", fail)
+    assert twofold("ls").err == f"error: {told or text}\nhint:  {told or text}\n"
 
 
 @pytest.mark.parametrize(

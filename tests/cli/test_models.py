@@ -14,8 +14,9 @@ import pytest
 from tests.formats.wheel_maker import offer, only_index
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.cli import models
-from twofold.cli.console import DownloadProgress, format_bytes
+from twofold.cli.console import DownloadProgress
 from twofold.core.errors import ModelNotFoundError, ParameterError
+from twofold.core.units import format_bytes
 from twofold.formats.fetch.sources import ResolvedModel
 from twofold.host.machine import Memory
 

@@ -6,14 +6,18 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import pytest
 
 from tests.cli.conftest import LONG_CONTEXT, ROOT
 
 Start = Callable[..., "subprocess.Popen[str]"]
 ENDLESS = ("--ignore-eos", "-n", LONG_CONTEXT - 100)
 PATIENCE = 300
+SCRIPT = "import sys; from twofold.__main__ import start; sys.exit(start())"
+"""What installers make of the entry in pyproject.toml."""
 
 
 def test_ctrl_c_keeps_the_completion_so_far(process: Start, tiny: Path) -> None:
@@ -27,6 +31,30 @@ def test_ctrl_c_keeps_the_completion_so_far(process: Start, tiny: Path) -> None:
     assert rest.endswith("\n")
     assert "prompt tokens: TTFT" in errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    "imported", ["twofold.cli", "dataclasses", "twofold.core.errors", "twofold.cli.main", "cyclopts"]
+)
+@pytest.mark.parametrize("script", [False, True])
+def test_ctrl_c_at_the_start(imported: str, script: bool, variables: Mapping[str, str]) -> None:
+    """Python says when it has imported a module; whatever runs next is interrupted."""
+    start = ["-c", SCRIPT] if script else ["-m", "twofold"]
+    with subprocess.Popen(
+        [sys.executable, "-X", "importtime", *start, "serve", "--help"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=variables,
+        text=True,
+    ) as command:
+        assert command.stderr is not None
+        for line in command.stderr:
+            if line.rstrip().endswith(f" {imported}"):
+                break
+        command.send_signal(signal.SIGINT)
+        _, errors = command.communicate(timeout=PATIENCE)
+    told = [line for line in errors.splitlines() if not line.startswith("import time:")]
+    assert (command.returncode, "".join(told)) == (130, "")
 
 
 def test_ctrl_c_in_a_chat_stops_only_the_reply(process: Start, tiny: Path) -> None:

@@ -28,6 +28,12 @@ def metrics(*times: float, cached: int = 0) -> RequestMetrics:
             None,
             "100 prompt tokens (40 cached): TTFT 210 ms, 300 tok/s · 2 output tokens: TPOT 500 ms, 2.0 tok/s",
         ),
+        (
+            metrics(0.06, 0.07, 0.08),
+            RooflineShares(PhaseShare(1.004, "arithmetic"), PhaseShare(2.25, "memory")),
+            "100 prompt tokens: TTFT 60.0 ms, 2,000 tok/s, 100% of the arithmetic limit · "
+            "3 output tokens: TPOT 10.0 ms, 100 tok/s, at the measured memory limit",
+        ),
         (metrics(0.06), None, "100 prompt tokens: TTFT 60.0 ms, 2,000 tok/s · 1 output token"),
         (metrics(), None, "100 prompt tokens: stopped before the first token"),
     ],

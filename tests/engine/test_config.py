@@ -45,6 +45,16 @@ def test_no_memory_at_all() -> None:
         resolve(EngineOptions(), SPEC, 0)
 
 
+def test_what_takes_too_much_memory_is_named() -> None:
+    with pytest.raises(ResourceError) as caught:
+        resolve(EngineOptions(), SPEC, 500_000_000, weights=1_117_000_000)
+    assert str(caught.value) == "The weights take 1.1 GB; the model may use 500.0 MB of memory."
+    with pytest.raises(ResourceError) as caught:
+        resolve(EngineOptions(max_model_len=32, kv_cache_memory_bytes=TOKEN_BYTES * 16), SPEC, 0, weights=GIB)
+    assert str(caught.value).startswith("The KV cache of one sequence of 32 tokens takes ")
+    assert caught.value.hint == "Lower max_model_len, or raise kv_cache_memory_bytes."
+
+
 def test_f32_takes_twice_the_memory() -> None:
     memory = TOKEN_BYTES * 16 * 10
     f16, f32 = (resolve(EngineOptions(kv_cache_dtype=t, kv_cache_memory_bytes=memory), SPEC, 0) for t in ("f16", "f32"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from twofold.backends.base import LoadableModel, RunnerSizes
 from twofold.backends.cpu.weights import WeightStore
 from twofold.backends.host import HostRunner
 from twofold.backends.reference import ReferenceBackend
-from twofold.core.errors import ModelNotFoundError, ParameterError, TemplateError
+from twofold.core.errors import ModelNotFoundError, ParameterError, ResourceError, TemplateError
 from twofold.core.params import SamplingParams
 from twofold.engine.config import EngineOptions
 from twofold.engine.llm import LLM
@@ -107,6 +109,34 @@ def test_a_tokenizer_that_fails_ends_loading_with_its_error_and_no_thread(tiny_g
     with pytest.raises(TemplateError):
         load_model(tiny_gguf(TinyOptions()).path, options)
     assert not {thread for thread in threading.enumerate() if thread.name.startswith("twofold-")} - before
+
+
+@pytest.mark.parametrize("lacking", ["twofold.backends.cpu.model.KVCache", "twofold.backends.cpu.model.StepRecord"])
+def test_memory_that_lacks_ends_loading_with_its_error_and_no_thread(
+    tiny_gguf: Tiny, lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that stayed in machine code would be killed by a segmentation fault when Python ends."""
+
+    def lacks(*_: object, **__: object) -> None:
+        raise ResourceError("no memory")
+
+    monkeypatch.setattr(lacking, lacks)
+    before = set(threading.enumerate())
+    with pytest.raises(ResourceError, match="no memory"):
+        LLM(tiny_gguf(TinyOptions()).path, threads=3)
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_model_that_is_never_closed_ends_with_python(tiny_gguf: Tiny) -> None:
+    """Its threads end before the memory of their machine code is freed, also those of a program that has just run."""
+    script = (
+        "import atexit, sys, threading; from twofold import LLM, SamplingParams\n"
+        "atexit.register(lambda: print(sum(t.name.startswith('twofold-') for t in threading.enumerate())))\n"
+        f"llm = LLM({str(tiny_gguf(TinyOptions()).path)!r}, threads=3)\n"
+        "llm.generate('in the', SamplingParams(max_tokens=3))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
 def test_the_tokenizer_is_made_once_while_the_weights_are_read(

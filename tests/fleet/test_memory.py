@@ -30,6 +30,15 @@ def test_a_plan_stays_within_its_room() -> None:
         plan(EngineOptions(), spec, 1 << 20, 1 << 20)
 
 
+def test_weights_that_do_not_fit_are_named() -> None:
+    """Whatever the KV cache is: neither its size nor the context would help."""
+    for options in (EngineOptions(), EngineOptions(kv_cache_memory_bytes=1 << 20)):
+        with pytest.raises(ResourceError) as caught:
+            plan(options, tiny_spec(), 1_117_320_768, 524_288_000)
+        assert str(caught.value) == "The weights take 1.1 GB; the model may use 524.3 MB of memory."
+        assert caught.value.hint == "Raise --memory-budget, or serve a smaller model."
+
+
 def test_a_process_that_gets_the_planned_cache_takes_what_was_planned() -> None:
     spec = tiny_spec(context=4096)
     planned = plan(EngineOptions(), spec, 1 << 20, 9 << 20)

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
 from twofold.core.errors import ParameterError, ResourceError
+from twofold.core.units import format_bytes
 from twofold.host.env import read_environment
 from twofold.host.signals import handled
 
@@ -156,15 +157,6 @@ def interrupts() -> Iterator[threading.Event]:
 
     with handled(on_interrupt, signal.SIGINT):
         yield event
-
-
-def format_bytes(count: float) -> str:
-    """A size in decimal units: 98.4 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 class DownloadProgress:

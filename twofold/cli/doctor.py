@@ -15,9 +15,10 @@ from twofold.backends.cpu.kernels.inspect import build, inspect
 from twofold.backends.cpu.kernels.isa import TABLES, choose
 from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features, refused_features
 from twofold.backends.cpu.tables import Rejection, SelfTests, TableChoice, choose_table
-from twofold.cli.console import DownloadProgress, format_bytes, interrupts, print_json, print_lines, status
+from twofold.cli.console import DownloadProgress, interrupts, print_json, print_lines, status
 from twofold.cli.options import FLAG, Json
 from twofold.core.limits import MachineLimits
+from twofold.core.units import format_bytes
 from twofold.formats.fetch import sources
 from twofold.host.machine import CPU, Memory, read_cpu, read_memory
 from twofold.host.paths import CacheFolders

@@ -9,9 +9,10 @@ from typing import Annotated, TypeAlias
 
 from cyclopts import App, Parameter
 
-from twofold.cli.console import format_bytes, print_json, print_lines, print_table
+from twofold.cli.console import print_json, print_lines, print_table
 from twofold.cli.options import Json
 from twofold.core.errors import ParameterError, ResourceError
+from twofold.core.units import format_bytes
 from twofold.engine.kv.segments import SEGMENT_TOKENS
 from twofold.engine.kv_folder import StoreFolder, damaged, find_folders, remove, segment_files
 

@@ -8,8 +8,9 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
-from twofold.cli.console import DownloadProgress, format_bytes, is_terminal, note, print_hint, status
+from twofold.cli.console import DownloadProgress, is_terminal, note, print_hint, status
 from twofold.cli.options import ModelOptions
+from twofold.core.units import format_bytes
 from twofold.engine.llm import LLM
 from twofold.formats.fetch import sources
 from twofold.formats.fetch.names import ALIASES, DEFAULT_MODEL

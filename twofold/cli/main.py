@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -14,17 +15,23 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, Literal
 
 from twofold.cli.console import INTERRUPTED, print_error, write_out
-from twofold.core.errors import TwofoldError
+from twofold.core.errors import TwofoldError, closest_match
 from twofold.host.env import FLAG_PREFIX, read_environment
 from twofold.host.signals import handled
 
 if TYPE_CHECKING:
-    from cyclopts import App, ArgumentCollection
+    from cyclopts import App, ArgumentCollection, CycloptsError
 
 INTERNAL: Final = 1
 USAGE: Final = 2
 RESOURCES: Final = 4
 BROKEN_PIPE: Final = 141
+
+CLOSE: Final = 0.8
+"""Least similarity of an unknown option to the one that is suggested: one or two letters differ."""
+
+KEYWORD: Final = re.compile(r"(?<![\w./\"'=-])[a-z]+(?:_[a-z]+)+(?![\w/\"'=:-]|\.\w)")
+"""A word that may be a keyword: not a part of a path, of quoted text or of an assignment."""
 
 STANDARD_INPUT: Final = "\0-"
 """Replaces a "-" among the words of a prompt, since cyclopts would take it for an unknown option."""
@@ -125,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with handled(_terminate, signal.SIGTERM):
             return _run(sys.argv[1:] if arguments is None else arguments)
     except TwofoldError as error:
-        print_error(str(error), error.hint)
+        print_error(_with_flags(str(error)), error.hint and _with_flags(error.hint))
         _traceback()
         return error.exit_code
     except KeyboardInterrupt:
@@ -154,10 +161,37 @@ def _run(arguments: Sequence[str]) -> int:
         result = app()(arguments)
     except CycloptsError as error:
         error.verbose = False
-        print_error(str(error), f"See: twofold{_command(arguments)} --help")
+        print_error(*_usage_error(error, arguments))
         return USAGE
     sys.stdout.flush()
     return result if isinstance(result, int) else 0  # most commands either succeed or raise an error
+
+
+def _usage_error(error: CycloptsError, arguments: Sequence[str]) -> tuple[str, str]:
+    """The sentence and the hint for what cannot be parsed. Cyclopts suggests names that only resemble an unknown one:
+    here only close ones are, and flags of other engines say what to do instead."""
+    from cyclopts.exceptions import UnknownOptionError  # noqa: PLC0415
+
+    from twofold.cli.foreign_flags import RUNNING, foreign_flag  # noqa: PLC0415
+
+    see = f"See: twofold{_command(arguments)} --help"
+    unknown, names = None, []
+    if isinstance(error, UnknownOptionError) and error.token.source == "cli":
+        unknown = (error.token.keyword or error.token.value).partition("=")[0]
+        names = [name for argument in error.argument_collection if argument.parse for name in argument.names]
+    if arguments[0] in RUNNING and (known := foreign_flag(unknown, arguments)) is not None:
+        return f"There is no option {known[0]}.", known[1]
+    if unknown is None:
+        return str(error), see
+    close = closest_match(unknown, names, cutoff=CLOSE)
+    return f"There is no option {unknown}.", f"Did you mean {close}? {see}" if close else see
+
+
+def _with_flags(text: str) -> str:
+    """An error's text with flags in place of the Python API's keywords: --max-model-len for max_model_len."""
+    from twofold.cli.options import flag_of_keyword  # noqa: PLC0415 - start-up time
+
+    return KEYWORD.sub(lambda found: flag_of_keyword(found[0]) or found[0], text)
 
 
 def _terminate(number: int, _frame: FrameType | None) -> None:

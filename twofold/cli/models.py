@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from cyclopts import Parameter
 
-from twofold.cli.console import DownloadProgress, format_bytes, print_json, print_lines, print_table
+from twofold.cli.console import DownloadProgress, print_json, print_lines, print_table
 from twofold.cli.options import MODEL_HELP, Json
 from twofold.core.errors import UnsupportedModelError
 from twofold.core.kv_layout import KV_FORMATS, KVLayout
+from twofold.core.units import format_bytes
 from twofold.formats.base import ModelFile, open_model
 from twofold.formats.fetch import sources
 from twofold.host.machine import Memory, read_memory

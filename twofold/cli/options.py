@@ -316,6 +316,13 @@ class RemoteOptions:
                 )
 
 
+def flag_of_keyword(name: str) -> str | None:
+    """The flag of a keyword of ``LLM`` or ``SamplingParams``; None for other words."""
+    name = {"swap_space_bytes": "swap_space"}.get(name, name)
+    known = {each.name for kind in (ConcurrentModelOptions, SamplingOptions) for each in fields(kind)}
+    return f"--{name.replace('_', '-')}" if name in known else None
+
+
 def changed_fields(options: Any) -> list[str]:
     """Names of the fields of an options record that differ from their defaults."""
     plain = type(options)()

@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 from cyclopts import Parameter
 
-from twofold.cli.console import format_bytes, note, print_json, print_table
+from twofold.cli.console import note, print_json, print_table
 from twofold.cli.options import DURATION, FLAG, Json
 from twofold.core.errors import AccessError, NetworkError, NotFoundError, TimeLimitError, UsageError
-from twofold.core.units import count
+from twofold.core.units import count, format_bytes
 
 MODELS = "/v1/twofold/models"
 RESPONSE_TIMEOUT_S = 30.0

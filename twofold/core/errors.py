@@ -231,8 +231,8 @@ def describe_name(value: object) -> str:
     return quoted(value) if isinstance(value, str) else describe(value)
 
 
-def closest_match(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to ``name``, or None where none is close.
+def closest_match(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """The known name closest to ``name``, or None where none has a similarity of ``cutoff`` (1: equal).
 
     The work is bounded for any input: names of more than MAX_QUOTED characters have no match, and only the first
     MAX_COMPARED known names are compared.
@@ -240,7 +240,7 @@ def closest_match(name: str, known: Iterable[str]) -> str | None:
     if len(name) > MAX_QUOTED:
         return None
     candidates = [other for other in islice(known, MAX_COMPARED) if len(other) <= 2 * MAX_QUOTED]
-    matches = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(name, candidates, n=1, cutoff=cutoff)
     return matches[0] if matches else None
 
 

@@ -10,6 +10,8 @@ KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 
+MAX_SHARE: Final = 1.005
+
 _BYTES: Final = {
     "b": 1,
     **{unit: KIB**power for power, letter in enumerate("kmgt", 1) for unit in (letter, f"{letter}i", f"{letter}ib")},
@@ -52,6 +54,20 @@ def count(number: int, noun: str) -> str:
     """1 row, 1,200 rows."""
     ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
     return f"{number:,} {noun}{ending}"
+
+
+def format_bytes(count: float) -> str:
+    """A size in decimal units: 98.4 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def limit_share(share: float, limit: str = "limit") -> str:
+    """61% of the limit. More than all of it means that it was measured on a busy machine, so no number is given."""
+    return f"{share:.0%} of the {limit}" if share <= MAX_SHARE else f"at the measured {limit}"
 
 
 def _parse(text: str, units: dict[str, float] | dict[str, int], bare: float) -> float | None:

@@ -27,6 +27,7 @@ from twofold.core.params import (
     known_keywords,
     whole_number,
 )
+from twofold.core.units import format_bytes
 from twofold.engine.kv.manager import GroupSize
 from twofold.engine.kv.pool import blocks_for
 from twofold.engine.kv.segments import SEGMENT_TOKENS
@@ -298,9 +299,11 @@ class EngineConfig:
         return self.kv_groups[0].blocks
 
 
-def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int, draft: ModelSpec | None = None) -> EngineConfig:
-    """Settles the context and the KV cache for a model and its ``draft`` model, with ``free_memory`` bytes beside their
-    weights.
+def resolve(
+    options: EngineOptions, spec: ModelSpec, free_memory: int, draft: ModelSpec | None = None, *, weights: int = 0
+) -> EngineConfig:
+    """Settles the context and the KV cache for a model and its ``draft`` model, whose ``weights`` take so many of
+    ``free_memory`` bytes.
 
     A context that was asked for must fit, or it is an error; one that was left open is the model's, or shorter where
     memory does not hold it. Raises ParameterError and ResourceError.
@@ -310,12 +313,14 @@ def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int, draft: Mo
         check_kv_type(draft, options.kv_type)
     demand = KVDemand(spec, options.kv_layout(spec, draft), options.max_num_batched_tokens)
     longest = _asked_context(options, spec)
-    memory = _allowed_memory(options, demand.sequence_bytes(longest), free_memory)
+    memory = _allowed_memory(options, demand.sequence_bytes(longest), max(0, free_memory - weights))
     context = largest_context(demand, longest, memory)
     if context < 2 or (options.max_model_len is not None and context < longest):
+        if options.kv_cache_memory_bytes is None and weights >= free_memory:
+            raise no_room_for_weights(weights, free_memory, "Use a smaller model, or free memory.")
+        need = format_bytes(demand.sequence_bytes(longest))
         raise ResourceError(
-            f"The KV cache of one sequence of {longest} tokens takes {demand.sequence_bytes(longest):,} bytes; "
-            f"{memory:,} may be used.",
+            f"The KV cache of one sequence of {longest:,} tokens takes {need}; {format_bytes(memory)} may be used.",
             hint="Lower max_model_len, or raise kv_cache_memory_bytes.",
         )
     swap = min(memory // 2, DEFAULT_SWAP_BYTES) if options.swap_space_bytes is None else options.swap_space_bytes
@@ -327,6 +332,13 @@ def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int, draft: Mo
     if draft is not None:
         check_draft(spec, context)
     return EngineConfig(options, context, limits, groups, draft)
+
+
+def no_room_for_weights(weights: int, memory: int, hint: str) -> ResourceError:
+    """The error for weights that alone take more than the ``memory`` of a model."""
+    return ResourceError(
+        f"The weights take {format_bytes(weights)}; the model may use {format_bytes(memory)} of memory.", hint=hint
+    )
 
 
 def check_draft(spec: ModelSpec, context: int) -> None:

@@ -108,8 +108,8 @@ def load_model(
                 made.start_rendering()
             return made
 
-        free = max(0, backend.free_memory() - nbytes)
-        config = resolve(options, spec, free, None if draft is None else draft.spec)
+        others = None if draft is None else draft.spec
+        config = resolve(options, spec, backend.free_memory(), others, weights=nbytes)
         store = _open_store(path, backend, config, spec)
         try:
             runner = backend.load(source, runner_sizes(config), tokenizer_of_model, draft)

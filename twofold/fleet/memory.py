@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from twofold.core.model import ModelSpec
-from twofold.engine.config import EngineConfig, EngineOptions, resolve
+from twofold.engine.config import EngineConfig, EngineOptions, no_room_for_weights, resolve
 
 MIN_ROOM: Final = 512 << 20
 """Minimum bytes beside the weights of a model that shares the budget."""
@@ -44,8 +44,10 @@ def plan(
     options: EngineOptions, spec: ModelSpec, weights: int, room: int, draft: ModelSpec | None = None
 ) -> MemoryPlan:
     """Memory of a model that may take ``room`` bytes; ``weights`` are its bytes, with those of its ``draft`` model.
-    Raises ResourceError if one sequence's KV cache does not fit."""
-    return plan_of(resolve(options, spec, max(0, room - weights), draft), spec, weights)
+    Raises ResourceError if they, or one sequence's KV cache beside them, do not fit."""
+    if weights > room:
+        raise no_room_for_weights(weights, room, "Raise --memory-budget, or serve a smaller model.")
+    return plan_of(resolve(options, spec, room, draft, weights=weights), spec, weights)
 
 
 def room_for(own: int, others: Sequence[int], budget: int) -> int:

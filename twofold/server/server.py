@@ -102,8 +102,6 @@ class Server:
         check_exposure(config.host, self._keys())
         private_folder(config.data)
         self._folder = DataFolder(config.data) if config.own_data else claim_folder(config.data, config.port)
-        if self._folder.path != config.data:
-            say(f"Another server uses {config.data}; this one keeps its data in {self._folder.path}.")
         self._metrics = ServerMetrics(config.objectives)
         board = LiveBoard(self._metrics.recent)
         self._registry = ModelRegistry(config.offers, config.registry, [self._metrics, board], progress, say)
@@ -198,6 +196,8 @@ class Server:
             await loading
             gc.freeze()  # present objects, such as vocabularies, live long: garbage collections need not traverse them
             self._ready = True
+            if self._folder.path != (data := self._config.data):
+                self._say(f"Another server uses {data}; this one keeps its data in {self._folder.path}.")
             announce()
             notify("READY=1")
         finally:

@@ -107,8 +107,9 @@ def test_without_host_slots_nothing_goes_out() -> None:
 
 
 def test_more_than_the_machine_has_is_refused() -> None:
-    with pytest.raises(ResourceError, match="cannot provide"):
+    with pytest.raises(ResourceError, match=r"The KV cache of .* TB, which this machine cannot provide") as caught:
         KVCache(SHAPE, GROUPS, BLOCKS, (1 << 48, 0))
+    assert "kv_cache_memory_bytes" in str(caught.value.hint)
 
 
 def test_an_empty_group_takes_nothing() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.planner.models import SMOLLM2_135M, recorded, steps_of
@@ -38,6 +40,12 @@ def test_each_phase_beside_its_floor() -> None:
     assert lines["queue"] == ["1,000.0 ms"]
     assert lines["prefill"] == ["500.0 ms  41 rows in 1 step; at least 8.5 ms (memory), 2% of the limit"]
     assert lines["decode"] == ["1,000.0 ms  37 rows in 37 steps; at least 316.6 ms (memory), 32% of the limit"]
+
+
+def test_no_share_is_above_all_of_the_limit() -> None:
+    given = replace(report(recorded(41, 38)), first_token=1.001 + report(recorded(41, 38)).arrival)
+    (line,) = explained(given)["prefill"]
+    assert line.endswith("(memory), at the measured limit")
 
 
 def test_work_in_flops_and_bytes() -> None:

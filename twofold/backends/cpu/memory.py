@@ -24,6 +24,7 @@ from twofold.backends.cpu.kernels.cache import LayerBlock
 from twofold.core.errors import ResourceError
 from twofold.core.model import KVGroup
 from twofold.core.step import BlockMove, MoveKind
+from twofold.core.units import format_bytes
 
 LINE = 64
 POPULATE_WRITE: Final = 23
@@ -43,7 +44,7 @@ def aligned_zeros(size: int) -> tuple[int, NDArray[np.uint8]]:
         area = mmap.mmap(-1, size + LINE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, ValueError, OverflowError) as error:
         raise ResourceError(
-            f"This machine cannot provide {size / 2**20:,.0f} MiB of memory.",
+            f"This machine cannot provide {format_bytes(size)} of memory.",
             hint="Use a smaller model, a lower max_model_len, or fewer sequences.",
         ) from error
     if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux
@@ -98,8 +99,16 @@ class KVCache:
         self.block = block
         self.groups = tuple(groups)
         slots = host_slots or [0] * len(self.groups)
-        self._blocks = [_area(block, len(g.layers), n) for g, n in zip(self.groups, blocks, strict=True)]
-        self._slots = [_area(block, n, len(g.layers)) for g, n in zip(self.groups, slots, strict=True)]
+        try:
+            self._blocks = [_area(block, len(g.layers), n) for g, n in zip(self.groups, blocks, strict=True)]
+            self._slots = [_area(block, n, len(g.layers)) for g, n in zip(self.groups, slots, strict=True)]
+        except ResourceError as error:
+            counts = zip(self.groups, blocks, slots, strict=True)
+            size = format_bytes(block.nbytes * sum(len(g.layers) * (n + m) for g, n, m in counts))
+            raise ResourceError(
+                f"The KV cache of {max(blocks):,} blocks takes {size}, which this machine cannot provide.",
+                hint="Lower kv_cache_memory_bytes or max_model_len, or use a smaller model.",
+            ) from error
         places = [(g, place, layer) for g, group in enumerate(self.groups) for place, layer in enumerate(group.layers)]
         self._places = {layer: (g, place) for g, place, layer in places}
 

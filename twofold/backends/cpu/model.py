@@ -143,23 +143,23 @@ class CpuModel(Forward):
         partials = MAX_SPLIT_ROWS * -(-sizes.context // SPLIT)
         scratch = _scratch_bytes(nodes, source, spec, compiler)
         self.pool: ThreadPool = ThreadPool(compiler, workers, scratch) if beside is None else beside.pool
-        self.pool.reserve(scratch)
         self._team = TeamSize(workers) if beside is None else None
         self._began = self._waited = 0.0
-        self.weights = WeightStore(source, compiler, self.pool)
-        block = LayerBlock(attention.kv_heads, attention.head_dim, sizes.block_size, sizes.kv_type)
-        groups = spec.kv_groups(sizes.context) if beside is None else [spec.one_group()]
-        self.cache = KVCache(block, groups, sizes.blocks, sizes.host_slots)
-        self._record = StepRecord(
-            rows=sizes.rows,
-            heads=attention.heads,
-            kv_heads=attention.kv_heads,
-            workers=workers,
-            partials=partials,
-        )
-        builder = ProgramBuilder(compiler, self.weights, self.cache, sizes, partials)
         best = StepArgmax(sizes.logit_rows, spec.vocab_size)
         try:
+            self.pool.reserve(scratch)
+            self.weights = WeightStore(source, compiler, self.pool)
+            block = LayerBlock(attention.kv_heads, attention.head_dim, sizes.block_size, sizes.kv_type)
+            groups = spec.kv_groups(sizes.context) if beside is None else [spec.one_group()]
+            self.cache = KVCache(block, groups, sizes.blocks, sizes.host_slots)
+            self._record = StepRecord(
+                rows=sizes.rows,
+                heads=attention.heads,
+                kv_heads=attention.kv_heads,
+                workers=workers,
+                partials=partials,
+            )
+            builder = ProgramBuilder(compiler, self.weights, self.cache, sizes, partials)
             with self.weights.packing(node.weight for node in nodes if isinstance(node, Linear)):
                 self.program, logits, hidden = builder.build(nodes, logit_node, hidden_node, self._record.step, best)
                 overlap()

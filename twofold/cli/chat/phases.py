@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from twofold.core.report import RequestMetrics
-from twofold.core.units import count
+from twofold.core.units import count, limit_share
 
 LABEL: Final = 9
 NOTES: Final = 48
@@ -89,8 +89,7 @@ def _speed(speed: float | None) -> str:
 def _share(phase: PhaseShare | None) -> str:
     if phase is None:
         return ""
-    doubt = " (measured too low: run twofold doctor on an idle machine)" if phase.share > 1.005 else ""
-    return f"{phase.share:.0%} of the {phase.bound} limit{doubt}"
+    return limit_share(phase.share, f"{phase.bound} limit")
 
 
 def draw_timeline(metrics: RequestMetrics, width: int = 100) -> str:

@@ -16,7 +16,7 @@ from typing import Final
 
 from twofold.core.record import PhaseWork, SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
-from twofold.core.units import count
+from twofold.core.units import count, limit_share
 from twofold.planner.count.step import StepCost
 from twofold.planner.explain.words import EXACT, drafts_note, scaled, verdict
 from twofold.planner.predict.phase import PhaseCost, phase_floor
@@ -39,7 +39,7 @@ def explain_request(report: RequestMetrics, steps: StepPredictor) -> list[str]:
             floor = phase_floor(work, steps, report.completions)
             share = floor.share(seconds)
             note = f"{_steps(work)}; at least {duration(floor.seconds)} ({floor.bound})"
-            lines.append(_line(name, seconds, note + ("" if share is None else f", {share:.0%} of the limit")))
+            lines.append(_line(name, seconds, note + ("" if share is None else f", {limit_share(share)}")))
     noticeable = MIN_STALL * (report.finished - report.arrival)
     stalls = [(cause, seconds) for cause, seconds in record.stalls.items() if seconds >= noticeable]
     lines += [_line("stalled", seconds, _stall(cause, record)) for cause, seconds in stalls]

@@ -26,7 +26,7 @@ def this_machine(path: Path, options: EngineOptions) -> Scenario:
         )
     with open_model(path) as file:
         spec, _ = read_model(file, options.max_model_len)
-        config = resolve(options, spec, max(0, backend.free_memory() - file.nbytes))
+        config = resolve(options, spec, backend.free_memory(), weights=file.nbytes)
     used = config.options
     live = used.token_budget == "live"
     setting = EngineSetting(  # without host slots: no sequence is swapped

@@ -33,6 +33,8 @@ workers of the team, so no start waits for the others. A worker is enlisted agai
 
 from __future__ import annotations
 
+import atexit
+import os
 import platform
 import threading
 import time
@@ -423,7 +425,7 @@ class ThreadPool:
         self._records = _lines(WorkerRecord.SIZE * workers).reshape(workers, WorkerRecord.SIZE)
         self._size = workers
         self._wake = [threading.Event() for _ in range(workers - 1)]
-        self._closed = False
+        self._closed, self._process = False, os.getpid()
         self._program: Program | None = None
         self._threads = [
             threading.Thread(target=self._work, args=(i,), name=f"twofold-{i + 1}", daemon=True)
@@ -431,6 +433,7 @@ class ThreadPool:
         ]
         for thread in self._threads:
             thread.start()
+        atexit.register(self.close)  # or a thread would go on in machine code whose memory is freed
 
     @property
     def workers(self) -> int:
@@ -513,8 +516,9 @@ class ThreadPool:
 
     def close(self) -> None:
         """Ends the threads. The pool cannot run again."""
-        if self._closed:
+        if self._closed or self._process != os.getpid():  # a fork has none of the threads
             return
+        atexit.unregister(self.close)
         self._settle()
         self._closed = True
         self._control[Control.OP_COUNT] = 0
