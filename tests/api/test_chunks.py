@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -32,7 +33,7 @@ from twofold.text.parsers.thinking import ThinkingParser
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1)
 TEXTS = st.lists(TEXT, min_size=1, max_size=4)
 MODELS = st.one_of(TEXT, st.just('""'), st.just('"content":""'))
-UNUSED: Any = None
+FACTS: Any = SimpleNamespace(fingerprint="twofold-1")
 
 
 def expected(chunk: Any) -> bytes:
@@ -46,11 +47,19 @@ def test_chunks_of_a_chat(texts: list[str], model: str, index: int, usage: bool)
     request = ChatRequest.read({"messages": [{"role": "user", "content": "a"}], "n": 3, "stream": True})
     request.stream_options = options
     head, params = ReplyHead("x", 1, model, "default"), SamplingParams(n=3)
-    streamer = ChatStreamer(head, UNUSED, request, params, [CompletionReader(PlainParser()) for _ in range(3)])
+    streamer = ChatStreamer(head, FACTS, request, params, [CompletionReader(PlainParser()) for _ in range(3)])
     end: dict[str, Any] = {"usage": None} if usage else {}
     for text in texts:
         choice = ChatChunkChoice(index=index, delta=ChatDelta(content=text))
-        chunk = ChatChunk(id="chatcmpl-x", created=1, model=model, service_tier="default", choices=[choice], **end)
+        chunk = ChatChunk(
+            id="chatcmpl-x",
+            created=1,
+            model=model,
+            system_fingerprint="twofold-1",
+            service_tier="default",
+            choices=[choice],
+            **end,
+        )
         assert streamer.take(0, OutputDelta("r", index, text, (1,))) == expected(chunk)
 
 
@@ -60,12 +69,14 @@ def test_chunks_of_completions(texts: list[str], model: str, index: int, job: in
     request = CompletionRequest.read({"prompt": ["a", "b"], "n": 3, "stream": True})
     request.stream_options = StreamOptions(include_usage=usage)
     streamer = CompletionStreamer(
-        ReplyHead("x", 1, model), UNUSED, request, SamplingParams(n=3), ("a", "b"), echo=False, prompt_only=False
+        ReplyHead("x", 1, model), FACTS, request, SamplingParams(n=3), ("a", "b"), echo=False, prompt_only=False
     )
     end: dict[str, Any] = {"usage": None} if usage else {}
     for text in texts:
         choice = TextChoice(index=3 * job + index, text=text)
-        chunk = CompletionChunk(id="cmpl-x", created=1, model=model, choices=[choice], **end)
+        chunk = CompletionChunk(
+            id="cmpl-x", created=1, model=model, system_fingerprint="twofold-1", choices=[choice], **end
+        )
         assert streamer.take(job, OutputDelta("r", index, text, (1,))) == expected(chunk)
     assert streamer.take(job, OutputDelta("r", index, "", (1,))) == b""
 
@@ -125,6 +136,6 @@ def _streamed(body: dict[str, Any], deltas: list[OutputDelta]) -> list[dict[str,
     parsers = [ThinkingParser("<think>", "</think>", opened=False, then=PlainParser()) for _ in range(3)]
     readers = [CompletionReader(parser) for parser in parsers]
     head = ReplyHead("x", 1, "m", prompts=[(5,) * 4])
-    streamer = ChatStreamer(head, UNUSED, request, SamplingParams(n=3), readers, timed=request.timed)
+    streamer = ChatStreamer(head, FACTS, request, SamplingParams(n=3), readers, timed=request.timed)
     events = b"".join(streamer.take(0, delta) for delta in deltas).split(b"\n\n")
     return [orjson.loads(event.removeprefix(b"data: ")) for event in events if event]

@@ -40,7 +40,7 @@ AskedTier = Literal["auto", "default", "flex", "priority"]
 class ModelFacts:
     """Facts of a model that API protocols need. ``context`` is the maximum tokens of a prompt and its completion
     together; ``sampling`` has the server's defaults of sampling parameters; ``reading_time`` predicts how long its
-    prompts take now."""
+    prompts take now; ``fingerprint`` names what determines its outputs besides requests."""
 
     tokenizer: Tokenizer
     format: CompletionFormat
@@ -48,6 +48,7 @@ class ModelFacts:
     hidden_size: int
     sampling: SamplingDefaults = NONE
     reading_time: Callable[[], ReadingTime] = ReadingTime.unknown
+    fingerprint: str | None = None
 
     def unbounded(self) -> ModelFacts:
         """The same facts without a context limit, for prompts that are only counted."""

@@ -63,7 +63,7 @@ from twofold.fleet.messages import (
 )
 from twofold.fleet.observer import EngineObserver
 from twofold.fleet.placement import Cluster, Placement
-from twofold.fleet.reading import ModelReading, model_identity
+from twofold.fleet.reading import ModelReading, model_identity, system_fingerprint
 from twofold.fleet.relay import BlockRelay
 from twofold.fleet.replica import FleetReplica, ReplicaState, RestartPolicy
 from twofold.fleet.routing.index import PrefixIndex, windows_of
@@ -363,7 +363,11 @@ class Fleet:
         self.error = None
         if self._ready is None:
             self._ready = ready
-            self._facts = replace(self._reading.facts(ready.context), reading_time=self.reading_time)
+            self._facts = replace(
+                self._reading.facts(ready.context),
+                reading_time=self.reading_time,
+                fingerprint=system_fingerprint(self._reading.path, ready.kv_type),
+            )
             spec, tokenizer = self._reading.spec, self._reading.tokenizer
             self.requests.bounds = OutputBounds(
                 spec.vocab_size, ready.context, tokenizer.max_token_chars, spec.hidden_size

@@ -15,17 +15,19 @@ import msgspec
 
 from twofold.api.base import ModelFacts
 from twofold.core.errors import ModelNotFoundError
+from twofold.core.kv_layout import KVType
 from twofold.core.model import ModelSpec
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.engine.draft_source import open_draft
 from twofold.formats.base import ModelFile, open_model
 from twofold.host.paths import CacheFolders
+from twofold.host.versions import NUMERICS, twofold_version
 from twofold.models.read import read_model
 from twofold.text.parsers.format import CompletionFormat
 from twofold.text.tokenizers.metadata import read_vocabulary
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
-HEAD_BYTES: Final = 1 << 20
+END_BYTES: Final = 1 << 20
 TOKENIZER: Final = "tokenizer."
 MAX_TEXT_CHARS: Final = 256
 """Maximum length of a text of the metadata that is kept; chat templates and licences are longer."""
@@ -103,17 +105,32 @@ def model_identity(path: Path, settings: Mapping[str, object]) -> str:
     """A digest of everything besides the request that determines outputs: the model's file, and the ``settings`` of the
     engine and the program.
 
-    The file is identified by its size, its time and its first 1 MiB, which has the metadata, since reading all of it
-    would take seconds. Raises ModelNotFoundError if it cannot be read.
+    The file is identified by ``ends_digest`` and its time. Raises ModelNotFoundError if it cannot be read.
     """
+    parts = (ends_digest(path), path.stat().st_mtime_ns, sorted(settings.items()))
+    return hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()
+
+
+def ends_digest(path: Path) -> str:
+    """A digest of a file's size, its first 1 MiB, which has the metadata, and its last one, which has weights: reading
+    all of it would take seconds. Raises ModelNotFoundError if it cannot be read."""
+    digest = hashlib.sha256()
     try:
+        size = path.stat().st_size
         with path.open("rb") as file:
-            head = hashlib.sha256(file.read(HEAD_BYTES)).digest()
-        stat = path.stat()
+            for place in (0, max(0, size - END_BYTES)):
+                file.seek(place)
+                digest.update(file.read(END_BYTES))
     except OSError as error:
         raise ModelNotFoundError(f"{path} cannot be read: {error.strerror}.") from error
-    parts = (head, stat.st_size, stat.st_mtime_ns, sorted(settings.items()))
-    return hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()
+    digest.update(str(size).encode())
+    return digest.hexdigest()
+
+
+def system_fingerprint(path: Path, kv_type: KVType) -> str:
+    """What determines a model's outputs besides requests and flags: version and numerics of the program, the model's
+    file, and the type of the values in the KV cache. Instruction sets, threads and batches do not."""
+    return f"twofold-{twofold_version()}-n{NUMERICS}-{ends_digest(path)[:12]}-{kv_type}"
 
 
 def file_digest(path: Path) -> str:

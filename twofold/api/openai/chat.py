@@ -434,6 +434,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
             model=head.model,
             choices=[self._choice(head, completion, model) for completion in output.outputs],
             usage=usage(outputs, model, compression=self.compressed),
+            system_fingerprint=model.fingerprint or UNSET,
             service_tier=head.service_tier or UNSET,
             prompt_token_ids=output.prompt_token_ids if self.return_token_ids else UNSET,
         )

@@ -100,6 +100,7 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
             model=head.model,
             choices=choices,
             usage=usage(outputs, model, completions=not self.prompt_only),
+            system_fingerprint=model.fingerprint or UNSET,
             service_tier=head.service_tier or UNSET,
         )
 

@@ -153,6 +153,7 @@ class SampledReply(ReplyObject, kw_only=True):
     model: str
     choices: list[Any]
     usage: CompletionUsage
+    system_fingerprint: str | UnsetType = UNSET
     service_tier: TierName | UnsetType = UNSET
     prompt_token_ids: ReplyTokenIds | UnsetType = UNSET
     twofold: Explanation | UnsetType = UNSET

@@ -91,6 +91,7 @@ class Chunk(ReplyObject, kw_only=True):
     object: str
     created: NonNegativeInt
     model: str
+    system_fingerprint: str | UnsetType = UNSET
     service_tier: TierName | UnsetType = UNSET
     choices: Sequence[Any] = ()
     usage: CompletionUsage | UnsetType | None = UNSET
@@ -152,6 +153,7 @@ class ChunkStreamer:
             id=prefix + head.id,
             created=head.created,
             model=head.model,
+            system_fingerprint=model.fingerprint or UNSET,
             service_tier=head.service_tier or UNSET,
             usage=None if self._include_usage and not self._running else UNSET,
         )
