@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.fleet.conftest import ENGINE, job_of, until, whole
+from tests.fleet.conftest import ENGINE, LONG, job_of, until, whole
 from tests.fleet.liar import Liar, hub
 from tests.fleet.test_messages import SNAPSHOT, STEP
 from twofold.core.errors import ParameterError, WorkerError
@@ -197,8 +197,8 @@ def test_a_request_that_fails_in_the_hub_ends_alone(reading: ModelReading, monke
 
     async def serve() -> list[Any]:
         async with hub(reading, replicas=2) as (model, _):
-            running = [asyncio.create_task(whole(model, job_of(n, PARAMS), f"r{n}")) for n in range(4)]
-            await until(lambda: all(each.began for each in model.requests.streams.values()) and model.under_way == 4)
+            running = [asyncio.create_task(whole(model, job_of(n, LONG), f"r{n}")) for n in range(4)]
+            await until(lambda: model.under_way == 4 and all(each.began for each in model.requests.streams.values()))
             for replica in list(model.replicas.values()):
                 model.requests.lose(replica, "silent")
             model.requests.assign()

@@ -26,6 +26,9 @@ SIGNED: Final = frozenset(
     ("parent", "logprob", "cumulative_logprob", "embedding", "step_weights", "saved_s", "token_times", "arrival")
 ) | {"first_scheduled", "first_token", "finished", "started", "at", "start", "end"}
 """Fields whose numbers may be negative: differences, logarithms, and times on a clock that begins anywhere."""
+MAX_VECTOR_BYTES: Final = 1 << 20
+MAX_OPEN_TOKENS: Final = 1 << 17
+"""Tokens of a completion without a limit."""
 WITHHELD_CHARS: Final = 2 * MAX_STOP_CHARS
 """Characters of a completion that an engine withholds at most, beside those of its last token."""
 
@@ -93,6 +96,26 @@ class OutputBounds:
 
 
 NO_BOUNDS: Final = OutputBounds()
+REQUEST_BYTES: Final = 64 << 10
+TOKEN_BYTES: Final = 512
+LOGPROB_BYTES: Final = 192
+"""Bytes of an output at most: beside its tokens, with its vector, of each token, and of each log-probability. The text
+of a token seldom has more than a few bytes; these bounds have room for many times as much."""
+
+
+def output_bytes(request: EngineRequest) -> int:
+    """The maximum length of a message with the whole output of a request, and that of the messages before it."""
+    params, prompt = request.params, len(request.token_ids)
+    if isinstance(params, ScoringParams):
+        return REQUEST_BYTES + prompt * (params.alternatives + 2) * LOGPROB_BYTES
+    if isinstance(params, BeamSearchParams):
+        return REQUEST_BYTES + params.beam_width * params.max_tokens * TOKEN_BYTES
+    if not isinstance(params, SamplingParams):
+        return REQUEST_BYTES + MAX_VECTOR_BYTES
+    tokens = MAX_OPEN_TOKENS if params.max_tokens is None else min(params.max_tokens, MAX_OPEN_TOKENS)
+    of_token = TOKEN_BYTES + (0 if params.logprobs is None else (params.logprobs + 2) * LOGPROB_BYTES)
+    scored = 0 if params.prompt_logprobs is None else prompt * (params.prompt_logprobs + 2) * LOGPROB_BYTES
+    return REQUEST_BYTES + 2 * (params.answers * tokens * of_token + scored)
 
 
 class OutputCheck:

@@ -442,8 +442,9 @@ class Fleet:
                     observer.on_picture(self.name, at, picture)
             case Pong(snapshot):
                 self._on_snapshot(replica, snapshot)
-            case Blocks(event, names) if self.requests.line.prefixes is not None:
-                replica.listing = not self.requests.line.prefixes.report_all(replica.number, event, names)
+            case Blocks(event, names, first, more) if self.requests.line.prefixes is not None:
+                fits = self.requests.line.prefixes.report_all(replica.number, event, names, more=first > 0)
+                replica.listing = more or not fits
 
     def on_outputs(self, replica: FleetReplica, step: StepOutputs) -> None:
         now, number = self._clock.now(), replica.number

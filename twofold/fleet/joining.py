@@ -11,12 +11,13 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import gt
 from pathlib import Path
 from typing import Any, Final
 
 from twofold.core.errors import BusyError, ParameterError, ResourceError, TwofoldError
 from twofold.core.tasks import start_task
-from twofold.engine.config import EngineOptions
+from twofold.engine.config import MAX_STEP_ROWS, EngineOptions
 from twofold.fleet.certificates import context
 from twofold.fleet.link import NodeLink, keep_alive
 from twofold.fleet.messages import Hello, Ready
@@ -31,6 +32,9 @@ MAX_UNKNOWN: Final = 64
 """Maximum number of connections of peers that have not said hello."""
 MAX_REPLICAS: Final = 64
 """Maximum number of worker processes of a model on one machine."""
+MAX_ENGINE_BYTES: Final = 1 << 46
+MAX_GROUPS: Final = 16
+"""More KV groups than any model has."""
 MAX_NODES: Final = 256
 """Maximum number of connections of nodes."""
 BUSY_RETRY_S: Final = 5.0
@@ -100,8 +104,11 @@ def check_ready(ready: Ready, options: EngineOptions, context: int) -> None:
     if ready.machine is not None:
         speeds = [read.bytes_per_s for read in ready.machine.reads]
         sizes += [min(speeds, default=0), ready.machine.int8_macs_per_s, ready.machine.float_macs_per_s]
+    limits = [MAX_ENGINE_BYTES, MAX_STEP_ROWS, MAX_STEP_ROWS, MAX_GROUPS]
+    held = sum(group.blocks * group.block_bytes for group in facts.groups)
+    large = held > MAX_ENGINE_BYTES or any(map(gt, sizes, limits))
     short = any(group.blocks * facts.block_size < context for group in facts.groups if group.window is None)
-    if short or not all(0 < size < math.inf for size in sizes):
+    if short or large or not all(0 < size < math.inf for size in sizes):
         raise ParameterError(
             "The node reports impossible sizes of its engine, such as a KV cache without room for one sequence.",
             param="join",

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,17 +19,22 @@ import msgspec
 from twofold.core.clock import MonotonicClock
 from twofold.core.errors import ResourceError, TwofoldError
 from twofold.core.request import EngineRequest
-from twofold.fleet.checks import PeerError, check_numbers
+from twofold.fleet.checks import PeerError, check_numbers, output_bytes
 from twofold.fleet.messages import (
     HELLO_BYTES,
     MAX_FRAME_BYTES,
+    SHORT_BYTES,
     Codec,
     Drained,
+    Failed,
     FromNode,
     FromWorker,
+    Gone,
     Hello,
     JoinRefused,
     Leave,
+    Ready,
+    StepOutputs,
     ToWorker,
     Unframer,
     WorkerCrashed,
@@ -43,6 +48,10 @@ END_S: Final = 2.0
 """Seconds that a process has to end after its socket was closed."""
 MAX_NODE_FRAME_BYTES: Final = 256 << 20
 """Maximum length of a node's frame: a step's outputs with the log-probabilities of long prompts are the longest."""
+NODE_BYTES: Final = {b"blocks": 512 << 10, b"step": 2 << 20, b"gone": 1 << 20, b"seen": 4 << 20}
+"""Maximum length of a node's messages by kind, besides the outputs of the requests that it has. Others are short."""
+MAX_BLOCK_BYTES: Final = 64 << 20
+"""Maximum length of a message with a block of each KV group."""
 HELLO_S: Final = 2.0
 """Seconds that a node has for its hello."""
 KEEPALIVE: Final = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
@@ -66,6 +75,10 @@ class Link(Protocol):
     ended: asyncio.Event
 
     @property
+    def busy(self) -> bool:
+        """Whether a long message is being decoded."""
+
+    @property
     def pid(self) -> int | None:
         """Process id of a worker on this machine that belongs to the hub; None for any other."""
 
@@ -84,13 +97,22 @@ class _Framed(asyncio.Protocol):
 
     peer = "a worker process"
 
-    def __init__(self, limit: int, reads: Any, take: Callable[[Any], None]) -> None:
-        """``take`` gets each message."""
+    def __init__(
+        self, limit: int, reads: Any, take: Callable[[Any], None], check: Callable[..., None] | None = None
+    ) -> None:
+        """``take`` gets each message, which passed the ``check``."""
         self.ended = asyncio.Event()
         self._take = take
-        self._codec = Codec(reads)
+        self._codec = Codec(reads, check)
         self._unframer = Unframer(limit)
         self._transport: asyncio.Transport | None = None
+        self._reading: Iterator[None] | None = None
+        self._paused = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a long message is being decoded."""
+        return self._reading is not None
 
     def write(self, message: Any) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -105,9 +127,30 @@ class _Framed(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's has another class
 
     def data_received(self, data: bytes) -> None:
+        if self._reading is not None:
+            self._unframer.add(data)
+            return
+        self._reading = self._read(data)
+        self._read_on()
+
+    def _read(self, data: bytes) -> Iterator[None]:
+        """Takes messages; pauses within long ones."""
+        for payload in self._unframer.feed(data):
+            short = len(payload) <= SHORT_BYTES
+            self._take(self._codec.message(payload) if short else (yield from self._codec.in_parts(payload)))
+
+    def _read_on(self) -> None:
+        """Reads until the next pause. During a long message nothing more is received, and the loop does other work."""
+        reading, transport = self._reading, self._transport
+        if reading is None or transport is None:
+            return
         try:
-            for payload in self._unframer.feed(data):
-                self._take(self._codec.message(payload))
+            next(reading)
+        except StopIteration:
+            self._reading = None
+            if self._paused and not transport.is_closing():
+                transport.resume_reading()
+            self._paused = False
         except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
             why = str(error) if isinstance(error, PeerError) else type(error).__name__
             log.warning("%s sent an invalid message, so its connection ends: %s", self.peer, why)
@@ -115,8 +158,14 @@ class _Framed(asyncio.Protocol):
         except Exception:  # a fault of ours
             log.exception("a message of %s could not be handled, so its connection ends", self.peer)
             self.broken()
+        else:
+            if not self._paused:
+                self._paused = True
+                transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._read_on)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the exit status says more
+        self._reading = None
         self.ended.set()
 
 
@@ -191,7 +240,9 @@ class NodeLink(_Framed):
     pid = None
 
     def __init__(self) -> None:
-        super().__init__(HELLO_BYTES, Hello | FromNode, self._hear)
+        super().__init__(HELLO_BYTES, Hello | FromNode, self._hear, check_numbers)
+        self._asked: dict[str, int] = {}
+        self._block_bytes = 0
         self._end = WorkerEnd("its connection ended", by_itself=False)
         self.greeted = asyncio.Event()
         self._on_message: OnMessage | None = None
@@ -207,12 +258,18 @@ class NodeLink(_Framed):
         return "?" if self.hello is None else "".join(filter(str.isprintable, self.hello.node[:64]))
 
     async def open(self, on_message: OnMessage) -> NodeLink:
-        self._on_message, self._unframer.limit = on_message, MAX_NODE_FRAME_BYTES
+        self._on_message, self._unframer.limit = on_message, SHORT_BYTES
         return self
+
+    def _limit(self, tag: bytes) -> int:
+        """The maximum length of a message of this kind, by the node's requests and the blocks of its cache."""
+        outputs = sum(self._asked.values()) if tag in (b"step", b"gone") else 0
+        return self._block_bytes if tag == b"block_data" else NODE_BYTES.get(tag, SHORT_BYTES) + outputs
 
     def send(self, message: ToWorker) -> None:
         if isinstance(message, EngineRequest):
             message = replace(message, arrival=self._clock.now() - message.arrived)
+            self._asked[message.request_id] = output_bytes(message)
         self.write(message)
 
     def refuse(self, error: TwofoldError) -> None:
@@ -253,8 +310,20 @@ class NodeLink(_Framed):
         elif isinstance(message, WorkerCrashed):
             self._end = WorkerEnd(message.cause[:40], by_itself=True)
         else:
-            check_numbers(message)
+            self._count(message)
             self._on_message(message)
+
+    def _count(self, message: Any) -> None:
+        """Notes the lengths of later messages: of those about blocks, and of outputs that are still to come."""
+        if isinstance(message, Ready):
+            self._block_bytes = min(MAX_BLOCK_BYTES, sum(g.block_bytes for g in message.engine.groups)) + SHORT_BYTES
+            self._unframer.limit, self._unframer.kinds = MAX_NODE_FRAME_BYTES, self._limit
+        elif isinstance(message, Failed | Gone):
+            self._asked.pop(message.request_id, None)
+        elif isinstance(message, StepOutputs):
+            for delta in message.deltas:
+                if delta.request is not None or delta.error is not None:
+                    self._asked.pop(delta.request_id, None)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._deadline is not None:

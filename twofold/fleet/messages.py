@@ -16,9 +16,10 @@ Decoding creates only the classes of these messages and their fields, whatever t
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import fields
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -34,14 +35,21 @@ from twofold.core.step_bytes import from_plain, to_plain
 from twofold.engine.kv.names import BlockKeys
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.scheduler.forecast import EngineWork
+from twofold.fleet.checks import PeerError
+from twofold.fleet.parts import PartReader
 from twofold.fleet.routing.router import Role
 
 MAX_FRAME_BYTES: Final = 1 << 30
+MAX_NAMES: Final = 1 << 14
+"""Maximum number of names of blocks in a message."""
 HELLO_BYTES: Final = 4096
 """Maximum length of a node's first frame."""
 PARAMS: Final = (SamplingParams, BeamSearchParams, PoolingParams, ScoringParams)
 """Parameters of requests; each class has fields that no other has."""
 LENGTH: Final = struct.Struct("<I")
+TAG_BYTES: Final = 33
+SHORT_BYTES: Final = 64 << 10
+"""Messages up to this length may be of any kind."""
 
 
 class WorkerMessage(msgspec.Struct, array_like=True):
@@ -207,10 +215,13 @@ class Gone(WorkerMessage, tag="gone"):
 
 
 class Blocks(WorkerMessage, tag="blocks"):
-    """The response to ListBlocks: the names of all blocks after the change ``event``."""
+    """The response to ListBlocks: the names of all blocks after the change ``event``, in parts of MAX_NAMES. This one
+    begins with name number ``first``; ``more`` follow at once."""
 
     event: int
     names: list[bytes]
+    first: int = 0
+    more: bool = False
 
 
 class SendBlocks(WorkerMessage, tag="send_blocks"):
@@ -323,11 +334,14 @@ def _read(kind: type, value: Any) -> object:
 
 
 class Codec:
-    """Writes messages, and reads those of the union ``reads``."""
+    """Writes messages, and reads those of the union ``reads``. ``check`` is called with everything that is read, and
+    raises ValueError for what cannot be true."""
 
-    def __init__(self, reads: Any) -> None:
+    def __init__(self, reads: Any, check: Callable[..., None] | None = None) -> None:
         self._encoder = msgspec.msgpack.Encoder(enc_hook=to_plain)
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(reads, dec_hook=_read)
+        self._kinds = {_tag(each): each for each in get_args(reads) or (reads,)}
+        self._check = check
 
     def frame(self, message: WorkerMessage | EngineRequest) -> bytearray:
         """The frame of a message."""
@@ -338,28 +352,71 @@ class Codec:
 
     def message(self, payload: bytes | bytearray | memoryview) -> Any:
         """The message of a frame's payload. Raises msgspec.DecodeError for anything else."""
-        return self._decoder.decode(payload)
+        message = self._decoder.decode(payload)
+        if self._check is not None:
+            self._check(message)
+        return message
+
+    def in_parts(self, payload: bytes) -> Generator[None, None, Any]:
+        """The same for a long payload; pauses after each PART_BYTES that are decoded. Raises ValueError, too, for what
+        cannot be decoded in parts."""
+        kind = self._kinds[tag_of(payload)]
+        return (yield from PartReader(_decoder, self._check).record(kind, payload, skip=1))
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    """Decodes a part of a message."""
+    return msgspec.msgpack.Decoder(kind, dec_hook=_read)
+
+
+def tag_of(payload: bytes | bytearray) -> bytes:
+    """The tag of a message, by its first TAG_BYTES; nothing if they do not have one."""
+    if len(payload) < 2 or payload[0] & 0xF0 != 0x90 or payload[1] & 0xE0 != 0xA0:  # an array of up to 15, a short text
+        return b""
+    return bytes(payload[2 : 2 + (payload[1] & 0x1F)])
+
+
+def _tag(kind: type) -> bytes:
+    """The tag of a class of messages; a request is not one."""
+    tag = kind.__struct_config__.tag if issubclass(kind, WorkerMessage) else ""
+    return str(tag).encode()
 
 
 class Unframer:
     """Splits a stream of bytes into payloads."""
 
-    def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
-        """``limit`` is the maximum length of a payload; it may be raised later."""
-        self.limit = limit
+    def __init__(self, limit: int = MAX_FRAME_BYTES, kinds: Callable[[bytes], int] | None = None) -> None:
+        """``limit`` is the maximum length of a payload, and ``kinds`` gives that of a message with this tag, if it is
+        longer than SHORT_BYTES. Both may be changed later."""
+        self.limit, self.kinds = limit, kinds
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The payloads that ``data`` completes. Raises ValueError for an invalid length."""
-        self._buffer += data
-        start, end = 0, len(self._buffer)
-        while end - start >= LENGTH.size:
+        """The payloads that ``data`` completes, with those that are added meanwhile. Raises PeerError for an invalid
+        length, as soon as the message's tag is there."""
+        self.add(data)
+        start = 0
+        while (left := len(self._buffer) - start - LENGTH.size) >= 0:
             (length,) = LENGTH.unpack_from(self._buffer, start)
             if length > self.limit:
-                raise ValueError(f"a frame of {length} bytes")
-            if end - start - LENGTH.size < length:
-                break
+                raise PeerError(f"a frame of {length} bytes")
             start += LENGTH.size
-            yield bytes(memoryview(self._buffer)[start : start + length])
+            if self.kinds is not None and length > SHORT_BYTES and left >= TAG_BYTES:
+                tag = tag_of(self._buffer[start : start + TAG_BYTES])
+                if length > self.kinds(tag):
+                    raise PeerError(f"a message of {length} bytes")
+            if left < length:
+                start -= LENGTH.size
+                break
+            payload = bytes(memoryview(self._buffer)[start : start + length])
             start += length
+            if length > SHORT_BYTES:  # it would be held twice
+                del self._buffer[:start]
+                start = 0
+            yield payload
         del self._buffer[:start]
+
+    def add(self, data: bytes) -> None:
+        """More bytes, while ``feed`` has not ended."""
+        self._buffer += data

@@ -364,7 +364,7 @@ class FleetReplica:
         policy = self._policy
         while True:
             await asyncio.sleep(CHECK_S)
-            self._quiet += 1
+            self._quiet = 0 if link.busy else self._quiet + 1
             if self.state == "ready" and self._quiet * CHECK_S > policy.silent_s:
                 self.state = "silent"
                 log.warning("replica %d of the model %s does not answer", self.number, self.name)

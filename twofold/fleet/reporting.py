@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from twofold.core.request import MAX_PRIORITY
 from twofold.engine.engine import Engine
@@ -10,7 +11,7 @@ from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.names import BlockKeys
 from twofold.engine.scheduler.forecast import EngineWork
 from twofold.engine.scheduler.sequence import Sequence
-from twofold.fleet.messages import Blocks, WorkReport
+from twofold.fleet.messages import MAX_NAMES, Blocks, WorkReport
 
 
 class WorkReporter:
@@ -51,10 +52,12 @@ class HubReporter:
             self._event += 1
         return WorkReport(received, work, self._event, added, removed)
 
-    def blocks(self) -> Blocks:
-        """The names of all blocks. The changes so far are in it."""
+    def blocks(self) -> Iterator[Blocks]:
+        """The names of all blocks, in parts. The changes so far are in them."""
         self._journal.take()
-        return Blocks(self._event, self._journal.names)
+        names = self._journal.names
+        for first in range(0, len(names) or 1, MAX_NAMES):
+            yield Blocks(self._event, names[first : first + MAX_NAMES], first, first + MAX_NAMES < len(names))
 
     def close(self) -> None:
         """The hub has gone."""

@@ -185,9 +185,9 @@ class HubSession:
         self.post(ready)
         if self._keys is not None:
             self._reporter = HubReporter(self._engine.scheduler.manager, self._keys)
-            blocks = self._reporter.blocks()
-            if blocks.names:
-                self.post(blocks)
+            for blocks in self._reporter.blocks():
+                if blocks.names:
+                    self.post(blocks)
 
     def deliver(self, deltas: Sequence[OutputDelta], request_id: str) -> None:
         """Adds deltas of a request to the next message."""
@@ -259,7 +259,8 @@ class HubSession:
 
     def _list_blocks(self, _: Engine) -> None:
         assert self._reporter is not None, "only a hub that gave keys asks for names"
-        self.post(self._reporter.blocks())
+        for blocks in self._reporter.blocks():
+            self.post(blocks)
 
     def _begin_progress(self, request_id: str) -> None:
         """Sends how far a new request is, and notes that it asks."""

@@ -8,7 +8,8 @@ Replicas report names that they added and removed, in numbered events, and all t
 event is missing. Laws:
     1. The index has a name with a replica if the replica's last list and the events since then added it and did not
        remove it, and all events since then arrived.
-    2. A replica after a missing event, or with more names than its pool has blocks, has none until it reports all.
+    2. A replica after a missing event, or with more names than its pool has blocks or MAX_HELD, has none until it
+       reports all.
     3. So there are at most as many names as all pools have blocks together.
 
 A name takes at most 128 bytes: 16 of its own in an object of 49, and an entry of the dictionary. Equal sets of replicas
@@ -30,6 +31,8 @@ from twofold.engine.kv.names import BlockKeys, of_group
 from twofold.engine.kv.radix import TOKEN_BYTES
 
 NAME_BYTES: Final = 16
+MAX_HELD: Final = 1 << 19
+"""Maximum number of names of a replica, whatever it says of its pool."""
 MAX_BLOCKS: Final = 4096
 """Blocks of a prompt that are looked up at most: naming them takes about 10 ms, in which the hub does nothing else."""
 
@@ -58,19 +61,23 @@ class BlockIndex:
     def join(self, replica: int, pool: int) -> None:
         """A replica with ``pool`` blocks joins, and has none until it reports all its names."""
         self.leave(replica)
-        self._holders[replica] = _Holder(pool)
+        self._holders[replica] = _Holder(min(pool, MAX_HELD))
 
     def leave(self, replica: int) -> None:
         """Forgets a replica that was lost, or that leaves. O(names)."""
         if self._holders.pop(replica, None) is not None:
             self._clear(replica)
 
-    def report_all(self, replica: int, number: int, names: Iterable[bytes]) -> bool:
-        """A replica reports all its names, as they are after event ``number``. Returns False if they are too many."""
+    def report_all(self, replica: int, number: int, names: Iterable[bytes], *, more: bool = False) -> bool:
+        """A replica reports all its names, as they are after event ``number``; ``more`` of them, after a first part.
+        Returns False if they are too many."""
         holder = self._holders[replica]
-        if holder.held:
-            self._clear(replica)
-        holder.held, holder.number = 0, number
+        if more and holder.number != number:
+            return False
+        if not more:
+            if holder.held:
+                self._clear(replica)
+            holder.held, holder.number = 0, number
         return self._add(replica, holder, names)
 
     def report(self, replica: int, number: int, added: Iterable[bytes], removed: Iterable[bytes]) -> bool:
