@@ -53,6 +53,23 @@ def test_only_the_first_levers_are_described_in_full() -> None:
     assert any(line.strip().startswith("Smaller gains: ") for line in text)
 
 
+def test_one_output_token_has_no_time_per_token() -> None:
+    one = scene().having(case=Case(prompt=512, output=1))
+    told = explain(one)
+    text = list(lines(told))
+    assert starting(text, "TTFT ").split(" · ")[1].endswith("tokens/s per device")
+    assert ["E2E", "TTFT", "tok/s"] in [line.split() for line in text]
+    found = data(told)["figures"]
+    assert (found["tpot"], found["gap"]) == (None, None)
+    for goal in ("tpot", "gap"):
+        with pytest.raises(ParameterError, match="one output token has no") as caught:
+            explain(one, goal=goal)
+        assert caught.value.param == "goal"
+    two = explain(scene().having(case=Case(prompt=512, output=2)))
+    assert "TPOT" in starting(list(lines(two)), "TTFT ")
+    assert data(two)["figures"]["tpot"] > 0
+
+
 def test_bars_follow_each_other() -> None:
     text = list(lines(explain(scene(by=EFFICIENT))))
     bars = [starting(text, name)[9:33] for name in ("queue", "prefill", "decode", "stalls")]

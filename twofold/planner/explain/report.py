@@ -116,7 +116,10 @@ def explain(
         return Explanation(_title(scenario, seen), goal, waterfall(None, seen), None, None, (), seen, tuple(notes))
     stack = LeverStack.of(scenario, assumptions or Assumptions(), find_levers(turned))
     before = scenario.figures() if turned else None
-    scenario = stack.scenario
+    scenario, figures = stack.scenario, stack.figures()
+    if goal not in figures.goals:
+        message = f"A request with one output token has no {GOAL_WORDS[goal]} to rank levers by."
+        raise ParameterError(message, param="goal", hint="Use longer outputs, or another goal.")
     predictor = scenario.predictor
     if seen is not None:
         notes.append(f"Predicted for {describe(scenario)}.")
@@ -126,7 +129,7 @@ def explain(
         goal,
         waterfall(scenario, seen, stack.now),
         scenario,
-        stack.figures(),
+        figures,
         apply_all(stack, goal, seen),
         seen,
         tuple(notes),
@@ -281,8 +284,9 @@ def _bar(begin: float, seconds: float, whole: float) -> str:
 
 
 def _figures_line(found: ScenarioFigures) -> str:
+    times = ("TTFT", found.ttft), ("TPOT", found.tpot), ("longest gap", found.gap)
     return (
-        f"TTFT {duration(found.ttft)} · TPOT {duration(found.tpot)} · longest gap {duration(found.gap)} · "
+        f"{' · '.join(f'{name} {duration(time)}' for name, time in times if time is not None)} · "
         f"{found.throughput:,.3g} tokens/s per device · {size(found.memory)} of memory, "
         f"{found.sequences:,} sequences fit"
     )
@@ -290,11 +294,12 @@ def _figures_line(found: ScenarioFigures) -> str:
 
 def _all_lever_lines(given: Explanation, shown: int | None, width: int) -> Iterator[str]:
     yield f"Levers, ranked by {GOAL_WORDS[given.goal]}"
-    yield " " * NAME_WIDTH + "".join(f"{SHORT[goal]:>8}" for goal in GOALS)
+    goals = GOALS if given.figures is None else given.figures.goals
+    yield " " * NAME_WIDTH + "".join(f"{SHORT[goal]:>8}" for goal in goals)
     status: Status = "gains"
     gaining = [each for each in given.levers if each.status == "gains"]
     for outcome in gaining[:shown]:
-        yield from _lever_lines(outcome, width)
+        yield from _lever_lines(outcome, goals, width)
     rest = gaining[len(gaining) if shown is None else shown :]
     if rest:
         yield from _wrapped(f"Smaller gains: {listed([_short(each, given.goal) for each in rest])}.", width, 2)
@@ -302,11 +307,14 @@ def _all_lever_lines(given: Explanation, shown: int | None, width: int) -> Itera
         if outcome.status != status:
             status = outcome.status
             yield f"{STATUS_WORDS[status]}:"
-        yield from _lever_lines(outcome, width) if outcome.after else _short_lever_lines(outcome, given.goal, width)
+        if outcome.after:
+            yield from _lever_lines(outcome, goals, width)
+        else:
+            yield from _short_lever_lines(outcome, given.goal, width)
 
 
-def _lever_lines(outcome: Outcome, width: int) -> Iterator[str]:
-    yield f"  {outcome.lever:<{NAME_WIDTH - 2}}" + "".join(f"{factor(outcome.gain(goal)):>8}" for goal in GOALS)
+def _lever_lines(outcome: Outcome, goals: Sequence[Goal], width: int) -> Iterator[str]:
+    yield f"  {outcome.lever:<{NAME_WIDTH - 2}}" + "".join(f"{factor(outcome.gain(goal)):>8}" for goal in goals)
     yield from _wrapped(f"{outcome.what}. {outcome.why} Costs: {outcome.costs}.{_measured(outcome)}", width, 6)
 
 

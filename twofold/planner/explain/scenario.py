@@ -45,6 +45,7 @@ NAMES: tuple[PhaseName, ...] = ("queue", "prefill", "decode", "stalls")
 class ScenarioFigures:
     """Figures of a scenario, in seconds.
 
+    tpot, gap   None for a completion of one token
     gap         longest gap between two tokens: a step with another request's prompt, or with a chunk of it
     throughput  output tokens a second and device, of all requests together
     memory      bytes of weights, keys and values on one device, with the batch halfway through its completions
@@ -52,17 +53,22 @@ class ScenarioFigures:
     """
 
     ttft: float
-    tpot: float
+    tpot: float | None
     e2e: float
-    gap: float
+    gap: float | None
     throughput: float
     memory: float
     sequences: int
 
+    @property
+    def goals(self) -> tuple[Goal, ...]:
+        """The goals that it has figures of."""
+        return tuple(goal for goal in GOALS if getattr(self, goal) is not None)
+
     def gain(self, before: ScenarioFigures, goal: Goal) -> float:
         """Factor of improvement over ``before``: above 1 is better for every goal."""
         now, then = getattr(self, goal), getattr(before, goal)
-        if now <= 0 or then <= 0:
+        if not now or not then:
             return 1.0
         return float(now / then if goal == "throughput" else then / now)
 
@@ -132,9 +138,9 @@ class UniformScenario:
         found = prediction or self.prediction
         return ScenarioFigures(
             ttft=found.ttft,
-            tpot=found.tpot,
+            tpot=found.tpot if self.further else None,
             e2e=found.e2e,
-            gap=self.longest_gap(found.batch, prompts=found.interference > 0),
+            gap=self.longest_gap(found.batch, prompts=found.interference > 0) if self.further else None,
             throughput=found.tokens_per_s / (devices or found.devices),
             memory=self.weight_bytes + found.batch * self.kv_bytes(self.case.halfway),
             sequences=self.sequences,

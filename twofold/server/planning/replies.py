@@ -65,12 +65,13 @@ class ExplainedPhase(ReplyObject):
 
 
 class Figures(ReplyObject):
-    """Seconds, output tokens a second and device, bytes, and the sequences that fit in memory."""
+    """Seconds, output tokens a second and device, bytes, and the sequences that fit in memory. A request of one output
+    token has no ``tpot`` and no ``gap``."""
 
     ttft: float
-    tpot: float
+    tpot: Number
     e2e: float
-    gap: float
+    gap: Number
     throughput: float
     memory: float
     sequences: NonNegativeInt

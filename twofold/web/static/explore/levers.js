@@ -121,7 +121,7 @@ const FIGURES = [
 function figures({ figures: now, before }) {
   return now && h(
     "dl.facts",
-    FIGURES.map(([words, name, form]) => {
+    FIGURES.filter(([, name]) => now[name] !== null).map(([words, name, form]) => {
       const was = before && before[name] !== now[name] ? h("small", `${form(before[name])} without levers`) : null;
       return h("div", h("dt", words), h("dd", form(now[name]), was));
     }),
