@@ -8,6 +8,7 @@
 #               (make peers-ik: ik_llama.cpp as well, compiled from its repository, ten minutes)
 #               (make peers-vllm: vLLM for CPUs as well, 3.5 GB, in .venv-vllm)
 #               (make peers-aiperf: the load generator that tests of bench compare with, in .venv-aiperf)
+# make langchain  installs LangChain's standard tests of its clients, in .venv-langchain; make test then runs them
 # make clean    deletes the environment and what tools left behind
 #
 # PYTHON=… chooses the interpreter (3.11 or newer); without it the first of python3, python3.13 … that is new enough.
@@ -23,7 +24,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CODE := $(wildcard twofold tests benchmarks)
 
-.PHONY: run serve test check format bench peers peers-ik peers-vllm peers-aiperf setup ray lock clean
+.PHONY: run serve test check format bench peers peers-ik peers-vllm peers-aiperf langchain setup ray lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/.runtime
@@ -84,6 +85,11 @@ peers-aiperf:
 	@$(PYTHON) -m venv .venv-aiperf
 	.venv-aiperf/bin/python -m pip install --quiet --requirement tests/bench/peers/requirements.txt
 
+# An environment of its own: its plugins of pytest would change the other tests.
+langchain:
+	@$(PYTHON) -m venv .venv-langchain
+	@.venv-langchain/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/server/langchain/requirements.lock
+
 setup: .venv/.development
 
 ray: .venv/.development
@@ -119,6 +125,7 @@ lock:
 	echo 'setuptools>=77' | $(COMPILE) --output-file requirements.lock
 	echo 'setuptools>=77' | $(COMPILE) --extra dev --constraint requirements.lock --output-file requirements-dev.lock
 	echo 'setuptools>=77' | $(COMPILE) --extra ray --constraint requirements-dev.lock --output-file requirements-ray.lock
+	$(subst pyproject.toml -,tests/server/langchain/requirements.txt,$(COMPILE)) --output-file tests/server/langchain/requirements.lock
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -28,7 +28,9 @@ class TinyOptions:
 
     ``embedding_format`` differs where it is given. Formats of 256-value blocks need hidden, ffn and heads · head_dim
     in multiples of 256: ``TinyOptions.wide`` makes such a model. None as ``chat_template`` makes a base model.
-    ``ffn`` is one size for all layers, or one for each. ``extra`` metadata come last and may replace others.
+    ``ffn`` is one size for all layers, or one for each. ``extra`` metadata come last and may replace others. Of the
+    tokens that are allowed, the first of ``favours`` is the most likely by far, but after the first of ``then`` the
+    second; the tables must not be tied.
     """
 
     architecture: str = "llama"
@@ -50,6 +52,8 @@ class TinyOptions:
     seed: int = 0
     chat_template: str | None = CHAT_TEMPLATE
     extra: tuple[tuple[str, MetadataItem], ...] = ()
+    favours: tuple[int, ...] = ()
+    then: tuple[int, int] = (0, 0)
 
     @classmethod
     def wide(cls, architecture: str = "llama", format: str = "Q4_K", **options: object) -> TinyOptions:
@@ -117,6 +121,8 @@ def tiny_tensors(options: TinyOptions) -> dict[str, RawTensor]:
         embedding = name == "token_embd.weight"
         fmt = BY_NAME[(options.embedding_format if embedding else None) or options.format]
         values = _values(rng, name, shape)
+        if options.favours:
+            _favour(name, values, options)
         fmt = fmt if len(shape) == 2 else BY_NAME["F32"]
         tensors[name] = RawTensor(fmt, shape, quantize(values.reshape(-1, shape[-1]), fmt))
     return tensors
@@ -131,6 +137,22 @@ def _values(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Floa
         return (0.1 * normal + (0 if name.endswith(".bias") else 1)).astype(np.float32)
     spread = 3 if name in {"token_embd.weight", "output.weight"} else 1
     return (normal * spread / math.sqrt(shape[1])).astype(np.float32)
+
+
+def _favour(name: str, values: Floats, options: TinyOptions) -> None:
+    """Makes the first channel of all activations a constant, and the second one that of the first of ``then`` alone.
+    They add to the logits of favoured tokens only."""
+    assert not options.tied, "its embeddings are constant there"
+    before, after = options.then
+    if name == "token_embd.weight":
+        values[:, :2] = 5, 0
+        values[before, 1] = 5
+    elif name == "output.weight":
+        values[:, :2] = 0
+        values[list(options.favours), 0] = 50 * np.arange(len(options.favours), 0, -1)
+        values[after, 1] = 100 * len(options.favours)
+    elif name.endswith(("attn_output.weight", "ffn_down.weight")):
+        values[:2] = 0
 
 
 def _shapes(options: TinyOptions) -> Iterator[tuple[str, tuple[int, ...]]]:

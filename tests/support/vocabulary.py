@@ -34,6 +34,11 @@ def byte_letters() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
+def byte_token(letter: str) -> int:
+    """The token of an ASCII letter in ``tokenizer_metadata``."""
+    return len(CONTROLS) + byte_letters().index(letter)
+
+
 def tokenizer_of(metadata: Mapping[str, object], **options: Any) -> Tokenizer:
     """The tokenizer that GGUF metadata describe; ``options`` are those of ``Tokenizer.of``."""
     return Tokenizer.of(read_vocabulary(ModelSource("gguf", metadata)), **options)
