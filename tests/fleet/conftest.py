@@ -37,6 +37,7 @@ class Listener:
         self.steps: list[StepReport] = []
         self.snapshots: list[EngineSnapshot] = []
         self.restarts: list[str] = []
+        self.left: list[str] = []
         self.lanes: list[LaneEvent] = []
         self.pictures: list[KVPicture] = []
         self.served: Callable[[str], ServedRequest | None] = lambda _: None
@@ -60,6 +61,9 @@ class Listener:
         assert model
         assert at
         self.pictures.append(picture)
+
+    def on_leave(self, model: str, replica: int = 0) -> None:
+        self.left.append(f"{model}/{replica}")
 
     def on_restart(self, model: str, replica: int = 0) -> None:
         self.restarts.append(f"{model}/{replica}")

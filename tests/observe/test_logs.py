@@ -46,8 +46,9 @@ def test_a_request_is_one_line_of_json(path: Path) -> None:
     assert list(line)[:3] == ["time", "level", "event"]
     assert line.pop("time").endswith("Z")
     assert line == {
-        "level": "info", "event": "request", "request_id": "req_1", "endpoint": "/v1/chat/completions", "status": 200,
-        "model": "small", "tenant": "acme", "key": "k1", "tier": "default", "stream": True, "ms": 750.0,
+        "level": "info", "event": "request", "request_id": "sha256:dfe7be6cee3b99ca",
+        "endpoint": "/v1/chat/completions", "status": 200, "model": "small",
+        "tenant": "acme", "key": "k1", "tier": "default", "stream": True, "ms": 750.0,
         "ttft_ms": 310.0, "tpot_ms": 20.0, "queue_ms": 100.0, "prompt_tokens": 20, "cached_tokens": 16,
         "output_tokens": 21, "preemptions": 1, "finish": "stop", "cost": 0.002, "currency": "USD",
     }  # fmt: skip

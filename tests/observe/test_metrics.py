@@ -68,6 +68,11 @@ class Scrape:
         body = asyncio.run(metrics.read()).body.decode()
         self.families = {family.name: family for family in text_string_to_metric_families(body)}
 
+    def names(self, **labels: str) -> set[str]:
+        """The names of the series that bear these labels."""
+        samples = (sample for family in self.families.values() for sample in family.samples)
+        return {sample.name for sample in samples if labels.items() <= sample.labels.items()}
+
     def samples(self, name: str, **labels: str) -> Iterator[Sample]:
         for family in self.families.values():
             for sample in family.samples:
@@ -276,6 +281,21 @@ def test_counters_do_not_fall_when_an_engine_restarts(metrics: ServerMetrics, to
     assert page("twofold:cache_pin_tokens_total", event="written") == 64
     assert page("twofold:engine_restarts_total") == told
     assert not list(page.samples("twofold:step_prediction_error"))
+
+
+def test_all_gauges_of_a_replica_end_with_it(metrics: ServerMetrics, clock: VirtualClock) -> None:
+    for number in (1, 2):
+        metrics.on_snapshot("small", snapshot(), number)
+    before = Scrape(metrics).names(engine="2")
+    assert {"vllm:num_requests_running", "twofold:kv_blocks", "vllm:cache_config_info"} <= before
+    metrics.on_leave("small", 2)
+    clock.advance(1)
+    page = Scrape(metrics)
+    assert page.names(engine="2") == {name for name in before if name.endswith("_total")}
+    assert page("vllm:num_requests_running", engine="1") == snapshot().running
+    metrics.on_snapshot("small", snapshot(queries=50), 2)  # a new replica with its number
+    clock.advance(1)
+    assert Scrape(metrics)("vllm:prefix_cache_queries_total", engine="2") == 1050
 
 
 def test_drafts_are_counted_by_position(metrics: ServerMetrics) -> None:

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from twofold.core.errors import MAX_QUOTED, ParameterError, describe, did_you_mean, plain_name, spelled
+from twofold.core.errors import MAX_QUOTED, ParameterError, describe, did_you_mean, spelled
 
 MISSING: Final = "missing_required_parameter"
 UNKNOWN: Final = "unknown_parameter"
@@ -61,7 +61,7 @@ class IgnoredFields:
 
     unknown   whether unknown fields are ignored; else they are errors
     shown     their names for the response
-    logged    the same for the log, without labels and names that are not plain
+    logged    their paths without labels, for ``api.body.declared_name``
     notes     sentences about what was done otherwise than asked
     objects   the ignored objects, each with the error that it would be
     """
@@ -102,7 +102,7 @@ def ignore_object(value: dict[str, Any], path: str, error: FieldError) -> None:
     if ignored is None:
         raise error
     ignored.objects.append((value, error))
-    ignored.add(f"{path} of type {spelled(kind)}", f"{path} of type {plain_name(kind)}")
+    ignored.add(f"{path} of type {spelled(kind)}", path)
 
 
 def omission(name: str | None = None) -> FieldError | None:
@@ -134,7 +134,7 @@ def refuse_unknown(where: str, name: str, known: Collection[str]) -> None:
     with a warning, if the server is tolerant."""
     ignored = _ignored.get()
     if ignored is not None and ignored.unknown:
-        ignored.add(where + spelled(name), plain_name(where + name))
+        ignored.add(where + spelled(name), where + name)
         return
     hint = did_you_mean(name, sorted(known))
     message = f"{where}{spelled(name)} is not a known field."

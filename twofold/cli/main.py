@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from twofold.cli.console import INTERRUPTED, print_error, write_out
 from twofold.core.errors import TwofoldError, closest_match
-from twofold.host.env import FLAG_PREFIX, read_environment
+from twofold.host.env import FLAG_PREFIX, forget_secrets, read_environment
 from twofold.host.signals import handled
 
 if TYPE_CHECKING:
@@ -247,3 +247,4 @@ def _flags_from_environment(_app: App, _commands: tuple[str, ...], arguments: Ar
         variable = FLAG_PREFIX + flag.upper().replace("-", "_")
         for index, value in enumerate(argument.env_var_split(settings[flag])):
             argument.append(Token(keyword=variable, value=value, source="environment", index=index))
+    forget_secrets()

@@ -221,11 +221,6 @@ def spelled(name: str) -> str:
     return name if PLAIN_NAME.fullmatch(name) else quoted(name)
 
 
-def plain_name(name: str) -> str:
-    """A field's name for logs, which repeat only plain names: callers may write anything as the name of a field."""
-    return name if PLAIN_NAME.fullmatch(name) else "(not a plain name)"
-
-
 def describe_name(value: object) -> str:
     """A wrong name for an error, such as that of a choice: text is quoted, other values are described."""
     return quoted(value) if isinstance(value, str) else describe(value)

@@ -282,6 +282,7 @@ class Fleet:
         await asyncio.gather(*(each.close() for each in replicas))
         for each in replicas:
             self.requests.lose(each, "ended")
+            self._forget(each)
         self.requests.fail_all(ResourceError(f"The model {self.name} was unloaded.", hint="Retry."))
 
     def join(self, node: NodeLink, role: Role = "both") -> None:
@@ -301,6 +302,8 @@ class Fleet:
         """Removes what is kept about a replica that has ended, and moves the live view to the next one."""
         if self.requests.line.prefixes is not None:
             self.requests.line.prefixes.leave(replica.number)
+        for observer in self._observers:
+            observer.on_leave(self.name, replica.number)
         if self.watched and replica.number < self._shown:
             self._send_watched(Watch(True))
 

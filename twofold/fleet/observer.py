@@ -24,3 +24,6 @@ class EngineObserver(Protocol):
 
     def on_restart(self, model: str, replica: int = 0) -> None:
         """The replica's process ended unexpectedly and is restarted."""
+
+    def on_leave(self, model: str, replica: int = 0) -> None:
+        """The replica has ended, and will not come back."""

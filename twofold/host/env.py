@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 FLAG_PREFIX: Final = "TWOFOLD_"
+SECRETS: Final = ("TWOFOLD_API_KEY",)
+"""Variables that no process needs but the one that the user started."""
 _THREADS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
@@ -51,6 +53,13 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         notify_socket=source.get("NOTIFY_SOCKET") or None,
         settings={_flag_name(key): value for key, value in source.items() if key.startswith(FLAG_PREFIX)},
     )
+
+
+def forget_secrets() -> None:
+    """Removes secrets from the environment, of which every child process gets a copy; to be called when they are
+    read."""
+    for name in SECRETS:
+        os.environ.pop(name, None)
 
 
 def quiet_child() -> dict[str, str]:

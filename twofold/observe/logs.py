@@ -33,7 +33,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
 from twofold.core.params import check_choice
-from twofold.observe.served import ServedRequest
+from twofold.observe.served import ServedRequest, log_id
 
 Access = Literal["all", "errors", "off"]
 """The requests to log: all, those with a status of 400 or more, or none."""
@@ -228,8 +228,9 @@ def request_fields(served: ServedRequest) -> dict[str, Any]:
             "finish": ",".join(sorted(reasons)) or None,
         }
     known = {
-        "request_id": served.request_id,
+        "request_id": log_id(served.request_id),
         "endpoint": served.endpoint,
+        "path": served.path,
         "status": served.status,
         "error": served.error,
         "field": served.field_name,

@@ -5,8 +5,10 @@ It has sizes, times and names, and no text that a caller or a model wrote.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, Self
+from hashlib import sha256
+from typing import Final, Literal, Protocol, Self
 
 from twofold.core.params import RequestParams, SamplingParams
 from twofold.core.record import Repetition
@@ -95,6 +97,15 @@ class ServedRoute:
     handover: ServedHandover | None = None
 
 
+OWN_ID: Final = re.compile(r"req_[0-9a-f]{16,64}(-compress)?")
+
+
+def log_id(request_id: str) -> str:
+    """The id of a request for logs: the server's own as it is; of a caller's the first 16 digits of its SHA-256."""
+    own = OWN_ID.fullmatch(request_id)
+    return request_id if own else f"sha256:{sha256(request_id.encode()).hexdigest()[:16]}"
+
+
 @dataclass(slots=True)
 class ServedRequest:
     """A request. The server fills its record while it is in progress, and observers read it after the end.
@@ -107,7 +118,8 @@ class ServedRequest:
     tier            default, flex, priority or batch
     status          HTTP status of the response; 499 if the client disconnected before its end
     error           code of the error, such as unknown_parameter; its class for 5xx; None without an error
-    field_name      the field of the request that the error is about, if its name is short and plain
+    field_name      the field of the request that the error is about, as far as requests declare it
+    path            if no route matches: what routes know of the path, such as /v1/files/…
     arrived_at      time of arrival, in seconds since 1970
     duration_s      seconds from arrival to the last byte given to the connection
     first_token_s   seconds from arrival to the first token given to the connection (streams), or to the completion
@@ -149,6 +161,7 @@ class ServedRequest:
     params: AskedParams = AskedParams()
     traceparent: str | None = None
     field_name: str | None = None
+    path: str | None = None
     cache_asked: bool = False
     limits_s: dict[str, float] = field(default_factory=dict)
     compression: CompressionReport | None = None

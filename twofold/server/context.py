@@ -12,8 +12,9 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Receive
 
 from twofold.api.base import Dialect
+from twofold.api.body import declared_name
 from twofold.api.openai.errors import error_code
-from twofold.core.errors import ParameterError, TwofoldError, plain_name
+from twofold.core.errors import ParameterError, TwofoldError
 from twofold.observe.served import ServedRequest
 from twofold.planner.predict.steps import StepPredictor
 from twofold.planner.price.catalog import ApiModel
@@ -85,7 +86,7 @@ class RequestContext:
         error.__traceback__ = error.__context__ = error.__cause__ = None
         self.record.status = self.dialect.status(error)
         self.record.error = error_code(error) if error.status < 500 else type(error).__name__
-        self.record.field_name = plain_name(error.param) if isinstance(error, ParameterError) else None
+        self.record.field_name = declared_name(error.param) if isinstance(error, ParameterError) else None
 
     def interrupt(self, error: TwofoldError) -> None:
         """Ends it now; a stream gets ``error`` as its last event."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -63,6 +64,7 @@ OLLAMA: Final = OllamaDialect()
 UNMATCHED: Final = "unmatched"
 """The endpoint, in logs and metrics, of a path that no route matches."""
 PAGE_PATH: Final = "/web/{version}/{file:path}"
+MAX_PARTS: Final = 8
 LONG_HISTORY: Final = MIB
 """Minimum bytes that a request counts as if it continues stored responses: their conversation may be long."""
 
@@ -83,10 +85,21 @@ def build_app(site: Site, routes: Routes) -> ASGIApp:
         found.append(Route(path, PathEndpoint(site, path, dialect_of(path), methods, refusal)))
 
     async def unmatched(scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = partial(_not_found, list(routes))
-        await PathEndpoint(site, UNMATCHED, dialect_of(scope["path"]), {}, refusal)(scope, receive, send)
+        refusal, known = partial(_not_found, list(routes)), partial(known_path, list(routes))
+        await PathEndpoint(site, UNMATCHED, dialect_of(scope["path"]), {}, refusal, known)(scope, receive, send)
 
     return Router(found, default=unmatched, redirect_slashes=False)
+
+
+def known_path(routes: Sequence[str], path: str) -> str:
+    """The longest part of a path that some route begins with, as logs show it: /v1/files/{file_id}/…"""
+    asked, longest = list(filter(None, path.split("/")))[:MAX_PARTS], list[str]()
+    for route in routes:
+        parts = list(filter(None, route.split("/")))
+        both = zip(parts, asked, strict=False)
+        count = sum(1 for _ in takewhile(lambda each: each[0] == each[1] or each[0].startswith("{"), both))
+        longest = max(longest, parts[:count], key=len)
+    return "/" + "/".join([*longest, "…"])
 
 
 def _unsupported_method(allowed: Sequence[str], path: str) -> TwofoldError:  # noqa: ARG001 - of a refusal

@@ -16,6 +16,8 @@ from tests.server.live import live_server
 from tests.server.trust.client import CHAT, MESSAGES, Client, Reply, chat, message
 from tests.server.trust.keyed import KeyedServer, keyed_server
 from tests.support.tiny import TinyModel
+from twofold.api.body import UNDECLARED, declared_name
+from twofold.server.routes import known_path
 
 FIELDS: Final = (
     *("model", "user", "service_tier", "cache_salt", "tool_choice", "reasoning_effort", "response_format", "stop"),
@@ -36,8 +38,8 @@ class Canaries:
     def __init__(self) -> None:
         self.places: dict[str, str] = {}
 
-    def new(self, place: str) -> str:
-        word = f"CANARY{len(self.places):04}ZZ secret"
+    def new(self, place: str, secret: str = " secret") -> str:
+        word = f"CANARY{len(self.places):04}ZZ{secret}"
         self.places[word.partition(" ")[0]] = place
         return word
 
@@ -80,6 +82,16 @@ async def _ask_with(client: Client, canaries: Canaries) -> list[tuple[str, Reply
     told += [("body", await client.ask("POST", path, body)) for path, body in bodies]
     paths = ("/{}", "/v1/{}", "/v1/files/{}", "/v1/batches/{}", "/v1/models/{}", "/v1/responses/{}", "/health?{}")
     told += [("path", await client.get(path.format(canaries.new("path").replace(" ", "-") * 8))) for path in paths]
+    plain = canaries.new("field", "")  # as a plain name
+    for more in ({plain: 1}, {"logit_bias": {plain: 1}}, {"twofold": {plain: 1}}, {"structured_outputs": {plain: 1}}):
+        told.append(("plain field", await client.ask("POST", CHAT, chat("x", max_tokens=1) | more)))
+    for given in (canaries.new("request id", ""), f"req_{canaries.new('own request id', '')}"):
+        told.append(("id", await client.ask("POST", CHAT, chat("x", max_tokens=1), x_request_id=given)))
+        told.append(("id", await client.ask("POST", CHAT, chat("x", temperature=-1), x_request_id=given)))
+    field = canaries.new("field of a form", "")
+    part = f'--bb\r\nContent-Disposition: form-data; name="{field}"\r\n\r\nx\r\n--bb--\r\n'
+    form = {"content_type": "multipart/form-data; boundary=bb"}
+    told.append(("form", await client.ask("POST", "/v1/files", part.encode(), **form)))
     told.append(("method", await client.ask(canaries.new("method").replace(" ", ""), "/v1/models")))
     return told
 
@@ -130,29 +142,70 @@ def test_the_log_says_why_a_request_was_refused(keyed: KeyedServer) -> None:
         await client.chat(temprature=1)
         await client.chat(temperature=-1)
         await client.ask("POST", CHAT, chat() | {"a secret sentence": 1})
+        await client.ask("POST", CHAT, chat() | {"stream": True, "stream_options": {"CANARY": 1}})
         await client.get("/v1/nowhere/at-all")
+        await client.get("/v1/files/file-none/CANARY/x")
+        await client.get("/CANARY")
         await client.get("/v1/files/file-none")
         await client.ask("POST", CHAT, chat() | {"model": "nobody"})
 
     asyncio.run(ask())
     expected = [
-        (CHAT, 400, "unknown_parameter", "temprature"),
+        (CHAT, 400, "unknown_parameter", UNDECLARED),
         (CHAT, 400, "invalid_value", "temperature"),
-        (CHAT, 400, "unknown_parameter", "(not a plain name)"),
-        ("unmatched", 404, "not_found", None),
+        (CHAT, 400, "unknown_parameter", UNDECLARED),
+        (CHAT, 400, "unknown_parameter", f"stream_options.{UNDECLARED}"),
+        ("unmatched /v1/…", 404, "not_found", None),
+        ("unmatched /v1/files/{file_id}/…", 404, "not_found", None),
+        ("unmatched /…", 404, "not_found", None),
         ("/v1/files/{file_id}", 404, "not_found", None),
         (CHAT, 404, "model_not_found", None),
     ]
     for _ in range(100):
         lines = [json.loads(line) for line in keyed.live.log.read_text().splitlines() if '"request"' in line]
-        told = [(line["endpoint"], line["status"], line.get("error"), line.get("field")) for line in lines]
+        told = [
+            (" ".join(filter(None, (line["endpoint"], line.get("path")))), *map(line.get, ("status", "error", "field")))
+            for line in lines
+        ]
         if told[-len(expected) :] == expected:
             break
         time.sleep(0.05)
     assert told[-len(expected) :] == expected
 
 
-def test_fields_left_out_are_logged_by_plain_names_alone(tiny: TinyModel, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "logged"),
+    [
+        ("messages[3].content[0].text", None),
+        ("tools[12].function.parameters", None),
+        ("logit_bias.50", None),
+        ("logit_bias.word", f"logit_bias.{UNDECLARED}"),
+        ("logit_bias.123456789012", f"logit_bias.{UNDECLARED}"),
+        ("a word", UNDECLARED),
+        ("messages[0].word[1].content", f"messages[0].{UNDECLARED}"),
+        ("", UNDECLARED),
+        ("..", UNDECLARED),
+        ("temperature." * 40, UNDECLARED),
+    ],
+)
+def test_logs_repeat_declared_names_only(path: str, logged: str | None) -> None:
+    assert declared_name(path) == (path if logged is None else logged)
+
+
+def test_logs_show_the_part_of_a_path_that_a_route_begins_with() -> None:
+    routes = ["/", "/health", "/v1/files", "/v1/files/{file_id}", "/v1/files/{file_id}/content", "/v1/chat/completions"]
+    for path, shown in (
+        ("/v1/chat/completion", "/v1/chat/…"),
+        ("/v2/chat", "/…"),
+        ("/v1/files/CANARY/x", "/v1/files/{file_id}/…"),
+        ("/v1/files//x", "/v1/files/{file_id}/…"),
+        ("CANARY", "/…"),
+        ("/" * 99, "/…"),
+    ):
+        assert known_path(routes, path) == shown
+
+
+def test_fields_left_out_are_logged_by_declared_names_alone(tiny: TinyModel, tmp_path: Path) -> None:
     arguments = (f"tiny={tiny.path}", "--unknown-fields", "warn", "--log-level", "debug")
     with live_server(tmp_path, *arguments, "--threads", "1") as live:
         field, kind = "CANARY0\n\x1b[2J forged line", "CANARY1 \x1b[2J"
@@ -162,7 +215,8 @@ def test_fields_left_out_are_logged_by_plain_names_alone(tiny: TinyModel, tmp_pa
         assert "plain_one" in reply.headers["x-twofold-warning"]
     log = live.log.read_text()
     assert "omitted: " in log
-    assert "plain_one" in log
-    assert "(not a plain name)" in log
+    (line,) = (line for line in log.splitlines() if "omitted: " in line)
+    assert set(line.partition("omitted: ")[2].partition('"')[0].split(", ")) == {UNDECLARED, "tools[0]"}, line
+    assert "plain_one" not in log
     assert "CANARY" not in log
     assert "\x1b[2J" not in log

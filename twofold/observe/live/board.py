@@ -159,6 +159,9 @@ class LiveBoard:
     def on_picture(self, model: str, at: float, picture: KVPicture) -> None:
         self._of(model).picture = round((at - self.zero) * 1e3, 2), picture
 
+    def on_leave(self, model: str, replica: int = 0) -> None:
+        """Does nothing: the next hello has the replicas that are there."""
+
     def on_restart(self, model: str, replica: int = 0) -> None:
         if replica:
             return

@@ -10,7 +10,7 @@ from typing import Final
 
 from twofold.core.report import EngineSnapshot, StepReport
 from twofold.core.request import TTL_SECONDS
-from twofold.observe.metrics.instruments import STEP_SECONDS, STEP_TOKENS, Counter, Instruments
+from twofold.observe.metrics.instruments import STEP_SECONDS, STEP_TOKENS, Counter, Gauge, Instruments
 
 ENGINE: Final = "0"
 """The value of the label ``engine`` in metrics of requests, which may run on several engines."""
@@ -76,7 +76,6 @@ class EngineMetrics:
         self._info = gauge(
             "vllm:cache_config_info", "The KV cache's sizes; always 1.", *MODEL, "block_size", "num_gpu_blocks"
         )
-        self._sizes: dict[tuple[str, str], tuple[str, ...]] = {}
         self._error = gauge(
             "twofold:step_prediction_error", "Recent error of predicted step times, as a share.", *MODEL
         )
@@ -105,6 +104,7 @@ class EngineMetrics:
         self._restarts = counter(
             "twofold:engine_restarts", "Restarts of a model's process after it ended unexpectedly.", *MODEL
         )
+        self._gauges = [each for each in vars(self).values() if isinstance(each, Gauge)]
 
     def on_step(self, model: str, report: StepReport, replica: int = 0) -> None:
         engine = str(replica)
@@ -132,9 +132,8 @@ class EngineMetrics:
         for state in ("free", "cached", "held"):
             self._blocks.set(getattr(blocks, state), model, engine, state)
         self._pinned.set(snapshot.pinned, model, engine)
-        self._info.drop(*self._sizes.get((model, engine), ()))
-        self._sizes[model, engine] = (model, engine, str(snapshot.block_size), str(total))
-        self._info.set(1, *self._sizes[model, engine])
+        self._info.drop(model, engine)
+        self._info.set(1, model, engine, str(snapshot.block_size), str(total))
         for name, counter in self._counts.items():
             self._add_growth(counter, getattr(snapshot, name), model, engine)
         for seconds, pins in snapshot.pins.items():
@@ -160,13 +159,22 @@ class EngineMetrics:
     def on_picture(self, model: str, at: float, picture: object) -> None:
         """Does nothing: snapshots have the counts of blocks."""
 
+    def on_leave(self, model: str, replica: int = 0) -> None:
+        """Counters stay, so that their sums never fall; gauges end with the replica."""
+        for gauge in self._gauges:
+            gauge.drop(model, str(replica))
+        self._forget(model, str(replica))
+
     def on_restart(self, model: str, replica: int = 0) -> None:
         engine = str(replica)
         self._restarts.add(1, model, engine)
         self._set_load(model, engine, 0, 0)
-        others = (item for item in self._seen.items() if item[0][1][:2] != (model, engine))
-        self._seen = dict(others)
+        self._forget(model, engine)
         self._error.drop(model, engine)
+
+    def _forget(self, model: str, engine: str) -> None:
+        """The engine's counts begin at 0 again."""
+        self._seen = {key: count for key, count in self._seen.items() if key[1][:2] != (model, engine)}
 
     def _set_load(self, model: str, engine: str, waiting: int, running: int) -> None:
         self._waiting.set(waiting, model, engine)

@@ -142,8 +142,9 @@ class Gauge(_Single):
         self._series[labels] = value
 
     def drop(self, *labels: str) -> None:
-        """Removes a series."""
-        self._series.pop(labels, None)
+        """Removes the series whose labels begin with these."""
+        for series in [each for each in self._series if each[: len(labels)] == labels]:
+            del self._series[series]
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from twofold.api.base import DialectRequest
 from twofold.api.batch.journal import BatchTally
 from twofold.api.batch.lines import LineCall, read_body
 from twofold.api.batch.run import BatchRun
+from twofold.api.body import declared_name
 from twofold.api.fields import ignoring
 from twofold.api.openai.errors import OpenAIDialect, error_reply
 from twofold.core.errors import BusyError, QuotaError, TwofoldError, WorkerError
@@ -225,6 +226,6 @@ class LineRunner:
             return read_body(line)
         with ignoring(unknown=True) as ignored:
             request = read_body(line)
-        if ignored.shown:
-            log.warning("batch line %s: omitted: %s", line.request_id, ", ".join(ignored.logged))
+        if ignored.logged:
+            log.warning("batch line %s: omitted: %s", line.request_id, ", ".join(map(declared_name, ignored.logged)))
         return request

@@ -20,13 +20,13 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
 from twofold.api.base import Dialect, DialectRequest, GeneratedReply, ReplyHead, ShowsProgress, Streamer
-from twofold.api.body import ReplyObject, encode
+from twofold.api.body import ReplyObject, declared_name, encode
 from twofold.api.fields import ignoring
 from twofold.core.errors import ParameterError, SlowClientError, TwofoldError
 from twofold.core.forecast import RequestProgress
 from twofold.core.tasks import start_task
 from twofold.engine.outputs import OutputDelta
-from twofold.observe.served import ServedRequest
+from twofold.observe.served import ServedRequest, log_id
 from twofold.server.context import CLIENT_GONE, RequestContext
 from twofold.server.edge.body import ClientGoneError, check_json_type, decode_json, read_body
 from twofold.server.edge.keys import Caller
@@ -326,6 +326,7 @@ class PathEndpoint:
     """A path, such as /v1/files/{file_id}, with its API protocol and its handlers by HTTP method.
 
     refusal   makes the error for any other method, given the path of the request
+    known     makes what a log shows of a path that no route matches
     """
 
     site: Site
@@ -333,6 +334,7 @@ class PathEndpoint:
     dialect: Dialect
     handlers: Mapping[str, Handler]
     refusal: Callable[[str], TwofoldError]
+    known: Callable[[str], str] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller: Caller = scope["state"]["caller"]
@@ -345,6 +347,7 @@ class PathEndpoint:
             caller.id,
             time.time(),
             traceparent=Headers(scope=scope).get("traceparent"),
+            path=None if self.known is None else self.known(scope["path"]),
         )
         context = RequestContext(record, self.dialect, caller, caller.id or address)
         handler = self.handlers.get(scope["method"])
@@ -372,7 +375,9 @@ class PathEndpoint:
             context.notes += ignored.notes
             if ignored.shown:
                 context.omitted = ignored.shown
-                log.warning("request %s: omitted: %s", context.record.request_id, ", ".join(ignored.logged))
+            if ignored.logged:
+                names = ", ".join(map(declared_name, ignored.logged))
+                log.warning("request %s: omitted: %s", log_id(context.record.request_id), names)
             if isinstance(response, Reply):
                 return response
             if not isinstance(response, EndpointResponse):
@@ -390,7 +395,7 @@ class PathEndpoint:
 
 def internal_error(request_id: str, error: Exception) -> TwofoldError:
     """Logs an unexpected error; returns the error for the client, which contains nothing of it."""
-    log.error("request %s: internal error: %s", request_id, type(error).__name__, exc_info=error)
+    log.error("request %s: internal error: %s", log_id(request_id), type(error).__name__, exc_info=error)
     return TwofoldError("Internal server error.", hint="The server log has the cause under the request id.")
 
 
