@@ -14,6 +14,7 @@ class Forecast:
     queue_s, prefill_s, tpot_s   predicted seconds of its queue, its prefill, and of each token after the first; None
                 before the engine predicts steps
     error       recent mean error of predicted steps, as a share; None before the first one
+    queues_s    the queue's seconds of this request and of like ones that follow it at once, ascending
     """
 
     cached: int
@@ -23,6 +24,7 @@ class Forecast:
     prefill_s: float | None = None
     tpot_s: float | None = None
     error: float | None = None
+    queues_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

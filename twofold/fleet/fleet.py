@@ -194,8 +194,12 @@ class Fleet:
     @property
     def portion(self) -> int:
         """How many sequences of one request its replicas can use at once: those that run, and those that follow."""
-        slots = 1 if self._ready is None else self._ready.engine.slots
-        return AHEAD * slots * max(1, len(self.replicas))
+        return AHEAD * self.slots
+
+    @property
+    def slots(self) -> int:
+        """Sequences that run at once."""
+        return (1 if self._ready is None else self._ready.engine.slots) * max(1, len(self.replicas))
 
     @property
     def under_way(self) -> int:
@@ -241,7 +245,8 @@ class Fleet:
         ahead, wait_s = self.requests.line.before(job, choice.replica)
         found = await self.replicas[choice.replica].forecast(job)
         queue_s = None if found.queue_s is None else found.queue_s + wait_s
-        return replace(found, ahead=found.ahead + ahead, queue_s=queue_s)
+        queues_s = tuple(each + wait_s for each in found.queues_s)
+        return replace(found, ahead=found.ahead + ahead, queue_s=queue_s, queues_s=queues_s)
 
     @property
     def own_bytes(self) -> int:

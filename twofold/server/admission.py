@@ -12,17 +12,19 @@ tier's, so no number lifts a request into a more urgent tier; waiting makes all 
 scheduler). A key has a list of tiers that its requests may name; the price sheet has their prices
 (``observe/billing.py``). A request without a tier gets the default one if its key has it.
 
-A server that accepts more than it can compute completes nothing in time. So a request that does not fit is refused at
-once, with a delay after which there will probably be room.
+A server that accepts more than it can compute completes nothing in time. So a request that does not fit, or whose first
+token would come far too late (``server.outlook``), is refused at once, with a delay after which there will probably be
+room.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from hashlib import blake2b
@@ -30,12 +32,14 @@ from types import MappingProxyType
 from typing import Final
 
 from twofold.api.base import AskedTier, ServiceTier
-from twofold.core.errors import BusyError, ForbiddenError, ParameterError
+from twofold.core.errors import BusyError, ForbiddenError, ParameterError, TwofoldError
 from twofold.core.params import SamplingParams
 from twofold.core.request import MAX_PRIORITY, EngineRequest, RequestOptions
 from twofold.fleet.fleet import Fleet
 from twofold.host.settings import Table
+from twofold.observe.metrics.requests import NO_OBJECTIVE, Objective
 from twofold.server.context import RequestContext
+from twofold.server.outlook import Outlook
 
 MAX_OWN_PRIORITY: Final = 49
 MAX_SECONDS: Final = "86400"
@@ -45,6 +49,8 @@ DEFAULT_RETRY_S: Final = 5.0
 MIN_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 120.0
 BATCH_WAIT_S: Final = 1.0
+FORECAST_S: Final = 2.0
+"""How long a request waits for the engine's prediction; without one it is admitted."""
 BEST_FIRST: Final[tuple[ServiceTier, ...]] = ("priority", "default", "flex", "batch")
 
 
@@ -153,7 +159,10 @@ class QueueLimits:
 class Admission:
     """Admits the requests of a server."""
 
-    def __init__(self, tiers: Tiers, limits: QueueLimits) -> None:
+    def __init__(self, tiers: Tiers, limits: QueueLimits, objectives: Mapping[str, Objective] | None = None) -> None:
+        """``objectives`` of tiers: requests that would miss them by far are refused."""
+        self._objectives = objectives or {}
+        self._outlooks: dict[tuple[str, str], Outlook] = {}
         self._tiers = tiers
         self._limits = limits
         self._ended: deque[float] = deque(maxlen=1024)
@@ -192,6 +201,28 @@ class Admission:
             options = replace(options, tenant=caller.tenant, cache_salt=salt, deadline_s=deadline)
             tiered.append(replace(job, options=options))
         return tiered
+
+    async def check_wait(self, context: RequestContext, jobs: Sequence[EngineRequest], model: Fleet) -> None:
+        """Raises BusyError for a request whose first token would come far beyond its tier's objective. A tenant with no
+        more jobs than its even part of the slots gets a slot soon, and is not refused."""
+        tier, tenant = context.record.tier, context.caller.tenant
+        objective_s = self._objectives.get(tier, NO_OBJECTIVE).ttft_s
+        running = self._in_progress.get(model.name, Counter())
+        if objective_s is None or running[tenant] + len(jobs) <= model.slots // len({*running, tenant}) or not jobs:
+            return
+        outlook = self._outlooks.setdefault((model.name, tier), Outlook())
+        if outlook.asks(time.monotonic()):
+            with suppress(TwofoldError, TimeoutError):
+                async with asyncio.timeout(FORECAST_S):
+                    forecast = await model.forecast(jobs[0])
+                outlook.learn(forecast, time.monotonic())
+        delay_s = outlook.refuses(objective_s, time.monotonic())
+        if delay_s is not None:
+            raise BusyError(
+                f"The first token would come far later than the {objective_s:g} s that the tier {tier} aims at.",
+                retry_after_s=min(max(MIN_RETRY_S, math.ceil(delay_s)), MAX_RETRY_S),
+                hint="Retry after the delay in Retry-After, or use a tier with a longer objective.",
+            )
 
     @contextmanager
     def admit(self, context: RequestContext, jobs: Sequence[EngineRequest], model: Fleet) -> Iterator[None]:

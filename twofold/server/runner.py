@@ -286,6 +286,8 @@ class RequestRunner:
             run = RequestRun(context, request, model, jobs, head, self._numbers)
             if self._cache is not None and jobs:
                 await self._ask_cache(run, self._cache)
+            if run.cached is None:
+                await self._admission.check_wait(context, jobs, model)
             with self._admission.admit(context, jobs, model) if run.cached is None else nullcontext():
                 try:
                     yield run

@@ -119,7 +119,7 @@ class Server:
             else ResponseCache(self._folder.path / "answers.sqlite", config.response_cache, time.time)
         )
         self._pool = WorkPool()
-        self._admission = Admission(config.tiers, config.queue)
+        self._admission = Admission(config.tiers, config.queue, config.objectives)
         self._runner = RequestRunner(self._registry, self._admission, self._accounting, self._pool, self._cache)
         self._quotas = Quotas()
         self._ready = False

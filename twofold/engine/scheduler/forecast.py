@@ -4,7 +4,8 @@ A look at the engine that changes nothing. The prompt rows before the request's 
 waiting sequences that are more urgent. They are computed beside the sequences that generate now, in steps as large as
 the budget allows now:
 
-    queue    the steps of the rows before it; without a free slot, also the tokens until one is free
+    queue    the steps of the rows before it; without a free slot, also the tokens until one is free, and the whole
+             completions of those that wait for the same slot
     prefill  the steps of its own rows
     TPOT     a step of the generating sequences with one more row
 
@@ -16,12 +17,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import NamedTuple
+from heapq import heapify, heapreplace
+from typing import Final, NamedTuple
 
 from twofold.core.forecast import Forecast
 from twofold.engine.scheduler.budget import Budget, StepLimits
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
+
+FOLLOWING: Final = 31
 
 
 class EngineWork(NamedTuple):
@@ -57,12 +61,10 @@ class QueueAhead:
             return Forecast(cached, ahead, len(self.running))
         rows = sum(sequence.pending for sequence in (*self.running, *self.waiting) if not sequence.decodes)
         queue_s = self._seconds(decode, decoding, 0, rows, now)
-        excess = ahead - (self.limits.sequences - len(self.running))
-        if excess >= 0 and decoding:
-            left = sorted(map(self._left, decoding))
-            queue_s += tpot_s * left[min(excess, len(left) - 1)]
+        queues_s = tuple(queue_s + tpot_s * tokens for tokens in self._slots(decoding))
         prefill_s = self._seconds(decode, decoding, cached, tokens - cached, now)
-        return Forecast(cached, ahead, len(self.running), queue_s, prefill_s, tpot_s, self.step_time.error)
+        error = self.step_time.error
+        return Forecast(cached, ahead, len(self.running), queues_s[0], prefill_s, tpot_s, error, queues_s)
 
     def work(self, cached: Callable[[Sequence], int], now: float) -> EngineWork:
         """The work of the engine; ``cached`` returns the cached tokens of a waiting sequence."""
@@ -103,6 +105,16 @@ class QueueAhead:
         seconds = self.step_time.predict(decode.plus(max(start, middle - each // 2), each, 1))
         assert seconds is not None, "the model predicts"
         return steps * seconds
+
+    def _slots(self, decoding: Collection[Sequence]) -> list[float]:
+        """Tokens until a slot is free for a request, and for the FOLLOWING ones. Those that wait take slots first."""
+        limits = [sequence.limit - sequence.prompt_length for sequence in (*self.running, *self.waiting)]
+        usual = self.share * sum(limits) / max(1, len(limits))
+        slots = [0.0] * (self.limits.sequences - len(self.running)) + list(map(self._left, decoding))
+        slots += [usual] * (self.limits.sequences - len(slots))
+        heapify(slots)
+        taken = [heapreplace(slots, slots[0] + max(usual, 1.0)) for _ in range(len(self.waiting) + 1 + FOLLOWING)]
+        return taken[len(self.waiting) :]
 
     def _left(self, sequence: Sequence) -> float:
         """Tokens that a completion will probably still have."""

@@ -1,0 +1,57 @@
+"""Whether a request would get its first token in time: one that would not is refused at once.
+
+An engine says what a request would meet if it arrived now (``engine.scheduler.forecast``). That is asked at most every
+FRESH_S; in between time passes, and each admitted request takes a slot.
+
+    A request is refused if its wait is predicted to be longer than FAR times its tier's objective of TTFT.
+    For CALM_S after a refusal, the limit is the share AIM of the objective: under overload every place is at the limit,
+    and what is admitted should meet the objective.
+
+No I/O; time is an argument.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from twofold.core.forecast import Forecast
+
+FRESH_S: Final = 0.25
+FAR: Final = 3.0
+AIM: Final = 0.6
+CALM_S: Final = 10.0
+
+
+@dataclass(slots=True)
+class Outlook:
+    """The queue of the next requests of a class, as it was predicted ``at`` some time, and how many were admitted since
+    then. Times are in seconds."""
+
+    queues_s: tuple[float, ...] = ()
+    admitted: int = 0
+    at: float = -math.inf
+    asked_at: float = -math.inf
+    refused_at: float = -math.inf
+
+    def asks(self, now: float) -> bool:
+        """Whether the engine should be asked now, by the caller."""
+        due = now - max(self.at, self.asked_at) >= FRESH_S
+        self.asked_at = now if due else self.asked_at
+        return due
+
+    def learn(self, forecast: Forecast, now: float) -> None:
+        """Takes the engine's prediction; without one, nothing is refused."""
+        self.queues_s, self.admitted, self.at = forecast.queues_s, 0, now
+
+    def refuses(self, objective_s: float, now: float) -> float | None:
+        """Seconds after which a request that arrives now would not be refused any more; None if it is admitted."""
+        limit_s = (AIM if now - self.refused_at < CALM_S else FAR) * objective_s
+        queue_s = self.queues_s[min(self.admitted, len(self.queues_s) - 1)] if self.queues_s else 0.0
+        wait_s = queue_s - (now - self.at)
+        if wait_s <= limit_s:
+            self.admitted += 1
+            return None
+        self.refused_at = now
+        return wait_s - AIM * objective_s
