@@ -190,6 +190,21 @@ def test_moved_system_messages_are_told_in_a_header(tiny: TinyModel, tmp_path: P
         assert "x-twofold-warning" not in live.post(CHAT, {**counted, "messages": turns[:1], "max_tokens": 2}).headers
 
 
+def test_what_of_a_schema_cannot_be_enforced_is_named_in_a_header(server: LiveServer) -> None:
+    """In a tool that is not strict, and in a format."""
+    schema = {"properties": {"b": {"type": "string", "pattern": "(?!x)", "format": "money", "maxLength": 1}}, "not": {}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string", "format": "money"}}}
+    asked = {"tools": [tool], "tool_choice": "required", "max_tokens": 200}
+    for more, named in (
+        (asked, [f"{part} in the schema of f is not enforced" for part in ("format money", "pattern", "not")]),
+        ({"response_format": form, "max_tokens": 20}, ["format money in the schema of the completion is not enforced"]),
+    ):
+        answer = server.post(CHAT, chat("Hi", **more))
+        assert answer.status_code == 200, answer.text
+        assert all(name in answer.headers["x-twofold-warning"] for name in named), answer.headers
+
+
 def test_a_server_may_ignore_unknown_fields(tiny: TinyModel, tmp_path: Path) -> None:
     with live_server(tmp_path, f"tiny={tiny.path}", "--threads", "1", "--unknown-fields", "warn") as live:
         answer = live.post(CHAT, chat("typo", **{"temprature": 1, "\u00fc\r\n": 2}))

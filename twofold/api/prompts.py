@@ -5,19 +5,23 @@ Messages and tools have the form of OpenAI's chats, because chat templates expec
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from twofold.api.base import ModelFacts, ReplyHead, Streamer
 from twofold.api.cache_points import CachePoint, find_pins
 from twofold.api.fields import UNSUPPORTED, FieldError, omission, warn
-from twofold.core.errors import ParameterError, closest_match, quoted
+from twofold.core.errors import ParameterError, closest_match, quoted, spelled
+from twofold.core.json_formats import enforceable
 from twofold.core.params import SamplingParams, ThinkingParams
 from twofold.core.request import EngineRequest, PoolingParams, RequestOptions, TextOrTokens, TimeToLive
 from twofold.engine.prompts import Message
 from twofold.text.detokenize import StreamDetokenizer
 from twofold.text.parsers.base import SectionParser
+from twofold.text.parsers.family import left_out, name_of
 from twofold.text.parsers.thinking import ThinkingMarks
 from twofold.text.prompt_limit import PromptLimit
 from twofold.text.tokenizers.tokenizer import ChatOptions
@@ -220,6 +224,7 @@ class Conversation:
         return {**self.variables, marks.switch: self.thinking.mode == "on"}
 
     def _params(self, model: ModelFacts, marks: ThinkingMarks | None, params: SamplingParams) -> SamplingParams:
+        note_schema(params)
         params = self._with_calls(model, params)
         if (self.continues or self.answer) and params.structured_outputs is not None:
             raise ParameterError(
@@ -249,11 +254,14 @@ class Conversation:
         tools, content = self.tools, params.structured_outputs
         if self.choice == "none" or (self.choice == "auto" and not (tools and content is not None)):
             return params
+        if isinstance(self.choice, NamedTool):
+            tools = [tool for tool in tools if tool["function"]["name"] == self.choice.name]
+        for tool in tools:
+            for part in left_out(tool):
+                warn(f"{part} in the schema of {spelled(name_of(tool))} is not enforced")
         if self.choice == "auto" and content is not None:
             outputs = model.format.calls_or(tools, content, parallel=self._several)
             return replace(params, structured_outputs=outputs)
-        if isinstance(self.choice, NamedTool):
-            tools = [tool for tool in tools if tool["function"]["name"] == self.choice.name]
         outputs = model.format.call_grammar(tools, parallel=self._several)
         return replace(params, structured_outputs=outputs)
 
@@ -274,10 +282,23 @@ def check_choice(tools: Sequence[Message], choice: ToolChoice) -> None:
     raise FieldError(f"tool_choice names {quoted(name)}, which is not in tools.", param="tool_choice", hint=hint)
 
 
+def note_schema(params: SamplingParams | PoolingParams) -> None:
+    """Names what of the schema of a completion cannot be enforced in the warning of the response."""
+    outputs = params.structured_outputs if isinstance(params, SamplingParams) else None
+    schema = None if outputs is None else outputs.json
+    if isinstance(schema, str):
+        with suppress(ValueError, RecursionError):  # the engine reports it
+            schema = json.loads(schema)
+    if isinstance(schema, Mapping):
+        for part in enforceable(schema, strict=True)[1]:
+            warn(f"{part} in the schema of the completion is not enforced")
+
+
 def tokenized(
     prompt: TextOrTokens, model: ModelFacts, params: SamplingParams | PoolingParams, options: RequestOptions
 ) -> EngineRequest:
     """The request for a prompt. Raises ContextLengthError if it leaves no room for a completion."""
+    note_schema(params)
     room = PromptLimit(model.context, 1 if isinstance(params, SamplingParams) else 0)
     if isinstance(prompt, str):
         return EngineRequest(tuple(model.tokenizer.within(room).encode(prompt)), params, options, prompt)

@@ -11,8 +11,10 @@ import pytest
 
 from tests.engine.grammar.conftest import LocalCompiler
 from tests.engine.grammar.walks import FORMS, PERSON, Form, allowed, schema_form
+from twofold.core.json_formats import FORMATS
 from twofold.core.params import StructuredOutputsParams
 from twofold.engine.grammar.compiled import COMPILE_WORK, CompiledGrammar
+from twofold.engine.grammar.lexemes import MAX_DIGITS
 from twofold.text.parsers.json_calls import HERMES
 
 WIDE: Final = 1_000
@@ -67,8 +69,14 @@ def has_required(call: Any, schema: dict[str, Any]) -> bool:
     return bool(call["name"] == "save") and set(schema["required"]) <= call["arguments"].keys()
 
 
+FORMATTED: Final = {
+    "type": "object",
+    "properties": {name: {"type": "string", "format": name} for name in (*FORMATS, "phone")},
+    "required": [*FORMATS, "phone"],
+}
 CASES: Final = {
     **FORMS,
+    "formats": schema_form(FORMATTED, lambda value: all(re.fullmatch(FORMATS[name], value[name]) for name in FORMATS)),
     **{f"string {pattern}": pattern_form(pattern) for pattern in PATTERNS},
     **{f"regex {pattern}": regex_form(pattern) for pattern in PATTERNS},
     "call": call_form(one({"type": "string"})),
@@ -130,7 +138,8 @@ def text_of(compiled: CompiledGrammar, tokens: list[int]) -> str:
 
 @pytest.mark.parametrize("form", CASES.values(), ids=CASES)
 def test_a_limit_that_is_not_reached_changes_nothing(tiny_compiler: LocalCompiler, form: Form) -> None:
-    check_margins(tiny_compiler.compile(form.params), range(0, 40, 5))
+    long = form is CASES["formats"]
+    check_margins(tiny_compiler.compile(form.params), range(0, 40, 40 if long else 5))
 
 
 @pytest.mark.parametrize("form", CASES.values(), ids=CASES)
@@ -146,3 +155,24 @@ def test_outputs_at_their_limits_are_valid(tiny_compiler: LocalCompiler, form: F
             constraint.advance([token])
             text += b"" if token in compiled.vocabulary.end_ids else compiled.vocabulary.tokens[token]
         assert form.holds(text.decode()), (limit, text)
+
+
+@pytest.mark.parametrize("kind", ["integer", "number"])
+def test_digits_end_unless_the_schema_needs_more(tiny_compiler: LocalCompiler, kind: str) -> None:
+    zero = tiny_compiler.vocabulary.cut(b"0")[0]
+
+    def longest(schema: dict[str, Any], text: bytes) -> int:
+        """The zeros that may follow a text."""
+        constraint = tiny_compiler.compile(StructuredOutputsParams(json=schema)).start(200)
+        constraint.advance(tiny_compiler.vocabulary.cut(text))
+        for count in range(100):
+            if zero not in allowed(constraint):
+                return count
+            constraint.advance([zero])
+        return 100
+
+    assert longest({"type": kind}, b"1") == MAX_DIGITS - 1
+    if kind == "number":
+        assert longest({"type": kind}, b"1.5") == MAX_DIGITS - 1
+    assert longest({"enum": [10**25, 2]}, b"1") == 25
+    assert longest({"type": "string"}, b'"1') == 100

@@ -228,6 +228,9 @@ class GrammarConstraint:
             self._words &= ~self._vocabulary.end_bits
         if not self._words.any():
             raise self._broken("No token can follow")
+        if self._search.lexemes.in_number(self._spelled):
+            ended = self._words & ~self._vocabulary.digit_bits
+            self._words[:] = ended if ended.any() else self._words
         if self._near:
             self._narrow()
 

@@ -19,6 +19,9 @@ from twofold.engine.grammar.source import GrammarSource
 
 MAX_LEXEMES: Final = 32
 MAX_PATTERN: Final = 2_000
+MAX_DIGITS: Final = 20
+"""Digits of an integer, a fraction or an exponent, unless the schema needs more: small models repeat digits without
+end. Identifiers of 64 bits have 20 digits."""
 MAX_TEXTS: Final = 1_000
 """Texts of an enumeration."""
 _OPEN: Final = re.compile(rb'(?:[^"]++|"(?:[^"\\]|\\.)*+")*+"', re.DOTALL)
@@ -54,12 +57,18 @@ class Lexemes:
         self._make = Expressions()
         self._runs = runs
         self._all: list[Lexeme] = []
+        self._schemas = source.form in ("json", "json_object") or bool(schemas_of(source))
         if source.form == "regex":
             with suppress(UnsupportedRegexError):
                 self._all.append(Lexeme(self._automaton(compiled_regex(self._make, source.text))))
         elif source.form != "choice":
             self._all += self._strings(source)
             self._all += self._marked(source)
+
+    def in_number(self, spelled: bytearray) -> bool:
+        """Whether an output ends with MAX_DIGITS digits outside of a string, in JSON."""
+        numbers = self._schemas and spelled[-MAX_DIGITS:].isdigit() and len(spelled) >= MAX_DIGITS
+        return numbers and _OPEN.match(spelled) is None
 
     def states(self, spelled: bytes) -> list[tuple[Automaton, int]]:
         """The automata that the end of an output may be in, with their states."""

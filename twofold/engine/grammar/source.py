@@ -19,6 +19,7 @@ from typing import Final, Protocol
 from llguidance import LLMatcher
 
 from twofold.core.errors import ParameterError
+from twofold.core.json_formats import enforceable
 from twofold.core.json_schema import closed_schema
 from twofold.core.params import StructuredOutputsParams
 from twofold.core.step import TokenConstraint
@@ -135,8 +136,8 @@ def _json_source(text: str) -> GrammarSource:
             raise impossible("json", "is not a JSON schema, which is an object", 'Write {"type": …}.')
         if value is False:
             raise impossible("json", "is false, which no output satisfies", "Write a schema, or true for any value.")
-        if isinstance(value, dict) and (closed := closed_schema(value)) != value:
-            text = json.dumps(closed)
+        if isinstance(value, dict) and (enforced := enforceable(closed_schema(value), strict=True)[0]) != value:
+            text = json.dumps(enforced)
         return GrammarSource("json", _json_grammar("{}" if value is True else text), text)
 
 

@@ -94,6 +94,7 @@ class TokenVocabulary:
         self.order, self.columns = _columns(self._plain())
         """Plain tokens, longest first, and for each position the bytes there of those that are longer: what an
         ``Automaton`` walks over."""
+        self.digit_bits = self.bits([token for token, data in self._plain() if data[:1].isdigit()])
         runs = sorted((-len(data), data[0]) for _, data in self._plain() if data.isascii() and len({*data}) == 1)
         self.runs = bytes(dict.fromkeys(byte for length, byte in runs if length < -1))
         """Bytes that long tokens repeat, best first."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from twofold.core.json_formats import enforceable
 from twofold.core.json_schema import closed_schema
 from twofold.text.parsers.base import SectionParser
 
@@ -81,12 +82,22 @@ def arguments_of(tool: Tool) -> dict[str, Mapping[str, Any]]:
 def spaced(tool: Tool, schema: Mapping[str, Any]) -> str:
     """A schema as a term of Lark: JSON of one line, as models write it.
 
-    Keywords that llguidance does not support are ignored, unless the tool is ``strict``.
+    What cannot be enforced is ignored, unless the tool is ``strict``; see ``left_out``.
     """
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-    if not tool["function"].get("strict"):
+    if not is_strict(tool):
         options["lenient"] = True
-    return "%json " + json.dumps({**schema, "x-guidance": options})
+    return "%json " + json.dumps({**enforceable(schema, strict=is_strict(tool))[0], "x-guidance": options})
+
+
+def is_strict(tool: Tool) -> bool:
+    """Whether a schema that cannot be enforced is an error."""
+    return bool(tool["function"].get("strict"))
+
+
+def left_out(tool: Tool) -> list[str]:
+    """What of a tool's schema a call is not held to."""
+    return enforceable(schema_of(tool), strict=is_strict(tool))[1]
 
 
 def one_of(names: Sequence[str]) -> str:
