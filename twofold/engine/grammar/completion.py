@@ -77,7 +77,23 @@ class CompletionSearch:
     def walk(self, matcher: LLMatcher, limit: int, spelled: bytes, work: int) -> Path | None:
         """As ``find``, by greedy walks only."""
         self._work = work
-        return self._remainder(matcher, limit, spelled) if self._texts else self._walk(matcher, limit, spelled)
+        if self._texts:
+            return self._remainder(matcher, limit, spelled)
+        path = self._walk(matcher, limit, spelled)
+        return None if path is None else self._recut(matcher, path)
+
+    def _recut(self, matcher: LLMatcher, path: Path) -> Path:
+        """The path cut into fewer tokens, if possible: a walk cuts each of its steps by itself."""
+        cut, text = list[int](), b""
+        for token in path:
+            if self._vocabulary.is_plain[token]:
+                text += self._vocabulary.tokens[token]
+            else:
+                cut += [*self._vocabulary.cut(text), token]
+                text = b""
+        cut += self._vocabulary.cut(text)
+        shorter = len(cut) < len(path) and completes(matcher, tuple(cut), self._vocabulary.end_ids[0])
+        return tuple(cut) if shorter else path
 
     def _walk(self, matcher: LLMatcher, limit: int, spelled: bytes) -> Path | None:
         """The shorter of two walks; only one if the first is short enough."""

@@ -36,7 +36,7 @@ from twofold.engine.grammar.automaton import Automaton, Walk
 from twofold.engine.grammar.completion import LONGEST, CompletionSearch, Path, completes
 from twofold.engine.grammar.vocabulary import TokenVocabulary, allowed_ids, has_bits
 
-PROVEN: Final = 192
+PROVEN: Final = 2_048
 """Near the limit, a mask that allows more tokens than this outside of a known free text is reduced to the vocabulary's
 most common ones."""
 SEARCHES: Final = 64
