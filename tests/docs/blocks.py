@@ -58,7 +58,7 @@ def commands() -> Iterator[Command]:
     for block in blocks():
         if block.language not in ("", "sh", "bash", "console", "shell"):
             continue
-        text = block.text.replace("\\\n", " ")
+        text = re.sub(r"\s*\\\n\s*", " ", block.text)
         if "$ " in text[:2] or "\n$ " in text:
             for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
                 line, _, output = part.partition("\n")
@@ -86,6 +86,19 @@ def _without_remark(line: str) -> str:
 def shape(text: str) -> list[str]:
     """Its words, without bars and with every number alike: however lines are folded."""
     return _NUMBER.sub("0", _BARS.sub(" ", text)).replace("−", "-").split()
+
+
+def loosely(text: str) -> str:
+    """A sentence without what differs from run to run: numbers, units of time, remarks in brackets, and whether a
+    prediction was too long."""
+    text = re.sub(r" ?\([^()]*\)", "", text.replace("at the measured", "0% of the"))
+    text = re.sub(r"\d[\d,.]*%?(?: (?:ms|µs|s)\b)?", "0", text).replace("too short", "too long")
+    return " ".join(_BARS.sub(" ", text).split())
+
+
+def cells(line: str) -> list[str]:
+    """The label of a row of a table, and its other cells."""
+    return re.split(r" {2,}", line.strip())
 
 
 def holds(shown: str, printed: str) -> str:

@@ -11,12 +11,12 @@ import pytest
 from tests.docs.blocks import REPOSITORY, Command, blocks, commands, holds
 from twofold.cli.main import app, main
 
-OFFLINE = ("explain", "plan", "price", "lifetime", "crossover")
+OFFLINE = ("explain", "plan", "price", "lifetime", "crossover", "simulate")
 """Commands of the cost model: they need no model, no server and no network."""
 TRACES = ("azure_conv_2023.csv", "mooncake_conversation.jsonl.gz")
 
 NOT_RUN = {
-    "twofold run": "answers of a model, which take seconds; tests/cli runs the command",
+    "twofold run": "answers of a model, none of which is shown; tests/cli runs the command",
     "twofold chat": "a conversation; tests/cli runs the command",
     "twofold serve": "a server that stays; tests/server starts it",
     "twofold ps": "needs a running server",
@@ -26,7 +26,7 @@ NOT_RUN = {
     "twofold stop": "needs a running server",
     "twofold keys": "writes into the user's folder; tests/cli runs it in another one",
     "twofold batch": "needs the file of its example; tests/api/batch runs it",
-    "twofold bench": "measures for minutes; tests/cli/bench runs each form against a stub",
+    "twofold bench": "measures for minutes; test_live runs what is shown, tests/cli/bench each form against a stub",
     "twofold doctor": "measures this machine; tests/planner/calibrate and tests/cli run it",
     "twofold kernels": "shows machine code of this processor; tests/cli runs it",
     "twofold kv": "needs a store on disk; tests/cli runs it",
@@ -35,7 +35,9 @@ NOT_RUN = {
     "twofold show": "needs a model that the network has",
     "twofold rm": "deletes",
     "twofold completion": "prints a shell script; tests/cli runs it",
-    "twofold simulate": "takes seconds on whole traces, or a bench's file; tests/planner/simulate runs it",
+    "twofold simulate --check": "needs a calibrated machine; tests/planner/simulate runs it",
+    "twofold simulate --trace …": "names no trace",
+    "twofold simulate --model llama-3.1-8b --hardware h100 --replicas": "takes a minute, and shows nothing",
     "twofold explain run.json": "needs the file of a run",
     "twofold explain http": "needs a running server",
     "twofold explain bench.json": "needs the file of a bench",
@@ -88,7 +90,7 @@ def test_what_is_shown_is_printed(
     """Where it can be run here; a command that cannot must be listed with a reason."""
     words = command.words
     if not_run(command.line) is not None:
-        assert words[1] not in OFFLINE or re.search(r"\.json|http", command.line)
+        assert words[1] not in OFFLINE or re.search(r"\.json|http|…", command.line)
         return
     assert words[1] in OFFLINE, f"{command.line}: neither run nor listed in NOT_RUN"
     if any(name in words for name in TRACES):

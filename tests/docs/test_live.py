@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import shlex
 import subprocess
@@ -14,8 +15,10 @@ import httpx2
 import orjson
 import pytest
 
-from tests.docs.blocks import REPOSITORY, Block, Command, blocks, commands
+from tests.docs.blocks import REPOSITORY, Block, Command, blocks, cells, commands, loosely
 from tests.server.live import LiveServer, live_server
+from twofold.backends.cpu.kernels.isa import TABLES
+from twofold.backends.cpu.kernels.jit import host_features
 from twofold.cli.main import main
 
 pytestmark = pytest.mark.model
@@ -47,6 +50,75 @@ def test_python_of_the_readme_runs(block: Block, tmp_path: Path) -> None:
     assert done.returncode == 0, f"{done.stderr}\nIs the package installed as `make setup` does?"
     assert done.stderr == ""
     assert bool(done.stdout) == ("print(" in block.text)
+
+
+def shown_run() -> Command:
+    (command,) = (each for each in README if each.line.startswith("make run ARGS="))
+    return command
+
+
+@pytest.mark.parametrize("isa", [isa.name for isa in TABLES if isa.needs <= host_features() and isa.needs])
+def test_make_run_answers_what_the_readme_shows(isa: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """To the letter, on each processor: its bits are promised."""
+    found = re.search(r"^PROMPT \?= (.*)$", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    assert found is not None
+    for more in ([], ["--temperature", "0"]):
+        assert main(["run", "--prompt", found[1], "--model", "smollm2-135m", "--isa", isa, *more]) == 0
+        assert shown_run().output.startswith(capsys.readouterr().out)
+
+
+def test_make_run_explains_as_the_readme_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    """Up to numbers: which drafts are tried depends on times."""
+    assert (
+        main(["run", "--prompt", "What is a prime number? Answer in one sentence.", *shown_run().words[2][5:].split()])
+        == 0
+    )
+    printed = capsys.readouterr()
+    answer, _, shown = shown_run().output.partition(printed.out)
+    assert answer == ""
+    found, wanted = (
+        [each for each in map(loosely, text.splitlines()) if not each.startswith("drafted")]
+        for text in (printed.err, shown)
+    )
+    assert " ".join(found) == " ".join(wanted)
+
+
+@pytest.fixture(scope="module")
+def benches(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Path]]:
+    """What README's bench prints, with fewer requests, and the results of two of them."""
+    folder, printed = tmp_path_factory.mktemp("bench"), ""
+    words = line_of("twofold bench run --model")
+    for name, number in (("rate", "20"), ("duration", "2"), ("input-tokens", "32"), ("output-tokens", "8")):
+        words = re.sub(rf"--{name} \S+", f"--{name} {number}", words)
+    files = [folder / "a.json", folder / "b.json"]
+    for file in files:
+        command = [sys.executable, "-m", *shlex.split(words), "--output", str(file)]
+        done = subprocess.run(
+            command, env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True, check=True, timeout=600
+        )
+        printed = done.stdout
+    return printed, files
+
+
+@pytest.mark.parametrize("page", ["README.md", "bench.md"])
+def test_a_bench_prints_what_is_shown(page: str, benches: tuple[str, list[Path]]) -> None:
+    """Sentences up to numbers, and the rows of tables; notes at its end depend on the machine."""
+    of_page = [each for each in commands() if each.block.page == page and each.output]
+    (shown,) = (each for each in of_page if each.line.startswith("twofold bench run --model"))
+    sentences, rows = loosely(benches[0]), {(cells(line)[0], len(cells(line))) for line in benches[0].splitlines()}
+    for line in filter(str.strip, shown.output.splitlines()):
+        if line.startswith(("queue (estimate)", "!")) or " at http" in line:
+            continue
+        parts = cells(line)
+        assert loosely(line) in sentences if len(parts) == 1 else (parts[0], len(parts)) in rows, line
+
+
+def test_a_comparison_prints_what_is_shown(benches: tuple[str, list[Path]], capsys: pytest.CaptureFixture[str]) -> None:
+    (shown,) = (each for each in commands() if each.line.startswith("twofold bench compare a.json"))
+    assert main(["bench", "compare", *map(str, benches[1])]) in (0, 1)
+    printed = {(cells(line)[0], len(cells(line))) for line in capsys.readouterr().out.splitlines()}
+    for line in shown.output.splitlines():
+        assert (cells(line)[0], len(cells(line))) in printed, line
 
 
 def test_the_first_commands_answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
