@@ -66,7 +66,7 @@ def test_flags_become_structured_outputs() -> None:
         (["--regex", "("], "regex cannot be compiled"),
         (["--regex", ""], "regex"),
         (["--choice", ""], "choice"),
-        (["--choice", "red", "--ignore-eos"], "remove ignore_eos and min_tokens"),
+        (["--choice", "red", "--ignore-eos"], "remove --ignore-eos and --min-tokens"),
         (["--choice", "red and blue and green", "-n", "1"], "needs"),
     ],
     ids=str,

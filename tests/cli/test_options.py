@@ -110,9 +110,9 @@ def test_impossible_swap_space(gibibytes: float) -> None:
     ("flags", "said"),
     [
         (["--token-budget", "life"], "Did you mean 'live'?"),
-        (["--tpot-target-ms", "0"], "tpot_target_ms"),
-        (["--tpot-target-ms", "9", "--token-budget", "fixed"], "set token_budget to live"),
-        (["--max-waiting-seqs", "0"], "max_waiting_seqs"),
+        (["--tpot-target-ms", "0"], "--tpot-target-ms"),
+        (["--tpot-target-ms", "9", "--token-budget", "fixed"], "set --token-budget to live"),
+        (["--max-waiting-seqs", "0"], "--max-waiting-seqs"),
         (["--swap-space", "much"], "much"),
         (["--enable-prefix-cachin"], "--enable-prefix-caching"),
     ],

@@ -142,7 +142,7 @@ def test_impossible_flags_are_named(options: ServeOptions, param: str) -> None:
 
 def test_a_chat_template_is_for_one_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "smollm2-135m", "gemma3-270m", "--chat-template", "gemma"]) == 2
-    assert "chat_template applies to a single model, not to 2" in capsys.readouterr().err
+    assert "--chat-template applies to a single model, not to 2" in capsys.readouterr().err
     made = tmp_path / "own.jinja"
     made.write_text("{{ messages }}")
     assert ServedEngineOptions(chat_template=str(made)).engine_keywords()["chat_template"] == "{{ messages }}"
