@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.fleet.conftest import ENGINE, LONG, job_of, until, whole
 from tests.fleet.liar import Liar, hub
 from tests.fleet.test_messages import SNAPSHOT, STEP
 from twofold.core.errors import ParameterError, WorkerError
+from twofold.core.lanes import LaneEvent, LaneKind
 from twofold.core.params import BeamSearchParams, SamplingParams
 from twofold.core.report import RequestMetrics
 from twofold.core.request import EngineRequest, PoolingParams
@@ -23,11 +25,12 @@ from twofold.engine.llm import LLM
 from twofold.engine.outputs import CompletionOutput, Logprob, OutputDelta, RequestOutput
 from twofold.engine.scheduler.forecast import EngineWork
 from twofold.engine.scheduler.step_time import StepShape
-from twofold.fleet.checks import OutputBounds, OutputCheck, PeerError, check_numbers
+from twofold.fleet.checks import OutputBounds, OutputCheck, PeerError, check_lanes, check_numbers
 from twofold.fleet.dispatch import Dispatch
 from twofold.fleet.fleet import Fleet
 from twofold.fleet.messages import Ping, Pong, StepOutputs, WorkReport
 from twofold.fleet.reading import ModelReading
+from twofold.fleet.relay import LinkRates
 from twofold.fleet.replica import IDLE
 from twofold.fleet.routing.router import RoundRobin
 from twofold.fleet.streams import DispatchHandle, RequestStream
@@ -296,3 +299,22 @@ def test_a_refused_delta_does_not_count() -> None:
         with pytest.raises(PeerError):
             check.check(wrong, (), BOUNDS)
     check.check(OutputDelta("r", 0, "x", (5,)), (), BOUNDS)
+
+
+@pytest.mark.parametrize("kind", LaneKind)
+def test_events_of_lanes_have_the_values_of_their_kind(kind: LaneKind) -> None:
+    """Live views take them apart by their kind."""
+    fitting = [LaneEvent(1, kind, 0.0, (0,) * count) for count in range(5)]
+    taken = []
+    for event in fitting:
+        with suppress(PeerError):
+            check_lanes([event])
+            taken.append(event)
+    assert len(taken) == 1
+
+
+def test_a_fetch_without_bytes_leaves_transfers_predictable() -> None:
+    """The rate of a pair of replicas is used for every request that could fetch."""
+    rates = LinkRates()
+    rates.learn(0, 1, 0, 5.0)
+    assert 0 < rates.seconds(0, 1, 1 << 20) < math.inf

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from twofold.core.lanes import LaneEvent, LaneKind
 from twofold.core.params import MAX_STOP_CHARS, MAX_TOKEN_ID, BeamSearchParams, SamplingParams
 from twofold.core.report import RequestMetrics
 from twofold.core.request import DeliveredCompletion, EngineRequest, PoolingParams, ScoringParams
@@ -26,6 +27,12 @@ SIGNED: Final = frozenset(
     ("parent", "logprob", "cumulative_logprob", "embedding", "step_weights", "saved_s", "token_times", "arrival")
 ) | {"first_scheduled", "first_token", "finished", "started", "at", "start", "end"}
 """Fields whose numbers may be negative: differences, logarithms, and times on a clock that begins anywhere."""
+LANE_VALUES: Final = {
+    **dict.fromkeys((LaneKind.FIRST, LaneKind.HOLD, LaneKind.QUEUE), 0),
+    **dict.fromkeys((LaneKind.DRAFTS, LaneKind.RETURN), 2),
+    LaneKind.ADMIT: 3,
+}
+"""Number of values of the events of lanes; of the other kinds one."""
 MAX_VECTOR_BYTES: Final = 1 << 20
 MAX_OPEN_TOKENS: Final = 1 << 17
 """Tokens of a completion without a limit."""
@@ -56,6 +63,12 @@ def check_numbers(value: Any, name: str = "") -> None:
     elif isinstance(value, Collection) and not (value and isinstance(next(iter(value)), bytes)):
         for each in value:
             check_numbers(each, name)
+
+
+def check_lanes(events: Collection[LaneEvent]) -> None:
+    """Raises PeerError for an event with more or fewer values than its kind has."""
+    for event in events:
+        _equal("values of an event", len(event.values), LANE_VALUES.get(event.kind, 1))
 
 
 @cache

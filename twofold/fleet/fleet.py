@@ -36,7 +36,7 @@ from twofold.engine.compress import ReadingTime
 from twofold.engine.config import EngineOptions
 from twofold.engine.kv.names import BlockKeys
 from twofold.engine.outputs import OutputDelta
-from twofold.fleet.checks import OutputBounds
+from twofold.fleet.checks import OutputBounds, check_lanes
 from twofold.fleet.dispatch import Dispatch
 from twofold.fleet.handover import Handovers
 from twofold.fleet.joining import check_ready
@@ -457,6 +457,7 @@ class Fleet:
     def on_outputs(self, replica: FleetReplica, step: StepOutputs) -> None:
         now, number = self._clock.now(), replica.number
         if step.lanes and number == self._shown:
+            check_lanes(step.lanes)
             for observer in self._observers:
                 observer.on_lanes(self.name, step.lanes, partial(self._served, replica))
         for progress in step.progress:

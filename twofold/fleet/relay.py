@@ -15,6 +15,7 @@ from itertools import count
 from typing import Final, Protocol
 
 from twofold.core.request import EngineRequest
+from twofold.fleet.checks import PeerError
 from twofold.fleet.messages import (
     BlockData,
     BlocksFetched,
@@ -35,6 +36,7 @@ from twofold.observe.served import FetchedBlocks
 
 FIRST_RATE: Final = 1e8
 """Bytes per second of a pair of replicas until a transfer between them was measured."""
+MIN_RATE: Final = 1.0
 FIXED_S: Final = 0.005
 """Seconds of a transfer beside those of its bytes."""
 RATE_WEIGHT: Final = 0.3
@@ -56,7 +58,7 @@ class LinkRates:
 
     def learn(self, source: int, target: int, nbytes: int, seconds: float) -> None:
         """Notes the seconds that bytes took, beside what is fixed."""
-        rate, pair = nbytes / max(seconds, 1e-4), (source, target)
+        rate, pair = max(MIN_RATE, nbytes / max(seconds, 1e-4)), (source, target)
         known = self._rates.get(pair)
         self._rates[pair] = rate if known is None else known + RATE_WEIGHT * (rate - known)
 
@@ -189,6 +191,8 @@ class BlockRelay:
             self._end(number)
 
     def _finish(self, message: BlocksFetched, transfer: _Transfer) -> None:
+        if message.blocks > transfer.fetch.blocks:
+            raise PeerError(f"{message.blocks} blocks of {transfer.fetch.blocks} were fetched")
         source, tokens = transfer.fetch.source, message.blocks * transfer.fetch.block_size
         if message.blocks > 1 and transfer.first_at is not None:  # without the wait for the first one
             later = message.bytes * (message.blocks - 1) // message.blocks
