@@ -147,6 +147,17 @@ def test_show_of_a_model_that_cannot_run_says_why(tmp_path: Path, capsys: pytest
     assert json.loads(capsys.readouterr().out)["kv_bytes_per_token"] is None
 
 
+def test_show_warns_of_a_missing_rule_for_words(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models.show(str(tiny), json=False)
+    assert "warning" not in capsys.readouterr().out
+    path = tmp_path / "m.gguf"
+    path.write_bytes(tiny.read_bytes().replace(b"tokenizer.ggml.pre", b"tokenizer.none.pre"))
+    models.show(str(path), json=False)
+    assert re.search(r"^warning +The file does not name its pre-tokenizer", capsys.readouterr().out, re.MULTILINE)
+    models.show(str(path), json=True)
+    assert "pre-tokenizer" in json.loads(capsys.readouterr().out)["warning"]
+
+
 @pytest.mark.model
 def test_show_of_the_default_model(default_model: Path) -> None:
     report = models.describe(ResolvedModel(default_model, "m", "path", ""), Memory(2**33, 2**32, None))

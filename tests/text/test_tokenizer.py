@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,8 +13,9 @@ from hypothesis import strategies as st
 from tests.support.vocabulary import tokenizer_of
 from tests.text.vocabularies import Metadata, bytelevel_metadata, plain_ids, sentencepiece_metadata
 from twofold.core.errors import FormatError, ParameterError, UnsupportedModelError
+from twofold.core.tensors import ModelSource
 from twofold.text.tokenizers.bytelevel import RULES, pre_tokenizer, word_rule
-from twofold.text.tokenizers.metadata import PREFIX
+from twofold.text.tokenizers.metadata import PREFIX, read_vocabulary
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
@@ -145,6 +149,45 @@ def without(key: str) -> Metadata:
     return metadata
 
 
+class TestUnusualMetadata:
+    @pytest.mark.parametrize("key", ["bos", "eos", "eot", "eom", "unknown", "padding"])
+    @pytest.mark.parametrize("none", [-1, 2**32 - 1, np.uint32(2**32 - 1)])
+    def test_ids_that_mean_no_token(self, key: str, none: object) -> None:
+        metadata = bytelevel_metadata() | {f"{PREFIX}{key}_token_id": none}
+        assert getattr(read_vocabulary(ModelSource("gguf", metadata)), f"{key}_id") is None
+        tokenizer_of(metadata)
+
+    def test_equal_texts(self) -> None:
+        """A text becomes the last of their ids; each id stands for its text."""
+        metadata = bytelevel_metadata([("a", "b")], control=["<|end|>", "<|end|>"])
+        given: Any = metadata
+        tokens, types = [*given[PREFIX + "tokens"], "ab"], [*given[PREFIX + "token_type"], 1]
+        tokenizer = tokenizer_of(metadata | {PREFIX + "tokens": tokens, PREFIX + "token_type": types})
+        last = len(tokens) - 1
+        assert plain_ids(tokenizer, "ab<|end|>") == [last, last - 1]
+        assert tokenizer.decode([tokens.index("ab"), last, last - 2], skip_special_tokens=False) == "abab<|end|>"
+        assert {last - 1, last - 2} <= tokenizer.special_ids & tokenizer.eos_ids
+
+    @pytest.mark.parametrize("cached", [True, False])
+    def test_equal_pieces(self, tmp_path: Path, cached: bool) -> None:
+        pieces = ["a", "b", "ab", "ab", "c", "abc"]
+        tokenizer = tokenizer_of(sentencepiece_metadata(pieces), cache_dir=tmp_path if cached else None)
+        single = tokenizer_of(sentencepiece_metadata([*dict.fromkeys(pieces)]))
+        for text in ("ab", "abc", "abab", "cab"):
+            assert [tokenizer.token_text(token) for token in plain_ids(tokenizer, text)] == [
+                single.token_text(token) for token in plain_ids(single, text)
+            ]
+
+    def test_a_missing_rule_for_words_is_warned_of(self, caplog: pytest.LogCaptureFixture) -> None:
+        metadata = without("pre")
+        assert plain_ids(tokenizer_of(metadata), "a1")
+        assert f"{PREFIX}pre" in caplog.text
+        caplog.clear()
+        made()
+        tokenizer_of(sentencepiece_metadata(["a"]))
+        assert not caplog.text
+
+
 class TestBadMetadata:
     @pytest.mark.parametrize("key", ["model", "tokens", "merges"])
     def test_missing(self, key: str) -> None:
@@ -158,7 +201,6 @@ class TestBadMetadata:
             ("tokens", "abc", "not an array"),
             ("tokens", ["a", 1], "type int"),
             ("tokens", [b"\xff"], "UTF-8"),
-            ("tokens", ["a", "a"], "'a' twice"),
             ("token_type", [1, 2], "2 entries for 257"),
             ("token_type", [9] * 257, "not token types"),
             ("token_type", ["x"] * 257, "not token types"),
@@ -169,7 +211,7 @@ class TestBadMetadata:
             ("merges", [" "], "joins no two tokens"),
             ("merges", 5, "not an array"),
             ("bos_token_id", 257, "is 257, but there are 257"),
-            ("bos_token_id", -1, "is -1"),
+            ("bos_token_id", -2, "is -2"),
             ("eos_token_id", "x", "not an integer"),
             ("eos_token_id", True, "not an integer"),
             ("add_bos_token", 1, "not a boolean"),

@@ -20,6 +20,7 @@ from twofold.host.machine import Memory, read_memory
 from twofold.host.paths import CacheFolders
 from twofold.models.read import read_model
 from twofold.planner.explain.words import scaled
+from twofold.text.tokenizers.metadata import pre_warning
 
 if TYPE_CHECKING:
     from twofold.core.model import ModelSpec
@@ -37,7 +38,8 @@ class FormatUse:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """The report of ``twofold show``. Sizes are bytes; ``problem`` is the reason why Twofold cannot run the model.
+    """The report of ``twofold show``. Sizes are bytes; ``problem`` is the reason why Twofold cannot run the model,
+    ``warning`` what may be wrong with it.
 
     ``kv_tokens`` is the number of tokens whose KV cache (bf16) fits into the available memory beside the weights,
     ``full_contexts`` the number of sequences of maximum length in them; None if the model cannot run. With a ``draft``
@@ -61,6 +63,7 @@ class ModelReport:
     kv_tokens: int | None
     full_contexts: int | None
     problem: str | None
+    warning: str | None = None
     draft: str | None = None
     draft_bytes: int = 0
     draft_streamed_bytes: int = 0
@@ -165,6 +168,7 @@ def describe(found: sources.ResolvedModel, memory: Memory, drafts: sources.Resol
             kv_tokens=tokens,
             full_contexts=tokens // spec.context_length if spec and tokens is not None else None,
             problem=problem,
+            warning=pre_warning(file.tokenizer.values),
             draft=None if drafts is None else drafts.name,
             draft_bytes=draft_bytes,
             draft_streamed_bytes=0 if draft is None else draft.read_bytes,
@@ -205,6 +209,8 @@ def _lines(report: ModelReport) -> list[tuple[str, str]]:
         ("parameters", f"{report.parameters / 1e6:,.1f} M"),
         ("memory", memory),
     ]
+    if report.warning is not None:
+        lines.append(("warning", report.warning))
     if report.problem is not None:
         return [*lines, ("cannot run", report.problem)]
     if report.draft is not None:

@@ -241,3 +241,37 @@ def test_choices_that_are_no_list_of_texts(family: ToolFamily, enum: object) -> 
     if family is not TAGGED:
         assert rules({"enum": enum}) == rules({})
     assert "text" in rules({"enum": enum, "type": "string"})
+
+
+NAMED: Final = {
+    "tokenizer.chat_template": CHATML,
+    "tokenizer.chat_template.tool_use": HERMES.replace("<|im_start|>", "<|tool|>"),
+    "tokenizer.chat_template.rag": "{{ messages | length }} documents",
+}
+
+
+def test_a_template_for_tools_is_used_with_tools() -> None:
+    tokens = tokenizer_of({**tokenizer_metadata(320), **NAMED})
+    form = CompletionFormat.of(tokens)
+    for tools, mark, other in ((None, "<|im_start|>", "<|tool|>"), (TOOLS, "<|tool|>", "<|im_start|>")):
+        ids, _ = form.tokenized(tokens, CHAT, tools)
+        text = tokens.decode(ids, skip_special_tokens=False)
+        assert mark in text
+        assert other not in text
+        assert "found" in text
+    shown, left = form.shown(CHAT, TOOLS)
+    assert left is TOOLS
+    assert shown[2]["tool_calls"]
+    assert "tool_calls" not in form.shown(CHAT, None)[0][2]
+
+
+def test_a_template_of_the_file_may_be_chosen_by_name() -> None:
+    chosen = tokenizer_of({**tokenizer_metadata(320), **NAMED}, chat_template="rag")
+    assert chosen.apply_chat_template(CHAT, tools=TOOLS, tokenize=False) == f"{len(CHAT)} documents"
+
+
+def test_a_template_for_tools_may_be_the_only_one() -> None:
+    named = {"tokenizer.chat_template.tool_use": HERMES}
+    alone = tokenizer_of({**tokenizer_metadata(320), **named})
+    assert alone.has_chat_template
+    assert "Thanks" in alone.apply_chat_template(CHAT, tokenize=False)

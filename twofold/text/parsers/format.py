@@ -65,19 +65,22 @@ class CompletionFormat:
     _tokenizer: Tokenizer = field(repr=False)
     _prober: TemplateProber = field(repr=False)
     _support: TemplateSupport
+    _tool_support: TemplateSupport
     _opened: dict[bytes, bool] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self:
         """The format of the model that a tokenizer belongs to. Renders a few short conversations."""
         prober = TemplateProber(tokenizer)
-        support = TemplateSupport.of(prober)
-        family = _family(tokenizer.chat_template or "", support)
+        support = tool_support = TemplateSupport.of(prober)
+        if prober.has_tool_template and (found := TemplateSupport.of(prober, with_tools=True)).tools:
+            tool_support = found
+        family = _family(tokenizer.tool_template or tokenizer.chat_template or "", tool_support)
         thinking = thinking_marks(tokenizer, prober)
         marks = (*family.marks, *((thinking.start, thinking.end) if thinking else ()))
         keeps = any(tokenizer.token_id(mark) is not None for mark in marks)
         stops = tuple(token for stop in family.stops if (token := tokenizer.token_id(stop)) is not None)
-        return cls(family, thinking, keeps, stops, tokenizer, prober, support)
+        return cls(family, thinking, keeps, stops, tokenizer, prober, support, tool_support)
 
     def shown(
         self,
@@ -93,7 +96,7 @@ class CompletionFormat:
         out about the template, ``note`` is told of changes that callers would not expect. Raises TemplateError for
         calls whose arguments are not a JSON object.
         """
-        support = support or self._support
+        support = support or (self._tool_support if tools else self._support)
         if moves_system(messages, support):
             note("system messages joined messages of the user, because the chat template has no place for them")
         if tools and not support.tools:
@@ -114,7 +117,8 @@ class CompletionFormat:
         Raises the TemplateError of the first try if the template refuses all of them, and the tokenizer's errors.
         """
         refusal: TemplateError | None = None
-        for support in (self._support, *self._support.stricter):
+        first = self._tool_support if tools else self._support
+        for support in (first, *first.stricter):
             notes: list[str] = []
             try:
                 shown, shown_tools = self.shown(messages, tools, support, notes.append)

@@ -32,6 +32,7 @@ class TemplateProber:
         self._tokenizer = tokenizer
         self._exceeded = not tokenizer.has_chat_template
         self.source = tokenizer.chat_template or ""
+        self.has_tool_template = tokenizer.tool_template is not None
 
     def rendered(
         self,
@@ -109,9 +110,10 @@ class TemplateSupport:
     needs_parts: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, prober: TemplateProber) -> Self:
-        """Tests a template, with up to 30 renderings, of which most templates need about 15."""
-        return cls(**_Probes(prober).turns())
+    def of(cls, prober: TemplateProber, *, with_tools: bool = False) -> Self:
+        """Tests a template, with up to 30 renderings, of which most templates need about 15; ``with_tools`` tests the
+        one for conversations with tools."""
+        return cls(**_Probes(prober, with_tools).turns())
 
     @property
     def stricter(self) -> Iterator[Self]:
@@ -140,10 +142,11 @@ def _said(role: str, text: str) -> Message:
 class _Probes:
     """Small conversations with one template."""
 
-    def __init__(self, prober: TemplateProber) -> None:
+    def __init__(self, prober: TemplateProber, with_tools: bool) -> None:
         self._prober = prober
         self._needs_parts: set[str] = set()
-        self._tools: Sequence[Message] | None = None
+        self._tools: Sequence[Message] | None = _TOOLS if with_tools else None
+        self._offered = _TOOLS if with_tools or not prober.has_tool_template else None
         """Tools for each rendering, if the template renders nothing without them."""
 
     def turns(self) -> dict[str, Any]:
@@ -156,8 +159,8 @@ class _Probes:
         )
         late = _said("system", "probe_late")
         parts = self._parts()
-        if not self._prober.rendered(self._ready([user])) and self._prober.rendered(self._ready([user]), _TOOLS):
-            self._tools = _TOOLS
+        if not self._shows([user]) and self._prober.rendered(self._ready([user]), self._offered):
+            self._tools = self._offered
         has_system = self._shows_role([system, user])
         self._shows_role([assistant, user]) or self._shows_role([user, assistant])
         users = assistants = assistant_first = self._shows([again, assistant, user, last])
@@ -165,7 +168,7 @@ class _Probes:
             users, assistants = self._shows([user, last]), self._shows([user, assistant, again, last])
             assistant_first = self._shows([assistant, last])
         return {
-            "tools": _TOOL in self._prober.rendered(self._ready([_said("user", "x")]), _TOOLS),
+            "tools": _TOOL in self._prober.rendered(self._ready([_said("user", "x")]), self._offered),
             "system": has_system,
             "system_alone": has_system and self._shows([system]),
             "systems": has_system and self._shows([system, late, user]),
@@ -193,8 +196,8 @@ class _Probes:
 
     def _parts(self) -> bool:
         """Whether the template shows a list of parts as it shows a text."""
-        text = self._prober.rendered([_said("user", "probe")])
-        parts = self._prober.rendered([{"role": "user", "content": [_part("probe")]}])
+        text = self._prober.rendered([_said("user", "probe")], self._tools)
+        parts = self._prober.rendered([{"role": "user", "content": [_part("probe")]}], self._tools)
         if "probe" not in text and "probe" in parts and "'text'" not in parts:
             self._needs_parts.add("user")
             return True
@@ -225,7 +228,7 @@ class _Probes:
         calling = {"role": "assistant", "content": None if null_content else "", "tool_calls": calls}
         messages = [_said("user", "x"), calling, *results]
         shown = [_TOOL, _KEY, *(f"probe_{kind}_{number}" for kind in ("value", "result") for number in range(count))]
-        return self._shows(messages, shown) or self._shows(messages, shown, _TOOLS)
+        return self._shows(messages, shown) or self._shows(messages, shown, self._offered)
 
     def _shows(
         self, messages: Sequence[Message], texts: Sequence[str] | None = None, tools: Sequence[Message] | None = None

@@ -6,6 +6,7 @@ to affect the ids of a text, or an error: a tokenizer that is almost right is wo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -19,6 +20,10 @@ from twofold.core.tensors import ModelSource, SourceKind
 from twofold.text.tokenizers.special import names
 
 PREFIX = "tokenizer.ggml."
+CHAT_TEMPLATE: Final = "tokenizer.chat_template"
+NO_TOKEN: Final = (-1, 2**32 - 1)
+"""Ids that mean that there is no such token."""
+log = logging.getLogger(__name__)
 MAX_TOKENS = 4_000_000
 
 _USED = names(
@@ -58,6 +63,9 @@ class Vocabulary:
     types   uint8 [vocab]: values of ``TokenType``
     scores  float32 [vocab], only for ``llama``: the higher, the earlier two pieces merge into this one
     merges  ``left right`` pairs, best first, only for ``gpt2``
+
+    Texts may be equal; a text is then encoded as the last of their ids, as llama.cpp does. ``named_templates`` are chat
+    templates for a purpose, such as ``tool_use``.
     """
 
     model: str
@@ -77,6 +85,7 @@ class Vocabulary:
     add_eos: bool | None
     add_space_prefix: bool | None
     chat_template: str | None
+    named_templates: Mapping[str, str] = field(default_factory=dict)
     infill_ids: Mapping[str, int | None] = field(default_factory=dict)
 
     def ids_of(self, *kinds: TokenType) -> list[int]:
@@ -108,6 +117,8 @@ def read_gguf_vocabulary(metadata: Mapping[str, object]) -> Vocabulary:
     if model is None:
         raise _bad(PREFIX + "model", "is missing", hint="The file holds no tokenizer; use one that does.")
     texts = _texts(metadata)
+    if (warning := pre_warning(metadata)) is not None:
+        log.warning("%s", warning)
     kinds = ("bos", "eos", "eot", "eom", "unknown", "padding")
     return Vocabulary(
         model=model,
@@ -121,8 +132,23 @@ def read_gguf_vocabulary(metadata: Mapping[str, object]) -> Vocabulary:
         add_bos=_flag(metadata, PREFIX + "add_bos_token"),
         add_eos=_flag(metadata, PREFIX + "add_eos_token"),
         add_space_prefix=_flag(metadata, PREFIX + "add_space_prefix"),
-        chat_template=_string(metadata, "tokenizer.chat_template"),
+        chat_template=_string(metadata, CHAT_TEMPLATE),
+        named_templates={
+            key.removeprefix(f"{CHAT_TEMPLATE}."): _string(metadata, key) or ""
+            for key in metadata
+            if key.startswith(f"{CHAT_TEMPLATE}.")
+        },
         infill_ids={part: _infill_id(metadata, part, len(texts)) for part in ("prefix", "suffix", "middle")},
+    )
+
+
+def pre_warning(metadata: Mapping[str, object]) -> str | None:
+    """A warning for a byte-level tokenizer whose file does not say how text is split into words; else None."""
+    if PREFIX + "pre" in metadata or _string(metadata, PREFIX + "model") != "gpt2":
+        return None
+    return (
+        f"The file does not name its pre-tokenizer ({PREFIX}pre): text is split by llama.cpp's default rule, so "
+        "numbers, spaces and marks may become other tokens than in training. A newer conversion has the name."
     )
 
 
@@ -163,15 +189,7 @@ def _texts(metadata: Mapping[str, object]) -> tuple[str, ...]:
         raise _bad(key, "is empty")
     if len(texts) > MAX_TOKENS:
         raise _bad(key, f"has {len(texts)} entries; at most {MAX_TOKENS} are allowed")
-    named = texts if all(texts) else tuple(text or f"[EMPTY_{index}]" for index, text in enumerate(texts))
-    if len(set(named)) != len(named):
-        raise _bad(key, f"holds {_repeated(named)!r} twice")
-    return named
-
-
-def _repeated(texts: tuple[str, ...]) -> str:
-    seen: set[str] = set()
-    return next(text for text in texts if text in seen or seen.add(text))  # type: ignore[func-returns-value]
+    return texts if all(texts) else tuple(text or f"[EMPTY_{index}]" for index, text in enumerate(texts))
 
 
 def _types(metadata: Mapping[str, object], count: int) -> NDArray[np.uint8]:
@@ -239,6 +257,8 @@ def _token_id(metadata: Mapping[str, object], name: str, count: int) -> int | No
         return None
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise _bad(key, "is not an integer")
+    if value in NO_TOKEN:
+        return None
     if not 0 <= value < count:
         raise _bad(key, f"is {value}, but there are {count} tokens")
     return int(value)

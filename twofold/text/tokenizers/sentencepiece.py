@@ -53,7 +53,7 @@ def _merges(vocabulary: Vocabulary, cache_dir: Path | None) -> list[tuple[str, s
     assert vocabulary.scores is not None
     normal = np.array(vocabulary.ids_of(TokenType.NORMAL), np.int64)
     best_first = normal[np.argsort(-vocabulary.scores[normal], kind="stable")]
-    pieces = [vocabulary.texts[token] for token in best_first.tolist()]
+    pieces = list(dict.fromkeys(vocabulary.texts[token] for token in best_first.tolist()))
     pairs: Pairs = derive_merges(pieces) if cache_dir is None else cached_merges(pieces, cache_dir)
     return [(pieces[left], pieces[right]) for left, right in pairs.tolist()]
 

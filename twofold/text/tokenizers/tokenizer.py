@@ -98,7 +98,9 @@ class Tokenizer:
         bos_by_default = vocabulary.model == "llama" or word_rule(vocabulary.pre).add_bos
         self.add_bos = _adds(vocabulary.add_bos, "bos", vocabulary.bos_id, bos_by_default)
         self.add_eos = _adds(vocabulary.add_eos, "eos", vocabulary.eos_id, False)
-        self._chat_template = self._template(chat_template)
+        tool_use = vocabulary.named_templates.get("tool_use") if chat_template is None else None
+        self._tool_template = ChatTemplate(tool_use) if tool_use else None
+        self._chat_template = self._template(chat_template) or self._tool_template
         marks = vocabulary.ids_of(TokenType.CONTROL, TokenType.USER_DEFINED)
         self.infill: InfillTokens | None = infill_tokens(
             vocabulary.infill_ids, {texts[token]: token for token in marks}
@@ -114,7 +116,8 @@ class Tokenizer:
         """The tokenizer of a vocabulary.
 
         cache_dir      keeps merge rules of large SentencePiece vocabularies; None derives them each time, which is slow
-        chat_template  name of a built-in family (``BUILTIN_TEMPLATES``) or Jinja source, instead of the file's own
+        chat_template  instead of the file's own: the name of another one in the file or of a built-in family
+                       (``BUILTIN_TEMPLATES``), or Jinja source
 
         Raises FormatError, UnsupportedModelError, or TemplateError for a broken ``chat_template``.
         """
@@ -274,18 +277,24 @@ class Tokenizer:
                 self._chat_template.start()
 
     def stop_rendering(self) -> None:
-        """Ends the process that renders chats, until the next chat."""
-        if self._chat_template is not None:
-            self._chat_template.close()
+        """Ends the processes that render chats, until the next chat."""
+        for template in (self._chat_template, self._tool_template):
+            if template is not None:
+                template.close()
 
     @property
     def chat_template(self) -> str | None:
         """Source of the template in use."""
         return None if self._chat_template is None else self._chat_template.source
 
+    @property
+    def tool_template(self) -> str | None:
+        """Source of the template that renders chats with tools, if it is another one."""
+        return None if self._tool_template is None else self._tool_template.source
+
     def _template(self, chosen: str | None) -> ChatTemplate | None:
         if chosen is not None:
-            template = ChatTemplate(_named_or_source(chosen))
+            template = ChatTemplate(self._vocabulary.named_templates.get(chosen) or _named_or_source(chosen))
             template.check()
             return template
         source = self._vocabulary.chat_template
@@ -343,7 +352,8 @@ class Tokenizer:
         the template exceeds its limits; ParameterError for a variable whose name is reserved, ResourceError if its
         process cannot be started.
         """
-        if self._chat_template is None:
+        template = self._tool_template if tools and self._tool_template else self._chat_template
+        if template is None:
             raise self._no_template()
         given = [validated(messages, exact_content=exact_content), plain(tools), plain(chat_template_kwargs or {})]
         mark = ""
@@ -359,7 +369,7 @@ class Tokenizer:
                 last = last["content"][-1]
             key = "content" if last is checked[-1] else "text"
             last[key] = f"{last[key] or ''}{end}"
-        rendered = self._chat_template.render(
+        rendered = template.render(
             checked,
             tools=checked_tools,
             add_generation_prompt=add_generation_prompt,
@@ -378,7 +388,7 @@ class Tokenizer:
 
     def _unused_mark(self, given: list[Any]) -> str:
         """A mark that is neither in messages, tools and variables nor in the template."""
-        return unused_mark("".join(texts_of(given)) + (self.chat_template or ""))
+        return unused_mark("".join(texts_of(given)) + (self.chat_template or "") + (self.tool_template or ""))
 
 
 def _without(text: str, mark: str) -> str:
@@ -427,10 +437,9 @@ def _adds(given: bool | None, name: str, token: int | None, default: bool) -> bo
 
 
 def _end_ids(vocabulary: Vocabulary) -> frozenset[int]:
-    control = {vocabulary.texts[token]: token for token in vocabulary.ids_of(TokenType.CONTROL)}
-    named = {control[name] for name in _END_NAMES & control.keys()}
-    if control.keys() >= _HARMONY_NAMES:
-        named.discard(control["<|end|>"])
+    control = {token: vocabulary.texts[token] for token in vocabulary.ids_of(TokenType.CONTROL)}
+    ends = _END_NAMES - ({"<|end|>"} if set(control.values()) >= _HARMONY_NAMES else set())
+    named = {token for token, text in control.items() if text in ends}
     given = (vocabulary.eos_id, vocabulary.eot_id, vocabulary.eom_id)
     return frozenset(named | {token for token in given if token is not None})
 
