@@ -70,7 +70,27 @@ class ParameterError(UsageError):
 
 
 class ContextLengthError(UsageError):
-    """A prompt does not fit into the model's context or the KV cache."""
+    """A prompt does not fit into the model's context or the KV cache. Each API protocol says so in its own words, by
+    which clients recognise it and shorten their conversation.
+
+    text      what the caller sent: "prompt" or another text
+    tokens    its tokens; 0 if they are not known
+    output    output tokens that are needed beside it
+    limit     maximum tokens of both together
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        text: str = "prompt",
+        tokens: int = 0,
+        output: int = 0,
+        limit: int = 0,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.text, self.tokens, self.output, self.limit = text, tokens, output, limit
 
 
 class TemplateError(UsageError):

@@ -58,7 +58,7 @@ OllamaGenerating: TypeAlias = OllamaChatRequest | OllamaGenerateRequest | Ollama
 
 Routes: TypeAlias = Mapping[str, Mapping[str, Handler]]
 """Handlers by path and HTTP method."""
-OPENAI: Final = OpenAIDialect()
+OPENAI: Final = {"/v1/chat/": OpenAIDialect(), "/v1/completions": OpenAIDialect("prompt"), "": OpenAIDialect("input")}
 ANTHROPIC: Final = AnthropicDialect()
 OLLAMA: Final = OllamaDialect()
 UNMATCHED: Final = "unmatched"
@@ -73,7 +73,9 @@ def dialect_of(path: str) -> Dialect:
     """The API protocol of a path."""
     if path.startswith("/api/"):
         return OLLAMA
-    return ANTHROPIC if path.startswith("/v1/messages") else OPENAI
+    if path.startswith("/v1/messages"):
+        return ANTHROPIC
+    return next(dialect for prefix, dialect in OPENAI.items() if path.startswith(prefix))
 
 
 def build_app(site: Site, routes: Routes) -> ASGIApp:

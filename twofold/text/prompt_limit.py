@@ -33,11 +33,12 @@ WHITE_MORE: Final = "\u2028\u2029\u202f\u205f\u3000"
 @dataclass(frozen=True, slots=True)
 class PromptLimit:
     """The context in tokens, of which ``reserved`` (0 or 1) are reserved for the completion. ``text`` is what errors
-    call the text."""
+    call the text, and ``remedy`` what helps beside shortening it."""
 
     context: int
     reserved: int = 1
     text: str = "prompt"
+    remedy: str = "raise max_model_len if the model allows it"
 
     @property
     def tokens(self) -> int:
@@ -50,7 +51,11 @@ class PromptLimit:
             raise ContextLengthError(
                 f"The {self.text} has {'at least ' if at_least else ''}{tokens} tokens; "
                 f"{'with one output token, ' if self.reserved else ''}it does not fit the context of {self.context}.",
-                hint=f"Shorten the {self.text}, or raise max_model_len if the model allows it.",
+                hint=f"Shorten the {self.text}, or {self.remedy}.",
+                text=self.text,
+                tokens=tokens,
+                output=self.reserved,
+                limit=self.context,
             )
 
 

@@ -86,6 +86,9 @@ def test_too_long_a_prompt(client: Any) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(**ASK | {"messages": [{"role": "user", "content": "river " * 4000}]})
     assert caught.value.code == "context_length_exceeded"
+    assert "This model's maximum context length is 2048 tokens. However, your messages resulted in " in str(
+        caught.value
+    )
 
 
 def test_an_unknown_model(client: Any) -> None:

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from twofold.api.base import EVENT_STREAM
 from twofold.api.body import ReplyObject
 from twofold.api.fields import FieldError
-from twofold.core.errors import BusyError, TwofoldError
+from twofold.core.errors import BusyError, ContextLengthError, TwofoldError
 
 OVERLOADED: Final = 529
 """Anthropic's status for an overloaded server."""
@@ -76,11 +76,21 @@ class AnthropicDialect:
     def error(self, error: TwofoldError, request_id: str) -> AnthropicError:
         status = self.status(error)
         kind = TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-        message = f"{error} {error.hint}" if error.hint else str(error)
+        said = too_long(error) if isinstance(error, ContextLengthError) and error.tokens else str(error)
+        message = f"{said} {error.hint}" if error.hint else said
         body = AnthropicErrorBody(kind, _short(message))
         if isinstance(error, FieldError) and error.code == THREAD_NOT_FOUND:
             body.details = AnthropicErrorDetails(error.code)
         return AnthropicError(error=body, request_id=request_id)
+
+
+def too_long(error: ContextLengthError) -> str:
+    """That a prompt does not fit, in Anthropic's words: Claude Code and LangChain look for them."""
+    if error.tokens > error.limit or error.output <= 1:
+        maximum = error.limit if error.tokens > error.limit else error.limit - error.output
+        return f"{error.text} is too long: {error.tokens} tokens > {maximum} maximum."
+    counts = f"{error.tokens} + {error.output} > {error.limit}"
+    return f"input length and `max_tokens` exceed context limit: {counts}, decrease input length or `max_tokens`."
 
 
 def _short(message: str) -> str:

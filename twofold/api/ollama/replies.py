@@ -17,11 +17,13 @@ from twofold.api.completion import CompletionReader, ParsedCall
 from twofold.api.openai.errors import ErrorMessage, error_message
 from twofold.api.openai.logprobs import ChatTokenLogprob, chat_logprobs
 from twofold.api.openai.replies import chat_finish
-from twofold.core.errors import TwofoldError
+from twofold.core.errors import ContextLengthError, TwofoldError
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.text.parsers.base import Content, Reasoning, SectionParser
 
 NANOSECONDS: Final = 1_000_000_000
+TOO_LONG: Final = "prompt too long; exceeded max context length"
+"""Ollama's words for a prompt that does not fit."""
 
 
 class OllamaError(ReplyObject):
@@ -41,7 +43,11 @@ class OllamaDialect:
         return error.status
 
     def error(self, error: TwofoldError, request_id: str) -> OllamaError:  # noqa: ARG002 - it is in a header
-        return OllamaError(error_message(error))
+        said = error_message(error, "prompt")
+        if isinstance(error, ContextLengthError) and error.tokens:
+            whole = "the input length exceeds the context length" if error.text == "input" else TOO_LONG
+            said = f"{whole}: {said}"
+        return OllamaError(said)
 
 
 class OllamaPart(ReplyObject, kw_only=True):

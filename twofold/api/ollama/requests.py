@@ -67,13 +67,13 @@ from twofold.api.prompts import (
     infilled,
     tokenized,
 )
-from twofold.core.errors import ContextLengthError
 from twofold.core.params import MAX_SEED, MAX_TOKEN_ID, SamplingParams, StructuredOutputsParams
 from twofold.core.request import EngineRequest, PoolingParams
 from twofold.engine.compress import CompressionReport, ReadingTime
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import Message
 from twofold.text.parsers.base import PlainParser, SectionParser
+from twofold.text.prompt_limit import PromptLimit
 from twofold.text.templates.messages import MAX_MESSAGES
 
 SAME_NAME: Final = ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "stop")
@@ -234,13 +234,8 @@ class OllamaRequest(OllamaBody):
         window = self.options.num_ctx
         if window is None or not isinstance(job.params, SamplingParams):
             return job
-        prompt = len(job.token_ids)
-        room = window - prompt
-        if room < 1:
-            raise ContextLengthError(
-                f"The prompt has {prompt} tokens; with one output token it does not fit num_ctx {window}.",
-                hint="Shorten the prompt, or raise options.num_ctx.",
-            )
+        PromptLimit(window, remedy="raise options.num_ctx").check(len(job.token_ids))
+        room = window - len(job.token_ids)
         limit = job.params.max_tokens
         return replace(job, params=replace(job.params, max_tokens=room if limit is None else min(limit, room)))
 
@@ -408,11 +403,8 @@ class OllamaVectorBody(OllamaBody, PoolingRequest):
         room = min(model.context, self.options.num_ctx or model.context)
         for text in texts:
             ids = tokenized(text, model.unbounded(), self.params, self.request_options).token_ids
-            if len(ids) > room and not truncate:
-                raise ContextLengthError(
-                    f"The text has {len(ids)} tokens; it does not fit the context of {room}.",
-                    hint="Shorten it, or set truncate.",
-                )
+            if not truncate:
+                PromptLimit(room, 0, "input", remedy="set truncate").check(len(ids))
             yield ids[:room]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
 from msgspec import Meta
 
@@ -80,18 +81,21 @@ class OpenAIError(ReplyObject):
     error: OpenAIErrorBody
 
 
+@dataclass(frozen=True, slots=True)
 class OpenAIDialect:
-    """``Dialect`` of OpenAI's clients."""
+    """``Dialect`` of OpenAI's clients. ``prompt`` is what the endpoint calls the prompt."""
 
-    name: Literal["openai"] = "openai"
-    stream_type = EVENT_STREAM
-    any_type = False
+    prompt: Literal["messages", "prompt", "input"] = "messages"
+
+    name: ClassVar[Literal["openai"]] = "openai"
+    stream_type: ClassVar[str] = EVENT_STREAM
+    any_type: ClassVar[bool] = False
 
     def status(self, error: TwofoldError) -> int:
         return error.status
 
     def error(self, error: TwofoldError, request_id: str) -> OpenAIError:  # noqa: ARG002 - it is in a header
-        return error_reply(error)
+        return error_reply(error, self.prompt)
 
 
 def error_code(error: TwofoldError) -> str:
@@ -102,15 +106,29 @@ def error_code(error: TwofoldError) -> str:
     return next(found, "invalid_request" if error.status < 500 else "server_error")
 
 
-def error_message(error: TwofoldError) -> str:
-    """The message and the hint, in one text."""
-    message = f"{error} {error.hint}" if error.hint else str(error)
+def error_message(error: TwofoldError, prompt: str = "messages") -> str:
+    """The message and the hint, in one text; ``prompt`` is what the endpoint calls the prompt."""
+    said = too_long(error, prompt) if isinstance(error, ContextLengthError) and error.tokens else str(error)
+    message = f"{said} {error.hint}" if error.hint else said
     return message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "…"
 
 
-def error_reply(error: TwofoldError) -> OpenAIError:
+def too_long(error: ContextLengthError, prompt: str) -> str:
+    """That a prompt does not fit, in OpenAI's words, which LiteLLM, pydantic-ai, opencode and others look for; those of
+    its Responses API, which LangChain looks for, in front of them."""
+    tokens, output, limit = error.tokens, error.output, error.limit
+    own = prompt if error.text == "prompt" else error.text
+    asked = f"your {own} resulted in {tokens} tokens"
+    if tokens <= limit:
+        asked = f"you requested {tokens + output} tokens ({tokens} in the {own}, {output} in the completion)"
+    first = "Your input exceeds the context window of this model. " if prompt == "input" else ""
+    said = f"This model's maximum context length is {limit} tokens. However, {asked}."
+    return f"{first}{said} Please reduce the length of the {own}."
+
+
+def error_reply(error: TwofoldError, prompt: str = "messages") -> OpenAIError:
     """The body of a response whose status is ``error.status``."""
     fallback: ErrorType = "invalid_request_error" if error.status < 500 else "server_error"
     param = error.param[:MAX_PARAM] if isinstance(error, ParameterError) else None
     kind = TYPES.get(error.status, fallback)
-    return OpenAIError(OpenAIErrorBody(error_message(error), kind, param, error_code(error)))
+    return OpenAIError(OpenAIErrorBody(error_message(error, prompt), kind, param, error_code(error)))

@@ -150,6 +150,9 @@ class Scheduler:
             raise ContextLengthError(
                 f"The sequence may need {sequence.positions_needed} tokens of KV cache, which holds {largest}.",
                 hint="Lower max_tokens, shorten the prompt, or enlarge the KV cache.",
+                tokens=sequence.prompt_length,
+                output=sequence.positions_needed - sequence.prompt_length,
+                limit=largest,
             )
         if self.waiting >= self._max_waiting:
             raise ResourceError(f"{self.waiting} sequences are queued, the maximum.", hint="Raise max_waiting_seqs.")

@@ -279,7 +279,7 @@ def ended_response(
 def failed_response(response: ResponseReply, items: Sequence[Item], error: TwofoldError) -> ResponseReply:
     """The ``response`` that ends with an error, with the items that were complete."""
     param = error.param if isinstance(error, ParameterError) else None
-    failure = ResponseFailure(code=_failure(error), message=error_message(error), param=param or UNSET)
+    failure = ResponseFailure(code=_failure(error), message=error_message(error, "input"), param=param or UNSET)
     return structs.replace(response, status="failed", output=list(items), error=failure)
 
 
