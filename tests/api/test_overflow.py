@@ -21,12 +21,14 @@ LOOKED_FOR: Final = {
     "/v1/chat/completions": (
         r"^This model's maximum context length is 8192 tokens\. However, your messages resulted in 9031 tokens\. ",
         r"(?i)reduce the length of the messages",
+        r"context_length_exceeded",
     ),
     "/v1/completions": (
         r"^This model's maximum context length is 8192 tokens\. However, your prompt resulted in 9031 tokens\. ",
     ),
     "/v1/responses": (
         r"exceeds the context window",
+        r"context_length_exceeded",
         r"This model's maximum context length is 8192 tokens\. However, your input resulted in 9031 tokens\. ",
     ),
     "/v1/embeddings": (r"This model's maximum context length is 8192 tokens",),
@@ -37,8 +39,9 @@ LOOKED_FOR: Final = {
         r"This model's maximum context length is 8192 tokens",
     ),
 }
-"""What clients look for: LiteLLM ("this model's maximum context length is", "prompt is too long"), pydantic-ai ("maximum
-context length"), opencode and pi (all of these), Claude Code (Anthropic's sentence with its numbers)."""
+"""What clients look for: LiteLLM ("this model's maximum context length is", "prompt is too long"), pydantic-ai
+("maximum context length"), LangChain (the code, in the message), opencode and pi (all of these), Claude Code (the
+sentence of Anthropic with its numbers)."""
 
 
 def overflow(tokens: int = 9031, context: int = 8192, **fields: Any) -> ContextLengthError:

@@ -33,8 +33,10 @@ MAX_MESSAGE: Final = 3000
 MAX_PARAM: Final = 128
 """Characters; so that the body of an error stays below 4 KiB."""
 
+LONG_CODE: Final = "context_length_exceeded"
+"""Also part of the message: LangChain looks for it in the text of the client's error, which shows the message alone."""
 CODES: Final[tuple[tuple[type[TwofoldError], str], ...]] = (
-    (ContextLengthError, "context_length_exceeded"),
+    (ContextLengthError, LONG_CODE),
     (ModelNotFoundError, "model_not_found"),
     (TemplateError, "invalid_messages"),
     (ParameterError, IMPOSSIBLE),
@@ -123,7 +125,7 @@ def too_long(error: ContextLengthError, prompt: str) -> str:
         asked = f"you requested {tokens + output} tokens ({tokens} in the {own}, {output} in the completion)"
     first = "Your input exceeds the context window of this model. " if prompt == "input" else ""
     said = f"This model's maximum context length is {limit} tokens. However, {asked}."
-    return f"{first}{said} Please reduce the length of the {own}."
+    return f"{first}{said} Please reduce the length of the {own} ({LONG_CODE})."
 
 
 def error_reply(error: TwofoldError, prompt: str = "messages") -> OpenAIError:
