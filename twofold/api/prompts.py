@@ -55,6 +55,18 @@ ANSWER: Final = "twofold.answer_token_ids"
 """The field of ``Conversation.answer``."""
 
 
+BILLING_HEADER: Final = "x-anthropic-billing-header:"
+"""Starts a line of Claude Code's system prompt. It has a number that may differ in each request, so that no longer
+prefix would be found in the cache; proxies send it on to other APIs."""
+
+
+def unbilled(text: str) -> str:
+    """The text of a system message without the leading lines of the billing header."""
+    while text.lstrip().startswith(BILLING_HEADER):
+        text = text.lstrip().partition("\n")[2].lstrip("\n")
+    return text
+
+
 def function_tool(name: str, description: str | None, parameters: object, *, strict: bool) -> Message:
     """A tool as chat templates read it."""
     given = {"name": name, "description": description, "parameters": parameters, "strict": strict or None}

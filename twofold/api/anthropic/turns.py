@@ -20,7 +20,7 @@ from twofold.api.cache_points import CachePoint
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import CacheControl, JsonSchema
 from twofold.api.openai.chat import MAX_TOOLS, ToolName
-from twofold.api.prompts import DraftMessage, NamedTool, ToolChoice, function_call, function_tool
+from twofold.api.prompts import DraftMessage, NamedTool, ToolChoice, function_call, function_tool, unbilled
 from twofold.core.errors import closest_match, quoted
 from twofold.core.request import TimeToLive
 from twofold.engine.prompts import Message
@@ -114,8 +114,6 @@ def read_tools(given: Sequence[AnthropicTool], controls: CacheControls) -> tuple
     return tools, points
 
 
-BILLING_HEADER: Final = "x-anthropic-billing-header:"
-"""Starts a line with a number that differs in each request, so that no longer prefix would be found in the cache."""
 FAILED: Final = "Error: "
 """Prefix of the result of a tool that failed; chat templates have no field for that."""
 Role = Literal["user", "assistant", "system", "tool"]
@@ -210,9 +208,9 @@ class TurnReader:
         """Reads the system prompt."""
         blocks = [TextBlock(type="text", text=given)] if isinstance(given, str) else given or ()
         for index, block in enumerate(blocks):
-            unbilled = _unbilled(block.text)
-            if unbilled or not block.text:
-                self._add_text("system", unbilled, self._controls.take(block.cache_control, f"system[{index}]"))
+            text = unbilled(block.text)
+            if text or not block.text:
+                self._add_text("system", text, self._controls.take(block.cache_control, f"system[{index}]"))
 
     def messages(self, given: Sequence[AnthropicMessage]) -> None:
         """Reads all messages, in order."""
@@ -290,10 +288,3 @@ class TurnReader:
         if not self.turns or self.turns[-1].role != role:
             self.turns.append(DraftMessage(role))
         return self.turns[-1]
-
-
-def _unbilled(text: str) -> str:
-    """The text without the leading lines of Claude Code's billing header."""
-    while text.lstrip().startswith(BILLING_HEADER):
-        text = text.lstrip().partition("\n")[2].lstrip("\n")
-    return text

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
-from msgspec import Meta, field
+from msgspec import Meta, field, structs
 
 from twofold.api.base import AskedTier, ModelFacts, ReplyHead
 from twofold.api.body import (
@@ -66,6 +66,7 @@ from twofold.api.prompts import (
     function_call,
     infilled,
     tokenized,
+    unbilled,
 )
 from twofold.core.params import MAX_SEED, MAX_TOKEN_ID, SamplingParams, StructuredOutputsParams
 from twofold.core.request import EngineRequest, PoolingParams
@@ -290,6 +291,11 @@ class OllamaMessage(RequestObject):
     tool_name: str | None = None
     tool_call_id: str | None = None
 
+    def unbilled(self) -> OllamaMessage | None:
+        """The message without a billing header, which is no part of a system prompt; None if nothing else is in it."""
+        content = unbilled(self.content) if self.role == "system" else self.content
+        return structs.replace(self, content=content) if content or not self.content else None
+
     def message(self) -> Message:
         """The message in the form that chat templates read."""
         message: dict[str, Any] = {"role": self.role, "content": self.content}
@@ -314,7 +320,7 @@ class OllamaChatRequest(OllamaRequest):
     @cached_property
     def conversation(self) -> Conversation:
         """The chat to complete."""
-        messages = [message.message() for message in self.messages or ()]
+        messages = [kept.message() for message in self.messages or () if (kept := message.unbilled()) is not None]
         last = messages[-1] if messages else {"role": "none"}
         return Conversation(
             messages=messages,
@@ -390,7 +396,8 @@ class OllamaGenerateRequest(OllamaRequest):
         """The chat to complete; None if the prompt is continued without a chat template."""
         if self.raw or self.suffix or not model.tokenizer.has_chat_template:
             return None
-        system: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
+        text = unbilled(self.system)
+        system: list[Message] = [{"role": "system", "content": text}] if text else []
         return Conversation([*system, {"role": "user", "content": self.prompt}], thinking=self.thinking)
 
 

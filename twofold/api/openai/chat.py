@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, structs
 
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import IGNORED, OFFERED, OMITTING, NonEmptyText, OwnFields, RequestObject, only
@@ -41,6 +41,7 @@ from twofold.api.prompts import (
     check_choice,
     function_call,
     function_tool,
+    unbilled,
 )
 from twofold.core.params import SamplingParams
 from twofold.core.request import MAX_PINS, STORED_TTL, EngineRequest, RequestOptions, TimeToLive
@@ -162,6 +163,17 @@ class ChatMessage(MarkedObject, kw_only=True):
             return self.reasoning
         return "".join(part.text or part.summary or "" for part in self.reasoning_details) or None
 
+    def unbilled(self) -> ChatMessage | None:
+        """The message without a billing header, which is no part of a system prompt; None if nothing else is in it."""
+        if self.role not in ("system", "developer") or self.content is None:
+            return self
+        if isinstance(self.content, str):
+            content: Any = unbilled(self.content)
+        else:
+            texts = [(part, text_of(part)) for part in self.content]
+            content = [_with_text(part, unbilled(text)) for part, text in texts if unbilled(text) or not text]
+        return structs.replace(self, content=content) if content or not self.content else None
+
     def points(self, index: int, ttl: TimeToLive) -> Iterator[CachePoint]:
         """The marks of the message, the ``index``-th; they hold for ``ttl`` unless they have their own."""
         for number, part in enumerate(self.content if isinstance(self.content, list) else ()):
@@ -182,6 +194,10 @@ def text_of(part: str | ChatTextPart | ChatRefusalPart) -> str:
     if isinstance(part, str):
         return part
     return part.text if isinstance(part, ChatTextPart) else part.refusal
+
+
+def _with_text(part: str | ChatTextPart | ChatRefusalPart, text: str) -> str | ChatTextPart | ChatRefusalPart:
+    return structs.replace(part, text=text) if isinstance(part, ChatTextPart) else text
 
 
 MAX_TOOLS: Final = 128
@@ -355,6 +371,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
             name = "twofold.progress"
             raise FieldError(f"{name} needs stream.", param=name, hint='Set "stream": true, or leave it out.')
         check_variables(self.chat_template_kwargs or ())
+        self.messages = [kept for message in self.messages if (kept := message.unbilled()) is not None] or self.messages
         self.conversation  # noqa: B018 - both raise FieldError for impossible values
         self.params  # noqa: B018
 

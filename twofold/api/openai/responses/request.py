@@ -80,7 +80,15 @@ from twofold.api.openai.responses.settings import (
     TextSettings,
     shown_tools,
 )
-from twofold.api.prompts import DEFAULT_THINKING, Conversation, DraftMessage, ToolChoice, check_choice, function_call
+from twofold.api.prompts import (
+    DEFAULT_THINKING,
+    Conversation,
+    DraftMessage,
+    ToolChoice,
+    check_choice,
+    function_call,
+    unbilled,
+)
 from twofold.core.errors import ContextLengthError, quoted
 from twofold.core.params import SamplingParams
 from twofold.core.request import MAX_PINS, STORED_TTL, EngineRequest, RequestOptions, TimeToLive
@@ -128,7 +136,9 @@ class _MessageReader:
     unless they have their own ttl."""
 
     def __init__(self, instructions: str | None, ttl: TimeToLive) -> None:
-        self.drafts = [DraftMessage("system", [instructions])] if instructions else []
+        self.drafts: list[DraftMessage] = []
+        if instructions:
+            self._add(self._begin("system"), instructions)
         self._ttl = ttl
         self._called: set[str] = set()
 
@@ -158,7 +168,10 @@ class _MessageReader:
             if isinstance(part, RefusalContent):
                 draft.texts.append(part.refusal)
                 continue
-            draft.texts.append(part.text)
+            text = unbilled(part.text) if draft.role == "system" else part.text
+            if part.text and not text:
+                continue
+            draft.texts.append(text)
             if part.prompt_cache_breakpoint is not UNSET:
                 draft.hold("text", cast("TimeToLive", part.prompt_cache_breakpoint.get("ttl", self._ttl)))
 
@@ -243,14 +256,15 @@ class TurnRequest(RequestObject, dict=True):
         reader = _MessageReader(self.instructions, ttl)
         for item in (*self.history, *self.resolved) if items is None else items:
             reader.read(item)
-        points = [point for index, draft in enumerate(reader.drafts) for point in draft.points(index)]
+        drafts = [draft for draft in reader.drafts if draft.texts or draft.role != "system"]
+        points = [point for index, draft in enumerate(drafts) for point in draft.points(index)]
         if cache is not None and cache.mode != "explicit":
             points.append(CachePoint(ttl))
         if self.prompt_cache_retention == STORED_TTL:
             points.append(CachePoint(STORED_TTL))
         tools, choice = self.shown_tools
         return Conversation(
-            messages=[draft.message() for draft in reader.drafts],
+            messages=[draft.message() for draft in drafts],
             tools=tools,
             choice=choice,
             parallel=self.parallel_tool_calls,
