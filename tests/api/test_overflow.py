@@ -77,7 +77,7 @@ def test_a_prompt_that_leaves_no_room_for_an_output_token() -> None:
 
 
 def test_a_cache_that_is_too_small_for_prompt_and_completion() -> None:
-    error = ContextLengthError("no", tokens=100, output=60, limit=128)
+    error = ContextLengthError.of_cache(100, 160, 128)
     assert "you requested 160 tokens (100 in the messages, 60 in the completion)" in message("/v1/chat/x", error)
     assert "exceed context limit: 100 + 60 > 128" in message("/v1/messages", error)
 

@@ -34,7 +34,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 MAX_QUOTED: Final = 64
 """Maximum number of characters of a caller's text that an error repeats."""
@@ -91,6 +91,17 @@ class ContextLengthError(UsageError):
     ) -> None:
         super().__init__(message, hint=hint)
         self.text, self.tokens, self.output, self.limit = text, tokens, output, limit
+
+    @classmethod
+    def of_cache(cls, tokens: int, needed: int, limit: int) -> Self:
+        """A prompt of so many tokens that, with its completion, needs more of the KV cache than it holds."""
+        return cls(
+            f"The sequence may need {needed} tokens of KV cache, which holds {limit}.",
+            hint="Lower max_tokens, shorten the prompt, or enlarge the KV cache.",
+            tokens=tokens,
+            output=needed - tokens,
+            limit=limit,
+        )
 
 
 class TemplateError(UsageError):

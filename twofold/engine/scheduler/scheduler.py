@@ -147,13 +147,7 @@ class Scheduler:
         """
         largest = self.manager.largest()
         if sequence.positions_needed > largest:
-            raise ContextLengthError(
-                f"The sequence may need {sequence.positions_needed} tokens of KV cache, which holds {largest}.",
-                hint="Lower max_tokens, shorten the prompt, or enlarge the KV cache.",
-                tokens=sequence.prompt_length,
-                output=sequence.positions_needed - sequence.prompt_length,
-                limit=largest,
-            )
+            raise ContextLengthError.of_cache(sequence.prompt_length, sequence.positions_needed, largest)
         if self.waiting >= self._max_waiting:
             raise ResourceError(f"{self.waiting} sequences are queued, the maximum.", hint="Raise max_waiting_seqs.")
         self._enter(sequence)
