@@ -83,8 +83,10 @@ class ReplyHead:
 class Streamer(Protocol):
     """Writes the events of a streamed reply. Every method returns bytes of the protocol's ``stream_type``, or b""."""
 
-    keep_alive: bytes
-    """An event that clients ignore. It is sent when a stream is silent for long."""
+    @property
+    def keep_alive(self) -> bytes:
+        """An event that clients ignore. It is sent when a stream is silent for long."""
+        ...
 
     def open(self) -> bytes:
         """The events before the first token."""

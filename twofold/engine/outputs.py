@@ -95,7 +95,8 @@ class OutputDelta:
     ``error`` is the reason if the engine itself aborted the request. ``made`` says when and how the tokens were made,
     if the request asks for its timeline; None where several steps made them. ``scored`` is the part of the prompt whose
     log-probabilities the step computed, if the request asks for them; all parts come before the first token. Where a
-    request goes on elsewhere, they start over.
+    request goes on elsewhere, they start over. ``cached`` is how many tokens of the prompt came from a cache, in the
+    first delta with a token.
     """
 
     request_id: str
@@ -109,3 +110,4 @@ class OutputDelta:
     error: TwofoldError | None = None
     made: TokensMade | None = None
     scored: ScoredPrompt | None = None
+    cached: int | None = None

@@ -313,7 +313,7 @@ class Generation(ActiveRequest):
         self._params = params
         self._chooses = params.answers > params.n
         self._prompt_logprobs = None if params.prompt_logprobs is None else [None]
-        self._scored = 0
+        self._scored, self._begun = 0, False
         before = request.token_ids[len(request.token_ids) - min(request.answered, MAX_CHARACTER_BYTES) :]
         self._completions: dict[int, SequenceCompletion] = {}
         for index, known in enumerate(delivered):
@@ -336,6 +336,8 @@ class Generation(ActiveRequest):
         delta = completion.take(event, now)
         if scored is not None:
             delta = replace(delta, scored=scored)
+        if not self._begun:
+            self._begun, delta = True, replace(delta, cached=self.sequences[0].record.cached)
         if completion.finish is not None:
             del self._engine.owners[event.sequence_id]
             if event.finish is None:

@@ -294,6 +294,7 @@ def deltas(output: RequestOutput) -> Iterator[OutputDelta]:
             completion.finish_reason,
             completion.stop_reason,
             output if completion is output.outputs[-1] else None,
+            cached=output.metrics.cached_tokens,
         )
 
 

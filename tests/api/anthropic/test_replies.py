@@ -14,7 +14,9 @@ from tests.api.anthropic.conftest import HEAD, TEMPLATE, THINKING, WEATHER, read
 from tests.api.completions import CALL, Made, events, facts_of
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.core.errors import BusyError, WorkerError
+from twofold.core.forecast import RequestProgress
 from twofold.core.record import HeldPin
+from twofold.engine.outputs import OutputDelta
 
 PLAIN, THINKER = facts_of(TEMPLATE), facts_of(THINKING)
 SHORT = replace(PLAIN, context=102)
@@ -187,8 +189,26 @@ def test_a_stream_that_cannot_go_on_says_so(plain: ModelFacts, error: Any, kind:
     assert sent == {"type": "error", "error": {"type": kind, "message": str(error)}, "request_id": "req_1"}
 
 
-def test_keep_alives_are_pings(plain: ModelFacts) -> None:
-    assert read().streamer(HEAD, plain).keep_alive == b'event: ping\ndata: {"type":"ping"}\n\n'
+def test_keep_alives_are_pings_once_the_message_has_started(plain: ModelFacts) -> None:
+    streamer = read().streamer(HEAD, plain)
+    assert streamer.open() == b""
+    assert streamer.keep_alive == b": keep-alive\n\n"
+    streamer.take(0, OutputDelta("r", 0, "a", (5,), cached=3))
+    assert streamer.keep_alive == b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+@pytest.mark.parametrize("progressed", [False, True])
+def test_the_start_tells_the_cached_tokens(plain: ModelFacts, progressed: bool) -> None:
+    """With the first token, or before it when the request is admitted; once, whatever follows."""
+    streamer = read().streamer(HEAD, plain)
+    prompt = sum(HEAD.prompt_tokens)
+    waiting = RequestProgress("r", 0.1, 2, 0, 0, prompt)
+    assert streamer.progress(waiting) == b""
+    running = RequestProgress("r", 0.2, None, prompt - 1, prompt - 1, prompt)
+    first = OutputDelta("r", 0, "a", (5,), cached=prompt - 1)
+    sent = (streamer.progress(running) if progressed else b"") + streamer.take(0, first) + streamer.progress(running)
+    usages = [event["message"]["usage"] for event in events(sent) if event["type"] == "message_start"]
+    assert [(used["input_tokens"], used["cache_read_input_tokens"]) for used in usages] == [(1, prompt - 1)]
 
 
 def test_white_space_is_no_block_but_belongs_to_the_text_behind_it(plain: ModelFacts) -> None:

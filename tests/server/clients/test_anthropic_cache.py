@@ -87,7 +87,10 @@ def test_streams_report_the_same_usage(claude: Any) -> None:
     asked = ask(system=[block(text(), "5m")])
     with claude.messages.stream(**asked) as stream:
         first = stream.get_final_message().usage
+    with claude.messages.stream(**asked) as stream:
+        (start,) = [event.message.usage for event in stream if event.type == "message_start"]
     second = claude.messages.create(**asked).usage
+    assert start.cache_read_input_tokens == second.cache_read_input_tokens
     assert first.cache_creation_input_tokens > 50
     assert second.cache_read_input_tokens >= first.cache_creation_input_tokens + first.cache_read_input_tokens
 

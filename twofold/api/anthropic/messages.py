@@ -186,7 +186,8 @@ class MessagesRequest(MessagesPrompt, Explainable, kw_only=True):
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         asked = [name for name in ("max_tokens", *NAMES) if getattr(self, name, None) is not None]
         params = model.sampling.fill(self.params, asked)
-        return [self.conversation.prepare(model, params, drafting_options(self.twofold))]
+        options = replace(drafting_options(self.twofold), progress=self.stream)
+        return [self.conversation.prepare(model, params, options)]
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> MessageReply:
         (output,) = outputs

@@ -2,8 +2,9 @@
 
     message_start (content_block_start content_block_delta … content_block_stop) … message_delta message_stop
 
-White space alone makes no block; it is put before the text that follows it. Final token counts are in
-``message_delta``: earlier it is not known how much of the prompt came from the cache.
+White space alone makes no block; it is put before the text that follows it. ``message_start`` is sent once it is known
+how much of the prompt came from a cache; until then comments keep the connection open. Final token counts are in
+``message_delta``.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import Explanation, NonNegativeInt, ReplyObject, encode
 from twofold.api.completion import CacheUsage, CompletionReader, ParsedCall
 from twofold.core.errors import TwofoldError
+from twofold.core.forecast import RequestProgress
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, SectionParser, ToolCall
 
@@ -220,10 +222,12 @@ def event(data: MessageEvent) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (data.type.encode(), encode(data))
 
 
+PING: Final = event(MessagePing())
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+
+
 class MessageStreamer:
     """``Streamer`` of a message. With ``max_tokens`` 0 the message has no content."""
-
-    keep_alive = event(MessagePing())
 
     def __init__(
         self,
@@ -241,28 +245,48 @@ class MessageStreamer:
         self._diagnostics = diagnostics
         self._reader = CompletionReader(parser)
         self._blocks = MessageBlocks(head.id, omits_thinking=omits_thinking)
+        self._begun = False
+
+    @property
+    def keep_alive(self) -> bytes:
+        """A ping; before ``message_start``, which is the first event, a comment."""
+        return PING if self._begun else KEEP_ALIVE
 
     def open(self) -> bytes:
-        used = running_usage(self._head, CacheUsage(prompt=sum(self._head.prompt_tokens)))
+        return b""
+
+    def progress(self, progress: RequestProgress) -> bytes:
+        """``ShowsProgress``: the message starts when the request is admitted, and thereby knows its cached tokens."""
+        return self._begin(progress.cached) if progress.ahead is None else b""
+
+    def _begin(self, cached: int) -> bytes:
+        """The first events of the message, once; ``cached`` tokens of its prompt came from a cache."""
+        if self._begun:
+            return b""
+        self._begun = True
+        prompt = sum(self._head.prompt_tokens)
+        used = running_usage(self._head, CacheUsage(prompt=prompt, read=min(cached, prompt)))
         message = MessageReply(
             id=f"msg_{self._head.id}", model=self._head.model, usage=used, diagnostics=self._diagnostics
         )
-        return event(MessageStart(message=message)) + self.keep_alive
+        return event(MessageStart(message=message)) + PING
 
     def take(self, job: int, delta: OutputDelta) -> bytes:  # noqa: ARG002 - a message is one job
+        begun = self._begin(delta.cached or 0)
         if not self._max_tokens:
-            return b""
-        return b"".join(map(event, self._blocks.take(self._reader.take(delta))))
+            return begun
+        return begun + b"".join(map(event, self._blocks.take(self._reader.take(delta))))
 
     def close(self, outputs: Sequence[RequestOutput], extra: Explanation | UnsetType = UNSET) -> bytes:
         (output,) = outputs
+        begun = self._begin(output.metrics.cached_tokens)
         reason, sequence = stop_of(output, self._model, max_tokens=self._max_tokens, called=bool(self._reader.calls))
         ending = MessageDelta(
             delta=MessageEnding(reason, sequence),
             usage=message_usage(self._head, output, self._model, max_tokens=self._max_tokens),
             twofold=extra,
         )
-        return b"".join(map(event, (*self._blocks.finish(), ending, MessageStop())))
+        return begun + b"".join(map(event, (*self._blocks.finish(), ending, MessageStop())))
 
     def fail(self, error: TwofoldError, request_id: str) -> bytes:
         return event(AnthropicDialect().error(error, request_id))
