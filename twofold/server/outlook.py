@@ -3,7 +3,7 @@
 An engine says what a request would meet if it arrived now (``engine.scheduler.forecast``). That is asked at most every
 FRESH_S; in between time passes, and each admitted request takes a slot.
 
-    A request is refused if its wait is predicted to be longer than FAR times its tier's objective of TTFT.
+    A request is refused if its queue is predicted to make its TTFT longer than FAR times its tier's objective.
     For CALM_S after a refusal, the limit is the share AIM of the objective: under overload every place is at the limit,
     and what is admitted should meet the objective.
 
@@ -30,6 +30,7 @@ class Outlook:
     then. Times are in seconds."""
 
     queues_s: tuple[float, ...] = ()
+    prefill_s: float = 0.0
     admitted: int = 0
     at: float = -math.inf
     asked_at: float = -math.inf
@@ -43,15 +44,20 @@ class Outlook:
 
     def learn(self, forecast: Forecast, now: float) -> None:
         """Takes the engine's prediction; without one, nothing is refused."""
-        self.queues_s, self.admitted, self.at = forecast.queues_s, 0, now
+        self.queues_s, self.prefill_s = forecast.queues_s, forecast.prefill_s or 0.0
+        self.admitted, self.at = 0, now
 
     def refuses(self, objective_s: float, now: float) -> float | None:
         """Seconds after which a request that arrives now would not be refused any more; None if it is admitted."""
-        limit_s = (AIM if now - self.refused_at < CALM_S else FAR) * objective_s
+        limit_s = self._limit_s((AIM if now - self.refused_at < CALM_S else FAR) * objective_s)
         queue_s = self.queues_s[min(self.admitted, len(self.queues_s) - 1)] if self.queues_s else 0.0
         wait_s = queue_s - (now - self.at)
         if wait_s <= limit_s:
             self.admitted += 1
             return None
         self.refused_at = now
-        return wait_s - AIM * objective_s
+        return wait_s - self._limit_s(AIM * objective_s)
+
+    def _limit_s(self, ttft_s: float) -> float:
+        """Seconds of the queue that leave time for the prompt; at least half, for prompts that take too long alone."""
+        return max(ttft_s - self.prefill_s, ttft_s / 2)

@@ -61,8 +61,9 @@ class QueueAhead:
             return Forecast(cached, ahead, len(self.running))
         rows = sum(sequence.pending for sequence in (*self.running, *self.waiting) if not sequence.decodes)
         queue_s = self._seconds(decode, decoding, 0, rows, now)
-        queues_s = tuple(queue_s + tpot_s * tokens for tokens in self._slots(decoding))
         prefill_s = self._seconds(decode, decoding, cached, tokens - cached, now)
+        slots = enumerate(self._slots(decoding))
+        queues_s = tuple(queue_s + tpot_s * left + number * prefill_s for number, left in slots)
         error = self.step_time.error
         return Forecast(cached, ahead, len(self.running), queues_s[0], prefill_s, tpot_s, error, queues_s)
 
