@@ -19,6 +19,7 @@ from twofold.engine.async_llm import AsyncLLM
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import TokensPrompt
+from twofold.fleet.service import snapshot
 
 PROMPT: TokensPrompt = {"prompt_token_ids": [40, 41, 42]}
 PERSON = {
@@ -41,6 +42,14 @@ def check_person(text: str) -> None:
     assert set(person) == {"name", "age"}
     assert isinstance(person["name"], str)
     assert 0 <= person["age"] <= 200
+
+
+def test_the_snapshot_counts_masks_that_a_limit_narrows(make_llm: MakeLLM) -> None:
+    llm = make_llm(seqs=6, rows=24)
+    llm.generate(PROMPT, params({"choice": ["yes", "no"]}, max_tokens=60))
+    assert snapshot(llm.engine).masks_narrowed == 0
+    output = llm.generate(PROMPT, params({"regex": "[ab]+c"}, max_tokens=2))[0]
+    assert 0 < snapshot(llm.engine).masks_narrowed <= len(output.outputs[0].token_ids)
 
 
 def text_of(output: RequestOutput) -> str:

@@ -308,6 +308,7 @@ class EngineSnapshot:
     max_rows, max_logit_rows   limits of a step
     store              of the KV store on the disk; None without one
     drafts             of speculation; all are 0 without it
+    masks_narrowed     masks of structured outputs in which the token limit forbade tokens that the grammar allows
     """
 
     waiting: int
@@ -327,3 +328,4 @@ class EngineSnapshot:
     max_logit_rows: int = 1
     store: StoreCounts | None = None
     drafts: DraftCounts = field(default_factory=DraftCounts)
+    masks_narrowed: int = 0

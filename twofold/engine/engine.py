@@ -203,6 +203,11 @@ class Engine:
         """Sequences that wait for a slot, including those of requests that wait for their grammar."""
         return self.scheduler.waiting + sum(len(each.active.sequences) for each in self._compiling.values())
 
+    @property
+    def masks_narrowed(self) -> int:
+        """``GrammarCompiler.narrowed``."""
+        return self._grammars.narrowed
+
     def observe(self, observer: Observer) -> None:
         """Adds an observer, which gets the report of every step and every request from now on."""
         self._reporter.observers.append(observer)

@@ -198,6 +198,7 @@ def snapshot(engine: Engine) -> EngineSnapshot:
         max_rows=scheduler.limits.rows,
         max_logit_rows=scheduler.limits.logit_rows,
         drafts=replace(scheduler.drafts, positions=list(scheduler.drafts.positions)),
+        masks_narrowed=engine.masks_narrowed,
     )
 
 

@@ -124,7 +124,7 @@ def test_waits_for_a_host_get_shorter_after_slow_masks(
         with monkeypatch.context() as patched:
             patched.setattr(hosted.GrammarHost, "read", lambda _, limit: waited.append(limit))
             assert not constraint.wait()
-        host._take(Masks(-1, words=[b""], seconds=seconds))
+        host._take(Masks(-1, words=[b""], narrowed=[False], seconds=seconds))
     limits = [limit for limit in waited if limit]
     assert limits == pytest.approx([hosted.PATIENCE_S * (0.5**mask if seconds else 1) for mask in range(12)])
     assert follow(constraint, 20, 1) == 20
@@ -136,8 +136,43 @@ def test_waits_for_a_host_recover_after_any_number_of_slow_masks(compiler: Gramm
     host = constraint._host  # type: ignore[attr-defined]
     for masks, seconds in ((2000, 2 * hosted.PATIENCE_S), (100, 0.0)):
         for _ in range(masks):
-            host._take(Masks(-1, words=[b""], seconds=seconds))
+            host._take(Masks(-1, words=[b""], narrowed=[False], seconds=seconds))
     assert host._patience == hosted.PATIENCE_S
+
+
+def sampled(compiler: GrammarCompiler, limit: int, tokens: list[int], drafts: int = 0) -> int:
+    """The masks counted as narrowed while the tokens of a JSON text are sampled, some steps with drafts."""
+    before = compiler.narrowed
+    grammar = compiler.submit(P(json={"type": "object", "properties": {"a": {"type": "string"}}})).result()
+    constraint = grammar.start(limit)
+    for place in range(0, len(tokens), 1 + drafts):
+        step = tokens[place : place + 1 + drafts]
+        constraint.prepare(step[:drafts])
+        masks = constraint.masks()
+        constraint.advance(step[: len(masks)])
+        for token in step[len(masks) :]:
+            constraint.masks()
+            constraint.advance([token])
+    return compiler.narrowed - before
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_masks_that_the_limit_narrows_are_counted(compiler: GrammarCompiler, local: LocalCompiler, drafts: int) -> None:
+    tokens = local.vocabulary.cut(b'{"a": "' + b"hello you" * 4)
+    assert sampled(compiler, 500, tokens, drafts) == 0
+    near = sampled(compiler, len(tokens) + 3, tokens, drafts)
+    assert 0 < near < len(tokens)
+    assert near == sampled(compiler, len(tokens) + 3, tokens)
+
+
+def test_masks_of_drafts_that_were_not_sampled_are_not_counted(compiler: GrammarCompiler) -> None:
+    grammar, before = compiler.submit(P(regex="[ab]{3,9}")).result(), compiler.narrowed
+    constraint = grammar.start(3)
+    constraint.prepare(allowed(constraint)[:1] * 2)
+    constraint.masks()
+    assert compiler.narrowed == before
+    constraint.advance(allowed(constraint)[:1])
+    assert compiler.narrowed - before <= 1
 
 
 def test_no_mask_is_made_before_it_is_requested(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,9 @@ class GrammarCompiler:
     seconds     maximum processor time of a compilation
     step_s      maximum processor time of a token, and of the mask after it; both limits end requests with an error and
                 never change a completion
+
+    ``narrowed`` counts the masks from which a token was sampled and in which the token limit forbade tokens that the
+    grammar allows; on the engine's thread.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class GrammarCompiler:
         seconds: float = COMPILE_S,
         step_s: float = STEP_S,
     ) -> None:
+        self.narrowed = 0
         self._end_ids = tuple(end_ids)
         self._seconds, self._step_s = seconds, step_s
         self._server = ForkServer(lambda: described(tokenizer, self._end_ids, vocab_size))

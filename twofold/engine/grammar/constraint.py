@@ -96,7 +96,7 @@ class GrammarConstraint:
         self._use_words(np.zeros(vocabulary.words, dtype=np.uint32))
         self._fresh = False
         self._finished = False
-        self._shortened = False
+        self._shortened = self._narrowed = False
         self._plan_check()
 
     @property
@@ -106,6 +106,11 @@ class GrammarConstraint:
     @property
     def shortened(self) -> bool:
         return self._shortened
+
+    @property
+    def narrowed(self) -> list[bool]:
+        """For each of ``masks``, whether the limit forbids tokens that the grammar allows."""
+        return [state._narrowed for state in (self, *(after for _, after in self._walked))][: len(self._made)]
 
     @property
     def forced(self) -> list[int]:
@@ -218,6 +223,7 @@ class GrammarConstraint:
         self._words, self._address, self._view = words, words.ctypes.data, words.data
 
     def _fill(self) -> None:
+        self._narrowed = False
         if self._finished:
             self._words[:] = self._vocabulary.end_bits
             return
@@ -302,6 +308,7 @@ class GrammarConstraint:
         if complete:
             allowed = allowed | self._vocabulary.end_bits
         if (self._words & ~allowed).any():
+            self._narrowed = True
             self._shortened |= self._free is None or self._room <= len(self._path)
             self._words[:] = (self._words & allowed) | kept
 

@@ -141,7 +141,7 @@ class Host:
         except ParameterError as error:
             self._refuse(number, error)
             return
-        self._pipe.send(wire.Masks(number, words, seconds))
+        self._pipe.send(wire.Masks(number, words, completion.constraint.narrowed, seconds))
 
     def _refuse(self, number: int, error: ParameterError) -> None:
         del self._completions[number]

@@ -119,6 +119,7 @@ class Inbox:
         self.shortened = False
         self.awaited = 0
         self.masks: list[memoryview] = []
+        self.narrowed: list[bool] = []
         self.forced: list[int] = []
         self.error: TwofoldError | None = None
 
@@ -228,11 +229,12 @@ class GrammarHost:
                     inbox = self._inboxes[number]
                     inbox.finished, inbox.shortened, inbox.forced = finished, shortened, forced
                     inbox.awaited -= 1
-            case wire.Masks(number, words, seconds):
+            case wire.Masks(number, words, narrowed, seconds):
                 changed = self._patience * (0.5 if seconds > PATIENCE_S else PATIENCE_GAIN)
                 self._patience = min(max(changed, MIN_PATIENCE_S), PATIENCE_S)
                 if number in self._inboxes:
                     self._inboxes[number].masks = [memoryview(mask).cast("I") for mask in words]
+                    self._inboxes[number].narrowed = narrowed
 
     def _fail(self, error: TwofoldError) -> None:
         self.error = error
@@ -254,7 +256,9 @@ class GrammarHost:
 
 
 class _Hosts(Protocol):
-    """The hosts of a model's grammars."""
+    """The hosts of a model's grammars. ``narrowed`` as in ``GrammarCompiler``."""
+
+    narrowed: int
 
     def begin(self, grammar: HostedGrammar, max_tokens: int) -> tuple[GrammarHost, int, Inbox]: ...
 
@@ -275,6 +279,10 @@ class HostedGrammar:
     def begin(self, max_tokens: int) -> tuple[GrammarHost, int, Inbox]:
         """A new completion, in the process of the grammar, which is started again if it was closed."""
         return self._hosts.begin(self, max_tokens)
+
+    def count_narrowed(self, masks: int) -> None:
+        """Counts masks that a token limit narrowed."""
+        self._hosts.narrowed += masks
 
     def start(self, max_tokens: int) -> HostedConstraint:
         """The constraint of one completion of at most ``max_tokens`` tokens, which is valid whenever it ends.
@@ -354,7 +362,8 @@ class HostedConstraint:
         completion's ``advance``."""
         assert not self._inbox.finished, "no token can follow a finished output"
         self._begin()
-        self._inbox.masks, self._prepared = [], False
+        self._grammar.count_narrowed(sum(self._inbox.narrowed[: len(tokens)]))
+        self._inbox.masks, self._inbox.narrowed, self._prepared = [], [], False
         if self._host is not None:
             self._inbox.awaited += 1
             self._host.send(wire.Advance(self._number, tuple(tokens)))

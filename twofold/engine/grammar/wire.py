@@ -91,10 +91,11 @@ class Advanced(CompletionMessage, frozen=True):
 
 
 class Masks(CompletionMessage, frozen=True):
-    """The masks of the tokens that may be sampled next, and after drafts: 32-bit words. ``seconds`` of processor time
-    were needed."""
+    """The masks of the tokens that may be sampled next, and after drafts: 32-bit words. ``narrowed`` as in
+    ``GrammarConstraint``. ``seconds`` of processor time were needed."""
 
     words: list[bytes]
+    narrowed: list[bool]
     seconds: float
 
 

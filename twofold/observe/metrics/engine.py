@@ -22,6 +22,10 @@ COUNTS: Final = {
     "preemptions": ("vllm:num_preemptions", "Preemptions of running sequences."),
     "swaps": ("twofold:swaps", "Sequences that were swapped to host memory."),
     "evicted": ("twofold:evicted_blocks", "Cached blocks that were evicted."),
+    "masks_narrowed": (
+        "twofold:grammar_masks_narrowed",
+        "Sampled tokens of structured outputs for which the token limit narrowed the grammar's choice.",
+    ),
 }
 """Counters by the field of a snapshot."""
 DRAFT_COUNTS: Final = {
