@@ -36,6 +36,7 @@ LANE_VALUES: Final = {
 MAX_VECTOR_BYTES: Final = 1 << 20
 MAX_OPEN_TOKENS: Final = 1 << 17
 """Tokens of a completion without a limit."""
+OUTSIDE: Final = "a token is outside of the vocabulary"
 WITHHELD_CHARS: Final = 2 * MAX_STOP_CHARS
 """Characters of a completion that an engine withholds at most, beside those of its last token."""
 
@@ -92,8 +93,8 @@ class OutputBounds:
 
     def check_tokens(self, ids: Collection[int]) -> None:
         """Raises PeerError for a token outside of the vocabulary."""
-        if ids and not (min(ids) >= 0 and max(ids) < self.vocabulary):
-            raise PeerError("a token is outside of the vocabulary")
+        if ids and not 0 <= min(ids) <= max(ids) < self.vocabulary:
+            raise PeerError(OUTSIDE)
 
     def check_logprobs(self, logprobs: Sequence[Logprobs | None], ids: Sequence[int], wanted: int) -> None:
         """Raises PeerError unless each of the tokens ``ids`` has its log-probability and at most ``wanted`` others."""
@@ -161,13 +162,17 @@ class OutputCheck:
             self._chars = 0
 
     def check(self, delta: OutputDelta, begun: Sequence[DeliveredCompletion], bounds: OutputBounds) -> None:
-        """Raises PeerError if a delta of the replica that began after ``begun`` cannot be; else it counts."""
+        """Raises PeerError if a delta of the replica that began after ``begun`` cannot be; else it counts.
+
+        It runs for each token, so that what each delta has is checked here, without further calls.
+        """
         index, ids = delta.index, delta.token_ids
         if not 0 <= index < self._outputs:
             raise PeerError(f"completion {index} of {self._outputs}")
         if self._finished[index] and (ids or delta.text):
             raise PeerError("a completion goes on after its end")
-        bounds.check_tokens(ids)
+        if ids and not 0 <= min(ids) <= max(ids) < bounds.vocabulary:
+            raise PeerError(OUTSIDE)
         wanted = None if self._sampling is None else self._sampling.logprobs
         if delta.logprobs is not None:
             bounds.check_logprobs(delta.logprobs, ids, _wanted("logprobs", wanted))
@@ -178,10 +183,12 @@ class OutputCheck:
             _equal("scored tokens of the prompt", delta.scored.start, self._scored)
         if delta.made is not None:
             _equal("origins", len(delta.made.origins), len(ids))
-        tokens, limit = self._tokens[index] + len(ids), self._limit(bounds)
-        _most("tokens of a completion", tokens, limit)
+        tokens, limit = self._tokens[index] + len(ids), bounds.context - len(self._request.token_ids)
+        if self._max_tokens is not None and self._max_tokens < limit:
+            limit = self._max_tokens
         chars = self._chars + len(delta.text)
-        self._check_text(chars, sum(self._tokens) + len(ids), bounds)
+        if tokens > limit or chars > (sum(self._tokens) + len(ids) + 4) * bounds.token_chars + WITHHELD_CHARS:
+            raise PeerError(f"{tokens} tokens of a completion, of at most {limit}, and {chars} characters")
         last = delta.request is not None or delta.error is not None
         ended = self._finished[index] or delta.finish_reason is not None
         all_ended = ended and sum(self._finished) + (not self._finished[index]) == self._outputs
@@ -223,7 +230,7 @@ class OutputCheck:
         """A completion of which the replica got a part; it has no times and log-probabilities for that."""
         bounds.check_tokens(each.token_ids)
         _most("tokens of a completion", len(each.token_ids), self._limit(bounds))
-        self._check_text(len(each.text), len(each.token_ids), bounds)
+        _most("characters", len(each.text), (len(each.token_ids) + 4) * bounds.token_chars + WITHHELD_CHARS)
         skipped = 0 if known.finish_reason is not None else len(known.token_ids)
         if each.token_ids[:skipped] != known.token_ids[:skipped] or (known.finish_reason and each.token_ids):
             raise PeerError("a completion has other tokens than those delivered")
@@ -246,10 +253,6 @@ class OutputCheck:
         """The maximum number of tokens of a completion."""
         room = max(0, bounds.context - len(self._request.token_ids))
         return room if self._max_tokens is None else min(room, self._max_tokens)
-
-    @staticmethod
-    def _check_text(chars: int, tokens: int, bounds: OutputBounds) -> None:
-        _most("characters", chars, (tokens + 4) * bounds.token_chars + WITHHELD_CHARS)
 
 
 def _check_timeline(metrics: RequestMetrics, *, asked: bool) -> None:

@@ -395,7 +395,7 @@ class Unframer:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The payloads that ``data`` completes, with those that are added meanwhile. Raises PeerError for an invalid
         length, as soon as the message's tag is there."""
-        self.add(data)
+        self._buffer += data
         start = 0
         while (left := len(self._buffer) - start - LENGTH.size) >= 0:
             (length,) = LENGTH.unpack_from(self._buffer, start)

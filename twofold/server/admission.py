@@ -204,11 +204,12 @@ class Admission:
 
     async def check_wait(self, context: RequestContext, jobs: Sequence[EngineRequest], model: Fleet) -> None:
         """Raises BusyError for a request whose first token would come far beyond its tier's objective. A tenant with no
-        more jobs than its even part of the slots gets a slot soon, and is not refused."""
+        more jobs than its even part of the slots, or with one, gets a slot soon, and is not refused."""
         tier, tenant = context.record.tier, context.caller.tenant
         objective_s = self._objectives.get(tier, NO_OBJECTIVE).ttft_s
         running = self._in_progress.get(model.name, Counter())
-        if objective_s is None or running[tenant] + len(jobs) <= model.slots // len({*running, tenant}) or not jobs:
+        part = max(1, model.slots // len({*running, tenant}))
+        if objective_s is None or running[tenant] + len(jobs) <= part or not jobs:
             return
         outlook = self._outlooks.setdefault((model.name, tier), Outlook())
         if outlook.asks(time.monotonic()):

@@ -178,7 +178,7 @@ def test_claude_codes_bodies(server: LiveServer, turn: Any) -> None:
                 "tools": [{"type": "web_search_20250305", "name": "web_search"}],
                 "tool_choice": {"type": "tool", "name": "web_search"},
             },
-            "tool_choice",
+            r"tools\[0\].type",
         ),
         ({"extra_body": {"temprature": 1}}, "temprature"),
         ({"messages": [*ASK["messages"], {"role": "assistant", "content": "so "}]}, "assistant"),
