@@ -105,3 +105,5 @@ def test_metadata_has_openais_limits(reader: Any, body: dict[str, Any]) -> None:
             reader.read({**body, "metadata": given})
         assert caught.value.param.startswith(param)
         assert len(str(caught.value)) < 300
+    with pytest.raises(FieldError, match=r"at most 16 .* not 17 entries"):
+        reader.read({**body, "metadata": wrong[0][0]})

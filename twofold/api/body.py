@@ -498,8 +498,10 @@ def _map(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
     limit = sys.maxsize if high is None else high
 
     def read(value: Any, path: Path) -> Any:
-        if type(value) is not dict or len(value) > limit:
+        if type(value) is not dict:
             raise impossible(at(path), value, wanted)
+        if len(value) > limit:
+            raise FieldError(f"{at(path)} must be {wanted}, not {len(value)} entries.", param=at(path))
         if parts[1] is Any:
             return value
         for name in value:
