@@ -205,6 +205,22 @@ def test_what_of_a_schema_cannot_be_enforced_is_named_in_a_header(server: LiveSe
         assert all(name in answer.headers["x-twofold-warning"] for name in named), answer.headers
 
 
+def test_a_structured_output_that_its_limit_may_cut_is_told_in_a_header_and_in_the_record(server: LiveServer) -> None:
+    schema = {"type": "string", "minLength": 100_000}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    for more in ({}, {"stream": True}):
+        answer = server.post(CHAT, chat("Hi", response_format=form, max_tokens=20, **more))
+        assert answer.status_code == 200, answer.text
+        assert "max_tokens may cut the structured output" in answer.headers["x-twofold-warning"]
+        assert '"finish_reason":"length"' in answer.text.replace(" ", "")
+        record = server.get(f"/v1/twofold/requests/{answer.headers['x-request-id']}").json()
+        assert [prompt["open_ended"] for prompt in record["prompts"]] == [True]
+    form["json_schema"]["schema"] = {"type": "object", "properties": {"x": {"$ref": "#"}}, "required": ["x"]}  # type: ignore[index]
+    assert "no complete output" in server.post(CHAT, chat("Hi", response_format=form, max_tokens=20)).text
+    answer = server.post(CHAT, chat("Hi", response_format={"type": "json_object"}, max_tokens=20))
+    assert "x-twofold-warning" not in answer.headers
+
+
 def test_a_server_may_ignore_unknown_fields(tiny: TinyModel, tmp_path: Path) -> None:
     with live_server(tmp_path, f"tiny={tiny.path}", "--threads", "1", "--unknown-fields", "warn") as live:
         answer = live.post(CHAT, chat("typo", **{"temprature": 1, "\u00fc\r\n": 2}))

@@ -156,6 +156,7 @@ class RequestMetrics:
     record          the work and the waits of its sequences together
     timeline        its steps, and those of each completion's tokens; None unless it asks for them
     repeats         the longest repetition in its completions (``text.loops``); None without one
+    open_ended      no complete output of its grammar is known, so its limit may cut a completion
     """
 
     arrival: float
@@ -170,6 +171,7 @@ class RequestMetrics:
     record: SequenceRecord = field(default_factory=SequenceRecord)
     timeline: RequestTimeline | None = None
     repeats: Repetition | None = None
+    open_ended: bool = False
 
     @property
     def completions(self) -> int:

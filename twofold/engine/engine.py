@@ -445,7 +445,9 @@ class Engine:
                 continue  # it was aborted
             del self._compiling[request_id]
             try:
-                self._inputs.constrain(active, waiting.grammar.result())
+                grammar = waiting.grammar.result()
+                self._inputs.constrain(active, grammar)
+                active.open_ended = not grammar.ends
                 active.compile_s = waiting.ended - waiting.began
                 active.enter()
             except Exception as error:

@@ -96,7 +96,7 @@ class OutputDelta:
     if the request asks for its timeline; None where several steps made them. ``scored`` is the part of the prompt whose
     log-probabilities the step computed, if the request asks for them; all parts come before the first token. Where a
     request goes on elsewhere, they start over. ``cached`` is how many tokens of the prompt came from a cache, in the
-    first delta with a token.
+    first delta with a token; there also ``open_ended``, as in ``RequestMetrics``.
     """
 
     request_id: str
@@ -111,3 +111,4 @@ class OutputDelta:
     made: TokensMade | None = None
     scored: ScoredPrompt | None = None
     cached: int | None = None
+    open_ended: bool = False

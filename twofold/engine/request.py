@@ -184,12 +184,12 @@ class EngineState:
 
 class ActiveRequest(ABC):
     """A request from its arrival to its end. ``sequences`` includes those that have ended; ``compile_s`` is how many
-    seconds the request waited for its grammar."""
+    seconds the request waited for its grammar. ``open_ended`` as in ``RequestMetrics``."""
 
     def __init__(self, request: EngineRequest, engine: EngineState, sequences: List[Sequence]) -> None:
         self.request = request
         self.sequences = [*sequences]
-        self.compile_s = 0.0
+        self.compile_s, self.open_ended = 0.0, False
         self._engine = engine
         self._prompt_logprobs: list[Logprobs | None] | None = None
 
@@ -250,9 +250,8 @@ class ActiveRequest(ABC):
 
     def _whole_deltas(self) -> list[OutputDelta]:
         """Each completion as one delta."""
-        mine = self.request_id
         return [
-            OutputDelta(mine, c.index, c.text, c.token_ids, c.logprobs, c.finish_reason, c.stop_reason)
+            OutputDelta(self.request_id, c.index, c.text, c.token_ids, c.logprobs, c.finish_reason, c.stop_reason)
             for c in self.completions()
         ]
 
@@ -284,6 +283,7 @@ class ActiveRequest(ABC):
             record=record,
             timeline=self.timeline(),
             repeats=self.repeats(),
+            open_ended=self.open_ended,
         )
 
     def timeline(self) -> RequestTimeline | None:
@@ -334,10 +334,10 @@ class Generation(ActiveRequest):
             return [] if scored is None else [OutputDelta(self.request_id, 0, "", (), scored=scored)]
         completion = self._completions[event.sequence_id]
         delta = completion.take(event, now)
-        if scored is not None:
-            delta = replace(delta, scored=scored)
+        delta = delta if scored is None else replace(delta, scored=scored)
         if not self._begun:
-            self._begun, delta = True, replace(delta, cached=self.sequences[0].record.cached)
+            cached = self.sequences[0].record.cached
+            self._begun, delta = True, replace(delta, cached=cached, open_ended=self.open_ended)
         if completion.finish is not None:
             del self._engine.owners[event.sequence_id]
             if event.finish is None:

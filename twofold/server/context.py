@@ -131,6 +131,11 @@ class RequestContext:
             used = self.record.prompt_tokens + self.record.output_tokens + self.scored_tokens
             self.quota.leave(used, self.received, time.monotonic())
 
+    def note(self, text: str) -> None:
+        """Adds a text to its warnings, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
     def headers(self) -> tuple[Header, ...]:
         """Headers of its response: a hit of the response cache, warnings, and the rest of its key's quota."""
         marks = [HIT_HEADER] if self.record.cached_answer else []

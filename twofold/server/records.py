@@ -67,7 +67,7 @@ class SpeculationRecord(ReplyObject, kw_only=True):
 
 class PromptRecord(ReplyObject, kw_only=True):
     """A prompt and its completions. ``prediction_error`` is above 0 if the predicted steps took longer than the real
-    ones."""
+    ones. ``open_ended``: no complete output of its grammar is known, so its token limit may cut a completion."""
 
     prompt_tokens: NonNegativeInt
     cached_tokens: NonNegativeInt
@@ -88,6 +88,7 @@ class PromptRecord(ReplyObject, kw_only=True):
     preemptions: NonNegativeInt
     recomputed_tokens: NonNegativeInt
     swapped_blocks: NonNegativeInt
+    open_ended: bool
     steps_s: NonNegativeFloat
     predicted_s: NonNegativeFloat | None
     prediction_error: float | None
@@ -383,6 +384,7 @@ def _prompt(report: RequestMetrics, steps: StepPredictor | None) -> PromptRecord
         preemptions=record.preemptions,
         recomputed_tokens=record.recomputed,
         swapped_blocks=record.swapped,
+        open_ended=report.open_ended,
         steps_s=sum(work.seconds for work in phases),
         predicted_s=predicted if known else None,
         prediction_error=predicted / took - 1 if known else None,

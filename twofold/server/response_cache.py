@@ -300,7 +300,12 @@ def deltas(output: RequestOutput) -> Iterator[OutputDelta]:
 
 def _is_whole(output: RequestOutput) -> bool:
     made = bool(output.outputs) or output.embedding is not None
-    return made and output.finished and all(one.finish_reason in WHOLE for one in output.outputs)
+    return (
+        made
+        and output.finished
+        and not output.metrics.open_ended
+        and all(one.finish_reason in WHOLE for one in output.outputs)
+    )
 
 
 def _output(stored: CachedOutput, job: EngineRequest, request_id: str) -> RequestOutput:

@@ -52,6 +52,7 @@ LEAVING_S: Final = 10.0
 """How long to wait for the output of an aborted job: about a step, unless its process hangs."""
 LEAVING_CUT_S: Final = 0.5
 """How long to wait for it while the server shuts down."""
+OPEN_ENDED: Final = "no complete output of the grammar was found in time: max_tokens may cut the structured output"
 STARTED_AT_ONCE: Final = 32
 """Jobs of a request that are started before other requests get their turn."""
 MIN_LEFT_S: Final = 1e-3
@@ -159,6 +160,8 @@ class RequestRun:
             request = replace(request, options=replace(request.options, deadline_s=left_s, queue_limit_s=None))
         async with aclosing(self.model.run(request, handle)) as deltas:
             async for delta in deltas:
+                if delta.open_ended or (delta.request is not None and delta.request.metrics.open_ended):
+                    self.context.note(OPEN_ENDED)
                 if delta.request is not None:
                     output = self._outputs[index] = delta.request
                     nothing = output.embedding is None and not output.metrics.output_tokens

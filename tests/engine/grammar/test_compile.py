@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -9,16 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.engine.grammar.conftest import LocalCompiler, byte_level
-from tests.engine.grammar.walks import FORMS
+from tests.engine.grammar.walks import FORMS, allowed
 from tests.support.vocabulary import tokenizer_of
 from tests.text.vocabularies import bytelevel_metadata
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.params import StructuredOutputsParams
 from twofold.engine.grammar import compile as compile_module
 from twofold.engine.grammar.compile import GrammarCompiler
+from twofold.engine.grammar.emptiness import has_no_output
 from twofold.engine.grammar.hosted import ForkServer, GrammarHost
+from twofold.engine.grammar.source import GrammarSource
 from twofold.engine.grammar.wire import Compile, ToHost
 
 P = StructuredOutputsParams
@@ -62,14 +67,12 @@ IMPOSSIBLE = {
         P(json={"type": "object", "properties": {"x": {"$ref": "#"}}, "required": ["x"]}),
         "no complete output",
     ),
-    "exponential": (P(json={"$defs": {**DOUBLED, "a30": {"type": "string"}}, "$ref": "#/$defs/a0"}), "no complete"),
     "reference to the network": (P(json={"$ref": "http://127.0.0.1:9/schema"}), "does not fetch"),
     "reference to a file": (P(json={"$ref": "file:///etc/passwd"}), "does not fetch"),
     "deep JSON": (P(json='{"items":' * NESTED + "{}" + "}" * NESTED), "nested too deeply"),
     "chain of references": (P(json=references(4_000)), "too deep or too large"),
     "chain of rules": (P(grammar=chain(6_000)), "too deep or too large"),
     "many properties": (P(json={"properties": {f"p{i}": {"type": "string"} for i in range(8_000)}}), "takes more than"),
-    "long answers": (P(json={"type": "string", "minLength": 100_000}), "no complete output"),
     "too long": (P(regex="a" * 300_000), "300000 bytes"),
     "look-ahead": (P(regex="(?=a)b"), "look-around"),
     "back-reference": (P(regex=r"(a)\1"), "backreferences"),
@@ -78,6 +81,25 @@ IMPOSSIBLE = {
     "a surrogate": (P(regex="\ud800"), "surrogate"),
     "unknown rule": (P(grammar="start: other"), "other"),
     "left to itself": (P(grammar='start: "a" start'), "no complete output"),
+    "left to itself in a group": (
+        P(grammar='start: ("a" | "b") (start | "c" start)+ /x/ // end'),
+        "no complete output",
+    ),
+    "rules that need each other": (P(grammar='root ::= "a" b\nb ::= "c" root | b "d"'), "no complete output"),
+    "items that never end": (
+        P(json={"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1}}, "$ref": "#/$defs/a"}),
+        "no complete output",
+    ),
+    "every branch needs itself": (
+        P(
+            json={
+                "type": "object",
+                "properties": {"x": {"anyOf": [{"$ref": "#"}, {"allOf": [{"$ref": "#"}]}]}},
+                "required": ["x"],
+            }
+        ),
+        "no complete output",
+    ),
     "no grammar": (P(grammar="hello world"), "cannot be compiled"),
     "GBNF without root": (P(grammar='rule ::= "a"'), "'root'"),
     "GBNF with a stray sign": (P(grammar='root ::= "a" %'), "'%' in line 1"),
@@ -93,6 +115,91 @@ def test_impossible_forms_are_refused_in_a_sentence(compiler: GrammarCompiler, p
     assert caught.value.hint
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_a_grammar_is_proven_empty_exactly_if_no_rule_ends(draw: random.Random) -> None:
+    """Against the words of at most so many derivation levels as there are rules: an output needs no more."""
+    names = ["start", "b", "c", "d"]
+    rules = {
+        name: [draw.choices([*names, '"x"'], k=draw.randint(1, 3)) for _ in range(draw.randint(1, 2))] for name in names
+    }
+    optional = {name: draw.choice(["", "?", "*", "+"]) for name in names}
+
+    def ends(name: str, levels: int) -> bool:
+        if name == '"x"' or optional.get(name) in {"?", "*"}:
+            return True
+        return levels > 0 and body_ends(name, levels)
+
+    def body_ends(name: str, levels: int) -> bool:
+        return any(all(ends(part, levels - 1) for part in each) for each in rules[name])
+
+    def spell(each: list[str]) -> str:
+        parts = [part + optional.get(part, "") for part in each]
+        return f"({' '.join(parts)})" if draw.random() < 0.3 else " ".join(parts)
+
+    lines = [f"{name}: {' | '.join(map(spell, bodies))} // {name}" for name, bodies in rules.items()]
+    text = "\n".join([*lines, 'A: "a" | /b|c/'])
+    assert has_no_output(GrammarSource("grammar", "", text)) == (not body_ends("start", len(names)))
+
+
+OPEN_ENDED = {
+    "exponential": P(json={"$defs": {**DOUBLED, "a30": {"type": "string"}}, "$ref": "#/$defs/a0"}),
+    "long answers": P(json={"type": "string", "minLength": 100_000}),
+}
+
+
+@pytest.mark.parametrize("params", OPEN_ENDED.values(), ids=OPEN_ENDED)
+@pytest.mark.parametrize("seconds", [2.0, 0.1])
+def test_a_grammar_without_a_known_end_is_enforced_token_by_token(params: P, seconds: float) -> None:
+    """Whether its search ends by its count or by its processor time, which leaves its host as it is."""
+    tokenizer = byte_level()
+    compiler = GrammarCompiler(tokenizer, tokenizer.eos_ids, tokenizer.vocab_size, seconds=seconds)
+    try:
+        grammar = compiler.submit(params).result()
+        assert (grammar.ends, grammar.min_tokens) == (False, 0)
+        (host,) = compiler._hosts.values()
+        for _ in range(2):
+            constraint = grammar.start(30)
+            for _ in range(30):
+                assert not constraint.finished
+                token = allowed(constraint)[0]
+                assert token not in tokenizer.eos_ids
+                constraint.advance([token])
+            assert not constraint.finished
+            assert not constraint.shortened
+        assert compiler.narrowed == 0
+        assert host.error is None
+        assert list(compiler._hosts.values()) == [host]
+        host.close()  # started again, it does not search again
+        assert allowed(grammar.start(30))
+    finally:
+        compiler.close()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        P(grammar='start: "a" start?'),
+        P(grammar='start: "a" start | "b"'),
+        P(grammar='start: "a" [start]'),
+        P(grammar='start: "a" (start)* /(start)/'),
+        P(grammar='start: "a" other{0,2}\nother: "b" other | "c"'),
+        P(grammar='root ::= "(" root ")" | "x"'),
+        P(json={"type": "object", "properties": {"x": {"$ref": "#"}}}),
+        P(
+            json={
+                "type": "object",
+                "properties": {"x": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+                "required": ["x"],
+            }
+        ),
+        P(json={"type": "array", "items": {"$ref": "#"}}),
+    ],
+)
+def test_recursive_grammars_that_can_end_have_an_end(compiler: GrammarCompiler, params: P) -> None:
+    assert compiler.submit(params).result().ends
 
 
 @pytest.mark.parametrize(

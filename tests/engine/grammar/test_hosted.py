@@ -38,6 +38,37 @@ host.Host(host.Pipe(socket.socket(fileno=int(sys.argv[1]))), None).run()
 """
 
 
+SEARCHES = """
+import os, socket
+from twofold.core.errors import ParameterError
+from twofold.engine.grammar import host
+
+def spin():
+    while True:
+        pass
+
+def refuse():
+    raise ParameterError("no", param="p", hint="h")
+
+made = host.Host(host.Pipe(socket.socketpair()[0]), None)
+assert made._search(60.0, lambda: (1, 2)) == (1, 2)
+assert made._search(60.0, lambda: None) is None
+assert made._search(0.05, spin) is None
+assert made._search(60.0, os.abort) is None
+assert made._search(60.0, lambda: 1 / 0) is None
+try:
+    made._search(60.0, refuse)
+except ParameterError as error:
+    assert (str(error), error.param, error.hint) == ("no", "p", "h")
+print("alive")
+"""
+
+
+def test_a_search_that_exceeds_its_time_or_fails_ends_alone() -> None:
+    ended = subprocess.run([sys.executable, "-c", SEARCHES], capture_output=True, text=True, timeout=120, check=True)
+    assert ended.stdout == "alive\n"
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_masks_are_those_of_this_process(compiler: GrammarCompiler, local: LocalCompiler, name: str) -> None:
     compiled, inside = compiler.submit(FORMS[name].params).result(), local.compile(FORMS[name].params)

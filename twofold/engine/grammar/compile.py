@@ -158,7 +158,9 @@ class GrammarCompiler:
         with self._hosts_lock:
             host = self._hosts.get(grammar.key)
             if host is None or host.error is not None:
-                host = GrammarHost(self._server, grammar.form, Compile(grammar.params, self._seconds, self._step_s))
+                host = GrammarHost(
+                    self._server, grammar.form, Compile(grammar.params, self._seconds, self._step_s, grammar.ends)
+                )
                 self._hosts[grammar.key] = host
             self._hosts.move_to_end(grammar.key)
             idle = [key for key, each in self._hosts.items() if each.idle and key != grammar.key]
@@ -192,12 +194,13 @@ class GrammarCompiler:
         if not self._end_ids:
             raise impossible(grammar.form, "needs a model with an end-of-sequence token", "Use another model.")
         host = self._host_of(grammar)
-        host.read_until(lambda: host.min_tokens is not None)
+        host.read_until(lambda: host.compiled is not None)
         if host.error is not None:
             with self._hosts_lock:
                 self._hosts.pop(job.key, None)
             raise host.error
-        grammar.min_tokens = host.min_tokens or 0
+        assert host.compiled is not None
+        grammar.min_tokens, grammar.ends = host.compiled.min_tokens, host.compiled.ends
         with self._lock:
             self._known[job.key] = grammar
             while len(self._known) > CACHED_GRAMMARS:

@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from llguidance import LLMatcher, LLParserLimits
@@ -23,6 +23,7 @@ from llguidance import LLMatcher, LLParserLimits
 from twofold.core.errors import ParameterError
 from twofold.engine.grammar.completion import LONGEST, CompletionSearch, Path
 from twofold.engine.grammar.constraint import GrammarConstraint
+from twofold.engine.grammar.emptiness import has_no_output, target_of
 from twofold.engine.grammar.lexemes import Lexemes
 from twofold.engine.grammar.source import GrammarSource, impossible
 from twofold.engine.grammar.vocabulary import TokenVocabulary
@@ -56,7 +57,7 @@ _HINTS: Final = {
 class CompiledGrammar:
     """A compiled grammar, for any number of completions. Thread-safe.
 
-    ``min_tokens``: a valid output of this many tokens is known.
+    ``path`` leads to a valid output, of ``min_tokens`` tokens; None if none is known: the limit may cut an output.
     """
 
     form: str
@@ -65,15 +66,24 @@ class CompiledGrammar:
     texts: tuple[bytes, ...]
     literals: tuple[Path, ...]
     lexemes: Lexemes
-    path: Path
     headroom: int
+    path: Path | None = None
 
     @property
     def min_tokens(self) -> int:
-        return len(self.path)
+        return len(self.path or ())
+
+    @property
+    def ends(self) -> bool:
+        return self.path is not None
+
+    def search(self) -> CompletionSearch:
+        """A search in this grammar."""
+        return CompletionSearch(self.vocabulary, self.lexemes, self.texts, self.literals)
 
     def start(self, max_tokens: int) -> GrammarConstraint:
-        """The constraint of one completion of at most ``max_tokens`` tokens, which is valid whenever it ends.
+        """The constraint of one completion of at most ``max_tokens`` tokens, which is valid whenever it ends if a path
+        is known.
 
         Raises ParameterError if the grammar needs more tokens than that.
         """
@@ -81,7 +91,7 @@ class CompiledGrammar:
         return GrammarConstraint(
             self.matcher.deep_copy(),
             self.vocabulary,
-            CompletionSearch(self.vocabulary, self.lexemes, self.texts, self.literals),
+            self.search(),
             max_tokens=max_tokens,
             path=self.path,
             headroom=self.headroom,
@@ -110,22 +120,32 @@ def matched(source: GrammarSource, vocabulary: TokenVocabulary) -> LLMatcher:
     return matcher
 
 
-def completed(source: GrammarSource, matcher: LLMatcher, vocabulary: TokenVocabulary) -> CompiledGrammar:
-    """The grammar with the shortest output that was found. Raises ParameterError if none was."""
+def prepared(source: GrammarSource, matcher: LLMatcher, vocabulary: TokenVocabulary) -> CompiledGrammar:
+    """The grammar without a path."""
     spelled = tuple(tuple(vocabulary.spell(text.encode())) for text in literals(source))
     lexemes = Lexemes(source, vocabulary.runs)
-    search = CompletionSearch(vocabulary, lexemes, source.texts, spelled)
-    path = search.find(matcher, LONGEST, b"", COMPILE_WORK)
-    if matcher.is_error():
-        raise _refused(source.form, matcher.get_error())
-    if path is None:
-        raise unending(source.form, f"has no complete output of up to {LONGEST} tokens that could be found")
     headroom = _headroom(source, vocabulary)
-    return CompiledGrammar(source.form, matcher, vocabulary, source.texts, spelled, lexemes, path, headroom)
+    return CompiledGrammar(source.form, matcher, vocabulary, source.texts, spelled, lexemes, headroom)
+
+
+def path_of(source: GrammarSource, grammar: CompiledGrammar) -> Path | None:
+    """The shortest output that was found, None if none was. Raises ParameterError if there is none."""
+    if has_no_output(source):
+        raise unending(source.form, "has no complete output: a part of it always needs itself again")
+    path = grammar.search().find(grammar.matcher, LONGEST, b"", COMPILE_WORK)
+    if grammar.matcher.is_error():
+        raise _refused(source.form, grammar.matcher.get_error())
+    return path
+
+
+def completed(source: GrammarSource, matcher: LLMatcher, vocabulary: TokenVocabulary) -> CompiledGrammar:
+    """The grammar with its path. Raises ParameterError as ``path_of``."""
+    grammar = prepared(source, matcher, vocabulary)
+    return replace(grammar, path=path_of(source, grammar))
 
 
 def unending(form: str, why: str) -> ParameterError:
-    """The error for a grammar without a known output."""
+    """The error for a grammar without an output."""
     return impossible(form, why, "Give recursive parts an alternative that ends; lower minimum counts.")
 
 
@@ -233,7 +253,7 @@ class SchemaSizes:
             )
         if isinstance(part.get("allOf"), list):
             total += sum(self.min_bytes(one, depth) for one in part["allOf"])
-        return total + (self.min_bytes(self._target(part["$ref"]), depth) if "$ref" in part else 0)
+        return total + (self.min_bytes(target_of(self._root, part["$ref"]), depth) if "$ref" in part else 0)
 
     def _own(self, part: dict[str, Json], depth: int) -> int:
         """Bytes for the keywords of all types, added up: a schema rarely has those of several types."""
@@ -248,16 +268,6 @@ class SchemaSizes:
         names = required if isinstance(required, list) else []
         total += sum(len(str(name)) + 4 + self.min_bytes(values.get(str(name)), depth) for name in names)
         return total + _count(part, "minProperties") * 8
-
-    def _target(self, reference: Json) -> Json:
-        """The target of a local reference; None for any other one, which llguidance refuses."""
-        if not isinstance(reference, str) or not reference.startswith("#"):
-            return None
-        target = self._root
-        for step in reference[1:].split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~")
-            target = target.get(name) if isinstance(target, dict) else None
-        return target
 
     def parts(self) -> Iterator[tuple[Json, int]]:
         """Every object in the schema, since each may be a schema, with the bytes of the key before it."""

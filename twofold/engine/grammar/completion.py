@@ -26,7 +26,7 @@ from twofold.engine.grammar.vocabulary import I32, TokenVocabulary, allowed_ids,
 Path: TypeAlias = tuple[int, ...]
 
 LONGEST: Final = 8_192
-"""Maximum length of a path: grammars whose shortest output needs more tokens are refused."""
+"""Maximum length of a path: of a grammar whose shortest output needs more tokens, no end is known."""
 WIDTH: Final = 8
 MAX_TEXTS: Final = 64
 MAX_OTHERS: Final = 16

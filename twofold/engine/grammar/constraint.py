@@ -63,7 +63,8 @@ class _FreeText:
 class GrammarConstraint:
     """A ``TokenConstraint`` for at most ``max_tokens`` tokens. Made by ``CompiledGrammar.start``; not thread-safe.
 
-    ``path`` completes the empty output, in at most ``max_tokens`` tokens. ``masks`` and ``advance`` raise
+    ``path`` completes the empty output, in at most ``max_tokens`` tokens. Without one the grammar alone decides, no
+    path is searched, and the limit may cut the output. ``masks`` and ``advance`` raise
     ParameterError where the grammar turns out to be too costly to go on with.
 
     ``_walked`` are the prepared drafts with the states after them, of which ``advance`` adopts one.
@@ -76,14 +77,14 @@ class GrammarConstraint:
         search: CompletionSearch,
         *,
         max_tokens: int,
-        path: Path,
+        path: Path | None,
         headroom: int,
     ) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
         self._search = search
         self._room = max_tokens
-        self._path = path
+        self._path = path or ()
         self._headroom = headroom
         self._proofs: dict[int, Path] = {}
         self._free: _FreeText | None = None
@@ -91,13 +92,15 @@ class GrammarConstraint:
         self._made: list[memoryview] = []
         self._untold: int | None = None
         self._unchecked = 0
-        self._stale = self._lost = False
+        self._stale, self._lost = False, path is None
         self._spelled = bytearray()
         self._use_words(np.zeros(vocabulary.words, dtype=np.uint32))
         self._fresh = False
         self._finished = False
         self._shortened = self._narrowed = False
         self._plan_check()
+        if path is None:
+            self._unchecked = max_tokens
 
     @property
     def finished(self) -> bool:

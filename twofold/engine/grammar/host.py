@@ -17,15 +17,17 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from threading import Thread
 from typing import Final
 
 from twofold.core.errors import ParameterError
 from twofold.engine.grammar import wire
-from twofold.engine.grammar.compiled import CompiledGrammar, completed, matched
+from twofold.engine.grammar.compiled import CompiledGrammar, matched, path_of, prepared, too_much
+from twofold.engine.grammar.completion import Path
 from twofold.engine.grammar.constraint import GrammarConstraint
 from twofold.engine.grammar.source import grammar_source
 from twofold.engine.grammar.vocabulary import TokenVocabulary
@@ -34,7 +36,8 @@ from twofold.engine.grammar.wire import Pipe, vocabulary_of
 MEMORY: Final = 256 << 20
 """Bytes that a host may use in addition to the memory of the fork server."""
 SEARCHING: Final = 4
-"""The search for a shortest output may take this many times the limit of compiling."""
+"""The search for a shortest output may take this many times the limit of compiling. It runs in a process of its own, so
+that only the search ends at this limit: the grammar is used without a known end."""
 BANK_S: Final = 4.0
 TOKEN_S: Final = 0.1
 """A completion starts with BANK_S seconds of processor time, and every mask adds TOKEN_S, up to BANK_S."""
@@ -105,16 +108,47 @@ class Host:
             with ended_after(message.compile_s):
                 source = grammar_source(message.params)
                 matcher = matched(source, self._vocabulary)
-            self._pipe.send(wire.Compiling())
             with ended_after(SEARCHING * message.compile_s):
-                self._grammar = completed(source, matcher, self._vocabulary)
+                grammar = prepared(source, matcher, self._vocabulary)
+            if message.ends is not False:
+                path = self._search(SEARCHING * message.compile_s, partial(path_of, source, grammar))
+                if path is None and message.ends:  # outputs were promised to end
+                    raise too_much(source.form, "takes too long to find a complete output again")
+                grammar = replace(grammar, path=path)
+            self._grammar = grammar
         except ParameterError as error:
             self._pipe.send(wire.Refused.of(error))
             return
         except Exception:  # such as MemoryError: it would end only this thread, and the engine would wait forever
             os._exit(1)
         self._step_s = message.step_s
-        self._pipe.send(wire.Compiled(self._grammar.min_tokens))
+        self._pipe.send(wire.Compiled(grammar.min_tokens, grammar.path is not None))
+
+    def _search(self, seconds: float, find: Callable[[], Path | None]) -> Path | None:
+        """The result of a search in another process, None if that ends without one. Raises ParameterError as
+        ``find``."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            child = os.fork()
+            if not child:
+                self._pipe.close()
+                with suppress(BaseException), ended_after(seconds):
+                    try:
+                        Pipe(theirs).send(wire.Found(find()))
+                    except ParameterError as error:
+                        Pipe(theirs).send(wire.Refused.of(error))
+                os._exit(0)
+            theirs.close()
+            try:
+                reply = Pipe(ours).receive()
+            except (EOFError, OSError):
+                return None
+            finally:
+                os.waitpid(child, 0)
+        if isinstance(reply, wire.Refused):
+            raise reply.error
+        assert isinstance(reply, wire.Found)
+        return reply.path
 
     def _advance(self, number: int, tokens: tuple[int, ...]) -> None:
         completion = self._completions[number]

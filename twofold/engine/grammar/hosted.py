@@ -22,8 +22,8 @@ from twofold.core.errors import ParameterError, ResourceError, TwofoldError
 from twofold.core.params import StructuredOutputsParams
 from twofold.core.step import common_prefix
 from twofold.engine.grammar import wire
-from twofold.engine.grammar.compiled import check_room, too_much, unending
-from twofold.engine.grammar.host import FORK, NUMBER, SEARCHING, STATUS
+from twofold.engine.grammar.compiled import check_room, too_much
+from twofold.engine.grammar.host import FORK, NUMBER, STATUS
 from twofold.engine.grammar.wire import Pipe
 from twofold.host.env import quiet_child
 
@@ -138,15 +138,14 @@ class GrammarHost:
         self._numbers = count()
         self._inboxes: dict[int, Inbox] = {}
         self._patience = PATIENCE_S
-        self._searching = False
-        self.min_tokens: int | None = None
+        self.compiled: wire.Compiled | None = None
         self.error: TwofoldError | None = None
         self.send(wanted)
 
     @property
     def idle(self) -> bool:
         """Whether it is compiled and has no completion."""
-        return not self._inboxes and self.min_tokens is not None
+        return not self._inboxes and self.compiled is not None
 
     def start(self, max_tokens: int) -> tuple[int, Inbox]:
         """A new completion: its number and its inbox."""
@@ -215,10 +214,8 @@ class GrammarHost:
 
     def _take(self, message: wire.FromHost) -> None:
         match message:
-            case wire.Compiling():
-                self._searching = True
-            case wire.Compiled(min_tokens):
-                self.min_tokens = min_tokens
+            case wire.Compiled():
+                self.compiled = message
             case wire.Refused(completion=None):
                 self._fail(message.error)
             case wire.Refused(completion=int(number)):
@@ -244,13 +241,10 @@ class GrammarHost:
 
     def _fault(self) -> ParameterError:
         """The error for a process that ended by itself."""
-        if self.min_tokens is not None:  # on the engine's thread, which waits for no fork server
+        if self.compiled is not None:  # on the engine's thread, which waits for no fork server
             what = "takes too much processor time or memory"
             return too_much(self._form, f"is too complex: finding which tokens may follow {what}")
         slow = os.WTERMSIG(self._server.status(self._process)) == signal.SIGPROF
-        if self._searching and slow:
-            why = f"has no complete output that could be found in {SEARCHING * self._seconds:g} s"
-            return unending(self._form, why)
         limit = f"takes more than {self._seconds * 1e3:.0f} ms to compile"
         return too_much(self._form, limit if slow else "is too deep or too large to compile")
 
@@ -266,7 +260,7 @@ class _Hosts(Protocol):
 class HostedGrammar:
     """A compiled grammar in another process, for any number of completions. Thread-safe.
 
-    ``min_tokens``: a valid output of this many tokens is known.
+    ``min_tokens``, ``ends``: as in ``OutputGrammar``.
     """
 
     def __init__(self, hosts: _Hosts, key: bytes, params: StructuredOutputsParams, form: str) -> None:
@@ -275,6 +269,7 @@ class HostedGrammar:
         self.params = params
         self.form = form
         self.min_tokens = 0
+        self.ends: bool | None = None
 
     def begin(self, max_tokens: int) -> tuple[GrammarHost, int, Inbox]:
         """A new completion, in the process of the grammar, which is started again if it was closed."""
@@ -285,7 +280,8 @@ class HostedGrammar:
         self._hosts.narrowed += masks
 
     def start(self, max_tokens: int) -> HostedConstraint:
-        """The constraint of one completion of at most ``max_tokens`` tokens, which is valid whenever it ends.
+        """The constraint of one completion of at most ``max_tokens`` tokens, which is valid whenever it ends if
+        ``ends``.
 
         Raises ParameterError if the grammar needs more tokens than that.
         """

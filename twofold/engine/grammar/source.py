@@ -149,13 +149,18 @@ def _unanchored(regex: str) -> str:
 
 
 class OutputGrammar(Protocol):
-    """A compiled grammar. ``min_tokens``: a valid output of this many tokens is known."""
+    """A compiled grammar. ``ends``: a valid output of ``min_tokens`` tokens is known; else the limit of a completion
+    may cut it."""
 
     @property
     def min_tokens(self) -> int: ...
 
+    @property
+    def ends(self) -> bool | None: ...
+
     def start(self, max_tokens: int) -> TokenConstraint:
-        """The constraint of one completion of at most ``max_tokens`` tokens, which is valid whenever it ends.
+        """The constraint of one completion of at most ``max_tokens`` tokens, which is valid whenever it ends if
+        ``ends``.
 
         Raises ParameterError if the grammar needs more tokens than that.
         """

@@ -43,11 +43,13 @@ class Describe(GrammarMessage, frozen=True):
 
 class Compile(GrammarMessage, frozen=True):
     """The form to compile. ``compile_s`` limits the processor seconds of compiling, ``step_s`` those of a token and of
-    the mask after it."""
+    the mask after it. ``ends``: whether a complete output was found when the form was compiled before; None if it was
+    not."""
 
     params: StructuredOutputsParams
     compile_s: float
     step_s: float
+    ends: bool | None = None
 
 
 class Start(CompletionMessage, frozen=True):
@@ -72,14 +74,17 @@ class Drop(CompletionMessage, frozen=True):
     """Forgets a completion."""
 
 
-class Compiling(GrammarMessage, frozen=True):
-    """The grammar is compiled; the search for a shortest output begins."""
-
-
 class Compiled(GrammarMessage, frozen=True):
-    """The form can be used; a valid output of ``min_tokens`` tokens is known."""
+    """The form can be used. ``ends``: a valid output of ``min_tokens`` tokens is known."""
 
     min_tokens: int
+    ends: bool
+
+
+class Found(GrammarMessage, frozen=True):
+    """The end of a search: a path of tokens to a complete output, None if the search found none."""
+
+    path: tuple[int, ...] | None
 
 
 class Advanced(CompletionMessage, frozen=True):
@@ -119,7 +124,7 @@ class Refused(GrammarMessage, frozen=True):
 
 
 ToHost: TypeAlias = Describe | Compile | Start | Prepare | Advance | Drop
-FromHost: TypeAlias = Compiling | Compiled | Advanced | Masks | Refused
+FromHost: TypeAlias = Compiled | Found | Advanced | Masks | Refused
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(ToHost | FromHost).decode
 
