@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import random
 import re
+import string
 from typing import Any, Final
 
 import pytest
 
 from tests.engine.grammar.conftest import LocalCompiler
 from tests.engine.grammar.walks import FORMS, PERSON, Form, allowed, schema_form
+from tests.support.vocabulary import tokenizer_of
+from tests.text.vocabularies import bytelevel_metadata
 from twofold.core.json_formats import FORMATS
 from twofold.core.params import StructuredOutputsParams
 from twofold.engine.grammar.compiled import COMPILE_WORK, CompiledGrammar
@@ -155,6 +158,54 @@ def test_outputs_at_their_limits_are_valid(tiny_compiler: LocalCompiler, form: F
             constraint.advance([token])
             text += b"" if token in compiled.vocabulary.end_ids else compiled.vocabulary.tokens[token]
         assert form.holds(text.decode()), (limit, text)
+
+
+def many_beginnings() -> LocalCompiler:
+    """A string begins with one of 90 tokens here, and the shortest one is a token of both quotation marks."""
+    letters = string.ascii_letters + string.digits + "!#$%&()*+-./:;<=>?@[]^_`|~"
+    tokenizer = tokenizer_of(
+        bytelevel_metadata([('"', '"'), *(('"', letter) for letter in letters)], control=("<|end|>",))
+    )
+    return LocalCompiler(tokenizer, tokenizer.vocab_size)
+
+
+def test_all_beginnings_of_a_string_fit_where_one_fits() -> None:
+    compiler = many_beginnings()
+    compiled = compiler.compile(StructuredOutputsParams(json=one({"type": "string"})))
+    head = compiler.vocabulary.cut(b'{"a":')
+    wide, narrow = compiled.start(WIDE), compiled.start(len(head) + 8)
+    wide.advance(head)
+    narrow.advance(head)
+    assert {token for token in allowed(wide) if compiler.vocabulary.tokens[token][:1] == b'"'} <= set(allowed(narrow))
+    assert not narrow.shortened
+
+
+@pytest.mark.parametrize("margin", MARGINS)
+def test_a_complete_output_that_could_go_on_is_not_shortened_by_its_limit(
+    tiny_compiler: LocalCompiler, margin: int
+) -> None:
+    tool = {"type": "function", "function": {"name": "save", "parameters": one({"type": "string"})}}
+    compiled = tiny_compiler.compile(StructuredOutputsParams(grammar=HERMES.rules([tool], json.dumps, parallel=True)))
+    text = b'<tool_call>\n{"name": "save", "arguments": {"a": "Ada"}}\n</tool_call>'
+    tokens = compiled.vocabulary.cut(text)
+    constraint = compiled.start(len(tokens) + margin)
+    constraint.advance(tokens)
+    assert compiled.vocabulary.end_ids[0] in allowed(constraint)
+    constraint.advance([compiled.vocabulary.end_ids[0]])
+    assert not constraint.shortened
+
+
+def test_a_token_that_goes_on_after_the_end_leaves_its_beginning() -> None:
+    """As ``>`` and a line break do at the end of a call, after which another call has no room."""
+    tokenizer = tokenizer_of(bytelevel_metadata([(">", ";")], control=("<|end|>",)))
+    compiler = LocalCompiler(tokenizer, tokenizer.vocab_size)
+    compiled = compiler.compile(StructuredOutputsParams(grammar='start: "<a>" (";<a>")*'))
+    constraint = compiled.start(4)
+    for byte in b"<a>":
+        tokens = compiler.vocabulary.cut(bytes([byte]))
+        assert tokens[0] in allowed(constraint)
+        constraint.advance(tokens)
+    assert not constraint.shortened
 
 
 @pytest.mark.parametrize("kind", ["integer", "number"])

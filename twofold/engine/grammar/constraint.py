@@ -20,7 +20,7 @@ An output needs no end token: an output that is complete when its limit is reach
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -49,6 +49,8 @@ PROOF_WORK: Final = 8_000
 """Limit of the search for the path of one of the tokens in SEARCHES; a token without a path is not allowed."""
 CUTS: Final = 4
 """The sampled token may have spelled fewer than this many tokens of a known path."""
+RESTS: Final = 16
+"""Maximum number of paths found for tokens of one mask that are tried for those that are not searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,8 +314,17 @@ class GrammarConstraint:
             allowed = allowed | self._vocabulary.end_bits
         if (self._words & ~allowed).any():
             self._narrowed = True
-            self._shortened |= self._free is None or self._room <= len(self._path)
+            self._shortened = self._shortened or (not complete and self._ruled_out(self._words & ~allowed, kept))
             self._words[:] = (self._words & allowed) | kept
+
+    def _ruled_out(self, forbidden: NDArray[np.uint32], kept: NDArray[np.uint32]) -> bool:
+        """Whether forbidding tokens rules out a text. One that begins as an allowed token does is ruled out, if at all,
+        after that token."""
+        if self._free is not None:
+            return self._room <= len(self._path)
+        gone, texts = allowed_ids(forbidden), [self._vocabulary.tokens[token] for token in allowed_ids(kept)]
+        begun = tuple(filter(None, texts))
+        return len(gone) > PROVEN or not all(self._vocabulary.tokens[token].startswith(begun) for token in gone)
 
     def _free_text(self) -> _FreeText | None:
         """The free text at the end of the output; None if there is none that is known."""
@@ -364,14 +375,23 @@ class GrammarConstraint:
         return found
 
     def _prove(self, tokens: list[int]) -> None:
-        """Finds paths from the states after tokens."""
+        """Finds paths from the states after tokens: rests of the known path, or new ones; those that were found for the
+        first tokens prove the others, too."""
         searches = SEARCHES
         self._proofs = {self._path[0]: self._path[1:]} if self._path else {}
+        rests = [self._path[cut:] for cut in range(min(CUTS, len(self._path) + 1))]
+        found: dict[Path, None] = {}
         for token in tokens:
-            proof = None if token in self._proofs else self._proof_by_path(token)
-            if proof is None and token not in self._proofs and searches > 0:
+            if token in self._proofs:
+                continue
+            proof = self._proof_by_path(token, rests)
+            if proof is None and searches > 0:
                 searches -= 1
                 proof = self._proof_by_search(token)
+                if proof is not None and len(found) < RESTS:
+                    found[proof] = None
+            elif proof is None:
+                proof = self._proof_by_path(token, found)
             if proof is not None:
                 self._proofs[token] = proof
 
@@ -387,10 +407,9 @@ class GrammarConstraint:
         """The maximum length of a proof, which starts after the next token."""
         return max(self._room, len(self._path)) - 1
 
-    def _proof_by_path(self, token: int) -> Path | None:
+    def _proof_by_path(self, token: int, rests: Iterable[Path]) -> Path | None:
         end = self._vocabulary.end_ids[0]
-        for cut in range(min(CUTS, len(self._path) + 1)):
-            rest = self._path[cut:]
+        for rest in rests:
             if len(rest) <= self._longest_proof and completes(self._matcher, rest, end, token):
                 return rest
         return None
