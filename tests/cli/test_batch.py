@@ -178,7 +178,7 @@ def test_names_of_the_model(twofold: Command, tiny: Path, tmp_path: Path) -> Non
         (["{in}", "{in}"], 2, "same file"),
         (["{in}", "{in}/out"], 4, "cannot be opened"),
         (["{in}"], 2, "output"),
-        (["{in}", "{out}", "--max-num-seqs", "0"], 2, "max_num_seqs"),
+        (["{in}", "{out}", "--max-num-seqs", "0"], 2, "--max-num-seqs"),
         (["{in}", "{out}", "--max-num-seq", "3"], 2, "--max-num-seqs"),
         (["{in}", "{out}", "-m", "gone.gguf"], 3, "gone.gguf"),
     ],
@@ -190,7 +190,7 @@ def test_impossible_requests(
     result = twofold("batch", *given, *([] if "-m" in flags else ["-m", tiny]))
     assert (result.code, result.out) == (code, "")
     assert said in result.err
-    assert result.err.startswith("error: ")
+    assert "\nerror: " in f"\n{result.err}"  # kernels may have been compiled before
     assert "Traceback" not in result.err
 
 

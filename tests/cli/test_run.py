@@ -222,17 +222,17 @@ def test_a_wrong_setting_is_named(twofold: Command, monkeypatch: pytest.MonkeyPa
     [
         (["--temprature", "1"], "--temperature"),
         (["-n", "abc"], "abc"),
-        (["-n", "0"], "max_tokens"),
+        (["-n", "0"], "--max-tokens"),
         (["--temperature", "-1"], "temperature"),
-        (["--top-p", "-0.1"], "top_p"),
-        (["--min-tokens", "9", "-n", "3"], "min_tokens"),
+        (["--top-p", "-0.1"], "--top-p"),
+        (["--min-tokens", "9", "-n", "3"], "--min-tokens"),
         (["--logit-bias", "7"], "TOKEN=BIAS"),
-        (["--logit-bias", "999999=1"], "logit_bias"),
+        (["--logit-bias", "999999=1"], "--logit-bias"),
         (["--kv-cache-dtype", "f61"], "f16"),
         (["--isa", "avx51"], "avx512"),
         (["--threads", "0"], "threads"),
-        (["--block-size", "0"], "block_size"),
-        (["--max-model-len", "20000"], "max_model_len"),
+        (["--block-size", "0"], "--block-size"),
+        (["--max-model-len", "20000"], "--max-model-len"),
         (["--raw", "--system", "x"], "system"),
         (["--raw", "--chat-template", "chatml"], "--chat-template"),
         (["--chat-template", "chatlm"], "Did you mean chatml?"),
@@ -244,7 +244,7 @@ def test_impossible_requests(flags: list[str], said: str, twofold: Command, tiny
     assert result.code == 2
     assert result.out == ""
     assert said in result.err
-    assert result.err.startswith("error: ")
+    assert "\nerror: " in f"\n{result.err}"  # kernels may have been compiled before
     assert "Traceback" not in result.err
 
 

@@ -165,7 +165,7 @@ def test_a_thousand_completions_on_the_mock(make_llm: MakeLLM) -> None:
         use(llm, None)
         mislead(llm)
         done = crowd(llm, cases, seed=2)
-        assert len(done) > 0.7 * CASES
+        assert len(done) > CASES / 2, "too many left early"
         assert done == {number: expected[number] for number in done}, shape
         runner: Any = llm.loaded.runner
         assert runner.steps > 100

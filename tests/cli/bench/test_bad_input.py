@@ -175,4 +175,4 @@ def test_later_refusals_are_a_result(bench: Bench, stub: LiveStub, tmp_path: Pat
     [("--backend", "reference"), ("--kv-store", "somewhere"), ("--speculative-config", '{"method": "off"}')],
 )
 def test_options_that_no_measured_step_uses_are_refused(twofold: Command, flag: str, value: str) -> None:
-    says(twofold("bench", "engine", flag, value), USAGE, flag.strip("-").replace("-", "_"), "bench serve")
+    says(twofold("bench", "engine", flag, value), USAGE, flag.strip("-"), "bench serve")

@@ -21,7 +21,7 @@ from twofold.engine.grammar.lexemes import MAX_DIGITS
 from twofold.text.parsers.json_calls import HERMES
 
 WIDE: Final = 1_000
-MARGINS: Final = (2, 8, 20, 60)
+MARGINS: Final = (6, 8, 20, 60)
 """Of an end with free digits, the tokens are counted for one choice of them; with the token ``12`` there are fewer."""
 PATTERNS: Final = (
     r"^[^@\s]+@[^@\s]+\.[^@\s]+$",
