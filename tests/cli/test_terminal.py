@@ -187,12 +187,11 @@ def test_errors_are_folded_between_words(variables: Mapping[str, str], tiny: Pat
     with on_terminal(variables, "chat", "-m", tiny) as (screen, process):
         screen.until(r">>> ")
         screen.type("/model nope\r")
-        told = screen.until(r"error:.*\r\nhint:  (.+\r\n)+")
-        lines = told[told.index("error:") :].splitlines()
+        told = screen.until(r"error:.*\r\nhint:  (.+\r\n)+[^\r\n]*>>> ")
+        lines = told[told.index("error:") :].splitlines()[:-1]
         assert len(lines) > 2
         assert all(len(line) < 80 for line in lines)
         assert all(line.startswith(" " * 7) for line in lines[2:])
-        screen.until(r">>> ")
         screen.type("\x04")
         assert process.wait(PATIENCE) == 0
 
