@@ -14,6 +14,7 @@ from tests.engine.grammar.walks import FORMS
 from twofold.core.params import ThinkingParams
 from twofold.core.step import TokenConstraint
 from twofold.engine.grammar.compile import GrammarCompiler
+from twofold.engine.grammar.hosted import HostedConstraint
 from twofold.engine.grammar.source import OutputGrammar
 from twofold.engine.grammar.thinking import ThinkingConstraint
 
@@ -30,6 +31,9 @@ def choices(mask: memoryview | None) -> list[int]:
 
 
 def state(constraint: TokenConstraint) -> tuple[object, ...]:
+    """After the host's reply, for which ``finished`` waits only shortly."""
+    while isinstance(constraint, HostedConstraint) and constraint._inbox.awaited and constraint._inbox.error is None:
+        assert constraint.finished in (True, False)
     return constraint.finished, constraint.shortened, list(constraint.forced)
 
 

@@ -97,6 +97,7 @@ def test_a_list_of_parts_goes_to_templates_that_read_it() -> None:
     parts = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
     assert prompt(EITHER, parts) == "user: ab\n"
     assert prompt(CHATML, parts) == "<|im_start|>user\na\nb<|im_end|>\n"
+    assert prompt(PARTS, parts) == "user: a\nb\n", "it reads the first part only"
     model = tokenizer(EITHER)
     asked = [*parts, {"role": "assistant", "content": [{"type": "text", "text": "c"}, {"type": "text", "text": "d"}]}]
     ids, _ = CompletionFormat.of(model).tokenized(

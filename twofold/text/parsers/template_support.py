@@ -358,7 +358,8 @@ def _with_content(message: Message, support: TemplateSupport) -> Message:
     """The message with its content as the template reads it: a text, a list of parts, or null beside calls."""
     content = message.get("content")
     if message.get("role") in support.needs_parts:
-        return message if _is_list(content) else {**message, "content": [_part(_plain(content))]}
+        one = isinstance(content, list | tuple) and len(content) == 1
+        return message if one else {**message, "content": [_part(_plain(content))]}  # it may read the first part only
     if _is_list(content) and support.parts:
         return message
     text = _plain(content)
