@@ -158,7 +158,7 @@ def test_a_new_replica_that_cannot_load_leaves_the_others(runner: asyncio.Runner
         fleet = await fleet_of(reading, 2)
         try:
             fleet._load.options["kv_cache_memory_bytes"] = 1
-            with pytest.raises(ResourceError, match="1 may be used"):
+            with pytest.raises(ResourceError, match="1 B may be used"):
                 await fleet.lifecycle.scale(3)
             assert [each.state for each in fleet.lifecycle.own] == ["ready"] * 2
         finally:
