@@ -37,8 +37,15 @@ class Machines:
 
     room = 2
 
-    def __init__(self, plan: RayPlan, join: str, models: Iterable[tuple[str, str]], certificates: Path | None) -> None:
-        assert certificates is None
+    def __init__(
+        self,
+        plan: RayPlan,
+        join: str,
+        models: Iterable[tuple[str, str]],
+        certificates: Path | None,
+        draft: str | None,
+    ) -> None:
+        assert (certificates, draft) == (None, None)
         ((self._model, self._source),) = models
         self._hub = FleetAddress.of(join, None, "join")
         self._wanted = frozenset(range(plan.replicas))

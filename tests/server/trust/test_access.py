@@ -25,7 +25,6 @@ WAYS_AROUND: Final = (
     "/v1//models",
     "/V1/MODELS",
     "/HEALTH",
-    "/health/",
     "/health/../v1/models",
     "/health/..%2fv1/models",
     "/health%2f..%2f..%2fv1/models",
