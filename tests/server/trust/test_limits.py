@@ -144,7 +144,7 @@ def test_times_and_sizes_that_were_configured_hold(
     with live_server(tmp_path, f"tiny={slow.path}", *arguments) as server:
         first, late, large = asyncio.run(ask(Client(server.url)))
     assert (first.status, first.json["choices"][0]["finish_reason"]) == (200, "length")
-    assert [reply.status for reply in late] == [504] * 3
+    assert {reply.status for reply in late} <= {503, 504}  # refused at once, if a wait beyond the objective is foreseen
     assert first.json["usage"]["completion_tokens"] < SLOW.context // 2
     assert large.status == 413
 

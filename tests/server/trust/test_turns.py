@@ -102,12 +102,12 @@ async def outputs_of(run: RequestRun) -> Sequence[RequestOutput]:
 
 def test_jobs_of_one_request_start_a_few_in_a_turn() -> None:
     """Between two turns of the event loop no more of them start than ``STARTED_AT_ONCE``."""
-    output = SimpleNamespace(embedding=(0.0,))
+    output = SimpleNamespace(embedding=(0.0,), metrics=SimpleNamespace(open_ended=False))
     started, turns = [0], [0]
 
     async def one(*_: object) -> AsyncIterator[Any]:
         started[0] += 1
-        yield SimpleNamespace(request=output)
+        yield SimpleNamespace(request=output, open_ended=False)
 
     def turn() -> None:
         turns.append(started[0])
@@ -124,7 +124,7 @@ def test_jobs_of_one_request_start_a_few_in_a_turn() -> None:
 @pytest.mark.parametrize("n", [1, 3, 16])
 def test_a_request_of_many_prompts_gives_engines_a_portion_at_a_time(n: int) -> None:
     """Further ones follow as these end. Only the first has the queue's limit, and all have the request's deadline."""
-    output = SimpleNamespace(embedding=(0.0,))
+    output = SimpleNamespace(embedding=(0.0,), metrics=SimpleNamespace(open_ended=False))
     opened, most, limits = set[int](), [0], list[tuple[float | None, float]]()
     portion = max(1, PORTION // n)
 
@@ -135,7 +135,7 @@ def test_a_request_of_many_prompts_gives_engines_a_portion_at_a_time(n: int) -> 
         most[0] = max(most[0], len(opened))
         while len(opened) < portion and len(limits) < 500:  # none ends before all have begun
             await asyncio.sleep(0)
-        yield SimpleNamespace(request=output)
+        yield SimpleNamespace(request=output, open_ended=False)
         opened.discard(number)
 
     run = many_jobs(one, SamplingParams(n=n))
