@@ -1,4 +1,4 @@
-"""A node that joins a hub like any other, and then sends what a test tells it to."""
+"""A node that joins a hub as usual and then sends the messages that a test gives it."""
 
 from __future__ import annotations
 

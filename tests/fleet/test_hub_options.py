@@ -64,7 +64,7 @@ def test_a_draft_model_is_a_file_that_the_node_has_named() -> None:
 def test_a_hub_gets_an_error_and_no_file(
     reading: ModelReading, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hub that sends such options is told so; the node starts no process and touches nothing."""
+    """The node refuses such options with an error, starts no process and changes no file."""
     monkeypatch.setattr("twofold.fleet.node_worker.start_worker", lambda *_: pytest.fail("a process was started"))
     options = {name: str(tmp_path / "planted") if value == "PLANTED" else value for name, value in options.items()}
     codec, heard = Codec(Hello | FromNode), list[Any]()

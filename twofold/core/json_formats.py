@@ -1,4 +1,4 @@
-"""What of a JSON schema a completion can be held to: known formats as patterns, and what has to be left out.
+"""Which keywords of a JSON schema are enforced: known formats become patterns, and unsupported keywords are removed.
 
 The patterns hold texts that programs read: days that months have, no leap seconds, mail addresses with a top-level
 domain. Repetitions have a bound, because small models repeat digits without end. Sources: RFC 3339 (dates, times,

@@ -2,7 +2,7 @@
 
 Facts from github.com/openresponses/openresponses, ``schema/*.tsp`` (``responses``, ``items``, ``content``, ``events``,
 ``tools``, ``configuration``), read in November 2026: the members that are not optional there, with their types. Objects
-that Twofold never makes are left out (refusals, compaction, summaries, annotations, images, errors as events).
+that Twofold never sends are not listed (refusals, compaction, summaries, annotations, images, errors as events).
 """
 
 from __future__ import annotations

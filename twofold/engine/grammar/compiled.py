@@ -24,7 +24,7 @@ from twofold.core.errors import ParameterError
 from twofold.engine.grammar.completion import LONGEST, CompletionSearch, Path
 from twofold.engine.grammar.constraint import GrammarConstraint
 from twofold.engine.grammar.emptiness import has_no_output, target_of
-from twofold.engine.grammar.lexemes import Lexemes
+from twofold.engine.grammar.lexemes import Lexemes, parts_of
 from twofold.engine.grammar.source import GrammarSource, impossible
 from twofold.engine.grammar.vocabulary import TokenVocabulary
 
@@ -270,15 +270,8 @@ class SchemaSizes:
         return total + _count(part, "minProperties") * 8
 
     def parts(self) -> Iterator[tuple[Json, int]]:
-        """Every object in the schema, since each may be a schema, with the bytes of the key before it."""
-        waiting = [(self._root, 0)]
-        while waiting:
-            part, before = waiting.pop()
-            if isinstance(part, dict):
-                yield part, before
-                waiting += [(inner, len(name) + 4) for name, inner in part.items()]
-            elif isinstance(part, list):
-                waiting += [(inner, 0) for inner in part]
+        """As ``parts_of``."""
+        return parts_of(self._root)
 
 
 def _count(part: dict[str, Json], name: str) -> int:
