@@ -27,7 +27,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-from twofold.web.page import sources
+from twofold.web.page import WebPage, sources
 
 PICTURES: Final = "TWOFOLD_TEST_PICTURES"
 """The environment variable that names a folder for pictures of the page; without it none are kept."""
@@ -146,6 +146,13 @@ def serve_sources(page: Page) -> None:
             body=found[route.request.url.partition("/sources/")[2]], content_type="text/javascript"
         ),
     )
+
+
+def load_views(page: Page) -> None:
+    """Loads the scripts that an opened page fetches while it is idle, so that it fetches none of them later."""
+    shown = WebPage.read()
+    paths = [f"/web/{shown.version}/{name}" for name in shown.files if name.endswith(".js")]
+    page.evaluate("(paths) => Promise.all(paths.map((path) => import(path)))", paths)
 
 
 @contextmanager

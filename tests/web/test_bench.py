@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 
 from tests.bench.report.runs import HOSTILE, document, failed, mixed, record
 from tests.server.live import TWOFOLD, LiveServer
-from tests.web.browser import accessibility_faults, fresh
+from tests.web.browser import accessibility_faults, fresh, load_views
 from tests.web.looks import faults_of_looks
 from twofold.bench.compare import compare
 from twofold.bench.viewer import page_server
@@ -102,6 +102,7 @@ def test_files_are_read_in_the_page_and_never_sent(page: Page, server: LiveServe
     page.goto(f"{server.url}/#/bench")
     chooser = page.get_by_label("Result files", exact=True)
     expect(page.get_by_role("button", name="Choose result files")).to_be_visible()
+    load_views(page)
     sent: list[str] = []
     page.on("request", lambda request: sent.append(f"{request.method} {request.url}"))
     chooser.set_input_files(files)

@@ -8,10 +8,10 @@ import re
 from typing import Any, Final
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.server.live import LiveServer
-from tests.web.browser import Watch, accessibility_faults
+from tests.web.browser import Watch, accessibility_faults, watched
 from tests.web.stage import CHAT, chunk, refusal, unfinished
 from tests.web.test_chat import CHATS, answered, bodies, say, scripted, settle
 
@@ -151,31 +151,31 @@ def test_an_answer_without_text_is_an_answer(page: Page) -> None:
     ]
 
 
-def test_a_refusal_counts_down_and_can_be_copied(watch: tuple[Page, Watch], server: LiveServer) -> None:
-    page, seen = watch
-    seen.expect("429")
-    page.goto(server.url)
-    page.clock.install()
-    page.route(CHATS, refusal(429, "Too many requests. Try again in 27 s.", **{"retry-after": "27"}))
-    say(page, "Hello")
-    fault = page.locator(".answer .fault")
-    expect(fault).to_contain_text("Try again in 27 s.")
-    page.clock.run_for(5_000)
-    expect(fault.locator("p").first).to_have_text(re.compile(r"Too many requests. Try again in 2[0-3] s\."))
-    expect(fault.get_by_role("button")).to_have_text(re.compile(r"Try again in 2[0-3] s"))
-    expect(fault).to_have_attribute("aria-live", "off")
-    page.clock.run_for(25_000)
-    expect(fault.locator("p").first).to_have_text("Too many requests. Try again now.")
-    expect(fault.get_by_role("button", name="Try again", exact=True)).to_be_enabled()
-    assert accessibility_faults(page) == []
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    answer = page.locator(".answer")
-    answer.get_by_role("button", name="Copy", exact=True).click()
-    expect(answer.get_by_role("button", name="Copied")).to_be_visible()
-    assert page.evaluate("navigator.clipboard.readText()") == "Too many requests. Try again in 27 s."
-    answer.get_by_role("button", name="as curl").click()
-    expect(answer.get_by_role("button", name="Copied").nth(0)).to_be_visible()
-    expect(answer.get_by_role("button", name="Regenerate")).to_be_visible()
+def test_a_refusal_counts_down_and_can_be_copied(browser: Browser, server: LiveServer) -> None:
+    with watched(browser, server.url) as (page, seen):  # a context of its own: the installed clock stays in it
+        seen.expect("429")
+        page.goto(server.url)
+        page.clock.install()
+        page.route(CHATS, refusal(429, "Too many requests. Try again in 27 s.", **{"retry-after": "27"}))
+        say(page, "Hello")
+        fault = page.locator(".answer .fault")
+        expect(fault).to_contain_text("Try again in 27 s.")
+        page.clock.run_for(5_000)
+        expect(fault.locator("p").first).to_have_text(re.compile(r"Too many requests. Try again in 2[0-3] s\."))
+        expect(fault.get_by_role("button")).to_have_text(re.compile(r"Try again in 2[0-3] s"))
+        expect(fault).to_have_attribute("aria-live", "off")
+        page.clock.run_for(25_000)
+        expect(fault.locator("p").first).to_have_text("Too many requests. Try again now.")
+        expect(fault.get_by_role("button", name="Try again", exact=True)).to_be_enabled()
+        assert accessibility_faults(page) == []
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        answer = page.locator(".answer")
+        answer.get_by_role("button", name="Copy", exact=True).click()
+        expect(answer.get_by_role("button", name="Copied")).to_be_visible()
+        assert page.evaluate("navigator.clipboard.readText()") == "Too many requests. Try again in 27 s."
+        answer.get_by_role("button", name="as curl").click()
+        expect(answer.get_by_role("button", name="Copied").nth(0)).to_be_visible()
+        expect(answer.get_by_role("button", name="Regenerate")).to_be_visible()
 
 
 def test_both_sides_of_a_comparison_are_refused(watch: tuple[Page, Watch], server: LiveServer) -> None:

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.server.live import LiveServer, live_server
 from tests.support.tiny import TinyModel
-from tests.web.browser import Watch, watched
+from tests.web.browser import Watch, load_views, watched
 from tests.web.stage import ABOUT, BUSY, CHAT, LIVE, Stage, chunk, progress, refusal, through, unfinished
 from tests.web.test_chat import settle
 from tests.web.test_engine import requests
@@ -97,6 +97,7 @@ def test_a_hidden_view_asks_for_nothing_and_draws_nothing(page: Page, server: Li
     page.goto(f"{server.url}/#/{view}?hardware=h100&model=llama-3-8b")
     shown = page.get_by_role("img", name="Roofline") if view == "explore" else page.locator("main")
     expect(shown).to_be_visible()
+    load_views(page)
     page.evaluate(HIDE, True)
     page.evaluate(DRAWS)
     asked: list[str] = []
