@@ -5,14 +5,13 @@
     with LLM(model="smollm2-135m") as llm:
         print(llm.generate("Once upon a time", SamplingParams(temperature=0, max_tokens=32))[0].outputs[0].text)
 
-The names are imported when they are first used, so ``import twofold`` itself costs nothing.
+The names are imported when they are first used, so ``import twofold`` itself costs nothing, and the command can handle
+Ctrl-C from its start: not even ``typing`` is imported.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from twofold.core.params import BeamSearchParams, SamplingParams, StructuredOutputsParams
     from twofold.core.request import CachePin, RequestOptions
@@ -29,7 +28,7 @@ __all__ = [
     "StructuredOutputsParams",
 ]
 
-_HOMES: Final = {
+_HOMES = {
     "LLM": "twofold.engine.llm",
     "AsyncLLM": "twofold.engine.async_llm",
     "BeamSearchParams": "twofold.core.params",
@@ -42,5 +41,7 @@ _HOMES: Final = {
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
+        from importlib import import_module  # noqa: PLC0415 - imports more
+
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'twofold' has no attribute {name!r}")

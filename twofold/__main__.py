@@ -6,11 +6,17 @@ Ctrl-C ends it with exit code 130 and without a traceback, also while it imports
 from __future__ import annotations
 
 import os
-import signal
-from types import FrameType
-from typing import Final
 
-INTERRUPTED: Final = 130
+INTERRUPTED = 130
+
+try:
+    import signal  # imports others
+except KeyboardInterrupt:
+    os._exit(INTERRUPTED)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
 
 
 def start() -> int:

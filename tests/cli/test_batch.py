@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Command
+from twofold.fleet.reading import system_fingerprint
 
 Start = Callable[..., "subprocess.Popen[str]"]
 PATIENCE = 300
@@ -35,8 +36,13 @@ def write_input(path: Path, count: int, **body: Any) -> Path:
 
 def lines_of(path: Path) -> dict[str, Any]:
     """The choices of each line. Fails for an incomplete line, an error or a repeated line."""
+    return {name: body["choices"] for name, body in bodies_of(path).items()}
+
+
+def bodies_of(path: Path) -> dict[str, Any]:
+    """The response of each line."""
     lines = [json.loads(text) for text in path.read_bytes().splitlines()]
-    found = {line["custom_id"]: line["response"]["body"]["choices"] for line in lines if line["error"] is None}
+    found = {line["custom_id"]: line["response"]["body"] for line in lines if line["error"] is None}
     assert len(found) == len(lines)
     return found
 
@@ -49,7 +55,9 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 def test_every_line_has_a_response(twofold: Command, tiny: Path, files: tuple[Path, Path]) -> None:
     result = twofold("batch", *files, "-m", tiny)
     assert (result.code, result.out) == (0, "")
-    assert lines_of(files[1]).keys() == {f"r{n}" for n in range(20)}
+    bodies = bodies_of(files[1])
+    assert bodies.keys() == {f"r{n}" for n in range(20)}
+    assert {body["system_fingerprint"] for body in bodies.values()} == {system_fingerprint(tiny, "bf16")}
     start, half, last = (line for line in result.err.splitlines() if "20 lines" in line)
     assert start == "20 lines"
     assert re.match(r"1\d of 20 lines, ", half)

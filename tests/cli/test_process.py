@@ -57,6 +57,13 @@ def test_ctrl_c_at_the_start(imported: str, script: bool, variables: Mapping[str
     assert (command.returncode, "".join(told)) == (130, "")
 
 
+def test_nothing_is_imported_before_ctrl_c_can_be_handled(variables: Mapping[str, str]) -> None:
+    """``twofold.__main__`` handles it; Python imports the package before."""
+    show = "import sys; before = set(sys.modules); import twofold; print(*sorted(set(sys.modules) - before))"
+    run = subprocess.run([sys.executable, "-c", show], capture_output=True, env=variables, text=True, check=True)
+    assert run.stdout.split() == ["__future__", "twofold"]
+
+
 def test_ctrl_c_in_a_chat_stops_only_the_reply(process: Start, tiny: Path) -> None:
     command = process("chat", "-m", tiny, *ENDLESS)
     assert command.stdin is not None

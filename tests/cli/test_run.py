@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Command
+from tests.cli.conftest import LONG_CONTEXT, Command
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.errors import ResourceError
 from twofold.engine.engine import Engine
@@ -105,6 +105,19 @@ def test_a_chat_template_is_chosen(twofold: Command, base: Path, tmp_path: Path)
 
     assert tokens("--chat-template", file) == 2 * tokens()
     assert tokens("--chat-template", "chatml") > tokens()
+    assert tokens("--chat-template", "{{ messages[0].content }}in the") == 2 * tokens()
+
+
+def test_a_chat_template_of_the_file_is_chosen_by_name(
+    twofold: Command, tiny_gguf: Callable[[TinyOptions], TinyModel]
+) -> None:
+    extra = (("tokenizer.chat_template.rag", "{{ messages[0].content }}in the"),)
+    path = tiny_gguf(TinyOptions(context=LONG_CONTEXT, extra=extra)).path
+    result = twofold("run", "in the", "-m", path, "-n", 1, "--json", "--chat-template", "rag")
+    raw = twofold("run", "in the", "-m", path, "-n", 1, "--json", "--raw")
+    counts = [json.loads(each.out)["usage"]["prompt_tokens"] for each in (result, raw)]
+    assert counts[0] == 2 * counts[1]
+    assert "rag" in twofold("run", "in the", "-m", path, "--chat-template", "rga").err
 
 
 def test_a_stop_text_ends_the_completion(twofold: Command, tiny: Path) -> None:
@@ -235,8 +248,8 @@ def test_a_wrong_setting_is_named(twofold: Command, monkeypatch: pytest.MonkeyPa
         (["--max-model-len", "20000"], "--max-model-len"),
         (["--raw", "--system", "x"], "system"),
         (["--raw", "--chat-template", "chatml"], "--chat-template"),
-        (["--chat-template", "chatlm"], "Did you mean chatml?"),
-        (["--chat-template", "gone.jinja"], "neither a file nor a built-in template"),
+        (["--chat-template", "chatlm"], "did you mean 'chatml'?"),
+        (["--chat-template", "gone.jinja"], "gone.jinja cannot be read: No such file"),
     ],
 )
 def test_impossible_requests(flags: list[str], said: str, twofold: Command, tiny: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import get_terminal_size
@@ -14,7 +13,7 @@ from cyclopts import Parameter
 from twofold.bench.draw.form import duration
 from twofold.bench.draw.svg import svg as draw
 from twofold.bench.draw.terminal import plot
-from twofold.cli.console import print_json, print_lines, write_file, write_out
+from twofold.cli.console import note, print_json, print_lines, write_file, write_out
 from twofold.cli.hardware import HERE, local_machine
 from twofold.cli.options import LIST, Json
 from twofold.core.errors import AccessError, ModelNotFoundError, NotFoundError, ParameterError
@@ -158,6 +157,9 @@ def explain(
 ) -> None:
     """Explain where a request's time goes, and what would make it faster."""
     _check_svg(svg)
+    if source is not None and _is_url(source) and not _record_of(source, request)[1]:
+        _list_requests(source, api_key, json=json)
+        return
     found = _explanation(source, request, api_key, what, levers)
     if svg is not None:
         _draw(found, svg)
@@ -214,8 +216,8 @@ def _scenario(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenari
 
 
 def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> Observed:
-    if source.startswith(("http://", "https://")):
-        return read_observed(_fetch_record(source, request, api_key), source)
+    if _is_url(source):
+        return read_observed(_fetch(*_record_of(source, request), api_key), source)
     if source == "-":
         return read_observed(sys.stdin.buffer.read(), "standard input", request, goal)
     try:
@@ -229,39 +231,48 @@ def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> 
     return read_observed(text, source, request, goal)
 
 
-def _fetch_record(url: str, request: str | None, api_key: str | None) -> bytes:
-    """The record of a request from a server. The request id is in the URL, or else in ``request``."""
+def _is_url(source: str) -> bool:
+    return source.startswith(("http://", "https://"))
+
+
+def _record_of(url: str, request: str | None) -> tuple[str, str]:
+    """A server, and the id of one of its requests: from the URL, or else ``request``; empty if neither has one."""
+    base, _, request_id = url.partition(RECORDS)
+    return base, request_id.strip("/") or request or ""
+
+
+def _fetch(server: str, request_id: str, api_key: str | None) -> bytes:
+    """The record of a request from a server; without an id the list of its last requests."""
     from twofold.bench.client.target import ServerTarget, exchange  # noqa: PLC0415
 
-    base, _, request_id = url.partition(RECORDS)
-    found = request_id.strip("/") or request
-    target = ServerTarget.of(base)
+    target = ServerTarget.of(server)
     key = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
-    path = f"{RECORDS}{found}" if found else f"{RECORDS.rstrip('/')}?limit={LISTED}"
+    path = f"{RECORDS}{request_id}" if request_id else f"{RECORDS.rstrip('/')}?limit={LISTED}"
     status, _, body = exchange(target, "GET", path, None, key, TIMEOUT_S)
     if status in {401, 403}:
         raise AccessError(f"{target} denies access to the record.", hint="Give the key with --api-key.")
-    if not found:
-        raise ParameterError(
-            "The URL contains no request id.",
-            param="request",
-            hint="\n".join(["Add --request ID, from the header x-request-id. The last ones:", *_last_requests(body)]),
-        )
     if status != 200:
         raise NotFoundError(
-            f"{target} has no record of {found!r:.80} (status {status}).",
+            f"{target} has no record of {request_id or 'requests'!r:.80} (status {status}).",
             hint="A running `twofold serve` keeps records of its most recent requests.",
         )
     return body
 
 
-def _last_requests(body: bytes) -> Iterator[str]:
-    """Lines of a list of requests, the slowest first: id, seconds and tokens."""
-    requests = DocumentFields.parse(body, "the list of requests", "").parts("data")
-    for each in sorted(requests, key=lambda one: -one.number("seconds")):
+def _list_requests(url: str, api_key: str | None, *, json: bool) -> None:
+    """Prints the last requests of a server, the slowest first: id, seconds and tokens."""
+    base, _ = _record_of(url, None)
+    requests = DocumentFields.parse(_fetch(base, "", api_key), "the list of requests", "").parts("data")
+    requests.sort(key=lambda each: -each.number("seconds"))
+    if json:
+        print_json([each.values for each in requests])
+        return
+    for each in requests:
         prompt, output = each.count("prompt_tokens"), each.count("output_tokens")
         model = each.optional_text("model") or "no model"
-        yield f"  {each.text('id')}  {duration(each.number('seconds'))}, {prompt:,} → {output:,} tokens, {model}"
+        seconds = duration(each.number("seconds"))
+        write_out(f"{each.text('id')}  {seconds}, {prompt:,} → {output:,} tokens, {model}\n")
+    note(f"To explain one: twofold explain {base} --request ID" if requests else "The server has no requests yet.")
 
 
 def _check_svg(svg: Path | None) -> None:

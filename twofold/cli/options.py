@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 from cyclopts import Parameter
 
 from twofold.cli.console import note
-from twofold.core.errors import ParameterError, closest_match
+from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams, StructuredOutputsParams
 from twofold.core.sampling_defaults import FALLBACK, NAMES, SamplingDefaults
 from twofold.core.units import GIB, MIB, parse_duration, parse_size
@@ -60,7 +60,11 @@ class ModelOptions:
     ] = DEFAULT_MODEL
     tokenizer: Annotated[str | None, Parameter(help="Use the tokenizer of this model instead.")] = None
     chat_template: Annotated[
-        str | None, Parameter(help="Chat template: a file, or chatml, gemma, llama2, llama3, mistral, phi3, zephyr.")
+        str | None,
+        Parameter(
+            help="Chat template: a file, the name of another one in the model's file (tool_use), or chatml, gemma,"
+            " llama2, llama3, mistral, phi3 or zephyr. Default: the model's."
+        ),
     ] = None
     max_model_len: Annotated[
         int | None,
@@ -330,19 +334,11 @@ def changed_fields(options: Any) -> list[str]:
 
 
 def read_chat_template(given: str) -> str:
-    """The Jinja source in the file ``given``, or of the built-in template of that name. Raises ParameterError."""
-    from twofold.text.templates.builtin_templates import BUILTIN_TEMPLATES  # noqa: PLC0415 - start-up time
-
-    if given in BUILTIN_TEMPLATES:
-        return BUILTIN_TEMPLATES[given]
-    if Path(given).is_file():
-        return read_text("chat_template", Path(given))
-    close = closest_match(given, BUILTIN_TEMPLATES)
-    raise ParameterError(
-        f"chat_template: {given[:200]} is neither a file nor a built-in template.",
-        param="chat_template",
-        hint=f"Did you mean {close}?" if close else f"Built-in templates: {', '.join(sorted(BUILTIN_TEMPLATES))}.",
-    )
+    """The text of the file ``given``; or ``given`` itself if it is no path: Jinja source, or a name that the tokenizer
+    knows. Raises ParameterError."""
+    path = Path(given)
+    is_path = "{" not in given and (path.suffix or len(path.parts) > 1 or path.is_file())
+    return read_text("chat_template", path) if is_path else given
 
 
 def read_text(name: str, path: Path) -> str:

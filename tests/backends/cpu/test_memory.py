@@ -107,7 +107,9 @@ def test_without_host_slots_nothing_goes_out() -> None:
 
 
 def test_more_than_the_machine_has_is_refused() -> None:
-    with pytest.raises(ResourceError, match=r"The KV cache of .* TB, which this machine cannot provide") as caught:
+    with pytest.raises(
+        ResourceError, match=r"cannot provide the KV cache: of the memory that kv_cache_memory_bytes allows, .* TB"
+    ) as caught:
         KVCache(SHAPE, GROUPS, BLOCKS, (1 << 48, 0))
     assert "kv_cache_memory_bytes" in str(caught.value.hint)
 

@@ -178,11 +178,15 @@ def test_a_record_from_a_server(capsys: pytest.CaptureFixture[str]) -> None:
             explain(url, request="req_1")
         with pytest.raises(NotFoundError, match="no record of 'req_2'"):
             explain(url, request="req_2", api_key="k")
-        with pytest.raises(ParameterError, match="contains no request id") as caught:
-            explain(url, api_key="k")
-        listed = (caught.value.hint or "").splitlines()[1:]
-        assert [line.split()[0] for line in listed] == ["req_2", "req_1"], "the slowest first"
-        assert "1,200 → 30 tokens" in listed[0]
+        with pytest.raises(NotFoundError, match=r"no record of 'requests' \(status 404\)"):
+            explain(f"{url}/other", api_key="k")
+        explain(url, api_key="k")
+        shown = capsys.readouterr()
+        assert [line.split()[0] for line in shown.out.splitlines()] == ["req_2", "req_1"], "the slowest first"
+        assert "1,200 → 30 tokens" in shown.out
+        assert f"twofold explain {url} --request ID" in shown.err
+        explain(url, api_key="k", json=True)
+        assert json.loads(capsys.readouterr().out) == LAST[::-1]
         server.shutdown()
 
 

@@ -66,11 +66,12 @@ class _RunningRequest:
 class BatchRunner:
     """One run over a batch.
 
-    names      names of the model: lines may ask for any of them; results have the first
-    any_model  lines may ask for any model, and get this one
-    watch      called after every step and every line
-    stopped    called between steps; True ends the run and leaves unfinished lines to the next run
-    wall       seconds since 1970, for ``created``
+    names        names of the model: lines may ask for any of them; results have the first
+    any_model    lines may ask for any model, and get this one
+    fingerprint  ``system_fingerprint`` of results, or None
+    watch        called after every step and every line
+    stopped      called between steps; True ends the run and leaves unfinished lines to the next run
+    wall         seconds since 1970, for ``created``
 
     Raises UsageError if the output has results of another model.
     """
@@ -83,6 +84,7 @@ class BatchRunner:
         names: Sequence[str],
         clock: Clock,
         any_model: bool = False,
+        fingerprint: str | None = None,
         watch: Callable[[BatchProgress], None] = lambda _: None,
         stopped: Callable[[], bool] = never,
         wall: Callable[[], float] = time.time,
@@ -90,7 +92,7 @@ class BatchRunner:
         batch.journal.check_model(names[0])
         self._llm, self._batch, self._names, self._any_model = llm, batch, tuple(names), any_model
         self._clock, self._watch, self._stopped, self._wall = clock, watch, stopped, wall
-        self._facts = _facts(llm)
+        self._facts = _facts(llm, fingerprint)
         self._window = WINDOW_PER_SLOT * llm.config.limits.sequences
         self._waiting: deque[_RunningRequest] = deque()
         self._running: dict[str, _RunningRequest] = {}
@@ -218,12 +220,10 @@ class BatchRunner:
         return self._progress
 
 
-def _facts(llm: LLM) -> ModelFacts:
-    tokenizer = llm.get_tokenizer()
-    loaded = llm.loaded
-    return ModelFacts(
-        tokenizer, CompletionFormat.of(tokenizer), llm.config.context, loaded.spec.hidden_size, loaded.sampling
-    )
+def _facts(llm: LLM, fingerprint: str | None) -> ModelFacts:
+    tokenizer, loaded = llm.get_tokenizer(), llm.loaded
+    form, width = CompletionFormat.of(tokenizer), loaded.spec.hidden_size
+    return ModelFacts(tokenizer, form, llm.config.context, width, loaded.sampling, fingerprint=fingerprint)
 
 
 def _seeded(params: SamplingParams, seed: int, custom_id: str, index: int) -> SamplingParams:

@@ -106,7 +106,8 @@ class KVCache:
             counts = zip(self.groups, blocks, slots, strict=True)
             size = format_bytes(block.nbytes * sum(len(g.layers) * (n + m) for g, n, m in counts))
             raise ResourceError(
-                f"The KV cache of {max(blocks):,} blocks takes {size}, which this machine cannot provide.",
+                "This machine cannot provide the KV cache: of the memory that kv_cache_memory_bytes allows, "
+                f"{max(blocks):,} blocks would take {size}.",
                 hint="Lower kv_cache_memory_bytes or max_model_len, or use a smaller model.",
             ) from error
         places = [(g, place, layer) for g, group in enumerate(self.groups) for place, layer in enumerate(group.layers)]

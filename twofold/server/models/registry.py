@@ -25,7 +25,7 @@ from twofold.core.errors import BusyError, ParameterError, ResourceError, Twofol
 from twofold.core.request import DEFAULT_OPTIONS, RequestOptions
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.core.tasks import start_task
-from twofold.core.units import count
+from twofold.core.units import count, format_bytes
 from twofold.engine.config import EngineOptions
 from twofold.engine.draft_source import find_draft
 from twofold.fleet.fleet import ABSENT_S, Fleet
@@ -559,7 +559,7 @@ class ModelRegistry:
         needed = planned.bytes * self._settings.replicas
         if needed > self._budget:
             raise ResourceError(
-                f"The model {model.names[0]} takes {needed:,} bytes of memory; {self._budget:,} may be used.",
+                f"{model.names[0]} takes {format_bytes(needed)} of memory; {format_bytes(self._budget)} may be used.",
                 hint="Raise --memory-budget, or lower --max-model-len or --kv-cache-memory-bytes.",
             )
         model.needs = needed

@@ -294,7 +294,7 @@ class Tokenizer:
 
     def _template(self, chosen: str | None) -> ChatTemplate | None:
         if chosen is not None:
-            template = ChatTemplate(self._vocabulary.named_templates.get(chosen) or _named_or_source(chosen))
+            template = ChatTemplate(_named_or_source(chosen, self._vocabulary.named_templates))
             template.check()
             return template
         source = self._vocabulary.chat_template
@@ -414,16 +414,16 @@ def _not_unicode() -> ParameterError:
     )
 
 
-def _named_or_source(chosen: str) -> str:
-    if chosen in BUILTIN_TEMPLATES:
-        return BUILTIN_TEMPLATES[chosen]
-    if "{" in chosen:
-        return chosen
-    close = closest_match(chosen, BUILTIN_TEMPLATES)
+def _named_or_source(chosen: str, named: Mapping[str, str]) -> str:
+    """The source of a template: of one of the file's ``named`` ones, of a built-in one, or ``chosen`` itself."""
+    known = {**BUILTIN_TEMPLATES, **named}
+    if chosen in known or "{" in chosen:
+        return known.get(chosen, chosen)
+    close = closest_match(chosen, known)
     raise ParameterError(
-        f"There is no built-in chat template {chosen!r}" + (f"; did you mean {close!r}?" if close else "."),
+        f"There is no chat template {chosen!r:.200}" + (f"; did you mean {close!r}?" if close else "."),
         param="chat_template",
-        hint=f"Built-in ones: {', '.join(sorted(BUILTIN_TEMPLATES))}; or give Jinja source.",
+        hint=f"Known ones: {', '.join(sorted(known))}. Or give Jinja source, on the command line in a file.",
     )
 
 
