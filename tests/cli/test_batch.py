@@ -57,7 +57,7 @@ def test_every_line_has_a_response(twofold: Command, tiny: Path, files: tuple[Pa
     assert (result.code, result.out) == (0, "")
     bodies = bodies_of(files[1])
     assert bodies.keys() == {f"r{n}" for n in range(20)}
-    assert {body["system_fingerprint"] for body in bodies.values()} == {system_fingerprint(tiny, "bf16")}
+    assert {body["system_fingerprint"] for body in bodies.values()} == {system_fingerprint([tiny], "bf16")}
     start, half, last = (line for line in result.err.splitlines() if "20 lines" in line)
     assert start == "20 lines"
     assert re.match(r"1\d of 20 lines, ", half)

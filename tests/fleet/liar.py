@@ -13,8 +13,9 @@ from twofold.fleet.fleet import Fleet
 from twofold.fleet.joining import FleetAddress, NodeListener, check_node
 from twofold.fleet.link import NodeLink
 from twofold.fleet.messages import LENGTH, Beat, Codec, FromHub, Hello, ToService, ToTransfer
-from twofold.fleet.reading import ModelReading, file_digest
+from twofold.fleet.reading import ModelReading
 from twofold.fleet.routing.router import RoundRobin
+from twofold.formats.identity import file_digest
 from twofold.host.versions import NUMERICS, twofold_version
 
 BEAT_S = 0.1
@@ -25,7 +26,7 @@ Answer = Callable[[Any], Iterator[Any]]
 async def hub(reading: ModelReading, replicas: int = 1) -> AsyncIterator[tuple[Fleet, int]]:
     """A model with replicas of its own, ready, and the port for nodes."""
     model = Fleet("tiny", reading, ENGINE, policy=QUICK, replicas=replicas, router=RoundRobin(), routes=True)
-    digest = file_digest(reading.path)
+    digest = file_digest(reading.parts)
 
     async def admit(node: NodeLink, hello: Hello) -> None:
         check_node(hello, digest)
@@ -61,7 +62,7 @@ class Liar:
     async def joined(self, port: int, *first: Any) -> AsyncIterator[Liar]:
         """It has joined, and said the messages ``first``."""
         reader, self._writer = await asyncio.open_connection("127.0.0.1", port)
-        self.say(Hello(twofold_version(), NUMERICS, "liar", "tiny", file_digest(self._reading.path)))
+        self.say(Hello(twofold_version(), NUMERICS, "liar", "tiny", file_digest(self._reading.parts)))
         tasks = [asyncio.create_task(self._hear(reader, first)), asyncio.create_task(self._beat())]
         try:
             yield self

@@ -25,9 +25,10 @@ from twofold.fleet.joining import FleetAddress, NodeListener, check_node
 from twofold.fleet.link import NodeLink
 from twofold.fleet.messages import LENGTH, BlockData, Codec, Hello, LoadModel, Ping
 from twofold.fleet.node import NodeSettings, serve_hubs
-from twofold.fleet.reading import ModelReading, file_digest
+from twofold.fleet.reading import ModelReading
 from twofold.fleet.replica import FleetReplica
 from twofold.fleet.routing.router import Router
+from twofold.formats.identity import file_digest
 
 
 @asynccontextmanager
@@ -41,7 +42,7 @@ async def hub(
     """A model without replicas of its own, and the port for nodes."""
     observers = [] if listener is None else [listener]
     model = Fleet("tiny", reading, ENGINE | engine, observers, QUICK, replicas=0, router=router)
-    digest = file_digest(reading.path)
+    digest = file_digest(reading.parts)
 
     async def admit(node: NodeLink, hello: Hello) -> None:
         check_node(hello, digest)

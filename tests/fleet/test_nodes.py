@@ -29,7 +29,8 @@ from twofold.fleet.joining import FleetAddress, NodeListener, check_node, check_
 from twofold.fleet.link import NodeLink
 from twofold.fleet.messages import LENGTH, Codec, FromHub, Hello, LoadModel
 from twofold.fleet.node import NodeSettings, serve_hubs
-from twofold.fleet.reading import ModelReading, file_digest
+from twofold.fleet.reading import ModelReading
+from twofold.formats.identity import file_digest
 from twofold.host.versions import NUMERICS, twofold_version
 
 
@@ -44,7 +45,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def hub(reading: ModelReading, folder: Path | None, replicas: int = 0) -> AsyncIterator[tuple[Fleet, int]]:
     """A model that nodes may join, and the port for them."""
     model = Fleet("tiny", reading, ENGINE, policy=QUICK, replicas=replicas)
-    digest = file_digest(reading.path)
+    digest = file_digest(reading.parts)
 
     async def admit(node: NodeLink, hello: Hello) -> None:
         check_node(hello, digest)
@@ -207,7 +208,7 @@ def test_the_first_frame_of_a_node_is_short(reading: ModelReading) -> None:
 def test_garbage_of_a_certified_peer_harms_nobody(reading: ModelReading, certificates: Path, *, framed: bool) -> None:
     """Peers with a node's certificate and hello send random bytes, or random frames, while a replica generates."""
     chance = random.Random(5)
-    made = Hello(twofold_version(), NUMERICS, "garbage", "tiny", file_digest(reading.path))
+    made = Hello(twofold_version(), NUMERICS, "garbage", "tiny", file_digest(reading.parts))
 
     async def attack(port: int, tls: ssl.SSLContext | None) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=HOST)
@@ -254,7 +255,7 @@ def test_garbage_of_a_certified_peer_harms_nobody(reading: ModelReading, certifi
 def test_a_node_that_differs_is_refused(
     reading: ModelReading, certificates: Path, change: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = Hello(twofold_version(), NUMERICS, "here", "tiny", file_digest(reading.path))
+    made = Hello(twofold_version(), NUMERICS, "here", "tiny", file_digest(reading.parts))
     values = {name: getattr(made, name) for name in made.__struct_fields__} | change
     monkeypatch.setattr("twofold.fleet.node.Hello", lambda *_: Hello(**values))
 

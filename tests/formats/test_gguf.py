@@ -211,9 +211,23 @@ def test_the_error_of_a_renamed_part_gives_its_name(tmp_path: Path) -> None:
         GGUFFile.open(first.rename(tmp_path / "model.gguf"))
 
 
+@pytest.mark.parametrize("key", ["split.no", "split.count", "split.tensors.count"])
+def test_a_part_of_another_model_is_named(tmp_path: Path, key: str) -> None:
+    first, second = split_in_two(tmp_path)
+
+    def fill(writer: gguf.GGUFWriter) -> None:
+        for name, value in {"split.no": 1, "split.count": 2, "split.tensors.count": 2, key: 3}.items():
+            writer.add_uint32(name, value)
+        writer.add_tensor("t2", np.zeros(4, np.float32))
+
+    write(second, fill)
+    with pytest.raises(FormatError, match=f"m-00002-of-00002.gguf is a part of another model: its {key} is 3"):
+        GGUFFile.open(first)
+
+
 def test_a_part_that_repeats_a_tensor(tmp_path: Path) -> None:
     first, second = split_in_two(tmp_path)
-    second.write_bytes(first.read_bytes())
+    write(second, lambda writer: writer.add_tensor("t1", np.zeros(4, np.float32)))
     with pytest.raises(FormatError, match="'t1' is also in another part"):
         GGUFFile.open(first)
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.server.live import LiveServer
-from twofold.fleet.reading import END_BYTES, system_fingerprint
+from twofold.fleet.reading import system_fingerprint
+from twofold.formats.identity import END_BYTES
 from twofold.host.versions import NUMERICS, twofold_version
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
@@ -32,11 +33,11 @@ def test_it_changes_with_the_file_and_the_kv_type_alone(tmp_path: Path) -> None:
     content = bytearray(3 * END_BYTES)
     for each in (path, same):
         each.write_bytes(content)
-    first = system_fingerprint(path, "bf16")
-    assert first == system_fingerprint(same, "bf16"), "neither the name nor the time counts"
-    assert first != system_fingerprint(path, "q8")
+    first = system_fingerprint([path], "bf16")
+    assert first == system_fingerprint([same], "bf16"), "neither the name nor the time counts"
+    assert first != system_fingerprint([path], "q8")
     for place in (5, len(content) - 5):
         path.write_bytes(content[:place] + b"x" + content[place + 1 :])
-        assert system_fingerprint(path, "bf16") != first
+        assert system_fingerprint([path], "bf16") != first
     path.write_bytes(content + b"\0")
-    assert system_fingerprint(path, "bf16") != first
+    assert system_fingerprint([path], "bf16") != first

@@ -36,6 +36,7 @@ class DescribedFile:
     """``ModelFile`` over a description."""
 
     path = Path("described.gguf")
+    parts = (path,)
     nbytes = 0
 
     def __init__(self, described: Described) -> None:

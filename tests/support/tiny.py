@@ -89,6 +89,17 @@ def write_tiny(path: Path, options: TinyOptions) -> TinyModel:
     return TinyModel(path, options, metadata, weights)
 
 
+def write_tiny_parts(folder: Path, options: TinyOptions) -> tuple[Path, Path]:
+    """Writes the model of ``write_tiny`` in two parts, whose metadata is in the first."""
+    raw = list(tiny_tensors(options).items())
+    named = (folder / "tiny-00001-of-00002.gguf", folder / "tiny-00002-of-00002.gguf")
+    for number, path in enumerate(named):
+        split = {"split.no": number, "split.count": 2, "split.tensors.count": len(raw)}
+        half = raw[: len(raw) // 2] if number == 0 else raw[len(raw) // 2 :]
+        write_gguf(path, split if number else tiny_metadata(options) | split, dict(half))
+    return named
+
+
 def tiny_metadata(options: TinyOptions) -> dict[str, MetadataItem]:
     """Metadata as converters write them: general, the architecture's own, tokenizer."""
     arch = options.architecture

@@ -95,6 +95,7 @@ def _completed(batch: BatchRun, options: BatchOptions, trace: Path | None) -> Ba
     from twofold.cli.loading import loaded_model  # noqa: PLC0415
     from twofold.core.clock import MonotonicClock  # noqa: PLC0415
     from twofold.fleet.reading import system_fingerprint  # noqa: PLC0415
+    from twofold.formats.identity import model_parts  # noqa: PLC0415
 
     with (
         loaded_model(options, trace) as (llm, found),
@@ -106,7 +107,7 @@ def _completed(batch: BatchRun, options: BatchOptions, trace: Path | None) -> Ba
             batch,
             names=options.served_model_name or [found.name, options.model],
             any_model=options.accept_any_model,
-            fingerprint=system_fingerprint(found.path, llm.config.options.kv_type),
+            fingerprint=system_fingerprint(model_parts(found.path), llm.config.options.kv_type),
             clock=MonotonicClock(),
             watch=watch,
             stopped=interrupted.is_set,

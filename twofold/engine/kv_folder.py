@@ -231,23 +231,28 @@ def open_folder(store: Path, identify: Callable[[], bytes], model: str) -> Store
     return folder
 
 
-def store_identity(model: Path, store: Path, settings: Sequence[object]) -> bytes:
+def store_identity(parts: Sequence[Path], store: Path, settings: Sequence[object]) -> bytes:
     """What keys and values depend on: every byte of the model's file, and the ``settings`` of engine and program.
+    Raises OSError if the model cannot be read."""
+    digests = [_content_digest(part, store / "models") for part in parts]
+    content = digests[0] if len(digests) == 1 else tuple(digests)
+    return hashlib.sha256(repr((content, *settings)).encode()).digest()
 
-    The digest of a file is kept in the store beside its size, inode and times, as long as they stay the same: reading a
-    whole model takes seconds. Raises OSError if the model cannot be read.
-    """
-    info = model.stat()
+
+def _content_digest(path: Path, folder: Path) -> str:
+    """It is kept in ``folder`` beside the file's size, inode and times, as long as they stay the same: reading a whole
+    model takes seconds."""
+    info = path.stat()
     known = repr((info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))
-    memo = store / "models" / hashlib.sha256(known.encode()).hexdigest()
+    memo = folder / hashlib.sha256(known.encode()).hexdigest()
     try:
-        content = memo.read_text(encoding="ascii")
+        return memo.read_text(encoding="ascii")
     except (OSError, ValueError):
-        with model.open("rb") as file:
+        with path.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
         with suppress(OSError):
             write_whole(memo, content.encode())
-    return hashlib.sha256(repr((content, *settings)).encode()).digest()
+        return content
 
 
 def segment_files(folder: Path) -> Iterator[tuple[bytes, int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -110,7 +111,7 @@ def load_model(
 
         others = None if draft is None else draft.spec
         config = resolve(options, spec, backend.free_memory(), others, weights=nbytes)
-        store = _open_store(path, backend, config, spec)
+        store = _open_store(file.parts, backend, config, spec)
         try:
             runner = backend.load(source, runner_sizes(config), tokenizer_of_model, draft)
             tokenizer = tokenizer_of_model()
@@ -124,7 +125,7 @@ def load_model(
     return LoadedModel(runner, tokenizer, spec, config, load_s, samples, sampling, store, nbytes, ratio)
 
 
-def _open_store(path: Path, backend: Backend, config: EngineConfig, spec: ModelSpec) -> StoreFolder | None:
+def _open_store(parts: Sequence[Path], backend: Backend, config: EngineConfig, spec: ModelSpec) -> StoreFolder | None:
     """The folder of the model in the KV store; None without a store, and if the disk refuses one.
 
     Keys and values depend on the model's file, on how it is read (``spec`` has the rotations of this context), on the
@@ -146,7 +147,7 @@ def _open_store(path: Path, backend: Backend, config: EngineConfig, spec: ModelS
         )
     settings = (NUMERICS, backend.name, options.kv_type, options.block_size, windows, spec.layers)
     store = Path(options.kv_store)
-    return open_folder(store, lambda: store_identity(path, store, settings), path.stem)
+    return open_folder(store, lambda: store_identity(parts, store, settings), parts[0].stem)
 
 
 def _other_tokenizer(path: Path, cache: Path | None, chat_template: str | None, spec: ModelSpec) -> Tokenizer:

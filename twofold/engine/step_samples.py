@@ -7,7 +7,6 @@ processor, instruction set and number of threads. The step-time model starts wit
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Final, TypeAlias
 
 from twofold.backends.base import Backend
 from twofold.engine.scheduler.step_time import StepShape
+from twofold.formats.identity import model_key, model_parts
 from twofold.host.paths import write_whole
 
 StepSample: TypeAlias = tuple[StepShape, float]
@@ -22,13 +22,6 @@ StepSample: TypeAlias = tuple[StepShape, float]
 
 VERSION: Final = "twofold.lessons/1"
 MAX_SAMPLES: Final = 1_000
-
-
-def model_key(path: Path) -> str:
-    """A key for a model file: its name, its size, and a digest of its first 64 KiB, which hold the model's sizes."""
-    with path.open("rb") as file:
-        digest = hashlib.sha256(file.read(1 << 16)).hexdigest()[:12]
-    return f"{path.stem}-{path.stat().st_size}-{digest}"
 
 
 def read_step_samples(path: Path, backend: Backend, cache: Path) -> tuple[StepSample, ...]:
@@ -55,4 +48,4 @@ def _sample(rows: int, logit_rows: int, attended: int, read: int, seconds: float
 
 
 def _file(path: Path, backend: Backend, cache: Path) -> Path:
-    return cache / "calibration" / f"lessons-{backend.variant}-{model_key(path)}.json"
+    return cache / "calibration" / f"lessons-{backend.variant}-{model_key(model_parts(path))}.json"

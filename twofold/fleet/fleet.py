@@ -121,7 +121,7 @@ class Fleet:
         self.name = name
         self._reading = reading
         versions = {"version": twofold_version(), "numerics": NUMERICS}
-        self.identity = model_identity(reading.path, {**options, **versions})
+        self.identity = model_identity(reading.parts, {**options, **versions})
         self._seed = options.get("seed", 0)
         self._observers = tuple(observers)
         self._clock = MonotonicClock()
@@ -374,7 +374,7 @@ class Fleet:
             self._facts = replace(
                 self._reading.facts(ready.context),
                 reading_time=self.reading_time,
-                fingerprint=system_fingerprint(self._reading.path, ready.kv_type),
+                fingerprint=system_fingerprint(self._reading.parts, ready.kv_type),
             )
             spec, tokenizer = self._reading.spec, self._reading.tokenizer
             self.requests.bounds = OutputBounds(

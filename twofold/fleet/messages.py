@@ -62,7 +62,7 @@ class Hello(WorkerMessage, tag="hello"):
     version, numerics   of its program, which must be the server's
     node                its name in logs
     model               the name under which the server knows the model
-    digest              of the model's file (``fleet.reading.file_digest``), which must be the server's
+    digest              of the model's file (``formats.identity.file_digest``), which must be the server's
     role                what its replica is for
     """
 

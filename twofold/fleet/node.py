@@ -41,8 +41,8 @@ from twofold.fleet.messages import (
     Unloadable,
 )
 from twofold.fleet.node_worker import NodeWorker, RunningWorker
-from twofold.fleet.reading import file_digest
 from twofold.fleet.routing.router import Role
+from twofold.formats.identity import file_digest, model_parts
 from twofold.host.versions import NUMERICS, twofold_version
 
 log = logging.getLogger("twofold.node")
@@ -97,7 +97,7 @@ async def serve_hubs(settings: NodeSettings, leaving: asyncio.Event | None = Non
     """Joins the hubs, again and again, until all of them refuse the node, or the model cannot be loaded. Raises that
     error. Returns when all hubs have drained the node, which ``leaving`` asks for."""
     leaving = leaving or asyncio.Event()
-    digest = await asyncio.to_thread(file_digest, settings.path)
+    digest = await asyncio.to_thread(file_digest, model_parts(settings.path))
     hello = Hello(twofold_version(), NUMERICS, settings.name, settings.model, digest, settings.role)
     await _together([_Replica(settings, hello, leaving).serve() for _ in range(settings.replicas)])
 

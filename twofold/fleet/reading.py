@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import blake3
 import msgspec
 
 from twofold.api.base import ModelFacts
-from twofold.core.errors import ModelNotFoundError
 from twofold.core.kv_layout import KVType
 from twofold.core.model import ModelSpec
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.engine.draft_source import open_draft
 from twofold.formats.base import ModelFile, open_model
+from twofold.formats.identity import changed, ends_digest
 from twofold.host.paths import CacheFolders
 from twofold.host.versions import NUMERICS, twofold_version
 from twofold.models.read import read_model
@@ -27,7 +26,6 @@ from twofold.text.parsers.format import CompletionFormat
 from twofold.text.tokenizers.metadata import read_vocabulary
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
-END_BYTES: Final = 1 << 20
 TOKENIZER: Final = "tokenizer."
 MAX_TEXT_CHARS: Final = 256
 """Maximum length of a text of the metadata that is kept; chat templates and licences are longer."""
@@ -37,6 +35,7 @@ MAX_TEXT_CHARS: Final = 256
 class ModelReading:
     """A model file without its weights. ``nbytes`` is its size, ``created`` its time in seconds since 1970.
 
+    parts          the file, or all its parts, which were ``changed`` at these times
     parameters     number of values in all tensors
     quantization   the format that most of its bytes have
     metadata       numbers and short texts of the file's metadata, without those of its tokenizer
@@ -45,6 +44,8 @@ class ModelReading:
     """
 
     path: Path
+    parts: tuple[Path, ...]
+    changed: tuple[int, ...]
     spec: ModelSpec
     tokenizer: Tokenizer
     format: CompletionFormat
@@ -58,8 +59,8 @@ class ModelReading:
     draft_bytes: int = 0
 
     def is_of(self, path: Path) -> bool:
-        """Whether this was read from ``path``, and the file has not changed since."""
-        return path == self.path and int(path.stat().st_mtime) == self.created
+        """Whether this was read from ``path``, and no part has changed since."""
+        return path == self.path and changed(self.parts) == self.changed
 
     def facts(self, context: int) -> ModelFacts:
         """The model as API protocols see it, with this context."""
@@ -87,6 +88,8 @@ def read_file(
         metadata = _single_values(file.model.values)
         return ModelReading(
             path=path,
+            parts=file.parts,
+            changed=changed(file.parts),
             spec=spec,
             tokenizer=tokenizer,
             format=CompletionFormat.of(tokenizer),
@@ -101,44 +104,21 @@ def read_file(
         )
 
 
-def model_identity(path: Path, settings: Mapping[str, object]) -> str:
+def model_identity(parts: Sequence[Path], settings: Mapping[str, object]) -> str:
     """A digest of everything besides the request that determines outputs: the model's file, and the ``settings`` of the
     engine and the program.
 
     The file is identified by ``ends_digest`` and its time. Raises ModelNotFoundError if it cannot be read.
     """
-    parts = (ends_digest(path), path.stat().st_mtime_ns, sorted(settings.items()))
-    return hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()
+    digest, times = ends_digest(parts), changed(parts)
+    identity = (digest, times[0] if len(times) == 1 else times, sorted(settings.items()))
+    return hashlib.sha256(msgspec.msgpack.encode(identity)).hexdigest()
 
 
-def ends_digest(path: Path) -> str:
-    """A digest of a file's size, its first 1 MiB, which has the metadata, and its last one, which has weights: reading
-    all of it would take seconds. Raises ModelNotFoundError if it cannot be read."""
-    digest = hashlib.sha256()
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            for place in (0, max(0, size - END_BYTES)):
-                file.seek(place)
-                digest.update(file.read(END_BYTES))
-    except OSError as error:
-        raise ModelNotFoundError(f"{path} cannot be read: {error.strerror}.") from error
-    digest.update(str(size).encode())
-    return digest.hexdigest()
-
-
-def system_fingerprint(path: Path, kv_type: KVType) -> str:
+def system_fingerprint(parts: Sequence[Path], kv_type: KVType) -> str:
     """What determines a model's outputs besides requests and flags: version and numerics of the program, the model's
     file, and the type of the values in the KV cache. Instruction sets, threads and batches do not."""
-    return f"twofold-{twofold_version()}-n{NUMERICS}-{ends_digest(path)[:12]}-{kv_type}"
-
-
-def file_digest(path: Path) -> str:
-    """A digest of the whole file, at about 3 GB/s. Raises ModelNotFoundError if it cannot be read."""
-    try:
-        return blake3.blake3(max_threads=blake3.blake3.AUTO).update_mmap(path).hexdigest()
-    except OSError as error:
-        raise ModelNotFoundError(f"{path} cannot be read: {error.strerror}.") from error
+    return f"twofold-{twofold_version()}-n{NUMERICS}-{ends_digest(parts)[:12]}-{kv_type}"
 
 
 def _quantization(file: ModelFile) -> str:

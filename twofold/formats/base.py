@@ -18,6 +18,7 @@ class ModelFile(Protocol):
     """An open model file; a context manager. Arrays from ``data`` stay valid after it is closed.
 
     path       the file, or the first of its parts
+    parts      the file, or all its parts, in order
     model      the description of the model (``models.read``)
     tokenizer  the description of its tokenizer (``text.tokenizers.metadata``)
     tensors    by the names of ``core.tensors``; a tensor that has none keeps the file's name
@@ -25,6 +26,9 @@ class ModelFile(Protocol):
 
     @property
     def path(self) -> Path: ...
+
+    @property
+    def parts(self) -> tuple[Path, ...]: ...
 
     @property
     def model(self) -> ModelSource: ...

@@ -127,7 +127,8 @@ class GGUFFile:
     def __init__(self, parts: tuple[GGUFPart, ...]) -> None:
         self._parts = parts
         self._owner = {name: part for part in parts for name in part.tensors}
-        self.path: Path = parts[0].path
+        self.parts = tuple(part.path for part in parts)
+        self.path: Path = self.parts[0]
         self.version: int = parts[0].version
         self.metadata: Mapping[str, MetadataValue] = parts[0].metadata
         self.model = self.tokenizer = ModelSource("gguf", self.metadata)
@@ -342,8 +343,19 @@ def _other_parts(first: GGUFPart) -> Iterator[GGUFPart]:
             f"{first.path.name} is one of {count} parts, but its name is not NAME-00001-of-{count:05}.gguf.",
             hint="Give the parts their original names and put them into one folder.",
         )
-    for path in paths[1:]:
-        yield _open_part(path)
+    for place, path in enumerate(paths[1:], 1):
+        yield (part := _open_part(path))
+        wanted = {
+            "split.no": place,
+            "split.count": count,
+            "split.tensors.count": first.metadata.get("split.tensors.count"),
+        }
+        for key, value in wanted.items():
+            if part.metadata.get(key, value) != value:
+                raise FormatError(
+                    f"{path.name} is a part of another model: its {key} is {part.metadata.get(key)!r}, not {value!r}.",
+                    hint="Get all parts of one model.",
+                )
 
 
 def _check_parts(parts: list[GGUFPart]) -> None:

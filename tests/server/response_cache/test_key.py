@@ -134,13 +134,13 @@ def test_digested_bytes_are_equal_only_for_equal_values(one: object, other: obje
 def test_identity_of_a_model(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF" * 100)
-    first = model_identity(path, {"kv": "f16", "context": 2048})
-    assert first == model_identity(path, {"context": 2048, "kv": "f16"})
-    assert first != model_identity(path, {"context": 2048, "kv": "int8"})
+    first = model_identity([path], {"kv": "f16", "context": 2048})
+    assert first == model_identity([path], {"context": 2048, "kv": "f16"})
+    assert first != model_identity([path], {"context": 2048, "kv": "int8"})
     os.utime(path, ns=(1, 1))
-    assert first != model_identity(path, {"kv": "f16", "context": 2048})
+    assert first != model_identity([path], {"kv": "f16", "context": 2048})
     with pytest.raises(ModelNotFoundError, match="cannot be read"):
-        model_identity(tmp_path / "other.gguf", {})
+        model_identity([tmp_path / "other.gguf"], {})
 
 
 def test_many_tokens_are_digested_fast() -> None:

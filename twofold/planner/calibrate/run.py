@@ -32,7 +32,8 @@ from twofold.core.model import ModelSpec
 from twofold.core.values import Arithmetic
 from twofold.engine.llm import LLM
 from twofold.engine.scheduler.step_time import StepShape
-from twofold.engine.step_samples import model_key, write_step_samples
+from twofold.engine.step_samples import write_step_samples
+from twofold.formats.identity import model_key, model_parts
 from twofold.host.machine import others_busy_s, read_cpu, read_memory
 from twofold.host.paths import CacheFolders, write_whole
 from twofold.planner.calibrate.probes import PROBES, ProbePoint, Prober, affordable
@@ -240,7 +241,7 @@ def measure(
 def subject_of(path: Path, isa: str | None = None, threads: int | None = None) -> CalibrationSubject:
     """The subject of a calibration of this model on this machine."""
     backend = CpuBackend(isa, threads)
-    return CalibrationSubject(backend.device, backend.choice.isa.name, backend.workers, model_key(path))
+    return CalibrationSubject(backend.device, backend.choice.isa.name, backend.workers, model_key(model_parts(path)))
 
 
 def calibrated(path: Path, isa: str | None = None, threads: int | None = None) -> Predictor | None:

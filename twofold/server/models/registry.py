@@ -36,12 +36,13 @@ from twofold.fleet.messages import Hello
 from twofold.fleet.observer import EngineObserver
 from twofold.fleet.ray import RayPlan
 from twofold.fleet.ray_nodes import RayNodes
-from twofold.fleet.reading import ModelReading, file_digest, read_file
+from twofold.fleet.reading import ModelReading, read_file
 from twofold.fleet.replica import RestartPolicy
 from twofold.fleet.routing.router import Role, make_router
 from twofold.fleet.scale import ScaleRange
 from twofold.formats.fetch import sources
 from twofold.formats.fetch.names import ALIASES
+from twofold.formats.identity import changed, file_digest, model_parts
 from twofold.host.machine import read_cpu, read_memory
 from twofold.host.paths import CacheFolders
 from twofold.server.models.named_models import NamedModel, unknown_model
@@ -116,7 +117,7 @@ class ServedModel(ModelUse):
     opened     is done when a closed model is unloaded, or open again
     fleet      ``worker`` from the time when it begins to load
     nodes      connections of nodes that joined, with their roles
-    digest     of its file, with the time of the file; None until a node asked
+    digest     of its file, with the times of its parts; None until a node asked
     """
 
     def __init__(self, offer: NamedModel) -> None:
@@ -133,7 +134,7 @@ class ServedModel(ModelUse):
         self.worker: Fleet | None = None
         self.fleet: Fleet | None = None
         self.nodes: dict[NodeLink, Role] = {}
-        self.digest: tuple[float, str] | None = None
+        self.digest: tuple[tuple[int, ...], str] | None = None
         self.loading: asyncio.Task[None] | None = None
         self.error: TwofoldError | None = None
         self.failed_at = 0.0
@@ -180,12 +181,10 @@ class ServedModel(ModelUse):
         """Finds the model's file in the cache; without it, its size in the table of aliases."""
         alias = ALIASES.get(self.source)
         self.file_bytes = 0 if alias is None else alias.size
-        try:
+        with suppress(TwofoldError, OSError):
             path = sources.locate(self.source, cache=folders.models).path
-            facts = path.stat()
-        except (TwofoldError, OSError):
-            return
-        self.path, self.created, self.file_bytes = path, int(facts.st_mtime), facts.st_size
+            self.file_bytes = sum(part.stat().st_size for part in model_parts(path))
+            self.path, self.created = path, int(path.stat().st_mtime)
 
 
 class ModelRegistry:
@@ -249,9 +248,9 @@ class ModelRegistry:
         model = self.find(hello.model, exactly=True)
         if model.path is None:
             raise BusyError("The hub has not loaded the model yet.", retry_after_s=BUSY_RETRY_S)
-        changed = model.path.stat().st_mtime
-        if model.digest is None or model.digest[0] != changed:
-            model.digest = changed, await asyncio.to_thread(file_digest, model.path)
+        parts = model_parts(model.path)
+        if model.digest is None or model.digest[0] != changed(parts):
+            model.digest = changed(parts), await asyncio.to_thread(file_digest, parts)
         check_node(hello, model.digest[1])
         link.slot = None if self.ray is None else self.ray.slot(model.names[0], hello.node)
         model.nodes = {each: role for each, role in model.nodes.items() if not each.ended.is_set()}
