@@ -111,7 +111,7 @@ def test_files_are_read_in_the_page_and_never_sent(page: Page, server: LiveServe
     expect(page.get_by_role("img", name="Requests")).to_be_visible()
     bad = {"name": "x.json", "mimeType": "application/json", "buffer": b"{"}
     chooser.set_input_files(bad)  # type: ignore[arg-type]
-    expect(page.get_by_role("alert")).to_contain_text("x.json is not JSON")
+    expect(page.get_by_role("alert")).to_contain_text("x.json is not a file of twofold bench --output")
     empty = document(record([failed(0, 0.1)])).to_json()
     chooser.set_input_files({"name": "empty.json", "mimeType": "application/json", "buffer": empty})
     expect(page.get_by_role("heading", name="Settings that differ")).to_be_visible()

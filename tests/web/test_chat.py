@@ -557,7 +557,7 @@ def test_keys_are_listed_and_work(chat: Page) -> None:
     chat.locator(".answer .text").click()
     chat.keyboard.press("t")
     expect(chat.get_by_role("button", name="Time")).to_have_attribute("aria-pressed", "true")
-    chat.keyboard.press("?")
+    chat.get_by_label("Message", exact=True).press("Control+/")
     expect(chat.get_by_role("dialog", name="Keys")).to_be_visible()
     chat.keyboard.press("Escape")
     chat.keyboard.press("Control+k")

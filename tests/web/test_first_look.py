@@ -21,7 +21,7 @@ pytestmark = pytest.mark.browser
 def test_an_empty_chat_shows_the_model_and_examples(page: Page) -> None:
     welcome = page.locator(".welcome")
     expect(welcome).to_contain_text(re.compile(r"tiny.*parameters · F32 · context 2,048 tokens"))
-    expect(welcome).to_contain_text("Press ? for keys.")
+    expect(welcome).to_contain_text("Press Ctrl / for keys.")
     expect(page.get_by_role("button", name="Export")).to_have_count(0)
     expect(page.get_by_role("button", name=re.compile("Delete"))).to_have_count(0)
     expect(page.locator(".head summary")).to_be_hidden()

@@ -73,6 +73,20 @@ def test_a_refused_message_is_no_part_of_later_requests(
     assert all(map(alternates, sent))
 
 
+def test_a_message_that_is_too_long_says_so_once_and_what_to_do(watch: tuple[Page, Watch], server: LiveServer) -> None:
+    page, seen = watch
+    seen.expect("400")
+    page.goto(server.url)
+    settle(page, max_tokens="4")
+    say(page, TOO_LONG)
+    told = re.compile(r"^\d+ tokens do not fit the context of \d+\.")
+    expect(page.locator(".answer .fault")).to_have_text(told)
+    expect(page.locator(".answer .fault")).to_contain_text("serve the model with a larger --max-model-len")
+    expect(page.locator(".guess")).to_have_text(re.compile(r"^\d+ tokens do not fit the context of \d+$"))
+    box = page.get_by_label("Message", exact=True)
+    assert box.bounding_box()["height"] > 150, "a long paragraph is not shown in two lines"  # type: ignore[index]
+
+
 def test_the_first_message_may_be_refused(watch: tuple[Page, Watch], server: LiveServer) -> None:
     page, seen = watch
     seen.expect("429")

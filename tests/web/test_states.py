@@ -49,7 +49,7 @@ def explore(page: Page, state: str) -> Locator:
 def bench(page: Page, state: str) -> Locator:
     """Files are read whatever the server does."""
     if state == "empty":
-        return page.get_by_text("Drop results of twofold bench here")
+        return page.get_by_text("Drop files of twofold bench --output here")
     text = b"{" if state == "error" else RESULT
     page.get_by_label("Result files", exact=True).set_input_files(
         {"name": "a.json", "mimeType": "application/json", "buffer": text}

@@ -191,7 +191,8 @@ class InputProcessor:
         return self._context if tokens is None else min(self._context, len(request.token_ids) + tokens)
 
     def _room(self, params: RequestParams) -> PromptLimit:
-        return PromptLimit(self._context, 1 if isinstance(params, SamplingParams | BeamSearchParams) else 0)
+        reserved = 1 if isinstance(params, SamplingParams | BeamSearchParams) else 0
+        return PromptLimit(self._context, reserved, remedy="raise max_model_len if the model allows it")
 
     def _check_tokens(self, name: str, ids: Collection[int]) -> None:
         if not ids or (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < self._vocab_size):

@@ -38,7 +38,7 @@ class PromptLimit:
     context: int
     reserved: int = 1
     text: str = "prompt"
-    remedy: str = "raise max_model_len if the model allows it"
+    remedy: str = "raise --max-model-len if the model allows it"
 
     @property
     def tokens(self) -> int:

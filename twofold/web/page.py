@@ -7,6 +7,7 @@ of all files, so browsers may keep them for ever, and a file and what it imports
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -37,6 +38,8 @@ PLACE: Final = "/web/HASH/"
 """The folder of the files, as the index names it."""
 SCRIPT: Final = "app.js"
 STYLES: Final = "app.css"
+SPARE: Final = re.compile(r"/\*.*?\*/\n|(?<=\})\n")
+"""Comments and line ends of style sheets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,9 @@ def sources() -> dict[str, str]:
 
 
 def style_of(found: Mapping[str, str]) -> str:
-    """All style sheets as one, that of the shell first."""
+    """All style sheets as one without comments, that of the shell first."""
     sheets = sorted((name for name in found if name.endswith(".css")), key=lambda name: (name != STYLES, name))
-    return "".join(found[name] for name in sheets)
+    return SPARE.sub("", "".join(found[name] for name in sheets))
 
 
 def is_page(path: str, accept: str) -> bool:

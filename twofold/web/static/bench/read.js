@@ -6,6 +6,8 @@
  * @typedef {{name: string, document: any}} Result
  */
 
+import { documentIn } from "../core/parts.js";
+
 const SCHEMA = "twofold.bench/1";
 const MAX_POINTS = 400, MAX_DOTS = 1500, MAX_ROWS = 150, BINS = 80;
 
@@ -38,17 +40,8 @@ export const RATES = /** @type {const} */ ([
  * @returns {Result}
  */
 export function readResult(text, name) {
-  /** @type {any} */
-  let document;
-  try {
-    document = JSON.parse(text);
-  } catch {
-    throw new Error(`${name} is not JSON. Give a file that twofold bench … --output FILE.json wrote.`);
-  }
-  if (document?.schema !== SCHEMA || !Array.isArray(document.runs)) {
-    throw new Error(`${name} is no result of twofold bench: its schema is not ${SCHEMA}.`);
-  }
-  return { name, document };
+  const fault = `${name} is not a file of twofold bench --output`;
+  return { name, document: documentIn(text, SCHEMA, "runs", fault) };
 }
 
 /** A figure of a run, or null. @param {any} run @param {...string} path @returns {number | null} */

@@ -52,7 +52,7 @@ export function benchView(given, announce) {
         const remove = () => (results = results.filter((each) => each !== result), show());
         return resultOf(result, button("Remove", remove));
       }),
-      results.length ? null : h("p.faint", "Drop results of twofold bench here."),
+      results.length ? null : h("p.faint", "Drop files of twofold bench --output here."),
     );
   };
   show();

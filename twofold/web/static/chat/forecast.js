@@ -62,8 +62,9 @@ export function createForecast(app, line, body) {
       line.title = told.title;
       fill(line, told.line);
     } catch (error) {
-      if (error instanceof ApiError && error.status === 0) app.refresh();
-      if (error instanceof ApiError) fill(line, [400, 429, 503].includes(error.status) ? error.message : "");
+      if (!(error instanceof ApiError)) return;
+      if (error.status === 0) app.refresh();
+      fill(line, [400, 429, 503].includes(error.status) ? error.message.split(". ", 1)[0] : "");
     }
   };
   /** @param {string} text */

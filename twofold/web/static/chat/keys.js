@@ -15,7 +15,7 @@ const LIST = [
   ["t", "colours of the tokens"],
   ["← →", "another token, in colours"],
   ["e", "engine beside the chat"],
-  ["?", "these keys"],
+  ["?, Ctrl /", "these keys"],
 ];
 
 /** @param {Record<string, () => void>} actions  by key; "Ctrl k" for one with Ctrl */
@@ -35,7 +35,9 @@ export function createKeys(actions) {
     const target = /** @type {HTMLElement} */ (event.target);
     const ctrl = event.ctrlKey || event.metaKey, typing = target.matches("input, textarea, select");
     if (event.altKey || (typing && !ctrl && event.key !== "Escape") || document.querySelector("dialog[open]")) return;
-    const run = event.key === "?" ? () => dialog.showModal() : actions[ctrl ? `Ctrl ${event.key}` : event.key];
+    const run = event.key === "?" || (ctrl && event.key === "/")
+      ? () => dialog.showModal()
+      : actions[ctrl ? `Ctrl ${event.key}` : event.key];
     if (!run) return;
     event.preventDefault();
     run();

@@ -81,7 +81,7 @@ export function loading({ server }, model) {
  * @param {import("../views.js").App} app @param {Message} message
  */
 export function reconcile(app, { fault, model = "" }) {
-  if (fault?.status === 401 || fault?.status === 403) app.askKey(fault.message);
+  if (fault && [401, 403].includes(fault.status)) app.askKey(fault.message);
   else if (fault || loading(app, model)) app.refresh();
 }
 

@@ -6,6 +6,7 @@
  * `chosen` names the shown one.
  */
 
+import { documentIn } from "../core/parts.js";
 import { SETTINGS } from "./request.js";
 
 /**
@@ -157,17 +158,9 @@ export const exported = (talks) => JSON.stringify({ schema: EXPORT, conversation
  * @returns {Conversation[]}
  */
 export function imported(text) {
-  /** @type {any} */
-  let data;
-  try {
-    data = JSON.parse(text);
-  } catch {
-    throw new Error("This file is not JSON. Choose a file that this page has exported.");
-  }
-  if (data?.schema !== EXPORT || !Array.isArray(data.conversations)) {
-    throw new Error(`This file is not an export of this page: its schema is not ${EXPORT}.`);
-  }
-  return data.conversations.map(checked);
+  return documentIn(text, EXPORT, "conversations", "This file is not an export of this page").conversations.map(
+    checked,
+  );
 }
 
 const ROLES = ["user", "assistant", "tool"];

@@ -67,7 +67,7 @@ export function createWelcome(app, choose) {
     h(
       "p",
       "Below each answer: where the time went, and the alternatives of every token. ",
-      h("span.keyboard", "Press ", h("kbd", "?"), " for keys."),
+      h("span.keyboard", "Press ", h("kbd", "Ctrl /"), " for keys."),
     ),
   );
 }

@@ -20,7 +20,7 @@ export class ApiError extends Error {
 
   /** Whether the server wants another key. */
   get refused() {
-    return this.status === 401 || this.status === 403;
+    return [401, 403].includes(this.status);
   }
 }
 
@@ -94,16 +94,19 @@ async function errorOf(response) {
   return errorFrom(text, details) ?? new ApiError(`The server answered with status ${status}.`, details);
 }
 
+const REMEDY = "Shorten it, start a new chat, or serve the model with a larger --max-model-len.";
+
 /**
- * The ApiError that a body in JSON says, or null.
+ * The ApiError that a body in JSON says, or null. A prompt that is too long gets a sentence for people.
  * @param {string} text
  * @param {{status?: number, retryAfterS?: number | null}} [details]
  */
 export function errorFrom(text, details = {}) {
   try {
-    const { error } = JSON.parse(text);
-    if (typeof error === "string") return new ApiError(error, details);
-    return typeof error?.message === "string" ? new ApiError(error.message, details) : null;
+    const { error } = JSON.parse(text), message = error?.message ?? error;
+    if (typeof message !== "string") return null;
+    const [limit, asked] = (error.code === "context_length_exceeded" && message.match(/\d+/g)) || [];
+    return new ApiError(asked ? `${asked} tokens do not fit the context of ${limit}. ${REMEDY}` : message, details);
   } catch {
     return null;
   }

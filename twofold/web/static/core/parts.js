@@ -47,7 +47,7 @@ export function faultLine(role = "alert") {
  */
 export function faultBox({ message, status, retryAt }, again, ...more) {
   const said = h("p", message), retry = button("Try again", again);
-  const helps = status === 0 || status === 401 || status === 403 || status >= 429;
+  const helps = [0, 401, 403].includes(status) || status >= 429;
   const element = h("div.fault", { role: "alert" }, said, h("p.row", helps && retry, more));
   const tick = () => {
     const left = Math.ceil((retryAt ?? 0) - Date.now() / 1000);
@@ -181,4 +181,19 @@ export function keptText(name, tab = false) {
       }
     },
   };
+}
+
+/**
+ * What a file of ours holds, with this list in it. Throws an Error for any other file.
+ * @param {string} text @param {string} schema @param {string} list @param {string} fault
+ * @returns {any}
+ */
+export function documentIn(text, schema, list, fault) {
+  try {
+    const found = JSON.parse(text);
+    if (found.schema === schema && Array.isArray(found[list])) return found;
+  } catch {
+    // it is none either
+  }
+  throw new Error(`${fault} (${schema}).`);
 }
