@@ -43,6 +43,7 @@ def test_null_counts_as_absent_and_a_whole_number_may_have_a_fraction_of_zero() 
     drawing = read(mode=None, audio=None, shape={"type": "circle", "radius": 2.0})
     assert drawing == read(shape={"type": "circle", "radius": 2})
     assert drawing.mode == "fast"
+    assert read(audio=[]) == read(audio="") == read()
     assert read(ids=[1, 2.0]).ids == [1, 2]
     assert read(**{"async": True}).is_async
 
@@ -104,6 +105,6 @@ def test_schemas_hold_all_objects_and_allow_null_for_what_is_optional() -> None:
     assert drawing["additionalProperties"] == {"type": "null"}
     assert drawing["properties"]["name"] == {"type": "string", "minLength": 1, "maxLength": 5}
     assert drawing["properties"]["mode"] == {"type": ["string", "null"], "enum": ["fast", "slow", None]}
-    assert drawing["properties"]["audio"] == {"type": "null"}
+    assert drawing["properties"]["audio"] == {"enum": [None, "", []]}
     assert drawing["properties"]["async"] == {"type": ["boolean", "null"]}
     assert {"$ref": "#/components/schemas/RoundShape"} in drawing["properties"]["shape"]["anyOf"]

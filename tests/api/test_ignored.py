@@ -50,12 +50,14 @@ def test_tools_that_cannot_be_offered_are_left_out(reader: Any, body: dict[str, 
     [
         (ChatRequest, {**CASES[0][1], "tool_choice": {"type": "custom", "custom": {"name": "x"}}}),
         (ResponsesRequest, {**CASES[2][1], "tool_choice": {"type": "web_search"}}),
+        (ResponsesRequest, {**CASES[2][1], "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}),
+        (ResponsesRequest, {**CASES[4][1], "tool_choice": {"type": "mcp", "server_label": "x"}}),
     ],
 )
-def test_the_choice_of_such_a_tool_is_an_error(reader: Any, body: dict[str, Any]) -> None:
+def test_the_choice_of_such_a_tool_is_an_error_that_names_it(reader: Any, body: dict[str, Any]) -> None:
     with ignoring(unknown=True), pytest.raises(ParameterError) as caught:
         reader.read(body)
-    assert caught.value.param.startswith("tool_choice")
+    assert caught.value.param == "tools[0].type"
 
 
 def test_allowed_tools_may_name_such_tools_beside_others() -> None:
@@ -107,3 +109,11 @@ def test_metadata_has_openais_limits(reader: Any, body: dict[str, Any]) -> None:
         assert len(str(caught.value)) < 300
     with pytest.raises(FieldError, match=r"at most 16 .* not 17 entries"):
         reader.read({**body, "metadata": wrong[0][0]})
+
+
+@pytest.mark.parametrize("choice", [{"type": "web_search"}, {"type": "custom", "name": "y"}])
+def test_the_choice_of_a_tool_that_is_not_there_is_named_itself(choice: dict[str, Any]) -> None:
+    tools = [{"type": "custom", "name": "x"}, {"type": "mcp", "server_label": "web_search"}, TOOL]
+    with ignoring(unknown=True), pytest.raises(FieldError) as caught:
+        ResponsesRequest.read({"input": "hi", "tools": tools, "tool_choice": choice})
+    assert caught.value.param.startswith("tool_choice")

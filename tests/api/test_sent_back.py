@@ -53,6 +53,10 @@ THOUGHT: Final = SAID | {"reasoning_content": "A greeting."}
         {"reasoning": None, "reasoning_content": "A greeting."},
         {"reasoning_details": [{"type": "reasoning.text", "text": "A greeting.", "signature": None, "index": None}]},
         {"reasoning_details": [{"type": "reasoning.summary", "summary": "A "}, {"summary": "greeting."}]},
+        {"reasoning": {"text": "A greeting."}},
+        {"reasoning": [{"type": "thinking", "thinking": "A ", "signature": ""}, {"content": "greeting."}]},
+        {"reasoning_content": {"type": "reasoning", "text": None, "summary": "A greeting."}, "reasoning": "Other."},
+        {"reasoning_details": "A greeting."},
     ],
 )
 def test_reasoning_is_read_under_its_other_names(given: dict[str, Any]) -> None:
@@ -64,6 +68,7 @@ def test_reasoning_is_read_under_its_other_names(given: dict[str, Any]) -> None:
     [
         (dict.fromkeys(("reasoning", "reasoning_details", "provider_specific_fields", "id", "prefix", "mood")), []),
         ({"prefix": False, "annotations": [], "audio": None, "function_call": None, "tool_calls": None}, []),
+        ({"partial": False, "images": [], "audio": [], "function_call": "", "reasoning": {"text": None}}, []),
         ({"id": "m1", "provider_specific_fields": {"a": 1}}, ["id", "provider_specific_fields"]),
         ({"annotations": [{"type": "url_citation"}], "index": 3}, ["annotations", "index"]),
         ({"reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]}, ["reasoning_details[0].data"]),
@@ -78,6 +83,8 @@ def test_what_would_change_a_prompt_is_refused_by_name() -> None:
     for given, param in (
         ({"audio": {"id": "a"}}, "messages[1].audio"),
         ({"function_call": {"name": "f"}}, "messages[1].function_call"),
+        ({"images": ["aGk="]}, "messages[1].images"),
+        ({"reasoning": {"effort": "low"}}, "messages[1].reasoning.effort"),
         ({"mood": "good"}, "messages[1].mood"),
         ({"content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "messages[1].content[0].type"),
     ):
@@ -140,13 +147,14 @@ def test_a_mark_without_a_place_is_a_hint() -> None:
     assert ignored == ["messages[0].cache_control"]
 
 
-def test_a_prefix_of_the_reply_is_continued() -> None:
-    request, ignored = chat(USER, SAID | {"prefix": True})
+@pytest.mark.parametrize("name", ["prefix", "partial"])
+def test_a_prefix_of_the_reply_is_continued(name: str) -> None:
+    request, ignored = chat(USER, SAID | {name: True})
     same, _ = chat(USER, SAID, continue_final_message=True)
     assert ignored == []
     assert request.prepare(FACTS)[0].token_ids == same.prepare(FACTS)[0].token_ids
-    with pytest.raises(FieldError, match=r"messages\[0\].prefix needs"):
-        chat(USER | {"prefix": True})
+    with pytest.raises(FieldError, match=rf"messages\[0\].{name} needs"):
+        chat(USER | {name: True})
 
 
 @pytest.mark.parametrize(
@@ -222,3 +230,27 @@ def test_ollamas_options_may_be_at_the_top_level(reader: Any) -> None:
         read(reader, body | {"stop": ["x"], "options": 1})
     with pytest.raises(FieldError, match=r"options\.stop\[0\]"):
         read(reader, body | {"stop": [1]})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"num_ctx": 0},
+        {"num_ctx": 0.0, "num_predict": 0, "seed": -1},
+        {"repeat_last_n": 64, "repeat_penalty": 1, "presence_penalty": 0.0, "frequency_penalty": None},
+    ],
+)
+def test_ollamas_options_at_their_defaults_ask_for_nothing(given: dict[str, Any]) -> None:
+    body: dict[str, Any] = {"model": "m", "messages": [USER | {"images": []}], "tools": []}
+    request, ignored = read(OllamaChatRequest, body | {"options": given})
+    plain, _ = read(OllamaChatRequest, body)
+    assert request.prepare(FACTS) == plain.prepare(FACTS)
+    assert ignored == []
+
+
+def test_ollamas_generate_may_have_all_fields_at_their_zero() -> None:
+    """Programs in Go send them so."""
+    zeros = {"images": [], "context": [], "template": "", "suffix": "", "width": 0, "height": 0, "steps": 0}
+    request, ignored = read(OllamaGenerateRequest, {"model": "m", "prompt": "a", **zeros})
+    plain, _ = read(OllamaGenerateRequest, {"model": "m", "prompt": "a"})
+    assert (request.prepare(FACTS), ignored) == (plain.prepare(FACTS), [])

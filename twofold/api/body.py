@@ -6,7 +6,7 @@ declaration, and so is the reader of a request.
         text: Annotated[str, Meta(max_length=9)]     ``Meta`` bounds texts, numbers, lists and maps
         name: str | None = None                      optional: null counts as absent, as in OpenAI's API
         user: Annotated[str, IGNORED] = ""           changes no completion: ignored with a warning, but for the default
-        audio: None = None                           known, but refused
+        audio: None = None                           known, but refused unless it asks for NOTHING
         store: Literal[False] = False                refused but for this value
 
     class Choice(ReplyObject, kw_only=True):
@@ -40,6 +40,7 @@ from twofold.api.fields import (
     ignore_label,
     ignore_object,
     impossible,
+    omission,
     refuse_unknown,
     unsupported,
 )
@@ -59,6 +60,8 @@ OMITTING: Final = Meta(extra={"omits": True})
 """Note of a list, such as a chat's tools: objects of unknown types are omitted with a warning. Beside ``omits``, a note
 may have ``omitted``, which makes a replacement for such an object, and ``omitted_properties``: schemas of the fields
 that it reads."""
+CHOOSING: Final = Meta(extra={"chooses": True})
+"""Note of a choice among the objects of such a list: if an omitted one is chosen, the error names it as the cause."""
 OFFERED: Final = Meta(extra={"offered": True})
 """Note of a choice: the API has more values than Twofold supports."""
 IGNORED: Final = Meta(extra={"ignored": True})
@@ -66,6 +69,8 @@ IGNORED: Final = Meta(extra={"ignored": True})
 LIFTED: Final = Meta(extra={"lifted": True})
 """Note of a field whose own fields may also be beside it; those in it come first."""
 EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
+NOTHING: Final[tuple[object, ...]] = (None, "", [])
+"""What an unsupported field may be. An empty object may ask for what is the default in it."""
 LABELLED: Final[Mapping[str, Any]] = {
     "patternProperties": {f"^({'|'.join(sorted(LABELS))})$": {}},
     "additionalProperties": {"type": "null"},
@@ -91,36 +96,6 @@ class RequestObject(msgspec.Struct, kw_only=True):
         return read
 
 
-UNDECLARED: Final = "(unknown field)"
-PARTS: Final = re.compile(r"([^.\[\]]+)\]?")
-BESIDE_BODIES: Final = frozenset({"body", "by", "since", "file", "content-type", "content-encoding", "x-twofold-cache"})
-"""Names in errors that no body declares: of queries, forms and headers."""
-
-
-@cache
-def declared_names() -> frozenset[str]:
-    """The names of all fields that requests may have."""
-    found, kinds = set(BESIDE_BODIES), [RequestObject]
-    while kinds:
-        kind = kinds.pop()
-        found |= {*kind.__struct_fields__, *kind.__struct_encode_fields__}
-        kinds += kind.__subclasses__()
-    return frozenset(found)
-
-
-def declared_name(path: str) -> str:
-    """The path of a field for logs, which repeat only declared names and short numbers of what callers write."""
-    known = ""
-    for part in PARTS.finditer(path):
-        name = part[1]
-        if name not in declared_names() and not (name.isascii() and name.isdecimal() and len(name) < MAX_DIGITS):
-            return f"{known}.{UNDECLARED}" if known else UNDECLARED
-        known = path[: part.end()]
-    return path if len(path) <= MAX_PATH and known else UNDECLARED
-
-
-MAX_DIGITS: Final = 7
-MAX_PATH: Final = 200
 MAX_MODEL_CHARS: Final = 512
 ModelName: TypeAlias = Annotated[
     str,
@@ -240,6 +215,8 @@ class AllowedValues:
         for known in self.known:
             if value == known and isinstance(value, bool) == isinstance(known, bool):
                 return known
+        if not self.known and value in NOTHING:
+            return None
         raise self.error(at(path), value)
 
     def error(self, name: str, value: object) -> FieldError:
@@ -438,7 +415,7 @@ def _number(notes: Notes, kind: type[float]) -> JsonKind:
 def _words(known: tuple[Any, ...], notes: Notes) -> JsonKind:
     words = AllowedValues(known, "offered" in notes or "only" in notes, notes["needed"], notes.get("hint"))
     types = tuple({type(value) for value in known})
-    schema: Schema = {"enum": list(known)} if known else {"type": "null"}
+    schema: Schema = {"enum": [*(known or NOTHING)]}
     wanted = " or ".join(map(str, known))
     return JsonKind(types, wanted, schema | ({"type": "string"} if types == (str,) else {}), words.read, words=words)
 
@@ -527,6 +504,10 @@ def _union(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
     bodies = tuple(dict.fromkeys(body for kind in kinds for body in kind.bodies))
 
     def read(value: Any, path: Path) -> Any:
+        if "chooses" in notes and type(value) is dict and isinstance(value.get("type"), str):
+            cause = omission(type=value["type"], name=value.get("name"))
+            if cause is not None:
+                raise cause
         fitting = [kind for kind in kinds if type(value) in kind.types]
         if not fitting:
             raise impossible(at(path), value, wanted)

@@ -2,7 +2,7 @@
 
 The rule for every field of every API, at every depth:
 
-- null counts as absent, also in a field that is not known;
+- null counts as absent, also in a field that is not known; an empty text or list does in one that is not supported;
 - a field is used where the feature exists;
 - what only labels, hints or describes (LABELS, and fields declared as IGNORED) is ignored, and a warning in the
   response names it;
@@ -61,7 +61,7 @@ class IgnoredFields:
 
     unknown   whether unknown fields are ignored; else they are errors
     shown     their names for the response
-    logged    their paths without labels, for ``api.body.declared_name``
+    logged    their paths without labels, for ``api.names.declared_name``
     notes     sentences about what was done otherwise than asked
     objects   the ignored objects, each with the error that it would be
     """
@@ -105,13 +105,13 @@ def ignore_object(value: dict[str, Any], path: str, error: FieldError) -> None:
     ignored.add(f"{path} of type {spelled(kind)}", path)
 
 
-def omission(name: str | None = None) -> FieldError | None:
-    """The error of the first ignored object, or of the first with this name, which may be in an object in it; None if
-    there is none."""
-    ignored = _ignored.get()
+def omission(**asked: str | None) -> FieldError | None:
+    """The error of the first ignored object with these fields, which may be in an object in it; None if there is none.
+    A field that is None may have any value."""
+    ignored, given = _ignored.get(), [(name, value) for name, value in asked.items() if value is not None]
     for value, error in () if ignored is None else ignored.objects:
         parts = (value, *(part for part in value.values() if isinstance(part, dict)))
-        if name is None or any(part.get("name") == name for part in parts):
+        if all(any(part.get(name) == value for part in parts) for name, value in given):
             return error
     return None
 

@@ -285,7 +285,7 @@ def check_choice(tools: Sequence[Message], choice: ToolChoice) -> None:
     known = [tool["function"]["name"] for tool in tools]
     if choice in ("auto", "none") or (known if name is None else name in known):
         return
-    if (cause := omission(name)) is not None:
+    if (cause := omission(name=name)) is not None:
         raise cause
     if name is None:
         raise FieldError("tool_choice requires a call, but tools is empty.", param="tool_choice")

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Receive
 
 from twofold.api.base import Dialect
-from twofold.api.body import declared_name
+from twofold.api.names import declared_name
 from twofold.api.openai.errors import error_code
 from twofold.core.errors import ParameterError, TwofoldError
 from twofold.observe.served import ServedRequest

@@ -119,11 +119,14 @@ def test_a_trace_may_have_smaller_blocks_and_fewer_than_fill_the_prompt(written:
     assert read_trace(written(lines(line)), block_tokens=16).pieces(0) == (Shared(8, 16), Shared(9, 16))
 
 
-def test_numbers_of_tokens_may_be_written_as_floats(written: Written) -> None:
-    mooncake = {"timestamp": 0.0, "input_length": 600.0, "output_length": 5.0, "hash_ids": [7.0, 8]}
+@pytest.mark.parametrize("form", [float, str, "{:.1f}".format, " {} ".format, "{:.1e}".format])
+def test_numbers_may_be_written_as_floats_and_as_texts(written: Written, form: Callable[[int], object]) -> None:
+    sizes = {"timestamp": 0, "input_length": 600, "output_length": 5}
+    mooncake = {name: form(value) for name, value in sizes.items()} | {"hash_ids": [form(7), 8]}
     assert columns(trace := read_trace(written(lines(mooncake)))) == [(0.0, 600, 5)]
     assert trace.pieces(0) == (Shared(7, 512), Shared(8, 88))
-    own = {"at_s": 0, "input_tokens": 600.0, "output_tokens": 5.0, "session": 1.0, "turn": 0.0, "shared": [[7.0, 9.0]]}
+    sizes = {"at_s": 0, "input_tokens": 600, "output_tokens": 5, "session": 1, "turn": 0}
+    own = {name: form(value) for name, value in sizes.items()} | {"shared": [[form(7), form(9)]]}
     assert columns(trace := read_trace(written(lines(own)))) == [(0.0, 600, 5)]
     assert trace.pieces(0) == (Shared(7, 9),)
 
@@ -217,7 +220,8 @@ MOONCAKE_HOLES = [
     ('{"timestamp": NaN, "input_length": 9, "output_length": 9}', "is not JSON"),
     ("[]", "is not a JSON object"),
     ('{"input_length": 9, "output_length": 9}', "timestamp is missing"),
-    ('{"timestamp": "5", "input_length": 9, "output_length": 9}', "timestamp is '5', not a number"),
+    ('{"timestamp": "soon", "input_length": 9, "output_length": 9}', "timestamp is 'soon', not a number"),
+    ('{"timestamp": 10, "input_length": "9_0", "output_length": 9}', "input_length is '9_0', not a whole number"),
     ('{"timestamp": true, "input_length": 9, "output_length": 9}', "timestamp is True, not a number"),
     ('{"timestamp": -5, "input_length": 9, "output_length": 9}', "timestamp is -5, not from 0"),
     ('{"timestamp": 1e300, "input_length": 9, "output_length": 9}', "timestamp is 1e+300, not from 0"),

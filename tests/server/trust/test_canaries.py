@@ -16,7 +16,7 @@ from tests.server.live import live_server
 from tests.server.trust.client import CHAT, MESSAGES, Client, Reply, chat, message
 from tests.server.trust.keyed import KeyedServer, keyed_server
 from tests.support.tiny import TinyModel
-from twofold.api.body import UNDECLARED, declared_name
+from twofold.api.names import UNDECLARED, declared_name
 from twofold.server.routes import known_path
 
 FIELDS: Final = (

@@ -44,7 +44,7 @@ from twofold.api.ollama.replies import (
 )
 from twofold.api.openai.bodies import (
     MAX_PROMPTS,
-    Count,
+    Images,
     JsonSchema,
     MinP,
     Penalty,
@@ -79,7 +79,8 @@ from twofold.text.templates.messages import MAX_MESSAGES
 
 SAME_NAME: Final = ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "stop")
 """Options that ``SamplingParams`` knows by the same name."""
-PENALTIES: Final = ("repeat_penalty", "presence_penalty", "frequency_penalty")
+PENALTIES: Final = {"repeat_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
+"""Options that penalise repetition, with the value that changes nothing."""
 MAX_DURATION_CHARS: Final = 32
 _UNITS: Final = r"(?:ns|us|µs|ms|s|m|h)"
 DURATION: Final = rf"^[+-]?(?:0|(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+){_UNITS})+)$"
@@ -122,7 +123,9 @@ class OllamaOptions(RequestObject):
         ]
         | None
     ) = None
-    num_ctx: Annotated[Count, Meta(description="Maximum tokens of prompt and output together.")] | None = None
+    num_ctx: Annotated[
+        int, Meta(ge=0, le=MAX_TOKEN_ID, description="Maximum tokens of prompt and output; 0 for the model's context.")
+    ] = 0
     numa: ServerSetting = None
     num_batch: ServerSetting = None
     num_gpu: ServerSetting = None
@@ -145,7 +148,9 @@ class OllamaOptions(RequestObject):
     embedding_only: Literal[False] = False
 
     def __post_init__(self) -> None:
-        if self.repeat_last_n != -1 and any(getattr(self, name) is not None for name in PENALTIES):
+        if self.repeat_last_n != -1 and any(
+            getattr(self, name) not in (None, neutral) for name, neutral in PENALTIES.items()
+        ):
             hint = "Remove it, or set it to -1: penalties see the whole context."
             raise unsupported("options.repeat_last_n", hint)
 
@@ -233,7 +238,7 @@ class OllamaRequest(OllamaBody):
     def within(self, job: EngineRequest) -> EngineRequest:
         """The job with at most the output tokens that num_ctx leaves. Raises ContextLengthError if it leaves none."""
         window = self.options.num_ctx
-        if window is None or not isinstance(job.params, SamplingParams):
+        if not window or not isinstance(job.params, SamplingParams):
             return job
         PromptLimit(window, remedy="raise options.num_ctx").check(len(job.token_ids))
         room = window - len(job.token_ids)
@@ -286,7 +291,7 @@ class OllamaMessage(RequestObject):
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     thinking: str | None = None
-    images: Annotated[Any, only([])] = None
+    images: Images | None = None
     tool_calls: list[OllamaCall] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
@@ -360,10 +365,10 @@ class OllamaGenerateRequest(OllamaRequest):
     raw: bool = False
     template: Annotated[Any, only("", hint=OWN_TEMPLATE)] = None
     context: Annotated[Any, only([], hint="Send the conversation to /api/chat.")] = None
-    images: Annotated[Any, only([])] = None
-    width: None = None
-    height: None = None
-    steps: None = None
+    images: Images | None = None
+    width: Literal[0] = 0
+    height: Literal[0] = 0
+    steps: Literal[0] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

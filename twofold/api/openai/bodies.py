@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta, structs
 
 from twofold.api.base import AskedTier, ModelFacts
-from twofold.api.body import IGNORED, OFFERED, Explainable, ModelName, NonEmptyText, OwnFields, RequestObject
+from twofold.api.body import IGNORED, OFFERED, Explainable, ModelName, NonEmptyText, OwnFields, RequestObject, only
 from twofold.api.fields import FieldError
 from twofold.api.prompts import PoolingRequest
 from twofold.core.errors import ParameterError
@@ -146,6 +146,7 @@ Repetition: TypeAlias = Annotated[float, Meta(gt=0)]
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 Stop: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
 Stops: TypeAlias = Stop | Annotated[list[Stop], Meta(max_length=MAX_STOPS)]
+Images: TypeAlias = Annotated[Any, only([], hint="Send text: models here read no pictures.")]
 JsonSchema: TypeAlias = Annotated[dict[str, Any], Meta(extra={"wanted": "a JSON schema"})]
 
 CONVERTED: Final = frozenset({"seed", "logit_bias", "structured_outputs"})

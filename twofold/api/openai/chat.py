@@ -13,12 +13,12 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import UNSET, Meta, UnsetType, structs
 
 from twofold.api.base import ModelFacts, ReplyHead
-from twofold.api.body import IGNORED, OFFERED, OMITTING, NonEmptyText, OwnFields, RequestObject, only
+from twofold.api.body import CHOOSING, IGNORED, OFFERED, OMITTING, NonEmptyText, OwnFields, RequestObject, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.completion import CompletionReader, read_completion
 from twofold.api.compression import ChatCompression, CompressionReply, ConversationScoring
 from twofold.api.fields import UNSUPPORTED, FieldError
-from twofold.api.openai.bodies import CacheControl, Count, JsonSchema, SampledRequest, TokenId, TopLogprobs
+from twofold.api.openai.bodies import CacheControl, Count, Images, JsonSchema, SampledRequest, TokenId, TopLogprobs
 from twofold.api.openai.logprobs import ChatLogprobs, chat_logprobs
 from twofold.api.openai.replies import (
     CalledFunctionReply,
@@ -51,7 +51,7 @@ from twofold.engine.prompts import Message
 from twofold.text.templates.chat import MAX_VARIABLE_CHARACTERS, RESERVED_VARIABLES, check_variables
 from twofold.text.templates.messages import MAX_MESSAGES
 
-TEXTS: Final = ("name", "tool_call_id", "reasoning_content", "thinking")
+TEXTS: Final = ("name", "tool_call_id", "thinking")
 DEFAULT_TTL: Final = "30m"
 MAX_INDEX: Final = 2**31 - 1
 NEEDING_CONTENT: Final = ("system", "developer", "user")
@@ -115,30 +115,37 @@ class ChatCall(RequestObject):
 
 
 class ReasoningDetail(RequestObject):
-    """A part of the reasoning as OpenRouter sends it: text, a summary, or data that only its maker can read."""
+    """A part of the reasoning as servers send it: text, a summary, or data that only its maker can read."""
 
     type: str | None = None
     text: str | None = None
+    content: str | None = None
+    thinking: str | None = None
     summary: str | None = None
     format: Annotated[str, IGNORED] | None = None
     data: Annotated[str, IGNORED] | None = None
 
 
+Reasoning: TypeAlias = str | ReasoningDetail | list[ReasoningDetail]
+
+
 class ChatMessage(MarkedObject, kw_only=True):
-    """One message, also as servers reply it: ``reasoning`` and ``reasoning_details`` are other names and forms of
-    ``reasoning_content``, and ``prefix`` asks for the continuation of the last message."""
+    """One message, also as servers reply it: ``reasoning`` and ``reasoning_details`` are other names of
+    ``reasoning_content``; ``prefix`` and ``partial`` ask for the continuation of the last message."""
 
     role: ChatRole
     content: str | list[str | ChatTextPart | ChatRefusalPart] | None = None
     name: str | None = None
     tool_call_id: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    reasoning_details: list[ReasoningDetail] | None = None
+    reasoning_content: Reasoning | None = None
+    reasoning: Reasoning | None = None
+    reasoning_details: Reasoning | None = None
     thinking: str | None = None
     refusal: str | None = None
     tool_calls: list[ChatCall] | None = None
     prefix: bool = False
+    partial: bool = False
+    images: Images | None = None
     audio: None = None
     function_call: None = None
 
@@ -147,7 +154,7 @@ class ChatMessage(MarkedObject, kw_only=True):
         content."""
         message: dict[str, Any] = {"role": self.role}
         message |= {name: value for name in TEXTS if (value := getattr(self, name)) is not None}
-        if self.reasoning_content is None and (reasoning := self._reasoning()) is not None:
+        if (reasoning := self._reasoning()) is not None:
             message["reasoning_content"] = reasoning
         if self.tool_calls is not None:
             message["tool_calls"] = [call.message() for call in self.tool_calls]
@@ -159,9 +166,17 @@ class ChatMessage(MarkedObject, kw_only=True):
         return message | {"content": content}
 
     def _reasoning(self) -> str | None:
-        if self.reasoning is not None or self.reasoning_details is None:
-            return self.reasoning
-        return "".join(part.text or part.summary or "" for part in self.reasoning_details) or None
+        given = (self.reasoning_content, self.reasoning, self.reasoning_details)
+        found = next((each for each in given if each is not None), None)
+        if found is None or isinstance(found, str):
+            return found
+        parts = found if isinstance(found, list) else [found]
+        return "".join(part.text or part.content or part.thinking or part.summary or "" for part in parts) or None
+
+    @property
+    def continued_by(self) -> str | None:
+        """The field that asks for the continuation of the message."""
+        return "prefix" if self.prefix else "partial" if self.partial else None
 
     def unbilled(self) -> ChatMessage | None:
         """The message without a billing header, which is no part of a system prompt; None if nothing else is in it."""
@@ -256,7 +271,7 @@ class ChatAllowedTools(RequestObject):
 
 
 ChatTools: TypeAlias = Annotated[list[ChatTool], Meta(max_length=MAX_TOOLS), OMITTING]
-ChatToolChoice: TypeAlias = Literal["auto", "none", "required"] | ChatNamedTool | ChatAllowedTools
+ChatToolChoice: TypeAlias = Annotated[Literal["auto", "none", "required"] | ChatNamedTool | ChatAllowedTools, CHOOSING]
 
 
 def chosen_tools(given: Sequence[ChatTool], choice: ChatToolChoice) -> tuple[tuple[Message, ...], ToolChoice]:
@@ -380,7 +395,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
         tools, choice = chosen_tools(self.tools or (), self.tool_choice)
         check_choice(tools, choice)
         messages = [message.message(f"messages[{index}]") for index, message in enumerate(self.messages)]
-        continues = self.continue_final_message or self.messages[-1].prefix
+        continues = self.continue_final_message or self.messages[-1].continued_by is not None
         if continues:
             self._check_continued(messages[-1])
         answer = () if self.twofold is None else tuple(self.twofold.answer_token_ids or ())
@@ -493,7 +508,8 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
 
     def _check_continued(self, last: Message) -> None:
         """Raises FieldError if the last message cannot be continued."""
-        name = "continue_final_message" if self.continue_final_message else f"messages[{len(self.messages) - 1}].prefix"
+        by = self.messages[-1].continued_by
+        name = "continue_final_message" if self.continue_final_message else f"messages[{len(self.messages) - 1}].{by}"
         if last["role"] != "assistant" or "tool_calls" in last:
             raise FieldError(
                 f"{name} needs a last message of role assistant without tool calls.",

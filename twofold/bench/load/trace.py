@@ -34,6 +34,7 @@ from __future__ import annotations
 import csv
 import gzip
 import hashlib
+import re
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -69,6 +70,7 @@ _MOONCAKE: Final = frozenset({"timestamp", "input_length", "output_length", "has
 FIELDS: Final = frozenset(
     {"at_s", "after_s", "input_tokens", "output_tokens", "shared", "messages", "prompt", "session", "turn", "fields"}
 )
+_WRITTEN: Final = re.compile(r"\s*-?[0-9]{1,20}(\.[0-9]{1,20})?([eE]\+?[0-9]{1,2})?\s*")
 _PLAIN: Final = frozenset({"at_s", "input_tokens", "output_tokens"})
 _MAX_SESSION: Final = 2**63 - 1
 
@@ -188,10 +190,9 @@ def read_lines(path: Path, parse: Callable[[bytes], None], *, skip_bad: bool) ->
 
 
 def whole(field: str, value: object, low: int, high: int = MAX_TOKENS) -> int:
-    """``value`` if it is a whole number from ``low`` to ``high``, which may be written as 600.0. Raises
+    """``value`` if it is a whole number from ``low`` to ``high``, which may be written as 600.0 or "600". Raises
     TraceLineError."""
-    if type(value) is float and value.is_integer():  # tools for tables make floats of columns with gaps
-        value = int(value)
+    value = _number(value)
     if type(value) is not int:
         raise TraceLineError(field, "is missing" if value is None else f"is {describe_name(value)}, not a whole number")
     if not low <= value <= high:
@@ -201,12 +202,20 @@ def whole(field: str, value: object, low: int, high: int = MAX_TOKENS) -> int:
 
 def seconds(field: str, value: object, high: float, unit: str = "seconds") -> float:
     """``value`` if it is a number from 0 to ``high``, in this unit. Raises TraceLineError."""
+    value = _number(value)
     if type(value) is not int and type(value) is not float:
         raise TraceLineError(field, "is missing" if value is None else f"is {describe_name(value)}, not a number")
     if not 0 <= value <= high:
         hint = f"It counts {unit}. {_REMEDY}"
         raise TraceLineError(field, f"is {value!r:.30}, not from 0 to {high:g}", hint=hint)
     return float(value)
+
+
+def _number(value: object) -> object:
+    """The number that ``value`` is: tools for tables make floats of columns with gaps, and texts of all columns."""
+    if isinstance(value, str) and _WRITTEN.fullmatch(value):
+        value = int(value) if value.strip("- \t").isdigit() else float(value)
+    return int(value) if type(value) is float and value.is_integer() and abs(value) <= MAX_KEY else value
 
 
 @contextmanager
@@ -329,21 +338,18 @@ def _moment(text: bytes) -> float:
     try:
         moment = datetime.fromisoformat(text.decode("ascii").strip())
     except ValueError:
-        raise _unusable(_AZURE[0], text, "a time such as 2023-11-16 18:15:46.6805900") from None
+        shown = _shown(text)
+        wrong = f"is {shown!r}, not a time such as 2023-11-16 18:15:46.6805900" if shown else "is missing"
+        raise TraceLineError(_AZURE[0], wrong) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _count(field: str, text: bytes) -> int:
-    try:
-        value = float(text) if b"." in text else int(text)
-    except ValueError:
-        raise _unusable(field, text, "a whole number") from None
-    return whole(field, value, 1)
+    return whole(field, _shown(text) or None, 1)
 
 
-def _unusable(field: str, text: bytes, wanted: str) -> TraceLineError:
-    shown = text.decode("utf-8", "replace").strip()[:40]
-    return TraceLineError(field, f"is {shown!r}, not {wanted}" if shown else "is missing")
+def _shown(text: bytes) -> str:
+    return text.decode("utf-8", "replace").strip()[:40]
 
 
 class MooncakeReader:
@@ -374,11 +380,11 @@ class MooncakeReader:
                 f"has {len(ids)} blocks, but {tokens} tokens fill only {blocks} of {self._block} tokens",
                 hint="Set --block-tokens to the block size of the trace, or give --skip-bad to skip such lines.",
             )
-        ids = [int(each) if type(each) is float and each.is_integer() else each for each in ids]
-        for each in ids:
+        found = [_number(each) for each in ids]
+        for each in found:
             if type(each) is not int or not 0 <= each <= MAX_KEY:
                 raise TraceLineError("hash_ids", f"contains {each!r:.30}, not a whole number from 0 to 2⁶⁴ − 1")
-        return ids
+        return cast("list[int]", found)
 
 
 class OwnReader:

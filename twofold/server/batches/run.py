@@ -16,8 +16,8 @@ from twofold.api.base import DialectRequest
 from twofold.api.batch.journal import BatchTally
 from twofold.api.batch.lines import LineCall, read_body
 from twofold.api.batch.run import BatchRun
-from twofold.api.body import declared_name
 from twofold.api.fields import ignoring
+from twofold.api.names import declared_name
 from twofold.api.openai.errors import OpenAIDialect, error_reply
 from twofold.core.errors import BusyError, QuotaError, TwofoldError, WorkerError
 from twofold.observe.served import ServedRequest

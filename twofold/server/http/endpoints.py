@@ -20,8 +20,9 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
 from twofold.api.base import Dialect, DialectRequest, GeneratedReply, ReplyHead, ShowsProgress, Streamer
-from twofold.api.body import ReplyObject, declared_name, encode
+from twofold.api.body import ReplyObject, encode
 from twofold.api.fields import ignoring
+from twofold.api.names import declared_name
 from twofold.core.errors import ParameterError, SlowClientError, TwofoldError
 from twofold.core.forecast import RequestProgress
 from twofold.core.tasks import start_task

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta, field
 
-from twofold.api.body import IGNORED, OFFERED, OMITTING, RequestObject, only
+from twofold.api.body import CHOOSING, IGNORED, OFFERED, OMITTING, RequestObject, only
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import JsonSchema, PlainFormat
 from twofold.api.openai.chat import EFFORTS, Effort, PromptCacheOptions, ToolName
@@ -103,7 +103,9 @@ class ResponseAllowedTools(RequestObject):
     tools: Annotated[list[ResponseNamedTool], Meta(min_length=1), OMITTING]
 
 
-ResponseToolChoice: TypeAlias = Literal["auto", "none", "required"] | ResponseNamedTool | ResponseAllowedTools
+ResponseToolChoice: TypeAlias = Annotated[
+    Literal["auto", "none", "required"] | ResponseNamedTool | ResponseAllowedTools, CHOOSING
+]
 
 
 def shown_tools(given: Sequence[ResponseTool], choice: ResponseToolChoice) -> tuple[tuple[Message, ...], ToolChoice]:
