@@ -97,6 +97,11 @@ class RequestOptions:
         if any(later.tokens <= earlier.tokens for earlier, later in pairwise(pins)):
             raise ParameterError("cache_pins must ascend in tokens.", param="cache_pins")
 
+    @property
+    def cache_key(self) -> str:
+        """What prompts must have in common, beside tokens, to share cached prefixes, stored segments and drafts."""
+        return self.cache_salt
+
 
 @dataclass(frozen=True, slots=True)
 class PoolingParams(RequestParams):

@@ -336,7 +336,7 @@ class Engine:
     def forecast(self, token_ids: tuple[int, ...], options: RequestOptions) -> Forecast:
         """What a request with this prompt would meet if it arrived now. Nothing changes."""
         now = self._clock.now()
-        cached = self.scheduler.manager.matched(array("i", token_ids), options.cache_salt)
+        cached = self.scheduler.manager.matched(array("i", token_ids), options.cache_key)
         return self.scheduler.queue_ahead(options.priority, now).forecast(len(token_ids), cached, now)
 
     def progress(self, request_ids: Iterable[str]) -> dict[str, RequestProgress]:

@@ -316,7 +316,7 @@ class WaitingLine(Generic[R]):
         """Cached tokens of a prompt at these replicas: those that it could use, or all of layers without a window."""
         if self.prefixes is None or isinstance(request.params, ScoringParams):
             return [0] * len(numbers)
-        salt, known = request.options.cache_salt, self.names.get(request.request_id)
+        salt, known = request.options.cache_key, self.names.get(request.request_id)
         names = known or self.prefixes.names(salt, request.token_ids)
         if request.request_id in self.names:
             self.names[request.request_id] = names

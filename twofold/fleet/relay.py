@@ -137,7 +137,7 @@ class BlockRelay:
         transferred."""
         number = self._open(request, fetch, target, done)
         tokens = request.token_ids[: fetch.tokens]
-        self._send(target, PrefetchBlocks(number, request.options.cache_salt, tokens, fetch.goal))
+        self._send(target, PrefetchBlocks(number, request.options.cache_key, tokens, fetch.goal))
 
     def busy(self, target: int) -> bool:
         """Whether a replica has as many transfers as it may."""
@@ -151,7 +151,7 @@ class BlockRelay:
         deadline = asyncio.get_running_loop().call_later(limit_s, self._end, number)
         self._transfers[number] = _Transfer(fetch, target, done, deadline)
         tokens = request.token_ids[: fetch.tokens]
-        self._send(fetch.source, SendBlocks(number, request.options.cache_salt, tokens, fetch.goal))
+        self._send(fetch.source, SendBlocks(number, request.options.cache_key, tokens, fetch.goal))
         return number
 
     def hear(self, replica: int, message: FromTransfer) -> None:

@@ -33,7 +33,7 @@ class WorkReporter:
     def _find(self, sequence: Sequence) -> int:
         if sequence.swapped is not None:
             return sequence.computed
-        return self._engine.scheduler.manager.matched(sequence.tokens, sequence.options.cache_salt)
+        return self._engine.scheduler.manager.matched(sequence.tokens, sequence.options.cache_key)
 
 
 class HubReporter:

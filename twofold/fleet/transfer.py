@@ -127,7 +127,7 @@ class BlockTransfers:
             return False
         with self._lock:
             self._held[request.request_id] = request
-        salt, began = request.options.cache_salt, time.monotonic()
+        salt, began = request.options.cache_key, time.monotonic()
         fetch = _Fetch(salt, request.token_ids, wanted.blocks, wanted.blocks, began, request.request_id)
         self._thread.submit(self._guarded, self._begin, wanted.number, fetch)
         return True

@@ -44,7 +44,7 @@ class SequenceBlocks:
         """The number of tokens of a waiting sequence that are expected to need no new blocks."""
         if self._can_share(sequence):
             return sequence.prompt_length - 1
-        found = self._manager.matched(sequence.tokens, sequence.options.cache_salt)
+        found = self._manager.matched(sequence.tokens, sequence.options.cache_key)
         return min(found, sequence.max_cached)
 
     def start(self, sequence: Sequence, now: float) -> bool:
@@ -54,9 +54,9 @@ class SequenceBlocks:
             return self._swap_in(sequence, now)
         if not self._share(sequence, now):
             most = sequence.max_cached
-            tables = self._manager.open(sequence.tokens, sequence.options.cache_salt, now, most=most)
+            tables = self._manager.open(sequence.tokens, sequence.options.cache_key, now, most=most)
             if self._store is not None and tables.cached:
-                self._store.hit(sequence.tokens, sequence.options.cache_salt, tables.cached, now)
+                self._store.hit(sequence.tokens, sequence.options.cache_key, tables.cached, now)
             self._admit(sequence, tables, tables.cached)
         return True
 
@@ -106,7 +106,7 @@ class SequenceBlocks:
             self._close(sequence, now)
             if self._store is not None:
                 computed = sequence.tokens[: sequence.computed]
-                self._store.ended(computed, sequence.options.cache_salt, sequence.record.cached, now)
+                self._store.ended(computed, sequence.options.cache_key, sequence.record.cached, now)
         if sequence.swapped is not None:
             self._manager.drop(sequence.swapped)
             sequence.swapped = None
@@ -164,7 +164,7 @@ class SequenceBlocks:
         assert self._store is not None, "without a store such a pin is an error"
         whole = pin.tokens - pin.tokens % SEGMENT_TOKENS
         counts = self._manager.counters.pins_of(pin.seconds)
-        if whole and self._store.save(sequence.tokens[:whole], sequence.options.cache_salt, now, pinned=True):
+        if whole and self._store.save(sequence.tokens[:whole], sequence.options.cache_key, now, pinned=True):
             counts.written += whole
             return whole
         counts.refused += pin.tokens
@@ -309,7 +309,7 @@ class PreemptionCost:
 
     def findable(self, sequence: Sequence) -> int:
         """The number of its tokens that are in the prefix cache now."""
-        found = self._manager.matched(sequence.tokens, sequence.options.cache_salt)
+        found = self._manager.matched(sequence.tokens, sequence.options.cache_key)
         return min(found, sequence.max_cached, sequence.computed)
 
     def learn_moves(self, plan: StepPlan, outcome: StepOutcome) -> None:

@@ -171,7 +171,7 @@ class ModelDrafts:
         """A hash of the salt and of all tokens up to the end of block ``number``."""
         hashes, size = covered.hashes, self._block_size
         while len(hashes) <= number:
-            before = hashes[-1] if hashes else hash(sequence.options.cache_salt)
+            before = hashes[-1] if hashes else hash(sequence.options.cache_key)
             start = len(hashes) * size
             hashes.append(hash((before, sequence.tokens[start : start + size].tobytes())))
         return hashes[number]

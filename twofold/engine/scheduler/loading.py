@@ -51,7 +51,7 @@ class PrefixLoading:
         """The stored prefix of the head of the queue, if loading it pays."""
         if sequence.state is not SequenceState.WAITING or sequence.sequence_id in self._gained:
             return None
-        prefix = self.store.find(sequence.tokens, sequence.options.cache_salt, sequence.max_cached)
+        prefix = self.store.find(sequence.tokens, sequence.options.cache_key, sequence.max_cached)
         if prefix is None:
             self._gained[sequence.sequence_id] = 0, 0
             return None

@@ -163,7 +163,7 @@ class Speculator:
             self.model.lose(sequence)
             self._usual += USUAL_DECAY * (sequence.generated - self._usual)
         if self._drafting.pop(sequence.sequence_id, None) is not None:
-            self._ended.append((sequence.options.cache_salt, sequence.tokens[sequence.prompt_length :]))
+            self._ended.append((sequence.options.cache_key, sequence.tokens[sequence.prompt_length :]))
 
     def feed(self, sequences: Iterable[Sequence]) -> None:
         """Indexes known tokens; to be called while a step is computed."""
@@ -179,7 +179,7 @@ class Speculator:
     def _proposal(self, sequence: Sequence, least: float, feed: int) -> Proposal | None:
         drafting = self._drafting.get(sequence.sequence_id)
         if drafting is None:
-            memory = self._memory(sequence.options.cache_salt)
+            memory = self._memory(sequence.options.cache_key)
             sampled = sequence.tokens[sequence.prompt_length :]
             drafter = SequenceDrafter(sequence.options.prediction, memory.past, memory.odds, sampled)
             drafting = self._drafting[sequence.sequence_id] = _Drafting(drafter)
