@@ -39,7 +39,7 @@ from twofold.fleet.fleet import Fleet
 from twofold.host.settings import Table
 from twofold.observe.metrics.requests import NO_OBJECTIVE, Objective
 from twofold.server.context import RequestContext
-from twofold.server.outlook import Outlook
+from twofold.server.outlook import Outlook, admitted_part
 
 MAX_OWN_PRIORITY: Final = 49
 MAX_SECONDS: Final = "86400"
@@ -203,12 +203,12 @@ class Admission:
         return tiered
 
     async def check_wait(self, context: RequestContext, jobs: Sequence[EngineRequest], model: Fleet) -> None:
-        """Raises BusyError for a request whose first token would come far beyond its tier's objective. A tenant with no
-        more jobs than its even part of the slots, or with one, gets a slot soon, and is not refused."""
+        """Raises BusyError for a request whose first token would come far beyond its tier's objective. A tenant's
+        first jobs are not refused."""
         tier, tenant = context.record.tier, context.caller.tenant
         objective_s = self._objectives.get(tier, NO_OBJECTIVE).ttft_s
         running = self._in_progress.get(model.name, Counter())
-        part = max(1, model.slots // len({*running, tenant}))
+        part = admitted_part(model.slots, running, tenant)
         if objective_s is None or running[tenant] + len(jobs) <= part or not jobs:
             return
         outlook = self._outlooks.setdefault((model.name, tier), Outlook())

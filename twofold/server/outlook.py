@@ -3,6 +3,8 @@
 An engine says what a request would meet if it arrived now (``engine.scheduler.forecast``). That is asked at most every
 FRESH_S; in between time passes, and each admitted request takes a slot.
 
+    A tenant's first jobs are admitted: its even part of a few, or of those in progress if they are more. A caller of
+    few requests would rather wait. Slots say less: a slow machine has more of them than it can serve in time.
     A request is refused if its queue is predicted to make its TTFT longer than FAR times its tier's objective.
     For CALM_S after a refusal, the limit is the share AIM of the objective: under overload every place is at the limit,
     and what is admitted should meet the objective.
@@ -13,6 +15,7 @@ No I/O; time is an argument.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +25,14 @@ FRESH_S: Final = 0.25
 FAR: Final = 3.0
 AIM: Final = 0.6
 CALM_S: Final = 10.0
+FEW: Final = 4
+"""Jobs that are admitted without a prediction; on many slots a quarter of them."""
+
+
+def admitted_part(slots: int, running: Counter[str], tenant: str) -> int:
+    """How many jobs of a tenant are admitted without a prediction, beside the ``running`` ones of all tenants."""
+    few = min(slots, max(FEW, slots // 4))
+    return max(1, max(few, running.total()) // len({*running, tenant}))
 
 
 @dataclass(slots=True)

@@ -22,10 +22,10 @@ class ExactTimes(StepTimeModel):
 class Clock:
     """A scheduler whose steps take what its model predicts, without error."""
 
-    def __init__(self, tpot_target_s: float = 0.05) -> None:
+    def __init__(self, tpot_target_s: float = 0.05, slots: int = 8) -> None:
         self.model = ExactTimes.of_weights(WEIGHTS)
         budget = LiveBudget(self.model, tpot_target_s)
-        self.scheduler: Scheduler = make_scheduler(8, 64, 64, 2048, model=self.model, budget=budget)
+        self.scheduler: Scheduler = make_scheduler(slots, 64, 64, 2048, model=self.model, budget=budget)
         self.now = 0.0
 
     def step(self) -> set[int]:
@@ -63,6 +63,28 @@ def test_the_forecast_is_near_what_happens(decoding: int, waiting: int, rows: in
     while 99 not in clock.step():
         pass
     assert forecast.queue_s + forecast.prefill_s == pytest.approx(clock.now - started, rel=0.35)
+
+
+@pytest.mark.parametrize("target_s", [0.005, 0.0065, 0.008, 0.02])
+@pytest.mark.parametrize("decoding", [0, 2, 5])
+@pytest.mark.parametrize("crowd", [6, 20])
+def test_the_forecast_behind_a_crowd_is_near_what_happens(target_s: float, decoding: int, crowd: int) -> None:
+    """Prompts that end generate beside the others, and the target leaves them rows on average, not as many as now."""
+    clock = Clock(target_s, slots=32)
+    for number in range(decoding):
+        clock.scheduler.add(make_sequence(number, 5, 100), clock.now)
+    for _ in range(10 if decoding else 0):
+        clock.step()
+    for number in range(10, 10 + crowd):
+        clock.scheduler.add(make_sequence(number, 100, 40, arrival=clock.now), clock.now)
+    forecast = clock.scheduler.queue_ahead(0, clock.now).forecast(100, 0, clock.now)
+    started = clock.now
+    clock.scheduler.add(make_sequence(99, 100, 4, arrival=clock.now), clock.now)
+    while 99 not in clock.step():
+        pass
+    assert forecast.queue_s is not None
+    assert forecast.prefill_s is not None
+    assert 0.6 < (forecast.queue_s + forecast.prefill_s) / (clock.now - started) < 1.6
 
 
 def test_without_a_free_slot_the_queue_takes_the_tokens_until_one_is_free() -> None:

@@ -53,6 +53,10 @@ class Budget(Protocol):
         and the draft model takes ``draft_s`` seconds. The usual length of a completion is ``share`` of its limit."""
         ...
 
+    def sustained(self, decoding: Iterable[Sequence]) -> Allowance:
+        """The allowance of the ``decoding`` sequences over many steps."""
+        ...
+
     def rows(self, decode: StepShape, step: StepShape, allowance: Allowance, start: int, most: int) -> int:
         """The rows, at most ``most``, for a prompt computed up to ``start``, in a step of shape ``step`` so far.
         ``decode`` is the shape of the step's generating rows."""
@@ -76,6 +80,10 @@ class FixedBudget:
         draft_s: float = 0.0,  # noqa: ARG002
     ) -> Allowance:
         """Unbounded: a fixed budget does not depend on time."""
+        return UNBOUNDED
+
+    def sustained(self, decoding: Iterable[Sequence]) -> Allowance:  # noqa: ARG002 - protocol
+        """Unbounded, too."""
         return UNBOUNDED
 
     def rows(self, decode: StepShape, step: StepShape, allowance: Allowance, start: int, most: int) -> int:  # noqa: ARG002
@@ -120,6 +128,11 @@ class LiveBudget:
                 spare += began + (sequence.generated - tokens + 1) * AIM * target - now
             seconds = min(seconds, self._limit or LONGEST_GAP * target, spare)
         return Allowance(seconds, tightest, draft_s)
+
+    def sustained(self, decoding: Iterable[Sequence]) -> Allowance:
+        """The time that the schedule has for each token, without what was saved or lent."""
+        tightest = min((each.options.tpot_target_s or self._target for each in decoding), default=self._target)
+        return Allowance(AIM * tightest, tightest)
 
     def rows(self, decode: StepShape, step: StepShape, allowance: Allowance, start: int, most: int) -> int:
         """The maximum number of rows within the allowance, by bisection: more rows never take less time."""

@@ -59,9 +59,15 @@ class QueueAhead:
         tpot_s = self.step_time.predict(decode.plus(tokens, 1, 1))
         if tpot_s is None:
             return Forecast(cached, ahead, len(self.running))
-        rows = sum(sequence.pending for sequence in (*self.running, *self.waiting) if not sequence.decodes)
-        queue_s = self._seconds(decode, decoding, 0, rows, now)
-        prefill_s = self._seconds(decode, decoding, cached, tokens - cached, now)
+        prompts = [sequence for sequence in (*self.running, *self.waiting) if not sequence.decodes]
+        rows = sum(sequence.pending for sequence in prompts)
+        joining = min(len(prompts), self.limits.sequences - len(decoding)) // 2  # generate for half of the time
+        beside = decode
+        for sequence in prompts[:joining]:
+            beside = beside.plus_row(sequence.known)
+        middle = sum(each.pending * (each.known + each.computed) for each in prompts) // (2 * max(1, rows))
+        queue_s = self._seconds(beside, decoding, middle, rows, now)
+        prefill_s = self._seconds(decode, decoding, (cached + tokens) // 2, tokens - cached, now)
         slots = enumerate(self._slots(decoding))
         queues_s = tuple(queue_s + tpot_s * left + number * prefill_s for number, left in slots)
         error = self.step_time.error
@@ -95,15 +101,18 @@ class QueueAhead:
         allowance = self.budget.allowance(decoding, decode, self.share, now)
         return max(1, self.budget.rows(decode, decode, allowance, start, most))
 
-    def _seconds(self, decode: StepShape, decoding: Collection[Sequence], start: int, rows: int, now: float) -> float:
-        """Seconds of the steps that compute ``rows`` prompt rows from ``start`` on beside the generating sequences."""
+    def _seconds(self, decode: StepShape, decoding: Collection[Sequence], middle: int, rows: int, now: float) -> float:
+        """Seconds of the steps that compute ``rows`` prompt rows, at ``middle`` on average, beside the generating
+        sequences."""
         if rows <= 0:
             return 0.0
-        middle, most = start + rows // 2, max(1, min(rows, self.limits.rows - decode.rows))
-        chunk = self._chunk(decoding, decode, middle, most, now)
+        most = max(1, min(rows, self.limits.rows - decode.rows))
+        chunk = self._chunk(decoding, decode, middle, most, now) if decoding or not decode.rows else 1
+        if chunk < rows:  # more steps: what was lent now is gained again, so at least what the targets allow on average
+            chunk = max(chunk, self.budget.rows(decode, decode, self.budget.sustained(decoding), middle, most))
         steps = math.ceil(rows / chunk)
         each = math.ceil(rows / steps)
-        seconds = self.step_time.predict(decode.plus(max(start, middle - each // 2), each, 1))
+        seconds = self.step_time.predict(decode.plus(max(0, middle - each // 2), each, 1))
         assert seconds is not None, "the model predicts"
         return steps * seconds
 
