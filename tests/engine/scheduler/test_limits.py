@@ -7,7 +7,7 @@ import pytest
 from tests.engine.scheduler.mock import finish_all, make_scheduler, make_sequence, turn
 from twofold.core.errors import BusyError
 from twofold.core.request import RequestOptions
-from twofold.engine.scheduler.queue import TimeLimits
+from twofold.engine.scheduler.waits import TimeLimits
 
 PATIENT = RequestOptions(queue_limit_s=2.0)
 

@@ -47,19 +47,11 @@ from twofold.engine.scheduler.budget import MIN_PREFILL_ROWS, Budget, StepBuilde
 from twofold.engine.scheduler.forecast import QueueAhead
 from twofold.engine.scheduler.lanes import Lanes
 from twofold.engine.scheduler.loading import PrefixLoading
-from twofold.engine.scheduler.queue import (
-    COMPLETION_WEIGHT,
-    PROMPT_WEIGHT,
-    ParallelGroups,
-    TenantAccount,
-    TimeLimits,
-    WaitingQueue,
-    WaitTimes,
-    will_compute_prompt,
-)
+from twofold.engine.scheduler.queue import COMPLETION_WEIGHT, PROMPT_WEIGHT, TenantAccount, WaitingQueue
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
 from twofold.engine.scheduler.speculation import Speculator
 from twofold.engine.scheduler.step_time import StepTimeModel, StepWork
+from twofold.engine.scheduler.waits import ParallelGroups, TimeLimits, WaitTimes, will_compute_prompt
 
 
 class Scheduler:
