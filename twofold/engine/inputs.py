@@ -20,9 +20,10 @@ from twofold.core.request import (
     ScoringParams,
     TextOrTokens,
 )
+from twofold.engine.beams import BeamSearch
 from twofold.engine.grammar.source import OutputGrammar
 from twofold.engine.grammar.thinking import completion_constraint
-from twofold.engine.request import ActiveRequest, BeamSearch, Embedding, EngineState, Generation
+from twofold.engine.request import ActiveRequest, Embedding, EngineState, Generation
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.engine.scheduler.trace import RequestTrace
 from twofold.text.prompt_limit import PromptLimit
