@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.cli.conftest import Command
+from tests.cli.conftest import ROOT, Command
 from twofold.backends.cpu import tables
 from twofold.backends.cpu.kernels.isa import TABLES
 from twofold.backends.cpu.kernels.jit import host_features
@@ -175,3 +175,30 @@ def test_an_unknown_kernel(twofold: Command) -> None:
     result = twofold("kernels", "linea")
     assert result.code == 2
     assert "linear" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["pull"], "twofold pull needs MODEL."),
+        (["kv", "ls"], "twofold kv ls needs STORE."),
+        (["run", "-m"], "-m needs a value."),
+        (["ls", "nope"], "There is no use for 'nope' here."),
+        (["run", "-n", "abc", "hi"], "-n must be a whole number, not 'abc'."),
+        (["bench", "serve", "--rate", "two"], "--rate must be a number, not 'two'."),
+        (["run", "--temperature", "-1", "hi"], "--temperature must be a number of at least 0, not -1.0."),
+        (["run", "--json-schema", "gone.json", "hi"], "--json-schema: gone.json cannot be read"),
+        (["explain", "--model", "llama-3-8b", "--hardware", "h100", "--tp", "0"], "--tp must be at least 1, not 0."),
+        (["explain", "--model", "llama-3-8b", "--hardware", "h100", "--kv", "q9"], "k8v4"),
+        (["explain", "127.0.0.1:1"], "refused the connection"),
+    ],
+)
+def test_mistakes_get_a_plain_sentence(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.main(words) in {2, 5}
+    assert said in capsys.readouterr().err
+
+
+def test_defaults_are_told_in_one_form() -> None:
+    """Cyclopts writes [default: …]; our own texts "(default: …)"."""
+    texts = [path.read_text("utf-8") for path in (ROOT / "twofold" / "cli").rglob("*.py")]
+    assert [line for text in texts for line in text.splitlines() if "Default: " in line] == []

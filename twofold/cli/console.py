@@ -82,7 +82,12 @@ def _styled(text: str, style: str, colour: str = "") -> str:
 
 
 def rich_console(*, stderr: bool = False) -> Console:
-    from rich.console import Console  # noqa: PLC0415 - start-up time
+    from rich import console  # noqa: PLC0415 - start-up time
+
+    class Console(console.Console):
+        def on_broken_pipe(self) -> None:
+            """Leaves the error to ``main``; rich itself would exit with 1."""
+            raise  # noqa: PLE0704 - rich calls this while it handles the error
 
     return Console(stderr=stderr, no_color=read_environment().no_color or None)
 

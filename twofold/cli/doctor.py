@@ -221,7 +221,7 @@ def kernels(
     /,
     *,
     isa: Annotated[
-        str | None, Parameter(help="amx, avx512_bf16, avx512, avx2 or portable. Default: the best available.")
+        str | None, Parameter(help="amx, avx512_bf16, avx512, avx2 or portable (default: the best available).")
     ] = None,
     ir: Annotated[bool, FLAG, Parameter(help="Print the LLVM IR.")] = False,
     asm: Annotated[bool, FLAG, Parameter(help="Print the assembly.")] = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,7 +40,7 @@ SVG_HEIGHT: Final = 380
 MIN_WIDTH, MAX_WIDTH = 80, 120
 
 
-@Parameter(name="*", group="What is explained")
+@Parameter(name="*", group="Scenario")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatOptions:
     """A model on a machine, and the sizes of a request. With a source, sizes default to those of its request."""
@@ -55,10 +56,15 @@ class WhatOptions:
         str | None, Parameter(help='Hardware: h100, epyc-9654 (default: "this", the local machine).')
     ] = None
     input_tokens: Annotated[int | None, Parameter(help="Prompt tokens per request (default: 512).")] = None
-    cached: Annotated[int | None, Parameter(help="Prompt tokens served from the prefix cache.")] = None
+    cached: Annotated[int | None, Parameter(help="Prompt tokens served from the prefix cache (default: 0).")] = None
     output_tokens: Annotated[int | None, Parameter(help="Output tokens per request (default: 128).")] = None
-    batch: Annotated[int | None, Parameter(name=("--batch", "--concurrency"), help="Concurrent requests.")] = None
-    loaded: Annotated[int | None, Parameter(help="Prompt tokens after these whose KV is loaded from disk.")] = None
+    batch: Annotated[
+        int | None, Parameter(name=("--batch", "--concurrency"), help="Concurrent requests (default: 1).")
+    ] = None
+    loaded: Annotated[
+        int | None,
+        Parameter(help="Prompt tokens after the cached ones whose KV cache is loaded from disk (default: 0)."),
+    ] = None
     disk_gbs: Annotated[
         float | None, Parameter(help="Bandwidth of the disk in GB/s (default: the machine's, or 1.2).")
     ] = None
@@ -119,7 +125,7 @@ class LeverOptions:
         str | None, Parameter(help="Model that scores prompts for compression (default: a much smaller one).")
     ] = None
     lever: Annotated[
-        list[str] | None, LIST, Parameter(help="Lever to turn first, by its name in the list; repeatable.")
+        list[str] | None, LIST, Parameter(help="Lever to apply first, by its name in the list; repeatable.")
     ] = None
     shared: Annotated[
         float, Parameter(help="Share of the uncached prompt that a prefix cache or a store could hold.")
@@ -232,7 +238,7 @@ def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> 
 
 
 def _is_url(source: str) -> bool:
-    return source.startswith(("http://", "https://"))
+    return re.match(r"https?://|[\w.-]+:\d+(/|$)", source) is not None
 
 
 def _record_of(url: str, request: str | None) -> tuple[str, str]:

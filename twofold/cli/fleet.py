@@ -30,7 +30,7 @@ for _command in (running.status, running.drain, running.restart, running.scale):
 def init(folder: Annotated[Path, Parameter(help="Folder to write; it must not have certificates yet.")]) -> None:
     """Make the certificates of a new fleet: ca.pem and hub.pem for servers, ca.pem and node.pem for nodes.
 
-    Whoever has hub.pem or node.pem can join. ca-key.pem is not needed afterwards; keep it away from both.
+    Anyone with hub.pem or node.pem can join. ca-key.pem is not needed afterwards; keep it away from both.
     """
     from twofold.fleet.certificates import create  # noqa: PLC0415 - start-up time
 

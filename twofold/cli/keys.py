@@ -36,10 +36,10 @@ class KeyOptions:
     tenant: Annotated[
         str | None,
         Parameter(
-            help="Tenant whose files, batches, responses and records the key can see. Default: a tenant of its own."
+            help="Tenant whose files, batches, responses and records the key can see (default: a tenant of its own)."
         ),
     ] = None
-    tier: Annotated[list[str], LIST, Parameter(help="Allowed service tier; repeatable. Default: all.")] = field(
+    tier: Annotated[list[str], LIST, Parameter(help="Allowed service tier; repeatable (default: all).")] = field(
         default_factory=list
     )
     requests_per_minute: Annotated[int | None, Parameter(help="Max requests per minute.")] = None
@@ -49,7 +49,7 @@ class KeyOptions:
     ] = None
     concurrent: Annotated[int | None, Parameter(help="Max concurrent requests.")] = None
     kv_tokens: Annotated[int | None, Parameter(help="Max tokens in the KV cache.")] = None
-    expires_days: Annotated[float | None, Parameter(help="Days until the key expires. Default: never.")] = None
+    expires_days: Annotated[float | None, Parameter(help="Days until the key expires (default: never).")] = None
     share_cache: Annotated[
         bool, FLAG, Parameter(help="Share the prefix cache with the tenant's other keys that set this flag.")
     ] = False
@@ -87,7 +87,7 @@ def keys(
     id: Annotated[str | None, Parameter(help="Key id, as shown in logs and usage.")] = None,
     /,
     *,
-    file: Annotated[Path | None, Parameter(help="Key file. Default: api-keys.toml in the data folder.")] = None,
+    file: Annotated[Path | None, Parameter(help="Key file (default: api-keys.toml in the data folder).")] = None,
     json: Json = False,
     options: KeyOptions = KeyOptions(),
 ) -> None:

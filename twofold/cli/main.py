@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, Literal
 
 from twofold.cli.console import INTERRUPTED, print_error, write_out
-from twofold.core.errors import TwofoldError, closest_match
+from twofold.core.errors import ParameterError, TwofoldError, closest_match
 from twofold.host.env import FLAG_PREFIX, forget_secrets, read_environment
 from twofold.host.signals import handled
 
@@ -32,6 +32,8 @@ CLOSE: Final = 0.8
 
 KEYWORD: Final = re.compile(r"(?<![\w./\"'=-])[a-z]+(?:_[a-z]+)+(?![\w/\"'=:-]|\.\w)")
 """A word that may be a keyword: not a part of a path, of quoted text or of an assignment."""
+
+NUMBERS: Final = {int: "a whole number", float: "a number"}
 
 STANDARD_INPUT: Final = "\0-"
 """Replaces a "-" among the words of a prompt, since cyclopts would take it for an unknown option."""
@@ -132,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with handled(_terminate, signal.SIGTERM):
             return _run(sys.argv[1:] if arguments is None else arguments)
     except TwofoldError as error:
-        print_error(_with_flags(str(error)), error.hint and _with_flags(error.hint))
+        print_error(_with_flags(str(error), error), error.hint and _with_flags(error.hint))
         _traceback()
         return error.exit_code
     except KeyboardInterrupt:
@@ -182,15 +184,33 @@ def _usage_error(error: CycloptsError, arguments: Sequence[str]) -> tuple[str, s
     if arguments[0] in RUNNING and (known := foreign_flag(unknown, arguments)) is not None:
         return f"There is no option {known[0]}.", known[1]
     if unknown is None:
-        return str(error), see
+        return _sentence(error) or str(error), see
     close = closest_match(unknown, names, cutoff=CLOSE)
     return f"There is no option {unknown}.", f"Did you mean {close}? {see}" if close else see
 
 
-def _with_flags(text: str) -> str:
+def _sentence(error: CycloptsError) -> str | None:
+    """A plainer sentence than cyclopts' for what is missing, left over or not a number; None for other errors."""
+    from cyclopts import exceptions  # noqa: PLC0415
+
+    match error:
+        case exceptions.MissingArgumentError(keyword=str(flag)):
+            return f"{flag} needs a value."
+        case exceptions.MissingArgumentError(argument=argument, command_chain=words) if argument:
+            return f"{' '.join(['twofold', *(words or ())])} needs {argument.name}."
+        case exceptions.UnusedCliTokensError(unused_tokens=tokens) if tokens:
+            return f"There is no use for {' '.join(map(repr, tokens))} here."
+        case exceptions.CoercionError(target_type=kind, token=token) if token and kind in NUMBERS:
+            return f"{token.keyword or 'The value'} must be {NUMBERS[kind]}, not {token.value!r:.60}."
+    return None
+
+
+def _with_flags(text: str, error: TwofoldError | None = None) -> str:
     """An error's text with flags in place of the Python API's keywords: --max-model-len for max_model_len."""
     from twofold.cli.options import flag_of_keyword  # noqa: PLC0415 - start-up time
 
+    if isinstance(error, ParameterError) and re.match(rf"{re.escape(error.param)}\b[ :]", text):
+        text = f"--{error.param.replace('_', '-')}{text[len(error.param) :]}"
     return KEYWORD.sub(lambda found: flag_of_keyword(found[0]) or found[0], text)
 
 

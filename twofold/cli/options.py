@@ -63,14 +63,14 @@ class ModelOptions:
         str | None,
         Parameter(
             help="Chat template: a file, the name of another one in the model's file (tool_use), or chatml, gemma,"
-            " llama2, llama3, mistral, phi3 or zephyr. Default: the model's."
+            " llama2, llama3, mistral, phi3 or zephyr (default: the model's)."
         ),
     ] = None
     max_model_len: Annotated[
         int | None,
         Parameter(
             name=("--max-model-len", "--ctx-size", "-c"),
-            help="Context length (prompt + output). Default: the model's, or what memory holds.",
+            help="Context length, prompt and output (default: the model's, or what memory holds).",
         ),
     ] = None
     max_num_batched_tokens: Annotated[int, Parameter(help="Max tokens computed in one step.")] = 512
@@ -82,15 +82,17 @@ class ModelOptions:
     enable_prefix_caching: Annotated[bool, Parameter(help="Reuse the KV cache of shared prompt prefixes.")] = True
     kv_store: Annotated[
         str | None,
-        Parameter(help="Folder on disk that keeps prefixes across restarts. Default: none."),
+        Parameter(help="Folder on disk that keeps prefixes across restarts (default: none)."),
     ] = None
-    kv_store_bytes: Annotated[int, BYTES, Parameter(help="Size of the KV store of each model.")] = 8 << 30
+    kv_store_bytes: Annotated[
+        int, BYTES, Parameter(help="Size of the KV store of each model (default: 8G).", show_default=False)
+    ] = 8 << 30
     speculative_config: Annotated[
         str | None,
         Parameter(
             help="Speculative decoding, as JSON: method (auto, suffix, draft_model or off), model (a smaller one, for"
             " draft_model) and num_speculative_tokens (the most in a"
-            ' step). It changes no output. Default: {"method": "auto"}.'
+            ' step). It changes no output (default: {"method": "auto"}).'
         ),
     ] = None
     stop_loops: Annotated[
@@ -103,13 +105,13 @@ class ModelOptions:
         int | None,
         Parameter(
             name=("--threads", "-t"),
-            help="Compute threads, fewer while other processes use their cores. Default: one per core.",
+            help="Compute threads, fewer while other processes use their cores (default: one per core).",
         ),
     ] = None
     isa: Annotated[
         str | None,
         Parameter(
-            help="Kernel instruction set: amx, avx512_bf16, avx512, avx2 or portable. Default: the best available."
+            help="Kernel instruction set: amx, avx512_bf16, avx512, avx2 or portable (default: the best available)."
         ),
     ] = None
 
@@ -153,7 +155,10 @@ class ConcurrentModelOptions(ModelOptions):
     swap_space: Annotated[
         float | None,
         IN_GIB,
-        Parameter(help="Size of the swap space for preempted sequences, e.g. 2G; 0: recompute them instead."),
+        Parameter(
+            help="Size of the swap space for preempted sequences, e.g. 2G; 0: recompute them instead (default: half of"
+            " the KV cache, at most 1G)."
+        ),
     ] = None
     token_budget: Annotated[
         str,
@@ -161,11 +166,11 @@ class ConcurrentModelOptions(ModelOptions):
     ] = "live"
     tpot_target_ms: Annotated[
         float | None,
-        Parameter(help="TPOT target in ms; live budget only. Default: 50."),
+        Parameter(help="TPOT target in ms; live budget only (default: 50)."),
     ] = None
     itl_limit_ms: Annotated[
         float | None,
-        Parameter(help="Max gap between tokens in ms; live budget only. Default: 4 × TPOT target."),
+        Parameter(help="Max gap between tokens in ms; live budget only (default: 4 × TPOT target)."),
     ] = None
     max_waiting_seqs: Annotated[int, Parameter(help="Max sequences in the waiting queue.")] = 100_000
 

@@ -173,9 +173,9 @@ def plan(
     hardware
         One or more machines, such as h100,h200; this: the local machine.
     slo
-        SLO, such as ttft=500ms,tpot=50ms,e2e=10s, or an MLPerf scenario: mlperf:llama2-70b-interactive.
+        Objective, such as ttft=500ms,tpot=50ms,e2e=10s, or an MLPerf scenario: mlperf:llama2-70b-interactive.
     attainment
-        Share of requests that must meet the SLO (default: 0.9; MLPerf scenarios 0.99).
+        Share of requests that must meet the objective (default: 0.9; MLPerf scenarios 0.99).
     show
         Number of configurations to show.
     simulate
@@ -223,7 +223,7 @@ def fit(
     hardware
         Hardware, such as h100; this: the local machine.
     context
-        Context length (prompt + output). Default: the model's maximum.
+        Context length, prompt and output (default: the model's maximum).
     concurrency
         Concurrent sequences.
     """

@@ -186,8 +186,8 @@ def price(
 
 def lifetime(
     *,
-    parameters: float = 13e9,
-    served_tokens: float = 2e12,
+    parameters: Annotated[float, Parameter(show_default=False)] = 13e9,
+    served_tokens: Annotated[float, Parameter(show_default=False)] = 2e12,
     json: Json = False,
 ) -> None:
     """Find the model size and training with the lowest total cost of training and serving.
@@ -195,9 +195,9 @@ def lifetime(
     Parameters
     ----------
     parameters
-        Model size; the target is the loss of its Chinchilla-optimal training.
+        Model size (default: 13e9); the target is the loss of its Chinchilla-optimal training.
     served_tokens
-        Prompt and output tokens served over its lifetime.
+        Prompt and output tokens served over its lifetime (default: 2e12).
     """
     given, best = better_than(parameters, served_tokens)
     if json:

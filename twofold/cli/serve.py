@@ -94,7 +94,7 @@ class ServeOptions:
         ),
     ] = None
     attainment: Annotated[
-        float | None, Parameter(help="With --autoscale: share of requests that shall meet --slo (default: 0.9).")
+        float | None, Parameter(help="With --autoscale: share of requests that must meet --slo (default: 0.9).")
     ] = None
     ray: Annotated[
         str | None,

@@ -57,7 +57,7 @@ class ServerOptions:
         Parameter(help='Hardware: h100, epyc-9654; h100,l40s for both; "this": the local machine, once calibrated.'),
     ] = HERE
     tp: Annotated[int, Parameter(name=("--tp", "--tensor-parallel-size"), help="Tensor-parallel devices.")] = 1
-    weights: Annotated[str | None, Parameter(help="Weight format: bf16, fp8, int4. Default: the model's own.")] = None
+    weights: Annotated[str | None, Parameter(help="Weight format: bf16, fp8, int4 (default: the model's own).")] = None
     kv: Annotated[str, Parameter(name=("--kv", "--kv-cache-dtype"), help="KV-cache format.")] = "bf16"
     replicas: Annotated[int, Parameter(help="Number of replicas, the same on each machine of --hardware.")] = 1
     router: Annotated[RouterFlag, Parameter(help="Routing policy.")] = "predicted"
@@ -143,25 +143,25 @@ class LeverFlags:
 class EngineFlags:
     """Settings of each replica. Default for this machine: as `twofold serve`."""
 
-    max_num_seqs: Annotated[int | None, Parameter(help="Max concurrent sequences. Default: 256; this machine: 32.")] = (
-        None
-    )
+    max_num_seqs: Annotated[
+        int | None, Parameter(help="Max concurrent sequences (default: 256; this machine: 32).")
+    ] = None
     max_num_batched_tokens: Annotated[
-        int | None, Parameter(help="Max tokens computed in one step. Default: 2048; this machine: 512.")
+        int | None, Parameter(help="Max tokens computed in one step (default: 2048; this machine: 512).")
     ] = None
     max_model_len: Annotated[
-        int | None, Parameter(help="Context length (prompt + output). Default: the model's, or what memory holds.")
+        int | None, Parameter(help="Context length, prompt and output (default: the model's, or what memory holds).")
     ] = None
     block_size: Annotated[int, Parameter(help="Tokens per KV-cache block.")] = 16
     kv_cache_memory_bytes: Annotated[int | None, BYTES, Parameter(help="KV-cache memory per device.")] = None
-    memory_share: Annotated[float, Parameter(help="Fraction of device memory to use.")] = 0.9
+    memory_share: Annotated[float, Parameter(help="Share of device memory to use.")] = 0.9
     threads: Annotated[
-        int | None, Parameter(name=("--threads", "-t"), help="Compute threads. Default: one per core.")
+        int | None, Parameter(name=("--threads", "-t"), help="Compute threads (default: one per core).")
     ] = None
     enable_prefix_caching: Annotated[bool, Parameter(help="Reuse the KV cache of shared prompt prefixes.")] = True
     tpot_target_ms: Annotated[
         float | None,
-        Parameter(help="TPOT target of the live budget; exact mode only. Default: 50 on this machine, else none."),
+        Parameter(help="TPOT target of the live budget; exact mode only (default: 50 on this machine, else none)."),
     ] = None
     layer_kv: Annotated[
         int | None,
@@ -177,7 +177,7 @@ def simulate(
     *,
     check: Annotated[Path | None, Parameter(help="Result file of `twofold bench` to compare with.")] = None,
     slo: Annotated[str | None, Parameter(help="Objective, e.g. ttft=500ms,tpot=50ms,e2e=10s.")] = None,
-    attainment: Annotated[float, Parameter(help="Fraction of requests that must meet the objective.")] = 0.9,
+    attainment: Annotated[float, Parameter(help="Share of requests that must meet the objective.")] = 0.9,
     repeat: Annotated[int, Parameter(help="Replay the trace this many times.")] = 1,
     live: Annotated[
         Path | None,

@@ -20,7 +20,7 @@ from typing import Final, Literal, get_args
 
 from twofold.core.errors import ParameterError
 from twofold.core.model import Attention, GroupedAttention, KVGroup, LatentAttention, ModelSpec, RecurrentAttention
-from twofold.core.values import BF16, FP16, FP32, ValueFormat, find_format
+from twofold.core.values import BF16, FP16, FP32, VALUE_FORMATS, ValueFormat, find_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def find_kv_format(name: str) -> ValueFormat:
 
     Raises ParameterError with the nearest known name.
     """
-    return KV_FORMATS.get(name.strip().lower()) or find_format(name)
+    return find_format(name, {**VALUE_FORMATS, **KV_FORMATS})
 
 
 def key_value_formats(form: ValueFormat) -> tuple[ValueFormat, ValueFormat]:

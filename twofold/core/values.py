@@ -119,11 +119,11 @@ VALUE_FORMATS: Final[Mapping[str, ValueFormat]] = {
 """By name in lower case. ``bf16`` is the float, which GGUF's BF16 is too."""
 
 
-def find_format(name: str) -> ValueFormat:
-    """The format of that name, in any case. Raises ParameterError with the nearest known name."""
-    found = VALUE_FORMATS.get(name.strip().lower())
+def find_format(name: str, formats: Mapping[str, ValueFormat] = VALUE_FORMATS) -> ValueFormat:
+    """The one of ``formats`` with that name, in any case. Raises ParameterError with the nearest known name."""
+    found = formats.get(name.strip().lower())
     if found is None:
-        hint = did_you_mean(name.lower(), sorted(VALUE_FORMATS))
+        hint = did_you_mean(name.lower(), sorted(formats))
         raise ParameterError(f"There is no number format {name!r:.60}.", param="format", hint=hint)
     return found
 

@@ -34,7 +34,7 @@ class BenchRequestOptions:
     ] = "chat"
     stream: Annotated[bool, Parameter(help="Stream responses; without it there is no TPOT.")] = True
     temperature: Annotated[
-        float | None, Parameter(name=("--temperature", "--temp"), help="Sampling temperature. Default: the server's.")
+        float | None, Parameter(name=("--temperature", "--temp"), help="Sampling temperature (default: the server's).")
     ] = None
     ignore_eos: Annotated[
         bool | None, Parameter(help="Generate the full length (vLLM's ignore_eos; OpenAI rejects it).")
@@ -48,7 +48,7 @@ class BenchRequestOptions:
     )
     tokenizer: Annotated[
         str | None,
-        Parameter(help="Tokenizer for token counts: a model, tokenizer.json or folder. Default: the server's."),
+        Parameter(help="Tokenizer for token counts: a model, tokenizer.json or folder (default: the server's)."),
     ] = None
 
 
@@ -70,7 +70,7 @@ class LengthOptions:
 
     input_tokens: InputTokens = "512"
     output_tokens: OutputTokens = "128"
-    shared_prefix: Annotated[float, Parameter(help="Fraction of each prompt that is a shared prefix.")] = 0.0
+    shared_prefix: Annotated[float, Parameter(help="Share of each prompt that is a shared prefix.")] = 0.0
     prefix_groups: Annotated[int, Parameter(help="Number of different shared prefixes.")] = 1
 
     def lengths(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class LoadOptions(LengthOptions):
     concurrency: Annotated[
         int | None, Parameter(name=("--concurrency", "--max-concurrency"), help="Max concurrent requests.")
     ] = None
-    duration: Annotated[float | None, DURATION, Parameter(help="Duration in seconds. Default: 60.")] = None
+    duration: Annotated[float | None, DURATION, Parameter(help="Duration in seconds (default: 60).")] = None
     requests: Annotated[
         int | None, Parameter(name=("--requests", "--num-prompts"), help="Number of requests, instead of a duration.")
     ] = None
@@ -113,7 +113,7 @@ class LoadOptions(LengthOptions):
         int | None,
         Parameter(
             name=("--seed", "-s"),
-            help="Seed for arrival times, lengths and prompt text. Default: 0, with new prompt text each run.",
+            help="Seed for arrival times, lengths and prompt text (default: 0, with new prompt text each run).",
         ),
     ] = None
 
@@ -144,7 +144,7 @@ class TraceOptions:
     trace: Annotated[
         Path | None, Parameter(help="Trace file: Azure CSV, Mooncake JSONL or Twofold JSONL; .gz too.")
     ] = None
-    trace_format: Annotated[TraceFormat | None, Parameter(help="Trace format. Default: detected.")] = None
+    trace_format: Annotated[TraceFormat | None, Parameter(help="Trace format (default: detected).")] = None
     time_scale: Annotated[
         float, Parameter(help="Replay speed; 2 is twice as fast. --rate scales to a mean rate instead.")
     ] = 1.0
@@ -190,7 +190,7 @@ class MeasureOptions:
             help="Objective, e.g. ttft=500ms,tpot=50ms,e2e=10s; without a load, find the highest rate that meets it."
         ),
     ] = None
-    attainment: Annotated[float, Parameter(help="Fraction of requests that must meet the objective.")] = 0.9
+    attainment: Annotated[float, Parameter(help="Share of requests that must meet the objective.")] = 0.9
     confidence: Annotated[float, Parameter(help="Confidence of the search's decisions.")] = 0.9
     precision: Annotated[float, Parameter(help="Precision of the search, relative to the rate.")] = 0.05
     rates: Annotated[str | None, Parameter(help="Sweep over rates: 1,2,4 or 1..16x2.")] = None

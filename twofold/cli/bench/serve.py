@@ -64,7 +64,7 @@ def serve(
         str, Parameter(name=("--url", "--base-url", "-u"), help="Base URL of the server, with or without /v1.")
     ] = "http://127.0.0.1:8000",
     model: Annotated[
-        str | None, Parameter(name=("--model", "-m"), help="Model name on the server. Default: its only model.")
+        str | None, Parameter(name=("--model", "-m"), help="Model name on the server (default: its only model).")
     ] = None,
     api_key: Annotated[str | None, Parameter(help="API key; never printed.")] = None,
     ca_file: Annotated[Path | None, Parameter(help="CA certificates (PEM) to trust instead of the system's.")] = None,

@@ -28,7 +28,9 @@ class Setting:
     attention: Arithmetic | None = None
 
     def __post_init__(self) -> None:
-        if self.tp < 1 or self.ep < 1 or self.tp % self.ep:
+        if self.tp < 1:
+            raise ParameterError(f"tp must be at least 1, not {self.tp}.", param="tp")
+        if self.ep < 1 or self.tp % self.ep:
             raise ParameterError(
                 f"{self.tp} devices cannot be {self.ep} parts of experts.",
                 param="ep",
