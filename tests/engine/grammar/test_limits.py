@@ -6,6 +6,7 @@ import json
 import random
 import re
 import string
+from functools import reduce
 from typing import Any, Final
 
 import pytest
@@ -77,11 +78,21 @@ FORMATTED: Final = {
     "properties": {name: {"type": "string", "format": name} for name in (*FORMATS, "phone")},
     "required": [*FORMATS, "phone"],
 }
+
+
+def flags(count: int) -> dict[str, Any]:
+    names = [f"flag {number}" for number in range(count)]
+    return {"type": "object", "properties": {name: {"type": "boolean"} for name in names}, "required": names}
+
+
+DEEP: Final = reduce(lambda inner, _: one(inner), range(20), flags(40))
 CASES: Final = {
     **FORMS,
+    "many": schema_form(flags(12), lambda value: len(value) == 12),
     "formats": schema_form(FORMATTED, lambda value: all(re.fullmatch(FORMATS[name], value[name]) for name in FORMATS)),
     **{f"string {pattern}": pattern_form(pattern) for pattern in PATTERNS},
     **{f"regex {pattern}": regex_form(pattern) for pattern in PATTERNS},
+    "call of many": call_form(flags(12)),
     "call": call_form(one({"type": "string"})),
     "call of four": call_form(
         {
@@ -132,7 +143,7 @@ def check_margins(compiled: CompiledGrammar, begins: range) -> None:
     for tokens in outputs:
         if refused(compiled, WIDE, tokens) is None:
             places = {margin: refused(compiled, len(tokens) + margin, tokens) for margin in MARGINS}
-            assert not any(places.values()), (places, text_of(compiled, tokens))
+            assert {*places.values()} == {None}, (places, text_of(compiled, tokens))
 
 
 def text_of(compiled: CompiledGrammar, tokens: list[int]) -> str:
@@ -167,6 +178,19 @@ def many_beginnings() -> LocalCompiler:
         bytelevel_metadata([('"', '"'), *(('"', letter) for letter in letters)], control=("<|end|>",))
     )
     return LocalCompiler(tokenizer, tokenizer.vocab_size)
+
+
+@pytest.mark.parametrize("form", [schema_form(DEEP, bool), call_form(DEEP)], ids=["schema", "call"])
+def test_what_every_output_has_does_not_bring_the_limit_near(tiny_compiler: LocalCompiler, form: Form) -> None:
+    """Near a limit every token is proven, which takes long; a limit of many times the output's length is not near."""
+    compiled = tiny_compiler.compile(form.params)
+    assert compiled.min_tokens > 400
+    assert compiled.headroom < 100
+
+
+def test_optional_parts_bring_the_limit_near(tiny_compiler: LocalCompiler) -> None:
+    schema = {"type": "object", "properties": {"a": flags(40)}, "additionalProperties": False}
+    assert tiny_compiler.compile(StructuredOutputsParams(json=schema)).headroom > 400
 
 
 def test_all_beginnings_of_a_string_fit_where_one_fits() -> None:

@@ -4,9 +4,10 @@ The result is a matcher before its first token; each completion gets a copy.
 
 ``growth_bytes`` estimates, from above and in bytes, by how much a single token can lengthen the shortest rest of an
 output. A token adds most if it opens the costliest part of the grammar: the longest value of an enumeration, an
-optional property whose value has many required parts, a repetition of at least 100. The estimate only reads the
-caller's text. It sets the headroom at which an output counts as near its limit: too small a headroom could leave an
-output incomplete, too large a one restricts the last tokens more than necessary.
+optional property whose value has many required parts, a repetition of at least 100. What every output has adds nothing:
+the shortest rest has it from the start. The estimate only reads the caller's text. It sets the headroom at which an
+output counts as near its limit: too small a headroom could leave an output incomplete, too large a one restricts the
+last tokens more than necessary.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from llguidance import LLMatcher, LLParserLimits
 from twofold.core.errors import ParameterError
 from twofold.engine.grammar.completion import LONGEST, CompletionSearch, Path
 from twofold.engine.grammar.constraint import GrammarConstraint
-from twofold.engine.grammar.emptiness import has_no_output, target_of
+from twofold.engine.grammar.emptiness import chooses, has_no_output, needed_parts, target_of
 from twofold.engine.grammar.lexemes import Lexemes, parts_of
 from twofold.engine.grammar.source import GrammarSource, impossible
 from twofold.engine.grammar.vocabulary import TokenVocabulary
@@ -39,6 +40,7 @@ _LITERAL: Final = re.compile(r"""(?:[^\\.^$|?*+()\[\]{}"/]|\\[^A-Za-z0-9])+""")
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _SCHEMA: Final = re.compile(r"%json\s*(?=\{)")
 _COUNT: Final = re.compile(r"\{(\d{1,9})")
+_NEEDING: Final = frozenset({"required", "prefixItems", "minItems"})
 
 COMPILE_WORK: Final = 800_000
 """Limit of the search for a shortest output (``completion``): about a second."""
@@ -182,17 +184,17 @@ def _one_line(fault: str) -> str:
 def growth_bytes(source: GrammarSource) -> int:
     """The estimate for a grammar that is not a list of texts."""
     if source.form == "json":
-        return SchemaSizes(json.loads(source.text)).growth()
+        return SchemaSizes(json.loads(source.text)).growth(needed=True)
     return _lark_growth(source.text) if source.form == "grammar" else _text_growth(source.text)
 
 
 def _lark_growth(text: str) -> int:
     """The estimate for a Lark grammar: schemas in it (``%json {…}``) count as schemas, the rest as text."""
-    rest, done, growth = [], 0, 0
+    rest, done, growth, needed = [], 0, 0, not chooses(text)
     for found in _SCHEMA.finditer(text):
         with suppress(ValueError, RecursionError):
             schema, end = json.JSONDecoder().raw_decode(text, found.end())
-            growth = max(growth, SchemaSizes(schema).growth())
+            growth = max(growth, SchemaSizes(schema).growth(needed=needed))
             rest.append(text[done : found.start()])
             done = end
     return min(MAX_GROWTH, growth + _text_growth("".join((*rest, text[done:]))))
@@ -226,9 +228,17 @@ class SchemaSizes:
         self._root = schema
         self._known: dict[int, int] = {}
 
-    def growth(self) -> int:
-        """The bytes that the costliest part needs, with its key."""
-        return max((self.min_bytes(part) + extra for part, extra in self.parts()), default=MIN_VALUE)
+    def growth(self, *, needed: bool) -> int:
+        """The bytes that the costliest part needs, with its key. ``needed``: every output has one value of the schema,
+        so only the own keywords of what each of these values has can add to it."""
+        always = {id(part) for part in needed_parts(self._root)} if needed else set()
+        sizes = (
+            self._own({name: value for name, value in part.items() if name not in _NEEDING}, 0)
+            if id(part) in always and "enum" not in part and "const" not in part
+            else self.min_bytes(part) + extra
+            for part, extra in self.parts()
+        )
+        return max(sizes, default=MIN_VALUE)
 
     def min_bytes(self, part: Json, depth: int = 0) -> int:
         """Bytes of the shortest valid value of ``part``; for an enumeration, of its longest value."""

@@ -33,6 +33,8 @@ MAX_OTHERS: Final = 16
 MAX_REPEATS: Final = 512
 """A walk is given up after this many equal tokens in a row."""
 SHORT_PATH: Final = 8
+CUTTING: Final = 2
+"""A walk may be this many times as long as its limit: it may be cut into fewer tokens."""
 MAX_FORCED_BYTES: Final = 65_536
 PROBES: Final = 8
 """Preferred tokens that are tried one by one before a mask, which costs more, is computed for all."""
@@ -79,8 +81,9 @@ class CompletionSearch:
         self._work = work
         if self._texts:
             return self._remainder(matcher, limit, spelled)
-        path = self._walk(matcher, limit, spelled)
-        return None if path is None else self._recut(matcher, path)
+        path = self._walk(matcher, CUTTING * limit, spelled)
+        path = None if path is None else self._recut(matcher, path)
+        return None if path is None or len(path) > limit else path
 
     def _recut(self, matcher: LLMatcher, path: Path) -> Path:
         """The path cut into fewer tokens, if possible: a walk cuts each of its steps by itself."""

@@ -20,7 +20,7 @@ An output needs no end token: an output that is complete when its limit is reach
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -47,6 +47,7 @@ LOST_CHECKS: Final = 32
 """After a failed search, the next one follows after 1 / LOST_CHECKS of the room: failing searches are the slowest."""
 PROOF_WORK: Final = 8_000
 """Limit of the search for the path of one of the tokens in SEARCHES; a token without a path is not allowed."""
+_SPACE: Final = b" \t\r\n"
 CUTS: Final = 4
 """The sampled token may have spelled fewer than this many tokens of a known path."""
 RESTS: Final = 16
@@ -341,7 +342,9 @@ class GrammarConstraint:
         end, after = automaton.end(state), self._matcher.deep_copy()
         if end is None or not after.consume_tokens(cut := self._vocabulary.cut(end)):
             return None
-        rest = self._search.walk(after, LONGEST, bytes(self._spelled) + end, SEARCH_WORK)
+        rest = self._known_rest(after, end) or self._search.walk(
+            after, LONGEST, bytes(self._spelled) + end, SEARCH_WORK
+        )
         if rest is None:
             return None
         ends = {}
@@ -384,7 +387,7 @@ class GrammarConstraint:
         for token in tokens:
             if token in self._proofs:
                 continue
-            proof = self._proof_by_path(token, rests)
+            proof = self._proof_by_path(token, [*self._cut_rest(self._vocabulary.tokens[token]), *rests])
             if proof is None and searches > 0:
                 searches -= 1
                 proof = self._proof_by_search(token)
@@ -413,6 +416,24 @@ class GrammarConstraint:
             if len(rest) <= self._longest_proof and completes(self._matcher, rest, end, token):
                 return rest
         return None
+
+    def _known_rest(self, after: LLMatcher, text: bytes) -> Path | None:
+        """The path after ``text``, if it goes on as the known path does."""
+        end = self._vocabulary.end_ids[0]
+        return next((rest for rest in self._cut_rest(text) if completes(after, rest, end)), None)
+
+    def _cut_rest(self, text: bytes) -> Iterator[Path]:
+        """The rest of the path after ``text``, if the first tokens of the path spell it, apart from white space."""
+        text = text.strip(_SPACE) or text
+        for place, token in enumerate(self._path):
+            spelled = self._vocabulary.tokens[token]
+            if not self._vocabulary.is_plain[token] or not (spelled.startswith(text) or text.startswith(spelled)):
+                return
+            if len(spelled) >= len(text):
+                left, rest = spelled[len(text) :], self._path[place + 1 :]
+                yield from [] if (joined := self._joined(left, rest)) is None else [joined]
+                return
+            text = text[len(spelled) :]
 
     def _proof_by_search(self, token: int) -> Path | None:
         after = self._matcher.deep_copy()

@@ -95,6 +95,23 @@ def _needed(root: Json, part: dict[str, Json]) -> list[Json]:
     return needed
 
 
+def needed_parts(root: Json) -> list[dict[str, Json]]:
+    """The parts of a schema that every value has, each of them once; entries of lists may be more."""
+    found: dict[int, dict[str, Json]] = {}
+    waiting = [root]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict) and id(part) not in found:
+            found[id(part)] = part
+            waiting += [each for each in _needed(root, part) if each is not part.get("items")]
+    return [*found.values()]
+
+
+def chooses(text: str) -> bool:
+    """Whether the rules of a Lark grammar have alternatives or repetitions, apart from those in terminals."""
+    return re.search(r"[|*+?~]", _QUOTED.sub("", text)) is not None
+
+
 def _rule_needs(text: str) -> dict[Part, Needs]:
     """What each rule of a Lark grammar needs; empty for a grammar with directives, which are not read here."""
     text = _QUOTED.sub(lambda found: "" if found[0].startswith(("//", "#")) else " T ", text)
