@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -78,11 +79,16 @@ def twofold(
 def process(variables: Mapping[str, str]) -> Callable[..., subprocess.Popen[str]]:
     """Starts a command in a process of its own, with pipes for its streams."""
 
-    def start(*arguments: object, stdin: int = subprocess.PIPE, **settings: str) -> subprocess.Popen[str]:
+    def start(
+        *arguments: object,
+        stdin: int | IO[str] = subprocess.PIPE,
+        stdout: int | IO[str] = subprocess.PIPE,
+        **settings: str,
+    ) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "twofold", *map(str, arguments)],
             stdin=stdin,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             encoding="utf-8",
             env={**variables, **settings},

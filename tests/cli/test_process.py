@@ -89,6 +89,33 @@ def test_a_closed_output(process: Start, tiny: Path) -> None:
     assert "Exception" not in errors
 
 
+def test_an_output_on_a_full_disk(process: Start, tiny: Path) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("only Linux has /dev/full")
+    for words in (
+        ["run", "in the", "-m", tiny, "-n", 1],
+        ["ls"],
+        ["explain", "-m", "llama-3-8b", "--hardware", "h100"],
+    ):
+        with full.open("w") as output:
+            command = process(*words, stdin=subprocess.DEVNULL, stdout=output)
+            _, errors = command.communicate(timeout=PATIENCE)
+        assert command.returncode == 4
+        assert "error: The output cannot be written: No space left on device." in errors
+        assert "Exception" not in errors
+
+
+def test_a_prompt_that_is_no_text(process: Start, tiny: Path, tmp_path: Path) -> None:
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes("Grüße".encode("latin-1"))
+    with latin.open() as given:
+        command = process("run", "-m", tiny, "-n", 1, stdin=given, LANG="C.UTF-8", LC_ALL="C.UTF-8")
+        _, errors = command.communicate(timeout=PATIENCE)
+    assert command.returncode == 2
+    assert "error: Standard input is not UTF-8 text." in errors
+
+
 def test_a_prompt_through_a_pipe(process: Start, tiny: Path) -> None:
     command = process("run", "-m", tiny, "-n", 3, "--ignore-eos", "--json")
     out, _ = command.communicate("in the", timeout=PATIENCE)

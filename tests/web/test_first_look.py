@@ -37,6 +37,14 @@ def test_an_empty_chat_shows_the_model_and_examples(page: Page) -> None:
         expect(page.get_by_role("button", name=re.compile("^(max|output format|tool choice)"))).to_have_count(0)
 
 
+def test_an_empty_chat_begins_at_its_top_on_a_small_screen(page: Page) -> None:
+    page.set_viewport_size({"width": 320, "height": 560})
+    page.reload()
+    expect(page.locator(".welcome h2")).to_be_in_viewport()
+    page.wait_for_function("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 300)))")
+    expect(page.locator(".welcome h2")).to_be_in_viewport()
+
+
 def test_the_example_of_surprise_has_its_colours(page: Page) -> None:
     page.locator(".example").first.click()
     answered(page)

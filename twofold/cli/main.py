@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -32,6 +33,9 @@ CLOSE: Final = 0.8
 
 KEYWORD: Final = re.compile(r"(?<![\w./\"'=-])[a-z]+(?:_[a-z]+)+(?![\w/\"'=:-]|\.\w)")
 """A word that may be a keyword: not a part of a path, of quoted text or of an assignment."""
+
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Why an output cannot be written."""
 
 NUMBERS: Final = {int: "a whole number", float: "a number"}
 
@@ -147,11 +151,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error("Out of memory.", "Use a smaller model or a lower --max-model-len.")
         return RESOURCES
     except Exception as error:
-        print_error(
-            f"Internal error: {type(error).__name__}: {error}", "Set TWOFOLD_DEBUG=1 to see where, and report it."
-        )
-        _traceback()
-        return INTERNAL
+        return _unexpected(error)
+
+
+def _unexpected(error: Exception) -> int:
+    """Prints an error that no command foresees. Returns the exit code."""
+    if isinstance(error, OSError) and error.errno in FULL and error.filename is None:
+        print_error(f"The output cannot be written: {error.strerror}.", "Free space, or write elsewhere.")
+        _forget_output()
+        return RESOURCES
+    print_error(f"Internal error: {type(error).__name__}: {error}", "Set TWOFOLD_DEBUG=1 to see where, and report it.")
+    _traceback()
+    return INTERNAL
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -249,10 +260,14 @@ def _traceback() -> None:
 
 
 def _forget_output() -> None:
-    """Redirects standard output to the null device, so that closing it at exit cannot fail again."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)
+    """Redirects outputs that cannot be written to the null device, so that closing them at exit cannot fail again."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
 
 
 def _flags_from_environment(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:

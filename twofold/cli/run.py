@@ -163,11 +163,13 @@ def _read() -> str | None:
         return None
     _note_silence()
     try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
+        text = sys.stdin.read()
+        text.encode()  # some locales read other bytes as lone surrogates
+    except UnicodeError as error:
         raise UsageError(
             "Standard input is not UTF-8 text.", hint="Convert it first, for example with iconv."
         ) from error
+    return text
 
 
 def _note_silence() -> None:

@@ -152,7 +152,8 @@ function createTalk(chat) {
     low = scrollHeight - scrollTop - clientHeight < 40 || (low && scrollTop >= top); // what grows meanwhile is below
     top = scrollTop;
   });
-  const grown = new ResizeObserver(() => low && scroll.scrollTo(0, scroll.scrollHeight));
+  const toEnd = () => low && welcome.hidden && scroll.scrollTo(0, scroll.scrollHeight);
+  const grown = new ResizeObserver(toEnd);
   grown.observe(talk);
   onEnd(() => (grown.disconnect(), list.end()));
   return {
@@ -163,7 +164,7 @@ function createTalk(chat) {
     },
     down: () => {
       low = true;
-      scroll.scrollTo(0, scroll.scrollHeight);
+      toEnd();
     },
   };
 }
