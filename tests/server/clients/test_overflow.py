@@ -9,7 +9,13 @@ import pytest
 from tests.server.clients.conftest import TINY
 from tests.server.live import LiveServer
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # the clients' own: of their imports, and of what they leave open
 LONG: Final = "river " * 4000
+PYDANTIC: Final = {
+    "chat": ("openai", "OpenAIChatModel", "OpenAIProvider", "/v1"),
+    "responses": ("openai", "OpenAIResponsesModel", "OpenAIProvider", "/v1"),
+    "anthropic": ("anthropic", "AnthropicModel", "AnthropicProvider", ""),
+}
 
 
 @pytest.mark.parametrize("responses", [False, True])
@@ -39,3 +45,28 @@ def test_litellm(server: LiveServer, model: str, path: str) -> None:
         litellm.completion(
             model=model, api_base=server.url + path, api_key="none", messages=[{"role": "user", "content": LONG}]
         )
+
+
+@pytest.mark.parametrize(("kind", "path"), [("openai", "/v1"), ("anthropic", "")])
+def test_litellm_falls_back(server: LiveServer, kind: str, path: str) -> None:
+    litellm: Any = pytest.importorskip("litellm")
+    small = {"model": f"{kind}/{TINY}", "api_base": server.url + path, "api_key": "none"}
+    models = [
+        {"model_name": "small", "litellm_params": small},
+        {"model_name": "large", "litellm_params": {**small, "mock_response": "from the large one"}},
+    ]
+    router = litellm.Router(models, context_window_fallbacks=[{"small": ["large"]}], num_retries=0)
+    reply = router.completion("small", [{"role": "user", "content": LONG}])
+    assert reply.choices[0].message.content == "from the large one"
+
+
+@pytest.mark.parametrize("api", PYDANTIC)
+def test_pydantic_ai(server: LiveServer, api: str) -> None:
+    module, model, provider, path = PYDANTIC[api]
+    agents: Any = pytest.importorskip("pydantic_ai", minversion="2.68", reason="it has no exception for it")
+    exceptions: Any = pytest.importorskip("pydantic_ai.exceptions")
+    models: Any = pytest.importorskip(f"pydantic_ai.models.{module}")
+    providers: Any = pytest.importorskip(f"pydantic_ai.providers.{module}")
+    given = getattr(providers, provider)(base_url=server.url + path, api_key="none")
+    with pytest.raises(exceptions.ModelContextWindowExceededError):
+        agents.Agent(getattr(models, model)(TINY, provider=given)).run_sync(LONG)

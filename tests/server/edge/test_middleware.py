@@ -83,7 +83,7 @@ def test_every_path_requires_a_key(path: str, method: str) -> None:
     inner = InnerApp()
     status, headers, body = send_request(middleware(inner, CLOSED), path, method, authorization="Bearer wrong")
     assert status == 401
-    assert headers["www-authenticate"] == "Bearer"
+    assert (headers["www-authenticate"], headers["x-should-retry"]) == ("Bearer", "false")
     assert orjson.loads(body)["error"]["code"] == "invalid_api_key"
     assert not inner.arrivals
 

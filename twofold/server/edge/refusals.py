@@ -55,13 +55,14 @@ def error_response(dialect: Dialect, error: TwofoldError, request_id: str, extra
 
 
 def error_headers(error: TwofoldError) -> tuple[Header, ...]:
-    """Headers of an error: the delay before a retry, the allowed methods, or the authentication scheme."""
+    """Headers of an error: the delay before a retry, the allowed methods, or the authentication scheme and, for Claude
+    Code, which otherwise repeats a request with a wrong key for a minute, that a repetition is of no use."""
     if isinstance(error, QuotaError | BusyError):
         return retry_headers(error.retry_after_s)
     if isinstance(error, MethodError):
         return ((b"allow", ", ".join(error.allowed).encode("ascii")),)
     if isinstance(error, AccessError) and not isinstance(error, ForbiddenError):
-        return ((b"www-authenticate", b"Bearer"),)
+        return ((b"www-authenticate", b"Bearer"), (b"x-should-retry", b"false"))
     return ()
 
 

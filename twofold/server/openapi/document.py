@@ -62,7 +62,10 @@ RETRY: Final = {
         ("retry-after-ms", "Milliseconds after which to retry.", 1000),
     )
 }
-AUTHENTICATE: Final = {"www-authenticate": {"description": "How to send a key.", "schema": schema_of(str)}}
+AUTHENTICATE: Final = {
+    "www-authenticate": {"description": "How to send a key.", "schema": schema_of(str)},
+    "x-should-retry": {"description": "Whether to repeat the request: false.", "schema": schema_of(str)},
+}
 ERRORS: Final[dict[str, Any]] = {"openai": OpenAIError, "anthropic": AnthropicError, "ollama": OllamaError}
 BEARER: Final = {"type": "http", "scheme": "bearer"}
 KEY_HEADER: Final = {"type": "apiKey", "in": "header", "name": "x-api-key"}
