@@ -1,6 +1,7 @@
 # make run      fetches the default model on first use and answers PROMPT (MODEL=… for another one, ARGS=… for flags)
 # make serve    serves the default model to OpenAI's and Anthropic's clients, on port 8000
 # make test     runs all tests             make check    formatting, lint, types, structure
+# make smoke    runs the tests of tests/smoke.txt, within a minute
 # make setup    only the environment       make bench    measures against other engines
 # make format   rewrites the formatting    make lock     locks the dependencies (needs uv; UPGRADE=1: the newest)
 # make ray      adds Ray to the environment, for `twofold serve --ray` and its tests
@@ -24,7 +25,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CODE := $(wildcard twofold tests benchmarks)
 
-.PHONY: run serve test check format bench peers peers-ik peers-vllm peers-aiperf langchain setup ray lock clean
+.PHONY: run serve test smoke check format bench peers peers-ik peers-vllm peers-aiperf langchain setup ray lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/.runtime
@@ -38,6 +39,9 @@ serve: .venv/.runtime
 test: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/.development
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+smoke: .venv/.development
+	$(BIN)/python -m pytest --quiet -n 2 @tests/smoke.txt
 
 check: .venv/.development
 	$(BIN)/ruff format --check $(CODE)

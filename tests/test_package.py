@@ -114,3 +114,10 @@ def test_pip_alone_installs_it(wheel: Path, default_model: Path, tmp_path: Path)
 def assert_answers(command: Path, model: Path, variables: Mapping[str, str]) -> None:
     flags = ("-n", "8", "--temperature", "0", "-m", model)
     assert len(ran([command, "run", *flags, "Why is the sky blue?"], command.parent, **variables).split()) > 3
+
+
+def test_the_quick_tests_exist() -> None:
+    for line in (ROOT / "tests" / "smoke.txt").read_text().splitlines():
+        path, _, name = line.partition("::")
+        assert (ROOT / path).exists(), line
+        assert not name or f"def {name.partition('[')[0]}(" in (ROOT / path).read_text(), line
