@@ -93,10 +93,12 @@ def alone(llm: LLM, case: Case) -> tuple[object, ...]:
 
 
 def crowd(llm: LLM, cases: list[Case], seed: int) -> dict[int, tuple[object, ...]]:
-    """Requests come, some leave early, some rest for a while; what the others got, by case."""
+    """Requests come, some rest for a while, and of every eighth some leave early; what the others got, by case. None of
+    the others is missing."""
     chance, engine = Random(seed), llm.engine
     coming, under_way, done = list(range(len(cases))), {}, {}
     chance.shuffle(coming)
+    impatient, left = set(coming[::8]), set()
     resting: set[str] = set()
     while coming or engine.has_work:
         for _ in range(chance.choice((0, 0, 1, 2, 5))):
@@ -108,17 +110,20 @@ def crowd(llm: LLM, cases: list[Case], seed: int) -> dict[int, tuple[object, ...
             if delta.request is not None:
                 done[under_way.pop(delta.request_id)] = content(delta.request)
                 resting.discard(delta.request_id)
-        if under_way and chance.random() < 0.01:
-            gone = chance.choice(list(under_way))
+        leaving = [name for name, number in under_way.items() if number in impatient]
+        if leaving and chance.random() < 0.1:
+            gone = chance.choice(leaving)
             engine.abort(gone)
             resting.discard(gone)
-            del under_way[gone]
+            left.add(under_way.pop(gone))
         if under_way and chance.random() < 0.1:
             resting.add(one := chance.choice(list(under_way)))
             engine.pause(one, paused=True)
         if resting and (chance.random() < 0.2 or len(resting) == len(under_way)):
             engine.pause(resting.pop(), paused=False)
     engine.check_idle()
+    assert left, "nobody left early"
+    assert done.keys() == set(range(len(cases))) - left
     return done
 
 
@@ -165,7 +170,6 @@ def test_a_thousand_completions_on_the_mock(make_llm: MakeLLM) -> None:
         use(llm, None)
         mislead(llm)
         done = crowd(llm, cases, seed=2)
-        assert len(done) > CASES / 2, "too many left early"
         assert done == {number: expected[number] for number in done}, shape
         runner: Any = llm.loaded.runner
         assert runner.steps > 100
@@ -187,7 +191,6 @@ def test_drafts_change_nothing(make_llm: MakeLLM, kind: Kind) -> None:
         mislead(llm)
         scripted = drafting(llm, kind, recorder.found)
         done = crowd(llm, cases, seed=2)
-        assert len(done) > 40
         assert done == {number: expected[number] for number in done}, shape
         assert scripted.drafted > 500
         least = {"random": 0.0, "right": 0.85, "wrong": 0.0, "wrong at the end": 0.4}[kind]

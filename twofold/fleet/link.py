@@ -127,29 +127,21 @@ class _Framed(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's has another class
 
     def data_received(self, data: bytes) -> None:
-        if self._reading is not None:
+        """Reads until the next pause. During a long message nothing more is received, and the loop does other work:
+        then it is called again without data. A call for each token, so one function."""
+        if self._reading is None:
+            self._reading = self._read(data)
+        elif data:
             self._unframer.add(data)
             return
-        self._reading = self._read(data)
-        self._read_on()
-
-    def _read(self, data: bytes) -> Iterator[None]:
-        """Takes messages; pauses within long ones."""
-        for payload in self._unframer.feed(data):
-            short = len(payload) <= SHORT_BYTES
-            self._take(self._codec.message(payload) if short else (yield from self._codec.in_parts(payload)))
-
-    def _read_on(self) -> None:
-        """Reads until the next pause. During a long message nothing more is received, and the loop does other work."""
-        reading, transport = self._reading, self._transport
-        if reading is None or transport is None:
+        if self._transport is None:
             return
         try:
-            next(reading)
+            next(self._reading)
         except StopIteration:
             self._reading = None
-            if self._paused and not transport.is_closing():
-                transport.resume_reading()
+            if self._paused and not self._transport.is_closing():
+                self._transport.resume_reading()
             self._paused = False
         except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
             why = str(error) if isinstance(error, PeerError) else type(error).__name__
@@ -161,8 +153,14 @@ class _Framed(asyncio.Protocol):
         else:
             if not self._paused:
                 self._paused = True
-                transport.pause_reading()
-            asyncio.get_running_loop().call_soon(self._read_on)
+                self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self.data_received, b"")
+
+    def _read(self, data: bytes) -> Iterator[None]:
+        """Takes messages; pauses within long ones."""
+        for payload in self._unframer.feed(data):
+            short = len(payload) <= SHORT_BYTES
+            self._take(self._codec.message(payload) if short else (yield from self._codec.in_parts(payload)))
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the exit status says more
         self._reading = None

@@ -94,6 +94,13 @@ def test_no_spelling_of_a_path_avoids_the_key(keyed: KeyedServer, path: str) -> 
     assert b"tiny" not in reply.body
 
 
+@pytest.mark.parametrize("path", ["/health/", "/health%2f", "/health?key=x", "/health//"])
+def test_a_spelling_of_health_says_no_more_than_health(keyed: KeyedServer, path: str) -> None:
+    health, reply = (asyncio.run(keyed.client().get(each)) for each in ("/health", path))
+    assert (reply.status, reply.body) in {(200, health.body), (401, reply.body)}
+    assert b"tiny" not in reply.body
+
+
 @pytest.mark.parametrize(
     "header",
     [
