@@ -63,7 +63,7 @@ def test_litellm_falls_back(server: LiveServer, kind: str, path: str) -> None:
 @pytest.mark.parametrize("api", PYDANTIC)
 def test_pydantic_ai(server: LiveServer, api: str) -> None:
     module, model, provider, path = PYDANTIC[api]
-    agents: Any = pytest.importorskip("pydantic_ai", minversion="2.68", reason="it has no exception for it")
+    agents: Any = pytest.importorskip("pydantic_ai", minversion="2.68")
     exceptions: Any = pytest.importorskip("pydantic_ai.exceptions")
     models: Any = pytest.importorskip(f"pydantic_ai.models.{module}")
     providers: Any = pytest.importorskip(f"pydantic_ai.providers.{module}")
