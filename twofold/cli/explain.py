@@ -268,7 +268,8 @@ def _fetch(server: str, request_id: str, api_key: str | None) -> bytes:
 def _list_requests(url: str, api_key: str | None, *, json: bool) -> None:
     """Prints the last requests of a server, the slowest first: id, seconds and tokens."""
     base, _ = _record_of(url, None)
-    requests = DocumentFields.parse(_fetch(base, "", api_key), "the list of requests", "").parts("data")
+    found = DocumentFields.parse(_fetch(base, "", api_key), "the list of requests", "").parts("data")
+    requests = [each for each in found if each.count("prompt_tokens")]  # others, such as live views, have no phases
     requests.sort(key=lambda each: -each.number("seconds"))
     if json:
         print_json([each.values for each in requests])

@@ -149,6 +149,8 @@ LAST = [
     {"id": "req_1", "seconds": 0.5, "prompt_tokens": 12, "output_tokens": 3, "model": "tiny"},
     {"id": "req_2", "seconds": 4.0, "prompt_tokens": 1200, "output_tokens": 30, "model": "tiny"},
 ]
+VIEW = {"id": "req_3", "seconds": 9.0, "prompt_tokens": 0, "output_tokens": 0, "model": "tiny"}
+"""A stream of the live view."""
 
 
 class Records(BaseHTTPRequestHandler):
@@ -157,7 +159,7 @@ class Records(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         known = self.path in {"/v1/twofold/requests/req_1", "/v1/twofold/requests?limit=10"}
         allowed = self.headers.get("authorization") == "Bearer k"
-        body = json.dumps({"data": LAST} if "limit" in self.path else record()).encode()
+        body = json.dumps({"data": [*LAST, VIEW]} if "limit" in self.path else record()).encode()
         self.send_response(401 if not allowed else 200 if known else 404)
         self.send_header("content-length", str(len(body)))
         self.end_headers()

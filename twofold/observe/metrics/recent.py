@@ -194,7 +194,7 @@ class Recent:
 
     def add_stalls(self, name: str, stalls: Mapping[WaitReason, float]) -> None:
         """Adds the seconds that a sequence waited, by cause."""
-        self._of(name).stalls.add({cause.name.lower(): seconds for cause, seconds in stalls.items()}, self._now())
+        self._of(name).stalls.add({cause.value: seconds for cause, seconds in stalls.items()}, self._now())
 
     def on_outcome(self, served: ServedRequest, *, met: bool) -> None:
         """Counts a request that met the objective of its tier, or missed it."""

@@ -160,7 +160,7 @@ function waterfall(found) {
     const times = [p.seconds, ...(measured ? [p.predicted_s] : []), p.floor_s].map(seconds);
     return [name, ...times, share(p.floor_s ? p.floor_s / p.seconds : null), cause];
   };
-  const head = ["phase", ...(measured ? ["took"] : []), "predicted", "least", "of limit", "limited by"];
+  const head = ["phase", ...(measured ? ["took"] : []), "predicted", "floor", "of limit", "limited by"];
   const label = `${seconds(found.seconds)} in all, at least ${seconds(found.floor_s)}`;
   return h(
     "section",
