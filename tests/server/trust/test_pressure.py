@@ -6,32 +6,24 @@ import asyncio
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from tests.server.live import LiveServer, live_server
-from tests.server.trust.client import CHAT, MESSAGES, Client, Reply, chat, message, watched
+from tests.server.trust.client import MESSAGES, Client, Reply, message, watched
+from tests.server.trust.overload import ARGUMENTS, ASKED, QUEUED, SEQUENCES, SLOW
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.server.edge.keys import add_key
 from twofold.server.edge.quotas import Quota
 
-SEQUENCES: Final = 4
-QUEUED: Final = 8
-TOKENS: Final = 250
 LONGEST_RETRY_S: Final = 120
-ASKED: Final[tuple[tuple[str, dict[str, Any], int], ...]] = (
-    (CHAT, chat(max_tokens=TOKENS, ignore_eos=True), 503),
-    (MESSAGES, message(max_tokens=TOKENS), 529),
-)
 
 
 @pytest.fixture(scope="module")
 def full(tiny_gguf: Callable[[TinyOptions], TinyModel], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A server that is soon full, with a slow model."""
-    model = tiny_gguf(TinyOptions(layers=8, hidden=128, ffn=512))
-    arguments = ("--threads", "1", "--max-num-seqs", f"{SEQUENCES}", "--max-num-queued-reqs", f"{QUEUED}")
-    with live_server(tmp_path_factory.mktemp("full"), f"tiny={model.path}", *arguments) as server:
+    with live_server(tmp_path_factory.mktemp("full"), f"tiny={tiny_gguf(SLOW).path}", *ARGUMENTS) as server:
         yield Client(server.url)
 
 
