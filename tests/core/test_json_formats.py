@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from twofold.core.json_formats import FORMATS, enforceable
+from twofold.core.json_formats import FORMATS, enforceable, output_schema
 
 GOOD: Final = {
     "date": ["2024-02-29", "1999-12-31"],
@@ -74,3 +74,43 @@ def test_what_is_left_out_is_named_and_nothing_else_is_touched() -> None:
             "list": {"type": "array", "contains": {"type": "string"}, "items": [{"format": "email", "pattern": "x"}]},
         },
     }
+
+
+OTHER_SPELLINGS: Final[list[tuple[dict[str, Any], dict[str, Any]]]] = [
+    ({"type": "OBJECT", "required": None, "items": None}, {"type": "object"}),
+    ({"type": ["STRING", "null"], "format": None, "enum": None}, {"type": ["string", "null"]}),
+    ({"type": "any", "title": "x"}, {"title": "x"}),
+    ({"const": None, "default": None, "pattern": None}, {"const": None, "default": None}),
+    ({"minimum": -(2**63), "maximum": 2**63 - 1}, {"minimum": 1024 - 2**63, "maximum": 2**63 - 1024}),
+    ({"exclusiveMinimum": -1.8e308, "maximum": 3.4e38}, {"exclusiveMinimum": 1024 - 2**63, "maximum": 2**63 - 1024}),
+    ({"minimum": 1e300, "maximum": -1e300}, {"minimum": 1e300, "maximum": -1e300}),
+    ({"minimum": 5, "exclusiveMinimum": True}, {"exclusiveMinimum": 5}),
+    ({"maximum": 5, "exclusiveMaximum": False}, {"maximum": 5}),
+    ({"minItems": 1.0, "maxItems": 1000.0, "maxLength": 2**63}, {"minItems": 1, "maxItems": 1000}),
+    ({"uniqueItems": False, "propertyNames": {"type": "string"}, "dependentRequired": {}, "minContains": 1}, {}),
+    ({"uniqueItems": True}, {"uniqueItems": True}),
+    ({"if": {"const": 1}}, {}),
+    ({"if": {"const": 1}, "then": {"const": 1}}, {"if": {"const": 1}, "then": {"const": 1}}),
+    ({"pattern": r"\Aab\Z"}, {"pattern": "^ab$"}),
+    ({"pattern": r"ab\\Z"}, {"pattern": r"ab\\Z"}),
+    (
+        {"properties": {"type": {"type": "INTEGER"}, "minimum": None}},
+        {"properties": {"type": {"type": "integer"}, "minimum": None}},
+    ),
+]
+"""Schemas as generators write them (C# with null, Google's types, draft 4, bounds of 64 bits), and equal ones."""
+
+
+@pytest.mark.parametrize(("schema", "equal"), OTHER_SPELLINGS)
+def test_other_spellings_become_those_that_are_enforced(schema: dict[str, Any], equal: dict[str, Any]) -> None:
+    assert enforceable(schema, strict=True) == (equal, [])
+
+
+def test_what_asks_for_nothing_is_not_named() -> None:
+    schema = {"type": "array", "uniqueItems": False, "propertyNames": {}, "not": False}
+    assert enforceable(schema, strict=False) == ({"type": "array"}, [])
+
+
+def test_a_null_does_not_open_an_object() -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {}}, "additionalProperties": None}
+    assert output_schema(schema)["additionalProperties"] is False

@@ -62,7 +62,7 @@ def _inner(schema: object, together: bool, shared_open: bool) -> Any:
 def _lists_all(schema: Mapping[str, Any]) -> bool:
     """Whether an object's schema lists properties, says nothing about others, and asks for no other."""
     properties = schema.get("properties")
-    if not isinstance(properties, Mapping) or not properties or not OPENING.isdisjoint(schema):
+    if not isinstance(properties, Mapping) or not properties or any(schema.get(key) is not None for key in OPENING):
         return False
     required, least = schema.get("required") or (), schema.get("minProperties") or 0
     enough = isinstance(least, int) and least <= len(properties)

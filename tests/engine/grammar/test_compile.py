@@ -75,6 +75,11 @@ IMPOSSIBLE = {
     "many properties": (P(json={"properties": {f"p{i}": {"type": "string"} for i in range(8_000)}}), "takes more than"),
     "too long": (P(regex="a" * 300_000), "300000 bytes"),
     "look-ahead": (P(regex="(?=a)b"), "look-around"),
+    "look-ahead in a schema": (P(json={"items": {"pattern": "(?=a)b"}}), r"look-around.*'\(\?=a\)b'"),
+    "one of two schemas": (
+        P(grammar='start: a b\na: %json {"type": "null"}\nb: %json {"type": "int"}'),
+        """in the schema '{"type": "int"}'""",
+    ),
     "back-reference": (P(regex=r"(a)\1"), "backreferences"),
     "unbalanced": (P(regex="(a"), "unclosed group"),
     "empty set": (P(regex=r"[^\s\S]"), "no output"),

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 import numpy as np
 import pytest
 
-from tests.engine.grammar.conftest import LocalCompiler
+from tests.engine.grammar.conftest import LocalCompiler, byte_level
 from tests.engine.grammar.walks import FORMS, allowed
 from twofold.core.errors import ParameterError
 from twofold.core.params import StructuredOutputsParams
 from twofold.core.step import TokenConstraint
 from twofold.engine.grammar.compiled import CompiledGrammar
+from twofold.text.parsers.format import CompletionFormat
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 DOCUMENT = {"name": 'Zoë "the" tortoise 🐢', "age": 137, "tags": ["slow", "ab 12"]}
@@ -132,3 +134,21 @@ def test_masks_may_be_computed_in_other_threads(model_compiler: LocalCompiler) -
     with ThreadPoolExecutor(4) as pool:
         first, *others = pool.map(masks, range(8))
     assert all(other == first for other in others)
+
+
+SPACED: Final = ('{"a":true}', '{\n  "a": true\n}', '{\r\n\t"a" : true\r\n}', "{\n\n" + " " * 60 + '"a":\ttrue}')
+ENDLESS: Final = ('{"a":' + " " * 9 + "true}", "{" + "\n" * 9 + '"a":true}', '{"a":true' + "\n " * 9 + "}")
+
+
+@pytest.mark.parametrize("text", [*SPACED, *ENDLESS])
+@pytest.mark.parametrize("beside_calls", [False, True])
+def test_white_space_has_an_end(tiny_compiler: LocalCompiler, text: str, beside_calls: bool) -> None:
+    """Models that repeat it would write nothing else up to the limit."""
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    wanted = StructuredOutputsParams(json=schema)
+    if beside_calls:
+        tool = {"type": "function", "function": {"name": "f"}}
+        wanted = CompletionFormat.of(byte_level()).calls_or([tool], wanted, parallel=False)
+    matcher = tiny_compiler.compile(wanted).matcher.deep_copy()
+    tokens = tiny_compiler.vocabulary.cut(text.encode())
+    assert (matcher.validate_tokens(tokens) == len(tokens)) == (text in SPACED)

@@ -21,11 +21,11 @@ from typing import Any, Final, TypeAlias
 
 from llguidance import LLMatcher, LLParserLimits
 
-from twofold.core.errors import ParameterError
+from twofold.core.errors import ParameterError, quoted
 from twofold.engine.grammar.completion import LONGEST, CompletionSearch, Path
 from twofold.engine.grammar.constraint import GrammarConstraint
 from twofold.engine.grammar.emptiness import chooses, has_no_output, needed_parts, target_of
-from twofold.engine.grammar.lexemes import Lexemes, parts_of
+from twofold.engine.grammar.lexemes import Lexemes, parts_of, schemas_of
 from twofold.engine.grammar.source import GrammarSource, impossible
 from twofold.engine.grammar.vocabulary import TokenVocabulary
 
@@ -118,7 +118,7 @@ def matched(source: GrammarSource, vocabulary: TokenVocabulary) -> LLMatcher:
         matcher.compute_bitmask()
         matcher.compute_ff_bytes()
     if matcher.is_error():
-        raise _refused(source.form, matcher.get_error())
+        raise _refused(source, matcher.get_error())
     return matcher
 
 
@@ -136,7 +136,7 @@ def path_of(source: GrammarSource, grammar: CompiledGrammar) -> Path | None:
         raise unending(source.form, "has no complete output: a part of it always needs itself again")
     path = grammar.search().find(grammar.matcher, LONGEST, b"", COMPILE_WORK)
     if grammar.matcher.is_error():
-        raise _refused(source.form, grammar.matcher.get_error())
+        raise _refused(source, grammar.matcher.get_error())
     return path
 
 
@@ -167,8 +167,24 @@ def _headroom(source: GrammarSource, vocabulary: TokenVocabulary) -> int:
     return max(MIN_HEADROOM, growth_bytes(source), brackets)
 
 
-def _refused(form: str, fault: str) -> ParameterError:
-    return impossible(form, f"cannot be compiled: {_one_line(fault)}", _HINTS.get(form, "Simplify it."))
+def _refused(source: GrammarSource, fault: str) -> ParameterError:
+    schemas = schemas_of(source)
+    hint = _HINTS["json"] if schemas else _HINTS.get(source.form, "Simplify it.")
+    return impossible(source.form, f"cannot be compiled: {_one_line(fault)}{_culprit(schemas)}", hint)
+
+
+def _culprit(schemas: list[Json]) -> str:
+    """The first pattern of the schemas that cannot be compiled alone, else the beginning of the first such schema."""
+    parts = [part for schema in schemas for part, _ in parts_of(schema)]
+    patterns = [part["pattern"] for part in parts if isinstance(part.get("pattern"), str)][:MAX_LITERALS]
+    if (pattern := next((each for each in patterns if _fails({"type": "string", "pattern": each})), None)) is not None:
+        return f", in the pattern {quoted(pattern)}"
+    wrong = next((each for each in schemas if len(schemas) > 1 and _fails(each)), None)
+    return "" if wrong is None else f", in the schema {quoted(json.dumps(wrong))}"
+
+
+def _fails(schema: Json) -> bool:
+    return bool(LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(json.dumps(schema))))
 
 
 def _one_line(fault: str) -> str:

@@ -19,8 +19,7 @@ from typing import Final, Protocol
 from llguidance import LLMatcher
 
 from twofold.core.errors import ParameterError
-from twofold.core.json_formats import enforceable
-from twofold.core.json_schema import closed_schema
+from twofold.core.json_formats import WHITE_SPACE, output_schema
 from twofold.core.params import StructuredOutputsParams
 from twofold.core.step import TokenConstraint
 
@@ -110,7 +109,9 @@ def _json_errors() -> Iterator[None]:
 
 def _json_grammar(schema: str) -> str:
     """A schema's grammar. Strings may escape any character, as ASCII-only JSON does, but no half surrogate pair."""
-    return LLMatcher.grammar_from_json_schema(schema, {"json_allow_general_unicode_escapes": True})
+    return LLMatcher.grammar_from_json_schema(
+        schema, {"json_allow_general_unicode_escapes": True, "whitespace_pattern": WHITE_SPACE}
+    )
 
 
 def impossible(form: str, why: str, hint: str) -> ParameterError:
@@ -136,7 +137,7 @@ def _json_source(text: str) -> GrammarSource:
             raise impossible("json", "is not a JSON schema, which is an object", 'Write {"type": …}.')
         if value is False:
             raise impossible("json", "is false, which no output satisfies", "Write a schema, or true for any value.")
-        if isinstance(value, dict) and (enforced := enforceable(closed_schema(value), strict=True)[0]) != value:
+        if isinstance(value, dict) and (enforced := output_schema(value)) != value:
             text = json.dumps(enforced)
         return GrammarSource("json", _json_grammar("{}" if value is True else text), text)
 

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any, Final, Self, Unpack
 
 from twofold.core.errors import ParameterError, TemplateError, TemplateLimitError
-from twofold.core.json_schema import closed_schema
+from twofold.core.json_formats import WHITE_SPACE, output_schema
 from twofold.core.params import StructuredOutputsParams
 from twofold.text.parsers.base import PlainParser, SectionParser
 from twofold.text.parsers.family import Tool, ToolFamily
@@ -180,7 +180,8 @@ class CompletionFormat:
                 hint='Leave the tools out, or set tool_choice to "none".',
             )
         schema = content.json if content.json is not None else {"type": "object"}
-        text = schema if isinstance(schema, str) else json.dumps(closed_schema(schema), ensure_ascii=False)
+        options = {"x-guidance": {"whitespace_pattern": WHITE_SPACE}}
+        text = schema if isinstance(schema, str) else json.dumps(output_schema(schema) | options, ensure_ascii=False)
         calls = self.family.rules(tools, self._term, parallel=parallel).replace("start:", "calls:", 1)
         return StructuredOutputsParams(grammar=f"start: calls | content\ncontent: %json {text}\n{calls}")
 
