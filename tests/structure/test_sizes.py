@@ -14,14 +14,14 @@ MAX_FILE_LINES = 600
 MAX_SCRIPT_LINES = 399
 MAX_PAGE_FILES = 8
 MAX_PAGE_BYTES = 262_000
-MAX_PAGE_GZIP_BYTES = 87_450
+MAX_PAGE_GZIP_BYTES = 87_500
 """Of all files of the web page as they are shipped, of which a view loads its own when it is opened. The goals are
 150 kB and 48 kB. deno lint measures their functions."""
 MAX_FIRST_BYTES = 149_000
 MAX_FIRST_GZIP_BYTES = 47_300
 """Of the files before one can type. The goals are 75 kB and 25 kB."""
 MAX_FUNCTION_LINES = 60
-MAX_PACKAGE_LINES = 99_422
+MAX_PACKAGE_LINES = 99_515
 """Lower it after a cleanup. A commit that needs more lines raises it, and its message says what they are for."""
 
 

@@ -220,3 +220,23 @@ def test_only_keys_that_may_administer_say_so(guarded: Guarded) -> None:
         assert client.generate(TINY, keep_alive=0).done
         assert [model.model for model in client.ps().models] == [f"{TINY}:latest"]
         assert client.ps().models[0].expires_at.year == 9999
+
+
+def test_what_older_clients_send(server: LiveServer) -> None:
+    """A tool's result with the tool's ``name``, and nothing to embed."""
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    counts = [
+        server.post(
+            "/api/chat", {"model": CODER, "messages": [*HI, call, result], "stream": False, "options": EIGHT}
+        ).json()["prompt_eval_count"]
+        for result in ({"role": "tool", "content": "3", key: "f"} for key in ("name", "tool_name"))
+    ]
+    assert counts[0] == counts[1] > 0
+    assert server.post("/api/embed", {"model": TINY, "input": ""}).json()["embeddings"] == []
+
+
+@pytest.mark.parametrize("given", ["300", "", "soon"])
+def test_a_wrong_duration_is_refused_by_its_form(server: LiveServer, given: str) -> None:
+    refused = server.post("/api/chat", {"model": TINY, "keep_alive": given})
+    assert refused.status_code == 400
+    assert refused.json()["error"].startswith('keep_alive must be a number of seconds, or a duration such as "5m"')

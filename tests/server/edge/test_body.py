@@ -175,3 +175,8 @@ def test_bombs_are_refused_before_they_are_decoded(body: bytes) -> None:
     with pytest.raises(TwofoldError):
         decode_json(body, BodyLimits())
     assert time.thread_time() - before < 0.25  # decoding the first takes 0.5 s
+
+
+def test_a_byte_order_mark_before_a_body_is_ignored() -> None:
+    """PowerShell and .NET write it."""
+    assert decode_json('\ufeff{"a": 1}'.encode(), BodyLimits()) == {"a": 1}

@@ -104,6 +104,8 @@ def test_a_curve_has_the_figures_of_explanations(server: LiveServer) -> None:
     assert last["tokens_per_s_per_device"] == told["throughput"]
     assert last["dollars_per_million"] == pytest.approx(1e6 * h100["price_per_hour"] / (3600 * told["throughput"]))
     assert l4["price_per_hour"] == 1.0
+    body = {**sizes, "output_tokens": 1, "machines": machines[:1], "batches": [4]}
+    assert server.post("/v1/twofold/curve", body).json()["curves"][0]["points"][0]["tpot_s"] is None
 
 
 def test_a_plan_is_what_the_command_prints(server: LiveServer) -> None:

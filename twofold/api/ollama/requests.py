@@ -88,9 +88,10 @@ DURATION: Final = rf"^[+-]?(?:0|(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+){_UNITS})+)$"
 _UNIT: Final = re.compile(rf"([0-9]+\.?[0-9]*|\.[0-9]+)({_UNITS})")
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
+DURATIONS: Final = {"wanted": 'a number of seconds, or a duration such as "5m"'}
 KeepAlive: TypeAlias = Annotated[
-    float | Annotated[str, Meta(min_length=1, max_length=MAX_DURATION_CHARS, pattern=DURATION)],
-    Meta(extra={"wanted": 'a number of seconds, or a duration such as "5m"'}),
+    float | Annotated[str, Meta(min_length=1, max_length=MAX_DURATION_CHARS, pattern=DURATION, extra=DURATIONS)],
+    Meta(extra=DURATIONS),
 ]
 ServerSetting: TypeAlias = Annotated[
     Any, Meta(description="A setting of the server here; it changes no completion."), IGNORED
@@ -262,7 +263,7 @@ class OllamaRequest(OllamaBody):
         return LineStreamer(head, model, self.parser(model), self.reply_type, top_logprobs=top, unloads=unloads)
 
 
-TEXTS: Final = {"thinking": "reasoning_content", "tool_name": "name", "tool_call_id": "tool_call_id"}
+TEXTS: Final = {"thinking": "reasoning_content", "name": "name", "tool_name": "name", "tool_call_id": "tool_call_id"}
 """Names of fields in the form that chat templates read."""
 
 
@@ -294,6 +295,7 @@ class OllamaMessage(RequestObject):
     images: Images | None = None
     tool_calls: list[OllamaCall] | None = None
     tool_name: str | None = None
+    name: Annotated[str, Meta(description="The tool's name in messages of older clients.")] | None = None
     tool_call_id: str | None = None
 
     def unbilled(self) -> OllamaMessage | None:
@@ -432,7 +434,7 @@ class OllamaEmbedRequest(OllamaVectorBody, kw_only=True):
         return PoolingParams(dimensions=self.dimensions or None)
 
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
-        texts = [self.input] if isinstance(self.input, str) else self.input
+        texts = [self.input] * bool(self.input) if isinstance(self.input, str) else self.input
         return self.jobs(model, self.prompts(texts, model, truncate=self.truncate))
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> OllamaEmbedReply:  # noqa: ARG002

@@ -7,6 +7,7 @@ If an object has a field twice, the last one counts, as with OpenAI's and Anthro
 from __future__ import annotations
 
 import asyncio
+import codecs
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -75,7 +76,7 @@ def decode_json(body: bytes, limits: BodyLimits) -> Any:
         limit = f"{limits.containers:,} objects and lists or {limits.values:,} values"
         raise TooLargeError(f"The body of the request has more than {limit}.")
     try:
-        value = orjson.loads(body)
+        value = orjson.loads(body.removeprefix(codecs.BOM_UTF8))
     except orjson.JSONDecodeError as error:
         raise _not_json(body, error) from None  # the cause holds the body
     check_depth(value, limits.depth)

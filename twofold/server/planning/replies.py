@@ -154,11 +154,12 @@ class ExplainReply(ReplyObject, kw_only=True):
 
 
 class CurvePoint(ReplyObject):
-    """A batch on a machine. ``dollars_per_million`` output tokens; null without a price."""
+    """A batch on a machine. ``tpot_s`` is null for completions of one token, ``dollars_per_million`` output tokens
+    without a price."""
 
     batch: NonNegativeInt
     ttft_s: float
-    tpot_s: float
+    tpot_s: Number
     e2e_s: float
     tokens_per_s: float
     tokens_per_s_per_device: float

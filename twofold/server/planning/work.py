@@ -156,7 +156,7 @@ def _curve(here: Here, shape: ModelSpec, values: Values, asked: Values) -> Mappi
             {
                 "batch": batch,
                 "ttft_s": found.ttft,
-                "tpot_s": found.tpot,
+                "tpot_s": found.tpot if scenario.further else None,
                 "e2e_s": found.e2e,
                 "tokens_per_s": found.tokens_per_s,
                 "tokens_per_s_per_device": found.tokens_per_s / found.devices,

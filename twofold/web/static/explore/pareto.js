@@ -42,6 +42,7 @@ export function machineOf(text) {
 /** @param {any} found @param {Form} form */
 export function paretoOf({ model, curves }, form) {
   const all = /** @type {any[]} */ (curves);
+  if (all.some(({ points }) => points[0]?.tpot_s === null)) return [h("p", "One token has no pace.")];
   const priced = all.filter((each) => each.price_per_hour !== null);
   const missing = all.filter((each) => each.price_per_hour === null || !each.points.length);
   return [
