@@ -59,7 +59,15 @@ def message(path: str, error: TwofoldError) -> str:
 def test_each_api_says_it_in_its_own_words(path: str) -> None:
     for pattern in LOOKED_FOR[path]:
         assert re.search(pattern, message(path, overflow()))
-    assert "max_model_len" in message(path, overflow()), "the way out"
+    assert "--max-model-len" in message(path, overflow()), "the way out"
+
+
+def test_a_lower_bound_is_called_one() -> None:
+    with pytest.raises(ContextLengthError) as caught:
+        PromptLimit(8192).check(12000, at_least=True)
+    for path in ("/v1/chat/completions", "/v1/responses", "/api/chat"):
+        assert "resulted in at least 12000 tokens. " in message(path, caught.value)
+    assert message("/v1/messages", caught.value).startswith("prompt is too long: 12000 tokens > 8192 maximum")
 
 
 def test_the_code_is_openais() -> None:

@@ -74,7 +74,7 @@ class ContextLengthError(UsageError):
     which clients recognise it and shorten their conversation.
 
     text      what the caller sent: "prompt" or another text
-    tokens    its tokens; 0 if they are not known
+    tokens    its tokens; 0 if they are not known. ``at_least``: it has these or more
     output    output tokens that are needed beside it
     limit     maximum tokens of both together
     """
@@ -86,11 +86,12 @@ class ContextLengthError(UsageError):
         hint: str | None = None,
         text: str = "prompt",
         tokens: int = 0,
+        at_least: bool = False,
         output: int = 0,
         limit: int = 0,
     ) -> None:
         super().__init__(message, hint=hint)
-        self.text, self.tokens, self.output, self.limit = text, tokens, output, limit
+        self.text, self.tokens, self.at_least, self.output, self.limit = text, tokens, at_least, output, limit
 
     @classmethod
     def of_cache(cls, tokens: int, needed: int, limit: int) -> Self:

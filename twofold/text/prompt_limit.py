@@ -54,6 +54,7 @@ class PromptLimit:
                 hint=f"Shorten the {self.text}, or {self.remedy}.",
                 text=self.text,
                 tokens=tokens,
+                at_least=at_least,
                 output=self.reserved,
                 limit=self.context,
             )

@@ -120,7 +120,7 @@ def too_long(error: ContextLengthError, prompt: str) -> str:
     its Responses API, which LangChain looks for, in front of them."""
     tokens, output, limit = error.tokens, error.output, error.limit
     own = prompt if error.text == "prompt" else error.text
-    asked = f"your {own} resulted in {tokens} tokens"
+    asked = f"your {own} resulted in {'at least ' if error.at_least else ''}{tokens} tokens"
     if tokens <= limit:
         asked = f"you requested {tokens + output} tokens ({tokens} in the {own}, {output} in the completion)"
     first = "Your input exceeds the context window of this model. " if prompt == "input" else ""
