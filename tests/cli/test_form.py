@@ -56,9 +56,9 @@ def test_flags_become_structured_outputs() -> None:
     ("flags", "said"),
     [
         (["--regex", "a", "--choice", "b"], "--regex and --choice exclude each other"),
-        (["--json-schema", '{"type": }'], "json_schema is not JSON: Expecting value at line 1, column 10"),
+        (["--json-schema", '{"type": }'], "--json-schema is not JSON: Expecting value at line 1, column 10"),
         (["--json-schema", "gone.json"], "gone.json cannot be read: No such file"),
-        (["--json-schema", "{list}"], "json_schema must be an object, not [1]"),
+        (["--json-schema", "{list}"], "--json-schema must be an object, not [1]"),
         (["--json-schema", '{"type": "objct"}'], "json"),
         (["--json-schema", "{latin}"], "is not UTF-8 text"),
         (["--grammar", "{list}/deeper"], "cannot be read: "),
