@@ -172,6 +172,7 @@ def test_log_probabilities_of_a_chat(fields: dict[str, Any], logprobs: int | Non
     [
         ({"type": "text"}, None),
         ({"type": "json_object"}, StructuredOutputsParams(json_object=True)),
+        ({"type": "json_object", "schema": SCHEMA}, StructuredOutputsParams(json=SCHEMA)),
         ({"type": "json_schema", "json_schema": {"name": "x"}}, StructuredOutputsParams(json_object=True)),
         (
             {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}},
@@ -291,6 +292,12 @@ def test_settings_of_the_reply() -> None:
         ({"logit_bias": [1]}, "logit_bias", "invalid_value", "token ids"),
         ({"response_format": "json"}, "response_format", "invalid_value", "object"),
         ({"response_format": {"type": "jsn_object"}}, "response_format.type", "invalid_value", "json_object"),
+        (
+            {"response_format": {"type": "text", "schema": {"a": 1}}},
+            "response_format.schema",
+            "unknown_parameter",
+            "type",
+        ),
         ({"response_format": {"type": "text", "a": 1}}, "response_format.a", "unknown_parameter", "type"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"shema": {}}}},

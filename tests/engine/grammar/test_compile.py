@@ -76,6 +76,10 @@ IMPOSSIBLE = {
     "too long": (P(regex="a" * 300_000), "300000 bytes"),
     "look-ahead": (P(regex="(?=a)b"), "look-around"),
     "look-ahead in a schema": (P(json={"items": {"pattern": "(?=a)b"}}), r"look-around.*'\(\?=a\)b'"),
+    "values of two branches": (
+        P(json={"oneOf": [{"type": "integer"}, {"type": "number"}]}),
+        "oneOf.* not supported.$",
+    ),
     "one of two schemas": (
         P(grammar='start: a b\na: %json {"type": "null"}\nb: %json {"type": "int"}'),
         """in the schema '{"type": "int"}'""",

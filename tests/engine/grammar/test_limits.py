@@ -249,5 +249,6 @@ def test_digits_end_unless_the_schema_needs_more(tiny_compiler: LocalCompiler, k
     assert longest({"type": kind}, b"1") == MAX_DIGITS - 1
     if kind == "number":
         assert longest({"type": kind}, b"1.5") == MAX_DIGITS - 1
+        assert [longest({"type": kind}, text) for text in (b"1e1", b"1.5E+1", b"1e-11")] == [1, 1, 0]
     assert longest({"enum": [10**25, 2]}, b"1") == 25
     assert longest({"type": "string"}, b'"1') == 100

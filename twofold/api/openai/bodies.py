@@ -174,6 +174,19 @@ class PlainFormat(RequestObject):
     type: Literal["text", "json_object"]
 
 
+class ChatTextFormat(RequestObject):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+class ChatObjectFormat(RequestObject):
+    """Any JSON object, or one that follows ``schema``, as in llama.cpp, Together and Fireworks."""
+
+    type: Literal["json_object"]
+    schema: JsonSchema | None = None
+
+
 class DescribedSchema(RequestObject):
     """A schema with its labels. The completion follows the schema even if ``strict`` is false."""
 
@@ -251,7 +264,7 @@ class SampledRequest(LabelledRequest, GeneratingFields):
         ]
         | None
     ) = None
-    response_format: PlainFormat | SchemaFormat | None = None
+    response_format: ChatTextFormat | ChatObjectFormat | SchemaFormat | None = None
     structured_outputs: StructuredOutputs | None = None
 
     def __post_init__(self) -> None:
@@ -294,8 +307,8 @@ class SampledRequest(LabelledRequest, GeneratingFields):
         """The format of the completion, from OpenAI's response_format or vLLM's structured_outputs."""
         outputs = None
         match self.response_format:
-            case PlainFormat(type="json_object"):
-                outputs = StructuredOutputsParams(json_object=True)
+            case ChatObjectFormat(schema=schema):
+                outputs = StructuredOutputsParams(json=schema, json_object=schema is None)
             case SchemaFormat(json_schema=described):
                 whole = described.schema is None
                 outputs = StructuredOutputsParams(json=described.schema, json_object=whole)

@@ -194,7 +194,7 @@ def _one_line(fault: str) -> str:
         return "no output can have this form"
     line = next((line.removeprefix("error:") for line in lines if line.startswith("error:")), lines[0])
     line = re.sub(r"^(?:at )?\d+\(\d+\): ", "", line.split(" (in regex): ")[-1])
-    return line.strip().split(";")[0].rstrip(".")[:160]
+    return re.split(r";|\. Enable ", line.strip())[0].rstrip(".")[:160]
 
 
 def growth_bytes(source: GrammarSource) -> int:

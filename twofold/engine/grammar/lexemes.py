@@ -24,6 +24,8 @@ MAX_DIGITS: Final = 20
 end. Identifiers of 64 bits have 20 digits."""
 MAX_TEXTS: Final = 1_000
 """Texts of an enumeration."""
+_EXPONENT: Final = re.compile(rb"[0-9][eE][+-]?[0-9]{2,}\Z")
+"""A power of ten with more digits than two may be more than programs read."""
 _OPEN: Final = re.compile(rb'(?:[^"]++|"(?:[^"\\]|\\.)*+")*+"', re.DOTALL)
 _SCHEMA: Final = re.compile(r"%json\s*(?=\{)")
 _SUFFIX: Final = re.compile(r'\[suffix=("(?:[^"\\]|\\.)*")')
@@ -66,9 +68,10 @@ class Lexemes:
             self._all += self._marked(source)
 
     def in_number(self, spelled: bytearray) -> bool:
-        """Whether an output ends with MAX_DIGITS digits outside of a string, in JSON."""
-        numbers = self._schemas and spelled[-MAX_DIGITS:].isdigit() and len(spelled) >= MAX_DIGITS
-        return numbers and _OPEN.match(spelled) is None
+        """Whether an output ends with MAX_DIGITS digits, or two of an exponent, outside of a string, in JSON."""
+        end = spelled[-MAX_DIGITS:]
+        long = (end.isdigit() and len(end) == MAX_DIGITS) or _EXPONENT.search(end) is not None
+        return self._schemas and long and _OPEN.match(spelled) is None
 
     def states(self, spelled: bytes) -> list[tuple[Automaton, int]]:
         """The automata that the end of an output may be in, with their states."""
