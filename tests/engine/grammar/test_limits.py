@@ -12,37 +12,20 @@ from typing import Any, Final
 import pytest
 
 from tests.engine.grammar.conftest import LocalCompiler
+from tests.engine.grammar.schemas import FORMATTED, PATTERNS, one, strings
 from tests.engine.grammar.walks import FORMS, PERSON, Form, allowed, schema_form
 from tests.support.vocabulary import tokenizer_of
 from tests.text.vocabularies import bytelevel_metadata
+from twofold.core.errors import ParameterError
 from twofold.core.json_formats import FORMATS
 from twofold.core.params import StructuredOutputsParams
 from twofold.engine.grammar.compiled import COMPILE_WORK, CompiledGrammar
 from twofold.engine.grammar.lexemes import MAX_DIGITS
+from twofold.engine.grammar.source import MAX_LEVELS
 from twofold.text.parsers.json_calls import HERMES
 
 WIDE: Final = 1_000
-MARGINS: Final = (6, 8, 20, 60)
-"""Of an end with free digits, the tokens are counted for one choice of them; with the token ``12`` there are fewer."""
-PATTERNS: Final = (
-    r"^[^@\s]+@[^@\s]+\.[^@\s]+$",
-    r"^[\w.%+-]+@[\w-]+\.[a-zA-Z]{2,}$",
-    r"^\S+@\S+$",
-    r"^\w+\s\w+$",
-    r"^[A-Z][a-z]+(?: [A-Z][a-z]+)+$",
-    r"^(\w+\s){2,5}\w+$",
-    r"^[^.]+\.py$",
-    r".*@.*",
-    r"^\d{3}-\d{4}$",
-    r"^#\w+( #\w+)*$",
-    r"^(?:[a-m]+x|[n-z]+yyyy|\d{2,4})$",
-    r"^.{3,40}!$",
-    r"^\"[^\"]+\"\\$",
-)
-
-
-def one(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": {"a": schema}, "required": ["a"], "additionalProperties": False}
+MARGINS: Final = (3, 8, 20, 60)
 
 
 def pattern_form(pattern: str) -> Form:
@@ -73,13 +56,6 @@ def has_required(call: Any, schema: dict[str, Any]) -> bool:
     return bool(call["name"] == "save") and set(schema["required"]) <= call["arguments"].keys()
 
 
-FORMATTED: Final = {
-    "type": "object",
-    "properties": {name: {"type": "string", "format": name} for name in (*FORMATS, "phone")},
-    "required": [*FORMATS, "phone"],
-}
-
-
 def flags(count: int) -> dict[str, Any]:
     names = [f"flag {number}" for number in range(count)]
     return {"type": "object", "properties": {name: {"type": "boolean"} for name in names}, "required": names}
@@ -94,13 +70,7 @@ CASES: Final = {
     **{f"regex {pattern}": regex_form(pattern) for pattern in PATTERNS},
     "call of many": call_form(flags(12)),
     "call": call_form(one({"type": "string"})),
-    "call of four": call_form(
-        {
-            "type": "object",
-            "properties": {name: {"type": "string"} for name in ("name", "email", "city", "note")},
-            "required": ["name", "email", "city", "note"],
-        }
-    ),
+    "call of four": call_form(strings("name", "email", "city", "note")),
     "call of a person": call_form(PERSON),
     "long": schema_form(one({"type": "string", "minLength": 40}), lambda value: len(value["a"]) >= 40),
     "bounded": schema_form(
@@ -204,7 +174,7 @@ def test_all_beginnings_of_a_string_fit_where_one_fits() -> None:
     assert not narrow.shortened
 
 
-@pytest.mark.parametrize("margin", MARGINS)
+@pytest.mark.parametrize("margin", [6, 8, 20, 60])
 def test_a_complete_output_that_could_go_on_is_not_shortened_by_its_limit(
     tiny_compiler: LocalCompiler, margin: int
 ) -> None:
@@ -252,3 +222,46 @@ def test_digits_end_unless_the_schema_needs_more(tiny_compiler: LocalCompiler, k
         assert [longest({"type": kind}, text) for text in (b"1e1", b"1.5E+1", b"1e-11")] == [1, 1, 0]
     assert longest({"enum": [10**25, 2]}, b"1") == 25
     assert longest({"type": "string"}, b'"1') == 100
+
+
+@pytest.mark.parametrize("levels", [MAX_LEVELS // 2 - 1, MAX_LEVELS // 2 + 2, 90])
+@pytest.mark.parametrize("form", ["json", "grammar"])
+def test_a_schema_of_too_many_levels_is_refused_with_the_number(local: LocalCompiler, levels: int, form: str) -> None:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = one(schema)
+    params = StructuredOutputsParams(json=schema) if form == "json" else call_form(schema).params
+    if 2 * levels < MAX_LEVELS:
+        assert local.compile(params).ends
+    else:
+        with pytest.raises(ParameterError, match=f"at most {MAX_LEVELS} levels"):
+            local.compile(params)
+
+
+class _CountedRows(list[Any]):
+    """Counts the bytes that an automaton reads."""
+
+    reads = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        type(self).reads += 1
+        return super().__getitem__(place)
+
+
+@pytest.mark.parametrize("pattern", [r"^\"[^\"]+\"\\$", r"^(?:[^,]+,\s*){3}[^,]+$", r"^(?:[^;]+;\s*){2}[^;]+$"])
+def test_masks_near_a_limit_read_only_the_new_bytes_of_a_text(local: LocalCompiler, pattern: str) -> None:
+    compiled = local.compile(call_form(one({"type": "string", "pattern": pattern})).params)
+    for lexeme in compiled.lexemes._all:
+        lexeme.automaton._rows = _CountedRows(lexeme.automaton._rows)
+    reads = list[int]()
+    for length in (100, 400):
+        constraint = compiled.start(compiled.min_tokens + length + 4)
+        begin = r"\"" if pattern[1] == "\\" else ""
+        text = f'<tool_call>\n{{"name": "save", "arguments": {{"a": "{begin}{"x" * length}'
+        constraint.advance(local.vocabulary.cut(text.encode()))
+        constraint.prepare()
+        _CountedRows.reads = 0
+        constraint.advance([local.vocabulary.cut(b"x")[0]])
+        constraint.prepare()
+        reads.append(_CountedRows.reads)
+    assert 0 < reads[1] < 400  # which are fewer than the text has

@@ -26,6 +26,9 @@ MAX_END: Final = 65_536
 MAX_SEARCHED: Final = 2_000
 """States that are visited to find the shortest text of an intersection."""
 WALKS: Final = 4
+STRIDE: Final = 32
+PASSED: Final = 64
+"""Of the last PASSED texts whose length is a multiple of STRIDE bytes, the states are kept."""
 DEAD: Final = 0
 """The state of texts that are no prefix of a match."""
 ALL: Final = (1 << 256) - 1
@@ -249,20 +252,36 @@ class Automaton:
         self._filled = np.zeros(16, dtype=np.bool_)
         self._filled[DEAD] = True
         self._ends: dict[int, bytes] = {}
+        self._rows: list[list[int] | None] = [None]
+        self._passed: dict[bytes, int] = {}
         self._walks: OrderedDict[int, Walk] = OrderedDict()
         self.start = self._state(root)
         self.closed = self._state(expressions.empty)
         """The state in which a match is complete and nothing can follow."""
 
-    def after(self, text: bytes, state: int | None = None) -> int:
-        """The state after a text."""
-        state = self.start if state is None else state
-        for byte in text:
+    def after(self, text: bytes) -> int:
+        """The state after a text. The states after recent texts are kept: searches ask for each text that continues
+        another one."""
+        done = len(text) - len(text) % STRIDE
+        while done and text[:done] not in self._passed:
+            done -= STRIDE
+        state = self._passed.get(text[:done], self.start)
+        for place in range(done, len(text)):
             if state == DEAD:
                 break
-            self._fill(state)
-            state = int(self._table[state, byte])
+            state = (self._rows[state] or self._listed(state))[text[place]]
+            if (place + 1) % STRIDE == 0:
+                self._passed[text[: place + 1]] = state
+        while len(self._passed) > PASSED:
+            del self._passed[next(iter(self._passed))]
         return state
+
+    def _listed(self, state: int) -> list[int]:
+        """The states after each byte, as a list, which is faster than an array for a single byte."""
+        self._fill(state)
+        row: list[int] = self._table[state].tolist()
+        self._rows[state] = row
+        return row
 
     def end(self, state: int) -> bytes | None:
         """The shortest text that completes a match; None if there is none of at most MAX_END bytes."""
@@ -325,6 +344,7 @@ class Automaton:
                 return DEAD
             found = self._index[id(node)] = len(self._nodes)
             self._nodes.append(node)
+            self._rows.append(None)
             if found >= len(self._table):
                 self._table = np.concatenate([self._table, np.zeros_like(self._table)])
                 self._filled = np.concatenate([self._filled, np.zeros_like(self._filled)])

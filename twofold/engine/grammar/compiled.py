@@ -26,7 +26,7 @@ from twofold.engine.grammar.completion import LONGEST, CompletionSearch, Path
 from twofold.engine.grammar.constraint import GrammarConstraint
 from twofold.engine.grammar.emptiness import chooses, has_no_output, needed_parts, target_of
 from twofold.engine.grammar.lexemes import Lexemes, parts_of, schemas_of
-from twofold.engine.grammar.source import GrammarSource, impossible
+from twofold.engine.grammar.source import TOO_DEEP, GrammarSource, impossible, too_deep
 from twofold.engine.grammar.vocabulary import TokenVocabulary
 
 Json: TypeAlias = Any
@@ -168,6 +168,8 @@ def _headroom(source: GrammarSource, vocabulary: TokenVocabulary) -> int:
 
 
 def _refused(source: GrammarSource, fault: str) -> ParameterError:
+    if TOO_DEEP in fault:
+        return too_deep(source.form)
     schemas = schemas_of(source)
     hint = _HINTS["json"] if schemas else _HINTS.get(source.form, "Simplify it.")
     return impossible(source.form, f"cannot be compiled: {_one_line(fault)}{_culprit(schemas)}", hint)

@@ -33,7 +33,7 @@ MAX_OTHERS: Final = 16
 MAX_REPEATS: Final = 512
 """A walk is given up after this many equal tokens in a row."""
 SHORT_PATH: Final = 8
-CUTTING: Final = 2
+CUTTING: Final = 4
 """A walk may be this many times as long as its limit: it may be cut into fewer tokens."""
 MAX_FORCED_BYTES: Final = 65_536
 PROBES: Final = 8
@@ -67,6 +67,11 @@ class CompletionSearch:
         self._words = np.zeros(vocabulary.words, dtype=np.uint32)
         self._address = self._words.ctypes.data
         self._work = 0
+
+    @property
+    def left(self) -> int:
+        """What the last search left of its work."""
+        return self._work
 
     def find(self, matcher: LLMatcher, limit: int, spelled: bytes, work: int) -> Path | None:
         """At most ``limit`` tokens after which the output is complete, or None if the search finds no such tokens.

@@ -47,6 +47,9 @@ LOST_CHECKS: Final = 32
 """After a failed search, the next one follows after 1 / LOST_CHECKS of the room: failing searches are the slowest."""
 PROOF_WORK: Final = 8_000
 """Limit of the search for the path of one of the tokens in SEARCHES; a token without a path is not allowed."""
+PROOFS_WORK: Final = 100_000
+"""Limit of all these searches for one mask: far from the processor time that a host has for a mask (``host``), which
+counts longer on a busy machine."""
 _SPACE: Final = b" \t\r\n"
 CUTS: Final = 4
 """The sampled token may have spelled fewer than this many tokens of a known path."""
@@ -331,7 +334,7 @@ class GrammarConstraint:
         """The free text at the end of the output; None if there is none that is known."""
         found = [
             (automaton.walk(state, self._vocabulary), automaton, state)
-            for automaton, state in self._search.lexemes.states(bytes(self._spelled))
+            for automaton, state in self._search.lexemes.states(bytes(self._spelled), named=False)
         ]
         found = [each for each in found if not (each[0].live & ~self._words).any()]
         found.sort(key=lambda each: -each[0].count)
@@ -355,14 +358,19 @@ class GrammarConstraint:
         return _FreeText(walk, (*cut, *rest), ends)
 
     def _joined(self, end: bytes | None, rest: Path) -> Path | None:
-        """The tokens of ``end``, then ``rest``, whose first token may be cut in another way."""
+        """The tokens of ``end``, then ``rest``, whose first tokens may be cut in another way."""
         if not end:
             return rest if end is not None else None
         cut = self._vocabulary.cut(end)
-        if not cut or not rest:
-            return tuple(cut) or None
-        together = (*self._vocabulary.cut(end + self._vocabulary.tokens[rest[0]]), *rest[1:])
-        return min((*cut, *rest), together, key=len) if self._vocabulary.is_plain[rest[0]] else (*cut, *rest)
+        if not cut:
+            return None
+        best, text = (*cut, *rest), end
+        for place, token in enumerate(rest[:CUTS], 1):
+            if not self._vocabulary.is_plain[token]:
+                break
+            text += self._vocabulary.tokens[token]
+            best = min(best, (*self._vocabulary.cut(text), *rest[place:]), key=len)
+        return best
 
     def _others(self, free: _FreeText | None) -> list[int]:
         """The allowed tokens that neither end the output nor belong to its free text; if there are too many, the
@@ -380,7 +388,7 @@ class GrammarConstraint:
     def _prove(self, tokens: list[int]) -> None:
         """Finds paths from the states after tokens: rests of the known path, or new ones; those that were found for the
         first tokens prove the others, too."""
-        searches = SEARCHES
+        searches, work = SEARCHES, PROOFS_WORK
         self._proofs = {self._path[0]: self._path[1:]} if self._path else {}
         rests = [self._path[cut:] for cut in range(min(CUTS, len(self._path) + 1))]
         found: dict[Path, None] = {}
@@ -388,9 +396,10 @@ class GrammarConstraint:
             if token in self._proofs:
                 continue
             proof = self._proof_by_path(token, [*self._cut_rest(self._vocabulary.tokens[token]), *rests])
-            if proof is None and searches > 0:
+            if proof is None and searches > 0 and work > 0:
                 searches -= 1
                 proof = self._proof_by_search(token)
+                work -= PROOF_WORK - self._search.left
                 if proof is not None and len(found) < RESTS:
                     found[proof] = None
             elif proof is None:

@@ -35,12 +35,14 @@ _SUFFIX: Final = re.compile(r'\[suffix=("(?:[^"\\]|\\.)*")')
 class Lexeme:
     """A free text. ``quoted``: it begins after the last open quotation mark; else with the output.
 
-    ``mark``: the text is whatever precedes this mark.
+    ``mark``: the text is whatever precedes this mark. ``named``: it is the name of a property, which decides what
+    follows.
     """
 
     automaton: Automaton
     quoted: bool = False
     mark: bytes = b""
+    named: bool = False
 
     def state(self, spelled: bytes, opened: int) -> int:
         """The state of the text at the end of an output; ``opened`` is the start of its last open string, or -1."""
@@ -73,16 +75,17 @@ class Lexemes:
         long = (end.isdigit() and len(end) == MAX_DIGITS) or _EXPONENT.search(end) is not None
         return self._schemas and long and _OPEN.match(spelled) is None
 
-    def states(self, spelled: bytes) -> list[tuple[Automaton, int]]:
-        """The automata that the end of an output may be in, with their states."""
+    def states(self, spelled: bytes, *, named: bool) -> list[tuple[Automaton, int]]:
+        """The automata that the end of an output may be in, with their states; with ``named`` also those of names."""
         opening = _OPEN.match(spelled)
         opened = -1 if opening is None else opening.end()
-        found = [(lexeme.automaton, lexeme.state(spelled, opened)) for lexeme in self._all]
+        chosen = [lexeme for lexeme in self._all if named or not lexeme.named]
+        found = [(lexeme.automaton, lexeme.state(spelled, opened)) for lexeme in chosen]
         return [(automaton, state) for automaton, state in found if state != DEAD]
 
     def ends(self, spelled: bytes) -> list[bytes]:
         """Texts that may end the free text at the end of an output, shortest first."""
-        ends = {automaton.end(state) for automaton, state in self.states(spelled)}
+        ends = {automaton.end(state) for automaton, state in self.states(spelled, named=True)}
         return sorted((end for end in ends if end), key=lambda end: (len(end), end))
 
     def _automaton(self, root: ByteExpression) -> Automaton:
@@ -90,9 +93,9 @@ class Lexemes:
 
     def _strings(self, source: GrammarSource) -> Iterator[Lexeme]:
         schemas = schemas_of(source)
-        for texts in dict.fromkeys(texts for schema in schemas for texts in _enumerations(schema)):
+        for key, texts in dict.fromkeys(found for schema in schemas for found in _enumerations(schema)):
             node = self._make.alt([self._make.literal(json.dumps(text).encode()[1:]) for text in texts])
-            yield Lexeme(self._automaton(node), quoted=True)
+            yield Lexeme(self._automaton(node), quoted=True, named=key == "properties")
         kinds = dict.fromkeys(kind for schema in schemas for kind in _kinds(schema))
         plain = [((), 0, None, escapes) for escapes in (False, True)]
         for patterns, least, most, escapes in [*[*kinds][:MAX_LEXEMES], *plain]:
@@ -135,13 +138,14 @@ def parts_of(schema: Any) -> Iterator[tuple[dict[str, Any], int]]:
             waiting += [(inner, 0) for inner in part]
 
 
-def _enumerations(schema: Any) -> Iterator[tuple[str, ...]]:
-    """The strings of each enumeration, and the names of properties."""
+def _enumerations(schema: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The strings of each enumeration, and the names of properties; each with its keyword."""
     for part, _ in parts_of(schema):
-        for values in (part.get("enum"), part.get("properties")):
+        for key in ("enum", "properties"):
+            values = part.get(key)
             texts = [value for value in values if isinstance(value, str)] if isinstance(values, list | dict) else []
             if 1 < len(texts) <= MAX_TEXTS:
-                yield tuple(texts)
+                yield key, tuple(texts)
 
 
 def _kinds(schema: Any) -> Iterator[tuple[tuple[str, ...], int, int | None, bool]]:

@@ -24,6 +24,9 @@ from twofold.core.params import StructuredOutputsParams
 from twofold.core.step import TokenConstraint
 
 MAX_SOURCE_BYTES: Final = 262_144
+MAX_LEVELS: Final = 124
+"""Nested objects and lists that llguidance reads in any schema; TOO_DEEP is what it says of more."""
+TOO_DEEP: Final = "recursion limit exceeded"
 
 _TOKEN: Final = re.compile(
     r"""(?P<space>[ \t]+|\#[^\n\r]*)
@@ -102,9 +105,11 @@ def _json_errors() -> Iterator[None]:
         yield
     except (TypeError, ValueError) as error:
         line = str(error).split("\n")[0][:120]
+        if TOO_DEEP in line:
+            raise too_deep("json") from error
         raise impossible("json", f"is not JSON: {line}", "Send a JSON schema.") from error
     except RecursionError as error:
-        raise impossible("json", "is nested too deeply", "Use $defs and $ref for what repeats.") from error
+        raise too_deep("json") from error
 
 
 def _json_grammar(schema: str) -> str:
@@ -112,6 +117,12 @@ def _json_grammar(schema: str) -> str:
     return LLMatcher.grammar_from_json_schema(
         schema, {"json_allow_general_unicode_escapes": True, "whitespace_pattern": WHITE_SPACE}
     )
+
+
+def too_deep(form: str) -> ParameterError:
+    """The error for a schema with more levels than llguidance reads."""
+    what = f"is nested too deeply: a schema has at most {MAX_LEVELS} levels of objects and lists"
+    return impossible(form, what, "Use $defs and $ref for what repeats.")
 
 
 def impossible(form: str, why: str, hint: str) -> ParameterError:
