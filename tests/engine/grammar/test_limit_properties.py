@@ -71,7 +71,7 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("compiler", COMPILERS, ids=["bytelevel", "sentencepiece"])
 @given(schema=SCHEMAS, more=st.integers(0, 30), seed=st.integers(0, 1_000))
-@settings(max_examples=25)
+@settings(max_examples=40)
 def test_outputs_at_their_limits_are_valid(
     compiler: LocalCompiler, schema: dict[str, Any], more: int, seed: int
 ) -> None:
@@ -82,7 +82,7 @@ def test_outputs_at_their_limits_are_valid(
 
 @pytest.mark.parametrize("compiler", COMPILERS, ids=["bytelevel", "sentencepiece"])
 @given(schema=SCHEMAS, begin=st.integers(0, 30), margin=st.integers(3, 8), seed=st.integers(0, 1_000))
-@settings(max_examples=25)
+@settings(max_examples=40)
 def test_outputs_that_fit_are_allowed(
     compiler: LocalCompiler, schema: dict[str, Any], begin: int, margin: int, seed: int
 ) -> None:

@@ -86,9 +86,26 @@ class CompletionSearch:
         self._work = work
         if self._texts:
             return self._remainder(matcher, limit, spelled)
+        path = self._cut_walk(matcher, limit, spelled)
+        return self._branched(matcher, limit, spelled) if path is None else path
+
+    def _cut_walk(self, matcher: LLMatcher, limit: int, spelled: bytes) -> Path | None:
         path = self._walk(matcher, CUTTING * limit, spelled)
         path = None if path is None else self._recut(matcher, path)
         return None if path is None or len(path) > limit else path
+
+    def _branched(self, matcher: LLMatcher, limit: int, spelled: bytes) -> Path | None:
+        """The shortest walk after one of the few tokens that may follow, such as those that begin names of properties:
+        a walk takes one of them, and the value of another name may be shorter."""
+        tokens = self._ordered(matcher, np.arange(0, dtype=np.int32)) if self._work > 0 else []
+        best: Path | None = None
+        for token in tokens if len(tokens) < MAX_OTHERS else ():
+            after = matcher.deep_copy()
+            if self._work > 0 and after.consume_token(token):
+                most = (limit if best is None else len(best) - 1) - 1
+                rest = self._cut_walk(after, most, spelled + self._vocabulary.tokens[token])
+                best = best if rest is None else (token, *rest)
+        return best
 
     def _recut(self, matcher: LLMatcher, path: Path) -> Path:
         """The path cut into fewer tokens, if possible: a walk cuts each of its steps by itself."""

@@ -337,7 +337,9 @@ class GrammarConstraint:
             for automaton, state in self._search.lexemes.states(bytes(self._spelled), named=False)
         ]
         found = [each for each in found if not (each[0].live & ~self._words).any()]
-        found.sort(key=lambda each: -each[0].count)
+        found.sort(
+            key=lambda each: (-each[0].count, len(each[1].end(each[2]) or b""))
+        )  # within a character all are equal
         return next(filter(None, (self._with_ends(*each) for each in found)), None)
 
     def _with_ends(self, walk: Walk, automaton: Automaton, state: int) -> _FreeText | None:

@@ -61,6 +61,9 @@ class Lexemes:
         self._make = Expressions()
         self._runs = runs
         self._all: list[Lexeme] = []
+        self._required = [*dict.fromkeys(name for schema in schemas_of(source) for name in _required(schema))][
+            :MAX_TEXTS
+        ]
         self._schemas = source.form in ("json", "json_object") or bool(schemas_of(source))
         if source.form == "regex":
             with suppress(UnsupportedRegexError):
@@ -84,9 +87,12 @@ class Lexemes:
         return [(automaton, state) for automaton, state in found if state != DEAD]
 
     def ends(self, spelled: bytes) -> list[bytes]:
-        """Texts that may end the free text at the end of an output, shortest first."""
+        """Texts that may end the free text at the end of an output: names of required properties, since objects with
+        optional ones have longer ends, then the others, shortest first."""
         ends = {automaton.end(state) for automaton, state in self.states(spelled, named=True)}
-        return sorted((end for end in ends if end), key=lambda end: (len(end), end))
+        opening = _OPEN.match(spelled) if self._required and spelled.endswith(b'"') else None
+        names = self._required if opening is not None and opening.end() == len(spelled) else ()
+        return [*names, *sorted((end for end in ends if end), key=lambda end: (len(end), end))]
 
     def _automaton(self, root: ByteExpression) -> Automaton:
         return Automaton(self._make, root, self._runs)
@@ -146,6 +152,14 @@ def _enumerations(schema: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
             texts = [value for value in values if isinstance(value, str)] if isinstance(values, list | dict) else []
             if 1 < len(texts) <= MAX_TEXTS:
                 yield key, tuple(texts)
+
+
+def _required(schema: Any) -> Iterator[bytes]:
+    """The rest of each required name after its quotation mark, with the colon, of objects that have optional ones."""
+    for part, _ in parts_of(schema):
+        names, required = part.get("properties"), part.get("required")
+        if isinstance(names, dict) and isinstance(required, list) and not set(names) <= {*map(str, required)}:
+            yield from (json.dumps(name).encode()[1:] + b":" for name in required if isinstance(name, str))
 
 
 def _kinds(schema: Any) -> Iterator[tuple[tuple[str, ...], int, int | None, bool]]:
