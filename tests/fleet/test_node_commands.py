@@ -170,7 +170,7 @@ def test_certificates_of_two_fleets_are_noticed(
         (["serve", "--prefill-replicas", "1"], "No replica decodes"),
         (["serve", "--decode-replicas", "2"], "No replica prefills"),
         (["serve", "--replicas", "2", "--prefill-replicas", "2", "--decode-replicas", "1"], "are more than 2"),
-        (["serve", "--decode-replicas", "-1"], "decode_replicas must be at least 0"),
+        (["serve", "--decode-replicas", "-1"], "--decode-replicas must be at least 0"),
         (["serve", "--ray", "auto", "--prefill-replicas", "1", "--listen-nodes", "127.0.0.1:0"], "prefill and decode"),
         (["node", "m", "--join", "127.0.0.1:0"], "HOST:PORT"),
         (["node", "m", "--join", "127.0.0.1:1", "--role", "encode"], "prefill"),

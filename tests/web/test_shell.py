@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Error, Page, expect
 
 from tests.server.live import LiveServer
-from tests.web.browser import Outside, Watch, accessibility_faults, picture, watched
+from tests.web.browser import Outside, Watch, accessibility_faults, load_views, picture, watched
 from tests.web.stage import ABOUT
 from twofold.web.page import WebPage
 
@@ -23,6 +23,7 @@ def test_a_question_is_answered(page: Page) -> None:
 
 
 def test_one_can_type_after_four_requests(page: Page, server: LiveServer) -> None:
+    load_views(page)  # else it may fetch one after the reload has begun
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url.removeprefix(server.url)))
     page.reload()

@@ -127,6 +127,6 @@ def _options(server: LiveServer, path: str) -> dict[str, Any]:
         "api_key": "none",
         "base_url": server.url + path,
         "max_retries": 0,
-        "timeout": 30.0,
+        "timeout": 120.0,
         "_strict_response_validation": True,
     }

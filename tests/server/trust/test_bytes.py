@@ -124,7 +124,7 @@ JSON: Final[dict[str, tuple[bytes, int]]] = {
     "fields twice": (b'{"prompt":[1],"prompt":"a","max_tokens":1}', 200),
     "infinite": (b'{"prompt":"a","temperature":1e99999}', 400),
     "a long number": (b'{"prompt":"a","seed":' + b"1" * (MANY // 2) + b"}", 400),
-    "byte order mark": (b"\xef\xbb\xbf" + BODY, 400),
+    "byte order mark": (b"\xef\xbb\xbf" + BODY, 200),
     "UTF-16": (BODY.decode().encode("utf-16"), 400),
     "surrogate": (b'{"prompt":"\xed\xa0\x80"}', 400),
     "overlong": (b'{"prompt":"\xc0\xaf"}', 400),
