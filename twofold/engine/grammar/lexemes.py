@@ -26,7 +26,7 @@ MAX_TEXTS: Final = 1_000
 """Texts of an enumeration."""
 _EXPONENT: Final = re.compile(rb"[0-9][eE][+-]?[0-9]{2,}\Z")
 """A power of ten with more digits than two may be more than programs read."""
-_OPEN: Final = re.compile(rb'(?:[^"]++|"(?:[^"\\]|\\.)*+")*+"', re.DOTALL)
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _SCHEMA: Final = re.compile(r"%json\s*(?=\{)")
 _SUFFIX: Final = re.compile(r'\[suffix=("(?:[^"\\]|\\.)*")')
 
@@ -76,12 +76,11 @@ class Lexemes:
         """Whether an output ends with MAX_DIGITS digits, or two of an exponent, outside of a string, in JSON."""
         end = spelled[-MAX_DIGITS:]
         long = (end.isdigit() and len(end) == MAX_DIGITS) or _EXPONENT.search(end) is not None
-        return self._schemas and long and _OPEN.match(spelled) is None
+        return self._schemas and long and _opened(spelled) < 0
 
     def states(self, spelled: bytes, *, named: bool) -> list[tuple[Automaton, int]]:
         """The automata that the end of an output may be in, with their states; with ``named`` also those of names."""
-        opening = _OPEN.match(spelled)
-        opened = -1 if opening is None else opening.end()
+        opened = _opened(spelled)
         chosen = [lexeme for lexeme in self._all if named or not lexeme.named]
         found = [(lexeme.automaton, lexeme.state(spelled, opened)) for lexeme in chosen]
         return [(automaton, state) for automaton, state in found if state != DEAD]
@@ -90,8 +89,7 @@ class Lexemes:
         """Texts that may end the free text at the end of an output: names of required properties, since objects with
         optional ones have longer ends, then the others, shortest first."""
         ends = {automaton.end(state) for automaton, state in self.states(spelled, named=True)}
-        opening = _OPEN.match(spelled) if self._required and spelled.endswith(b'"') else None
-        names = self._required if opening is not None and opening.end() == len(spelled) else ()
+        names = self._required if self._required and _opened(spelled) == len(spelled) else ()
         return [*names, *sorted((end for end in ends if end), key=lambda end: (len(end), end))]
 
     def _automaton(self, root: ByteExpression) -> Automaton:
@@ -114,6 +112,15 @@ class Lexemes:
         for mark in dict.fromkeys(_SUFFIX.findall(source.text) if source.form == "grammar" else ()):
             text = json.loads(mark).encode()
             yield Lexeme(self._automaton(_up_to(self._make, text)), mark=text)
+
+
+def _opened(spelled: bytes | bytearray) -> int:
+    """Where the string begins that is open at the end of an output; -1 if none is. (No pattern with possessive groups:
+    Python before 3.11.5 matches some of them wrongly.)"""
+    begin = spelled.find(b'"')
+    while begin >= 0 and (string := _STRING.match(spelled, begin)) is not None:
+        begin = spelled.find(b'"', string.end())
+    return begin + 1 if begin >= 0 else -1
 
 
 def _up_to(make: Expressions, mark: bytes) -> ByteExpression:

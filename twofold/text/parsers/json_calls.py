@@ -26,7 +26,7 @@ _PLAIN: Final = re.compile(r'[^"\\\x00-\x1f]*')
 _WORD: Final = re.compile(r"[-+.0-9A-Za-z]*")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _ITEMS: Final = re.compile(
-    r'(?:(?:"[^"\\\x00-\x1f]*+"|-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+|true|false|null)[ \t\n\r]*+,[ \t\n\r]*+)++'
+    r'(?:(?:"[^"\\\x00-\x1f]*+"|-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?|true|false|null)[ \t\n\r]*+,[ \t\n\r]*+)+'
 )
 """Simple items of an array, each with its comma: matched together, because there can be many."""
 _WORDS: Final = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}

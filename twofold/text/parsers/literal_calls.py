@@ -25,10 +25,10 @@ _WORD: Final = re.compile(r"[A-Za-z]++")
 _BARE_KEY: Final = re.compile(r"[^:{}\[\],]++")
 _WORDS: Final = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
 _STRING: Final = re.compile(
-    r'[ru]?(?:"""(?P<a>(?:[^"\\]|\\.|"(?!""))*+)"""'
-    r"|'''(?P<b>(?:[^'\\]|\\.|'(?!''))*+)'''"
-    r'|"(?P<c>(?:[^"\\]|\\.)*+)"'
-    r"|'(?P<d>(?:[^'\\]|\\.)*+)')",
+    r'[ru]?(?:"""(?P<a>(?:[^"\\]++|\\.|"(?!""))*)"""'
+    r"|'''(?P<b>(?:[^'\\]++|\\.|'(?!''))*)'''"
+    r'|"(?P<c>(?:[^"\\]++|\\.)*)"'
+    r"|'(?P<d>(?:[^'\\]++|\\.)*)')",
     re.DOTALL,
 )
 _ESCAPE: Final = re.compile(r"\\(?:u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
