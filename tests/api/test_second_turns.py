@@ -1,5 +1,5 @@
-"""The second turn of a session after a call, in the fields of each client that was recorded: none is refused, and the
-prompt goes on from the first turn's, so that this stays cached."""
+"""The second turn of a session after a tool call, with the fields that each client sends: the server refuses none, and
+the prompt begins with the prompt of the first turn, so that the prefix cache serves it."""
 
 from __future__ import annotations
 

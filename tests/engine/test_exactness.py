@@ -122,7 +122,7 @@ def crowd(llm: LLM, cases: list[Case], seed: int) -> dict[int, tuple[object, ...
         if resting and (chance.random() < 0.2 or len(resting) == len(under_way)):
             engine.pause(resting.pop(), paused=False)
     engine.check_idle()
-    assert left, "nobody left early"
+    assert left, "no client cancelled its request"
     assert done.keys() == set(range(len(cases))) - left
     return done
 

@@ -106,8 +106,8 @@ def ignore_object(value: dict[str, Any], path: str, error: FieldError) -> None:
 
 
 def omission(**asked: str | None) -> FieldError | None:
-    """The error of the first ignored object with these fields, which may be in an object in it; None if there is none.
-    A field that is None may have any value."""
+    """Returns the error of the first ignored object that has these fields, itself or in an object inside it; None if no
+    ignored object has them. A field that is None may have any value."""
     ignored, given = _ignored.get(), [(name, value) for name, value in asked.items() if value is not None]
     for value, error in () if ignored is None else ignored.objects:
         parts = (value, *(part for part in value.values() if isinstance(part, dict)))

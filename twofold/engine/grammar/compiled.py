@@ -131,7 +131,7 @@ def prepared(source: GrammarSource, matcher: LLMatcher, vocabulary: TokenVocabul
 
 
 def path_of(source: GrammarSource, grammar: CompiledGrammar) -> Path | None:
-    """The shortest output that was found, None if none was. Raises ParameterError if there is none."""
+    """Returns the shortest output that the search finds, or None. Raises ParameterError if no output exists."""
     if has_no_output(source):
         raise unending(source.form, "has no complete output: a part of it always needs itself again")
     path = grammar.search().find(grammar.matcher, LONGEST, b"", COMPILE_WORK)

@@ -429,7 +429,7 @@ class GrammarConstraint:
         return None
 
     def _known_rest(self, after: LLMatcher, text: bytes) -> Path | None:
-        """The path after ``text``, if it goes on as the known path does."""
+        """Returns the rest of the known path after ``text``; None if the path does not begin with that text."""
         end = self._vocabulary.end_ids[0]
         return next((rest for rest in self._cut_rest(text) if completes(after, rest, end)), None)
 
