@@ -51,6 +51,8 @@ _OTHER_FILES: Final = (
 )
 
 # File names of split models.
+_SAME: Final = ("split.count", "split.tensors.count")
+"""What all parts of a model say."""
 _PART_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.ASCII | re.DOTALL)
 
 GGML_TYPES: Final[Mapping[int, str]] = MappingProxyType({
@@ -345,11 +347,7 @@ def _other_parts(first: GGUFPart) -> Iterator[GGUFPart]:
         )
     for place, path in enumerate(paths[1:], 1):
         yield (part := _open_part(path))
-        wanted = {
-            "split.no": place,
-            "split.count": count,
-            "split.tensors.count": first.metadata.get("split.tensors.count"),
-        }
+        wanted = {**{key: first.metadata[key] for key in _SAME if key in first.metadata}, "split.no": place}
         for key, value in wanted.items():
             if part.metadata.get(key, value) != value:
                 raise FormatError(

@@ -80,17 +80,20 @@ class Lexemes:
 
     def states(self, spelled: bytes, *, named: bool) -> list[tuple[Automaton, int]]:
         """The automata that the end of an output may be in, with their states; with ``named`` also those of names."""
-        opened = _opened(spelled)
-        chosen = [lexeme for lexeme in self._all if named or not lexeme.named]
-        found = [(lexeme.automaton, lexeme.state(spelled, opened)) for lexeme in chosen]
-        return [(automaton, state) for automaton, state in found if state != DEAD]
+        return self._states(spelled, _opened(spelled), named=named)
 
     def ends(self, spelled: bytes) -> list[bytes]:
         """Texts that may end the free text at the end of an output: names of required properties, since objects with
         optional ones have longer ends, then the others, shortest first."""
-        ends = {automaton.end(state) for automaton, state in self.states(spelled, named=True)}
-        names = self._required if self._required and _opened(spelled) == len(spelled) else ()
+        opened = _opened(spelled)
+        ends = {automaton.end(state) for automaton, state in self._states(spelled, opened, named=True)}
+        names = self._required if opened == len(spelled) else ()
         return [*names, *sorted((end for end in ends if end), key=lambda end: (len(end), end))]
+
+    def _states(self, spelled: bytes, opened: int, *, named: bool) -> list[tuple[Automaton, int]]:
+        chosen = [lexeme for lexeme in self._all if named or not lexeme.named]
+        found = [(lexeme.automaton, lexeme.state(spelled, opened)) for lexeme in chosen]
+        return [(automaton, state) for automaton, state in found if state != DEAD]
 
     def _automaton(self, root: ByteExpression) -> Automaton:
         return Automaton(self._make, root, self._runs)
