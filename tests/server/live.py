@@ -19,6 +19,8 @@ import httpx2
 START_S: Final = 120.0
 END_S: Final = 60.0
 TWOFOLD: Final = (sys.executable, "-m", "twofold")
+PATIENT: Final = ("--slo", "default:ttft=1h")
+"""A slow machine must not refuse requests of which a test wants to see the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ def live_server(
     """A server with these arguments, ready; what it keeps lies in ``folder``, unless it has no data folder of its own
     and the environment says where. ``twofold`` is the command to start it with."""
     log = folder / "server.log"
-    command = [*twofold, "serve", "--port", str(port)]
+    command = [*twofold, "serve", "--port", str(port), *PATIENT]
     if own_data:
         command += ["--data-folder", str(folder / "data")]
     with log.open("wb") as output:

@@ -133,7 +133,7 @@ def test_times_and_sizes_that_were_configured_hold(
     refused for a long wait."""
     limit_s = 0.5
     limits = ("--request-timeout", f"{limit_s}", "--max-body-mib", "0.01", "--max-num-seqs", "1")
-    arguments = ("--threads", "1", *limits, "--slo", "default:ttft=1h")
+    arguments = ("--threads", "1", *limits)
     slow = tiny_gguf(SLOW)
 
     async def ask(client: Client) -> tuple[Reply, list[Reply], Reply]:

@@ -26,9 +26,6 @@ MAX_END: Final = 65_536
 MAX_SEARCHED: Final = 2_000
 """States that are visited to find the shortest text of an intersection."""
 WALKS: Final = 4
-STRIDE: Final = 32
-PASSED: Final = 64
-"""Of the last PASSED texts whose length is a multiple of STRIDE bytes, the states are kept."""
 DEAD: Final = 0
 """The state of texts that are no prefix of a match."""
 ALL: Final = (1 << 256) - 1
@@ -253,27 +250,17 @@ class Automaton:
         self._filled[DEAD] = True
         self._ends: dict[int, bytes] = {}
         self._rows: list[list[int] | None] = [None]
-        self._passed: dict[bytes, int] = {}
         self._walks: OrderedDict[int, Walk] = OrderedDict()
         self.start = self._state(root)
         self.closed = self._state(expressions.empty)
         """The state in which a match is complete and nothing can follow."""
 
-    def after(self, text: bytes) -> int:
-        """The state after a text. The states after recent texts are kept: searches ask for each text that continues
-        another one."""
-        done = len(text) - len(text) % STRIDE
-        while done and text[:done] not in self._passed:
-            done -= STRIDE
-        state = self._passed.get(text[:done], self.start)
-        for place in range(done, len(text)):
+    def after(self, text: bytes, state: int) -> int:
+        """The state after ``state`` and then a text."""
+        for byte in text:
             if state == DEAD:
                 break
-            state = (self._rows[state] or self._listed(state))[text[place]]
-            if (place + 1) % STRIDE == 0:
-                self._passed[text[: place + 1]] = state
-        while len(self._passed) > PASSED:
-            del self._passed[next(iter(self._passed))]
+            state = (self._rows[state] or self._listed(state))[byte]
         return state
 
     def _listed(self, state: int) -> list[int]:

@@ -47,7 +47,7 @@ LOST_CHECKS: Final = 32
 """After a failed search, the next one follows after 1 / LOST_CHECKS of the room: failing searches are the slowest."""
 PROOF_WORK: Final = 8_000
 """Limit of the search for the path of one of the tokens in SEARCHES; a token without a path is not allowed."""
-PROOFS_WORK: Final = 100_000
+PROOFS_WORK: Final = 40_000
 """Limit of all these searches for one mask: far from the processor time that a host has for a mask (``host``), which
 counts longer on a busy machine."""
 _SPACE: Final = b" \t\r\n"

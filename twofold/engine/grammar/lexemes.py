@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Final
 
 from twofold.engine.grammar.automaton import DEAD, Automaton, ByteExpression, Expressions
@@ -44,14 +45,17 @@ class Lexeme:
     mark: bytes = b""
     named: bool = False
 
-    def state(self, spelled: bytes, opened: int) -> int:
-        """The state of the text at the end of an output; ``opened`` is the start of its last open string, or -1."""
+    def state(self, spelled: bytes, opened: int, before: tuple[int, int] | None = None) -> int:
+        """The state of the text at the end of an output; ``opened`` is the start of its last open string, or -1.
+        ``before``: the length of an output that ended in the same text, and the state there."""
+        if self.quoted and opened < 0:
+            return DEAD
         if self.mark:
             last = spelled.rfind(self.mark)
-            return self.automaton.after(spelled[max(last, 0) + len(self.mark) * (last >= 0) :][-len(self.mark) :])
-        if self.quoted:
-            return DEAD if opened < 0 else self.automaton.after(spelled[opened:])
-        return self.automaton.after(spelled)
+            begin = last + len(self.mark) if last >= 0 else 0
+            before = max(begin, len(spelled) - len(self.mark)), self.automaton.start
+        done, state = before or (opened if self.quoted else 0, self.automaton.start)
+        return self.automaton.after(spelled[done:], state)
 
 
 class Lexemes:
@@ -71,6 +75,7 @@ class Lexemes:
         elif source.form != "choice":
             self._all += self._strings(source)
             self._all += self._marked(source)
+        self._last = b"", -1, [lexeme.state(b"", -1) for lexeme in self._all]
 
     def in_number(self, spelled: bytearray) -> bool:
         """Whether an output ends with MAX_DIGITS digits, or two of an exponent, outside of a string, in JSON."""
@@ -80,20 +85,27 @@ class Lexemes:
 
     def states(self, spelled: bytes, *, named: bool) -> list[tuple[Automaton, int]]:
         """The automata that the end of an output may be in, with their states; with ``named`` also those of names."""
-        return self._states(spelled, _opened(spelled), named=named)
+        _, states = self._states(spelled)
+        pairs = [(lexeme, state) for lexeme, state in zip(self._all, states, strict=True) if state != DEAD]
+        return [(lexeme.automaton, state) for lexeme, state in pairs if named or not lexeme.named]
 
     def ends(self, spelled: bytes) -> list[bytes]:
         """Texts that may end the free text at the end of an output: names of required properties, since objects with
         optional ones have longer ends, then the others, shortest first."""
-        opened = _opened(spelled)
-        ends = {automaton.end(state) for automaton, state in self._states(spelled, opened, named=True)}
-        names = self._required if opened == len(spelled) else ()
+        ends = {automaton.end(state) for automaton, state in self.states(spelled, named=True)}
+        names = self._required if self._states(spelled)[0] == len(spelled) else ()
         return [*names, *sorted((end for end in ends if end), key=lambda end: (len(end), end))]
 
-    def _states(self, spelled: bytes, opened: int, *, named: bool) -> list[tuple[Automaton, int]]:
-        chosen = [lexeme for lexeme in self._all if named or not lexeme.named]
-        found = [(lexeme.automaton, lexeme.state(spelled, opened)) for lexeme in chosen]
-        return [(automaton, state) for automaton, state in found if state != DEAD]
+    def _states(self, spelled: bytes) -> tuple[int, list[int]]:
+        """Where the open string of an output begins, and the state of each text. Those of the last output are kept:
+        searches ask for each output that continues another one."""
+        last, opened, states = self._last
+        before: Iterable[tuple[int, int] | None] = [(len(last), state) for state in states]
+        if not spelled.startswith(last) or b'"' in spelled[len(last) :]:
+            opened, before = _opened(spelled), repeat(None)
+        states = [lexeme.state(spelled, opened, done) for lexeme, done in zip(self._all, before, strict=False)]
+        self._last = spelled, opened, states
+        return opened, states
 
     def _automaton(self, root: ByteExpression) -> Automaton:
         return Automaton(self._make, root, self._runs)
