@@ -19,7 +19,7 @@ import httpx2
 START_S: Final = 120.0
 END_S: Final = 60.0
 TWOFOLD: Final = (sys.executable, "-m", "twofold")
-PATIENT: Final = ("--slo", "default:ttft=1h")
+PATIENT: Final = ("--slo", "default:ttft=1h,tpot=200ms")
 """A slow machine must not refuse requests of which a test wants to see the end."""
 
 

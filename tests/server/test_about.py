@@ -25,7 +25,7 @@ def test_the_server_says_what_it_can(server: LiveServer) -> None:
     assert about["tiers"]["default"] == {
         "tpot_target_s": 0.05,
         "queue_limit_s": 60.0,
-        "ttft_s": 2.0,
+        "ttft_s": 3600.0,
         "tpot_s": 0.2,
         "e2e_s": None,
     }
