@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.fleet import ask, comparable, questions, under_faults
-from benchmarks.fleet_faults import WorkerFaults
+from benchmarks.fleet.clients import ask, comparable, questions, under_faults
+from benchmarks.fleet.faults import WorkerFaults
 from tests.server.live import live_server
 from tests.support.tiny import TinyModel, TinyOptions
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fleet_faults import worker_pids
+from benchmarks.fleet.faults import worker_pids
 from tests.fleet.conftest import ENGINE, LONG, QUICK, Listener, job_of, until, until_idle, whole
 from tests.fleet.test_nodes import ended
 from tests.fleet.test_transfer import InTurn, prompt

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fleet_simulation import Hub, World
+from benchmarks.fleet.simulation import Hub, World
 from tests.fleet.routing.replicas import model
 from twofold.core.params import SamplingParams
 from twofold.core.request import EngineRequest, RequestOptions

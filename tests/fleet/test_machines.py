@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fleet import ask, comparable, questions, under_faults
-from benchmarks.fleet_machines import NODE_PORT, Machine, machines, plug, pull, reason_without_namespaces
+from benchmarks.fleet.clients import ask, comparable, questions, under_faults
+from benchmarks.fleet.machines import NODE_PORT, Machine, machines, plug, pull, reason_without_namespaces
 from tests.fleet.nodes import LiveNode, live_node, until
 from tests.server.live import TWOFOLD, LiveServer, live_server
 from tests.support.tiny import TinyModel, TinyOptions

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fleet import Question, ask, comparable, questions
+from benchmarks.fleet.clients import Question, ask, comparable, questions
 from benchmarks.http.processes import free_port
 from tests.fleet.nodes import LiveNode, live_node, until
 from tests.server.live import LiveServer, live_server

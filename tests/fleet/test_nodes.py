@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from benchmarks.fleet_faults import worker_pids
+from benchmarks.fleet.faults import worker_pids
 from tests.fleet.conftest import ENGINE, LONG, QUICK, SHORT, job_of, until, whole
 from twofold.core.errors import ParameterError, WorkerError
 from twofold.engine.config import EngineOptions

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.fleet_simulation import simulate
+from benchmarks.fleet.simulation import simulate
 from twofold.fleet.leases import Leases
 
 SCHEDULES = 2_000

@@ -1,6 +1,6 @@
 """Which replica works on which request, and where the requests of a lost replica continue.
 
-It has no processes, no sockets and no clock, so a simulation can run it (``benchmarks/fleet_simulation.py``).
+It has no processes, no sockets and no clock, so a simulation can run it (``benchmarks/fleet/simulation.py``).
 
 Laws
     Each token is delivered once, in order: only the replica that has the lease of a request is heard.

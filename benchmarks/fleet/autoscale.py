@@ -1,12 +1,11 @@
 """Processor time of a decision of ``--autoscale``, by rate of the requests and number of replicas: simulations only.
 
-``python -m benchmarks.fleet_scale``. Requests have 50 to 1,500 prompt tokens, of which up to half are cached, and 20 to
-300 output tokens; steps take as long as those of a small model on two cores (``PRIOR``), or a multiple of that.
+``python -m benchmarks.fleet autoscale``. Requests have 50 to 1,500 prompt tokens, of which up to half are cached, and
+20 to 300 output tokens; steps take as long as those of a small model on two cores (``PRIOR``), or a multiple of that.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from typing import Any
@@ -49,12 +48,9 @@ def decide(rate: float, seconds: float, slower: float, most: int, present: int) 
     }
 
 
-def main() -> None:
+def decisions() -> list[dict[str, Any]]:
+    """The figures of each case, which it prints."""
     found = [decide(*case) for case in (*CASES, *LARGE)]
     for each in found:
         print(*(f"{name}={value}" for name, value in each.items()))
-    print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+    return found

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from benchmarks.fleet_hubs import Hub
-from benchmarks.fleet_machines import NODE_PORT, Machine, plug, pull
+from benchmarks.fleet.hubs import Hub
+from benchmarks.fleet.machines import NODE_PORT, Machine, plug, pull
 
 WORKER: Final = b"twofold.fleet"
 HUB_KINDS: Final = ("kill hub", "stop hub", "kill worker", "stop worker")

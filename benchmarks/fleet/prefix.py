@@ -1,6 +1,6 @@
 """TTFT of a long shared prefix on a replica that lacks it: fetched from another replica, against computed.
 
-    python -m benchmarks.fleet_prefix MODEL
+    python -m benchmarks.fleet prefix MODEL
 
 Two replicas of one thread each. Every prompt is run on the first one; then the second one gets it, and computes it or
 fetches its blocks. The first prompts teach the router the time of steps and the rate of the link.
@@ -8,9 +8,7 @@ fetches its blocks. The first prompts teach the router the time of steps and the
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import random
 import statistics
 from collections.abc import Sequence
@@ -88,18 +86,3 @@ async def measure(path: Path, tokens: int, prompts: int) -> dict[str, object]:
         await model.close()
     medians = {f"{name}_s": round(statistics.median(values), 4) for name, values in seen.items() if values}
     return {"tokens": tokens, "prompts": prompts, "fetches": chosen, "bytes": nbytes, **medians}
-
-
-def main() -> None:
-    """Prints the medians of the TTFT in seconds, by prompt length."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[256, 1024, 1900])
-    parser.add_argument("--prompts", type=int, default=5)
-    given = parser.parse_args()
-    for tokens in given.tokens:
-        print(json.dumps(asyncio.run(measure(given.model, tokens, given.prompts))), flush=True)
-
-
-if __name__ == "__main__":
-    main()

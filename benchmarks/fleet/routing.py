@@ -1,19 +1,17 @@
 """Two laws of routing with real replicas: predicted TTFT is what comes, and tenants get equal service.
 
-    python -m benchmarks.fleet_routing ttft MODEL
-    python -m benchmarks.fleet_routing tenants MODEL
+    python -m benchmarks.fleet ttft MODEL
+    python -m benchmarks.fleet tenants MODEL
 
 ``ttft``: prompts, a part of which share their beginning, arrive at random at two replicas of one thread. After WARM
 requests the prediction of each is compared with its measured TTFT. ``tenants``: two tenants always have requests in the
 queue of four replicas, one of them long ones. Their service (prompt and completion tokens with the weights of the
-scheduler) is counted where tokens arrive, over SECONDS seconds after WARM_S seconds. The last line is JSON.
+scheduler) is counted where tokens arrive, over SECONDS seconds after WARM_S seconds.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import random
 import statistics
 from collections import Counter
@@ -140,23 +138,3 @@ async def tenants(path: Path, seconds: float) -> dict[str, Any]:
         "requests": dict(served),
         "waiting": waiting,
     }
-
-
-def main() -> None:
-    """Runs one part, and prints its figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("ttft", "tenants"))
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--rate", type=float, default=1.0, help="requests a second")
-    parser.add_argument("--requests", type=int, default=100)
-    parser.add_argument("--output", type=int, default=40, help="tokens")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of service")
-    given = parser.parse_args()
-    if given.part == "ttft":
-        print(json.dumps(asyncio.run(ttft(given.model, given.rate, given.requests, given.output))))
-    else:
-        print(json.dumps(asyncio.run(tenants(given.model, given.seconds))))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Prefill and decode apart, against replicas that do both, under the same load on this machine.
 
-    python -m benchmarks.fleet_handover MODEL
+    python -m benchmarks.fleet handover MODEL
 
 Two replicas of one thread each serve prompts that arrive at random, once as two replicas for both phases and once as
 one that prefills and one that decodes. Before each run the mean times are predicted by the step-time model of a replica
@@ -96,20 +96,3 @@ async def measure(path: Path, pool: str, given: argparse.Namespace) -> dict[str,
         "bytes": sum(each.nbytes for each in moved if each is not None),
         "early_bytes": sum(each.early for each in moved if each is not None),
     }
-
-
-def main() -> None:
-    """Prints predictions and results of both pools, in seconds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--tokens", type=int, default=400)
-    parser.add_argument("--output", type=int, default=100)
-    parser.add_argument("--requests", type=int, default=40)
-    parser.add_argument("--rate", type=float, default=0.6)
-    given = parser.parse_args()
-    for pool in POOLS:
-        print(json.dumps(asyncio.run(measure(given.model, pool, given))), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from benchmarks.fleet_gaps import replicas_of
+from benchmarks.fleet.gaps import replicas_of
 
 CHANGE_S: Final = 300.0
 STREAM: Final = {"model": "m", "prompt": "The city of", "temperature": 0.9, "ignore_eos": True}

@@ -1,15 +1,14 @@
 """What a hop to a node costs: a local replica beside a node over TLS on this machine, in turns.
 
-    python -m benchmarks.fleet_hop MODEL
+    python -m benchmarks.fleet hop MODEL
 
 A round trip asks the engine for a forecast: a message there and one back. Half of the difference is a hop. Throughput
-is that of 8 greedy requests. The last line is JSON.
+is that of 8 greedy requests.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 import sys
 import tempfile
@@ -97,7 +96,3 @@ async def _speed(fleet: Fleet, others: list[FleetReplica], turn: int) -> float:
     for other in others:
         other.state = "ready"
     return STREAMS * TOKENS / seconds
-
-
-if __name__ == "__main__":
-    print(json.dumps(asyncio.run(measure(Path(sys.argv[1])))))
