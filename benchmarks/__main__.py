@@ -8,11 +8,9 @@
     goodput        objectives met on a mixed trace, live budget against a fixed one               3 min
     prefix         TTFT of cached prompts                                                         1 min
     queue          planning and committing a step while requests wait                            20 s
-    overlap        gain of preparing a step while another computes                                1 min
     server         HTTP overhead over the engine: throughput, TTFT, processor time                4 min
     servers        compared with other servers at rising rates                                   25 min
     overload       ten times the load: goodput, refusals, /health; recovery after kill -9          3 min
-    layerkv        LayerKV in the simulator, by memory and rate                                   1 min
     kv-types       sessions, speed, KL and a hidden fact by type of keys and values              10 min
     kv-store       TTFT after a restart, and gaps between tokens beside loads from the disk       3 min
     speculation    tokens per second with and without drafts, by class of text                   10 min
@@ -20,9 +18,9 @@
     compression    facts that a model finds in half of a text, and what that saves                5 min
     prediction     accuracy of times predicted by the cost model                                 5 min
 
-``serving`` selects the six parts from ``throughput`` to ``overlap``, ``http`` those from ``server`` to ``overload``,
-``levers`` those from ``layerkv`` to ``compression``. All but ``compare``, ``start`` and ``prediction`` run on the first
-model only, ``draft-model`` on models of its own. The last line is JSON; the exit status is 1 if a part failed.
+``serving`` selects the five parts from ``throughput`` to ``queue``, ``http`` those from ``server`` to ``overload``,
+``levers`` those from ``kv-types`` to ``compression``. All but ``compare``, ``start`` and ``prediction`` run on the
+first model only, ``draft-model`` on models of its own. The last line is JSON; the exit status is 1 if a part failed.
 Compare only ratios within one run: the machine's speed changes from minute to minute.
 """
 
@@ -47,8 +45,6 @@ from benchmarks import (
     interference,
     kv_store,
     kv_types,
-    layerkv,
-    overlap,
     prediction,
     prefix,
     speculation,
@@ -72,7 +68,6 @@ SERVING: Mapping[str, Callable[[Setting], Any]] = {
     "goodput": lambda setting: goodput.run(setting, _data()),
     "prefix": prefix.run,
     "queue": bookkeeping.run,
-    "overlap": overlap.run,
 }
 HTTP: Mapping[str, Callable[[Setting], Any]] = {
     "server": overhead.run,
@@ -80,7 +75,6 @@ HTTP: Mapping[str, Callable[[Setting], Any]] = {
     "overload": overload.run,
 }
 LEVERS: Mapping[str, Callable[[Setting], Any]] = {
-    "layerkv": layerkv.run,
     "kv-types": kv_types.run,
     "kv-store": kv_store.run,
     "speculation": speculation.run,
