@@ -43,7 +43,7 @@ def positions(facts: ModelFacts, token_ids: Sequence[int]) -> tuple[Logprobs, ..
 
 
 @dataclass(frozen=True)
-class Made:
+class SampleCompletion:
     """A completion of these tokens, and of an end-of-sequence token if no stop string and no limit ended it."""
 
     facts: ModelFacts

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.api.completions import CALL, Made, data_of, events, facts_of
+from tests.api.completions import CALL, SampleCompletion, data_of, events, facts_of
 from tests.server.compatibility.table import PLAIN
 from twofold.api.anthropic.messages import MessagesRequest
 from twofold.api.base import ReplyHead
@@ -16,19 +16,19 @@ from twofold.api.openai.responses.request import ResponsesRequest
 
 FACTS: Final = facts_of("<tool_call>" + PLAIN)
 HEAD: Final = ReplyHead("x", 1, "m", prompts=[(5,) * 100])
-SAID: Final = [{"role": "user", "content": "hi"}]
+MESSAGES: Final = [{"role": "user", "content": "hi"}]
 SCHEMA: Final = {"type": "object", "properties": {"city": {"type": "string"}}}
 OWN: Final = {"name": "weather", "input_schema": SCHEMA}
 TOOL: Final = {"name": "weather", "parameters": SCHEMA}
-CHAT: Final[dict[str, Any]] = {"messages": SAID, "tools": [{"type": "function", "function": TOOL}]}
+CHAT: Final[dict[str, Any]] = {"messages": MESSAGES, "tools": [{"type": "function", "function": TOOL}]}
 RESPONSE: Final[dict[str, Any]] = {"input": "hi", "tools": [{"type": "function"} | TOOL]}
-MESSAGE: Final[dict[str, Any]] = {"model": "m", "max_tokens": 99, "messages": SAID, "tools": [OWN]}
-NAMED: Final[list[tuple[Any, dict[str, Any]]]] = [
+MESSAGE: Final[dict[str, Any]] = {"model": "m", "max_tokens": 99, "messages": MESSAGES, "tools": [OWN]}
+NAMED_TOOL: Final[list[tuple[Any, dict[str, Any]]]] = [
     (ChatRequest, CHAT | {"tool_choice": {"type": "function", "function": {"name": "weather"}}}),
     (ResponsesRequest, RESPONSE | {"tool_choice": {"type": "function", "name": "weather"}}),
     (MessagesRequest, MESSAGE | {"tool_choice": {"type": "tool", "name": "weather"}}),
 ]
-SEVERAL: Final = Made(FACTS, f"{CALL}\n{CALL}")
+SEVERAL: Final = SampleCompletion(FACTS, f"{CALL}\n{CALL}")
 
 
 def called(text: str) -> int:
@@ -36,7 +36,7 @@ def called(text: str) -> int:
     return text.count('"tool_use"') or text.count('"type":"function_call"') or text.count('"type":"function"')
 
 
-@pytest.mark.parametrize(("reader", "body"), NAMED)
+@pytest.mark.parametrize(("reader", "body"), NAMED_TOOL)
 def test_a_named_tool_is_called_exactly_once(reader: Any, body: dict[str, Any]) -> None:
     (job,) = reader.read(body).prepare(FACTS)
     tools = [{"type": "function", "function": TOOL}]
@@ -47,7 +47,7 @@ def test_a_named_tool_is_called_exactly_once(reader: Any, body: dict[str, Any]) 
     )
 
 
-@pytest.mark.parametrize(("reader", "body"), NAMED)
+@pytest.mark.parametrize(("reader", "body"), NAMED_TOOL)
 def test_tools_that_are_not_named_may_be_called_several_times(reader: Any, body: dict[str, Any]) -> None:
     required = {"type": "any"} if reader is MessagesRequest else "required"
     request = reader.read(body | {"tool_choice": required})
@@ -79,7 +79,7 @@ def test_a_streamed_call_begins_with_empty_arguments() -> None:
         assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-@pytest.mark.parametrize(("reader", "body"), NAMED[1:])
+@pytest.mark.parametrize(("reader", "body"), NAMED_TOOL[1:])
 def test_other_streams_begin_calls_empty(reader: Any, body: dict[str, Any]) -> None:
     found = events(SEVERAL.streamed(reader.read(body | {"stream": True}), HEAD))
     begun = [

@@ -58,16 +58,16 @@ def test_a_tool_may_be_called_required(model: ModelFacts) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"tool_choice": "required"}, "tools is empty"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "weathr"}}}, "'weather'"),
     ],
 )
-def test_calls_that_cannot_be_made(fields: dict[str, Any], said: str, model: ModelFacts) -> None:
+def test_calls_that_cannot_be_made(fields: dict[str, Any], message: str, model: ModelFacts) -> None:
     with pytest.raises(ParameterError) as caught:
         chat(**fields).prepare(model)
-    assert said in f"{caught.value} {caught.value.hint}"
+    assert message in f"{caught.value} {caught.value.hint}"
 
 
 def test_how_long_a_model_may_think() -> None:

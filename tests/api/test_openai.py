@@ -118,7 +118,7 @@ def test_dimensions_are_the_models() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "param", "said"),
+    ("fields", "param", "message"),
     [
         ({"input": None}, "input", "required"),
         ({"input": []}, "input", "not empty"),
@@ -134,11 +134,11 @@ def test_dimensions_are_the_models() -> None:
     ],
     ids=str,
 )
-def test_impossible_embeddings(fields: dict[str, Any], param: str, said: str) -> None:
+def test_impossible_embeddings(fields: dict[str, Any], param: str, message: str) -> None:
     with pytest.raises(FieldError) as caught:
         embedding(**fields)
     assert caught.value.param == param
-    assert said in f"{caught.value} {caught.value.hint}"
+    assert message in f"{caught.value} {caught.value.hint}"
 
 
 def test_a_seed_below_zero_stands_for_its_bits() -> None:
@@ -251,7 +251,7 @@ def test_settings_of_the_reply() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "param", "code", "said"),
+    ("fields", "param", "code", "message"),
     [
         ({"temprature": 1}, "temprature", "unknown_parameter", "'temperature'"),
         ({"max_token": 1}, "max_token", "unknown_parameter", "'max_tokens'"),
@@ -317,13 +317,13 @@ def test_settings_of_the_reply() -> None:
     ],
     ids=str,
 )
-def test_refused_fields_are_named(fields: dict[str, Any], param: str, code: str, said: str) -> None:
+def test_refused_fields_are_named(fields: dict[str, Any], param: str, code: str, message: str) -> None:
     with pytest.raises(FieldError) as caught:
         chat(**fields)
     assert caught.value.code.startswith(code)
     assert param in caught.value.param
     assert param in str(caught.value)
-    assert said in f"{caught.value} {caught.value.hint}"
+    assert message in f"{caught.value} {caught.value.hint}"
 
 
 @pytest.mark.parametrize("name", [*sorted(RESERVED_VARIABLES), "a b", "", "ä"])

@@ -51,8 +51,8 @@ def overflow(tokens: int = 9031, context: int = 8192, **fields: Any) -> ContextL
 
 
 def message(path: str, error: TwofoldError) -> str:
-    said = data_of(dialect_of(path).error(error, "req_1"))["error"]
-    return said if isinstance(said, str) else said["message"]
+    reply = data_of(dialect_of(path).error(error, "req_1"))["error"]
+    return reply if isinstance(reply, str) else reply["message"]
 
 
 @pytest.mark.parametrize("path", LOOKED_FOR)
@@ -99,8 +99,8 @@ def test_other_texts_are_called_what_they_are() -> None:
 
 def test_an_error_without_numbers_is_shown_as_it_is() -> None:
     for dialect in (OpenAIDialect(), AnthropicDialect(), OllamaDialect()):
-        said: Any = data_of(dialect.error(ContextLengthError("It is too long."), "r"))["error"]
-        assert (said if isinstance(said, str) else said["message"]) == "It is too long."
+        reply: Any = data_of(dialect.error(ContextLengthError("It is too long."), "r"))["error"]
+        assert (reply if isinstance(reply, str) else reply["message"]) == "It is too long."
 
 
 def test_the_numbers_come_over_from_another_process() -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 from msgspec import to_builtins
 
-from tests.api.completions import CALL, Made, data_of, facts_of
+from tests.api.completions import CALL, SampleCompletion, data_of, facts_of
 from tests.server.compatibility.table import PLAIN, THINKS
 from twofold.api.anthropic.errors import AnthropicDialect
 from twofold.api.anthropic.messages import MessagesRequest
@@ -35,14 +35,14 @@ def chat(*messages: Any, **fields: Any) -> tuple[Any, list[str]]:
     return read(ChatRequest, {"messages": list(messages), **fields})
 
 
-def told(message: dict[str, Any]) -> tuple[Any, list[str]]:
+def read_back(message: dict[str, Any]) -> tuple[Any, list[str]]:
     """An assistant's message as templates read it, and what was ignored."""
     request, ignored = chat(USER, {"role": "assistant", "content": "Hello."} | message, USER)
     return request.conversation.messages[1], ignored
 
 
-SAID: Final = {"role": "assistant", "content": "Hello."}
-THOUGHT: Final = SAID | {"reasoning_content": "A greeting."}
+ANSWER: Final = {"role": "assistant", "content": "Hello."}
+THOUGHT: Final = ANSWER | {"reasoning_content": "A greeting."}
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ THOUGHT: Final = SAID | {"reasoning_content": "A greeting."}
     ],
 )
 def test_reasoning_is_read_under_its_other_names(given: dict[str, Any]) -> None:
-    assert told(given) == (THOUGHT, [])
+    assert read_back(given) == (THOUGHT, [])
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_reasoning_is_read_under_its_other_names(given: dict[str, Any]) -> None:
     ],
 )
 def test_what_servers_add_to_messages_may_come_back(given: dict[str, Any], ignored: list[str]) -> None:
-    assert told(given) == (SAID, [f"messages[1].{name}" for name in ignored])
+    assert read_back(given) == (ANSWER, [f"messages[1].{name}" for name in ignored])
 
 
 def test_what_would_change_a_prompt_is_refused_by_name() -> None:
@@ -89,7 +89,7 @@ def test_what_would_change_a_prompt_is_refused_by_name() -> None:
         ({"content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "messages[1].content[0].type"),
     ):
         with pytest.raises(FieldError) as caught:
-            told(given)
+            read_back(given)
         assert caught.value.param == param
 
 
@@ -149,8 +149,8 @@ def test_a_mark_without_a_place_is_a_hint() -> None:
 
 @pytest.mark.parametrize("name", ["prefix", "partial"])
 def test_a_prefix_of_the_reply_is_continued(name: str) -> None:
-    request, ignored = chat(USER, SAID | {name: True})
-    same, _ = chat(USER, SAID, continue_final_message=True)
+    request, ignored = chat(USER, ANSWER | {name: True})
+    same, _ = chat(USER, ANSWER, continue_final_message=True)
     assert ignored == []
     assert request.prepare(FACTS)[0].token_ids == same.prepare(FACTS)[0].token_ids
     with pytest.raises(FieldError, match=rf"messages\[0\].{name} needs"):
@@ -208,7 +208,7 @@ def test_a_thread_that_goes_on_is_sent_again_as_a_whole() -> None:
 
 def test_anthropics_reply_comes_back_as_a_message() -> None:
     request = MessagesRequest.read({"model": "m", "max_tokens": 9, "messages": [USER]})
-    reply = data_of(request.reply(HEAD, [Made(FACTS, f"I look.{CALL}").output], FACTS))
+    reply = data_of(request.reply(HEAD, [SampleCompletion(FACTS, f"I look.{CALL}").output], FACTS))
     text = {"type": "text", "text": "a", "citations": [{"type": "char_location"}]}
     request, ignored = message(messages=[USER, reply | {"content": [*reply["content"], text]}, USER])
     assert [turn["role"] for turn in request.conversation.messages] == ["user", "assistant", "user"]

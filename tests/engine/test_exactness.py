@@ -1,6 +1,6 @@
-"""One exact answer under everything at once: every step as bytes, company, chunks, cached prefixes,
-eviction, preemption by swap and by recomputation, neighbours that leave, several answers, slow readers. Bit for bit, a
-thousand answers.
+"""Each completion has the bits that it has alone, under everything at once: every step as bytes, other requests in the
+batch, chunks, cached prefixes, eviction, preemption by swap and by recomputation, requests that are cancelled, several
+completions, slow readers. A thousand completions, bit for bit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Case = tuple[tuple[int, ...], SamplingParams]
 
 
 def make_cases(count: int, longest: int, vocab: int, seed: int) -> list[Case]:
-    """Prompts of which many begin alike, as conversations do."""
+    """Prompts of which many share a prefix, as conversations do."""
     chance = Random(seed)
     prompts: list[tuple[int, ...]] = [()]
     cases = []
@@ -93,37 +93,37 @@ def alone(llm: LLM, case: Case) -> tuple[object, ...]:
 
 
 def crowd(llm: LLM, cases: list[Case], seed: int) -> dict[int, tuple[object, ...]]:
-    """Requests come, some rest for a while, and of every eighth some leave early; what the others got, by case. None of
-    the others is missing."""
+    """Requests arrive at random, some are paused for a while, and some of every eighth are cancelled. Returns what the
+    others got, by case; none of them is missing."""
     chance, engine = Random(seed), llm.engine
-    coming, under_way, done = list(range(len(cases))), {}, {}
-    chance.shuffle(coming)
-    impatient, left = set(coming[::8]), set()
-    resting: set[str] = set()
-    while coming or engine.has_work:
+    waiting, under_way, done = list(range(len(cases))), {}, {}
+    chance.shuffle(waiting)
+    impatient, cancelled = set(waiting[::8]), set()
+    paused: set[str] = set()
+    while waiting or engine.has_work:
         for _ in range(chance.choice((0, 0, 1, 2, 5))):
-            if coming:
-                number = coming.pop()
+            if waiting:
+                number = waiting.pop()
                 options = RequestOptions(priority=chance.randint(-1, 1), tenant=chance.choice("ab"))
                 under_way[engine.add(engine.request(*cases[number], options))] = number
         for delta in engine.step():
             if delta.request is not None:
                 done[under_way.pop(delta.request_id)] = content(delta.request)
-                resting.discard(delta.request_id)
+                paused.discard(delta.request_id)
         leaving = [name for name, number in under_way.items() if number in impatient]
         if leaving and chance.random() < 0.1:
-            gone = chance.choice(leaving)
-            engine.abort(gone)
-            resting.discard(gone)
-            left.add(under_way.pop(gone))
+            name = chance.choice(leaving)
+            engine.abort(name)
+            paused.discard(name)
+            cancelled.add(under_way.pop(name))
         if under_way and chance.random() < 0.1:
-            resting.add(one := chance.choice(list(under_way)))
-            engine.pause(one, paused=True)
-        if resting and (chance.random() < 0.2 or len(resting) == len(under_way)):
-            engine.pause(resting.pop(), paused=False)
+            paused.add(name := chance.choice(list(under_way)))
+            engine.pause(name, paused=True)
+        if paused and (chance.random() < 0.2 or len(paused) == len(under_way)):
+            engine.pause(paused.pop(), paused=False)
     engine.check_idle()
-    assert left, "no client cancelled its request"
-    assert done.keys() == set(range(len(cases))) - left
+    assert cancelled, "no client cancelled its request"
+    assert done.keys() == set(range(len(cases))) - cancelled
     return done
 
 

@@ -63,7 +63,7 @@ def live_server(
     twofold: Sequence[str] = TWOFOLD,
     port: int = 0,
 ) -> Iterator[LiveServer]:
-    """A server with these arguments, ready; what it keeps lies in ``folder``, unless it has no data folder of its own
+    """A server with these arguments, ready; its data are in ``folder``, unless it has no data folder of its own
     and the environment says where. ``twofold`` is the command to start it with."""
     log = folder / "server.log"
     command = [*twofold, "serve", "--port", str(port), *PATIENT]

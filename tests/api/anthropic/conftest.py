@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from tests.api.completions import Made, data_of, facts_of
+from tests.api.completions import SampleCompletion, data_of, facts_of
 from twofold.api.anthropic.messages import MessagesRequest
 from twofold.api.base import ModelFacts, ReplyHead
 
@@ -47,10 +47,10 @@ def read(**fields: Any) -> MessagesRequest:
     return MessagesRequest.read(body(**fields))
 
 
-def streamed(request: MessagesRequest, made: Made, extra: Any = UNSET) -> bytes:
-    return made.streamed(request, HEAD, extra)
+def streamed(request: MessagesRequest, completion: SampleCompletion, extra: Any = UNSET) -> bytes:
+    return completion.streamed(request, HEAD, extra)
 
 
-def replied(request: MessagesRequest, made: Made) -> dict[str, Any]:
-    body: dict[str, Any] = data_of(request.reply(HEAD, [made.output], made.facts))
+def replied(request: MessagesRequest, completion: SampleCompletion) -> dict[str, Any]:
+    body: dict[str, Any] = data_of(request.reply(HEAD, [completion.output], completion.facts))
     return body

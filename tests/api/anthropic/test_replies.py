@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.api.anthropic.conftest import HEAD, TEMPLATE, THINKING, WEATHER, read, replied, streamed
-from tests.api.completions import CALL, Made, events, facts_of
+from tests.api.completions import CALL, SampleCompletion, events, facts_of
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.core.errors import BusyError, WorkerError
 from twofold.core.forecast import RequestProgress
@@ -60,7 +60,7 @@ def folded(sent: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def test_text(plain: ModelFacts) -> None:
-    assert replied(read(), Made(plain, "Hello there.")) == {
+    assert replied(read(), SampleCompletion(plain, "Hello there.")) == {
         "id": "msg_0123abcd",
         "type": "message",
         "role": "assistant",
@@ -73,7 +73,7 @@ def test_text(plain: ModelFacts) -> None:
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": 0,
             "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
-            "output_tokens": len(Made(plain, "Hello there.").token_ids),
+            "output_tokens": len(SampleCompletion(plain, "Hello there.").token_ids),
             "output_tokens_details": {"thinking_tokens": 0},
             "service_tier": "standard",
         },
@@ -81,7 +81,7 @@ def test_text(plain: ModelFacts) -> None:
 
 
 def test_calls(plain: ModelFacts) -> None:
-    reply = replied(read(tools=[WEATHER]), Made(plain, f"I look.\n{CALL}\n{CALL}"))
+    reply = replied(read(tools=[WEATHER]), SampleCompletion(plain, f"I look.\n{CALL}\n{CALL}"))
     second = TOOL_USE | {"id": "toolu_0123abcd001"}
     assert [block["type"] for block in reply["content"]] == ["text", "tool_use", "tool_use"]
     assert reply["content"][1:] == [TOOL_USE, second]
@@ -89,64 +89,67 @@ def test_calls(plain: ModelFacts) -> None:
 
 
 def test_a_call_without_arguments_has_an_empty_input(plain: ModelFacts) -> None:
-    made = Made(plain, '<tool_call>\n{"name": "weather"}\n</tool_call>')
-    assert [block.get("input") for block in replied(read(tools=[WEATHER]), made)["content"]] == [{}]
+    completion = SampleCompletion(plain, '<tool_call>\n{"name": "weather"}\n</tool_call>')
+    assert [block.get("input") for block in replied(read(tools=[WEATHER]), completion)["content"]] == [{}]
 
 
 def test_a_call_that_was_cut_off_is_none(plain: ModelFacts) -> None:
-    cut = Made(plain, "I look.\n" + CALL.partition("Ulm")[0], finish="length")
+    cut = SampleCompletion(plain, "I look.\n" + CALL.partition("Ulm")[0], finish="length")
     reply = replied(read(tools=[WEATHER], max_tokens=len(cut.token_ids)), cut)
     assert [block["type"] for block in reply["content"]] == ["text"]
     assert reply["stop_reason"] == "max_tokens"
 
 
 def test_thinking(thinker: ModelFacts) -> None:
-    made = Made(thinker, "<think>Hm, well.</think>\n\nYes.")
-    reply = replied(read(), made)
+    completion = SampleCompletion(thinker, "<think>Hm, well.</think>\n\nYes.")
+    reply = replied(read(), completion)
     assert reply["content"] == [
         {"type": "thinking", "thinking": "Hm, well.", "signature": "unsigned"},
         {"type": "text", "text": "Yes."},
     ]
-    assert folded(events(streamed(read(), made))) == reply
+    assert folded(events(streamed(read(), completion))) == reply
     thought = len(thinker.tokenizer.encode("<think>Hm, well.</think>", add_special_tokens=False))
     assert reply["usage"]["output_tokens_details"]["thinking_tokens"] == thought
 
 
 def test_thinking_may_be_omitted_but_not_that_it_was(thinker: ModelFacts) -> None:
     request = read(thinking={"type": "adaptive", "display": "omitted"})
-    made = Made(thinker, "<think>Hm, well.</think>Yes.")
-    assert replied(request, made)["content"][0] == {"type": "thinking", "thinking": "", "signature": "unsigned"}
-    assert b"Hm" not in streamed(request, made)
+    completion = SampleCompletion(thinker, "<think>Hm, well.</think>Yes.")
+    assert replied(request, completion)["content"][0] == {"type": "thinking", "thinking": "", "signature": "unsigned"}
+    assert b"Hm" not in streamed(request, completion)
 
 
 @pytest.mark.parametrize(
-    ("made", "most", "reason", "sequence"),
+    ("completion", "most", "reason", "sequence"),
     [
-        (Made(PLAIN, "ab"), 100, "end_turn", None),
-        (Made(PLAIN, "ab", stop="c"), 100, "stop_sequence", "c"),
-        (Made(PLAIN, "ab", finish="length"), 2, "max_tokens", None),
-        (Made(PLAIN, "ab", finish="length"), 100, "max_tokens", None),
-        (Made(SHORT, "ab", finish="length"), 100, "model_context_window_exceeded", None),
-        (Made(SHORT, "ab", finish="length"), 2, "max_tokens", None),
-        (Made(PLAIN, "ab", finish="deadline"), 100, "max_tokens", None),
-        (Made(PLAIN, "ab", finish="repetition"), 100, "max_tokens", None),
+        (SampleCompletion(PLAIN, "ab"), 100, "end_turn", None),
+        (SampleCompletion(PLAIN, "ab", stop="c"), 100, "stop_sequence", "c"),
+        (SampleCompletion(PLAIN, "ab", finish="length"), 2, "max_tokens", None),
+        (SampleCompletion(PLAIN, "ab", finish="length"), 100, "max_tokens", None),
+        (SampleCompletion(SHORT, "ab", finish="length"), 100, "model_context_window_exceeded", None),
+        (SampleCompletion(SHORT, "ab", finish="length"), 2, "max_tokens", None),
+        (SampleCompletion(PLAIN, "ab", finish="deadline"), 100, "max_tokens", None),
+        (SampleCompletion(PLAIN, "ab", finish="repetition"), 100, "max_tokens", None),
     ],
 )
-def test_why_it_ended(made: Made, most: int, reason: str, sequence: str | None) -> None:
-    for message in (replied(read(max_tokens=most), made), folded(events(streamed(read(max_tokens=most), made)))):
+def test_why_it_ended(completion: SampleCompletion, most: int, reason: str, sequence: str | None) -> None:
+    for message in (
+        replied(read(max_tokens=most), completion),
+        folded(events(streamed(read(max_tokens=most), completion))),
+    ):
         assert (message["stop_reason"], message["stop_sequence"]) == (reason, sequence)
 
 
 def test_tokens_of_the_prompt_are_in_one_part_each(plain: ModelFacts) -> None:
-    made = Made(plain, "Yes.", cached=16, pins=(HeldPin(48, 3600.0), HeldPin(64, 300.0)))
-    usage = replied(read(), made)["usage"]
+    completion = SampleCompletion(plain, "Yes.", cached=16, pins=(HeldPin(48, 3600.0), HeldPin(64, 300.0)))
+    usage = replied(read(), completion)["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]) == (
         36,
         16,
         48,
     )
     assert usage["cache_creation"] == {"ephemeral_5m_input_tokens": 16, "ephemeral_1h_input_tokens": 32}
-    assert folded(events(streamed(read(), made)))["usage"] == usage
+    assert folded(events(streamed(read(), completion)))["usage"] == usage
 
 
 @pytest.mark.parametrize(
@@ -154,13 +157,13 @@ def test_tokens_of_the_prompt_are_in_one_part_each(plain: ModelFacts) -> None:
 )
 def test_tiers_have_anthropics_names(plain: ModelFacts, tier: Any, sent: str) -> None:
     head = ReplyHead("1", 0, "tiny", tier)
-    assert read().reply(head, [Made(plain, "a").output], plain).usage.service_tier == sent
+    assert read().reply(head, [SampleCompletion(plain, "a").output], plain).usage.service_tier == sent
 
 
 def test_no_tokens_asked_for_is_a_prompt_in_the_cache(plain: ModelFacts) -> None:
-    request, made = read(max_tokens=0), Made(plain, "a", finish="length", pins=(HeldPin(64, 300.0),))
+    request, completion = read(max_tokens=0), SampleCompletion(plain, "a", finish="length", pins=(HeldPin(64, 300.0),))
     assert request.params.max_tokens == 1
-    for message in (replied(request, made), folded(events(streamed(request, made)))):
+    for message in (replied(request, completion), folded(events(streamed(request, completion)))):
         assert message["content"] == []
         assert message["stop_reason"] == "max_tokens"
         assert message["usage"]["output_tokens"] == 0
@@ -170,12 +173,12 @@ def test_no_tokens_asked_for_is_a_prompt_in_the_cache(plain: ModelFacts) -> None
 def test_diagnostics_say_that_the_reason_is_unknown(plain: ModelFacts) -> None:
     request = read(diagnostics={"previous_message_id": "msg_1"})
     unknown = {"cache_miss_reason": {"type": "unavailable"}}
-    assert replied(request, Made(plain, "a"))["diagnostics"] == unknown
-    assert folded(events(streamed(request, Made(plain, "a"))))["diagnostics"] == unknown
+    assert replied(request, SampleCompletion(plain, "a"))["diagnostics"] == unknown
+    assert folded(events(streamed(request, SampleCompletion(plain, "a"))))["diagnostics"] == unknown
 
 
 def test_extras_are_next_to_the_usage(plain: ModelFacts) -> None:
-    sent = events(streamed(read(), Made(plain, "a"), {"queue_s": 1}))
+    sent = events(streamed(read(), SampleCompletion(plain, "a"), {"queue_s": 1}))
     assert [event.get("twofold") for event in sent[-2:]] == [{"queue_s": 1}, None]
 
 
@@ -212,8 +215,8 @@ def test_the_start_tells_the_cached_tokens(plain: ModelFacts, progressed: bool) 
 
 
 def test_white_space_is_no_block_but_belongs_to_the_text_behind_it(plain: ModelFacts) -> None:
-    assert replied(read(), Made(plain, " \n"))["content"] == []
-    assert replied(read(), Made(plain, "\n a"))["content"] == [{"type": "text", "text": "\n a"}]
+    assert replied(read(), SampleCompletion(plain, " \n"))["content"] == []
+    assert replied(read(), SampleCompletion(plain, "\n a"))["content"] == [{"type": "text", "text": "\n a"}]
 
 
 PARTS = ["<think>", "</think>", CALL, "<tool_call>", "</tool_call>", "{", "}", '"', "\n", " ", "a", "b ", "ß世"]
@@ -226,9 +229,9 @@ ENDS = ["stop", "length"]
     st.lists(st.sampled_from(PARTS), max_size=8), st.sampled_from([PLAIN, THINKER]), st.sampled_from(["stop", "length"])
 )
 def test_a_stream_has_the_same_message_as_a_whole_reply(parts: list[str], facts: ModelFacts, finish: Any) -> None:
-    request, made = read(tools=[WEATHER]), Made(facts, "".join(parts) or "x", finish=finish)
-    reply = replied(request, made)
-    sent = events(streamed(request, made))
+    request, completion = read(tools=[WEATHER]), SampleCompletion(facts, "".join(parts) or "x", finish=finish)
+    reply = replied(request, completion)
+    sent = events(streamed(request, completion))
     begun = [event["content_block"]["type"] for event in sent if event["type"] == "content_block_start"]
     if begun == [block["type"] for block in reply["content"]]:  # else the last call was cut off
         assert folded(sent) == reply

@@ -10,7 +10,7 @@ import pytest
 
 from tests.api.anthropic.claude_code import later_turn
 from tests.api.anthropic.conftest import HEAD, THINKING, WEATHER
-from tests.api.completions import CALL, Made, data_of, facts_of
+from tests.api.completions import CALL, SampleCompletion, data_of, facts_of
 from twofold.api.anthropic.errors import AnthropicDialect
 from twofold.api.anthropic.messages import CountTokensRequest, MessagesRequest
 from twofold.api.base import ModelFacts
@@ -34,7 +34,7 @@ class Server:
     """Replies to each request with one given completion, or with an error before or in the middle of it."""
 
     def __init__(self, text: str = COMPLETION, *, error: TwofoldError | None = None, broken: bool = False) -> None:
-        self._made = Made(FACTS, text, cached=16, pins=(HeldPin(48, 3600.0), HeldPin(64, 300.0)))
+        self._made = SampleCompletion(FACTS, text, cached=16, pins=(HeldPin(48, 3600.0), HeldPin(64, 300.0)))
         self._error, self._broken = error, broken
         self.bodies: list[dict[str, Any]] = []
 
@@ -82,7 +82,7 @@ def as_expected(message: Any) -> None:
     assert message.stop_reason == "tool_use"
     usage = message.usage
     assert (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_creation_input_tokens) == (36, 16, 48)
-    assert usage.output_tokens == len(Made(FACTS, COMPLETION).token_ids)
+    assert usage.output_tokens == len(SampleCompletion(FACTS, COMPLETION).token_ids)
 
 
 def test_a_whole_message() -> None:

@@ -35,11 +35,11 @@ def read(**fields: Any) -> ResponsesRequest:
 
 
 @dataclass(frozen=True)
-class Made(completions.Made):
+class SampleCompletion(completions.SampleCompletion):
     """A completion of a prompt of 10 tokens."""
 
     prompt_tokens: int = 10
 
 
-def streamed(request: ResponsesRequest, made: Made) -> bytes:
-    return made.streamed(request, HEAD)
+def streamed(request: ResponsesRequest, completion: SampleCompletion) -> bytes:
+    return completion.streamed(request, HEAD)

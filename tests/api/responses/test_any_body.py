@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.api.completions import CALL, data_of
-from tests.api.responses.conftest import HEAD, WEATHER, Made
+from tests.api.responses.conftest import HEAD, WEATHER, SampleCompletion
 from twofold.api.base import ModelFacts
 from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest
 from twofold.core.errors import ParameterError, TwofoldError
@@ -131,8 +131,8 @@ def _use(request: ResponsesRequest | InputTokensRequest, facts: ModelFacts) -> N
         request.prepare(facts)
     except TwofoldError:
         return
-    made = Made(facts, f"a{CALL}", logprobs=request.params.logprobs is not None)
-    reply = data_of(request.reply(HEAD, [made.output], facts))
+    completion = SampleCompletion(facts, f"a{CALL}", logprobs=request.params.logprobs is not None)
+    reply = data_of(request.reply(HEAD, [completion.output], facts))
     assert reply["object"] == "response"
     if not request.references:
         assert all(item.id for item in request.new_items(HEAD))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.api.completions import CALL, data_of, events
-from tests.api.responses.conftest import HEAD, WEATHER, Made, read, streamed
+from tests.api.responses.conftest import HEAD, WEATHER, SampleCompletion, read, streamed
 from tests.api.responses.open_responses import REQUIRED, faults, kinds_of
 from twofold.api.base import ModelFacts
 from twofold.core.errors import WorkerError
@@ -29,9 +29,9 @@ TEXT = f"<think>hm</think>Sure.{CALL}"
 @pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
 def test_every_required_member_is_there(facts: ModelFacts, body: dict[str, Any], finish: Any) -> None:
     request = read(**body)
-    made = Made(facts, TEXT, finish, logprobs="include" in body)
-    assert faults("response", data_of(request.reply(HEAD, [made.output], facts))) == []
-    for event in events(streamed(request, made)):
+    completion = SampleCompletion(facts, TEXT, finish, logprobs="include" in body)
+    assert faults("response", data_of(request.reply(HEAD, [completion.output], facts))) == []
+    for event in events(streamed(request, completion)):
         assert faults("event", event) == []
 
 
@@ -63,7 +63,7 @@ def test_the_table_sees_all_that_a_stream_has(facts: ModelFacts) -> None:
     seen = {name for finish in ("stop", "length") for name in _kinds(facts, finish)}
     assert {"event response.completed", "event response.incomplete", "item reasoning", "part reasoning_text"} <= seen
     assert seen <= REQUIRED.keys()
-    reply = data_of(read().reply(HEAD, [Made(facts, "hi").output], facts))
+    reply = data_of(read().reply(HEAD, [SampleCompletion(facts, "hi").output], facts))
     del reply["presence_penalty"], reply["output"][0]["content"][0]["annotations"]
     reply["top_p"] = "1"
     assert faults("response", reply) == [
@@ -74,7 +74,7 @@ def test_the_table_sees_all_that_a_stream_has(facts: ModelFacts) -> None:
 
 
 def _kinds(facts: ModelFacts, finish: Any) -> set[str]:
-    return kinds_of(events(streamed(read(tools=[WEATHER]), Made(facts, TEXT, finish))))
+    return kinds_of(events(streamed(read(tools=[WEATHER]), SampleCompletion(facts, TEXT, finish))))
 
 
 @pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty"])
@@ -82,8 +82,8 @@ def test_penalties_are_sampled_with_and_told(facts: ModelFacts, name: str) -> No
     request = read(**{name: 0.5})
     (job,) = request.prepare(facts)
     assert getattr(job.params, name) == 0.5
-    made = Made(facts, "hi")
-    replies = [data_of(request.reply(HEAD, [made.output], facts))]
-    replies += [event["response"] for event in events(streamed(request, made)) if "response" in event]
+    completion = SampleCompletion(facts, "hi")
+    replies = [data_of(request.reply(HEAD, [completion.output], facts))]
+    replies += [event["response"] for event in events(streamed(request, completion)) if "response" in event]
     assert {reply[name] for reply in replies} == {0.5}
     assert len(replies) == 4

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.api.completions import data_of, events
-from tests.api.responses.conftest import WEATHER, Made, read, streamed
+from tests.api.responses.conftest import WEATHER, SampleCompletion, read, streamed
 from twofold.api.base import ModelFacts
 from twofold.api.openai.responses.reply import EndStatus, OutputItems
 from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, ToolCall
@@ -27,7 +27,7 @@ class Scripted:
         return self._script.pop(0) if self._script else []
 
 
-def made(*script: Sequence[Piece], status: EndStatus = "completed") -> tuple[list[Any], list[Any]]:
+def output_items(*script: Sequence[Piece], status: EndStatus = "completed") -> tuple[list[Any], list[Any]]:
     output = OutputItems("r1", Scripted(*script))
     sent = [event for _ in script[:-1] for event in output.take("x")] + list(output.close(status))
     return data_of(output.items), data_of(sent)
@@ -39,36 +39,38 @@ def text_of(item: dict[str, Any]) -> str:
 
 
 def test_white_space_waits_for_what_follows() -> None:
-    items, _ = made([Content("\n")], [Content(" a")], [Content(" ")], [])
+    items, _ = output_items([Content("\n")], [Content(" a")], [Content(" ")], [])
     assert [text_of(item) for item in items] == ["\n a "]
-    items, sent = made([ToolCall(0, "f"), Arguments(0, "{}")], [Content("\n")], [ToolCall(1, "g")], [Content("\n")])
+    items, sent = output_items(
+        [ToolCall(0, "f"), Arguments(0, "{}")], [Content("\n")], [ToolCall(1, "g")], [Content("\n")]
+    )
     assert [item["type"] for item in items] == ["function_call", "function_call"]
     assert [item["name"] for item in items] == ["f", "g"]
     assert not [event for event in sent if "output_text" in event["type"]]
 
 
 def test_a_call_without_arguments_has_empty_ones() -> None:
-    items, sent = made([ToolCall(0, "f")], [])
+    items, sent = output_items([ToolCall(0, "f")], [])
     assert items[0]["arguments"] == "{}"
     assert [event["delta"] for event in sent if "delta" in event] == ["{}"]
-    items, sent = made([ToolCall(0, "f")], [], status="incomplete")
+    items, sent = output_items([ToolCall(0, "f")], [], status="incomplete")
     assert (items[0]["arguments"], items[0]["status"]) == ("", "incomplete")
     assert not [event for event in sent if "delta" in event]
 
 
 def test_what_was_held_back_comes_at_the_end(facts: ModelFacts) -> None:
-    sent = events(streamed(read(tools=[WEATHER]), Made(facts, "a<tool_c", "length")))
+    sent = events(streamed(read(tools=[WEATHER]), SampleCompletion(facts, "a<tool_c", "length")))
     assert text_of(sent[-1]["response"]["output"][0]) == "a<tool_c"
 
 
 @pytest.mark.parametrize("last", [[], [Reasoning("hm")]])
 def test_a_completed_response_without_text_has_an_empty_message(last: list[Piece]) -> None:
-    items, _ = made(last, [])
+    items, _ = output_items(last, [])
     assert (items[-1]["type"], text_of(items[-1])) == ("message", "")
-    assert [item["type"] for item in made(last, [], status="incomplete")[0]] == ["reasoning"] * len(last)
+    assert [item["type"] for item in output_items(last, [], status="incomplete")[0]] == ["reasoning"] * len(last)
 
 
 def test_every_item_but_the_last_is_completed() -> None:
-    items, _ = made([Reasoning("hm"), Content("a")], [ToolCall(0, "f")], [Content("b")], status="incomplete")
+    items, _ = output_items([Reasoning("hm"), Content("a")], [ToolCall(0, "f")], [Content("b")], status="incomplete")
     assert [item["status"] for item in items] == ["completed", "completed", "completed", "incomplete"]
     assert [item["id"] for item in items] == ["rs_r1_0", "msg_r1_1", "fc_r1_2", "msg_r1_3"]

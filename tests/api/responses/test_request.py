@@ -9,7 +9,7 @@ from msgspec import convert
 from openai.types.responses import Response
 
 from tests.api.completions import CALL, data_of
-from tests.api.responses.conftest import HEAD, WEATHER, Made, read
+from tests.api.responses.conftest import HEAD, WEATHER, SampleCompletion, read
 from twofold.api.base import ModelFacts
 from twofold.api.openai.responses.items import CallItem, CallOutputItem, Item, ThoughtItem
 from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest
@@ -99,7 +99,7 @@ def test_tools_and_choices(facts: ModelFacts) -> None:
     some = request.chat()
     assert [tool["function"]["name"] for tool in some.tools] == ["other"]
     assert some.choice == "required"
-    reply = data_of(request.reply(HEAD, [Made(facts, "a").output], facts))
+    reply = data_of(request.reply(HEAD, [SampleCompletion(facts, "a").output], facts))
     assert (len(reply["tools"]), reply["tool_choice"]) == (2, allowed)
 
 
@@ -149,7 +149,9 @@ def test_what_came_of_a_call_needs_the_call() -> None:
 
 def test_sealed_reasoning_is_opened_again(facts: ModelFacts) -> None:
     request = read(include=["reasoning.encrypted_content"])
-    (thought, _) = data_of(request.reply(HEAD, [Made(facts, "<think>hm</think>yes").output], facts))["output"]
+    (thought, _) = data_of(request.reply(HEAD, [SampleCompletion(facts, "<think>hm</think>yes").output], facts))[
+        "output"
+    ]
     sent = {name: thought[name] for name in ("type", "id", "summary", "encrypted_content")}
     assert shown(input=[{"role": "user", "content": "?"}, sent])[1]["reasoning_content"] == "hm"
     for wrong in ("gAAAAA", "twofold1:%%%", "twofold1:/w==", "twofold1:é"):
@@ -216,21 +218,24 @@ def test_the_reply_is_a_response(facts: ModelFacts) -> None:
         text={"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}},
         presence_penalty=-2,
     )
-    made = Made(facts, f"<think>hm</think>Sure.{CALL}", cached=4, pins=(HeldPin(7, 1800.0),))
-    reply = data_of(request.reply(HEAD, [made.output], facts))
+    completion = SampleCompletion(facts, f"<think>hm</think>Sure.{CALL}", cached=4, pins=(HeldPin(7, 1800.0),))
+    reply = data_of(request.reply(HEAD, [completion.output], facts))
     response = Response.model_validate(reply, strict=True)
     assert (response.id, response.status, response.service_tier) == ("resp_r1", "completed", "default")
     assert (response.created_at, response.completed_at) == (HEAD.created, HEAD.created + 3)
     assert response.output_text == "Sure."
     assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
     assert response.usage is not None
-    drawn, thought = len(made.token_ids), len(facts.tokenizer.encode("<think>hm</think>", add_special_tokens=False))
+    generated, thought = (
+        len(completion.token_ids),
+        len(facts.tokenizer.encode("<think>hm</think>", add_special_tokens=False)),
+    )
     assert response.usage.to_dict() == {
         "input_tokens": 10,
         "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 3},
-        "output_tokens": drawn,
+        "output_tokens": generated,
         "output_tokens_details": {"reasoning_tokens": thought},
-        "total_tokens": 10 + drawn,
+        "total_tokens": 10 + generated,
     }
     assert reply["metadata"] == {"a": "b"}
     assert set(reply) - set(Response.model_fields) == {
@@ -250,7 +255,7 @@ def test_the_reply_is_a_response(facts: ModelFacts) -> None:
     ],
 )
 def test_responses_that_did_not_end_by_themselves(facts: ModelFacts, finish: Any, status: str, reason: Any) -> None:
-    reply = data_of(read().reply(HEAD, [Made(facts, "hel", finish).output], facts))
+    reply = data_of(read().reply(HEAD, [SampleCompletion(facts, "hel", finish).output], facts))
     response = Response.model_validate(reply, strict=True)
     assert response.status == status
     assert (response.incomplete_details.reason if response.incomplete_details else None) == reason
@@ -260,8 +265,8 @@ def test_responses_that_did_not_end_by_themselves(facts: ModelFacts, finish: Any
 
 def test_output_items_can_be_sent_back_unchanged(facts: ModelFacts) -> None:
     request = read(tools=[WEATHER])
-    made = Made(facts, f"<think>hm</think>Sure.{CALL}")
-    output = data_of(request.reply(HEAD, [made.output], facts))["output"]
+    completion = SampleCompletion(facts, f"<think>hm</think>Sure.{CALL}")
+    output = data_of(request.reply(HEAD, [completion.output], facts))["output"]
     sent = [{"role": "user", "content": "?"}, *output, {**RETURNED, "call_id": output[2]["call_id"]}]
     assert [message["role"] for message in shown(input=sent)] == ["user", "assistant", "tool"]
     kept = data_of(read(input=sent).new_items(HEAD))

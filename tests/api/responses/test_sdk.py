@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.api.completions import CALL, data_of
-from tests.api.responses.conftest import HEAD, WEATHER, Made, streamed
+from tests.api.responses.conftest import HEAD, WEATHER, SampleCompletion, streamed
 from twofold.api.base import ModelFacts
 from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest
 from twofold.core.errors import WorkerError
@@ -31,10 +31,10 @@ def client(facts: ModelFacts) -> MakeClient:
             if sent.url.path.endswith("/input_tokens"):
                 return httpx2.Response(200, json=data_of(InputTokensRequest.read(body).count(facts)))
             request = ResponsesRequest.read(body)
-            made = Made(facts, text, finish, request.params.logprobs is not None)
+            completion = SampleCompletion(facts, text, finish, request.params.logprobs is not None)
             if not request.stream:
-                return httpx2.Response(200, json=data_of(request.reply(HEAD, [made.output], facts)))
-            raw = _failing(request, made) if fails else streamed(request, made)
+                return httpx2.Response(200, json=data_of(request.reply(HEAD, [completion.output], facts)))
+            raw = _failing(request, completion) if fails else streamed(request, completion)
             return httpx2.Response(200, content=raw, headers={"content-type": "text/event-stream"})
 
         transport = httpx2.MockTransport(reply_to)
@@ -48,9 +48,11 @@ def client(facts: ModelFacts) -> MakeClient:
     return make
 
 
-def _failing(request: ResponsesRequest, made: Made) -> bytes:
-    streamer = request.streamer(HEAD, made.facts)
-    return streamer.open() + streamer.take(0, next(made.deltas)) + streamer.fail(WorkerError("It ended."), "req_1")
+def _failing(request: ResponsesRequest, completion: SampleCompletion) -> bytes:
+    streamer = request.streamer(HEAD, completion.facts)
+    return (
+        streamer.open() + streamer.take(0, next(completion.deltas)) + streamer.fail(WorkerError("It ended."), "req_1")
+    )
 
 
 class City(BaseModel):

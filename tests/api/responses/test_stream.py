@@ -11,7 +11,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from tests.api.completions import CALL, data_of, events
-from tests.api.responses.conftest import HEAD, WEATHER, Made, read, streamed
+from tests.api.responses.conftest import HEAD, WEATHER, SampleCompletion, read, streamed
 from twofold.api.base import ModelFacts
 from twofold.core.errors import ParameterError, QuotaError, WorkerError
 
@@ -30,7 +30,7 @@ def kinds(sent: list[dict[str, Any]]) -> list[str]:
 
 
 def test_the_events_of_a_text(facts: ModelFacts) -> None:
-    sent = events(streamed(read(), Made(facts, "hello there")))
+    sent = events(streamed(read(), SampleCompletion(facts, "hello there")))
     assert kinds(sent) == [
         "created",
         "in_progress",
@@ -48,7 +48,7 @@ def test_the_events_of_a_text(facts: ModelFacts) -> None:
 
 
 def test_the_events_of_thinking_and_calls(facts: ModelFacts) -> None:
-    sent = events(streamed(read(tools=[WEATHER]), Made(facts, THOUGHT)))
+    sent = events(streamed(read(tools=[WEATHER]), SampleCompletion(facts, THOUGHT)))
     item = ["output_item.added", "content_part.added"]
     call = ["output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done"]
     assert kinds(sent)[2:-1] == [
@@ -71,7 +71,7 @@ def test_the_events_of_thinking_and_calls(facts: ModelFacts) -> None:
 @pytest.mark.parametrize("text", ["", " \n", "hello", THOUGHT, "<think>\nnever ends", f"{CALL}\n"])
 @pytest.mark.parametrize("finish", ["stop", "length", "deadline"])
 def test_every_event_is_one_that_the_sdk_knows(facts: ModelFacts, text: str, finish: Any) -> None:
-    for event in events(streamed(read(tools=[WEATHER]), Made(facts, text, finish))):
+    for event in events(streamed(read(tools=[WEATHER]), SampleCompletion(facts, text, finish))):
         EVENT.validate_python(event, strict=True)
 
 
@@ -81,9 +81,9 @@ def test_every_event_is_one_that_the_sdk_knows(facts: ModelFacts, text: str, fin
 def test_a_stream_ends_with_the_reply(facts: ModelFacts, text: str, finish: Any, logprobs: bool) -> None:
     include = ["message.output_text.logprobs"] if logprobs else []
     request = read(tools=[WEATHER], include=[*include, "reasoning.encrypted_content"])
-    made = Made(facts, text, finish, logprobs)
-    whole = data_of(request.reply(HEAD, [made.output], facts))
-    sent = events(streamed(request, made))
+    completion = SampleCompletion(facts, text, finish, logprobs)
+    whole = data_of(request.reply(HEAD, [completion.output], facts))
+    sent = events(streamed(request, completion))
     assert sent[-1]["response"] == whole
     assert sent[-1]["type"] == f"response.{whole['status']}"
     items = [event["item"] for event in sent if event["type"] == "response.output_item.done"]
@@ -93,7 +93,7 @@ def test_a_stream_ends_with_the_reply(facts: ModelFacts, text: str, finish: Any,
 
 def test_log_probabilities_are_those_of_the_text_alone(facts: ModelFacts) -> None:
     request = read(tools=[WEATHER], include=["message.output_text.logprobs"], top_logprobs=1)
-    sent = events(streamed(request, Made(facts, f"<think>hm</think>abc{CALL}", logprobs=True)))
+    sent = events(streamed(request, SampleCompletion(facts, f"<think>hm</think>abc{CALL}", logprobs=True)))
     (done,) = [event for event in sent if event["type"] == "response.output_text.done"]
     assert "".join(entry["token"] for entry in done["logprobs"]) == "abc"
     assert all(len(entry["top_logprobs"]) == 1 for entry in done["logprobs"])
@@ -111,8 +111,8 @@ def test_log_probabilities_are_those_of_the_text_alone(facts: ModelFacts) -> Non
 )
 def test_a_failure_is_the_last_event(facts: ModelFacts, error: Any, code: str) -> None:
     streamer = read().streamer(HEAD, facts)
-    made = Made(facts, "hello there")
-    raw = streamer.open() + streamer.take(0, next(made.deltas)) + streamer.fail(error, "req_1")
+    completion = SampleCompletion(facts, "hello there")
+    raw = streamer.open() + streamer.take(0, next(completion.deltas)) + streamer.fail(error, "req_1")
     sent = events(raw)
     assert kinds(sent)[-1] == "failed"
     assert sent[-1]["response"]["error"]["code"] == code
@@ -123,12 +123,12 @@ def test_a_failure_is_the_last_event(facts: ModelFacts, error: Any, code: str) -
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(["<think>", "</think>", CALL, "a", " ", "\n", "<tool_call>", "{", "ü"]), max_size=8))
 def test_events_of_any_completion_are_in_order(facts: ModelFacts, parts: list[str]) -> None:
-    request, made = read(tools=[WEATHER]), Made(facts, "".join(parts), "length")
-    sent = events(streamed(request, made))
+    request, completion = read(tools=[WEATHER]), SampleCompletion(facts, "".join(parts), "length")
+    sent = events(streamed(request, completion))
     opened = [event["output_index"] for event in sent if event["type"] == "response.output_item.added"]
     closed = [event["output_index"] for event in sent if event["type"] == "response.output_item.done"]
     assert opened == closed == list(range(len(opened)))
-    assert sent[-1]["response"]["output"] == data_of(request.reply(HEAD, [made.output], facts))["output"]
+    assert sent[-1]["response"]["output"] == data_of(request.reply(HEAD, [completion.output], facts))["output"]
     for index, item in enumerate(sent[-1]["response"]["output"]):
         texts = [event["delta"] for event in sent if event.get("output_index") == index and "delta" in event]
         content = item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"]
@@ -136,9 +136,11 @@ def test_events_of_any_completion_are_in_order(facts: ModelFacts, parts: list[st
 
 
 def test_extras_go_under_our_own_name(facts: ModelFacts) -> None:
-    made = Made(facts, "hello")
+    completion = SampleCompletion(facts, "hello")
     streamer = read().streamer(HEAD, facts)
     sent = events(
-        streamer.open() + b"".join(streamer.take(0, d) for d in made.deltas) + streamer.close([made.output], {"a": 1})
+        streamer.open()
+        + b"".join(streamer.take(0, d) for d in completion.deltas)
+        + streamer.close([completion.output], {"a": 1})
     )
     assert sent[-1]["response"]["twofold"] == {"a": 1}

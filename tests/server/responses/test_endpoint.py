@@ -12,7 +12,7 @@ from msgspec import structs
 from openai.types.responses import Response, ResponseItemList
 
 from tests.api.completions import CALL, data_of
-from tests.api.responses.conftest import HEAD, WEATHER, Made, facts, read
+from tests.api.responses.conftest import HEAD, WEATHER, SampleCompletion, facts, read
 from twofold.api.base import ModelFacts
 from twofold.api.openai.responses.items import CallItem
 from twofold.api.openai.responses.request import InputTokensRequest
@@ -40,7 +40,7 @@ async def told(endpoint: ResponseService, facts: ModelFacts, number: int, text: 
     """The reply to a request that was answered with this text, kept for tenant a."""
     head = replace(HEAD, id=f"r{number}")
     request = await endpoint.known("a", read(tools=[WEATHER], **fields))
-    reply = request.reply(head, [Made(facts, text, logprobs="include" in fields).output], facts)
+    reply = request.reply(head, [SampleCompletion(facts, text, logprobs="include" in fields).output], facts)
     await endpoint.keep("a", request, head, structs.replace(reply, twofold="told once"))
     data: dict[str, Any] = data_of(reply)
     return data
