@@ -10,6 +10,7 @@ import pytest
 
 from tests.docs.blocks import PAGES, REPOSITORY
 
+PACKAGE = REPOSITORY / "twofold"
 LOG = REPOSITORY / "benchmarks" / "LOG.md"
 DOCUMENTS = [
     *PAGES,
@@ -53,6 +54,15 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# A `b`: c\n\n[1](#a-b-c) [2](#a) [3](none.md) [4](page.md#a-b-c) [5](https://x.y)\n\n`[6](no)`\n")
     assert list(broken(page)) == ["#a", "none.md"]
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_named_files_exist(name: str) -> None:
+    """Of the package or of the repository."""
+    named = re.findall(r"`([\w.]+/[\w./]+)`", (REPOSITORY / name).read_text("utf-8"))
+    missing = {each for each in named if not any((folder / each).exists() for folder in (REPOSITORY, PACKAGE))}
+    assert len(named) > 5
+    assert missing == set()
 
 
 def test_the_log_has_an_index_of_its_questions() -> None:
